@@ -1,0 +1,91 @@
+"""The `Backend` protocol: the one seam between the stepper and a world, and its written contract.
+
+Who owns time is the only real difference between worlds. A lockstep world moves exactly one control period when it is
+told to; a free-running world moves by itself.
+
+1. `open` connects; it is called once, before the first `reset`. After a lost world `reset` may be called again, and
+   starts the world anew if it can.
+2. `reset` returns a snapshot in which every sensor is newer than the reset, or raises BackendNotReadyError.
+3. `send` takes only `Approved` (else TypeError), publishes exactly its positions, and never moves a lockstep world.
+4. `advance` sets the world moving towards `target`. It may return before the world is there: `read` waits.
+5. `read` returns the newest sample of each sensor; in lockstep each sensor that is due has a stamp >= `after`. It
+   never returns arrays that it will write again. Past the deadline it raises BackendLostError.
+6. `halt` cuts the transport. It never raises and is idempotent. After it, only `reset` and `close` work.
+7. `close` frees everything, is idempotent, and safe on a backend that was never opened.
+
+Every call returns by its deadline, on the steady domain of the injected clock, plus a small grace. Suites that check
+all of it are in `embodied_env.testing`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from embodied_env.clock import Clock, Stamp
+from embodied_env.contract import Contract
+from embodied_env.transition import Approved, ResetRequest, Sent, Snapshot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What a backend can do. `transport` says that sensors cross a middleware whose stamps can be read."""
+
+    exact_step: bool = False
+    free_running: bool = False
+    pausable: bool = False
+    seedable: bool = False
+    rewinds_time: bool = False
+    state_query: bool = False
+    acknowledges_commands: bool = False
+    transport: bool = False
+    reset_levels: tuple[str, ...] = ("task",)
+
+
+class Backend(Protocol):
+    """A world behind the environment. See the module's docstring for what each call promises."""
+
+    name: str
+    capabilities: Capabilities
+    step_timeout_s: float
+    reset_timeout_s: float
+
+    def open(self) -> None:
+        """Connect. Raises BackendNotReadyError or MissingDependencyError."""
+        ...
+
+    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
+        """Start an episode; return a verified snapshot that carries a ResetReport."""
+        ...
+
+    def send(self, command: Approved) -> Sent:
+        """Publish an approved command; return what was really sent."""
+        ...
+
+    def advance(self, target: Stamp, deadline: Stamp) -> None:
+        """Set the world moving towards `target`, a stamp of the world's clock."""
+        ...
+
+    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
+        """Return the newest samples, each due one at or after `after` (lockstep)."""
+        ...
+
+    def halt(self, reason: str) -> None:
+        """Cut the transport."""
+        ...
+
+    def close(self) -> None:
+        """Free everything."""
+        ...
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Return role and pid of each process that this backend started."""
+        ...
+
+
+class BackendFactory(Protocol):
+    """What the backend table loads: builds a backend, starts nothing."""
+
+    def __call__(self, contract: Contract, *, clock: Clock, **options: Any) -> Backend:  # noqa: ANN401
+        """Build a backend for `contract`; raises UsageError for an unknown option."""
+        ...

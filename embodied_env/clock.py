@@ -1,0 +1,168 @@
+"""Stamps that know their clock, and clocks that can be injected.
+
+Time is integer nanoseconds. A duration is the difference of two stamps of one `Domain`; mixing domains raises, so a
+latency that was never measurable cannot be computed by accident.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from embodied_env.errors import ClockDomainError, UsageError
+
+NS_PER_S = 1_000_000_000
+
+
+class Domain(str, Enum):
+    """The clock that a stamp was read from."""
+
+    STEADY = "steady"  # monotonic clock of this host: every duration that we own
+    SYSTEM = "system"  # UTC of this host: middleware stamps
+    ROS = "ros"  # the ROS clock when it is not simulated
+    SIM = "sim"  # simulated time
+    SOURCE = "source"  # the clock of a device or of another host
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """One instant: `ns` nanoseconds on the clock `domain`."""
+
+    ns: int
+    domain: Domain
+
+    def __sub__(self, other: Stamp) -> int:
+        """Return self - other in nanoseconds; raises ClockDomainError across domains."""
+        self._same_domain(other)
+        return self.ns - other.ns
+
+    def __add__(self, ns: int) -> Stamp:
+        """Return the stamp `ns` nanoseconds later."""
+        return Stamp(self.ns + ns, self.domain)
+
+    def __lt__(self, other: Stamp) -> bool:
+        """Order within one domain; raises ClockDomainError across domains."""
+        self._same_domain(other)
+        return self.ns < other.ns
+
+    def __le__(self, other: Stamp) -> bool:
+        """Order within one domain; raises ClockDomainError across domains."""
+        self._same_domain(other)
+        return self.ns <= other.ns
+
+    def _same_domain(self, other: Stamp) -> None:
+        if self.domain is not other.domain:
+            raise ClockDomainError(
+                f"cannot relate a {self.domain.value} stamp ({self.ns} ns) to a "
+                f"{other.domain.value} stamp ({other.ns} ns): they come from different clocks"
+            )
+
+
+class Clock(Protocol):
+    """The clock under the ledger, the deadlines and the watchdog.
+
+    `virtual` says that durations read from it are simulated: wall stamps of a middleware cannot be related to it.
+    """
+
+    virtual: bool
+
+    def now_ns(self) -> int:
+        """Nanoseconds on the steady domain; never goes back."""
+        ...
+
+    def system_ns(self) -> int:
+        """Nanoseconds of the system (UTC) domain at the same instant."""
+        ...
+
+    def sleep_until_ns(self, deadline_ns: int) -> None:
+        """Return when `now_ns()` has reached the deadline."""
+        ...
+
+    def follow_ns(self, period_ns: int) -> None:
+        """The world has moved by one period. Only a virtual clock listens."""
+        ...
+
+
+class SteadyClock:
+    """The host's monotonic clock."""
+
+    virtual = False
+
+    def now_ns(self) -> int:
+        """Read CLOCK_MONOTONIC."""
+        return time.monotonic_ns()
+
+    def system_ns(self) -> int:
+        """Read the UTC clock."""
+        return time.time_ns()
+
+    def sleep_until_ns(self, deadline_ns: int) -> None:
+        """Sleep to an absolute deadline; a deadline in the past returns at once."""
+        while (left_ns := deadline_ns - time.monotonic_ns()) > 0:
+            time.sleep(left_ns / NS_PER_S)
+
+    def follow_ns(self, period_ns: int) -> None:
+        """Real time moves by itself."""
+
+
+class ManualClock:
+    """A clock that a test moves by hand. Sleeping jumps, so a timeout of seconds takes no time."""
+
+    virtual = True
+
+    def __init__(self, start_ns: int = 0) -> None:
+        """Start at `start_ns`."""
+        self._ns = start_ns
+
+    def now_ns(self) -> int:
+        """Return the set time."""
+        return self._ns
+
+    def system_ns(self) -> int:
+        """Return the same reading: the manual clock knows one time."""
+        return self._ns
+
+    def advance_ns(self, ns: int) -> None:
+        """Move forward by `ns` >= 0."""
+        if ns < 0:
+            raise UsageError(f"a clock never goes back: advance_ns({ns}); allowed: >= 0")
+        self._ns += ns
+
+    def sleep_until_ns(self, deadline_ns: int) -> None:
+        """Jump to the deadline."""
+        self._ns = max(self._ns, deadline_ns)
+
+    def follow_ns(self, period_ns: int) -> None:
+        """Stay: only `advance_ns` and sleeping move a manual clock."""
+
+
+class VirtualClock(ManualClock):
+    """Deterministic time under a lockstep world: it moves exactly when the world does.
+
+    With it two runs of one seed have identical infos, latencies included: thinking takes no virtual time.
+    """
+
+    def follow_ns(self, period_ns: int) -> None:
+        """Move with the world."""
+        self.advance_ns(period_ns)
+
+
+CLOCKS = {"steady": SteadyClock, "virtual": VirtualClock}
+
+
+def make_clock(clock: str | Clock | None) -> Clock:
+    """Return the clock named by `clock` (``"steady"``, the default, or ``"virtual"``), or `clock` itself.
+
+    Raises:
+        UsageError: for any other name.
+    """
+    if clock is None:
+        return SteadyClock()
+    if not isinstance(clock, str):
+        return clock
+    try:
+        return CLOCKS[clock]()
+    except KeyError:
+        raise UsageError(f"clock={clock!r} is unknown; allowed: {', '.join(CLOCKS)}, or a Clock object") from None

@@ -1,0 +1,36 @@
+"""The contract: what a robot-and-task promises, loaded from one YAML file, without ROS."""
+
+from embodied_env.contract.kinematics import KinematicModel
+from embodied_env.contract.loader import load_contract, parse_contract
+from embodied_env.contract.model import (
+    ActuatorSpec,
+    Contract,
+    EffectiveLimits,
+    Episode,
+    FieldSpec,
+    FloatArray,
+    JointLimits,
+    Margins,
+    ResetOption,
+    Safety,
+    SensorSpec,
+    TaskSpec,
+)
+
+__all__ = [
+    "ActuatorSpec",
+    "Contract",
+    "EffectiveLimits",
+    "Episode",
+    "FieldSpec",
+    "FloatArray",
+    "JointLimits",
+    "KinematicModel",
+    "Margins",
+    "ResetOption",
+    "Safety",
+    "SensorSpec",
+    "TaskSpec",
+    "load_contract",
+    "parse_contract",
+]

@@ -1,0 +1,175 @@
+"""Gymnasium spaces, from the contract alone. This is the only place that makes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from embodied_env.contract.messages import SENSOR_MESSAGES
+from embodied_env.contract.model import ActuatorSpec, Contract, EffectiveLimits, FloatArray, SensorSpec
+
+TIME_REMAINING = "time_remaining"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldLayout:
+    """One field of one sensor, resolved: its key in the observation, shape, precision and bounds."""
+
+    sensor: str
+    field: str
+    key: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    low: NDArray[Any]
+    high: NDArray[Any]
+
+
+def field_layouts(name: str, sensor: SensorSpec) -> tuple[FieldLayout, ...]:
+    """Resolve the fields of the sensor called `name`."""
+    layouts = []
+    for field_name, spec in sensor.fields.items():
+        known = SENSOR_MESSAGES[sensor.type].fields[field_name]
+        shape = (len(spec.joints or ()),) if known.shape is None else known.shape
+        dtype = np.dtype(known.dtype)
+        layouts.append(
+            FieldLayout(
+                sensor=name,
+                field=field_name,
+                key=f"{name}_{field_name}",
+                shape=shape,
+                dtype=dtype,
+                low=np.broadcast_to(np.asarray(spec.low, dtype=dtype), shape).copy(),
+                high=np.broadcast_to(np.asarray(spec.high, dtype=dtype), shape).copy(),
+            )
+        )
+    return tuple(layouts)
+
+
+def observation_space(contract: Contract) -> spaces.Dict:
+    """Return the Dict of Boxes that the agent sees: ``<sensor>_<field>``, masks, ``time_remaining``."""
+    boxes: dict[str, spaces.Space[Any]] = {}
+    for name, sensor in contract.sensors.items():
+        if sensor.visibility == "evaluator":
+            continue
+        for layout in field_layouts(name, sensor):
+            boxes[layout.key] = spaces.Box(layout.low, layout.high, layout.shape, layout.dtype.type)
+        if sensor.mask:
+            boxes[f"{name}_valid"] = spaces.Box(0, 1, (1,), np.int8)
+    if contract.episode.kind == "finite_horizon":
+        boxes[TIME_REMAINING] = spaces.Box(0.0, 1.0, (1,), np.float64)
+    return spaces.Dict(boxes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionScale:
+    """The affine map between an actuator's action and SI units: ``si = offset + span * action``.
+
+    For ``position_delta`` the SI value is a displacement per control period.
+    """
+
+    offset: FloatArray
+    span: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+    def to_si(self, action: FloatArray) -> FloatArray:
+        """Map an action to SI units. Shape (n_joints,)."""
+        return self.offset + self.span * action
+
+    def from_si(self, si: FloatArray) -> FloatArray:
+        """Map SI units back to the action. Shape (n_joints,)."""
+        return (si - self.offset) / self.span
+
+
+def action_scale(actuator: ActuatorSpec, limits: EffectiveLimits, control_period_s: float) -> ActionScale:
+    """Return the map and the bounds of an actuator's action: the limits after margins.
+
+    A normalised action of +-1 is the limit itself, so an action at the edge of its space is not clipped by it.
+    """
+    if actuator.command == "position_delta":
+        high = limits.velocity * control_period_s
+        low = -high
+    else:
+        low, high = limits.position_low, limits.position_high
+    ones = np.ones_like(low)
+    if actuator.scale == "physical":
+        return ActionScale(offset=0 * ones, span=ones, low=low, high=high)
+    return ActionScale(offset=(low + high) / 2, span=(high - low) / 2, low=-ones, high=ones)
+
+
+def action_space(contract: Contract) -> spaces.Box | spaces.Dict:
+    """Return one Box, or a Dict of Boxes by actuator name when there are several. float64."""
+    boxes: dict[str, spaces.Space[Any]] = {}
+    for name, actuator in contract.actuators.items():
+        scale = action_scale(actuator, actuator.limits(contract.safety.margins), contract.control_period_s)
+        boxes[name] = spaces.Box(scale.low, scale.high, dtype=np.float64)
+    if len(boxes) == 1:
+        (box,) = boxes.values()
+        assert isinstance(box, spaces.Box)  # noqa: S101 - for the type checker
+        return box
+    return spaces.Dict(boxes)
+
+
+class ActionLayout:
+    """How an action of the space lies in one flat vector over all joints, in contract order.
+
+    Attributes:
+        joints: all joint names, shape n.
+        limits: the effective limits of all joints.
+        scale: the map to SI units and the bounds of the action, all joints.
+        is_delta: shape (n,) bool: the action is a displacement per period.
+    """
+
+    def __init__(self, contract: Contract) -> None:
+        """Resolve the actuators of `contract`."""
+        margins = contract.safety.margins
+        actuators = contract.actuators
+        limits = [actuator.limits(margins) for actuator in actuators.values()]
+        scales = [
+            action_scale(actuator, limit, contract.control_period_s)
+            for actuator, limit in zip(actuators.values(), limits, strict=True)
+        ]
+
+        def flat(arrays: list[FloatArray]) -> FloatArray:
+            return np.concatenate(arrays)
+
+        self.joints: tuple[str, ...] = tuple(joint for limit in limits for joint in limit.joints)
+        self.limits = EffectiveLimits(
+            joints=self.joints,
+            position_low=flat([x.position_low for x in limits]),
+            position_high=flat([x.position_high for x in limits]),
+            velocity=flat([x.velocity for x in limits]),
+            acceleration=flat([x.acceleration for x in limits]),
+            deceleration=flat([x.deceleration for x in limits]),
+        )
+        self.scale = ActionScale(
+            offset=flat([x.offset for x in scales]),
+            span=flat([x.span for x in scales]),
+            low=flat([x.low for x in scales]),
+            high=flat([x.high for x in scales]),
+        )
+        self.is_delta = np.array(
+            [actuator.command == "position_delta" for actuator in actuators.values() for _ in actuator.joints]
+        )
+        self.slices: dict[str, slice] = {}
+        start = 0
+        for name, actuator in actuators.items():
+            self.slices[name] = slice(start, start + len(actuator.joints))
+            start += len(actuator.joints)
+
+    @property
+    def size(self) -> int:
+        """The number of joints."""
+        return len(self.joints)
+
+    def split(self, vector: FloatArray) -> dict[str, FloatArray]:
+        """Cut a flat vector into one fresh array per actuator."""
+        return {name: vector[part].copy() for name, part in self.slices.items()}
+
+    def as_action(self, vector: FloatArray) -> Any:  # noqa: ANN401 - an element of the action space
+        """Give a flat vector the structure of the action space: one array, or a dict of them. Always a fresh copy."""
+        return vector.copy() if len(self.slices) == 1 else self.split(vector)

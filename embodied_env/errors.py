@@ -1,0 +1,97 @@
+"""The errors of the package, as a tree.
+
+::
+
+    EmbodiedEnvError
+    ├── ContractError            a contract file or value is wrong          (ValueError)
+    ├── UsageError               a call has a wrong argument or option      (ValueError)
+    ├── MissingDependencyError   an optional package is not installed       (ImportError)
+    ├── ClockDomainError         stamps of two clocks were mixed            (TypeError)
+    ├── InternalFaultError       the gate caught itself breaking a limit
+    ├── ResetNeededError         step() outside an episode                  (gymnasium ResetNeeded)
+    ├── ClosedError              any call after close()                     (gymnasium ClosedEnvironmentError)
+    ├── RecordError              a run cannot be written or read
+    └── BackendError
+        ├── BackendNotReadyError     the world did not come up, or a reset could not be verified
+        └── BackendLostError         the world stopped answering in mid-episode
+
+Messages name the thing, its value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import gymnasium.error
+
+
+class EmbodiedEnvError(Exception):
+    """Base class of every error raised by this package on purpose."""
+
+
+class ContractError(EmbodiedEnvError, ValueError):
+    """A contract is wrong.
+
+    Attributes:
+        path: the YAML path of the offending key, e.g. ``actuators.arm.joints.j1.position``.
+        source: the file (or name) the contract came from.
+    """
+
+    def __init__(self, path: str, problem: str, *, source: str = "") -> None:
+        """Say where (`path`, inside `source`) and what is wrong (`problem`)."""
+        self.path = path
+        self.problem = problem
+        self.source = source
+        where = f"{source}: " if source else ""
+        super().__init__(f"{where}{path or '(top level)'}: {problem}")
+
+
+class UsageError(EmbodiedEnvError, ValueError):
+    """A call was given an argument or an option that it does not take."""
+
+
+class MissingDependencyError(EmbodiedEnvError, ImportError):
+    """An optional dependency is missing; the message says how to install it."""
+
+    def __init__(self, package: str, *, needed_for: str, remedy: str) -> None:
+        """Name the missing `package`, what needs it, and the command that brings it."""
+        super().__init__(f"{needed_for} needs {package}, which is not installed: {remedy}")
+
+
+class ClockDomainError(EmbodiedEnvError, TypeError):
+    """Two stamps of different clock domains were compared or subtracted."""
+
+
+class InternalFaultError(EmbodiedEnvError):
+    """The post-condition on the exact values to be published failed; nothing was published."""
+
+
+class ResetNeededError(EmbodiedEnvError, gymnasium.error.ResetNeeded):
+    """`step` was called before `reset`, or after the episode had ended. Nothing was published."""
+
+
+class ClosedError(EmbodiedEnvError, gymnasium.error.ClosedEnvironmentError):
+    """The environment is closed. Nothing was published."""
+
+
+class RecordError(EmbodiedEnvError):
+    """A run directory cannot be written or read."""
+
+
+class BackendError(EmbodiedEnvError):
+    """The world behind the environment failed."""
+
+
+class BackendNotReadyError(BackendError, TimeoutError):
+    """The world did not come up in time, or a reset could not be verified."""
+
+
+class BackendLostError(BackendError):
+    """The world stopped answering in mid-episode.
+
+    Attributes:
+        why: a short machine-readable reason, used in ``end_reason`` as ``backend_lost:<why>``.
+    """
+
+    def __init__(self, why: str, detail: str) -> None:
+        """Give the short reason `why` and a sentence of `detail`."""
+        self.why = why
+        super().__init__(f"{why}: {detail}")

@@ -1,0 +1,254 @@
+"""The values that travel: samples, snapshots, approved commands, verdicts, and the transition that accounts for a step.
+
+All are frozen. Arrays inside them are never written after they were made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+class Quality(IntEnum):
+    """What is known about a value: a sensor's reading, or a measured duration."""
+
+    OK = 0
+    STALE = 1  # older than max_age_s; the last valid value is handed out
+    INVALID = 2  # the message was malformed or not finite; the last valid value is handed out
+    LOST = 3  # the world stopped answering; the last valid value is handed out
+    OUT_OF_RANGE = 4  # a real reading outside the declared range; handed out as it is, never clipped
+    FUTURE = 5  # stamped later than now; never treated as fresh
+    ZERO_STAMP = 6  # the message carried no stamp
+    NEGATIVE = 7  # a duration came out negative: its two clocks disagree
+    FIRST = 8  # the first step of an episode: measured since the reset returned
+    UNMARKED = 9  # the agent did not mark the end of its policy: an upper bound
+    UNKNOWN = 10  # a stamp that this stage needs was not there
+
+
+class Severity(IntEnum):
+    """How far a gate went. The disposition of a step is the maximum over its gates."""
+
+    PASS = 0
+    LIMIT = 1  # modified; the agent is still in control
+    HOLD = 2  # the action was discarded; brake within the limits for this tick
+    STOP = 3  # brake, end the episode, latched until reset()
+    ESTOP = 4  # latched until cleared out of band
+
+
+CODES: Mapping[str, int] = {
+    "": 0,
+    "latch.stop": 1,
+    "latch.estop": 2,
+    "form.nan": 10,
+    "form.shape": 11,
+    "form.type": 12,
+    "form.repeated": 13,
+    "box.clip": 20,
+    "pos.limit": 30,
+    "vel.limit": 31,
+    "acc.limit": 32,
+    "limits.infeasible": 33,
+    "clock.dt": 40,
+    "wd.hold": 50,
+    "wd.stop": 51,
+    "fault.internal": 60,
+}
+"""Why a gate fired: the code in reports and in ``end_reason``, and its number in ``info["safety"]["code"]``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One reading of one sensor.
+
+    `values` maps field to an array of the contract's shape and dtype. `stamp_ns` is the acquisition time on the world's
+    clock, `arrival_ns` the local steady clock, `source_ns` and `received_ns` the middleware's system stamps, or None.
+    `lost`, `duplicated` and `reordered` count messages since the previous snapshot.
+    """
+
+    sensor: str
+    values: Mapping[str, NDArray[Any]]
+    stamp_ns: int
+    arrival_ns: int
+    source_ns: int | None = None
+    received_ns: int | None = None
+    seq: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    reordered: int = 0
+    quality: Quality = Quality.OK
+    reason: str = ""
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetReport:
+    """What a backend's reset really did."""
+
+    level: str  # of Capabilities.reset_levels
+    seed_applied: int | None  # None: the world cannot be seeded
+    sampled: Mapping[str, FloatArray]  # what was drawn or set, by reset option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The newest sample of each sensor at one instant `now_ns` of the world's clock."""
+
+    now_ns: int
+    samples: Mapping[str, Sample]
+    reset: ResetReport | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetRequest:
+    """What a reset asks of a backend. `options` are checked values of the contract's reset options."""
+
+    epoch: int
+    seed: int
+    options: Mapping[str, FloatArray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing a gate did, with the numbers that explain it. Arrays have one entry per name in `joints`."""
+
+    gate: str
+    severity: Severity
+    code: str
+    joints: tuple[str, ...] = ()
+    before: FloatArray | None = None
+    after: FloatArray | None = None
+    limit: FloatArray | None = None
+    margin: FloatArray | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateReport:
+    """The account of one pass through the gates. Vectors are flat over all joints, in contract order.
+
+    `requested` and `applied` are in action units (`requested` NaN where the request had no such shape), `applied_si` is
+    what is published: positions in the joint's unit.
+    """
+
+    disposition: Severity
+    findings: tuple[Finding, ...]
+    intervened: bool
+    requested: FloatArray
+    applied: FloatArray
+    applied_si: FloatArray
+    velocity_si: FloatArray
+    dt_s: float
+    guaranteed: Mapping[str, bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Approved:
+    """A command that passed the gate. Only `embodied_env.safety.gate` makes one; only this can be sent.
+
+    `positions` is flat over all joints in contract order; `seq` is strictly increasing over the life of an arbiter.
+    """
+
+    positions: FloatArray
+    seq: int
+    epoch: int
+    report: GateReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """What a backend did with an approved command: the positions that really left, shape (n_joints,)."""
+
+    seq: int
+    positions: FloatArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the task says of a step. Build it with the functions named for what happened.
+
+    Several may hold at once; the stepper orders them.
+    """
+
+    success: bool = False
+    failure: str = ""
+    out_of_bounds: str = ""
+
+    @staticmethod
+    def running() -> Verdict:
+        """Nothing ended."""
+        return Verdict()
+
+    @staticmethod
+    def succeeded() -> Verdict:
+        """The goal was reached: terminated."""
+        return Verdict(success=True)
+
+    @staticmethod
+    def failed(why: str) -> Verdict:
+        """The task cannot be solved any more: terminated."""
+        return Verdict(failure=why)
+
+    @staticmethod
+    def left_bounds(why: str) -> Verdict:
+        """The state left the region that the task is about: truncated."""
+        return Verdict(out_of_bounds=why)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """A task's answer for one step: reward, verdict, and the terms that explain them."""
+
+    reward: float
+    verdict: Verdict
+    terms: Mapping[str, float]
+
+
+TERMINATED_REASONS = ("success", "failure", "horizon")
+TRUNCATED_REASONS = ("safety_stop", "backend_lost", "sensor_gap", "out_of_bounds", "time_limit")
+END_REASONS = (*TERMINATED_REASONS, *TRUNCATED_REASONS)
+"""Every way to end, in the order of precedence; a reason is one of them, or one of them with ``:<why>``."""
+
+
+def end_kind(reason: str) -> str:
+    """Return the kind of an end reason: ``"failure:fell"`` -> ``"failure"``."""
+    return reason.partition(":")[0]
+
+
+def order_end_reasons(reasons: list[str]) -> tuple[str, ...]:
+    """Sort the reasons that hold at once by precedence; the first is ``info["end_reason"]``."""
+    return tuple(sorted(reasons, key=lambda reason: END_REASONS.index(end_kind(reason))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transition:
+    """One step, whole: the five values that Gymnasium returns, and the account behind them.
+
+    `action` is what `step` was given. `stamps_ns` are the raw ledger stamps (steady domain). `end_reasons` holds every
+    reason that applied, `info["end_reason"]` the first of them. `snapshot` is the world as it was read.
+    """
+
+    observation: Mapping[str, NDArray[Any]]
+    action: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: Mapping[str, Any]
+    end_reasons: tuple[str, ...]
+    report: GateReport
+    stamps_ns: Mapping[str, int]
+    snapshot: Snapshot
+
+
+class Observer(Protocol):
+    """Told of each transition as it is complete. It never reaches back, and what it raises ends the step."""
+
+    def observe(self, transition: Transition) -> None:
+        """Look at one transition."""
+        ...
