@@ -1,0 +1,46 @@
+"""A Gymnasium environment for ROS 2 robots in which every step comes with a full account.
+
+Importing this package imports no rclpy, no simulator, no pydantic and no plotting library.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from embodied_env._version import __version__
+from embodied_env.contract import Contract, load_contract
+from embodied_env.env import EmbodiedEnv, make
+
+if TYPE_CHECKING:
+    from embodied_env.record import RecordTransitions, audit_transition, read_run
+
+__all__ = [
+    "Contract",
+    "EmbodiedEnv",
+    "RecordTransitions",
+    "__version__",
+    "audit_transition",
+    "load_contract",
+    "make",
+    "read_run",
+]
+
+_RECORD = ("RecordTransitions", "audit_transition", "read_run")
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute
+    if name in _RECORD:
+        from embodied_env import record  # noqa: PLC0415 - recording is imported when it is used
+
+        return getattr(record, name)
+    raise AttributeError(f"module 'embodied_env' has no attribute {name!r}")
+
+
+for _id, _contract in (("ArmReach", "arm_reach"),):
+    gymnasium.register(
+        id=f"embodied_env/{_id}-v0",
+        entry_point="embodied_env.env:EmbodiedEnv",
+        kwargs={"contract": _contract},
+    )

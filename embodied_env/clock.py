@@ -7,6 +7,7 @@ latency that was never measurable cannot be computed by accident.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -149,7 +150,7 @@ class VirtualClock(ManualClock):
         self.advance_ns(period_ns)
 
 
-CLOCKS = {"steady": SteadyClock, "virtual": VirtualClock}
+CLOCKS: Mapping[str, Callable[[], Clock]] = {"steady": SteadyClock, "virtual": VirtualClock}
 
 
 def make_clock(clock: str | Clock | None) -> Clock:

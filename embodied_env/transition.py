@@ -68,7 +68,8 @@ class Sample:
     """One reading of one sensor.
 
     `values` maps field to an array of the contract's shape and dtype. `stamp_ns` is the acquisition time on the world's
-    clock, `arrival_ns` the local steady clock, `source_ns` and `received_ns` the middleware's system stamps, or None.
+    clock, `arrival_ns` the local steady clock and `arrival_system_ns` the system clock at the same instant; `source_ns`
+    and `received_ns` are the middleware's stamps of the system clock. Those that a world does not have are None.
     `lost`, `duplicated` and `reordered` count messages since the previous snapshot.
     """
 
@@ -76,6 +77,7 @@ class Sample:
     values: Mapping[str, NDArray[Any]]
     stamp_ns: int
     arrival_ns: int
+    arrival_system_ns: int | None = None
     source_ns: int | None = None
     received_ns: int | None = None
     seq: int = 0

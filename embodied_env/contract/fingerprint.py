@@ -66,15 +66,14 @@ def task_identity(contract: Contract) -> dict[str, Any]:
 def meaning(contract: Contract) -> dict[str, Any]:
     """Return everything that gives a result of `contract` its meaning, as JSON types.
 
-    Left out: the name, topic names, and the backend profiles. Joints are lists of pairs, since their order counts.
+    Left out: the name, topic names, and the backend profiles. The order of the joints counts, that of other keys not.
     """
     plain = to_plain(contract)
     for key in ("name", "source", "text", "backends"):
         del plain[key]
     for topic_owner in (*plain["sensors"].values(), *plain["actuators"].values()):
         del topic_owner["topic"]
-    for actuator in plain["actuators"].values():
-        actuator["joints"] = [[name, limits] for name, limits in actuator["joints"].items()]
+    plain["joint_order"] = [joint for actuator in contract.actuators.values() for joint in actuator.joints]
     plain["task"] = {**plain["task"], **task_identity(contract)}
     return {"schema": SCHEMA, "semantics": SEMANTICS, **plain}
 
@@ -97,11 +96,13 @@ def backend_fingerprint(contract: Contract, backend: str) -> str:
 def differences(a: Any, b: Any, path: str = "") -> list[tuple[str, Any, Any]]:  # noqa: ANN401 - JSON types
     """List the paths at which two plain values differ, with both values (None where one has nothing)."""
     if isinstance(a, dict) and isinstance(b, dict):
-        return [
-            difference
-            for key in dict.fromkeys([*a, *b])
-            for difference in differences(a.get(key), b.get(key), f"{path}.{key}" if path else str(key))
-        ]
+        found: list[tuple[str, Any, Any]] = []
+        for key in dict.fromkeys([*a, *b]):
+            where = f"{path}.{key}" if path else str(key)
+            both = key in a and key in b
+            found += differences(a[key], b[key], where) if both else [(where, a.get(key), b.get(key))]
+        return found
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         return [d for i, (x, y) in enumerate(zip(a, b, strict=True)) for d in differences(x, y, f"{path}[{i}]")]
-    return [] if a == b else [(path, a, b)]
+    same = a == b and isinstance(a, bool) == isinstance(b, bool)  # 1 == True, but not in JSON
+    return [] if same else [(path, a, b)]

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import os
 import re
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.model import SCHEMA, Contract
 from embodied_env.errors import ContractError
 
 T = TypeVar("T")
+
+_SCALARS: Mapping[str, tuple[str, list[str]]] = {  # tag: what plain scalars it takes, and their first characters
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?[0-9]+", list("-+0123456789")),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+0123456789."),
+    ),
+}
+
+_RESERVED = ("source", "text")  # fields of a Contract that are not keys of its file
 
 _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 
@@ -39,18 +53,21 @@ def find_contract(name_or_path: str | Path) -> Path:
         ContractError: when there is none; it lists what was found instead.
     """
     text = str(name_or_path)
-    if text.endswith((".yaml", ".yml")) or os.sep in text:
-        if Path(text).is_file():
-            return Path(text)
-        raise ContractError("", f"there is no file {text!r}")
+    is_path = text.endswith((".yaml", ".yml")) or os.sep in text
+    if is_path and Path(text).is_file():
+        return Path(text)
     known: dict[str, Path] = {}
     for folder in config_folders():
         for file in sorted(folder.glob("*.yaml")):
             known.setdefault(file.stem, file)
-    if text in known:
+    if not is_path and text in known:
         return known[text]
+    close = difflib.get_close_matches(Path(text).stem, known, n=1)
+    guess = f" (did you mean {close[0]!r}?)" if close else ""
     raise ContractError(
-        "", f"there is no contract {text!r}; known: {', '.join(sorted(known)) or 'none'}; or give a path to a file"
+        "",
+        f"there is no {'file' if is_path else 'contract'} {text!r}{guess}; "
+        f"known: {', '.join(sorted(known)) or 'none'}; or give a path to a file",
     )
 
 
@@ -81,41 +98,51 @@ def parse_contract(text: str, *, source: str = "<text>") -> Contract:
     schema = document.pop("contract", None)
     if schema != SCHEMA:
         raise ContractError("contract", f"the schema {schema!r} is not known; allowed: {SCHEMA}", source=source)
-    for reserved in ("source", "text"):
+    for reserved in _RESERVED:
         if reserved in document:
             raise ContractError(reserved, "unknown key", source=source)
     task = document.get("task")
-    if isinstance(task, dict) and "type" in task:
+    if isinstance(task, dict):
         parameters = {key: value for key, value in task.items() if key != "type"}
-        document["task"] = {"type": task["type"], "parameters": parameters}
+        document["task"] = {**{k: v for k, v in task.items() if k == "type"}, "parameters": parameters}
     return parse_as(Contract, {**document, "source": source, "text": text}, source=source)
+
+
+def dump_contract(contract: Contract) -> str:
+    """Return `contract` as one line of JSON, which is YAML too: `parse_contract` gives back an equal contract."""
+    plain = to_plain(contract)
+    for own in ("source", "text"):
+        del plain[own]
+    plain["task"] = {"type": contract.task.type, **plain["task"]["parameters"]}
+    return json.dumps({"contract": SCHEMA, **plain}, allow_nan=False)
 
 
 def _read_yaml(text: str, source: str) -> Any:  # noqa: ANN401 - YAML types
     import yaml  # noqa: PLC0415 - heavy, needed only here
 
     class Loader(yaml.SafeLoader):
-        """YAML with plain scalars as in YAML 1.2, and no key twice."""
+        """YAML with plain scalars as in the core schema of YAML 1.2 (decimal only), text keys, and no key twice."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
             keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-            for key in keys:
+            for (key_node, _), key in zip(node.value, keys, strict=True):
+                line = key_node.start_mark.line + 1
+                if not isinstance(key, str):
+                    raise ContractError("", f"the key {key!r} at line {line} is not text: quote it", source=source)
                 if keys.count(key) > 1:
-                    line = node.start_mark.line + 1
-                    raise ContractError(str(key), f"the key stands twice in the mapping at line {line}", source=source)
+                    problem = f"the key stands twice in one mapping, first at line {line}"
+                    raise ContractError(key, problem, source=source)
             return super().construct_mapping(node, deep)
 
     Loader.yaml_implicit_resolvers = {}
-    for tag, pattern, first in (
-        ("null", r"~|null|", "~n\0"),
-        ("bool", r"true|false", "tf"),
-        ("int", r"[-+]?[0-9]+", "-+0123456789"),
-        ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan", "-+0123456789."),
-    ):
-        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"^(?:{pattern})$"), list(first))
+    for tag, (pattern, first) in _SCALARS.items():
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"^(?:{pattern})$"), first)
+    Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))  # 010 is ten, not octal
     try:
         return yaml.load(text, Loader)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
+    except ContractError:
+        raise
+    except (yaml.YAMLError, KeyError, RecursionError, TypeError, ValueError) as error:  # e.g. !!int of a word
         raise ContractError("", f"not valid YAML: {' '.join(str(error).split())}", source=source) from None
 
 
@@ -134,23 +161,28 @@ def parse_as(cls: type[T], data: Mapping[str, Any], *, path: str = "", source: s
     import pydantic  # noqa: PLC0415 - heavy, needed only here
 
     try:
-        text = json.dumps(data)
-    except TypeError as error:
+        text = json.dumps(data, default=_as_dict)
+    except (TypeError, ValueError, RecursionError) as error:
         raise ContractError(path, str(error), source=source) from None
     adapter = _adapter(cls)
     try:
         return typing.cast("T", adapter.validate_json(text))
     except pydantic.ValidationError as error:
-        errors = error.errors(include_url=False)
-        unknown = [e for e in errors if e["type"] in _UNKNOWN_KEY]  # a misspelt key is also a missing one: say the first
-        raise _contract_error(cls, data, (unknown or errors)[0], path, source) from None
+        raise _contract_error(cls, data, error.errors(include_url=False), path, source) from None
+
+
+def _as_dict(value: object) -> dict[str, Any]:
+    """Give json what it does not know: the read-only mappings of a contract."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{value!r} is not allowed; allowed: text, numbers, true, false, null, lists and mappings")
 
 
 def _adapter(cls: type) -> Any:  # noqa: ANN401 - a pydantic type
     import pydantic  # noqa: PLC0415
 
     for nested in _dataclasses_in(cls):
-        nested.__pydantic_config__ = _CONFIG  # type: ignore[attr-defined]  # read by pydantic
+        nested.__pydantic_config__ = _CONFIG  # read by pydantic
     return pydantic.TypeAdapter(cls)
 
 
@@ -166,38 +198,58 @@ def _dataclasses_in(hint: Any) -> set[Any]:  # noqa: ANN401 - a type hint
 
 
 def _contract_error(
-    cls: type, data: Mapping[str, Any], error: Mapping[str, Any], path: str, source: str
+    cls: type, data: Mapping[str, Any], errors: Sequence[Mapping[str, Any]], path: str, source: str
 ) -> ContractError:
-    """Say a pydantic error in words: the YAML path, the value, what is allowed."""
-    cause = error.get("ctx", {}).get("error")
+    """Say what pydantic found in words: the YAML path, the value, what is allowed."""
+    cause = errors[0].get("ctx", {}).get("error")
     if isinstance(cause, ContractError):  # raised by the rules of the model
         return cause
-    parts: list[str] = []
+    unknown = [error for error in errors if error["type"] in _UNKNOWN_KEY]  # a misspelt key is also a missing one
+    located = [(_document_path(data, error), error) for error in unknown or errors]
+    first, _ = located[0]
+    where = max((place for place, _ in located if place[: len(first)] == first), key=len)  # a union: its best branch
+    for part in where:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    path = path.removeprefix(".").replace("task.parameters.", "task.")
+    owner = functools.reduce(_hint_of, where[:-1], cls)
+    here = [error for place, error in located if place == where]
+    return ContractError(path, _problem(owner, where, here), source=source)
+
+
+def _document_path(data: Mapping[str, Any], error: Mapping[str, Any]) -> tuple[str | int, ...]:
+    """Return the keys that lead to `error`, without pydantic's names for the branches of a type."""
+    place: list[str | int] = []
     node: Any = data
-    hint: Any = cls
     for part in error["loc"]:
-        if isinstance(node, dict) and part in node:
-            node = node[part]
-        elif isinstance(node, list) and isinstance(part, int) and part < len(node):
-            node = node[part]
+        children = dict(enumerate(node)) if isinstance(node, (list, tuple)) else node
+        if isinstance(children, Mapping) and part in children:
+            node = children[part]
         elif error["type"] != "missing" or part != error["loc"][-1]:
-            continue  # a name of the type system, not of the document
-        parts.append(str(part))
-        if error["type"] not in _UNKNOWN_KEY or part != error["loc"][-1]:
-            hint = _hint_of(hint, part)
-    where = ".".join([path, *parts] if path else parts).replace("task.parameters.", "task.")
-    value = json.dumps(error["input"], default=str)
+            continue
+        place.append(part)
+    return tuple(place)
+
+
+def _problem(owner: Any, place: tuple[str | int, ...], errors: list[Mapping[str, Any]]) -> str:  # noqa: ANN401
+    """Say what is wrong at `place`, inside a value of type `owner`, given the errors found there."""
+    error = errors[0]
     if error["type"] == "missing":
-        problem = "the key is missing"
-    elif error["type"] in _UNKNOWN_KEY:
-        allowed = [f.name for f in dataclasses.fields(hint)] if dataclasses.is_dataclass(hint) else []
-        allowed = [name for name in allowed if name not in ("source", "text")]
-        close = difflib.get_close_matches(parts[-1] if parts else "", allowed, n=1)
+        return "the value is missing" if isinstance(place[-1], int) else "the key is missing"
+    if error["type"] in _UNKNOWN_KEY:
+        allowed = [f.name for f in dataclasses.fields(owner) if f.name not in _RESERVED]
+        close = difflib.get_close_matches(str(place[-1]), allowed, n=1)
         guess = f" (did you mean {close[0]!r}?)" if close else ""
-        problem = f"unknown key{guess}; allowed: {', '.join(allowed)}"
-    else:
-        problem = f"{error['msg']}, not {value}"
-    return ContractError(where, problem, source=source)
+        return f"unknown key{guess}; allowed: {', '.join(allowed)}"
+    allowed = list(dict.fromkeys(map(_allowed, errors)))
+    return f"{json.dumps(error['input'], default=str)} is not allowed; allowed: {' or '.join(allowed)}"
+
+
+def _allowed(error: Mapping[str, Any]) -> str:
+    """Say what pydantic would have taken, in the words of YAML."""
+    if error["type"] == "too_long":
+        return f"{error['ctx']['max_length']} values"
+    wanted: str = error["msg"].removeprefix("Input should be ")
+    return {"an object": "a mapping", "a valid array": "a list", "a valid string": "text"}.get(wanted, wanted)
 
 
 def _hint_of(hint: Any, part: Any) -> Any:  # noqa: ANN401 - type hints

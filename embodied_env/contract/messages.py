@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,3 +48,9 @@ SENSOR_MESSAGES: Mapping[str, SensorMessage] = {
 JOINT_SENSOR = "sensor_msgs/msg/JointState"
 
 ACTUATOR_MESSAGES: tuple[str, ...] = ("std_msgs/msg/Float64MultiArray",)
+
+
+def message_class(name: str) -> Any:  # noqa: ANN401 - a generated type
+    """Import a message or service class by its ROS name, ``sensor_msgs/msg/JointState``. This needs ROS."""
+    package, kind, type_name = name.split("/")
+    return getattr(importlib.import_module(f"{package}.{kind}"), type_name)

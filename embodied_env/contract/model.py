@@ -23,7 +23,7 @@ SCHEMA = "embodied_env/1"
 
 
 class FrozenDict(Mapping[K, V]):
-    """A read-only mapping that keeps its order, pickles and copies."""
+    """A read-only mapping that keeps its order, pickles, copies and hashes. Between two of them order counts."""
 
     __slots__ = ("_data",)
 
@@ -43,16 +43,33 @@ class FrozenDict(Mapping[K, V]):
         """Count the keys."""
         return len(self._data)
 
+    def __eq__(self, other: object) -> bool:
+        """Compare like OrderedDict: with another FrozenDict in order, with any other mapping without."""
+        if isinstance(other, FrozenDict):
+            return list(self.items()) == list(other.items())
+        return super().__eq__(other)
+
+    def __hash__(self) -> int:
+        """Hash the items, whatever their order, so that equal mappings hash alike."""
+        return hash(frozenset(self._data.items()))
+
     def __repr__(self) -> str:
         """Look like a dict."""
         return repr(self._data)
 
 
+def _frozen(value: Any) -> Any:  # noqa: ANN401 - any value of a contract
+    """Return `value` with its mappings and lists made read-only, all the way down."""
+    if isinstance(value, Mapping):
+        return FrozenDict({key: _frozen(item) for key, item in value.items()})
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(item) for item in value)
+    return value
+
+
 def _freeze(instance: object, *names: str) -> None:
     for name in names:
-        value = getattr(instance, name)
-        if not isinstance(value, FrozenDict):
-            object.__setattr__(instance, name, FrozenDict(value))
+        object.__setattr__(instance, name, _frozen(getattr(instance, name)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +172,7 @@ class ActuatorSpec:
     def limits(self, margins: Margins) -> EffectiveLimits:
         """Return the limits that the gate enforces."""
         joints = tuple(self.joints.values())
-        low, high = zip(*(j.position if j.position else (-np.inf, np.inf) for j in joints), strict=True)
+        low, high = zip(*(j.position or (-np.inf, np.inf) for j in joints), strict=True)
         decelerations = [j.acceleration if j.deceleration is None else j.deceleration for j in joints]
         return EffectiveLimits(
             joints=tuple(self.joints),
@@ -199,6 +216,7 @@ class ResetOption:
     type: Literal["vector", "scalar"]
     low: float | tuple[float, ...]
     high: float | tuple[float, ...]
+    visibility: Literal["agent", "evaluator"] = "agent"  # evaluator: what was drawn is not in info["reset"]["sampled"]
 
     @property
     def low_array(self) -> FloatArray:

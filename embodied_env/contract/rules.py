@@ -10,11 +10,19 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from embodied_env.contract.messages import ACTUATOR_MESSAGES, JOINT_SENSOR, SENSOR_MESSAGES
-from embodied_env.contract.model import ActuatorSpec, Contract, FieldSpec, JointLimits, SensorSpec
+from embodied_env.contract.model import (
+    ActuatorSpec,
+    Contract,
+    FieldSpec,
+    JointLimits,
+    ResetOption,
+    SensorSpec,
+    TaskSpec,
+)
 from embodied_env.errors import ContractError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_TOPIC = re.compile(r"[~/]?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*")
+_TOPIC = re.compile(r"(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*")
 _TASK = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -33,38 +41,19 @@ def check(contract: Contract) -> None:
         ContractError: for the first rule that is broken.
     """
     try:
-        _check_name("name", contract.name)
-        _require(contract.version >= 1, "version", f"{contract.version} is not allowed; allowed: 1 or more")
-        _check_positive("control_period_s", contract.control_period_s, "seconds")
-        _require(
-            contract.episode.horizon_steps >= 1,
-            "episode.horizon_steps",
-            f"{contract.episode.horizon_steps} is not allowed; allowed: 1 or more steps",
-        )
+        _check_heading(contract)
         _check_safety(contract)
         _check_sensors(contract.sensors)
         _check_actuators(contract)
-        for name, option in contract.reset_options.items():
-            path = f"reset_options.{name}"
-            _check_name(path, name)
-            _check_bounds(path, option.low, option.high, None)
-            vector = isinstance(option.low, tuple)
-            _require(
-                vector == (option.type == "vector") and vector == isinstance(option.high, tuple),
-                path,
-                f"type {option.type!r} does not fit low {option.low} and high {option.high}; "
-                "allowed: lists for a vector, numbers for a scalar",
-            )
-        _require(
-            _TASK.fullmatch(contract.task.type) is not None,
-            "task.type",
-            f"{contract.task.type!r} is not a class; allowed: module:Class, e.g. embodied_env.tasks.reach:Reach",
-        )
+        _check_reset_options(contract.reset_options)
+        _check_task(contract.task)
+        for name, profile in contract.backends.items():
+            _check_plain(f"backends.{name}", profile)
     except ContractError as error:
         raise ContractError(error.path, error.problem, source=contract.source) from None
 
 
-def _require(holds: bool, path: str, problem: str) -> None:
+def _require(holds: bool, path: str, problem: str) -> None:  # noqa: FBT001 - reads as a sentence
     if not holds:
         raise ContractError(path, problem)
 
@@ -75,6 +64,25 @@ def _check_name(path: str, name: str) -> None:
         path,
         f"the name {name!r} is not allowed; allowed: lower-case letters, digits and _, a letter first",
     )
+
+
+def _check_plain(path: str, value: object) -> None:
+    """A value of free form is what JSON can say: so it has a fingerprint, and can be recorded."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _require(isinstance(key, str), path, f"the key {key!r} is not allowed; allowed: text")
+            _check_plain(f"{path}.{key}", item)
+    elif isinstance(value, tuple):
+        for i, item in enumerate(value):
+            _check_plain(f"{path}[{i}]", item)
+    elif isinstance(value, float):
+        _require(math.isfinite(value), path, f"{value} is not allowed; allowed: a finite number")
+    else:
+        _require(
+            value is None or isinstance(value, (bool, int, str)),
+            path,
+            f"{value!r} is not allowed; allowed: text, numbers, true, false, null, lists and mappings",
+        )
 
 
 def _check_positive(path: str, value: float, unit: str) -> None:
@@ -103,6 +111,38 @@ def _check_bounds(
         path,
         f"low {low} must be below high {high}: the interval is empty or inverted",
     )
+
+
+def _check_heading(contract: Contract) -> None:
+    _check_name("name", contract.name)
+    _require(contract.version >= 1, "version", f"{contract.version} is not allowed; allowed: 1 or more")
+    _check_positive("control_period_s", contract.control_period_s, "seconds")
+    steps = contract.episode.horizon_steps
+    _require(steps >= 1, "episode.horizon_steps", f"{steps} is not allowed; allowed: 1 or more steps")
+
+
+def _check_reset_options(options: Mapping[str, ResetOption]) -> None:
+    for name, option in options.items():
+        path = f"reset_options.{name}"
+        _check_name(path, name)
+        _check_bounds(path, option.low, option.high, None)
+        vector = isinstance(option.low, tuple)
+        _require(
+            vector == (option.type == "vector") and vector == isinstance(option.high, tuple),
+            path,
+            f"type {option.type!r} does not fit low {option.low} and high {option.high}; "
+            "allowed: lists for a vector, numbers for a scalar",
+        )
+
+
+def _check_task(task: TaskSpec) -> None:
+    _require(
+        _TASK.fullmatch(task.type) is not None,
+        "task.type",
+        f"{task.type!r} is not a class; allowed: module:Class, e.g. embodied_env.tasks.reach:Reach",
+    )
+    for name, parameter in task.parameters.items():
+        _check_plain(f"task.{name}", parameter)
 
 
 def _check_safety(contract: Contract) -> None:
@@ -194,7 +234,7 @@ def _check_topic(path: str, topic: str) -> None:
 def _check_actuators(contract: Contract) -> None:
     _require(len(contract.actuators) > 0, "actuators", "there is none; at least one actuator is needed")
     measured = {
-        joint
+        joint: sensor.fields["position"].unit
         for sensor in contract.sensors.values()
         if sensor.type == JOINT_SENSOR and "position" in sensor.fields
         for joint in sensor.fields["position"].joints or ()
@@ -216,6 +256,11 @@ def _check_actuators(contract: Contract) -> None:
                 joint_path,
                 f"no sensor reports the position of {joint!r}; needed: a {JOINT_SENSOR} sensor whose field "
                 f"position lists it (listed now: {', '.join(sorted(measured)) or 'none'})",
+            )
+            _require(
+                limits.unit == measured[joint],
+                f"{joint_path}.unit",
+                f"{limits.unit!r} is not allowed; allowed: {measured[joint]!r}, the unit in which a sensor reports it",
             )
             seen[joint] = path
             _check_limits(joint_path, limits, actuator, contract)

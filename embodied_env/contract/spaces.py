@@ -68,21 +68,36 @@ def observation_space(contract: Contract) -> spaces.Dict:
 class ActionScale:
     """The affine map between an actuator's action and SI units: ``si = offset + span * action``.
 
-    For ``position_delta`` the SI value is a displacement per control period.
+    For ``position_delta`` the SI value is a displacement per control period. `low` and `high` bound the action,
+    `si_low` and `si_high` its SI value. Rounding never leaves the bounds: a bound maps onto the bound, bit for bit.
     """
 
     offset: FloatArray
     span: FloatArray
     low: FloatArray
     high: FloatArray
+    si_low: FloatArray
+    si_high: FloatArray
 
     def to_si(self, action: FloatArray) -> FloatArray:
         """Map an action to SI units. Shape (n_joints,)."""
-        return self.offset + self.span * action
+        si = self.offset + self.span * action
+        return _within(action, (self.low, self.high), si, (self.si_low, self.si_high))
 
     def from_si(self, si: FloatArray) -> FloatArray:
         """Map SI units back to the action. Shape (n_joints,)."""
-        return (si - self.offset) / self.span
+        action = (si - self.offset) / self.span
+        return _within(si, (self.si_low, self.si_high), action, (self.low, self.high))
+
+
+def _within(
+    x: FloatArray, x_bounds: tuple[FloatArray, FloatArray], y: FloatArray, y_bounds: tuple[FloatArray, FloatArray]
+) -> FloatArray:
+    """Undo the rounding of a map x -> y at its ends: what is inside stays inside, a bound becomes the bound."""
+    (x_low, x_high), (y_low, y_high) = x_bounds, y_bounds
+    inside = (x_low < x) & (x < x_high)
+    y = np.where(inside, np.clip(y, y_low, y_high), y)
+    return np.where(x == x_low, y_low, np.where(x == x_high, y_high, y))
 
 
 def action_scale(actuator: ActuatorSpec, limits: EffectiveLimits, control_period_s: float) -> ActionScale:
@@ -97,8 +112,8 @@ def action_scale(actuator: ActuatorSpec, limits: EffectiveLimits, control_period
         low, high = limits.position_low, limits.position_high
     ones = np.ones_like(low)
     if actuator.scale == "physical":
-        return ActionScale(offset=0 * ones, span=ones, low=low, high=high)
-    return ActionScale(offset=(low + high) / 2, span=(high - low) / 2, low=-ones, high=ones)
+        return ActionScale(offset=0 * ones, span=ones, low=low, high=high, si_low=low, si_high=high)
+    return ActionScale(offset=(low + high) / 2, span=(high - low) / 2, low=-ones, high=ones, si_low=low, si_high=high)
 
 
 def action_space(contract: Contract) -> spaces.Box | spaces.Dict:
@@ -151,6 +166,8 @@ class ActionLayout:
             span=flat([x.span for x in scales]),
             low=flat([x.low for x in scales]),
             high=flat([x.high for x in scales]),
+            si_low=flat([x.si_low for x in scales]),
+            si_high=flat([x.si_high for x in scales]),
         )
         self.is_delta = np.array(
             [actuator.command == "position_delta" for actuator in actuators.values() for _ in actuator.joints]

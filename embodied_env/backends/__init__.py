@@ -1,0 +1,40 @@
+"""Backends by name: a table of lazily imported factories, open to others by entry point."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+from typing import Any, cast
+
+from embodied_env.backends.base import Backend, BackendFactory, Capabilities
+from embodied_env.clock import Clock
+from embodied_env.contract import Contract
+from embodied_env.errors import UsageError
+
+BACKENDS = {
+    "fake": "embodied_env.backends.fake:FakeBackend",
+    "mujoco": "embodied_env.backends.mujoco:MujocoBackend",
+    "mujoco_ros": "embodied_env.backends.ros.mujoco_ros:MujocoRosBackend",
+}
+"""Name -> module:factory. Third parties add one by the entry-point group ``embodied_env.backends``."""
+
+__all__ = ["BACKENDS", "Backend", "BackendFactory", "Capabilities", "make_backend"]
+
+
+def make_backend(name: str, contract: Contract, *, clock: Clock, **options: Any) -> Backend:  # noqa: ANN401
+    """Build the backend called `name`; nothing is started.
+
+    Raises:
+        UsageError: for an unknown name or option.
+        ContractError: when the contract has no profile for it, or a wrong one.
+    """
+    factory: BackendFactory
+    if name in BACKENDS:
+        module, _, attribute = BACKENDS[name].partition(":")
+        factory = cast("BackendFactory", getattr(importlib.import_module(module), attribute))
+    else:
+        others = {point.name: point for point in entry_points(group="embodied_env.backends")}
+        if name not in others:
+            raise UsageError(f"backend {name!r} is not known; allowed: {', '.join([*BACKENDS, *others])}")
+        factory = cast("BackendFactory", others[name].load())
+    return factory(contract, clock=clock, **options)

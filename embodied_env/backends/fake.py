@@ -1,0 +1,203 @@
+"""The fake world: in process, deterministic, with scripted faults. It ships, so that users test on it too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.backends.base import Capabilities
+from embodied_env.clock import NS_PER_S, Clock, Stamp
+from embodied_env.contract import Contract
+from embodied_env.contract.messages import JOINT_SENSOR
+from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
+from embodied_env.errors import BackendLostError
+from embodied_env.transition import Approved, ResetReport, ResetRequest, Sample, Sent, Snapshot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Something that goes wrong at one step of each episode (the first step is 1).
+
+    ``delay``: the world takes `delay_s` longer. ``drop``: no message of `sensor`. ``nan``: its values are not finite.
+    ``stale``: its stamp is ten seconds old. ``future``: its stamp is one second ahead. ``refuse``: the command is not taken.
+    `sensor` None means every sensor.
+    """
+
+    kind: Literal["delay", "drop", "nan", "stale", "future", "refuse"]
+    step: int
+    sensor: str | None = None
+    delay_s: float = 0.0
+
+
+class FakeBackend:
+    """Joints reach their command at the end of each period. Every other sensor shows a constant drawn by the seed.
+
+    A sensor that is called like a reset option, with one field of its shape, shows that option's value.
+
+    Attributes:
+        sent: every command that was published, in order.
+        halted: the reasons given to `halt`.
+    """
+
+    name = "fake"
+
+    def __init__(
+        self,
+        contract: Contract,
+        *,
+        clock: Clock,
+        faults: Sequence[Fault] = (),
+        free_running: bool = False,
+        step_timeout_s: float = 1.0,
+        reset_timeout_s: float = 1.0,
+    ) -> None:
+        """Prepare a world for `contract` whose `faults` happen in every episode."""
+        self.capabilities = Capabilities(
+            exact_step=not free_running, free_running=free_running, seedable=True, state_query=True
+        )
+        self.step_timeout_s = step_timeout_s
+        self.reset_timeout_s = reset_timeout_s
+        self.sent: list[Approved] = []
+        self.halted: list[str] = []
+        self._contract = contract
+        self._clock = clock
+        self._faults = tuple(faults)
+        self._joints = ActionLayout(contract).joints
+        self._positions = np.zeros(len(self._joints))
+        self._velocities = np.zeros(len(self._joints))
+        self._constants: dict[str, NDArray[Any]] = {}
+        self._now_ns = 0
+        self._step = 0
+        self._usable = False
+
+    def open(self) -> None:
+        """Nothing to connect to."""
+
+    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
+        """Draw the constants by the seed; joints go to the middle of their range, or to zero where they have none."""
+        rng = np.random.default_rng(request.seed)
+        sampled = {}
+        for name, option in sorted(self._contract.reset_options.items()):
+            drawn = np.asarray(rng.uniform(option.low_array, option.high_array))
+            sampled[name] = request.options.get(name, drawn)
+        self._constants = {
+            layout.key: self._constant(layout, rng, sampled)
+            for name, sensor in self._contract.sensors.items()
+            for layout in field_layouts(name, sensor)
+        }
+        limits = ActionLayout(self._contract).limits
+        middle = (limits.position_low + limits.position_high) / 2
+        self._positions = np.where(np.isfinite(middle), middle, 0.0)
+        self._velocities = np.zeros(len(self._joints))
+        self._move(self._now_ns + self._contract.control_period_ns)
+        self._step = 0
+        self._usable = True
+        report = ResetReport(level="task", seed_applied=request.seed, sampled=sampled)
+        return replace(self._snapshot(), reset=report)
+
+    def send(self, command: Approved) -> Sent:
+        """Take the command; it acts at the next `advance`."""
+        if not isinstance(command, Approved):
+            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        self._check_usable()
+        if self._fault("refuse", None, self._step + 1):
+            raise BackendLostError("refused", "the fake world was scripted to refuse this command")
+        self.sent.append(command)
+        return Sent(seq=command.seq, positions=command.positions)
+
+    def advance(self, target: Stamp, deadline: Stamp) -> None:
+        """Move to `target`; a scripted delay passes on the clock first."""
+        self._check_usable()
+        self._step += 1
+        if fault := self._fault("delay", None, self._step):
+            self._clock.sleep_until_ns(
+                min(deadline.ns, self._clock.now_ns() + round(fault.delay_s * NS_PER_S))
+            )
+        if self.sent:
+            command = self.sent[-1].positions
+            self._velocities = (command - self._positions) / self._contract.control_period_s
+            self._positions = command.copy()
+        if self.capabilities.free_running:
+            self._clock.sleep_until_ns(target.ns)
+        self._move(target.ns)
+
+    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
+        """Return the samples of `after`, with the faults of this step."""
+        self._check_usable()
+        if self._clock.now_ns() >= deadline.ns:
+            raise BackendLostError("timeout", f"no sensor stamped {after.ns} ns or later by the deadline")
+        snapshot = self._snapshot()
+        samples = {}
+        for name, sample in snapshot.samples.items():
+            faulty = self._with_faults(sample)
+            if faulty is not None:
+                samples[name] = faulty
+        return replace(snapshot, samples=samples)
+
+    def halt(self, reason: str) -> None:
+        """Stop taking commands until the next reset."""
+        self.halted.append(reason)
+        self._usable = False
+
+    def close(self) -> None:
+        """Stop for good."""
+        self._usable = False
+
+    def processes(self) -> list[dict[str, Any]]:
+        """There is none."""
+        return []
+
+    def _check_usable(self) -> None:
+        if not self._usable:
+            raise BackendLostError("halted", "the fake world was halted, closed, or never reset")
+
+    def _move(self, now_ns: int) -> None:
+        self._now_ns = max(now_ns, self._clock.now_ns()) if self.capabilities.free_running else now_ns
+
+    def _fault(self, kind: str, sensor: str | None, step: int) -> Fault | None:
+        matches = (f for f in self._faults if f.kind == kind and f.step == step)
+        return next((f for f in matches if sensor is None or f.sensor in (None, sensor)), None)
+
+    def _with_faults(self, sample: Sample) -> Sample | None:
+        name, step = sample.sensor, self._step
+        if self._fault("drop", name, step):
+            return None
+        if self._fault("nan", name, step):
+            spoilt = {field: np.full_like(values, np.nan) for field, values in sample.values.items()}
+            sample = replace(sample, values=spoilt)
+        if self._fault("stale", name, step):
+            sample = replace(sample, stamp_ns=sample.stamp_ns - 10 * NS_PER_S)
+        if self._fault("future", name, step):
+            sample = replace(sample, stamp_ns=sample.stamp_ns + NS_PER_S)
+        return sample
+
+    def _snapshot(self) -> Snapshot:
+        arrival_ns = self._clock.now_ns()
+        samples = {
+            name: Sample(
+                sensor=name, values=self._values(name), stamp_ns=self._now_ns, arrival_ns=arrival_ns, seq=self._step
+            )
+            for name in self._contract.sensors
+        }
+        return Snapshot(now_ns=self._now_ns, samples=samples)
+
+    def _values(self, name: str) -> dict[str, NDArray[Any]]:
+        sensor = self._contract.sensors[name]
+        values = {layout.field: self._constants[layout.key].copy() for layout in field_layouts(name, sensor)}
+        if sensor.type == JOINT_SENSOR:
+            for field, state in (("position", self._positions), ("velocity", self._velocities)):
+                for i, joint in enumerate(sensor.fields[field].joints or () if field in values else ()):
+                    if joint in self._joints:
+                        values[field][i] = state[self._joints.index(joint)]
+        return values
+
+    def _constant(
+        self, layout: FieldLayout, rng: np.random.Generator, sampled: dict[str, NDArray[np.float64]]
+    ) -> NDArray[Any]:
+        drawn = rng.uniform(layout.low, layout.high).astype(layout.dtype)
+        option = sampled.get(layout.sensor)
+        return option.astype(layout.dtype) if option is not None and option.shape == layout.shape else drawn

@@ -1,0 +1,348 @@
+"""The embedded simulator in its own process, over ROS 2, in lockstep (`embodied_env.lockstep`)."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from embodied_env.backends.base import Capabilities
+from embodied_env.backends.ros.node import PATROL_S, RELIABLE, RosNode
+from embodied_env.backends.ros.sensors import SensorBuffer
+from embodied_env.clock import NS_PER_S, Clock, Stamp
+from embodied_env.contract import Contract
+from embodied_env.contract.loader import dump_contract
+from embodied_env.contract.messages import message_class
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError
+from embodied_env.lockstep import (
+    EPOCH_PARAMETER,
+    FAULT_TOPIC,
+    NODE,
+    OPTIONS_PARAMETER,
+    RESET_SERVICE,
+    SEED_PARAMETER,
+    STEP_TOPIC,
+    ResetReply,
+    SimulatorFault,
+    StepToken,
+    digest,
+)
+from embodied_env.processes import Child, simulator
+from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, Snapshot
+
+_REPEAT_S = 1.0  # silence after which a request is repeated: the simulator answers a repetition, it never acts twice
+_FAULT = "/fault"  # not a sensor's name
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """A step that was asked for, kept so that it can be asked for again."""
+
+    token: StepToken
+    commands: list[Any]
+
+
+class MujocoRosBackend:
+    """Lockstep over topics: commands, then a step token out; sensors stamped at the target back in."""
+
+    name = "mujoco_ros"
+    capabilities = Capabilities(
+        exact_step=True, pausable=True, seedable=True, state_query=True, transport=True, reset_levels=("world",)
+    )
+
+    def __init__(  # noqa: PLR0913 - the options of the backend
+        self,
+        contract: Contract,
+        *,
+        clock: Clock,
+        spawn: bool = True,
+        namespace: str | None = None,
+        domain_id: int | None = None,
+        step_timeout_s: float | None = None,
+        reset_timeout_s: float | None = None,
+    ) -> None:
+        """Prepare; nothing is started.
+
+        Args:
+            contract: what both sides run; its fingerprint is compared at every reset.
+            clock: stamps arrivals and bounds waits.
+            spawn: start a simulator process of our own; False: attach to one that runs.
+            namespace: absolute ROS namespace; None: one of our own when we spawn, else the root.
+            domain_id: None: ``ROS_DOMAIN_ID``, or 0.
+            step_timeout_s: how long a step may take before the simulator counts as lost; None: the profile's.
+            reset_timeout_s: how long a reset may take, the start of the process included; None: the profile's.
+
+        Raises:
+            ContractError: when the contract has no profile for this backend.
+        """
+        if self.name not in contract.backends:
+            raise ContractError(f"backends.{self.name}", "the profile is missing", source=contract.source)
+        profile = contract.backends[self.name]
+        self._contract = contract
+        self._clock = clock
+        self._spawn = spawn
+        self._namespace = namespace
+        self._domain_id = domain_id
+        self.step_timeout_s: float = step_timeout_s or profile.get("step_timeout_s", 5.0)
+        self.reset_timeout_s: float = reset_timeout_s or profile.get("reset_timeout_s", 30.0)
+        self._layout = ActionLayout(contract)
+        self._epoch_base = secrets.randbits(62)
+        self._buffers: dict[str, SensorBuffer] = {}
+        self._child: Child | None = None
+        self._ros: RosNode | None = None
+        self._publishers: list[Any] = []
+        self._step_publisher: Any = None
+        self._fault: SimulatorFault | None = None
+        self._usable = False
+        self._origin_ns = 0
+        self._epoch = self._step = 0
+        self._counts = [0] * len(contract.actuators)
+        self._last: _Step | None = None
+
+    # ------------------------------------------------------------------------------------------ connecting
+
+    def open(self) -> None:
+        """Start the simulator when it is ours to start, and create our node."""
+        namespace = self._namespace
+        if namespace is None:
+            namespace = f"/embodied_env_{os.getpid()}_{secrets.token_hex(4)}" if self._spawn else "/"
+        if self._spawn:
+            domain = {} if self._domain_id is None else {"ROS_DOMAIN_ID": str(self._domain_id)}
+            self._child = Child(
+                simulator("-", namespace=namespace), first_line=dump_contract(self._contract), environment=domain
+            )
+        self._ros = RosNode("environment", namespace=namespace, clock=self._clock, domain_id=self._domain_id)
+        self._buffers = {name: SensorBuffer(name, sensor) for name, sensor in self._contract.sensors.items()}
+        node, receiver = self._ros.node, self._ros.receiver
+        for name, sensor in self._contract.sensors.items():
+            receiver.subscribe(name, message_class(sensor.type), sensor.topic)
+        receiver.subscribe(_FAULT, message_class("std_msgs/msg/String"), FAULT_TOPIC)
+        self._publishers = [
+            node.create_publisher(message_class(actuator.type), actuator.topic, RELIABLE)
+            for actuator in self._contract.actuators.values()
+        ]
+        self._step_publisher = node.create_publisher(
+            message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE
+        )
+
+    def _connect(self, end: float) -> RosNode:
+        """Return our node once the simulator hears and is heard; restart a simulator that has died."""
+        if self._ros is None or (self._child is not None and self._child.exit_code is not None):
+            self.close()
+            self.open()
+        ros = self._ros
+        if ros is None:
+            raise BackendNotReadyError("the node is not open")
+        node = ros.node
+        listening = [*self._publishers, self._step_publisher]
+
+        def connected() -> bool:
+            self._patrol()
+            return all(publisher.get_subscription_count() for publisher in listening) and all(
+                node.count_publishers(sensor.topic) for sensor in self._contract.sensors.values()
+            )
+
+        if not ros.wait_until(connected, end - time.monotonic()):
+            deaf = [publisher.topic_name for publisher in listening if not publisher.get_subscription_count()]
+            mute = [s.topic for s in self._contract.sensors.values() if not node.count_publishers(s.topic)]
+            raise BackendNotReadyError(
+                f"no simulator in namespace {node.get_namespace()}: nobody reads {deaf}, nobody publishes {mute} "
+                f"(start one with: embodied-env sim {self._contract.name}; same ROS_DOMAIN_ID?)"
+            )
+        return ros
+
+    def _patrol(self) -> None:
+        """Raise when the simulator that we started has ended."""
+        child = self._child
+        if child is not None and (code := child.exit_code) is not None:
+            words = child.last_words() or "no output"
+            raise BackendLostError("simulator_died", f"pid {child.pid} ended with exit code {code}: {words}")
+
+    # ---------------------------------------------------------------------------------------------- reset
+
+    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
+        """Reset the world by seed and options; every sensor is newer than the reset."""
+        end = time.monotonic() + self._left_s(deadline)
+        self._usable = False
+        try:
+            ros = self._connect(end)
+            self._begin_epoch(ros, request)
+            self._set_reset_parameters(ros, request, end)
+            reply = self._trigger_reset(ros, end)
+            self._await_first_samples(ros, reply, end)
+        except (TimeoutError, BackendLostError) as error:
+            raise BackendNotReadyError(f"reset: {error}") from None
+        self._usable = True
+        self._origin_ns = reply.stamp_ns
+        report = ResetReport(level="world", seed_applied=request.seed, sampled=reply.sampled)
+        return Snapshot(now_ns=reply.stamp_ns, samples=self._samples(), reset=report)
+
+    def _begin_epoch(self, ros: RosNode, request: ResetRequest) -> None:
+        """Forget the last episode, and what of it is still on its way."""
+        ros.receiver.take(0.0)
+        for buffer in self._buffers.values():
+            buffer.clear()
+        self._fault = self._last = None
+        self._epoch = self._epoch_base + request.epoch
+        self._step = 0
+        self._counts = [0] * len(self._publishers)
+
+    def _set_reset_parameters(self, ros: RosNode, request: ResetRequest, end: float) -> None:
+        from rcl_interfaces.srv import SetParameters  # noqa: PLC0415 - rclpy is known to be here
+        from rclpy.parameter import Parameter  # noqa: PLC0415
+
+        options = {name: value.tolist() for name, value in request.options.items()}
+        values = {
+            EPOCH_PARAMETER: self._epoch,
+            SEED_PARAMETER: request.seed,
+            OPTIONS_PARAMETER: json.dumps(options),
+        }
+        call = SetParameters.Request(
+            parameters=[Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
+        )
+        response = ros.receiver.call(SetParameters, f"{NODE}/set_parameters", call, end - time.monotonic(), self._patrol)
+        refused = [result.reason for result in response.results if not result.successful]
+        if refused:
+            raise BackendNotReadyError(f"the simulator refused the reset: {'; '.join(refused)}")
+
+    def _trigger_reset(self, ros: RosNode, end: float) -> ResetReply:
+        from std_srvs.srv import Trigger  # noqa: PLC0415 - rclpy is known to be here
+
+        response = ros.receiver.call(Trigger, RESET_SERVICE, Trigger.Request(), end - time.monotonic(), self._patrol)
+        if not response.success:
+            raise BackendNotReadyError(f"the simulator could not reset: {response.message}")
+        try:
+            reply = ResetReply.from_text(response.message)
+        except ValueError as error:
+            raise BackendNotReadyError(str(error)) from None
+        if reply.epoch != self._epoch:
+            raise BackendNotReadyError("the simulator was reset by somebody else at the same time")
+        if reply.fingerprint != self._contract.fingerprint:
+            raise BackendNotReadyError(
+                f"the simulator runs a contract of fingerprint {reply.fingerprint[:12]}, "
+                f"not {self._contract.fingerprint[:12]} ({self._contract.name})"
+            )
+        return reply
+
+    def _await_first_samples(self, ros: RosNode, reply: ResetReply, end: float) -> None:
+        """Wait for a sample of the reset from every sensor; ask again for those that were sent before we were heard."""
+        repeat = time.monotonic() + _REPEAT_S
+        while missing := [name for name, buffer in self._buffers.items() if buffer.stamp_ns < reply.stamp_ns]:
+            if time.monotonic() > end:
+                raise TimeoutError(f"no reading newer than the reset from {', '.join(missing)}")
+            if time.monotonic() > repeat:
+                self._trigger_reset(ros, end)
+                repeat = time.monotonic() + _REPEAT_S
+            self._take(ros, min(PATROL_S, max(0.0, end - time.monotonic())))
+            self._patrol()
+
+    # ----------------------------------------------------------------------------------------------- step
+
+    def send(self, command: Approved) -> Sent:
+        """Publish one message per actuator, joints in contract order."""
+        if not isinstance(command, Approved):
+            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        self._running()
+        parts = self._layout.split(command.positions)
+        commands = []
+        for i, (publisher, part) in enumerate(zip(self._publishers, parts.values(), strict=True)):
+            message = publisher.msg_type()
+            message.data = array.array("d", part.tobytes())
+            publisher.publish(message)
+            self._counts[i] += 1
+            commands.append(message)
+        token = StepToken(
+            epoch=self._epoch,
+            step=self._step + 1,
+            counts=tuple(self._counts),
+            digests=tuple(digest(part) for part in parts.values()),
+        )
+        self._last = _Step(token=token, commands=commands)
+        return Sent(seq=command.seq, positions=command.positions)
+
+    def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - the simulator knows one period
+        """Publish the step token; `read` waits for the world."""
+        self._running()
+        self._step += 1
+        self._publish_token()
+
+    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
+        """Wait until every due sensor is stamped at `after` or later."""
+        ros = self._running()
+        end = time.monotonic() + self._left_s(deadline)
+        due_ns = {name: s.due_ns(after.ns, self._origin_ns) for name, s in self._contract.sensors.items()}
+        repeat = time.monotonic() + _REPEAT_S
+        while late := [name for name, buffer in self._buffers.items() if buffer.stamp_ns < due_ns[name]]:
+            now = time.monotonic()
+            if now > end:
+                raise BackendLostError("timeout", f"no reading at {after.ns} ns from {', '.join(late)}")
+            if now > repeat:
+                self._publish_again()
+                repeat = now + _REPEAT_S
+            self._take(ros, min(PATROL_S, end - now))
+            if self._fault is not None:
+                raise BackendLostError(self._fault.why, self._fault.detail)
+            self._patrol()
+        return Snapshot(now_ns=after.ns, samples=self._samples())
+
+    def _publish_token(self) -> None:
+        if self._last is None:
+            raise BackendLostError("no_command", "advance() without a command since the reset")
+        message = self._step_publisher.msg_type()
+        message.data = array.array("q", self._last.token.to_data())
+        self._step_publisher.publish(message)
+
+    def _publish_again(self) -> None:
+        """Repeat the commands and the token of this step. The simulator knows both: nothing runs twice."""
+        if self._last is not None:
+            for publisher, message in zip(self._publishers, self._last.commands, strict=True):
+                publisher.publish(message)
+        self._publish_token()
+
+    def _take(self, ros: RosNode, timeout_s: float) -> None:
+        for arrival in ros.receiver.take(timeout_s):
+            if arrival.key != _FAULT:
+                self._buffers[arrival.key].put(arrival)
+                continue
+            fault = SimulatorFault.from_text(arrival.message.data)
+            if fault.epoch == self._epoch:
+                self._fault = fault
+
+    def _samples(self) -> dict[str, Any]:
+        samples = {name: buffer.sample() for name, buffer in self._buffers.items()}
+        return {name: sample for name, sample in samples.items() if sample is not None}
+
+    # ------------------------------------------------------------------------------------------------ end
+
+    def halt(self, reason: str) -> None:  # noqa: ARG002 - the world of an embedded simulator stands still without tokens
+        """Publish nothing more until the next reset. A simulator of ours that is lost is ended; reset starts another."""
+        if self._usable and self._child is not None:
+            self._child.stop()
+        self._usable = False
+
+    def close(self) -> None:
+        """Destroy our node and end our simulator."""
+        self._usable = False
+        if self._ros is not None:
+            self._ros.close()
+            self._ros = None
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Return the simulator that we started."""
+        return [] if self._child is None else [{"role": self._child.role, "pid": self._child.pid}]
+
+    def _running(self) -> RosNode:
+        if not self._usable or self._ros is None:
+            raise BackendLostError("halted", "the connection was halted, closed, or never reset")
+        return self._ros
+
+    def _left_s(self, deadline: Stamp) -> float:
+        return max(0.0, (deadline.ns - self._clock.now_ns()) / NS_PER_S)

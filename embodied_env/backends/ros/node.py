@@ -1,0 +1,236 @@
+"""One ROS 2 context and node of our own, and what it receives, taken in the caller's thread.
+
+Two forms behind one seam. `WaitSetReceiver` waits on a private wait set and takes each message with its `MessageInfo`;
+it uses rclpy's private API, so it is chosen by feature detection. `ExecutorReceiver` turns a `SingleThreadedExecutor`,
+always with a finite timeout. Neither has a thread: nothing to join before the interpreter exits.
+
+(`EventsExecutor` is not used: in rclpy 7.1.6 a callback that takes the message info raises SystemError.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from embodied_env.clock import NS_PER_S, Clock
+from embodied_env.errors import BackendNotReadyError, MissingDependencyError
+
+try:
+    import rclpy
+    from rclpy.context import Context
+    from rclpy.executors import SingleThreadedExecutor
+    from rclpy.node import Node
+    from rclpy.qos import QoSProfile, ReliabilityPolicy
+except ImportError as error:
+    raise MissingDependencyError(
+        f"rclpy ({error})",
+        needed_for="a backend over ROS 2",
+        remedy='pip install "embodied_env[ros]", or source a ROS 2 installation',
+    ) from None
+
+RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
+
+Patrol = Callable[[], None]
+"""Called now and then during a wait; raises when waiting has no sense any more."""
+
+PATROL_S = 0.1
+_GLANCE_S = 0.002  # how long one look at a graph or a service may sleep
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """A message as it arrived: when on our clocks, and what the middleware says of it (`MessageInfo`, a dict)."""
+
+    key: str
+    message: Any
+    info: dict[str, int | None]
+    arrival_ns: int
+    arrival_system_ns: int
+
+
+class Receiver(Protocol):
+    """Takes messages and service responses in the caller's thread."""
+
+    def subscribe(self, key: str, message_type: type, topic: str) -> None:
+        """Receive `topic` under the name `key`."""
+        ...
+
+    def take(self, timeout_s: float) -> list[Arrival]:
+        """Return what has arrived, waiting for the first at most `timeout_s`."""
+        ...
+
+    def call(self, service_type: Any, name: str, request: Any, timeout_s: float, patrol: Patrol) -> Any:  # noqa: ANN401
+        """Return the response of a service; raises TimeoutError, or what `patrol` raises while it waits."""
+        ...
+
+
+class RosNode:
+    """A context and a node of our own: other users of rclpy in this process are neither needed nor disturbed."""
+
+    def __init__(self, name: str, *, namespace: str, clock: Clock, domain_id: int | None = None) -> None:
+        """Create the node.
+
+        Args:
+            name: the node's name.
+            namespace: absolute; relative topics resolve in it.
+            clock: stamps arrivals.
+            domain_id: None: ``ROS_DOMAIN_ID``, or 0.
+
+        Raises:
+            BackendNotReadyError: when ROS 2 cannot be initialised.
+        """
+        self._context = Context()
+        self._closed = False
+        try:
+            rclpy.init(context=self._context, domain_id=domain_id)
+            self.node = Node(
+                name, context=self._context, namespace=namespace, start_parameter_services=False, enable_rosout=False
+            )
+        except Exception as error:  # rclpy raises its own RCLError and many others here
+            self._context.try_shutdown()
+            raise BackendNotReadyError(
+                f"ROS 2 cannot be initialised: {error} "
+                "(the log folder must be writable: set ROS_LOG_DIR; RMW_IMPLEMENTATION must be installed)"
+            ) from error
+        self.receiver: Receiver
+        try:
+            self.receiver = WaitSetReceiver(self.node, self._context, clock)
+        except (ImportError, AttributeError, TypeError):
+            self.receiver = ExecutorReceiver(self.node, self._context, clock)
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Poll `condition` (a look at the graph) until it holds or the time is over."""
+        end = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > end:
+                return False
+            time.sleep(_GLANCE_S)
+        return True
+
+    def close(self) -> None:
+        """Destroy the node and its context. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self.node.destroy_node()
+        with contextlib.suppress(RuntimeError):  # already shut down by a signal handler
+            rclpy.shutdown(context=self._context)
+
+
+class WaitSetReceiver:
+    """Waits on a wait set over exactly our subscriptions: the fastest way that rclpy has."""
+
+    def __init__(self, node: Node, context: Context, clock: Clock) -> None:
+        """Feature detection: raises ImportError or AttributeError where rclpy lacks the private API."""
+        from rclpy.impl.implementation_singleton import rclpy_implementation  # noqa: PLC0415 - private, may be absent
+
+        self._make_wait_set = rclpy_implementation.WaitSet
+        self._node = node
+        self._context = context
+        self._clock = clock
+        self._subscriptions: dict[str, Any] = {}
+        self._clients: dict[str, Any] = {}
+        self._wait_set = self._make_wait_set(0, 0, 0, 1, 0, 0, context.handle)
+
+    def subscribe(self, key: str, message_type: type, topic: str) -> None:
+        """Receive `topic` under the name `key`."""
+        self._subscriptions[key] = self._node.create_subscription(message_type, topic, _never_called, RELIABLE)
+        self._wait_set = self._make_wait_set(len(self._subscriptions), 0, 0, 1, 0, 0, self._context.handle)
+
+    def take(self, timeout_s: float) -> list[Arrival]:
+        """Return what has arrived, waiting for the first at most `timeout_s`."""
+        wait_set = self._wait_set
+        wait_set.clear_entities()
+        indices = [wait_set.add_subscription(sub.handle) for sub in self._subscriptions.values()]
+        wait_set.wait(max(0, round(timeout_s * NS_PER_S)))
+        arrivals: list[Arrival] = []
+        for (key, sub), index in zip(self._subscriptions.items(), indices, strict=True):
+            if not wait_set.is_ready("subscription", index):
+                continue
+            while (taken := sub.handle.take_message(sub.msg_type, False)) is not None:  # noqa: FBT003 - rclpy's signature
+                now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
+                message, info = taken
+                arrivals.append(
+                    Arrival(key=key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns)
+                )
+        return arrivals
+
+    def call(self, service_type: Any, name: str, request: Any, timeout_s: float, patrol: Patrol) -> Any:  # noqa: ANN401
+        """Return the response of a service; raises TimeoutError, or what `patrol` raises while it waits."""
+        end = time.monotonic() + timeout_s
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = self._node.create_client(service_type, name)
+        _await_service(client, end, patrol)
+        number = client.handle.send_request(request)
+        wait_set = self._make_wait_set(0, 0, 0, 1, 0, 0, self._context.handle)
+        while (left_s := end - time.monotonic()) > 0:
+            patrol()
+            wait_set.clear_entities()
+            wait_set.add_client(client.handle)
+            wait_set.wait(round(min(PATROL_S, left_s) * NS_PER_S))
+            header, response = client.handle.take_response(service_type.Response)
+            if header is not None and header.request_id.sequence_number == number:
+                return response
+        raise TimeoutError(f"the service {name} did not answer within {timeout_s:.1f} s")
+
+
+class ExecutorReceiver:
+    """Turns a `SingleThreadedExecutor` in the caller's thread: public API only."""
+
+    def __init__(self, node: Node, context: Context, clock: Clock) -> None:
+        """Turn an executor of our own over `node`."""
+        self._node = node
+        self._clock = clock
+        self._arrivals: list[Arrival] = []
+        self._clients: dict[str, Any] = {}
+        self._executor = SingleThreadedExecutor(context=context)
+        self._executor.add_node(node)
+
+    def subscribe(self, key: str, message_type: type, topic: str) -> None:
+        """Receive `topic` under the name `key`."""
+
+        def store(message: Any, info: Any) -> None:  # noqa: ANN401 - generated types
+            now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
+            self._arrivals.append(
+                Arrival(key=key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns)
+            )
+
+        self._node.create_subscription(message_type, topic, store, RELIABLE)
+
+    def take(self, timeout_s: float) -> list[Arrival]:
+        """Return what has arrived, waiting for the first at most `timeout_s`."""
+        self._executor.spin_once(timeout_sec=max(0.0, timeout_s))
+        arrivals, self._arrivals = self._arrivals, []
+        return arrivals
+
+    def call(self, service_type: Any, name: str, request: Any, timeout_s: float, patrol: Patrol) -> Any:  # noqa: ANN401
+        """Return the response of a service; raises TimeoutError, or what `patrol` raises while it waits."""
+        end = time.monotonic() + timeout_s
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = self._node.create_client(service_type, name)
+        _await_service(client, end, patrol)
+        future = client.call_async(request)
+        while not future.done():
+            if (left_s := end - time.monotonic()) <= 0:
+                client.remove_pending_request(future)
+                raise TimeoutError(f"the service {name} did not answer within {timeout_s:.1f} s")
+            patrol()
+            self._executor.spin_once(timeout_sec=min(PATROL_S, left_s))
+        return future.result()
+
+
+def _await_service(client: Any, end: float, patrol: Patrol) -> None:  # noqa: ANN401 - a client of rclpy
+    while not client.service_is_ready():
+        patrol()
+        if time.monotonic() > end:
+            raise TimeoutError(f"nobody offers the service {client.srv_name}")
+        time.sleep(_GLANCE_S)
+
+
+def _never_called(message: Any) -> None:  # noqa: ANN401 - generated types
+    """Messages are taken from the wait set; no executor runs this."""

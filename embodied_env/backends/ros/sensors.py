@@ -1,0 +1,99 @@
+"""The newest sample of each sensor, with what the middleware's numbers say was lost, repeated or out of order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from embodied_env.backends.ros.convert import MalformedMessageError, SensorReader, stamp_ns
+from embodied_env.backends.ros.node import Arrival
+from embodied_env.contract import SensorSpec
+from embodied_env.contract.spaces import field_layouts
+from embodied_env.transition import Quality, Sample
+
+
+@dataclass(kw_only=True)
+class _Counts:
+    lost: int = 0
+    duplicated: int = 0
+    reordered: int = 0
+
+
+class SensorBuffer:
+    """One sensor's buffer. The observation never steps back: an older stamp is counted, not taken."""
+
+    def __init__(self, name: str, sensor: SensorSpec) -> None:
+        """Prepare to read `sensor`."""
+        self._name = name
+        self._reader = SensorReader(name, sensor)
+        self._layouts = field_layouts(name, sensor)
+        self._counts = _Counts()
+        self._newest: Arrival | None = None
+        self._newest_stamp_ns = -1
+        self._last_number: int | None = None
+        self._seq = -1
+        self._sample: Sample | None = None
+
+    @property
+    def stamp_ns(self) -> int:
+        """The newest stamp, or -1 before the first."""
+        return self._newest_stamp_ns
+
+    def clear(self) -> None:
+        """Begin an epoch: forget everything but the publisher's numbering."""
+        self._newest = self._sample = None
+        self._newest_stamp_ns = -1
+        self._seq = -1
+        self._counts = _Counts()
+
+    def put(self, arrival: Arrival) -> None:
+        """Take a message that has arrived."""
+        number = arrival.info["publication_sequence_number"]
+        if number is not None:
+            if self._last_number is not None and number > self._last_number + 1 and self._newest is not None:
+                self._counts.lost += number - self._last_number - 1
+            self._last_number = max(number, self._last_number or 0)
+        stamp = stamp_ns(arrival.message)
+        if stamp == self._newest_stamp_ns:
+            self._counts.duplicated += 1
+        elif stamp < self._newest_stamp_ns:
+            self._counts.reordered += 1
+        else:
+            self._newest, self._newest_stamp_ns, self._sample = arrival, stamp, None
+            self._seq += 1
+
+    def sample(self) -> Sample | None:
+        """Return the newest sample, and the counts since the last call; None before the first message."""
+        if self._newest is None:
+            return None
+        if self._sample is None:
+            self._sample = self._read(self._newest)
+        counts, self._counts = self._counts, _Counts()
+        return replace(
+            self._sample, lost=counts.lost, duplicated=counts.duplicated, reordered=counts.reordered
+        )
+
+    def _read(self, arrival: Arrival) -> Sample:
+        quality, reason = Quality.OK, ""
+        values: dict[str, Any]
+        try:
+            values = self._reader.read(arrival.message)
+        except MalformedMessageError as error:
+            quality, reason = Quality.INVALID, str(error)
+            values = {layout.field: np.full(layout.shape, np.nan, layout.dtype) for layout in self._layouts}
+        if self._newest_stamp_ns == 0:
+            quality, reason = Quality.ZERO_STAMP, "the message carries no stamp"
+        return Sample(
+            sensor=self._name,
+            values=values,
+            stamp_ns=self._newest_stamp_ns,
+            arrival_ns=arrival.arrival_ns,
+            arrival_system_ns=arrival.arrival_system_ns,
+            source_ns=arrival.info["source_timestamp"],
+            received_ns=arrival.info["received_timestamp"],
+            seq=self._seq,
+            quality=quality,
+            reason=reason,
+        )

@@ -1,0 +1,119 @@
+"""The command line ``embodied-env``: one verb per module, imported only when it is asked for.
+
+Exit status::
+
+    0    sound
+    1    the evidence is not sound, or the run failed
+    2    wrong usage: of the command line, or a contract that is wrong
+    130  interrupted from the keyboard
+    141  the reader of the output left before the end
+
+An error is one line on stderr, ``embodied-env: error: ...``; only a fault of the program itself has a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import select
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from embodied_env import __version__
+from embodied_env.errors import ContractError, EmbodiedEnvError, UsageError
+
+SOUND = 0
+UNSOUND = 1
+WRONG_USAGE = 2
+INTERRUPTED = 130
+READER_LEFT = 141
+
+PROGRAM = "embodied-env"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """One verb: the line that ``--help`` shows, and the module that does it.
+
+    The module has ``HELP`` (the same line), ``add_arguments(parser)`` and ``run(args) -> int`` (the exit status).
+    """
+
+    module: str
+    help: str
+
+
+VERBS: Mapping[str, Verb] = {
+    "demo": Verb(module="embodied_env.cli.demo", help="run a few episodes and show what each step accounts for"),
+    "evaluate": Verb(module="embodied_env.cli.evaluate", help="run a policy for some episodes and record them"),
+    "sim": Verb(module="embodied_env.cli.sim", help="run the embedded simulator in a process of its own"),
+    "contract": Verb(module="embodied_env.cli.contract", help="check, show and compare contracts, without ROS"),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are ours: one line, and the place where help is found."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError."""
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: that of this process) and return its exit status."""
+    try:
+        status = _run(sys.argv[1:] if argv is None else list(argv))
+        sys.stdout.flush()
+    except EmbodiedEnvError as error:
+        print_error(error)
+        return WRONG_USAGE if isinstance(error, (ContractError, UsageError)) else UNSOUND
+    except KeyboardInterrupt:
+        print(f"{PROGRAM}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        if not _reader_left():
+            raise
+        return READER_LEFT
+    return status
+
+
+def print_error(error: EmbodiedEnvError) -> None:
+    """Print `error` as one line on stderr."""
+    print(f"{PROGRAM}: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+
+
+def _run(argv: list[str]) -> int:
+    parser = _parser(argv)
+    try:
+        args = parser.parse_args(argv)
+    except SystemExit:  # --help and --version have printed what was asked for
+        return SOUND
+    status: int = args.run(args)
+    return status
+
+
+def _parser(argv: list[str]) -> _Parser:
+    """Build the parser, importing only the verb that `argv` names."""
+    parser = _Parser(prog=PROGRAM, description="A Gymnasium environment for ROS 2 robots: the command line.")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    named = next((argument for argument in argv if not argument.startswith("-")), None)
+    for name, verb in VERBS.items():
+        subparser = verbs.add_parser(name, help=verb.help, description=verb.help)
+        if name == named:
+            module = importlib.import_module(verb.module)
+            module.add_arguments(subparser)
+            subparser.set_defaults(run=module.run)
+    return parser
+
+
+def _reader_left() -> bool:
+    """Say whether stdout is the pipe that broke; if so, silence it for the rest of the process."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    broken = any(event & select.POLLERR for _, event in poll.poll(0))
+    if broken:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return broken

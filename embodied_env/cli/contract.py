@@ -1,0 +1,275 @@
+"""``embodied-env contract``: check, show, fingerprint and compare contracts. It needs no ROS and no simulator."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from gymnasium import spaces
+
+from embodied_env.cli import SOUND, UNSOUND, WRONG_USAGE, print_error
+from embodied_env.contract import Contract, load_contract
+from embodied_env.contract.fingerprint import differences, meaning, task_identity, to_plain
+from embodied_env.contract.rules import one_of
+from embodied_env.contract.spaces import action_scale
+from embodied_env.errors import ContractError, UsageError
+
+HELP = "check, show and compare contracts, without ROS"
+
+Row = dict[str, Any]
+
+_WIDTH_OF_A_PIPE = 200  # columns, where no terminal says how wide it is
+_SHORT = 16  # hex digits of a fingerprint that a person compares
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the actions and their arguments."""
+    name, name_help = "NAME_OR_PATH", "the name of a contract, or a path to a YAML file"
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    validate = actions.add_parser("validate", help="check contracts and the parameters of their tasks")
+    validate.add_argument("contracts", nargs="+", metavar=name, help=name_help)
+    show = actions.add_parser("show", help="show spaces, limits, sensors, safety, and who owns what")
+    show.add_argument("contract", metavar=name, help=name_help)
+    fingerprint = actions.add_parser("fingerprint", help="print the fingerprint that results are compared by")
+    fingerprint.add_argument("contract", metavar=name, help=name_help)
+    fingerprint.add_argument("--backend", metavar="B", help="print the fingerprint of this backend's profile instead")
+    diff = actions.add_parser("diff", help="list what differs; status 0 when the fingerprints are equal, else 1")
+    diff.add_argument("a", metavar="A", help=name_help)
+    diff.add_argument("b", metavar="B", help=name_help)
+    for action in (validate, show, fingerprint, diff):
+        action.add_argument("--json", action="store_true", help="print machine-readable output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do the action of `args` and return the exit status."""
+    actions = {"validate": _validate, "show": _show, "fingerprint": _fingerprint, "diff": _diff}
+    return actions[args.action](args)
+
+
+def _validate(args: argparse.Namespace) -> int:
+    results = [_validated(name) for name in args.contracts]
+    if args.json:
+        _print_json(results)
+    else:
+        for result in results:
+            if result["valid"]:
+                print(f"{result['contract']}: valid, fingerprint {result['fingerprint'][:_SHORT]}, {result['source']}")
+    return SOUND if all(result["valid"] for result in results) else WRONG_USAGE
+
+
+def _validated(name: str) -> Row:
+    """Load one contract and its task, and say on stderr what is wrong with it."""
+    from embodied_env.tasks import load_task  # noqa: PLC0415 - tasks are needed only here
+
+    try:
+        contract = load_contract(name)
+        load_task(contract)
+    except ContractError as error:
+        print_error(error)
+        return {"contract": name, "valid": False, "path": error.path, "problem": error.problem}
+    return {"contract": name, "valid": True, "source": contract.source, "fingerprint": contract.fingerprint}
+
+
+def _fingerprint(args: argparse.Namespace) -> int:
+    contract = load_contract(args.contract)
+    result = {"contract": contract.name, "fingerprint": contract.fingerprint}
+    if args.backend is not None:
+        if args.backend not in contract.backends:
+            raise UsageError(f"--backend: {one_of(args.backend, contract.backends)}")
+        result |= {"backend": args.backend, "backend_fingerprint": contract.backend_fingerprint(args.backend)}
+    if args.json:
+        _print_json(result)
+    else:
+        print(result["fingerprint" if args.backend is None else "backend_fingerprint"])
+    return SOUND
+
+
+def _diff(args: argparse.Namespace) -> int:
+    a, b = load_contract(args.a), load_contract(args.b)
+    inside = differences(meaning(a), meaning(b))
+    paths = {path for path, _, _ in inside}
+    outside = [row for row in differences(_outside(a), _outside(b)) if row[0] not in paths]
+    rows: list[Row] = [
+        {"path": path.replace("task.parameters.", "task."), "a": x, "b": y, "in_fingerprint": is_inside}
+        for is_inside, found in ((True, inside), (False, outside))
+        for path, x, y in found
+    ]
+    equal = a.fingerprint == b.fingerprint
+    if args.json:
+        _print_json({"a": a.fingerprint, "b": b.fingerprint, "equal": equal, "differences": rows})
+    else:
+        if rows:
+            _print_tables({f"a: {args.a}, b: {args.b}": rows})
+        verdict = "are equal" if equal else "differ"
+        print(f"the fingerprints {verdict}: {a.fingerprint[:_SHORT]} {b.fingerprint[:_SHORT]}")
+    return SOUND if equal else UNSOUND
+
+
+def _outside(contract: Contract) -> Row:
+    """Return what `meaning` leaves out, in the structure of the file."""
+    return {
+        "name": contract.name,
+        "sensors": {name: {"topic": sensor.topic} for name, sensor in contract.sensors.items()},
+        "actuators": {name: {"topic": actuator.topic} for name, actuator in contract.actuators.items()},
+        "backends": to_plain(contract.backends),
+    }
+
+
+def _show(args: argparse.Namespace) -> int:
+    description = describe(load_contract(args.contract))
+    if args.json:
+        _print_json(description)
+    else:
+        _print_tables(description)
+    return SOUND
+
+
+def describe(contract: Contract) -> dict[str, Any]:
+    """Return what ``show`` shows, as JSON types: a mapping is shown as keys and values, a list as a table of rows."""
+    plain = to_plain(contract)
+    sensors, actuators = plain["sensors"], plain["actuators"]
+    heading = {key: plain[key] for key in ("name", "version", "source", "control_period_s")}
+    space = contract.action_space
+    boxes = space if isinstance(space, spaces.Dict) else {next(iter(actuators)): space}
+    return {
+        "contract": {**heading, "fingerprint": contract.fingerprint},
+        "episode": plain["episode"],
+        "observation_space": [_box_row("key", key, box) for key, box in contract.observation_space.items()],
+        "action_space": [_box_row("actuator", name, box) for name, box in boxes.items()],
+        "actuators": [{"actuator": name, **_without("joints", spec)} for name, spec in actuators.items()],
+        "limits_after_margins": [row for name in actuators for row in _joint_rows(name, contract)],
+        "sensors": [{"sensor": name, **_without("fields", spec)} for name, spec in sensors.items()],
+        "fields": [
+            {"sensor": name, "field": field, **spec}
+            for name, sensor in sensors.items()
+            for field, spec in sensor["fields"].items()
+        ],
+        "safety": plain["safety"],
+        "task": {**task_identity(contract), **plain["task"]["parameters"]},
+        "reset_options": [{"option": name, **spec} for name, spec in plain["reset_options"].items()],
+        "backends": {
+            name: {"fingerprint": contract.backend_fingerprint(name), "profile": profile}
+            for name, profile in plain["backends"].items()
+        },
+        "who_owns_what": _ownership(contract),
+    }
+
+
+def _without(key: str, row: Row) -> Row:
+    return {name: value for name, value in row.items() if name != key}
+
+
+def _box_row(title: str, name: str, box: spaces.Space[Any]) -> Row:
+    if not isinstance(box, spaces.Box):
+        raise TypeError(f"{name} is a {type(box).__name__}; a contract makes only Boxes")
+    return {
+        title: name,
+        "shape": list(box.shape),
+        "dtype": str(box.dtype),
+        "low": box.low.tolist(),
+        "high": box.high.tolist(),
+    }
+
+
+def _joint_rows(name: str, contract: Contract) -> list[Row]:
+    """Return per joint the limits that the gate enforces, and what the ends of the action mean in SI units."""
+    actuator = contract.actuators[name]
+    limits = actuator.limits(contract.safety.margins)
+    scale = action_scale(actuator, limits, contract.control_period_s)
+    per_step = " per step" if actuator.command == "position_delta" else ""
+    return [
+        {
+            "actuator": name,
+            "joint": joint,
+            "unit": spec.unit,
+            "position": spec.position and [limits.position_low[i].item(), limits.position_high[i].item()],
+            "velocity_per_s": limits.velocity[i].item(),
+            "acceleration_per_s2": limits.acceleration[i].item(),
+            "deceleration_per_s2": limits.deceleration[i].item(),
+            "action": [scale.low[i].item(), scale.high[i].item()],
+            "action_si": [scale.si_low[i].item(), scale.si_high[i].item()],
+            "action_si_unit": spec.unit + per_step,
+        }
+        for i, (joint, spec) in enumerate(actuator.joints.items())
+    ]
+
+
+_ENVIRONMENT = "environment process"
+_WORLD = "world process (simulator or robot)"
+_MIDDLEWARE = "middleware"
+
+
+def _ownership(contract: Contract) -> list[Row]:
+    """Say which process decides each value. An in-process simulator is a world inside the environment process."""
+    stamps = [
+        (f"sensors.{name}.stamp_ns", _WORLD, "acquisition stamp in the message header")
+        if sensor.timeline == "header"
+        else (f"sensors.{name}.stamp_ns", _ENVIRONMENT, "acquisition stamp taken at reception")
+        for name, sensor in contract.sensors.items()
+    ]
+    rows = [
+        ("observation: readings", _WORLD, "what the sensors report"),
+        ("observation: assembly", _ENVIRONMENT, "the newest sample of each sensor, its age, gap and mask"),
+        ("action: request", _ENVIRONMENT, "the agent calls step()"),
+        ("action: command", _ENVIRONMENT, "the safety gate decides what is published"),
+        ("reward, task verdict", _ENVIRONMENT, f"{contract.task.type}, from snapshots and what was applied"),
+        ("episode end", _ENVIRONMENT, "task, horizon, safety stop, lost backend, sensor gap"),
+        ("simulated time", _WORLD, "a robot has none: its time is the host's"),
+        *stamps,
+        ("age_s, capture_age_s", _WORLD, "both ends on the world's clock"),
+        ("arrival_age_s, hold_s", _ENVIRONMENT, "steady domain: arrival to the frozen observation"),
+        ("handoff_s, inference_s, policy_s", _ENVIRONMENT, "steady domain: the agent's time; policy ends at its mark"),
+        ("gate_s, publish_s, obs_to_command_s", _ENVIRONMENT, "steady domain: the ledger of the step"),
+        ("world_s, period_s", _ENVIRONMENT, "steady domain: the ledger of the step"),
+        ("transport_s", _MIDDLEWARE, "system domain: source stamp to received stamp"),
+        ("queue_s", _MIDDLEWARE, "system domain: received stamp to arrival in the environment process"),
+    ]
+    return [{"what": what, "owner": owner, "how": how} for what, owner, how in rows]
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def _print_tables(sections: Mapping[str, Any]) -> None:
+    """Print each section as a table under its title."""
+    from rich.console import Console  # noqa: PLC0415 - slow to import, needed only for people
+    from rich.table import Table  # noqa: PLC0415
+
+    width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    with console.capture() as captured:  # printed by print: rich has its own idea of a broken pipe
+        for name, section in sections.items():
+            title = name.replace("_", " ")
+            rows = _key_values(section) if isinstance(section, Mapping) else section
+            columns = list(dict.fromkeys(key for row in rows for key in row))
+            table = Table(*columns, title=title, title_justify="left")
+            for row in rows:
+                table.add_row(*(_cell(row.get(column)) for column in columns))
+            console.print(table if rows else f"{title}: none")
+    print(captured.get(), end="")
+
+
+def _key_values(mapping: Mapping[str, Any], prefix: str = "") -> list[Row]:
+    """Turn nested settings into rows of a dotted key and a value."""
+    rows: list[Row] = []
+    for key, value in mapping.items():
+        nested = isinstance(value, dict) and value
+        rows += _key_values(value, f"{prefix}{key}.") if nested else [{"key": prefix + key, "value": value}]
+    return rows
+
+
+def _cell(value: object) -> str:
+    """Write a value for people: six digits, and equal values of a list once, with their number."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        items = [_cell(item) for item in value]
+        equal = len(items) > 1 and len(set(items)) == 1
+        return f"{len(items)} x {items[0]}" if equal else f"[{', '.join(items)}]"
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value)

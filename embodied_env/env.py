@@ -1,0 +1,172 @@
+"""The Gymnasium face of a stepper, and `make`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import gymnasium.wrappers
+from gymnasium.envs.registration import EnvSpec
+from numpy.typing import NDArray
+
+from embodied_env.backends import make_backend
+from embodied_env.clock import Clock, make_clock
+from embodied_env.contract import Contract, load_contract
+from embodied_env.errors import UsageError
+from embodied_env.stepper import Stepper
+from embodied_env.tasks import load_task
+from embodied_env.transition import Observer, Transition
+
+Observation = dict[str, NDArray[Any]]
+
+_SEED_BOUND = 2**53  # every JSON reader keeps integers below this exactly
+
+
+class EmbodiedEnv(gymnasium.Env[Observation, Any]):
+    """A robot, or a world that stands for it, as a Gymnasium environment in which every step is accounted for.
+
+    Attributes:
+        contract: the contract in force.
+        last_transition: the last step's full account, or None.
+        backend_name: which world is behind it.
+        clock_name: which clock is under the ledger.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]  # Gymnasium declares it per instance
+
+    def __init__(
+        self,
+        contract: str | Path | Contract,
+        *,
+        backend: str = "mujoco",
+        pacing: str | None = None,
+        render_mode: str | None = None,
+        clock: str | Clock | None = None,
+        evaluator_info: bool = False,
+        spawn: bool = True,
+        namespace: str | None = None,
+        observers: Sequence[Observer] = (),
+        **backend_options: Any,  # noqa: ANN401 - the backend checks its options
+    ) -> None:
+        """See `make`; nothing is started before the first `reset`."""
+        if render_mode is not None:
+            raise UsageError(f"render_mode={render_mode!r} is not available; allowed: None")
+        if pacing not in (None, "lockstep"):
+            raise UsageError(f"pacing={pacing!r} is not available; allowed: None, 'lockstep'")
+        self.contract = load_contract(contract)
+        self.backend_name = backend
+        self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
+        self.render_mode = render_mode
+        self.metadata = {**self.metadata, "render_fps": round(1 / self.contract.control_period_s)}
+        self.observation_space = self.contract.observation_space
+        self.action_space = self.contract.action_space
+        if not spawn:
+            backend_options["spawn"] = spawn
+        if namespace is not None:
+            backend_options["namespace"] = namespace
+        the_clock = make_clock(clock)
+        self._stepper = Stepper(
+            self.contract,
+            make_backend(backend, self.contract, clock=the_clock, **backend_options),
+            load_task(self.contract),
+            clock=the_clock,
+            evaluator_info=evaluator_info,
+            observers=observers,
+        )
+
+    @property
+    def last_transition(self) -> Transition | None:
+        """The full account of the last step, or None before the first."""
+        return self._stepper.last_transition
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start an episode.
+
+        Args:
+            seed: seeds `np_random`, from which the world's seed of this and of every later reset is drawn. Episodes
+                are counted from a seeded reset: (seed, episode_index) names an episode for good.
+            options: values for the contract's reset options; what is not given is drawn by the seed.
+
+        Raises:
+            UsageError: for an unknown option or a value outside its bounds.
+            BackendNotReadyError: when the world does not come up, or the reset cannot be verified.
+            ClosedError: after `close`.
+        """
+        super().reset(seed=seed)
+        world_seed = int(self.np_random.integers(_SEED_BOUND))
+        return self._stepper.reset(world_seed=world_seed, options=options, seeded=seed is not None)
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
+        """Take one step of one control period.
+
+        Any action is accepted and none is written to: a malformed one (NaN, wrong shape, wrong type) makes the robot
+        brake and is reported in ``info["safety"]``; after several in a row the episode is truncated.
+
+        Raises:
+            ResetNeededError: outside an episode. Nothing is published.
+            ClosedError: after `close`.
+        """
+        self._stepper.begin(action)
+        done = self._stepper.finish()
+        return dict(done.observation), done.reward, done.terminated, done.truncated, dict(done.info)
+
+    def mark(self, name: str) -> None:
+        """Stamp the end of a part of the agent's own time; ``mark("policy")`` right after inference."""
+        self._stepper.mark(name)
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Return role and pid of each process that was started for this environment."""
+        return self._stepper.processes()
+
+    def close(self) -> None:
+        """Brake, then free everything. Idempotent."""
+        self._stepper.close()
+
+
+def make(
+    contract: str | Path | Contract,
+    *,
+    record: str | Path | None = None,
+    max_episode_steps: int | None = None,
+    **options: Any,  # noqa: ANN401 - EmbodiedEnv checks them
+) -> gymnasium.Env[Any, Any]:
+    """Make an environment from a contract.
+
+    Args:
+        contract: the name of a shipped contract, a path to a YAML file, or a Contract.
+        record: a folder; the run is recorded into a new run directory in it (`RecordTransitions`).
+        max_episode_steps: an outer `TimeLimit` beside the contract's own horizon. It shows in the wrapper stack.
+        **options: what `EmbodiedEnv` takes: `backend` ("mujoco", "mujoco_ros", "fake" or a third party's), `pacing`,
+            `render_mode`, `clock` ("steady" or "virtual"), `evaluator_info`, `spawn`, `namespace`, `observers`, and the
+            options of the backend.
+
+    Raises:
+        ContractError: when the contract is wrong.
+        UsageError: for an unknown backend or option.
+        MissingDependencyError: when an optional package is not installed.
+    """
+    embodied = EmbodiedEnv(contract, **options)
+    embodied.spec = EnvSpec(
+        id=f"embodied_env/{_camel(embodied.contract.name)}-v0",
+        entry_point="embodied_env.env:EmbodiedEnv",
+        kwargs={"contract": contract, **options},
+        max_episode_steps=max_episode_steps,
+        order_enforce=False,  # the stepper orders calls itself
+        disable_env_checker=True,
+    )
+    env: gymnasium.Env[Any, Any] = embodied
+    if max_episode_steps is not None:
+        env = gymnasium.wrappers.TimeLimit(env, max_episode_steps)
+    if record is not None:
+        from embodied_env.record import RecordTransitions  # noqa: PLC0415 - recording is optional
+
+        env = RecordTransitions(env, record)
+    return env
+
+
+def _camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))

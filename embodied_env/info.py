@@ -1,0 +1,141 @@
+"""``info``: the account of a step in fixed keys, dtypes and shapes (``info.schema.json``), so that vector envs stack it.
+
+Ages and durations are seconds. A stage that a (contract, backend, clock) can never measure is absent; NaN appears only
+where a measurement was lost at run time. Every call returns fresh containers and arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+from embodied_env._version import __version__
+from embodied_env.clock import NS_PER_S
+from embodied_env.contract import Contract
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.ledger import Ledger
+from embodied_env.safety.gate import severity_and_code
+from embodied_env.transition import GateReport, Quality, Sample, Severity, Snapshot
+
+Info = dict[str, Any]
+
+
+class InfoBuilder:
+    """Builds infos for one stepper. What does not change is resolved once."""
+
+    def __init__(
+        self, contract: Contract, layout: ActionLayout, *, backend: str, transport: bool, evaluator_info: bool
+    ) -> None:
+        """Resolve the constant parts; `transport` says that middleware stamps can be related to our clock."""
+        self._layout = layout
+        self._transport = transport
+        self._sensors = [
+            name for name, sensor in contract.sensors.items() if evaluator_info or sensor.visibility == "agent"
+        ]
+        self._constant = {
+            "wrapper_version": f"embodied_env {__version__}, {contract.name} v{contract.version}",
+            "contract": contract.fingerprint,
+            "backend": backend,
+        }
+
+    def common(
+        self, snapshot: Snapshot, *, frozen_ns: int, origin_ns: int, episode_index: int, step_index: int, end_reason: str
+    ) -> Info:
+        """Return the keys that reset and step share. `origin_ns` is the world's time at the reset."""
+        return {
+            **self._constant,
+            "episode_index": episode_index,
+            "step_index": step_index,
+            "end_reason": end_reason,
+            "is_success": end_reason == "success",
+            "sensors": {
+                name: sensor_info(snapshot.samples[name], snapshot.now_ns, frozen_ns, origin_ns)
+                for name in self._sensors
+            },
+        }
+
+    def action(self, report: GateReport) -> Info:
+        """Return what was requested, what was applied, and the published SI values."""
+        layout = self._layout
+        return {
+            "requested": layout.as_action(report.requested),
+            "applied": layout.as_action(report.applied),
+            "applied_si": dict(zip(layout.joints, report.applied_si.tolist(), strict=True)),
+        }
+
+    def safety(self, report: GateReport, *, latched: bool, watchdog_trips: int) -> Info:
+        """Return what the gates did."""
+        severity, code = severity_and_code(report)
+        return {
+            "disposition": int(report.disposition),
+            "intervened": report.intervened,
+            "severity": severity,
+            "code": code,
+            "guaranteed": dict(report.guaranteed),
+            "dt_s": report.dt_s,
+            "latched": latched,
+            "watchdog": {"trips": watchdog_trips},
+            "estop": report.disposition is Severity.ESTOP,
+        }
+
+    def latency(self, ledger: Ledger, snapshot: Snapshot, frozen_ns: int) -> Info:
+        """Return the stages of this step in seconds, those of each sensor, and the quality of each."""
+        stages: Info = {**ledger.durations_s()}
+        quality: Info = {**ledger.qualities()}
+        samples = {name: snapshot.samples[name] for name in self._sensors}
+        ages = {name: (snapshot.now_ns - sample.stamp_ns) / NS_PER_S for name, sample in samples.items()}
+        holds = {name: (frozen_ns - sample.arrival_ns) / NS_PER_S for name, sample in samples.items()}
+        measured = {"capture_age_s": ages, "hold_s": holds}
+        if self._transport:
+            measured["transport_s"] = {n: _between(s.source_ns, s.received_ns) for n, s in samples.items()}
+            measured["queue_s"] = {n: _between(s.received_ns, s.arrival_system_ns) for n, s in samples.items()}
+        for stage, values in measured.items():
+            stages[stage] = values
+            quality[stage] = {name: _quality(value, samples[name]) for name, value in values.items()}
+        stages["quality"] = quality
+        return stages
+
+
+def sensor_info(sample: Sample, now_ns: int, frozen_ns: int, origin_ns: int) -> Info:
+    """Return the account of one sensor's sample. ``stamp_ns`` counts from the reset, on the world's clock."""
+    account: Info = {
+        "age_s": (now_ns - sample.stamp_ns) / NS_PER_S,
+        "arrival_age_s": (frozen_ns - sample.arrival_ns) / NS_PER_S,
+        "stamp_ns": sample.stamp_ns - origin_ns,
+        "seq": sample.seq,
+        "lost": sample.lost,
+        "duplicated": sample.duplicated,
+        "reordered": sample.reordered,
+        "quality": int(sample.quality),
+    }
+    if sample.confidence is not None:
+        account["confidence"] = sample.confidence
+    return account
+
+
+def reset_info(snapshot: Snapshot, *, duration_s: float, hidden: Collection[str]) -> Info:
+    """Return what the reset did. `hidden` names the reset options that only the evaluator may see."""
+    report = snapshot.reset
+    if report is None:
+        raise TypeError("a backend's reset must return a snapshot with a ResetReport")
+    return {
+        "seed_applied": -1 if report.seed_applied is None else report.seed_applied,
+        "sampled": {name: value.copy() for name, value in report.sampled.items() if name not in hidden},
+        "level": report.level,
+        "duration_s": duration_s,
+        "sensors_verified": len(snapshot.samples),
+    }
+
+
+def _between(start_ns: int | None, end_ns: int | None) -> float:
+    return math.nan if start_ns is None or end_ns is None else (end_ns - start_ns) / NS_PER_S
+
+
+def _quality(value: float, sample: Sample) -> int:
+    """The quality of a sensor's stage: unknown or negative durations are named, never repaired."""
+    if math.isnan(value):
+        return int(Quality.UNKNOWN)
+    if value < 0:
+        return int(Quality.NEGATIVE)
+    return int(Quality.OK if sample.quality is Quality.OUT_OF_RANGE else sample.quality)

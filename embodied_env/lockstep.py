@@ -1,0 +1,107 @@
+"""What an environment and an embedded simulator say to each other over ROS 2, without ROS.
+
+The simulator is a node called `NODE`. The environment resets it by parameters and a service, publishes a command on each
+actuator topic, then a step token on ``~/step``. The simulator runs step k of an epoch once: when the token and the
+commands that it names are in. It names them by their number in the epoch and by a digest of their bytes, so duplicate,
+late, foreign or braking commands neither add a step nor take part in one.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from embodied_env.contract import FloatArray
+
+NODE = "simulator"
+STEP_TOPIC = f"{NODE}/step"  # std_msgs/msg/Int64MultiArray: StepToken.to_data()
+FAULT_TOPIC = f"{NODE}/fault"  # std_msgs/msg/String: SimulatorFault.to_text()
+RESET_SERVICE = f"{NODE}/reset"  # std_srvs/srv/Trigger; the message of its response is ResetReply.to_text()
+CLOCK_TOPIC = "clock"  # rosgraph_msgs/msg/Clock, in the namespace of the simulator
+
+EPOCH_PARAMETER = "reset.epoch"
+SEED_PARAMETER = "reset.seed"
+OPTIONS_PARAMETER = "reset.options"  # a JSON object: reset option -> value
+
+
+def digest(command: FloatArray) -> int:
+    """Return the CRC-32 of a command's bytes."""
+    return zlib.crc32(np.ascontiguousarray(command, dtype=np.float64).tobytes())
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepToken:
+    """Leave to run step `step` (1, 2, ...) of `epoch`, with one command per actuator, in contract order.
+
+    `counts` are the numbers of commands that were published on each actuator topic in this epoch, `digests` those of
+    the last ones.
+    """
+
+    epoch: int
+    step: int
+    counts: tuple[int, ...]
+    digests: tuple[int, ...]
+
+    def to_data(self) -> list[int]:
+        """Return the token as integers."""
+        return [self.epoch, self.step, *self.counts, *self.digests]
+
+    @classmethod
+    def from_data(cls, data: Sequence[int]) -> StepToken | None:
+        """Read a token; None when it is not one."""
+        if len(data) < 4 or len(data) % 2:  # noqa: PLR2004 - epoch, step, and pairs
+            return None
+        actuators = (len(data) - 2) // 2
+        epoch, step, *rest = (int(value) for value in data)
+        return cls(epoch=epoch, step=step, counts=tuple(rest[:actuators]), digests=tuple(rest[actuators:]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetReply:
+    """What a reset did: its epoch, the simulated time it ended at, what was drawn, and which contract it was."""
+
+    epoch: int
+    stamp_ns: int
+    sampled: Mapping[str, Any]
+    fingerprint: str
+
+    def to_text(self) -> str:
+        """Return it as JSON; floats keep every bit."""
+        sampled = {name: np.asarray(value).tolist() for name, value in self.sampled.items()}
+        return json.dumps({**vars(self), "sampled": sampled})
+
+    @classmethod
+    def from_text(cls, text: str) -> ResetReply:
+        """Read it back; raises ValueError when it is not one."""
+        try:
+            reply = cls(**json.loads(text))
+            sampled = {name: np.array(value, dtype=np.float64) for name, value in reply.sampled.items()}
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"not the reply of an embedded simulator: {text!r} ({error})") from None
+        return cls(epoch=reply.epoch, stamp_ns=reply.stamp_ns, sampled=sampled, fingerprint=reply.fingerprint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatorFault:
+    """The simulator cannot go on with `epoch`."""
+
+    epoch: int
+    why: str
+    detail: str
+
+    def to_text(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(vars(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> SimulatorFault:
+        """Read it back; raises ValueError when it is not one."""
+        try:
+            return cls(**json.loads(text))
+        except TypeError as error:
+            raise ValueError(f"not a fault of an embedded simulator: {text!r} ({error})") from None

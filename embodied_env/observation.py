@@ -1,0 +1,136 @@
+"""From what a world sent to what the agent sees: ages are checked, gaps are held and named, nothing is zero-filled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import Contract
+from embodied_env.contract.spaces import TIME_REMAINING, field_layouts
+from embodied_env.errors import BackendNotReadyError
+from embodied_env.transition import Quality, Sample, Snapshot
+
+GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
+
+
+class ObservationBuilder:
+    """Keeps the last valid sample of each sensor of one episode."""
+
+    def __init__(self, contract: Contract) -> None:
+        """Resolve the sensors of `contract`."""
+        self._contract = contract
+        self._layouts = {name: field_layouts(name, sensor) for name, sensor in contract.sensors.items()}
+        self._held: dict[str, Sample] = {}
+
+    def begin(self, snapshot: Snapshot) -> Snapshot:
+        """Begin an episode with its first snapshot, in which every sensor must be valid.
+
+        Raises:
+            BackendNotReadyError: naming each sensor that is missing or not valid.
+        """
+        self._held = {}
+        settled = {name: self._judge(name, snapshot) for name in self._contract.sensors}
+        bad = [
+            f"{name} ({'no message' if sample is None else sample.reason or sample.quality.name.lower()})"
+            for name, sample in settled.items()
+            if sample is None or sample.quality not in GOOD
+        ]
+        if bad:
+            raise BackendNotReadyError(f"after the reset these sensors have no valid reading: {', '.join(bad)}")
+        self._held = {name: sample for name, sample in settled.items() if sample is not None}
+        return replace(snapshot, samples=dict(self._held))
+
+    def settle(self, snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
+        """Replace what is missing, invalid, stale or of the future by the last valid reading, and say so.
+
+        Returns:
+            The snapshot to judge and to show, and the sensors with a gap whose contract says ``on_gap: stop``.
+        """
+        samples: dict[str, Sample] = {}
+        gaps = []
+        for name, sensor in self._contract.sensors.items():
+            sample = self._judge(name, snapshot)
+            if sample is None:
+                sample = replace(self._held[name], quality=Quality.STALE, reason="no message")
+            if sample.quality in GOOD:
+                self._held[name] = sample
+            else:
+                held = self._held[name]
+                sample = replace(sample, values=held.values, stamp_ns=held.stamp_ns, arrival_ns=held.arrival_ns)
+                if sensor.on_gap == "stop":
+                    gaps.append(name)
+            samples[name] = sample
+        return replace(snapshot, samples=samples), gaps
+
+    def lost(self, now_ns: int, why: str) -> Snapshot:
+        """Return the last valid readings, marked as lost."""
+        samples = {name: replace(held, quality=Quality.LOST, reason=why) for name, held in self._held.items()}
+        return Snapshot(now_ns=now_ns, samples=samples)
+
+    def observe(self, settled: Snapshot, step_index: int) -> dict[str, NDArray[Any]]:
+        """Return the agent's observation in fresh arrays: an element of the observation space.
+
+        A reading outside its declared range is handed out as it is; its quality says so.
+        """
+        observation: dict[str, NDArray[Any]] = {}
+        for name, sensor in self._contract.sensors.items():
+            if sensor.visibility == "evaluator":
+                continue
+            sample = settled.samples[name]
+            for layout in self._layouts[name]:
+                observation[layout.key] = sample.values[layout.field].copy()
+            if sensor.mask:
+                observation[f"{name}_valid"] = np.array([sample.quality in GOOD], dtype=np.int8)
+        episode = self._contract.episode
+        if episode.kind == "finite_horizon":
+            left = max(0, episode.horizon_steps - step_index) / episode.horizon_steps
+            observation[TIME_REMAINING] = np.array([left], dtype=np.float64)
+        return observation
+
+    def truth(self, settled: Snapshot) -> dict[str, dict[str, NDArray[Any]]]:
+        """Return the evaluator's readings: sensor -> field -> fresh array."""
+        return {
+            name: {layout.field: settled.samples[name].values[layout.field].copy() for layout in self._layouts[name]}
+            for name, sensor in self._contract.sensors.items()
+            if sensor.visibility == "evaluator"
+        }
+
+    def _judge(self, name: str, snapshot: Snapshot) -> Sample | None:
+        """Return the sample of `name` with the quality that its values and stamp deserve."""
+        sample = snapshot.samples.get(name)
+        if sample is None or sample.quality is not Quality.OK:
+            return sample
+        age_ns = snapshot.now_ns - sample.stamp_ns
+        if age_ns < 0:
+            return replace(sample, quality=Quality.FUTURE, reason=f"stamped {-age_ns} ns after now")
+        if age_ns > self._contract.sensors[name].max_age_s * 1e9:
+            return replace(sample, quality=Quality.STALE, reason=f"{age_ns / 1e9:.3f} s old")
+        return self._judge_values(name, sample)
+
+    def _judge_values(self, name: str, sample: Sample) -> Sample:
+        out_of_range = ""
+        for layout in self._layouts[name]:
+            problem = _shape_problem(sample.values, layout.field, layout.shape, layout.dtype)
+            if problem:
+                return replace(sample, quality=Quality.INVALID, reason=problem)
+            values = sample.values[layout.field]
+            if not np.isfinite(values).all():
+                return replace(sample, quality=Quality.INVALID, reason=f"{layout.field} is not finite")
+            if (values < layout.low).any() or (values > layout.high).any():
+                out_of_range = f"{layout.field} outside its declared range"
+        return replace(sample, quality=Quality.OUT_OF_RANGE, reason=out_of_range) if out_of_range else sample
+
+
+def _shape_problem(
+    values: Mapping[str, NDArray[Any]], field: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> str:
+    if field not in values:
+        return f"{field} is missing"
+    found = values[field]
+    if found.shape != shape or found.dtype != dtype:
+        return f"{field} is {found.dtype}{list(found.shape)}, not {dtype}{list(shape)}"
+    return ""

@@ -1,0 +1,143 @@
+"""The processes of each use, in one table, and how one is started so that it never outlives its parent.
+
+A child reads its standard input to the end: a pipe whose other end only the parent holds. When the parent ends, however
+it ends, the pipe ends, and the child stops. (A parent-death signal would fire when the *thread* that started it ends.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import IO
+
+from embodied_env.errors import BackendNotReadyError
+
+STOP_GRACE_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSpec:
+    """One process: its role, the Python module that it runs, and its arguments."""
+
+    role: str
+    module: str
+    arguments: tuple[str, ...]
+
+
+def simulator(contract: str, *, namespace: str | None = None, profile: str | None = None) -> ProcessSpec:
+    """Return the embedded simulator of a contract: a name, a path, or ``-`` for a line on standard input."""
+    arguments = ["sim", contract]
+    if namespace is not None:
+        arguments += ["--namespace", namespace]
+    if profile is not None:
+        arguments += ["--profile", profile]
+    return ProcessSpec(role="simulator", module="embodied_env.cli", arguments=tuple(arguments))
+
+
+class Child:
+    """A running child process. Its output goes to an unnamed file whose end is quoted when it dies."""
+
+    _living: set[Child] = set()  # noqa: RUF012 - every process forked from here must let go of the pipes
+
+    def __init__(self, spec: ProcessSpec, *, first_line: str = "", environment: Mapping[str, str] | None = None) -> None:
+        """Start `spec` with this interpreter; write `first_line` to its standard input, which then stays open.
+
+        Args:
+            spec: what to run.
+            first_line: handed to the child before it watches for the end of its input.
+            environment: variables to set beside those of this process.
+
+        Raises:
+            BackendNotReadyError: when it cannot be started.
+        """
+        self.role = spec.role
+        self._output: IO[bytes] = tempfile.TemporaryFile()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
+                [sys.executable, "-m", spec.module, *spec.arguments],
+                stdin=subprocess.PIPE,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,  # Ctrl-C is the parent's to handle
+            )
+        except OSError as error:
+            self._output.close()
+            raise BackendNotReadyError(f"the {spec.role} process cannot be started: {error}") from None
+        Child._living.add(self)
+        if first_line:
+            self._say(first_line)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    def last_words(self, limit: int = 2000) -> str:
+        """Return the end of what it printed."""
+        size = self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, size - limit))
+        return self._output.read().decode(errors="replace").strip()
+
+    def stop(self) -> None:
+        """End it: close its input, then ask, then kill. Idempotent."""
+        if self not in Child._living:
+            return
+        Child._living.discard(self)
+        self._let_go()
+        for insist in (lambda: None, self._process.terminate, self._process.kill):
+            insist()
+            try:
+                self._process.wait(STOP_GRACE_S)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        self._output.close()
+
+    def _say(self, line: str) -> None:
+        pipe = self._process.stdin
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has died: its exit code and last words will say why
+                pipe.write(line.encode() + b"\n")
+                pipe.flush()
+
+    def _let_go(self) -> None:
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+
+def _let_go_of_all() -> None:
+    for child in Child._living:
+        child._let_go()
+    Child._living = set()
+
+
+os.register_at_fork(after_in_child=_let_go_of_all)
+
+
+def watch_parent(on_end: Callable[[], None]) -> None:
+    """In a child: call `on_end` when the parent has ended, and make sure that this process ends soon after.
+
+    Standard input is read to its end by a daemon thread.
+    """
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        on_end()
+        threading.Event().wait(STOP_GRACE_S)
+        os._exit(1)  # it did not stop by itself
+
+    threading.Thread(target=watch, name="embodied_env parent watch", daemon=True).start()

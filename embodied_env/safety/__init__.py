@@ -1,0 +1,7 @@
+"""The safety gate: pure limits, the gate chain, the arbiter of the last published command, the watchdog."""
+
+from embodied_env.safety.arbiter import Arbiter
+from embodied_env.safety.gate import GATES, Reference, SafetyGate
+from embodied_env.safety.watchdog import Watchdog, WatchdogThread
+
+__all__ = ["GATES", "Arbiter", "Reference", "SafetyGate", "Watchdog", "WatchdogThread"]

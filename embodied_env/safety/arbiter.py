@@ -1,0 +1,103 @@
+"""The arbiter owns the last published command. Steps, the watchdog and stopping all publish through it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+
+from embodied_env.clock import NS_PER_S, Clock
+from embodied_env.contract import FloatArray
+from embodied_env.safety.gate import Reference, SafetyGate
+from embodied_env.transition import Approved, Finding, Sent
+
+_STALL_PERIODS = 3  # a position servo left alone for this long has arrived: its reference velocity is zero
+
+
+class Arbiter:
+    """Serialises publishers and keeps the reference that limits are measured from.
+
+    In a lockstep world time moves one control period per step, whatever the wall clock says. In a free-running world dt
+    is the time since the last publication, at most one control period: a pause never enlarges the allowed jump.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Approved], Sent],
+        gate: SafetyGate,
+        *,
+        clock: Clock,
+        control_period_s: float,
+        free_running: bool,
+    ) -> None:
+        """Publish through `send`, judged by `gate`."""
+        self._send = send
+        self._gate = gate
+        self._clock = clock
+        self._period_s = control_period_s
+        self._free_running = free_running
+        self._lock = threading.RLock()
+        size = gate.layout.size
+        self._reference = Reference(positions=np.zeros(size), velocities=np.zeros(size), seq=0, epoch=-1)
+        self._published_ns = 0
+
+    @property
+    def reference(self) -> Reference:
+        """The last published command."""
+        return self._reference
+
+    def resync(self, positions: FloatArray, epoch: int) -> None:
+        """Begin an epoch at the measured positions, at rest. Shape (n_joints,), in contract order."""
+        with self._lock:
+            self._reference = Reference(
+                positions=positions.copy(),
+                velocities=np.zeros_like(positions),
+                seq=self._reference.seq,
+                epoch=epoch,
+            )
+            self._published_ns = self._clock.now_ns()
+
+    @contextmanager
+    def turn(self) -> Iterator[tuple[Reference, float]]:
+        """Hold the right to publish: gives the reference and dt in seconds, for one judge and one send."""
+        with self._lock:
+            dt_s = self._period_s
+            reference = self._reference
+            if self._free_running:
+                elapsed_s = (self._clock.now_ns() - self._published_ns) / NS_PER_S
+                if elapsed_s > _STALL_PERIODS * self._period_s:
+                    reference = replace(reference, velocities=np.zeros_like(reference.velocities))
+                dt_s = min(elapsed_s, self._period_s)
+            yield reference, dt_s
+
+    def send(self, command: Approved) -> Sent:
+        """Publish `command`; it becomes the reference. Called within `turn`."""
+        with self._lock:
+            sent = self._send(command)
+            self._reference = Reference(
+                positions=command.positions,
+                velocities=command.report.velocity_si,
+                seq=command.seq,
+                epoch=command.epoch,
+            )
+            self._published_ns = self._clock.now_ns()
+            return sent
+
+    def brake(self, finding: Finding) -> Approved:
+        """Publish one tick of braking, for the reason given by `finding`."""
+        with self.turn() as (reference, dt_s):
+            command = self._gate.brake(reference, dt_s, finding)
+            self.send(command)
+            return command
+
+    def stop(self, finding: Finding) -> None:
+        """Brake until the reference is at rest. In lockstep the world stands still: one braking command is enough."""
+        if self._reference.epoch < 0:
+            return
+        command = self.brake(finding)
+        while self._free_running and command.report.velocity_si.any():
+            self._clock.sleep_until_ns(self._published_ns + round(self._period_s * NS_PER_S))
+            command = self.brake(finding)

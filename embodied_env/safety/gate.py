@@ -1,0 +1,320 @@
+"""The gate chain: an action goes in, an approved command comes out, with the reasons for every difference.
+
+Order: latch, form, space box, mapping, joint limits, post-condition. Refuse before modifying, shape before limits;
+nothing runs after the limiter but the check of what it made. The caller's array is never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from embodied_env.contract import Contract, EffectiveLimits, FloatArray
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import InternalFaultError
+from embodied_env.safety.limits import Bounds, JointStep, brake_velocity, limit_joint, violation
+from embodied_env.transition import CODES, Approved, Finding, GateReport, Severity
+
+GATES = ("latch", "form", "space_box", "mapping", "joint_limits", "post_condition", "watchdog")
+"""The gates in order: the axis of ``info["safety"]["severity"]`` and ``["code"]``. The watchdog stands beside them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """The last published command: positions and velocities of shape (n_joints,), its number, and its epoch."""
+
+    positions: FloatArray
+    velocities: FloatArray
+    seq: int
+    epoch: int
+
+
+class _MalformedError(Exception):
+    """An action that is not an element of the action space's shape and type."""
+
+    def __init__(self, code: str, detail: str, vector: FloatArray | None = None) -> None:
+        self.finding_code = code
+        self.vector = vector
+        super().__init__(detail)
+
+
+class SafetyGate:
+    """Judges actions. It owns the latch and the count of malformed actions, and nothing else that changes."""
+
+    def __init__(self, contract: Contract) -> None:
+        """Resolve the limits of `contract` after margins."""
+        self._mode = contract.safety.mode
+        self._stop_after = contract.safety.nonfinite.stop_after
+        self.layout = ActionLayout(contract)
+        self._bounds = joint_bounds(self.layout.limits)
+        self._malformed_in_a_row = 0
+        self._latched: Finding | None = None
+
+    @property
+    def latched(self) -> Finding | None:
+        """What latched a STOP or an ESTOP, or None."""
+        return self._latched
+
+    def latch(self, finding: Finding) -> None:
+        """Latch a STOP or ESTOP. A latch is never weakened."""
+        if self._latched is None or finding.severity > self._latched.severity:
+            self._latched = finding
+
+    def reset(self) -> None:
+        """Begin an episode: a STOP is cleared, an ESTOP is not."""
+        self._malformed_in_a_row = 0
+        if self._latched is not None and self._latched.severity < Severity.ESTOP:
+            self._latched = None
+
+    def clear_estop(self) -> None:
+        """Clear an ESTOP, out of band. `step` never calls this."""
+        self._latched = None
+
+    def judge(self, action: Any, reference: Reference, dt_s: float) -> Approved:  # noqa: ANN401 - agents send anything
+        """Pass `action` through the chain.
+
+        Args:
+            action: what the agent sent, of any type; never written.
+            reference: the last published command.
+            dt_s: seconds since it was published, at most the control period.
+
+        Returns:
+            A command that keeps every limit: the action, the nearest admissible one, or braking.
+
+        Raises:
+            InternalFaultError: when even braking fails the post-condition. Nothing may be published then.
+        """
+        try:
+            requested = _read_action(action, self.layout)
+        except _MalformedError as error:
+            return self._refuse_malformed(error, reference, dt_s)
+        if self._latched is not None:
+            return self._approve_braking(reference, dt_s, [_as_latch(self._latched)], requested)
+        self._malformed_in_a_row = 0
+        if not dt_s > 0.0:
+            finding = Finding(gate="joint_limits", severity=Severity.HOLD, code="clock.dt", detail=f"dt {dt_s} s")
+            return self._approve_braking(reference, dt_s, [finding], requested)
+        return self._limit(requested, reference, dt_s)
+
+    def brake(self, reference: Reference, dt_s: float, finding: Finding) -> Approved:
+        """Return one tick of braking within the limits, for the reason given by `finding`."""
+        return self._approve_braking(reference, dt_s, [finding], np.full(self.layout.size, np.nan))
+
+    def _refuse_malformed(self, error: _MalformedError, reference: Reference, dt_s: float) -> Approved:
+        """HOLD for a malformed action; STOP when too many come in a row."""
+        self._malformed_in_a_row += 1
+        vector = np.full(self.layout.size, np.nan) if error.vector is None else error.vector
+        findings = [Finding(gate="form", severity=Severity.HOLD, code=error.finding_code, detail=str(error))]
+        if self._latched is not None:
+            findings.insert(0, _as_latch(self._latched))
+        elif self._malformed_in_a_row >= self._stop_after:
+            detail = f"{self._malformed_in_a_row} malformed actions in a row"
+            findings.append(Finding(gate="form", severity=Severity.STOP, code="form.repeated", detail=detail))
+            self.latch(findings[-1])
+        return self._approve_braking(reference, dt_s, findings, vector)
+
+    def _limit(self, requested: FloatArray, reference: Reference, dt_s: float) -> Approved:
+        """Space box, mapping, joint limits, post-condition."""
+        layout = self.layout
+        findings: list[Finding] = []
+        boxed = np.minimum(np.maximum(requested, layout.scale.low), layout.scale.high)
+        if (clipped := boxed != requested).any():
+            findings.append(_box_finding(layout, requested, boxed, clipped))
+        mapped = layout.scale.to_si(boxed)
+        target = np.where(layout.is_delta, reference.positions + mapped, mapped)
+        steps = [
+            limit_joint(x, v, t, bounds, dt_s)
+            for x, v, t, bounds in zip(
+                reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), self._bounds, strict=True
+            )
+        ]
+        if self._mode == "monitor":
+            findings += _limit_findings(layout, target, steps, target)
+            return self._approved(
+                reference, dt_s, findings, requested, boxed, target, (target - reference.positions) / dt_s
+            )
+        positions = np.array([step.position for step in steps])
+        velocities = np.array([step.velocity for step in steps])
+        findings += _limit_findings(layout, target, steps, positions)
+        if not all(step.feasible for step in steps):
+            self.latch(findings[-1])
+        elif problem := self._violation(reference, positions, velocities, dt_s):
+            finding = Finding(gate="post_condition", severity=Severity.STOP, code="fault.internal", detail=problem)
+            self.latch(finding)
+            return self._approve_braking(reference, dt_s, [*findings, finding], requested)
+        kept = np.array([not step.code for step in steps])
+        moved = np.where(layout.is_delta, positions - reference.positions, positions)
+        applied = np.where(kept, boxed, layout.scale.from_si(moved))
+        return self._approved(reference, dt_s, findings, requested, applied, positions, velocities)
+
+    def _approve_braking(
+        self, reference: Reference, dt_s: float, findings: list[Finding], requested: FloatArray
+    ) -> Approved:
+        """Approve full braking within the limits; with dt <= 0 no time has passed and the last command is repeated."""
+        if dt_s > 0.0:
+            velocities = np.array(
+                [brake_velocity(v, b, dt_s) for v, b in zip(reference.velocities.tolist(), self._bounds, strict=True)]
+            )
+            limits = self.layout.limits
+            positions = reference.positions + velocities * dt_s
+            inside = np.clip(positions, limits.position_low, limits.position_high)  # rounding at a bound
+            outside_before = (reference.positions < limits.position_low) | (
+                reference.positions > limits.position_high
+            )
+            positions = np.where(outside_before, positions, inside)
+            hopeless = self._latched is not None and self._latched.code == "limits.infeasible"
+            if not hopeless and (problem := self._violation(reference, positions, velocities, dt_s)):
+                raise InternalFaultError(f"braking breaks a limit, nothing is published: {problem}")
+        else:
+            positions, velocities = reference.positions.copy(), reference.velocities.copy()
+        moved = np.where(self.layout.is_delta, positions - reference.positions, positions)
+        applied = self.layout.scale.from_si(moved)
+        return self._approved(reference, dt_s, findings, requested, applied, positions, velocities)
+
+    def _violation(self, reference: Reference, positions: FloatArray, velocities: FloatArray, dt_s: float) -> str:
+        """Return the first broken limit of the exact values to be published, or "". Monitoring promises none."""
+        if self._mode == "monitor":
+            return ""
+        for i, bounds in enumerate(self._bounds):
+            problem = violation(
+                float(reference.positions[i]),
+                float(reference.velocities[i]),
+                float(positions[i]),
+                float(velocities[i]),
+                bounds,
+                dt_s,
+            )
+            if problem:
+                return f"{self.layout.joints[i]}: {problem}"
+        return ""
+
+    def _approved(  # noqa: PLR0913 - the parts of the report
+        self,
+        reference: Reference,
+        dt_s: float,
+        findings: list[Finding],
+        requested: FloatArray,
+        applied: FloatArray,
+        positions: FloatArray,
+        velocities: FloatArray,
+    ) -> Approved:
+        """Build the approved command and its report: the only place that makes an `Approved`."""
+        disposition = max((finding.severity for finding in findings), default=Severity.PASS)
+        sound = self._mode == "enforce" and all(finding.code != "limits.infeasible" for finding in findings)
+        report = GateReport(
+            disposition=disposition,
+            findings=tuple(findings),
+            intervened=disposition >= (Severity.LIMIT if self._mode == "enforce" else Severity.HOLD),
+            requested=requested,
+            applied=applied,
+            applied_si=positions,
+            velocity_si=velocities,
+            dt_s=dt_s,
+            guaranteed={"position": sound, "velocity": sound, "acceleration": sound, "jerk": False},
+        )
+        return Approved(positions=positions, seq=reference.seq + 1, epoch=reference.epoch, report=report)
+
+
+def joint_bounds(limits: EffectiveLimits) -> list[Bounds]:
+    """Return the limits joint by joint, as plain floats."""
+    return [
+        Bounds(low=low, high=high, velocity=velocity, acceleration=acceleration, deceleration=deceleration)
+        for low, high, velocity, acceleration, deceleration in zip(
+            limits.position_low.tolist(),
+            limits.position_high.tolist(),
+            limits.velocity.tolist(),
+            limits.acceleration.tolist(),
+            limits.deceleration.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def severity_and_code(report: GateReport) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return per gate of `GATES` its severity (int8) and the number of the code of its gravest finding (int16)."""
+    severity = np.zeros(len(GATES), dtype=np.int8)
+    code = np.zeros(len(GATES), dtype=np.int16)
+    for finding in report.findings:
+        gate = GATES.index(finding.gate)
+        if finding.severity >= severity[gate]:
+            severity[gate] = finding.severity
+            code[gate] = CODES[finding.code]
+    return severity, code
+
+
+def _as_latch(latched: Finding) -> Finding:
+    code = "latch.estop" if latched.severity is Severity.ESTOP else "latch.stop"
+    return Finding(gate="latch", severity=latched.severity, code=code, detail=f"latched by {latched.code}")
+
+
+def _read_action(action: Any, layout: ActionLayout) -> FloatArray:  # noqa: ANN401 - agents send anything
+    """Return a finite flat float64 copy of `action`; raises _MalformedError."""
+    if len(layout.slices) == 1:
+        vector = _read_vector(action, layout.size, "the action")
+    else:
+        if not isinstance(action, Mapping) or set(action) != set(layout.slices):
+            keys = sorted(map(str, action)) if isinstance(action, Mapping) else type(action).__name__
+            raise _MalformedError("form.shape", f"the action is {keys}; allowed: a dict of {sorted(layout.slices)}")
+        vector = np.concatenate(
+            [_read_vector(action[name], part.stop - part.start, name) for name, part in layout.slices.items()]
+        )
+    if not np.isfinite(vector).all():
+        raise _MalformedError("form.nan", f"the action {vector.tolist()} is not finite", vector)
+    return vector
+
+
+def _read_vector(value: Any, size: int, name: str) -> FloatArray:  # noqa: ANN401 - agents send anything
+    """Copy one actuator's part of an action: an array, a sequence or a tensor of `size` real numbers."""
+    try:
+        if hasattr(value, "detach"):  # a torch tensor, perhaps on a device, perhaps in a graph
+            value = value.detach().cpu()
+        array = np.asarray(value)
+    except Exception as error:  # noqa: BLE001 - a foreign object may raise anything; the robot must brake, not crash
+        raise _MalformedError("form.type", f"{name} cannot be read as an array: {error}") from None
+    if array.dtype.kind not in "fiu":
+        raise _MalformedError("form.type", f"{name} has dtype {array.dtype}; allowed: real numbers")
+    if array.shape != (size,):
+        raise _MalformedError("form.shape", f"{name} has shape {array.shape}; allowed: ({size},)")
+    with np.errstate(over="ignore"):
+        return array.astype(np.float64)
+
+
+def _box_finding(
+    layout: ActionLayout, requested: FloatArray, boxed: FloatArray, clipped: np.ndarray[Any, Any]
+) -> Finding:
+    return Finding(
+        gate="space_box",
+        severity=Severity.LIMIT,
+        code="box.clip",
+        joints=tuple(name for name, hit in zip(layout.joints, clipped, strict=True) if hit),
+        before=requested[clipped],
+        after=boxed[clipped],
+        limit=boxed[clipped],
+        margin=boxed[clipped] - requested[clipped],
+    )
+
+
+def _limit_findings(
+    layout: ActionLayout, target: FloatArray, steps: list[JointStep], published: FloatArray
+) -> list[Finding]:
+    """One finding per bound that held, with the joints it held; what is infeasible comes last."""
+    findings = []
+    codes = sorted({step.code for step in steps if step.code}, key=lambda code: CODES[code])
+    for code in codes:
+        hit = np.array([step.code == code for step in steps])
+        findings.append(
+            Finding(
+                gate="joint_limits",
+                severity=Severity.STOP if code == "limits.infeasible" else Severity.LIMIT,
+                code=code,
+                joints=tuple(name for name, is_hit in zip(layout.joints, hit, strict=True) if is_hit),
+                before=target[hit],
+                after=published[hit],
+                limit=np.array([step.bound for step in steps])[hit],
+                margin=published[hit] - target[hit],
+            )
+        )
+    return findings

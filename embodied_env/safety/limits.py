@@ -1,0 +1,176 @@
+"""One joint, one step: the exact interval of velocities that keeps position, velocity and acceleration limits.
+
+State (x, v): the last published position and velocity. With limits low <= x <= high, |v| <= V, acceleration A,
+deceleration D and any step dt > 0, the admissible next velocities are one interval [lower, upper]::
+
+    upper = min( V,  faster(v),  braking(high - x) )          lower = the mirror image
+    braking(gap) = the largest w with  w dt + w^2 / (2 D) <= gap
+                 = 2 gap D / (D dt + sqrt((D dt)^2 + 2 D gap))
+    faster(v)    = v + A dt                                         for v >= 0 (speeding up)
+                 = min(v + D dt, max(0, v + min(A, D) dt))          for v < 0 (braking, then perhaps crossing zero)
+
+From the safe set K = {low <= x <= high, |v| <= V, x + v^2/(2 D) <= high if v > 0, mirrored if v < 0} the interval is
+never empty and every choice leads back into K: for v >= D dt the braked velocity v - D dt satisfies the braking bound,
+since x + (v - D dt) dt + (v - D dt)^2/(2 D) = x + v^2/(2 D) - D dt^2/2; for 0 <= v < D dt zero does; both are within
+the reach of acceleration; all other pairs of bounds meet, and intervals of the line that meet pairwise meet jointly.
+dt may differ at each step, since v^2/(2 D) bounds the stopping distance of any partition into steps. The derivation for
+A = D is in the project's safety notes (A4.2); D separate is ours.
+
+Everything is scalar: joints do not interact, and for fewer than about 16 joints plain floats beat arrays.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+
+_EPSILON = sys.float_info.epsilon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Limits of one joint, in its unit, unit/s and unit/s^2. A continuous joint has low -inf and high +inf."""
+
+    low: float
+    high: float
+    velocity: float
+    acceleration: float
+    deceleration: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointStep:
+    """What the limiter made of one joint's target.
+
+    `code` is empty when the target was kept, bit for bit; else it names the bound that held, `bound` its value as a
+    position, and `feasible` is False when no velocity kept every limit, so that it only brakes.
+    """
+
+    position: float
+    velocity: float
+    code: str
+    bound: float
+    feasible: bool = True
+
+
+def _braking_velocity(gap: float, deceleration: float, dt_s: float) -> float:
+    """Return the largest velocity from which a stop within `gap` is possible, when kept for one step first."""
+    if gap == math.inf:
+        return math.inf
+    room = max(0.0, gap)
+    step = deceleration * dt_s
+    denominator = step + math.sqrt(step * step + 2.0 * deceleration * room)
+    return 2.0 * deceleration * room / denominator if denominator > 0.0 else 0.0
+
+
+def _faster(velocity: float, bounds: Bounds, dt_s: float) -> float:
+    """Return the largest velocity that acceleration and braking allow after one step."""
+    if velocity >= 0.0:
+        return velocity + bounds.acceleration * dt_s
+    crossing = max(0.0, velocity + min(bounds.acceleration, bounds.deceleration) * dt_s)
+    return min(velocity + bounds.deceleration * dt_s, crossing)
+
+
+def velocity_interval(position: float, velocity: float, bounds: Bounds, dt_s: float) -> tuple[float, float]:
+    """Return [lower, upper], the admissible velocities of the next step of `dt_s` > 0 seconds.
+
+    lower > upper means that the state is outside the safe set: nothing keeps every limit.
+    """
+    upper = min(
+        bounds.velocity,
+        _faster(velocity, bounds, dt_s),
+        _braking_velocity(bounds.high - position, bounds.deceleration, dt_s),
+    )
+    lower = -min(
+        bounds.velocity,
+        _faster(-velocity, bounds, dt_s),
+        _braking_velocity(position - bounds.low, bounds.deceleration, dt_s),
+    )
+    return lower, upper
+
+
+def rounding_of_velocity(position: float, target: float, velocity: float, dt_s: float) -> float:
+    """Bound the rounding error of (target - position) / dt: no limit is exceeded by more than this."""
+    return 4.0 * _EPSILON * ((abs(position) + abs(target)) / dt_s + abs(velocity))
+
+
+def limit_joint(position: float, velocity: float, target: float, bounds: Bounds, dt_s: float) -> JointStep:
+    """Return the admissible step nearest to `target`.
+
+    Args:
+        position: last published position.
+        velocity: last published velocity.
+        target: desired position, finite.
+        bounds: the joint's limits.
+        dt_s: the step, > 0.
+    """
+    desired = (target - position) / dt_s
+    slack = rounding_of_velocity(position, target, bounds.velocity, dt_s)
+    lower, upper = velocity_interval(position, velocity, bounds, dt_s)
+    if lower > upper:
+        if lower - upper > slack + 4.0 * _EPSILON * bounds.deceleration * dt_s:
+            braked = brake_velocity(velocity, bounds, dt_s)
+            stopped = position + braked * dt_s
+            return JointStep(
+                position=stopped, velocity=braked, code="limits.infeasible", bound=stopped, feasible=False
+            )
+        lower = upper = upper if velocity >= 0.0 else lower  # they meet but for rounding
+    high = max(bounds.high, position)  # a joint found outside its range is let in, never snapped
+    low = min(bounds.low, position)
+    if lower - slack <= desired <= upper + slack and low <= target <= high:
+        return JointStep(position=target, velocity=min(max(desired, lower), upper), code="", bound=target)
+    chosen = upper if desired > upper else lower if desired < lower else desired
+    reached = min(max(position + chosen * dt_s, low), high)
+    return JointStep(
+        position=reached, velocity=chosen, code=_binding(position, velocity, chosen, bounds, dt_s), bound=reached
+    )
+
+
+def _binding(position: float, velocity: float, chosen: float, bounds: Bounds, dt_s: float) -> str:
+    """Name the bound that stopped the joint at `chosen`."""
+    sign = 1.0 if chosen > 0.0 or (chosen == 0.0 and position >= bounds.high) else -1.0
+    for sign_tried in (sign, -sign):
+        gap = bounds.high - position if sign_tried > 0 else position - bounds.low
+        candidates = {
+            "pos.limit": _braking_velocity(gap, bounds.deceleration, dt_s),
+            "vel.limit": bounds.velocity,
+            "acc.limit": _faster(sign_tried * velocity, bounds, dt_s),
+        }
+        for code, value in candidates.items():
+            if value == sign_tried * chosen:
+                return code
+    return "pos.limit"
+
+
+def brake_velocity(velocity: float, bounds: Bounds, dt_s: float) -> float:
+    """Return the velocity after one step of full braking: towards zero, never through it."""
+    return math.copysign(max(0.0, abs(velocity) - bounds.deceleration * dt_s), velocity)
+
+
+def violation(  # noqa: PLR0913 - two states, the limits, the step
+    position: float, velocity: float, next_position: float, next_velocity: float, bounds: Bounds, dt_s: float
+) -> str:
+    """Return what is wrong with a step from (position, velocity) to (next_position, next_velocity), or "".
+
+    It is independent of `limit_joint`: the post-condition on what is about to be published. The rounding that it allows
+    is relative 1e-9.
+    """
+    values = (next_position, next_velocity)
+    if not all(map(math.isfinite, values)):
+        return f"not finite: position {next_position}, velocity {next_velocity}"
+    loose = 1.0 + 1e-9
+    tiny = 1e-9 * (bounds.velocity + bounds.deceleration * dt_s)
+    if abs((next_position - position) / dt_s - next_velocity) > tiny + rounding_of_velocity(
+        position, next_position, next_velocity, dt_s
+    ):
+        return f"position {next_position} does not follow from velocity {next_velocity}"
+    if not min(bounds.low, position) <= next_position <= max(bounds.high, position):
+        return f"position {next_position} outside [{bounds.low}, {bounds.high}]"
+    if abs(next_velocity) > bounds.velocity * loose:
+        return f"velocity {next_velocity} beyond {bounds.velocity}"
+    if abs(next_velocity - velocity) > max(bounds.acceleration, bounds.deceleration) * dt_s * loose + tiny:
+        return f"velocity changes from {velocity} to {next_velocity}, too fast"
+    if next_velocity * velocity >= 0 and abs(next_velocity) > abs(velocity) + bounds.acceleration * dt_s * loose + tiny:
+        return f"speed grows from {velocity} to {next_velocity}, too fast"
+    return ""

@@ -1,0 +1,88 @@
+"""The in-process watchdog: fed by `step`, it brakes when steps stop coming. Only in free-running worlds."""
+
+from __future__ import annotations
+
+import threading
+
+from embodied_env.clock import NS_PER_S, Clock
+from embodied_env.contract.model import WatchdogSpec
+from embodied_env.safety.arbiter import Arbiter
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.transition import Finding, Severity
+
+
+class Watchdog:
+    """Decides, at each `check`, whether to brake. Time comes from the injected steady clock.
+
+    Without a step for `hold_steps` periods it brakes at every check; for `stop_steps` periods it latches a STOP.
+    """
+
+    def __init__(
+        self, arbiter: Arbiter, gate: SafetyGate, spec: WatchdogSpec, *, clock: Clock, control_period_s: float
+    ) -> None:
+        """Watch over `arbiter`; not armed until it is fed."""
+        self._arbiter = arbiter
+        self._gate = gate
+        self._clock = clock
+        self._hold_ns = round(spec.hold_steps * control_period_s * NS_PER_S)
+        self._stop_ns = round(spec.stop_steps * control_period_s * NS_PER_S)
+        self._fed_ns: int | None = None
+        self.trips = 0
+        self._tripped = False
+
+    def feed(self) -> None:
+        """A step was taken: begin to wait anew."""
+        self._fed_ns = self._clock.now_ns()
+        self._tripped = False
+
+    def disarm(self) -> None:
+        """No episode is running: nothing to watch."""
+        self._fed_ns = None
+
+    def check(self) -> Finding | None:
+        """Brake if steps are overdue; return why, or None."""
+        fed_ns = self._fed_ns
+        if fed_ns is None:
+            return None
+        age_ns = self._clock.now_ns() - fed_ns
+        if age_ns < self._hold_ns:
+            return None
+        stop = age_ns >= self._stop_ns
+        finding = Finding(
+            gate="watchdog",
+            severity=Severity.STOP if stop else Severity.HOLD,
+            code="wd.stop" if stop else "wd.hold",
+            detail=f"no step for {age_ns / NS_PER_S:.3f} s",
+        )
+        if stop:
+            self._gate.latch(finding)
+        if not self._tripped:
+            self._tripped = True
+            self.trips += 1
+        self._arbiter.brake(finding)
+        return finding
+
+
+class WatchdogThread:
+    """Runs a watchdog every half control period until it is stopped."""
+
+    def __init__(self, watchdog: Watchdog, *, control_period_s: float) -> None:
+        """Prepare; `start` begins."""
+        self._watchdog = watchdog
+        self._tick_s = control_period_s / 2
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="embodied_env watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Begin to check."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop and join; idempotent."""
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.wait(self._tick_s):
+            self._watchdog.check()

@@ -1,0 +1,151 @@
+"""A compiled MuJoCo model, and where in it is what a contract names."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import Contract
+from embodied_env.contract.rules import one_of
+from embodied_env.errors import ContractError, MissingDependencyError
+from embodied_env.sim.profile import WorldProfile
+
+SHIPPED = Path(__file__).parent / "models"
+
+_KINDS = {  # what a name may be of: its MuJoCo type, and how many there are
+    "site": ("mjOBJ_SITE", "nsite"),
+    "joint": ("mjOBJ_JOINT", "njnt"),
+    "actuator": ("mjOBJ_ACTUATOR", "nu"),
+    "body": ("mjOBJ_BODY", "nbody"),
+    "keyframe": ("mjOBJ_KEY", "nkey"),
+}
+
+_log = logging.getLogger(__name__)
+
+MjData = Any  # mujoco has no type stubs
+
+
+def import_mujoco() -> Any:  # noqa: ANN401 - mujoco has no type stubs
+    """Return the module `mujoco`, with its warnings led to the log (its own handler writes MUJOCO_LOG.TXT anywhere).
+
+    Raises:
+        MissingDependencyError: when it is not installed.
+    """
+    try:
+        mujoco = importlib.import_module("mujoco")
+    except ImportError:
+        raise MissingDependencyError(
+            "mujoco", needed_for="the embedded simulator", remedy='pip install "embodied_env[sim]"'
+        ) from None
+    mujoco.set_mju_user_warning(_log.warning)
+    return mujoco
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointAddresses:
+    """Where joints stand in ``qpos`` and in ``qvel``, in the order of their names. Shape (n_joints,)."""
+
+    qpos: NDArray[np.intp]
+    dof: NDArray[np.intp]
+
+
+class Model:
+    """The model of a profile, compiled. Every name that it does not have is a ContractError.
+
+    Attributes:
+        mujoco: the module.
+        mj: the ``MjModel``.
+        path: where the profile stands in the contract's file.
+    """
+
+    def __init__(self, contract: Contract, profile: WorldProfile, path: str) -> None:
+        """Compile the model file; raises ContractError when it is missing or wrong, or has no such keyframe."""
+        self.mujoco = import_mujoco()
+        self.path = path
+        self._source = contract.source
+        self._file = self._find_file(profile.model)
+        try:
+            self.mj = self.mujoco.MjModel.from_xml_path(str(self._file))
+        except ValueError as error:
+            raise self.error(f"{path}.model", f"{profile.model!r} is not a MuJoCo model: {error}") from None
+        self._keyframe = None
+        if profile.keyframe is not None:
+            self._keyframe = self.find("keyframe", profile.keyframe, f"{path}.keyframe")
+
+    def error(self, path: str, problem: str) -> ContractError:
+        """Return the error for a key of this contract."""
+        return ContractError(path, problem, source=self._source)
+
+    def find(self, kind: str, name: str, path: str) -> int:
+        """Return the index of the `kind` called `name`; raises ContractError at `path`, with the names there are."""
+        type_name, count = _KINDS[kind]
+        object_type = getattr(self.mujoco.mjtObj, type_name)
+        index = int(self.mujoco.mj_name2id(self.mj, object_type, name))
+        if index < 0:
+            names = (self.mujoco.mj_id2name(self.mj, object_type, i) for i in range(getattr(self.mj, count)))
+            raise self.error(path, f"no such {kind} in {self._file.name}: {one_of(name, filter(None, names))}")
+        return index
+
+    def joint_addresses(self, joints: Iterable[tuple[str, str]]) -> JointAddresses:
+        """Find hinge and slide joints, given as pairs of name and YAML path."""
+        indices = []
+        scalar = (int(self.mujoco.mjtJoint.mjJNT_HINGE), int(self.mujoco.mjtJoint.mjJNT_SLIDE))
+        for name, path in joints:
+            index = self.find("joint", name, path)
+            if self.mj.jnt_type[index] not in scalar:
+                raise self.error(path, f"the joint {name!r} is not one number; allowed: a hinge or a slide joint")
+            indices.append(index)
+        return JointAddresses(
+            qpos=self.mj.jnt_qposadr[indices].astype(np.intp), dof=self.mj.jnt_dofadr[indices].astype(np.intp)
+        )
+
+    def servo(self, joint: str, path: str) -> int:
+        """Return the index of the actuator that drives `joint` and has its name."""
+        index = self.find("actuator", joint, path)
+        kind, target = self.mj.actuator_trntype[index], self.mj.actuator_trnid[index, 0]
+        if kind != int(self.mujoco.mjtTrn.mjTRN_JOINT) or target != self.find("joint", joint, path):
+            raise self.error(path, f"the actuator {joint!r} of {self._file.name} does not drive the joint {joint!r}")
+        return index
+
+    def mocap(self, body: str, path: str) -> int:
+        """Return the mocap index of `body`."""
+        index = int(self.mj.body_mocapid[self.find("body", body, path)])
+        if index < 0:
+            raise self.error(path, f"the body {body!r} of {self._file.name} is not a mocap body; allowed: mocap bodies")
+        return index
+
+    def new_data(self) -> MjData:
+        """Return a new state of the model, at the keyframe."""
+        data = self.mujoco.MjData(self.mj)
+        self.reset(data)
+        return data
+
+    def reset(self, data: MjData) -> None:
+        """Bring `data` to the keyframe and clear all else in it: warm starts, warnings, forces."""
+        if self._keyframe is None:
+            self.mujoco.mj_resetData(self.mj, data)
+        else:
+            self.mujoco.mj_resetDataKeyframe(self.mj, data, self._keyframe)
+
+    def _find_file(self, name: str) -> Path:
+        for file in (SHIPPED / name, Path(self._source).parent / name):
+            if file.is_file():
+                return file
+        shipped = ", ".join(sorted(file.name for file in SHIPPED.glob("*.xml")))
+        raise self.error(f"{self.path}.model", f"there is no file {name!r}; allowed: {shipped}, or a path to a file")
+
+
+def actuated_joints(contract: Contract) -> list[tuple[str, str]]:
+    """Return name and YAML path of every actuated joint, in the order of the flat action."""
+    return [
+        (joint, f"actuators.{name}.joints.{joint}")
+        for name, actuator in contract.actuators.items()
+        for joint in actuator.joints
+    ]

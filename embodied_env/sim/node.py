@@ -1,0 +1,215 @@
+"""The ROS 2 node that hosts the world: one step per token, a reset by parameters and a service (`embodied_env.lockstep`)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.messages import message_class
+from embodied_env.errors import BackendLostError, MissingDependencyError
+from embodied_env.lockstep import (
+    CLOCK_TOPIC,
+    EPOCH_PARAMETER,
+    NODE,
+    OPTIONS_PARAMETER,
+    SEED_PARAMETER,
+    ResetReply,
+    SimulatorFault,
+    StepToken,
+    digest,
+)
+from embodied_env.sim.messages import set_stamp, to_message
+from embodied_env.sim.world import World
+
+try:
+    import rclpy
+    from rclpy.context import Context
+    from rclpy.executors import Executor, SingleThreadedExecutor
+    from rclpy.node import Node
+    from rclpy.qos import QoSProfile, ReliabilityPolicy
+    from rclpy.signals import SignalHandlerOptions
+except ImportError as error:
+    raise MissingDependencyError(
+        f"rclpy ({error})",
+        needed_for="the embedded simulator over ROS 2",
+        remedy='pip install "embodied_env[ros]", or source a ROS 2 installation',
+    ) from None
+
+RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
+
+_KEPT_COMMANDS = 64  # per actuator: those of the next step, and foreign ones among them
+_TURN_S = 0.05  # an executor is never turned without a timeout
+_NO_EPOCH = -1
+
+
+class SimulatorNode:
+    """Hosts one world. All callbacks run in one thread."""
+
+    def __init__(self, contract: Contract, world: World, *, namespace: str | None, context: Context) -> None:
+        """Create the node, its topics and its services."""
+        self._contract = contract
+        self._world = world
+        self._node = Node(NODE, context=context, namespace=namespace)
+        self._epoch = _NO_EPOCH
+        self._step = 0
+        self._token: StepToken | None = None
+        self._reply = ""
+        self._commands: list[deque[FloatArray]] = []
+        self._declare()
+
+    @property
+    def node(self) -> Node:
+        """The rclpy node, for an executor."""
+        return self._node
+
+    def _declare(self) -> None:
+        node = self._node
+        for name, default in ((EPOCH_PARAMETER, _NO_EPOCH), (SEED_PARAMETER, 0), (OPTIONS_PARAMETER, "{}")):
+            node.declare_parameter(name, default)
+        self._sensors = {
+            name: node.create_publisher(message_class(sensor.type), sensor.topic, RELIABLE)
+            for name, sensor in self._contract.sensors.items()
+        }
+        self._published_ns = dict.fromkeys(self._sensors, -1)
+        self._clock = node.create_publisher(message_class("rosgraph_msgs/msg/Clock"), CLOCK_TOPIC, RELIABLE)
+        self._fault = node.create_publisher(message_class("std_msgs/msg/String"), "~/fault", RELIABLE)
+        for index, actuator in enumerate(self._contract.actuators.values()):
+            self._commands.append(deque(maxlen=_KEPT_COMMANDS))
+            node.create_subscription(
+                message_class(actuator.type), actuator.topic, self._command_callback(index), RELIABLE
+            )
+        node.create_subscription(message_class("std_msgs/msg/Int64MultiArray"), "~/step", self._on_token, RELIABLE)
+        node.create_service(message_class("std_srvs/srv/Trigger"), "~/reset", self._on_reset)
+
+    def _command_callback(self, index: int) -> Any:  # noqa: ANN401 - a callback
+        size = len(list(self._contract.actuators.values())[index].joints)
+
+        def on_command(message: Any) -> None:  # noqa: ANN401 - a generated type
+            command = np.array(message.data, dtype=np.float64)
+            if command.shape == (size,) and np.isfinite(command).all():
+                self._commands[index].append(command)
+                self._try_step()
+
+        return on_command
+
+    def _on_reset(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
+        """Reset once per epoch; a repeated request is answered with the same reply and the same samples."""
+        epoch, seed, options = (
+            self._node.get_parameter(name).value for name in (EPOCH_PARAMETER, SEED_PARAMETER, OPTIONS_PARAMETER)
+        )
+        if epoch == _NO_EPOCH:
+            response.success, response.message = False, f"set the parameter {EPOCH_PARAMETER} first"
+            return response
+        if epoch != self._epoch:
+            try:
+                values = {name: np.array(value, dtype=np.float64) for name, value in json.loads(options).items()}
+                sampled = self._world.reset(int(seed), values)
+            except (ValueError, AttributeError, KeyError, BackendLostError) as error:
+                response.success, response.message = False, f"{type(error).__name__}: {error}"
+                return response
+            self._epoch, self._step, self._token = epoch, 0, None
+            for commands in self._commands:
+                commands.clear()
+            self._reply = ResetReply(
+                epoch=epoch, stamp_ns=self._world.now_ns, sampled=sampled, fingerprint=self._contract.fingerprint
+            ).to_text()
+        self._publish(again=True)
+        response.success, response.message = True, self._reply
+        return response
+
+    def _on_token(self, message: Any) -> None:  # noqa: ANN401 - a generated type
+        token = StepToken.from_data(message.data)
+        if token is None or token.epoch != self._epoch or len(token.digests) != len(self._commands):
+            return
+        if token.step == self._step:
+            self._publish(again=True)  # asked again: our answer may have been lost
+        elif token.step == self._step + 1:
+            self._token = token
+            self._try_step()
+
+    def _try_step(self) -> None:
+        """Run the step of the token once every command that it names is in."""
+        token = self._token
+        if token is None:
+            return
+        chosen = [_find(commands, wanted) for commands, wanted in zip(self._commands, token.digests, strict=True)]
+        if any(command is None for command in chosen):
+            return
+        for commands, wanted in zip(self._commands, token.digests, strict=True):
+            if foreign := _drop_through(commands, wanted):
+                self._node.get_logger().warning(f"ignored {foreign} commands that no step token names")
+        self._token = None
+        self._step = token.step
+        self._world.command(np.concatenate([command for command in chosen if command is not None]))
+        try:
+            self._world.step()
+        except BackendLostError as error:
+            fault = SimulatorFault(epoch=self._epoch, why=error.why, detail=str(error))
+            self._fault.publish(message_class("std_msgs/msg/String")(data=fault.to_text()))
+            return
+        self._publish(again=False)
+
+    def _publish(self, *, again: bool) -> None:
+        """Publish the clock and the samples that are new; `again`: all of them."""
+        clock = message_class("rosgraph_msgs/msg/Clock")()
+        set_stamp(clock.clock, self._world.now_ns)
+        self._clock.publish(clock)
+        for name, (stamp_ns, values) in self._world.read().items():
+            if again or stamp_ns > self._published_ns[name]:
+                self._published_ns[name] = stamp_ns
+                self._sensors[name].publish(to_message(self._contract.sensors[name], values, stamp_ns))
+
+
+def _find(commands: deque[FloatArray], wanted: int) -> FloatArray | None:
+    return next((command for command in commands if digest(command) == wanted), None)
+
+
+def _drop_through(commands: deque[FloatArray], wanted: int) -> int:
+    """Drop the commands up to the wanted one; return how many others were among them."""
+    others = 0
+    while digest(commands.popleft()) != wanted:
+        others += 1
+    return others
+
+
+def make_executor(context: Context) -> Executor:
+    """Return the fastest executor there is for callbacks without message info, always to be turned with a timeout."""
+    try:
+        from rclpy.experimental import EventsExecutor  # noqa: PLC0415 - absent before Jazzy
+
+        return EventsExecutor(context=context)
+    except (ImportError, TypeError):
+        return SingleThreadedExecutor(context=context)
+
+
+def run_simulator(
+    contract: Contract, world: World, *, namespace: str | None, stop: threading.Event, domain_id: int | None = None
+) -> None:
+    """Host `world` until `stop` is set.
+
+    Args:
+        contract: what the world was built from.
+        world: the world.
+        namespace: absolute ROS namespace; None: the root, or what ``--ros-args`` says.
+        stop: set it from a signal handler or another thread.
+        domain_id: None: ``ROS_DOMAIN_ID``, or 0.
+    """
+    context = Context()
+    rclpy.init(context=context, domain_id=domain_id, signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        simulator = SimulatorNode(contract, world, namespace=namespace, context=context)
+        executor = make_executor(context)
+        executor.add_node(simulator.node)
+        try:
+            while not stop.is_set():
+                executor.spin_once(timeout_sec=_TURN_S)
+        finally:
+            executor.shutdown()
+            simulator.node.destroy_node()
+    finally:
+        rclpy.shutdown(context=context)

@@ -1,0 +1,371 @@
+"""One step in two halves, `begin` and `finish`: the only place that orders gate, arbiter, backend, task and ledger."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.backends.base import Backend
+from embodied_env.clock import NS_PER_S, Clock, Domain, Stamp
+from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.messages import JOINT_SENSOR
+from embodied_env.errors import BackendError, BackendLostError, ClosedError, ResetNeededError, UsageError
+from embodied_env.info import Info, InfoBuilder, reset_info
+from embodied_env.ledger import Ledger, Slot
+from embodied_env.observation import ObservationBuilder
+from embodied_env.safety import Arbiter, SafetyGate, Watchdog, WatchdogThread
+from embodied_env.tasks import Task
+from embodied_env.transition import (
+    TERMINATED_REASONS,
+    Approved,
+    Finding,
+    Judgement,
+    Observer,
+    ResetRequest,
+    Severity,
+    Snapshot,
+    Transition,
+    Verdict,
+    end_kind,
+    order_end_reasons,
+)
+
+Observation = dict[str, NDArray[Any]]
+
+
+class Stepper:
+    """Steps one robot, in one world, at one task. The faces over it are `env.py` and, later, vector and multi-agent."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        backend: Backend,
+        task: Task,
+        *,
+        clock: Clock,
+        evaluator_info: bool = False,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        """Wire the parts. Nothing is started before the first `reset`."""
+        self.contract = contract
+        self.last_transition: Transition | None = None
+        self._backend = backend
+        self._task = task
+        self._clock = clock
+        self._evaluator_info = evaluator_info
+        self._observers = tuple(observers)
+        self._ledger = Ledger(clock)
+        self._observations = ObservationBuilder(contract)
+        self._gate = SafetyGate(contract)
+        capabilities = backend.capabilities
+        self._arbiter = Arbiter(
+            backend.send,
+            self._gate,
+            clock=clock,
+            control_period_s=contract.control_period_s,
+            free_running=capabilities.free_running,
+        )
+        self._watchdog = Watchdog(
+            self._arbiter,
+            self._gate,
+            contract.safety.watchdog,
+            clock=clock,
+            control_period_s=contract.control_period_s,
+        )
+        self._watchdog_thread: WatchdogThread | None = None
+        self._infos = InfoBuilder(
+            contract,
+            self._gate.layout,
+            backend=backend.name,
+            transport=capabilities.transport and not clock.virtual,
+            evaluator_info=evaluator_info,
+        )
+        self._domain = Domain.ROS if capabilities.free_running else Domain.SIM
+        self._opened = self._closed = self._running = False
+        self._frozen_ns = 0
+        self._epoch = 0
+        self._episode_index = self._step_index = 0
+        self._origin_ns = 0
+        self._snapshot = Snapshot(now_ns=0, samples={})
+        self._pending: tuple[Any, Approved, Stamp, Stamp] | None = None
+        self._lost: BackendLostError | None = None
+
+    # ---------------------------------------------------------------------------------------------- reset
+
+    def reset(self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool) -> tuple[Observation, Info]:
+        """Start an episode.
+
+        Args:
+            world_seed: the seed of the world for this episode.
+            options: values for the contract's reset options.
+            seeded: the agent gave a seed: episodes are counted from here.
+
+        Raises:
+            UsageError: for an option that the contract does not have, or a value outside its bounds.
+            BackendNotReadyError: when the world does not come up or a sensor has no reading newer than the reset.
+            ClosedError: after `close`.
+        """
+        if self._closed:
+            raise ClosedError("reset() after close(): the environment is closed; make a new one")
+        request = ResetRequest(epoch=self._epoch, seed=world_seed, options=self._checked_options(options or {}))
+        self._end_episode()
+        self._pending = self._lost = None
+        self._epoch += 1
+        entered_ns = self._clock.now_ns()
+        if not self._opened:
+            self._backend.open()
+            self._opened = True
+        raw = self._backend.reset(request, self._deadline(self._backend.reset_timeout_s))
+        snapshot = self._observations.begin(raw)
+        self._ledger.begin_episode()
+        self._gate.reset()
+        self._arbiter.resync(self._measured_positions(snapshot), request.epoch)
+        self._start_episode(snapshot, seeded=seeded)
+        info = self._common_info(snapshot, end_reason="")
+        info["reset"] = reset_info(
+            snapshot, duration_s=(self._frozen_ns - entered_ns) / NS_PER_S, hidden=self._hidden_options()
+        )
+        observation = self._observations.observe(snapshot, 0)
+        self._ledger.leave_step()
+        return observation, info
+
+    def _start_episode(self, snapshot: Snapshot, *, seeded: bool) -> None:
+        self._snapshot = snapshot
+        self._origin_ns = snapshot.now_ns
+        self._frozen_ns = self._clock.now_ns()
+        self._episode_index = 0 if seeded or self._epoch == 1 else self._episode_index + 1
+        self._step_index = 0
+        self._running = True
+        self._feed_watchdog()
+
+    def _checked_options(self, options: Mapping[str, Any]) -> dict[str, FloatArray]:
+        """Return the options as arrays within the contract's bounds."""
+        known = self.contract.reset_options
+        checked: dict[str, FloatArray] = {}
+        for name, value in options.items():
+            if name not in known:
+                raise UsageError(f"reset option {name!r} is not known; allowed: {', '.join(known) or 'none'}")
+            option = known[name]
+            low, high = option.low_array, option.high_array
+            try:
+                array = np.array(value, dtype=np.float64)
+            except (TypeError, ValueError):
+                array = np.array(np.nan)
+            if array.shape != low.shape or not ((low <= array) & (array <= high)).all():
+                raise UsageError(
+                    f"reset option {name}={value!r} is not allowed; "
+                    f"allowed: shape {low.shape} between {low.tolist()} and {high.tolist()}"
+                )
+            checked[name] = array
+        return checked
+
+    def _hidden_options(self) -> list[str]:
+        if self._evaluator_info:
+            return []
+        return [name for name, option in self.contract.reset_options.items() if option.visibility == "evaluator"]
+
+    def _measured_positions(self, snapshot: Snapshot) -> FloatArray:
+        """Return the measured position of every actuated joint, shape (n_joints,), by name."""
+        measured: dict[str, float] = {}
+        for name, sensor in self.contract.sensors.items():
+            if sensor.type == JOINT_SENSOR and "position" in sensor.fields:
+                joints = sensor.fields["position"].joints or ()
+                measured.update(zip(joints, snapshot.samples[name].values["position"].tolist(), strict=True))
+        return np.array([measured[joint] for joint in self._gate.layout.joints])
+
+    # ----------------------------------------------------------------------------------------------- step
+
+    def begin(self, action: Any) -> None:  # noqa: ANN401 - agents send anything
+        """Judge `action`, publish what was approved, and set the world moving.
+
+        Raises:
+            ClosedError: after `close`.
+            ResetNeededError: before `reset`, after the end of the episode, or when a step is already under way.
+            InternalFaultError: when the gate caught itself; nothing was published and the backend is halted.
+        """
+        if self._closed:
+            raise ClosedError("step() after close(): the environment is closed; make a new one")
+        if not self._running or self._pending is not None:
+            raise ResetNeededError("step() outside an episode: call reset() first; nothing was published")
+        self._ledger.enter_step()
+        self._feed_watchdog()
+        target = Stamp(self._snapshot.now_ns + self.contract.control_period_ns, self._domain)
+        deadline = self._deadline(self._backend.step_timeout_s)
+        try:
+            with self._arbiter.turn() as (reference, dt_s):
+                approved = self._gate.judge(action, reference, dt_s)
+                self._ledger.stamp(Slot.GATED)
+                self._pending = (_kept(action), approved, target, deadline)
+                self._arbiter.send(approved)
+            self._ledger.stamp(Slot.PUBLISHED)
+            self._backend.advance(target, deadline)
+        except BackendError as error:
+            self._ledger.stamp(Slot.PUBLISHED)
+            self._lost = _as_lost(error)
+        except BaseException:
+            self._end_episode()
+            self._backend.halt("an error in the middle of a step")
+            raise
+
+    def finish(self) -> Transition:
+        """Wait for the world, judge, and account for the step that `begin` began.
+
+        A world that does not answer in time ends the episode as truncated, with the last valid observation.
+        """
+        if self._pending is None:
+            raise ResetNeededError("finish() without begin(): no step is under way")
+        (action, approved, target, deadline), self._pending = self._pending, None
+        settled, gaps = self._read(target, deadline)
+        self._frozen_ns = self._ledger.stamp(Slot.OBSERVED)
+        self._clock.follow_ns(self.contract.control_period_ns)
+        self._step_index += 1
+        if self._lost is None:
+            judgement = self._task.judge(self._snapshot, settled, approved.report.applied)
+        else:
+            terms = dict.fromkeys(self._task.terms, math.nan)
+            judgement = Judgement(reward=0.0, verdict=Verdict.running(), terms=terms)
+        self._snapshot = settled
+        reasons = self._end_reasons(approved, judgement.verdict, gaps)
+        transition = self._account(action, approved, judgement, reasons)
+        self.last_transition = transition
+        if reasons:
+            self._end_episode()
+        for observer in self._observers:
+            observer.observe(transition)
+        self._ledger.leave_step()
+        return transition
+
+    def mark(self, name: str) -> None:
+        """Stamp the end of a part of the agent's time; see `Ledger.mark`."""
+        self._ledger.mark(name)
+
+    def _read(self, target: Stamp, deadline: Stamp) -> tuple[Snapshot, list[str]]:
+        """Read the world, or fall back to the last valid readings when it is lost."""
+        if self._lost is None:
+            try:
+                return self._observations.settle(self._backend.read(target, deadline))
+            except BackendError as error:
+                self._lost = _as_lost(error)
+        self._backend.halt(str(self._lost))
+        return self._observations.lost(self._snapshot.now_ns, str(self._lost)), []
+
+    def _end_reasons(self, approved: Approved, verdict: Verdict, gaps: list[str]) -> tuple[str, ...]:
+        """Return every reason to end that holds, the first by precedence first."""
+        episode = self.contract.episode
+        reasons = []
+        if verdict.success:
+            reasons.append("success")
+        if verdict.failure:
+            reasons.append(f"failure:{verdict.failure}")
+        if verdict.out_of_bounds:
+            reasons.append(f"out_of_bounds:{verdict.out_of_bounds}")
+        if self._step_index >= episode.horizon_steps:
+            reasons.append("horizon" if episode.kind == "finite_horizon" else "time_limit")
+        if approved.report.disposition >= Severity.STOP:
+            gravest = max(approved.report.findings, key=lambda finding: finding.severity)
+            reasons.append(f"safety_stop:{gravest.code}")
+        if self._lost is not None:
+            reasons.append(f"backend_lost:{self._lost.why}")
+        reasons += [f"sensor_gap:{name}" for name in gaps]
+        return order_end_reasons(reasons)
+
+    def _account(
+        self, action: Any, approved: Approved, judgement: Judgement, reasons: tuple[str, ...]  # noqa: ANN401
+    ) -> Transition:
+        """Build the transition and its info."""
+        report = approved.report
+        settled = self._snapshot
+        end_reason = reasons[0] if reasons else ""
+        terminated = end_kind(end_reason) in TERMINATED_REASONS
+        info = self._common_info(settled, end_reason=end_reason)
+        info["latency_ms"] = self._ledger.obs_to_command_ns / 1e6
+        info["action_clipped"] = report.intervened
+        info["action"] = self._infos.action(report)
+        info["safety"] = self._infos.safety(
+            report, latched=self._gate.latched is not None, watchdog_trips=self._watchdog.trips
+        )
+        info["latency"] = self._infos.latency(self._ledger, settled, self._frozen_ns)
+        info["task"] = dict(judgement.terms)
+        stamps_ns = self._ledger.stamps_ns()
+        self._ledger.step_is_accounted()
+        return Transition(
+            observation=self._observations.observe(settled, self._step_index),
+            action=action,
+            reward=float(judgement.reward),
+            terminated=terminated,
+            truncated=bool(reasons) and not terminated,
+            info=info,
+            end_reasons=reasons,
+            report=report,
+            stamps_ns=stamps_ns,
+            snapshot=settled,
+        )
+
+    def _common_info(self, snapshot: Snapshot, *, end_reason: str) -> Info:
+        info = self._infos.common(
+            snapshot,
+            frozen_ns=self._frozen_ns,
+            origin_ns=self._origin_ns,
+            episode_index=self._episode_index,
+            step_index=self._step_index,
+            end_reason=end_reason,
+        )
+        if self._evaluator_info:
+            info["evaluator"] = self._observations.truth(snapshot)
+        return info
+
+    # ------------------------------------------------------------------------------------------------ end
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Return role and pid of each process that the backend started."""
+        return self._backend.processes()
+
+    def close(self) -> None:
+        """Brake, then free everything. Idempotent; safe when nothing was ever started."""
+        if self._closed:
+            return
+        self._closed = True
+        moving = self._running and self._lost is None
+        self._end_episode()
+        if self._watchdog_thread is not None:
+            self._watchdog_thread.stop()
+        try:
+            if moving:
+                self._arbiter.stop(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop", detail="close()"))
+        except BackendError:
+            self._backend.halt("lost while braking in close()")
+        finally:
+            self._backend.close()
+
+    def _end_episode(self) -> None:
+        self._running = False
+        self._watchdog.disarm()
+
+    def _feed_watchdog(self) -> None:
+        """Only a world that moves by itself is watched."""
+        if not self._backend.capabilities.free_running:
+            return
+        self._watchdog.feed()
+        if self._watchdog_thread is None:
+            self._watchdog_thread = WatchdogThread(self._watchdog, control_period_s=self.contract.control_period_s)
+            self._watchdog_thread.start()
+
+    def _deadline(self, timeout_s: float) -> Stamp:
+        return Stamp(self._clock.now_ns() + round(timeout_s * NS_PER_S), Domain.STEADY)
+
+
+def _kept(action: Any) -> Any:  # noqa: ANN401 - agents send anything
+    """Return the action as it is now: arrays are copied, since their owner may write them later."""
+    if isinstance(action, np.ndarray):
+        return action.copy()
+    if isinstance(action, Mapping):
+        return {name: _kept(part) for name, part in action.items()}
+    return action
+
+
+def _as_lost(error: BackendError) -> BackendLostError:
+    return error if isinstance(error, BackendLostError) else BackendLostError(type(error).__name__, str(error))
