@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from embodied_env.errors import BackendNotReadyError
+from embodied_env.shared_memory import remove_abandoned, segments_of
 
 STOP_GRACE_S = 5.0
 
@@ -71,6 +72,7 @@ class Child:
             self._output.close()
             raise BackendNotReadyError(f"the {spec.role} process cannot be started: {error}") from None
         Child._living.add(self)
+        self._segments: frozenset[str] = frozenset()
         if first_line:
             self._say(first_line)
 
@@ -90,6 +92,16 @@ class Child:
         self._output.seek(max(0, size - limit))
         return self._output.read().decode(errors="replace").strip()
 
+    def note_shared_memory(self) -> None:
+        """Remember which segments it uses, now that it runs: should it be killed, they are removed in its stead."""
+        self._segments |= segments_of(self.pid)
+
+    def kill(self) -> None:
+        """End it now, however it is. `stop` must still follow."""
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_GRACE_S)
+
     def stop(self) -> None:
         """End it: close its input, then ask, then kill. Idempotent."""
         if self not in Child._living:
@@ -104,6 +116,8 @@ class Child:
             except subprocess.TimeoutExpired:
                 continue
         self._output.close()
+        if self._process.returncode != 0:
+            remove_abandoned(self._segments)
 
     def _say(self, line: str) -> None:
         pipe = self._process.stdin

@@ -178,6 +178,7 @@ def _as_dict(value: object) -> dict[str, Any]:
     raise TypeError(f"{value!r} is not allowed; allowed: text, numbers, true, false, null, lists and mappings")
 
 
+@functools.cache
 def _adapter(cls: type) -> Any:  # noqa: ANN401 - a pydantic type
     import pydantic  # noqa: PLC0415
 

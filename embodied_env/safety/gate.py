@@ -7,7 +7,7 @@ nothing runs after the limiter but the check of what it made. The caller's array
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import InternalFaultError
-from embodied_env.safety.limits import Bounds, JointStep, brake_velocity, limit_joint, violation
+from embodied_env.safety.limits import Bounds, JointStep, brake_velocity, is_hopeless, limit_joint, violation
 from embodied_env.transition import CODES, Approved, Finding, GateReport, Severity
 
 GATES = ("latch", "form", "space_box", "mapping", "joint_limits", "post_condition", "watchdog")
@@ -70,8 +70,9 @@ class SafetyGate:
             self._latched = None
 
     def clear_estop(self) -> None:
-        """Clear an ESTOP, out of band. `step` never calls this."""
-        self._latched = None
+        """Clear an ESTOP, out of band: what is left is a STOP, so nothing moves before `reset`. `step` never calls this."""
+        if self._latched is not None:
+            self._latched = replace(self._latched, severity=Severity.STOP)
 
     def judge(self, action: Any, reference: Reference, dt_s: float) -> Approved:  # noqa: ANN401 - agents send anything
         """Pass `action` through the chain.
@@ -117,31 +118,40 @@ class SafetyGate:
         return self._approve_braking(reference, dt_s, findings, vector)
 
     def _limit(self, requested: FloatArray, reference: Reference, dt_s: float) -> Approved:
-        """Space box, mapping, joint limits, post-condition."""
-        layout = self.layout
+        """Space box, mapping, joint limits, post-condition. Monitoring finds the same, and modifies nothing."""
+        layout, is_monitor = self.layout, self._mode == "monitor"
         findings: list[Finding] = []
         boxed = np.minimum(np.maximum(requested, layout.scale.low), layout.scale.high)
         if (clipped := boxed != requested).any():
-            findings.append(_box_finding(layout, requested, boxed, clipped))
-        mapped = layout.scale.to_si(boxed)
-        target = np.where(layout.is_delta, reference.positions + mapped, mapped)
+            passed_on = requested if is_monitor else boxed
+            findings.append(_box_finding(layout, requested, boxed, clipped, passed_on))
+            boxed = passed_on
+        with np.errstate(over="ignore"):  # only an action beyond its space, when monitoring
+            mapped = layout.scale.to_si(boxed)
+            target = np.where(layout.is_delta, reference.positions + mapped, mapped)
+            desired = (target - reference.positions) / dt_s
+        if not np.isfinite(desired).all():
+            detail = f"the action {requested.tolist()} is not finite in SI units"
+            finding = Finding(gate="form", severity=Severity.HOLD, code="form.nan", detail=detail)
+            return self._approve_braking(reference, dt_s, [*findings, finding], requested)
         steps = [
             limit_joint(x, v, t, bounds, dt_s)
             for x, v, t, bounds in zip(
                 reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), self._bounds, strict=True
             )
         ]
-        if self._mode == "monitor":
+        if is_monitor:
             findings += _limit_findings(layout, target, steps, target)
-            return self._approved(
-                reference, dt_s, findings, requested, boxed, target, (target - reference.positions) / dt_s
-            )
+            return self._approved(reference, dt_s, findings, requested, boxed, target, desired)
         positions = np.array([step.position for step in steps])
         velocities = np.array([step.velocity for step in steps])
-        findings += _limit_findings(layout, target, steps, positions)
-        if not all(step.feasible for step in steps):
-            self.latch(findings[-1])
-        elif problem := self._violation(reference, positions, velocities, dt_s):
+        limited = _limit_findings(layout, target, steps, positions)
+        if infeasible := [finding for finding in limited if finding.code == "limits.infeasible"]:
+            stop = replace(infeasible[0], severity=Severity.STOP)
+            self.latch(stop)
+            return self._approve_braking(reference, dt_s, [*findings, stop], requested)
+        findings += limited
+        if problem := self._violation(reference, positions, velocities, dt_s):
             finding = Finding(gate="post_condition", severity=Severity.STOP, code="fault.internal", detail=problem)
             self.latch(finding)
             return self._approve_braking(reference, dt_s, [*findings, finding], requested)
@@ -158,15 +168,11 @@ class SafetyGate:
             velocities = np.array(
                 [brake_velocity(v, b, dt_s) for v, b in zip(reference.velocities.tolist(), self._bounds, strict=True)]
             )
-            limits = self.layout.limits
-            positions = reference.positions + velocities * dt_s
-            inside = np.clip(positions, limits.position_low, limits.position_high)  # rounding at a bound
-            outside_before = (reference.positions < limits.position_low) | (
-                reference.positions > limits.position_high
-            )
-            positions = np.where(outside_before, positions, inside)
-            hopeless = self._latched is not None and self._latched.code == "limits.infeasible"
-            if not hopeless and (problem := self._violation(reference, positions, velocities, dt_s)):
+            low = np.minimum(self.layout.limits.position_low, reference.positions)  # found outside: let in, never snapped
+            high = np.maximum(self.layout.limits.position_high, reference.positions)
+            positions = np.clip(reference.positions + velocities * dt_s, low, high)
+            problem = self._violation(reference, positions, velocities, dt_s)
+            if problem and not self._is_hopeless(reference, dt_s):
                 raise InternalFaultError(f"braking breaks a limit, nothing is published: {problem}")
         else:
             positions, velocities = reference.positions.copy(), reference.velocities.copy()
@@ -191,6 +197,11 @@ class SafetyGate:
                 return f"{self.layout.joints[i]}: {problem}"
         return ""
 
+    def _is_hopeless(self, reference: Reference, dt_s: float) -> bool:
+        """Tell whether a joint is where not even braking keeps every limit."""
+        state = zip(reference.positions.tolist(), reference.velocities.tolist(), self._bounds, strict=True)
+        return any(is_hopeless(x, v, bounds, dt_s) for x, v, bounds in state)
+
     def _approved(  # noqa: PLR0913 - the parts of the report
         self,
         reference: Reference,
@@ -201,7 +212,9 @@ class SafetyGate:
         positions: FloatArray,
         velocities: FloatArray,
     ) -> Approved:
-        """Build the approved command and its report: the only place that makes an `Approved`."""
+        """Build the approved command and its report: the only place that makes an `Approved`. Nobody may write to it."""
+        for array in (requested, applied, positions, velocities):
+            array.flags.writeable = False
         disposition = max((finding.severity for finding in findings), default=Severity.PASS)
         sound = self._mode == "enforce" and all(finding.code != "limits.infeasible" for finding in findings)
         report = GateReport(
@@ -252,28 +265,34 @@ def _as_latch(latched: Finding) -> Finding:
 
 def _read_action(action: Any, layout: ActionLayout) -> FloatArray:  # noqa: ANN401 - agents send anything
     """Return a finite flat float64 copy of `action`; raises _MalformedError."""
-    if len(layout.slices) == 1:
-        vector = _read_vector(action, layout.size, "the action")
-    else:
-        if not isinstance(action, Mapping) or set(action) != set(layout.slices):
-            keys = sorted(map(str, action)) if isinstance(action, Mapping) else type(action).__name__
-            raise _MalformedError("form.shape", f"the action is {keys}; allowed: a dict of {sorted(layout.slices)}")
-        vector = np.concatenate(
-            [_read_vector(action[name], part.stop - part.start, name) for name, part in layout.slices.items()]
-        )
+    try:
+        vector = _read_structure(action, layout)
+    except _MalformedError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a foreign object may raise anything; the robot must brake, not crash
+        raise _MalformedError("form.type", f"the action cannot be read: {_said(error)}") from None
     if not np.isfinite(vector).all():
         raise _MalformedError("form.nan", f"the action {vector.tolist()} is not finite", vector)
     return vector
 
 
+def _read_structure(action: Any, layout: ActionLayout) -> FloatArray:  # noqa: ANN401 - agents send anything
+    """Copy an action: one vector, or a dict of them when there are several actuators."""
+    if len(layout.slices) == 1:
+        return _read_vector(action, layout.size, "the action")
+    if not isinstance(action, Mapping) or set(action) != set(layout.slices):
+        keys = sorted(map(str, action)) if isinstance(action, Mapping) else type(action).__name__
+        raise _MalformedError("form.shape", f"the action is {keys}; allowed: a dict of {sorted(layout.slices)}")
+    return np.concatenate(
+        [_read_vector(action[name], part.stop - part.start, name) for name, part in layout.slices.items()]
+    )
+
+
 def _read_vector(value: Any, size: int, name: str) -> FloatArray:  # noqa: ANN401 - agents send anything
     """Copy one actuator's part of an action: an array, a sequence or a tensor of `size` real numbers."""
-    try:
-        if hasattr(value, "detach"):  # a torch tensor, perhaps on a device, perhaps in a graph
-            value = value.detach().cpu()
-        array = np.asarray(value)
-    except Exception as error:  # noqa: BLE001 - a foreign object may raise anything; the robot must brake, not crash
-        raise _MalformedError("form.type", f"{name} cannot be read as an array: {error}") from None
+    if hasattr(value, "detach"):  # a torch tensor, perhaps on a device, perhaps in a graph
+        value = value.detach().cpu()
+    array = np.asarray(value)
     if array.dtype.kind not in "fiu":
         raise _MalformedError("form.type", f"{name} has dtype {array.dtype}; allowed: real numbers")
     if array.shape != (size,):
@@ -282,8 +301,20 @@ def _read_vector(value: Any, size: int, name: str) -> FloatArray:  # noqa: ANN40
         return array.astype(np.float64)
 
 
+def _said(error: Exception) -> str:
+    """Return what an error says, even one that cannot say it."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - the text of a foreign error is foreign code too
+        return type(error).__name__
+
+
 def _box_finding(
-    layout: ActionLayout, requested: FloatArray, boxed: FloatArray, clipped: np.ndarray[Any, Any]
+    layout: ActionLayout,
+    requested: FloatArray,
+    boxed: FloatArray,
+    clipped: np.ndarray[Any, Any],
+    passed_on: FloatArray,
 ) -> Finding:
     return Finding(
         gate="space_box",
@@ -291,16 +322,16 @@ def _box_finding(
         code="box.clip",
         joints=tuple(name for name, hit in zip(layout.joints, clipped, strict=True) if hit),
         before=requested[clipped],
-        after=boxed[clipped],
+        after=passed_on[clipped],
         limit=boxed[clipped],
-        margin=boxed[clipped] - requested[clipped],
+        margin=passed_on[clipped] - requested[clipped],
     )
 
 
 def _limit_findings(
     layout: ActionLayout, target: FloatArray, steps: list[JointStep], published: FloatArray
 ) -> list[Finding]:
-    """One finding per bound that held, with the joints it held; what is infeasible comes last."""
+    """One finding per bound that held, with the joints it held."""
     findings = []
     codes = sorted({step.code for step in steps if step.code}, key=lambda code: CODES[code])
     for code in codes:
@@ -308,7 +339,7 @@ def _limit_findings(
         findings.append(
             Finding(
                 gate="joint_limits",
-                severity=Severity.STOP if code == "limits.infeasible" else Severity.LIMIT,
+                severity=Severity.LIMIT,
                 code=code,
                 joints=tuple(name for name, is_hit in zip(layout.joints, hit, strict=True) if is_hit),
                 before=target[hit],

@@ -91,8 +91,25 @@ def velocity_interval(position: float, velocity: float, bounds: Bounds, dt_s: fl
 
 
 def rounding_of_velocity(position: float, target: float, velocity: float, dt_s: float) -> float:
-    """Bound the rounding error of (target - position) / dt: no limit is exceeded by more than this."""
+    """Bound the rounding error of (target - position) / dt.
+
+    No limit is exceeded by more than this, where `position` and `target` are the ends of the joint's range: a state
+    carries the rounding of the positions that it came by.
+    """
     return 4.0 * _EPSILON * ((abs(position) + abs(target)) / dt_s + abs(velocity))
+
+
+def _rounding_of_state(position: float, velocity: float, bounds: Bounds, dt_s: float) -> float:
+    """Bound what rounding, past and present, does to a velocity of the next step."""
+    extent = max(abs(p) for p in (position, bounds.low, bounds.high) if math.isfinite(p))
+    change = max(bounds.acceleration, bounds.deceleration) * dt_s
+    return 2.0 * rounding_of_velocity(extent, extent, abs(velocity) + change, dt_s)
+
+
+def is_hopeless(position: float, velocity: float, bounds: Bounds, dt_s: float) -> bool:
+    """Tell whether no velocity keeps every limit: the state is outside the safe set by more than rounding."""
+    lower, upper = velocity_interval(position, velocity, bounds, dt_s)
+    return lower - upper > _rounding_of_state(position, velocity, bounds, dt_s)
 
 
 def limit_joint(position: float, velocity: float, target: float, bounds: Bounds, dt_s: float) -> JointStep:
@@ -105,23 +122,22 @@ def limit_joint(position: float, velocity: float, target: float, bounds: Bounds,
         bounds: the joint's limits.
         dt_s: the step, > 0.
     """
-    desired = (target - position) / dt_s
-    slack = rounding_of_velocity(position, target, bounds.velocity, dt_s)
     lower, upper = velocity_interval(position, velocity, bounds, dt_s)
+    high = max(bounds.high, position)  # a joint found outside its range is let in, never snapped
+    low = min(bounds.low, position)
     if lower > upper:
-        if lower - upper > slack + 4.0 * _EPSILON * bounds.deceleration * dt_s:
+        if is_hopeless(position, velocity, bounds, dt_s):
             braked = brake_velocity(velocity, bounds, dt_s)
-            stopped = position + braked * dt_s
+            stopped = min(max(position + braked * dt_s, low), high)
             return JointStep(
                 position=stopped, velocity=braked, code="limits.infeasible", bound=stopped, feasible=False
             )
-        lower = upper = upper if velocity >= 0.0 else lower  # they meet but for rounding
-    high = max(bounds.high, position)  # a joint found outside its range is let in, never snapped
-    low = min(bounds.low, position)
-    if lower - slack <= desired <= upper + slack and low <= target <= high:
-        return JointStep(position=target, velocity=min(max(desired, lower), upper), code="", bound=target)
-    chosen = upper if desired > upper else lower if desired < lower else desired
+        lower = upper = lower if velocity >= 0.0 else upper  # they meet but for rounding: brake
+    desired = (target - position) / dt_s
+    chosen = min(max(desired, lower), upper)
     reached = min(max(position + chosen * dt_s, low), high)
+    if abs(desired - chosen) <= rounding_of_velocity(position, reached, chosen, dt_s) and low <= target <= high:
+        return JointStep(position=target, velocity=chosen, code="", bound=target)
     return JointStep(
         position=reached, velocity=chosen, code=_binding(position, velocity, chosen, bounds, dt_s), bound=reached
     )
@@ -153,24 +169,35 @@ def violation(  # noqa: PLR0913 - two states, the limits, the step
 ) -> str:
     """Return what is wrong with a step from (position, velocity) to (next_position, next_velocity), or "".
 
-    It is independent of `limit_joint`: the post-condition on what is about to be published. The rounding that it allows
-    is relative 1e-9.
+    It is the post-condition on what is about to be published, and independent of `limit_joint`: it knows no interval,
+    only that slowing down takes D, speeding up A, and that it must be possible to stop inside the range. Beside rounding
+    it allows relative 1e-9.
     """
-    values = (next_position, next_velocity)
-    if not all(map(math.isfinite, values)):
+    if not (math.isfinite(next_position) and math.isfinite(next_velocity)):
         return f"not finite: position {next_position}, velocity {next_velocity}"
-    loose = 1.0 + 1e-9
-    tiny = 1e-9 * (bounds.velocity + bounds.deceleration * dt_s)
-    if abs((next_position - position) / dt_s - next_velocity) > tiny + rounding_of_velocity(
-        position, next_position, next_velocity, dt_s
-    ):
+    speed, next_speed = abs(velocity), abs(next_velocity)
+    fastest_change = max(bounds.acceleration, bounds.deceleration) * dt_s
+    allowed = 1e-9 * (bounds.velocity + fastest_change) + _rounding_of_state(position, next_velocity, bounds, dt_s)
+    if abs((next_position - position) / dt_s - next_velocity) > allowed:
         return f"position {next_position} does not follow from velocity {next_velocity}"
-    if not min(bounds.low, position) <= next_position <= max(bounds.high, position):
+    low, high = min(bounds.low, position), max(bounds.high, position)
+    if not low <= next_position <= high:
         return f"position {next_position} outside [{bounds.low}, {bounds.high}]"
-    if abs(next_velocity) > bounds.velocity * loose:
+    if next_speed > bounds.velocity + allowed:
         return f"velocity {next_velocity} beyond {bounds.velocity}"
-    if abs(next_velocity - velocity) > max(bounds.acceleration, bounds.deceleration) * dt_s * loose + tiny:
-        return f"velocity changes from {velocity} to {next_velocity}, too fast"
-    if next_velocity * velocity >= 0 and abs(next_velocity) > abs(velocity) + bounds.acceleration * dt_s * loose + tiny:
-        return f"speed grows from {velocity} to {next_velocity}, too fast"
+    if velocity * next_velocity >= 0.0:
+        too_fast = (
+            next_speed - speed > bounds.acceleration * dt_s + allowed
+            or speed - next_speed > bounds.deceleration * dt_s + allowed
+        )
+    else:  # through zero: slow down, then speed up
+        slowest = min(bounds.acceleration, bounds.deceleration)
+        too_fast = speed / bounds.deceleration + next_speed / bounds.acceleration > dt_s + allowed / slowest
+    if too_fast:
+        return f"velocity changes from {velocity} to {next_velocity} in {dt_s} s, too fast"
+    stop = next_position + next_velocity * next_speed / (2.0 * bounds.deceleration)
+    near = allowed * (dt_s + next_speed / bounds.deceleration)
+    is_braking = next_speed <= max(0.0, speed - bounds.deceleration * dt_s) + allowed
+    if not is_braking and not low - near <= stop <= high + near:
+        return f"from position {next_position} and velocity {next_velocity} it stops only at {stop}"
     return ""

@@ -77,7 +77,7 @@ class Senses:
             vector, index = {
                 "position": (data.qpos, at.qpos),
                 "velocity": (data.qvel, at.dof),
-                "effort": (data.qfrc_actuator, at.dof),
+                "effort": (data.qfrc_actuator, at.dof),  # of the servos: what gravcomp carries is not in it
             }[field]
             readers[field] = partial(np.take, vector, index)
         return readers

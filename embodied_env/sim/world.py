@@ -6,6 +6,7 @@ Equal seeds and commands give equal bytes, whatever ran in the same world before
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -182,7 +183,7 @@ class World:
     def _whole_substeps(self) -> int:
         period_s, timestep_s = self._contract.control_period_s, float(self._model.mj.opt.timestep)
         substeps = round(period_s / timestep_s)
-        if substeps < 1 or abs(substeps * timestep_s - period_s) > 1e-9:
+        if substeps < 1 or not math.isclose(substeps * timestep_s, period_s):
             raise self._model.error(
                 "control_period_s", f"{period_s} s is not a whole number of timesteps of the model, {timestep_s} s"
             )

@@ -59,12 +59,13 @@ class Reach:
         self._p = parameters
         self._check_sensor("tip", parameters.tip)
         self._check_sensor("target", parameters.target)
-        self._check(parameters.success_radius_m > 0, "success_radius_m", "a radius > 0, in m")
-        self._check(parameters.effort_weight >= 0, "effort_weight", "a weight >= 0")
+        self._check("success_radius_m", "a radius > 0, in m", holds=parameters.success_radius_m > 0)
+        self._check("effort_weight", "a weight >= 0", holds=parameters.effort_weight >= 0)
         low, high = parameters.workspace_low_m, parameters.workspace_high_m
         self._low = np.full(3, -math.inf) if low is None else np.array(low)
         self._high = np.full(3, math.inf) if high is None else np.array(high)
-        self._check(bool((self._low < self._high).all()), "workspace_low_m", f"values below workspace_high_m {high}")
+        ordered = bool((self._low < self._high).all())
+        self._check("workspace_low_m", f"values below workspace_high_m {high}", holds=ordered)
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> Judgement:  # noqa: ARG002 - protocol
         """Judge one step by where the tip is after it."""
@@ -132,7 +133,7 @@ class Reach:
                 source=self._contract.source,
             )
 
-    def _check(self, holds: bool, key: str, allowed: str) -> None:
+    def _check(self, key: str, allowed: str, *, holds: bool) -> None:
         if not holds:
             value = getattr(self._p, key)
             raise ContractError(

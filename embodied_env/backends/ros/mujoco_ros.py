@@ -177,6 +177,8 @@ class MujocoRosBackend:
             self._await_first_samples(ros, reply, end)
         except (TimeoutError, BackendLostError) as error:
             raise BackendNotReadyError(f"reset: {error}") from None
+        if self._child is not None:
+            self._child.note_shared_memory()
         self._usable = True
         self._origin_ns = reply.stamp_ns
         report = ResetReport(level="world", seed_applied=request.seed, sampled=reply.sampled)
@@ -322,7 +324,7 @@ class MujocoRosBackend:
     def halt(self, reason: str) -> None:  # noqa: ARG002 - the world of an embedded simulator stands still without tokens
         """Publish nothing more until the next reset. A simulator of ours that is lost is ended; reset starts another."""
         if self._usable and self._child is not None:
-            self._child.stop()
+            self._child.kill()
         self._usable = False
 
     def close(self) -> None:
@@ -332,7 +334,7 @@ class MujocoRosBackend:
             self._ros.close()
             self._ros = None
         if self._child is not None:
-            self._child.stop()
+            self._child.stop()  # after our node: what a killed simulator shared with it is then nobody's
             self._child = None
 
     def processes(self) -> list[dict[str, Any]]:

@@ -1,0 +1,153 @@
+"""The manifest of a run: which contract, world, wrappers, versions, host and processes its rows come from."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import gymnasium
+
+from embodied_env._version import __version__
+from embodied_env.contract import Contract, parse_contract
+from embodied_env.contract.loader import dump_contract
+from embodied_env.errors import ContractError, RecordError
+from embodied_env.record.rows import plain
+from embodied_env.transition import Transition
+
+RUN = "embodied_env/run/1"
+DISTRIBUTIONS = ("numpy", "gymnasium", "mujoco", "rclpy", "mcap")
+
+
+@runtime_checkable
+class Accountable(Protocol):
+    """What the recorder needs of the environment under all wrappers."""
+
+    @property
+    def contract(self) -> Contract:
+        """The contract in force."""
+        ...
+
+    @property
+    def backend_name(self) -> str:
+        """Which world is behind it."""
+        ...
+
+    @property
+    def clock_name(self) -> str:
+        """Which clock is under the ledger."""
+        ...
+
+    @property
+    def last_transition(self) -> Transition | None:
+        """The full account of the last step."""
+        ...
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Return role and pid of each process that was started for it."""
+        ...
+
+
+def start_of_manifest(
+    env: gymnasium.Env[Any, Any], base: Accountable, *, run_id: str, started_utc: str
+) -> dict[str, Any]:
+    """Return the manifest of a run that begins: what is known before the first reset.
+
+    Args:
+        env: the outermost wrapper.
+        base: the environment under all wrappers.
+        run_id: the name of the run directory.
+        started_utc: ISO 8601.
+    """
+    contract = base.contract
+    return {
+        "schema": RUN,
+        "run_id": run_id,
+        "clean": False,
+        "problem": "",
+        "started_utc": started_utc,
+        "ended_utc": None,
+        "contract": {
+            "name": contract.name,
+            "version": contract.version,
+            "source": contract.source,
+            "fingerprint": contract.fingerprint,
+            "text": contract_text(contract),
+        },
+        "backend": base.backend_name,
+        "backend_fingerprint": contract.backend_fingerprint(base.backend_name),
+        "pacing": plain(getattr(base, "pacing", None)),
+        "clock": base.clock_name,
+        "policy": None,
+        "seeds": [],
+        "wrappers": wrapper_stack(env),
+        "versions": versions(),
+        "host": {"platform": platform.platform(), "cpu_count": os.cpu_count()},
+        "processes": processes(base),
+    }
+
+
+def contract_text(contract: Contract) -> str:
+    """Return a text from which `contract` can be loaded again: as it was written, if it still says the same."""
+    with suppress(ContractError):
+        if parse_contract(contract.text) == contract:
+            return contract.text
+    return dump_contract(contract)
+
+
+def wrapper_stack(env: gymnasium.Env[Any, Any]) -> list[dict[str, Any]]:
+    """Return class and constructor arguments of each wrapper, outermost first, then of the environment itself.
+
+    The arguments are None for a wrapper that does not record them.
+    """
+    stack = []
+    while isinstance(env, gymnasium.Wrapper):
+        arguments = getattr(env, "_saved_kwargs", None)  # of gymnasium.utils.RecordConstructorArgs
+        stack.append(_layer(env, arguments))
+        env = env.env
+    stack.append(_layer(env, None if env.spec is None else env.spec.kwargs))
+    return stack
+
+
+def _layer(env: gymnasium.Env[Any, Any], arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    known = None if arguments is None else {k: _argument(v) for k, v in arguments.items() if k != "env"}
+    return {"class": f"{type(env).__module__}:{type(env).__qualname__}", "kwargs": known}
+
+
+def _argument(value: Any) -> Any:  # noqa: ANN401 - any constructor's
+    return value.name if isinstance(value, Contract) else plain(value)
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of what made the rows; None for what is not installed."""
+    found: dict[str, str | None] = {"embodied_env": __version__, "python": platform.python_version()}
+    for name in DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def processes(base: Accountable) -> list[dict[str, Any]]:
+    """Return role and pid of this process and of those that it started."""
+    return [{"role": "environment", "pid": os.getpid()}, *plain(base.processes())]
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write `value` to `path`, indented, in one go: a reader sees the old file or the new one.
+
+    Raises:
+        RecordError: when it cannot be written.
+    """
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        beside.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise RecordError(f"{path}: the file cannot be written: {error}") from None

@@ -1,0 +1,74 @@
+"""Reading a run back, whole or cut short."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embodied_env.errors import RecordError
+from embodied_env.record.log import LogReader
+from embodied_env.record.manifest import RUN
+from embodied_env.record.recorder import LOG, MANIFEST
+from embodied_env.record.rows import RESET, TRANSITION, Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run directory. Rows are read from disk at each iteration, as plain dicts.
+
+    Attributes:
+        path: the run directory.
+        manifest: the content of ``manifest.json``.
+    """
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def clean(self) -> bool:
+        """The run was closed, and its log is whole."""
+        return not self.problem
+
+    @functools.cached_property
+    def problem(self) -> str:
+        """Why the run is not clean, in a sentence, or "". The whole log is read to know it."""
+        if said := self.manifest.get("problem"):
+            return str(said)
+        log = LogReader(self.path / LOG)
+        if log.problem:
+            return log.problem
+        return "" if self.manifest.get("clean") is True else f"{MANIFEST}: the run was never closed"
+
+    def rows(self) -> Iterator[Row]:
+        """Yield every row, of resets and of transitions, in the order of the run; up to the first that is not whole."""
+        yield from LogReader(self.path / LOG)
+
+    def transitions(self) -> Iterator[Row]:
+        """Yield the rows of transitions."""
+        return (row for row in self.rows() if row.get("schema") == TRANSITION)
+
+    def resets(self) -> Iterator[Row]:
+        """Yield the rows of resets."""
+        return (row for row in self.rows() if row.get("schema") == RESET)
+
+
+def read_run(path: str | Path) -> Run:
+    """Open the run directory at `path`.
+
+    Raises:
+        RecordError: when it is not a run directory, or its manifest cannot be read.
+        MissingDependencyError: at the first row, when mcap is not installed.
+    """
+    file = Path(path) / MANIFEST
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path} is not a run directory: {file} cannot be read: {error}") from None
+    found = manifest.get("schema") if isinstance(manifest, dict) else None
+    if found != RUN:
+        raise RecordError(f"{file}: the schema {found!r} is not known; allowed: {RUN!r}")
+    return Run(path=Path(path), manifest=manifest)

@@ -1,0 +1,141 @@
+"""The JSON Schemas of rows: they describe the channels of a log, and the audit checks rows by them.
+
+What ``info`` is stands in ``info.schema.json``; here it is joined to the fields around it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from importlib import resources
+from typing import Any
+
+from embodied_env.ledger import Slot
+from embodied_env.record.rows import RESET, TRANSITION
+from embodied_env.transition import CODES, Quality, Severity
+
+Schema = dict[str, Any]
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_NAME = "^[a-z][a-z0-9_]*$"
+_ANYTHING: Schema = {}
+
+
+@functools.cache
+def info_schema() -> Schema:
+    """Return ``info.schema.json``: the JSON form of the info of `step` (``$defs/step``) and of `reset`."""
+    text = resources.files("embodied_env").joinpath("info.schema.json").read_text(encoding="utf-8")
+    schema: Schema = json.loads(text)
+    return schema
+
+
+@functools.cache
+def step_info_schema() -> Schema:
+    """Return the schema of a step's info, to which outer wrappers may have added keys; it refers to nothing else."""
+    return _info_of("step")
+
+
+@functools.cache
+def gates() -> tuple[str, ...]:
+    """Return the gates in the order of ``info["safety"]["severity"]``."""
+    return tuple(step_info_schema()["properties"]["safety"]["properties"]["severity"]["gates"])
+
+
+@functools.cache
+def transition_schema() -> Schema:
+    """Return the schema of a transition's row."""
+    properties = {
+        "schema": {"type": "string", "const": TRANSITION},
+        "row": {"type": "integer", "minimum": 0},
+        "observation": _ANYTHING,
+        "action": _ANYTHING,
+        "reward": {"type": "number"},
+        "terminated": {"type": "boolean"},
+        "truncated": {"type": "boolean"},
+        "info": step_info_schema(),
+        "inner": _inner_schema(),
+    }
+    return {"$schema": _DIALECT, "title": TRANSITION, **_fixed(properties)}
+
+
+@functools.cache
+def reset_schema() -> Schema:
+    """Return the schema of a reset's row."""
+    properties = {
+        "schema": {"type": "string", "const": RESET},
+        "row": {"type": "integer", "minimum": 0},
+        "seed": {"type": ["integer", "null"]},
+        "options": {"type": ["object", "null"]},
+        "observation": _ANYTHING,
+        "info": _info_of("reset"),
+    }
+    return {"$schema": _DIALECT, "title": RESET, **_fixed(properties)}
+
+
+def _inner_schema() -> Schema:
+    numbers = {"type": "array", "items": {"type": ["number", "null"]}}
+    stamp = {"type": "integer"}
+    optional_stamp = {"type": ["integer", "null"]}
+    severity = {"type": "string", "enum": [severity.name for severity in Severity]}
+    reason = {**info_schema()["$defs"]["end_reason"], "minLength": 1}
+    finding = {
+        "gate": {"type": "string", "enum": list(gates())},
+        "severity": severity,
+        "code": {"type": "string", "enum": list(CODES)},
+        "joints": {"type": "array", "items": {"type": "string"}},
+        **{vector: {**numbers, "type": ["array", "null"]} for vector in ("before", "after", "limit", "margin")},
+        "detail": {"type": "string"},
+    }
+    report = {
+        **dict.fromkeys(("requested", "applied", "applied_si", "velocity_si"), numbers),
+        "dt_s": {"type": "number"},
+        "disposition": severity,
+        "guaranteed": step_info_schema()["properties"]["safety"]["properties"]["guaranteed"],
+    }
+    sensor = {
+        "stamp_ns": stamp,
+        "arrival_ns": stamp,
+        "source_ns": optional_stamp,
+        "received_ns": optional_stamp,
+        "quality": {"type": "string", "enum": [quality.name for quality in Quality]},
+        "reason": {"type": "string"},
+    }
+    stamps = {slot.name.lower(): stamp for slot in Slot if slot is not Slot.RETURNED}
+    return _fixed(
+        {
+            "observation": _ANYTHING,
+            "action": _ANYTHING,
+            "reward": {"type": "number"},
+            "terminated": {"type": "boolean"},
+            "truncated": {"type": "boolean"},
+            "end_reasons": {"type": "array", "items": reason},
+            "findings": {"type": "array", "items": _fixed(finding)},
+            "stamps_ns": _fixed(stamps, optional=("marked",)),
+            "report": _fixed(report),
+            "sensors": {"type": "object", "patternProperties": {_NAME: _fixed(sensor)}, "additionalProperties": False},
+            "evaluator": {"type": "object"},
+        }
+    )
+
+
+def _fixed(properties: Schema, *, optional: tuple[str, ...] = ()) -> Schema:
+    required = [key for key in properties if key not in optional]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _info_of(call: str) -> Schema:
+    definitions = info_schema()["$defs"]
+    schema: Schema = _joined(definitions[call], definitions)
+    return {**schema, "additionalProperties": True}
+
+
+def _joined(schema: Any, definitions: Schema) -> Any:  # noqa: ANN401 - JSON types
+    """Return `schema` with each reference replaced by what it refers to."""
+    if isinstance(schema, list):
+        return [_joined(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    own = {key: _joined(item, definitions) for key, item in schema.items() if key != "$ref"}
+    if "$ref" not in schema:
+        return own
+    return {**_joined(definitions[schema["$ref"].removeprefix("#/$defs/")], definitions), **own}

@@ -1,0 +1,97 @@
+"""The summary of a run: what its episodes came to, from its rows alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from embodied_env.latency import LatencyStatistics
+from embodied_env.record.rows import RESET, plain
+
+OUTSIDE = "outer_wrapper"
+"""The end reason of an episode that a wrapper ended, while the environment went on."""
+
+
+class Summary:
+    """Takes in rows in order. An episode ends when the outermost wrapper said so; one that was cut is `unfinished`."""
+
+    def __init__(self) -> None:
+        """Begin with no row."""
+        self._latency = LatencyStatistics()
+        self._returns: list[float] = []
+        self._end_reasons: Counter[str] = Counter()
+        self._successes = 0
+        self._truncated = 0
+        self._unfinished = 0
+        self._steps = 0
+        self._clipped = 0
+        self._return = 0.0
+        self._open_steps = 0  # steps of the episode that has not ended
+        self._ended = True  # until a reset begins an episode
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take in one row, of a reset or of a transition."""
+        if row["schema"] == RESET:
+            self._cut()
+            self._ended = False
+        else:
+            self._add_step(row)
+
+    @property
+    def steps(self) -> int:
+        """Steps taken in so far."""
+        return self._steps
+
+    def _add_step(self, row: Mapping[str, Any]) -> None:
+        info = row["info"]
+        self._steps += 1
+        self._clipped += info.get("action_clipped") is True
+        self._latency.add(info)
+        if self._ended:  # a step behind the end, which only an outer wrapper can make, belongs to no episode
+            return
+        self._open_steps += 1
+        self._return += row["reward"] if isinstance(row["reward"], (int, float)) else math.nan
+        if row["terminated"] or row["truncated"]:
+            self._end(row)
+
+    def _end(self, row: Mapping[str, Any]) -> None:
+        info = row["info"]
+        self._ended = True
+        self._returns.append(self._return)
+        self._truncated += bool(row["truncated"])
+        self._successes += info.get("is_success") is True and not row["truncated"]
+        self._end_reasons[info.get("end_reason") or OUTSIDE] += 1
+        self._return, self._open_steps = 0.0, 0
+
+    def _cut(self) -> None:
+        self._unfinished += self._open_steps > 0
+        self._return, self._open_steps = 0.0, 0
+
+    def as_json(self, contract_fingerprint: str) -> dict[str, Any]:
+        """Return the summary in types of JSON; what cannot be said of no episode or no step is None."""
+        episodes, terminated = len(self._returns), len(self._returns) - self._truncated
+        returns = np.array(self._returns)
+        statistics = {name: getattr(returns, name)() if episodes else None for name in ("mean", "min", "max", "std")}
+        summary: dict[str, Any] = plain(
+            {
+                "contract_fingerprint": contract_fingerprint,
+                "episodes": episodes,
+                "terminated": terminated,
+                "truncated": self._truncated,
+                "unfinished": self._unfinished + (self._open_steps > 0),
+                "successes": self._successes,
+                "success_rate": self._successes / episodes if episodes else None,
+                "success_rate_not_truncated": self._successes / terminated if terminated else None,
+                "return": statistics,
+                "steps": self._steps,
+                "clipped_share": self._clipped / self._steps if self._steps else None,
+                "end_reasons": dict(self._end_reasons),
+                "latency": {stage: asdict(found) for stage, found in self._latency.statistics().items()},
+            }
+        )
+        return summary

@@ -1,0 +1,66 @@
+"""Packaging for pip and for colcon: everything is here, since colcon reads this call and no [project] table."""
+
+from glob import glob
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+NAME = "embodied_env"
+VERSION: dict[str, str] = {}
+exec(Path(NAME, "_version.py").read_text(encoding="utf-8"), VERSION)  # noqa: S102 - our own file, without imports
+
+ONLY_WHERE_WHEELS_ARE = "; platform_system == 'Linux' and platform_machine == 'x86_64'"
+EXTRAS = {
+    "ros": [
+        f"ros-jazzy-rclpy[fastrtps]==7.1.6{ONLY_WHERE_WHEELS_ARE}",
+        f"ros-common-interfaces==5.3.6{ONLY_WHERE_WHEELS_ARE}",
+    ],
+    "sim": ["mujoco>=3.2"],
+    "record": ["mcap>=1.2"],
+    "report": ["plotly>=5.24"],
+    "multi": ["pettingzoo>=1.25"],
+    "train": ["stable-baselines3>=2.7"],
+    "scale": ["ray>=2.40"],
+    "export": ["pyarrow>=15", "minari>=0.5"],
+    "test": ["pytest>=8.0", "hypothesis>=6.100", "jsonschema>=4.20", "psutil>=5.9"],
+    "lint": ["ruff==0.17.5", "mypy==2.4.1", "types-PyYAML", "types-jsonschema", "types-psutil"],
+}
+EXTRAS["all"] = [*EXTRAS["ros"], *EXTRAS["sim"], *EXTRAS["record"], *EXTRAS["report"], *EXTRAS["multi"]]
+
+setup(
+    name=NAME,
+    version=VERSION["__version__"],
+    description="A Gymnasium environment for ROS 2 robots in which every step comes with a full account",
+    long_description=Path("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    maintainer="The embodied_env authors",
+    maintainer_email="maintainers@embodied-env.example.com",
+    keywords=["robotics", "reinforcement learning", "ROS 2", "Gymnasium", "MuJoCo"],
+    python_requires=">=3.11",
+    packages=find_packages(include=[NAME, f"{NAME}.*"]),
+    package_data={NAME: ["py.typed", "info.schema.json", "sim/models/*.xml"]},
+    zip_safe=False,
+    data_files=[
+        ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
+        (f"share/{NAME}", ["package.xml"]),
+        (f"share/{NAME}/launch", sorted(glob("launch/*.launch.py"))),
+        (f"share/{NAME}/config", sorted(glob("config/*.yaml"))),
+    ],
+    install_requires=[
+        "gymnasium>=1.0",
+        "numpy>=1.26",
+        "pydantic>=2.7",
+        "pyyaml>=6.0",
+        "rich>=13.0",
+    ],
+    extras_require=EXTRAS,
+    entry_points={
+        "console_scripts": ["embodied-env = embodied_env.cli:main"],
+    },
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

@@ -1,0 +1,78 @@
+"""Fixtures of the whole suite: a ROS 2 domain per test, and a watch on what a test leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+_DOMAINS = itertools.cycle(range(1, 100))
+_FIRST_DOMAIN = os.getpid() % 97  # two suites on one machine rarely meet
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segments
+
+
+def pytest_collection_modifyitems(items):
+    if importlib.util.find_spec("rclpy") is None:
+        skip = pytest.mark.skip(reason="needs rclpy: install the extra ros, or source a ROS 2 installation")
+        for item in items:
+            if item.get_closest_marker("ros"):
+                item.add_marker(skip)
+
+
+@pytest.fixture
+def domain_id(monkeypatch, tmp_path):
+    """Give the test a ROS 2 domain of its own on this host only, and its logs a folder of its own."""
+    number = (next(_DOMAINS) + _FIRST_DOMAIN) % 99 + 1
+    monkeypatch.setenv("ROS_DOMAIN_ID", str(number))
+    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    monkeypatch.setenv("ROS_LOG_DIR", str(tmp_path / "ros_log"))
+    monkeypatch.delenv("RMW_IMPLEMENTATION", raising=False)
+    return number
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(request):
+    """Fail a test that leaves a thread, a child process or a Fast DDS shared-memory segment."""
+    if request.node.get_closest_marker("ros"):
+        request.getfixturevalue("domain_id")
+    threads = set(threading.enumerate())
+    children = _children()
+    segments = _segments()
+    yield
+    end = time.monotonic() + 5.0
+    while time.monotonic() < end:
+        left = {
+            "threads": {thread.name for thread in set(threading.enumerate()) - threads},
+            "processes": _children() - children,
+            "shared memory": _segments() - segments,
+        }
+        if not any(left.values()):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"left behind: { {kind: names for kind, names in left.items() if names} }")
+
+
+def _children():
+    return {(p.pid, p.name()) for p in psutil.Process().children(recursive=True) if p.is_running()}
+
+
+def _segments():
+    """Fast DDS segments that no other living process has mapped: another suite may run on this machine."""
+    if not _SHARED_MEMORY.is_dir():
+        return set()
+    found = {file.name for file in _SHARED_MEMORY.iterdir() if "fastrtps" in file.name}
+    return {name for name in found if not any(name in maps for maps in _maps_of_others())} if found else found
+
+
+def _maps_of_others():
+    for process in psutil.process_iter():
+        if process.pid != os.getpid():
+            with contextlib.suppress(OSError):
+                yield Path(f"/proc/{process.pid}/maps").read_text()

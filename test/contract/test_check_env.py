@@ -1,0 +1,65 @@
+"""Gymnasium's own checks, with every warning an error (pyproject), on the registered id."""
+
+from __future__ import annotations
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import RecordEpisodeStatistics
+
+ID = "embodied_env:embodied_env/ArmReach-v0"
+OURS_NEVER = {"episode", "final_obs", "final_info", "terminal_observation", "TimeLimit.truncated"}
+
+
+@pytest.mark.parametrize("backend", ["fake", "mujoco", pytest.param("mujoco_ros", marks=pytest.mark.ros)])
+def test_check_env_finds_nothing(backend):
+    env = gymnasium.make(ID, backend=backend, clock="virtual")
+    try:
+        assert env.spec is not None
+        assert env.spec.nondeterministic is False
+        check_env(env.unwrapped)
+    finally:
+        env.close()
+
+
+def test_keys_of_gymnasium_and_sb3_are_left_to_them():
+    env = gymnasium.make(ID, backend="fake", clock="virtual")
+    _, reset_info = env.reset(seed=1)
+    info = env.step(env.action_space.sample())[-1]
+    env.close()
+    assert not OURS_NEVER & (set(info) | set(reset_info))
+
+
+def test_record_episode_statistics_writes_its_own_key():
+    env = RecordEpisodeStatistics(gymnasium.make(ID, backend="fake", clock="virtual"))
+    env.reset(seed=1)
+    info, done = {}, False
+    while not done:
+        *_, terminated, truncated, info = env.step(env.action_space.sample())
+        done = terminated or truncated
+    env.close()
+    assert info["episode"]["l"] == info["step_index"]
+
+
+def test_sb3_monitor_writes_its_own_key():
+    monitor = pytest.importorskip("stable_baselines3.common.monitor", reason="needs the extra train")
+    env = monitor.Monitor(gymnasium.make(ID, backend="fake", clock="virtual"))
+    env.reset(seed=1)
+    info, done = {}, False
+    while not done:
+        *_, terminated, truncated, info = env.step(env.action_space.sample())
+        done = terminated or truncated
+    env.close()
+    assert info["episode"]["l"] == info["step_index"]
+
+
+def test_an_outer_time_limit_truncates_and_shows_in_the_spec():
+    env = gymnasium.make(ID, backend="fake", max_episode_steps=3)
+    env.reset(seed=1)
+    for _ in range(3):
+        *_, terminated, truncated, info = env.step(env.action_space.sample())
+    env.close()
+    assert (terminated, truncated) == (False, True)
+    assert info["end_reason"] == ""
+    assert env.spec is not None
+    assert env.spec.max_episode_steps == 3

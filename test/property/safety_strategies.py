@@ -1,0 +1,392 @@
+"""What the safety properties are drawn from, and the exact oracles that judge them.
+
+Limits, safe states, steps of time and aims are drawn for the limiter; contracts and actions of any type for the gate.
+The oracles are written in rational numbers from the definitions in ``reference/safety.md``, not from the code under
+test: they round nothing, and need no square root.
+
+The examples are the same in every run. ``EMBODIED_ENV_EXAMPLES=20000`` draws so many fresh ones per property instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from embodied_env.contract import ActuatorSpec, Contract, FieldSpec, JointLimits, Margins, Safety, SensorSpec, TaskSpec
+from embodied_env.contract.messages import JOINT_SENSOR
+from embodied_env.contract.model import Episode, Nonfinite, WatchdogSpec
+from embodied_env.safety import Reference, SafetyGate
+from embodied_env.safety.limits import Bounds, rounding_of_velocity
+
+_FRESH = int(os.environ.get("EMBODIED_ENV_EXAMPLES", "0"))
+
+
+def examples(count: int) -> settings:
+    """Settings for a property: `count` fixed examples, or as many fresh ones as the environment asks for."""
+    return settings(max_examples=_FRESH or count, deadline=None, derandomize=not _FRESH, database=None)
+
+
+# ------------------------------------------------------------------------------------------------ limits and states
+
+
+def magnitudes(low: float, high: float) -> st.SearchStrategy[float]:
+    """Positive numbers, spread evenly over the decades, and round ones (they make equalities exact)."""
+    spread = st.floats(math.log10(low), math.log10(high)).map(lambda exponent: min(max(10.0**exponent, low), high))
+    round_ones = [value for value in (0.25, 0.5, 1.0, 2.0, 8.0, 10.0) if low <= value <= high]
+    return st.one_of(st.sampled_from(round_ones), spread) if round_ones else spread
+
+
+@st.composite
+def bounds(draw: st.DrawFn, *, continuous: bool | None = None) -> Bounds:
+    """Limits of a joint: any range (often ending at zero), deceleration unlike acceleration, continuous joints."""
+    velocity = draw(magnitudes(1e-3, 1e3))
+    acceleration = draw(magnitudes(1e-2, 1e4))
+    deceleration = draw(st.one_of(st.just(acceleration), magnitudes(1e-2, 1e4)))
+    if draw(st.booleans()) if continuous is None else continuous:
+        low, high = -math.inf, math.inf
+    else:
+        width = draw(magnitudes(1e-3, 1e2))
+        low = draw(st.one_of(st.just(0.0), st.just(-width), st.floats(-1e2, 1e2)))
+        high = low + width
+    return Bounds(low=low, high=high, velocity=velocity, acceleration=acceleration, deceleration=deceleration)
+
+
+steps_of_time = st.one_of(st.sampled_from([1e-4, 1e-3, 0.008, 0.05, 1.0]), magnitudes(1e-4, 1.0))
+"""Seconds, 0.1 ms .. 1 s."""
+
+any_time = st.one_of(steps_of_time, magnitudes(1e-9, 1e-4))
+"""Seconds, also the nanoseconds that a measured dt may have when two publishers follow each other at once."""
+
+
+def largest_position(b: Bounds, *positions: float) -> float:
+    """Return the largest magnitude that a position in this range has: what its rounding is relative to."""
+    return max(abs(p) for p in (b.low, b.high, *positions) if math.isfinite(p))
+
+
+def rounding(b: Bounds, x: float, reached: float, v: float, dt: float) -> float:
+    """Return the stated bound of the rounding of a velocity: `limits.rounding_of_velocity`, over the range of `b`."""
+    extent = largest_position(b, x, reached)
+    return rounding_of_velocity(extent, extent, abs(v) + max(b.acceleration, b.deceleration) * dt, dt)
+
+
+def stopping_excess(x: float, v: float, b: Bounds) -> Fraction:
+    """Return how far beyond a limit full braking from (x, v) comes to rest; <= 0 inside. Exact.
+
+    A continuous joint gives -1: it always stops in time.
+    """
+    stop = Fraction(x) + Fraction(v) * abs(Fraction(v)) / (2 * Fraction(b.deceleration))
+    above = stop - Fraction(b.high) if v >= 0 and math.isfinite(b.high) else Fraction(-1)
+    below = Fraction(b.low) - stop if v <= 0 and math.isfinite(b.low) else Fraction(-1)
+    return max(above, below)
+
+
+def in_safe_set(x: float, v: float, b: Bounds) -> bool:
+    """Tell whether (x, v) is in K. Exact."""
+    return b.low <= x <= b.high and abs(v) <= b.velocity and stopping_excess(x, v, b) <= 0
+
+
+def within_acceleration(v: float, w: Fraction, b: Bounds, dt: float) -> bool:
+    """Tell whether the velocity may change from v to w in dt: A to speed up, D to slow down, their lesser across zero."""
+    speed_up, slow_down = Fraction(b.acceleration) * Fraction(dt), Fraction(b.deceleration) * Fraction(dt)
+    before = Fraction(v)
+    if before * w < 0:
+        return abs(w - before) <= min(speed_up, slow_down)
+    grown = abs(w) - abs(before)
+    return grown <= speed_up and -grown <= slow_down
+
+
+def admissible(x: float, v: float, w: Fraction, b: Bounds, dt: float) -> bool:
+    """Tell whether velocity w for dt keeps every limit, and the robot able to stop before the range ends. Exact."""
+    if abs(w) > Fraction(b.velocity) or not within_acceleration(v, w, b, dt):
+        return False
+    stop = Fraction(x) + w * Fraction(dt) + w * abs(w) / (2 * Fraction(b.deceleration))
+    if w > 0 and math.isfinite(b.high):
+        return stop <= Fraction(b.high)
+    return not (w < 0 and math.isfinite(b.low)) or stop >= Fraction(b.low)
+
+
+@st.composite
+def safe_states(draw: st.DrawFn, b: Bounds) -> tuple[float, float]:
+    """A state (x, v) of K: anywhere, often at a bound, often on the very edge of K."""
+    if math.isfinite(b.low):
+        x = draw(st.one_of(st.sampled_from([b.low, b.high]), st.floats(b.low, b.high)))
+    else:
+        x = draw(st.floats(-1e3, 1e3))
+    v = draw(st.one_of(st.sampled_from([-1.0, 0.0, 1.0]), st.floats(-1.0, 1.0))) * b.velocity
+    room = b.high - x if v > 0 else x - b.low
+    if math.isfinite(room):
+        v = math.copysign(min(abs(v), math.sqrt(2.0 * b.deceleration * max(0.0, room))), v)
+    while not in_safe_set(x, v, b):
+        v = math.nextafter(v, 0.0)
+    return x, v
+
+
+@dataclasses.dataclass(frozen=True)
+class Aim:
+    """Where an adversary wants to go from a state. It is resolved when the state is known."""
+
+    kind: str
+    number: float = 0.0
+
+    def target(self, x: float, edges: tuple[float, float], b: Bounds, dt: float) -> float:
+        """Return the desired position. `edges` are the velocities at the ends of the admissible interval."""
+        lower, upper = edges
+        slack = rounding(b, x, x, max(abs(lower), abs(upper)), dt)
+        return {
+            "far": x + self.number * b.velocity * dt,
+            "bound": (b.low if self.number < 0 else b.high) if math.isfinite(b.low) else x,
+            "edge": x + ((lower if self.number < 0 else upper) + self.number * slack) * dt,
+            "inside": x + (lower + abs(self.number) / 3.0 * (upper - lower)) * dt,
+            "hold": x,
+            "anything": self.number,
+        }[self.kind]
+
+
+aims = st.one_of(
+    st.builds(Aim, st.sampled_from(["far", "bound", "edge", "inside", "hold"]), st.floats(-3.0, 3.0)),
+    st.builds(Aim, st.just("far"), st.sampled_from([-1e3, -1.0, 1.0, 1e3])),
+    st.builds(Aim, st.just("anything"), st.floats(allow_nan=False, allow_infinity=False)),
+)
+
+
+@st.composite
+def situations(draw: st.DrawFn, times: st.SearchStrategy[float] = steps_of_time) -> SimpleNamespace:
+    """One step of the limiter: bounds `b`, a safe state `x`, `v`, a time `dt`, and an `aim`."""
+    b = draw(bounds())
+    x, v = draw(safe_states(b))
+    return SimpleNamespace(b=b, x=x, v=v, dt=draw(times), aim=draw(aims))
+
+
+# --------------------------------------------------------------------------------------------- contracts and gates
+
+
+def contract_of(
+    *limits: JointLimits,
+    command: str = "position_delta",
+    scale: str = "normalized",
+    split: int = 0,
+    control_period_s: float = 0.05,
+    margins: Margins | None = None,
+    **safety: Any,
+) -> Contract:
+    """Return a contract that drives joints j0, j1, ... of `limits`; the first `split` of them by an actuator apart."""
+    joints = {f"j{i}": limit for i, limit in enumerate(limits)}
+    names = tuple(joints)
+    parts = {"arm": names} if not split else {"base": names[:split], "arm": names[split:]}
+    sensor = SensorSpec(
+        topic="joint_states",
+        type=JOINT_SENSOR,
+        fields={"position": FieldSpec(unit="rad", low=-1e9, high=1e9, joints=names)},
+        max_age_s=0.15,
+    )
+    return Contract(
+        name="drawn",
+        version=1,
+        control_period_s=control_period_s,
+        episode=Episode(horizon_steps=1000),
+        sensors={"joints": sensor},
+        actuators={
+            name: ActuatorSpec(
+                topic=f"{name}/commands",
+                type="std_msgs/msg/Float64MultiArray",
+                command=command,
+                scale=scale,
+                joints={joint: joints[joint] for joint in part},
+            )
+            for name, part in parts.items()
+        },
+        safety=Safety(margins=margins or Margins(position=0.0, velocity=1.0, acceleration=1.0), **safety),
+        task=TaskSpec(type="embodied_env.tasks.reach:Reach", parameters={}),
+    )
+
+
+def as_joint_limits(b: Bounds) -> JointLimits:
+    """Write bounds as the limits of a contract that has no margins."""
+    position = (b.low, b.high) if math.isfinite(b.low) else None
+    return JointLimits(
+        position=position, velocity=b.velocity, acceleration=b.acceleration, deceleration=b.deceleration
+    )
+
+
+@st.composite
+def gates(draw: st.DrawFn, *, joints: int = 4, mode: str = "enforce", command: str | None = None) -> SimpleNamespace:
+    """A gate of 1..`joints` joints, delta or absolute, normalised or physical, one actuator or two.
+
+    Has `contract`, `gate`, `bounds` per joint, a `reference` in the safe set, and `dt` (up to the control period).
+    """
+    command = command or draw(st.sampled_from(["position_delta", "position"]))
+    size = draw(st.integers(1, joints))
+    allowed = bounds(continuous=False) if command == "position" else bounds()
+    limits = draw(st.lists(allowed, min_size=size, max_size=size))
+    contract = contract_of(
+        *map(as_joint_limits, limits),
+        command=command,
+        scale=draw(st.sampled_from(["normalized", "physical"])),
+        split=draw(st.integers(0, size - 1)),
+        control_period_s=draw(st.sampled_from([0.001, 0.008, 0.05, 0.2])),
+        mode=mode,
+    )
+    gate = SafetyGate(contract)
+    states = [draw(safe_states(b)) for b in limits]
+    period = contract.control_period_s
+    return SimpleNamespace(
+        contract=contract,
+        gate=gate,
+        bounds=limits,
+        reference=reference_at(*states),
+        dt=draw(st.one_of(st.just(period), st.floats(0.01, 1.0).map(lambda part: part * period))),
+    )
+
+
+def reference_at(*states: tuple[float, float], seq: int = 0, epoch: int = 0) -> Reference:
+    """Return the reference of these (position, velocity), one per joint."""
+    positions, velocities = zip(*states, strict=True)
+    return Reference(positions=np.array(positions), velocities=np.array(velocities), seq=seq, epoch=epoch)
+
+
+# ----------------------------------------------------------------------------------------------------------- actions
+
+ODD_NUMBERS = (0.0, -0.0, 1.0, -1.0, math.nextafter(1.0, 2.0), 5e-324, -2.2e-308, 1e-30, 0.3, 7.0, 1e308, -1e308)
+NOT_FINITE = (math.nan, math.inf, -math.inf)
+
+
+def finite_vectors(size: int) -> st.SearchStrategy[np.ndarray]:
+    """Well-formed actions: subnormal, huge, at and beyond the edges of the action space."""
+    element = st.one_of(st.sampled_from(ODD_NUMBERS), st.floats(-1.5, 1.5), st.floats(allow_nan=False, allow_infinity=False))
+    return npst.arrays(np.float64, size, elements=element)
+
+
+class _Refuses:
+    """An object that cannot be read as an array, and is rude about it."""
+
+    def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        raise RuntimeError("no")
+
+
+class _RefusesSilently(Exception):  # noqa: N818
+    """An error that cannot even be printed."""
+
+    def __str__(self) -> str:
+        raise ValueError("not even this")
+
+
+class _RefusesRudely:
+    """An object whose reading raises an error whose text raises an error."""
+
+    def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        raise _RefusesSilently
+
+
+class _TornTensor:
+    """Looks like a tensor, and has no cpu()."""
+
+    def detach(self) -> _TornTensor:
+        return self
+
+
+class _Vanishes(dict):  # type: ignore[type-arg]
+    """A mapping whose values are gone when they are read."""
+
+    def __getitem__(self, key: Any) -> Any:
+        raise KeyError(key)
+
+
+class _Endless(dict):  # type: ignore[type-arg]
+    """A mapping that cannot be listed."""
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("no keys today")
+
+
+def malformed_values(size: int) -> st.SearchStrategy[Any]:
+    """Values that are not `size` finite real numbers: not finite, of another shape, of another type."""
+    at = st.integers(0, size - 1)
+    not_finite = st.builds(
+        lambda i, bad, dtype: _with(np.zeros(size, dtype), i, bad), at, st.sampled_from(NOT_FINITE), st.sampled_from(["f2", "f4", "f8"])
+    )
+    shapes = npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=size + 1).filter(lambda s: s != (size,))
+    return st.one_of(
+        not_finite,
+        shapes.map(np.zeros),
+        st.just([[0.0] * size]),
+        st.just([[0.0], [0.0, 1.0]]),
+        st.just(["0.5"] * size),
+        st.just([None] * size),
+        st.just([True] * size),
+        st.just(np.zeros(size, complex)),
+        st.just(np.zeros(size, object)),
+        st.just(np.full(size, np.longdouble("1e4000"))),
+        st.just(np.zeros(size, "datetime64[s]")),
+        st.sampled_from([None, "go", b"go", object, {}, {"arm": [math.nan]}, {1: 2}, {1, 2}, 1e308 + 0j]),
+        st.builds(lambda make: make(), st.sampled_from([object, _Refuses, _RefusesRudely, _TornTensor])),
+    )
+
+
+def well_formed_values(size: int) -> st.SearchStrategy[Any]:
+    """Values that are `size` finite real numbers, in every dress that is accepted."""
+    small = st.lists(st.integers(-3, 3), min_size=size, max_size=size)
+    return st.one_of(
+        finite_vectors(size),
+        finite_vectors(size).map(np.ndarray.tolist),
+        finite_vectors(size).map(lambda v: tuple(v.tolist())),
+        finite_vectors(size).map(_strided),
+        finite_vectors(size).map(lambda v: v.astype(">f8")),
+        small,
+        small.map(lambda v: np.array(v, np.int8)),
+        small.map(lambda v: np.abs(np.array(v)).astype(np.uint64) + np.uint64(2**63)),
+        small.map(lambda v: np.array(v, np.float16)),
+        small.map(lambda v: np.array(v, np.float32)),
+    )
+
+
+def actions_of(contract: Contract, values: Any = None) -> st.SearchStrategy[Any]:
+    """Actions of the contract's structure: one vector, or a dict of them. `values` draws one part from its size."""
+    values = values or well_formed_values
+    sizes = {name: len(actuator.joints) for name, actuator in contract.actuators.items()}
+    if len(sizes) == 1:
+        return values(*sizes.values())
+    return st.fixed_dictionaries({name: values(size) for name, size in sizes.items()})
+
+
+def any_actions(contract: Contract) -> st.SearchStrategy[Any]:
+    """Whatever an agent may send."""
+    size = sum(len(actuator.joints) for actuator in contract.actuators.values())
+    torn = st.builds(lambda make: make({name: [0.0] for name in contract.actuators}), st.sampled_from([_Vanishes, _Endless]))
+    mixed = actions_of(contract, lambda n: st.one_of(well_formed_values(n), malformed_values(n)))
+    return st.one_of(actions_of(contract), mixed, malformed_values(size), torn)
+
+
+def _with(array: np.ndarray, index: int, value: float) -> np.ndarray:
+    array[index] = value
+    return array
+
+
+def _strided(vector: np.ndarray) -> np.ndarray:
+    """The same numbers in memory that is not contiguous, and cannot be written."""
+    view = np.repeat(vector, 2)[::2]
+    view.setflags(write=False)
+    return view
+
+
+@functools.cache
+def joint_limits() -> JointLimits:
+    """The limits of a plain joint, for examples."""
+    return JointLimits(position=(-2.0, 2.0), velocity=1.0, acceleration=4.0, deceleration=8.0)
+
+
+def plain_contract(*, joints: int = 2, **options: Any) -> Contract:
+    """Return a contract of plain joints; `options` go to `contract_of`."""
+    return contract_of(*[joint_limits()] * joints, **options)
+
+
+__all__ = ["Nonfinite", "WatchdogSpec"]  # handed on to the tests

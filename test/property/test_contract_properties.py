@@ -1,0 +1,179 @@
+"""What holds for every contract, and for every stamp."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strategies import Document, contracts, document, document_of, documents, plain_values
+
+from embodied_env.clock import Domain, Stamp
+from embodied_env.contract import Contract, parse_contract
+from embodied_env.contract.fingerprint import differences, meaning, to_plain
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import ClockDomainError, ContractError
+
+few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=200, deadline=None)
+
+
+@few
+@given(contracts)
+def test_writing_a_contract_out_and_reading_it_back_keeps_its_fingerprint(contract: Contract) -> None:
+    text = yaml.safe_dump(document_of(contract), sort_keys=False)
+    again = parse_contract(text)
+    assert again == contract
+    assert again.fingerprint == contract.fingerprint
+
+
+@few
+@given(contracts)
+def test_a_contract_does_not_differ_from_itself(contract: Contract) -> None:
+    assert differences(meaning(contract), meaning(contract)) == []
+
+
+@few
+@given(contracts, contracts)
+def test_fingerprints_are_equal_exactly_when_no_difference_is_listed(a: Contract, b: Contract) -> None:
+    assert (a.fingerprint == b.fingerprint) == (differences(meaning(a), meaning(b)) == [])
+
+
+@few
+@given(contracts)
+def test_a_copy_of_a_contract_is_equal_and_has_its_hash(contract: Contract) -> None:
+    for twin in (copy.deepcopy(contract), pickle.loads(pickle.dumps(contract))):  # noqa: S301 - our own bytes
+        assert twin == contract
+        assert hash(twin) == hash(contract)
+
+
+@few
+@given(contracts)
+def test_the_meaning_of_a_contract_is_json(contract: Contract) -> None:
+    assert json.loads(json.dumps(meaning(contract), allow_nan=False)) == meaning(contract)
+
+
+@few
+@given(contracts, st.randoms(use_true_random=False))
+def test_the_order_of_keys_does_not_change_the_fingerprint(contract: Contract, random: Any) -> None:  # noqa: ANN401
+    def shuffled(value: Any, *, keep: bool = False) -> Any:  # noqa: ANN401 - JSON types
+        if not isinstance(value, dict):
+            return value
+        keys = list(value)
+        if not keep:
+            random.shuffle(keys)
+        return {key: shuffled(value[key], keep=key in ("joints", "actuators")) for key in keys}
+
+    assert parse_contract(json.dumps(shuffled(document_of(contract)))).fingerprint == contract.fingerprint
+
+
+@many
+@given(plain_values, plain_values)
+def test_a_difference_is_listed_exactly_when_the_json_differs(a: Any, b: Any) -> None:  # noqa: ANN401 - JSON types
+    a, b = to_plain(a), to_plain(b)
+    same = json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
+    assert (differences(a, b) == []) == same
+
+
+@few
+@given(documents(), st.data())
+def test_a_document_with_anything_in_one_place_is_a_contract_or_a_contract_error(
+    source: Document, data: st.DataObject
+) -> None:
+    node: Any = source
+    while True:
+        key = data.draw(st.sampled_from(sorted(node)) if isinstance(node, dict) else st.integers(0, len(node) - 1))
+        deeper = isinstance(node[key], (dict, list)) and node[key]
+        if not deeper or data.draw(st.booleans()):
+            break
+        node = node[key]
+    node[key] = data.draw(plain_values)
+    try:
+        contract = parse_contract(json.dumps(source))
+    except ContractError as error:
+        assert error.problem  # noqa: PT017 - either outcome is right
+    else:
+        assert contract.observation_space is not None
+
+
+@many
+@given(st.text(st.sampled_from("contract: embodied_env/1\n  name[]{},&*!!int'\"#-?|>%@`~0.9e<\t"), max_size=60))
+def test_any_text_is_a_contract_or_a_contract_error(text: str) -> None:
+    with pytest.raises(ContractError):
+        parse_contract(text)
+
+
+@few
+@given(contracts, st.data())
+def test_an_action_survives_the_way_to_si_units_and_back(contract: Contract, data: st.DataObject) -> None:
+    scale = ActionLayout(contract).scale
+    parts = data.draw(st.lists(st.floats(0, 1), min_size=scale.low.size, max_size=scale.low.size))
+    action = np.clip(scale.low + np.array(parts) * (scale.high - scale.low), scale.low, scale.high)
+    si = scale.to_si(action)
+    rounding = 8 * np.finfo(np.float64).eps * (np.abs(scale.offset) / scale.span + 1 + np.abs(action))
+    assert (np.abs(scale.from_si(si) - action) <= rounding).all()
+    assert ((scale.si_low <= si) & (si <= scale.si_high)).all()
+    assert ((scale.low <= scale.from_si(si)) & (scale.from_si(si) <= scale.high)).all()
+
+
+@few
+@given(contracts)
+def test_an_action_at_its_bound_is_the_limit_bit_for_bit(contract: Contract) -> None:
+    scale = ActionLayout(contract).scale
+    for action, si in ((scale.low, scale.si_low), (scale.high, scale.si_high)):
+        np.testing.assert_array_equal(scale.to_si(action), si)
+        np.testing.assert_array_equal(scale.from_si(si), action)
+
+
+@few
+@given(contracts)
+def test_splitting_a_flat_action_and_joining_it_again_changes_nothing(contract: Contract) -> None:
+    layout = ActionLayout(contract)
+    vector = np.arange(layout.size, dtype=np.float64)
+    np.testing.assert_array_equal(np.concatenate(list(layout.split(vector).values())), vector)
+
+
+@few
+@given(contracts)
+def test_effective_limits_lie_inside_the_declared_ones(contract: Contract) -> None:
+    limits = ActionLayout(contract).limits
+    declared = [joint for actuator in contract.actuators.values() for joint in actuator.joints.values()]
+    for i, joint in enumerate(declared):
+        assert 0 < limits.velocity[i] <= joint.velocity
+        assert 0 < limits.acceleration[i] <= joint.acceleration
+        assert limits.position_low[i] < limits.position_high[i]
+        if joint.position is not None:
+            assert joint.position[0] <= limits.position_low[i]
+            assert limits.position_high[i] <= joint.position[1]
+
+
+stamps = st.builds(Stamp, st.integers(-(2**62), 2**62), st.sampled_from(Domain))
+
+
+@many
+@given(stamps, st.integers(-(2**62), 2**62))
+def test_adding_a_duration_and_subtracting_the_stamp_gives_the_duration(stamp: Stamp, ns: int) -> None:
+    assert (stamp + ns) - stamp == ns
+
+
+@many
+@given(stamps, stamps)
+def test_two_stamps_relate_exactly_when_they_share_a_clock(a: Stamp, b: Stamp) -> None:
+    if a.domain is b.domain:
+        assert (a - b) == -(b - a)
+        assert (a < b) == (b > a) == (a - b < 0)
+        assert (a <= b) == (b >= a) == (a - b <= 0)
+    else:
+        for relate in (Stamp.__sub__, Stamp.__lt__, Stamp.__le__):
+            with pytest.raises(ClockDomainError):
+                relate(a, b)
+
+
+def test_the_small_document_is_sound() -> None:
+    assert parse_contract(json.dumps(document())).name == "small"

@@ -1,0 +1,321 @@
+"""Properties of one joint's step, against exact rational oracles. P-numbers: ``reference/safety.md`` A4.4."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from safety_strategies import (
+    Aim,
+    admissible,
+    aims,
+    any_time,
+    bounds,
+    examples,
+    in_safe_set,
+    largest_position,
+    rounding,
+    safe_states,
+    situations,
+    steps_of_time,
+    stopping_excess,
+)
+
+from embodied_env.safety.limits import Bounds, JointStep, brake_velocity, limit_joint, velocity_interval, violation
+
+
+def step_to(s, target: float) -> JointStep:
+    return limit_joint(s.x, s.v, target, s.b, s.dt)
+
+
+def aimed(s) -> float:
+    target = s.aim.target(s.x, velocity_interval(s.x, s.v, s.b, s.dt), s.b, s.dt)
+    assume(math.isfinite(target))
+    return target
+
+
+def keeps_acceleration(v: float, w: float, b: Bounds, dt: float, slack: float) -> bool:
+    """Physics, not the formula: braking to zero takes |v|/D, speeding up from zero |w|/A, and there is dt for both."""
+    if v * w >= 0.0:
+        return abs(v) - abs(w) <= b.deceleration * dt + slack and abs(w) - abs(v) <= b.acceleration * dt + slack
+    return abs(v) / b.deceleration + abs(w) / b.acceleration <= dt + slack / min(b.acceleration, b.deceleration)
+
+
+# ------------------------------------------------------------------------------------------------------------- one step
+
+
+@examples(300)
+@given(situations(any_time))
+def test_p1_every_step_is_finite_for_any_finite_target(s):
+    step = step_to(s, aimed(s))
+    assert math.isfinite(step.position)
+    assert math.isfinite(step.velocity)
+    assert math.isfinite(step.bound)
+
+
+@examples(300)
+@given(situations(any_time))
+def test_p2_the_position_never_leaves_its_range_by_a_single_bit(s):
+    assert s.b.low <= step_to(s, aimed(s)).position <= s.b.high
+
+
+@examples(300)
+@given(situations(any_time))
+def test_p3_the_speed_never_exceeds_its_limit_by_a_single_bit(s):
+    assert abs(step_to(s, aimed(s)).velocity) <= s.b.velocity
+
+
+@examples(500)
+@given(situations(any_time))
+def test_p3_the_velocity_changes_no_faster_than_acceleration_and_deceleration_allow(s):
+    step = step_to(s, aimed(s))
+    assert keeps_acceleration(s.v, step.velocity, s.b, s.dt, rounding(s.b, s.x, step.position, step.velocity, s.dt))
+
+
+@examples(500)
+@given(situations(any_time))
+def test_p3_the_reported_velocity_is_that_of_the_published_positions(s):
+    step = step_to(s, aimed(s))
+    implied = (Fraction(step.position) - Fraction(s.x)) / Fraction(s.dt)
+    assert abs(implied - Fraction(step.velocity)) <= Fraction(rounding(s.b, s.x, step.position, step.velocity, s.dt))
+
+
+@examples(500)
+@given(situations(any_time))
+def test_p5_from_a_safe_state_some_velocity_keeps_every_limit(s):
+    lower, upper = velocity_interval(s.x, s.v, s.b, s.dt)
+    assert lower - upper <= rounding(s.b, s.x, s.x, s.v, s.dt)
+    assert step_to(s, aimed(s)).feasible
+
+
+@examples(500)
+@given(situations(any_time))
+def test_p6_limiting_what_was_limited_changes_no_bit_and_reports_nothing(s):
+    once = step_to(s, aimed(s))
+    twice = step_to(s, once.position)
+    assert (twice.position, twice.code) == (once.position, "")
+
+
+@examples(500)
+@given(situations(), st.floats(0.0, 1.0))
+def test_p7_a_target_that_keeps_every_limit_is_returned_bit_for_bit(s, part):
+    lower, upper = velocity_interval(s.x, s.v, s.b, s.dt)
+    target = s.x + (lower + part * (upper - lower)) * s.dt
+    wanted = (Fraction(target) - Fraction(s.x)) / Fraction(s.dt)
+    assume(admissible(s.x, s.v, wanted, s.b, s.dt))
+    step = step_to(s, target)
+    assert (step.position, step.code, step.bound) == (target, "", target)
+
+
+@examples(500)
+@given(situations())
+def test_p8_nothing_nearer_to_the_target_keeps_every_limit(s):
+    target = aimed(s)
+    step = step_to(s, target)
+    assume(step.code)
+    reached = (Fraction(step.position) - Fraction(s.x)) / Fraction(s.dt)
+    beyond = Fraction(2 * rounding(s.b, s.x, step.position, step.velocity, s.dt))
+    nearer = reached + (beyond if target > step.position else -beyond)
+    assert not admissible(s.x, s.v, nearer, s.b, s.dt)
+
+
+@examples(500)
+@given(situations(), aims)
+def test_p9_a_larger_target_never_gives_a_smaller_position(s, other):
+    first, second = aimed(s), other.target(s.x, velocity_interval(s.x, s.v, s.b, s.dt), s.b, s.dt)
+    assume(math.isfinite(second))
+    less, more = step_to(s, min(first, second)), step_to(s, max(first, second))
+    allowed = rounding(s.b, s.x, more.position, more.velocity, s.dt) * s.dt
+    assert less.position <= more.position + allowed
+
+
+@examples(200)
+@given(bounds(continuous=False), any_time, st.booleans(), st.floats(0.0, 1.0))
+def test_p11_motion_inwards_from_a_bound_is_never_blocked(b, dt, at_high, part):
+    x, inwards = (b.high, -1.0) if at_high else (b.low, 1.0)
+    v = inwards * part * b.velocity * 1e-3
+    assume(in_safe_set(x, v, b))
+    step = limit_joint(x, v, x + inwards * b.velocity * dt, b, dt)
+    assert step.velocity * inwards > 0.0
+    assert step.velocity * inwards >= abs(v)
+    assert (step.position - x) * inwards >= 0.0
+
+
+@examples(300)
+@given(situations(), st.floats(0.5, 1.0))
+def test_p18_a_lower_speed_limit_nests_the_interval_while_the_state_stays_safe(s, part):
+    tighter = Bounds(**{**as_dict(s.b), "velocity": s.b.velocity * part})
+    assume(in_safe_set(s.x, s.v, tighter))
+    assert_nested(s, tighter)
+
+
+@examples(300)
+@given(situations(), st.floats(0.0, 0.5), st.floats(0.0, 0.5))
+def test_p18_a_smaller_range_nests_the_interval_while_the_state_stays_safe(s, from_low, from_high):
+    assume(math.isfinite(s.b.low))
+    width = s.b.high - s.b.low
+    tighter = Bounds(**{**as_dict(s.b), "low": s.b.low + from_low * width, "high": s.b.high - from_high * width})
+    assume(in_safe_set(s.x, s.v, tighter))
+    assert_nested(s, tighter)
+
+
+def as_dict(b: Bounds) -> dict[str, float]:
+    return {name: getattr(b, name) for name in Bounds.__slots__}
+
+
+def assert_nested(s, tighter: Bounds) -> None:
+    lower, upper = velocity_interval(s.x, s.v, s.b, s.dt)
+    inner_lower, inner_upper = velocity_interval(s.x, s.v, tighter, s.dt)
+    slack = rounding(s.b, s.x, s.x, max(abs(lower), abs(upper)), s.dt)
+    assert lower - slack <= inner_lower
+    assert inner_lower - inner_upper <= slack
+    assert inner_upper <= upper + slack
+
+
+# ------------------------------------------------------------------------------------------------------------ many steps
+
+
+@st.composite
+def _journeys(draw, times=steps_of_time):
+    b = draw(bounds())
+    return b, draw(safe_states(b)), draw(st.lists(st.tuples(times, aims), min_size=1, max_size=40))
+
+
+def travel(b: Bounds, state: tuple[float, float], legs) -> list[tuple[float, float, float, JointStep]]:
+    """Take the legs one after the other; return (x, v, dt, step) of each."""
+    x, v = state
+    taken = []
+    for dt, aim in legs:
+        target = aim.target(x, velocity_interval(x, v, b, dt), b, dt)
+        if not math.isfinite(target):
+            continue
+        step = limit_joint(x, v, target, b, dt)
+        taken.append((x, v, dt, step))
+        x, v = step.position, step.velocity
+    return taken
+
+
+@examples(250)
+@given(_journeys())
+def test_p3_p4_every_limit_holds_over_any_sequence_of_time_steps(journey):
+    b, state, legs = journey
+    for x, v, dt, step in travel(b, state, legs):
+        slack = rounding(b, x, step.position, step.velocity, dt)
+        assert b.low <= step.position <= b.high
+        assert abs(step.velocity) <= b.velocity
+        assert keeps_acceleration(v, step.velocity, b, dt, slack)
+
+
+@examples(250)
+@given(_journeys(any_time))
+def test_p4_the_robot_can_always_stop_before_the_end_of_its_range(journey):
+    b, state, legs = journey
+    longest = 0.0  # a rounding of the past is forgotten only by braking: the longest step so far bounds it
+    for x, _, dt, step in travel(b, state, legs):
+        longest = max(longest, rounding(b, x, step.position, step.velocity, dt) * dt)
+        speed = abs(step.velocity)
+        allowed = 2.0 * longest + speed / b.deceleration * rounding(b, x, step.position, speed, dt)
+        assert stopping_excess(step.position, step.velocity, b) <= Fraction(allowed)
+
+
+@examples(250)
+@given(_journeys(any_time))
+def test_p5_the_limiter_never_runs_into_a_state_without_an_admissible_velocity(journey):
+    b, state, legs = journey
+    assert all(step.feasible for _, _, _, step in travel(b, state, legs))
+
+
+@examples(250)
+@given(_journeys(any_time))
+def test_p12_what_the_limiter_makes_passes_the_post_condition(journey):
+    b, state, legs = journey
+    for x, v, dt, step in travel(b, state, legs):
+        assert violation(x, v, step.position, step.velocity, b, dt) == ""
+
+
+@examples(200)
+@given(situations())
+def test_p10_braking_reaches_rest_in_time_and_inside_the_range(s):
+    ticks = math.ceil(Fraction(abs(s.v)) / (Fraction(s.b.deceleration) * Fraction(s.dt)))
+    assume(ticks <= 2000)
+    x, v = s.x, s.v
+    slack = largest_position(s.b, x) * 1e-15 * (ticks + 1)
+    for _ in range(ticks):
+        v = brake_velocity(v, s.b, s.dt)
+        x += v * s.dt
+        assert s.b.low - slack <= x <= s.b.high + slack
+    assert abs(v) <= ticks * rounding(s.b, 0.0, 0.0, s.v, math.inf)
+    assert brake_velocity(v, s.b, s.dt) == 0.0
+
+
+@examples(300)
+@given(situations(any_time))
+def test_p10_braking_is_always_among_the_admissible_velocities(s):
+    lower, upper = velocity_interval(s.x, s.v, s.b, s.dt)
+    slack = rounding(s.b, s.x, s.x, s.v, s.dt)
+    assert lower - slack <= brake_velocity(s.v, s.b, s.dt) <= upper + slack
+
+
+# ------------------------------------------------------------------------------------------------------ the post-condition
+
+
+@examples(500)
+@given(situations(), st.floats(-2.0, 2.0))
+def test_the_post_condition_finds_every_step_that_breaks_a_limit(s, part):
+    """A step that breaks a limit by a thousandth is named, whichever limit it is."""
+    wanted = part * min(s.b.velocity, max(abs(s.v), s.b.acceleration * s.dt, s.b.deceleration * s.dt))
+    reached = s.x + wanted * s.dt
+    margin = 1e-3 * (abs(wanted) + max(s.b.acceleration, s.b.deceleration) * s.dt) + rounding(s.b, s.x, reached, wanted, s.dt)
+    assume(not _nearly_admissible(s, wanted, margin))
+    assert violation(s.x, s.v, reached, wanted, s.b, s.dt)
+
+
+def _nearly_admissible(s, wanted: float, margin: float) -> bool:
+    """Tell whether a velocity within `margin` keeps the limits by physics, where crossing zero may use A and D in turn."""
+    for w in (wanted - margin, wanted, wanted + margin):
+        stop = Fraction(s.x) + Fraction(w) * Fraction(s.dt) + Fraction(w) * abs(Fraction(w)) / (2 * Fraction(s.b.deceleration))
+        inside = (w <= 0 or not math.isfinite(s.b.high) or stop <= Fraction(s.b.high)) and (
+            w >= 0 or not math.isfinite(s.b.low) or stop >= Fraction(s.b.low)
+        )
+        if abs(w) <= s.b.velocity + margin and keeps_acceleration(s.v, w, s.b, s.dt, margin) and inside:
+            return True
+    return False
+
+
+@examples(200)
+@given(situations(), st.sampled_from([math.nan, math.inf, -math.inf]), st.booleans())
+def test_the_post_condition_finds_what_is_not_finite(s, bad, in_position):
+    position, velocity = (bad, s.v) if in_position else (s.x, bad)
+    assert "not finite" in violation(s.x, s.v, position, velocity, s.b, s.dt)
+
+
+# ---------------------------------------------------------------------------------------------------------- outside the range
+
+
+@examples(300)
+@given(bounds(continuous=False), st.data())
+def test_a_joint_found_outside_its_range_moves_only_inwards_and_never_snaps(b, data):
+    """From rest, as after a reset: no aim takes it further out, and every limit but the range holds on the way in."""
+    outside = data.draw(st.floats(1e-6, 10.0)) * (1.0 if data.draw(st.booleans()) else -1.0)
+    x, v = (b.high + outside if outside > 0 else b.low + outside), 0.0
+    for dt, aim in data.draw(st.lists(st.tuples(steps_of_time, aims), min_size=1, max_size=20)):
+        target = aim.target(x, velocity_interval(x, v, b, dt), b, dt)
+        if not math.isfinite(target):
+            continue
+        step = limit_joint(x, v, target, b, dt)
+        slack = rounding(b, x, step.position, step.velocity, dt)
+        assert step.feasible
+        assert min(b.low, x) <= step.position <= max(b.high, x)
+        assert abs(step.velocity) <= b.velocity
+        assert keeps_acceleration(v, step.velocity, b, dt, slack)
+        assert violation(x, v, step.position, step.velocity, b, dt) == ""
+        x, v = step.position, step.velocity
+
+
+def test_every_aim_is_drawn():
+    """The adversary's means are all in use: a typing error in a kind would weaken every property above."""
+    b = Bounds(low=-1.0, high=1.0, velocity=1.0, acceleration=1.0, deceleration=1.0)
+    kinds = ("far", "bound", "edge", "inside", "hold", "anything")
+    assert all(math.isfinite(Aim(kind, 1.0).target(0.0, (-0.1, 0.1), b, 0.1)) for kind in kinds)

@@ -1,0 +1,174 @@
+"""Nobody hears another, and nothing but a step token moves a lockstep world."""
+
+from __future__ import annotations
+
+import array
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import embodied_env
+from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.clock import SteadyClock
+from embodied_env.contract.messages import message_class
+from embodied_env.lockstep import STEP_TOPIC, StepToken
+
+pytestmark = pytest.mark.ros
+
+ACTIONS = np.random.default_rng(3).uniform(-1, 1, size=(25, 6))
+
+
+def readings(env, *, seed, actions=ACTIONS, between=lambda: None):
+    observation, _ = env.reset(seed=seed)
+    rows = [observation]
+    for action in actions:
+        rows.append(env.step(action)[0])
+        between()
+    return [{key: value.tobytes() for key, value in row.items()} for row in rows]
+
+
+@pytest.fixture
+def reference():
+    env = embodied_env.make("arm_reach", backend="mujoco")
+    yield lambda seed: readings(env, seed=seed)
+    env.close()
+
+
+@pytest.fixture
+def env():
+    env = embodied_env.make("arm_reach", backend="mujoco_ros")
+    yield env
+    env.close()
+
+
+@pytest.fixture
+def intruder(env):
+    """A second node in the namespace of the simulator."""
+    env.reset(seed=0)
+    namespace = env.unwrapped._stepper._backend._ros.node.get_namespace()
+    other = RosNode("intruder", namespace=namespace, clock=SteadyClock())
+    yield other
+    other.close()
+
+
+def test_four_environments_in_one_process_do_not_hear_each_other(reference):
+    environments = [embodied_env.make("arm_reach", backend="mujoco_ros") for _ in range(4)]
+    try:
+        rows = [[env.reset(seed=seed)[0]] for seed, env in enumerate(environments)]
+        for action in ACTIONS:
+            for row, env in zip(rows, environments, strict=True):
+                row.append(env.step(action)[0])
+    finally:
+        for env in environments:
+            env.close()
+    for seed, row in enumerate(rows):
+        assert [{key: value.tobytes() for key, value in o.items()} for o in row] == reference(seed)
+
+
+def test_two_processes_at_once_do_not_hear_each_other(reference):
+    script = (
+        "import embodied_env, numpy as np, sys, hashlib\n"
+        "env = embodied_env.make('arm_reach', backend='mujoco_ros')\n"
+        "o, _ = env.reset(seed=int(sys.argv[1]))\n"
+        "h = hashlib.sha256(b''.join(o[k].tobytes() for k in sorted(o)))\n"
+        "for a in np.random.default_rng(3).uniform(-1, 1, size=(25, 6)):\n"
+        "    o = env.step(a)[0]\n"
+        "    h.update(b''.join(o[k].tobytes() for k in sorted(o)))\n"
+        "env.close()\n"
+        "print(h.hexdigest())\n"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script, str(seed)], stdout=subprocess.PIPE, text=True)
+        for seed in range(2)
+    ]
+    answers = [process.communicate(timeout=120)[0].strip() for process in processes]
+    import hashlib
+
+    for seed, answer in enumerate(answers):
+        wanted = hashlib.sha256(b"".join(row[key] for row in reference(seed) for key in sorted(row)))
+        assert answer == wanted.hexdigest()
+
+
+def test_a_pause_of_two_seconds_between_steps_changes_nothing(env, reference):
+    pauses = iter([2.0])
+    rows = readings(env, seed=1, between=lambda: time.sleep(next(pauses, 0.0)))
+    assert rows == reference(1)
+    assert env.unwrapped.last_transition.info["safety"]["dt_s"] == 0.05
+
+
+def publish_command(intruder, positions):
+    publisher = intruder.node.create_publisher(
+        message_class("std_msgs/msg/Float64MultiArray"), "arm_controller/commands", RELIABLE
+    )
+    assert intruder.wait_until(lambda: publisher.get_subscription_count() > 0, 5.0)
+    return lambda: publisher.publish(publisher.msg_type(data=array.array("d", positions)))
+
+
+def test_foreign_commands_never_add_a_step_nor_take_part_in_one(env, intruder, reference):
+    publish = publish_command(intruder, [0.5] * 6)
+    rows = readings(env, seed=2, between=lambda: [publish() for _ in range(5)])
+    assert rows == reference(2)
+
+
+def test_more_foreign_commands_than_are_kept_never_stop_the_world(env, intruder, reference):
+    publish = publish_command(intruder, [0.5] * 6)
+    rows = readings(env, seed=2, between=lambda: [publish() for _ in range(100)])
+    assert rows == reference(2)
+
+
+def test_duplicates_of_the_own_commands_never_add_a_step(env, reference):
+    env.reset(seed=4)
+    backend = env.unwrapped._stepper._backend
+    rows = readings(env, seed=4, between=lambda: [backend._publish_again() for _ in range(3)])
+    assert rows == reference(4)
+
+
+def test_a_late_token_of_an_old_step_never_adds_a_step(env, intruder, reference):
+    backend = env.unwrapped._stepper._backend
+    tokens = intruder.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
+    assert intruder.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
+
+    def replay():
+        old = StepToken(epoch=backend._epoch, step=1, counts=(1,), digests=backend._last.token.digests)
+        tokens.publish(tokens.msg_type(data=array.array("q", old.to_data())))
+
+    assert readings(env, seed=6, between=replay) == reference(6)
+
+
+def test_a_token_of_a_foreign_epoch_never_adds_a_step(env, intruder, reference):
+    backend = env.unwrapped._stepper._backend
+    tokens = intruder.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
+    assert intruder.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
+
+    def intrude():
+        last = backend._last.token
+        foreign = StepToken(epoch=last.epoch + 1, step=last.step + 1, counts=last.counts, digests=last.digests)
+        tokens.publish(tokens.msg_type(data=array.array("q", foreign.to_data())))
+
+    assert readings(env, seed=7, between=intrude) == reference(7)
+
+
+def test_a_malformed_token_is_ignored(env, intruder, reference):
+    tokens = intruder.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
+    assert intruder.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
+    rows = readings(env, seed=8, between=lambda: tokens.publish(tokens.msg_type(data=array.array("q", [1, 2, 3]))))
+    assert rows == reference(8)
+
+
+def test_a_braking_command_without_a_token_never_adds_a_step(env, reference):
+    env.reset(seed=9)
+    stepper = env.unwrapped._stepper
+    from embodied_env.transition import Finding, Severity
+
+    braking = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
+    rows = []
+    observation, _ = env.reset(seed=9)
+    rows.append(observation)
+    for _ in range(3):
+        stepper._arbiter.brake(braking)
+    observation, *_ = env.step(np.zeros(6))
+    stamps = {name: s["stamp_ns"] for name, s in env.unwrapped.last_transition.info["sensors"].items()}
+    assert set(stamps.values()) == {50_000_000}

@@ -1,0 +1,178 @@
+"""Simulators that are killed, orphaned, attached to, or asked to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+import embodied_env
+from embodied_env.errors import BackendNotReadyError
+from embodied_env.shared_memory import remove_abandoned, segments_of
+
+pytestmark = pytest.mark.ros
+
+ZERO = np.zeros(6)
+
+
+def pid_of(env):
+    (process,) = env.unwrapped.processes()
+    return process["pid"]
+
+
+def wait_for_end(pid, timeout_s=15.0):
+    end = time.monotonic() + timeout_s
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < end, f"process {pid} lives on"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def killed(domain_id):
+    """An environment whose simulator was killed in mid-episode, with the step that followed."""
+    env = embodied_env.make("arm_reach", backend="mujoco_ros", step_timeout_s=2.0)
+    env.reset(seed=1)
+    before = [env.step(ZERO) for _ in range(3)][-1][0]
+    os.kill(pid_of(env), signal.SIGKILL)
+    started = time.monotonic()
+    result = env.step(ZERO)
+    yield env, before, result, time.monotonic() - started
+    env.close()
+
+
+def test_a_killed_simulator_truncates_the_episode(killed):
+    _, _, (_, _, terminated, truncated, info), _ = killed
+    assert (terminated, truncated, info["end_reason"]) == (False, True, "backend_lost:simulator_died")
+
+
+def test_a_killed_simulator_is_noticed_within_one_and_a_half_deadlines(killed):
+    *_, elapsed_s = killed
+    assert elapsed_s < 1.5 * 2.0
+
+
+def test_the_observation_of_a_killed_simulator_is_the_last_valid_one_in_the_space(killed):
+    env, before, (observation, *_), _ = killed
+    assert observation in env.observation_space
+    assert observation["joints_valid"] == 0
+    for key in ("joints_position", "tcp_position", "target_position"):
+        np.testing.assert_array_equal(observation[key], before[key])
+
+
+def test_reset_starts_a_killed_simulator_again(killed):
+    env, *_ = killed
+    env.reset(seed=2)
+    *_, truncated, info = env.step(ZERO)
+    assert (truncated, info["end_reason"]) == (False, "")
+
+
+def test_the_log_of_a_killed_simulator_reads_back_whole(domain_id, tmp_path):
+    env = embodied_env.make("arm_reach", backend="mujoco_ros", record=tmp_path)
+    env.reset(seed=1)
+    for _ in range(3):
+        env.step(ZERO)
+    os.kill(pid_of(env), signal.SIGKILL)
+    env.step(ZERO)
+    path = env.path
+    env.close()
+    run = embodied_env.read_run(path)
+    rows = list(run.transitions())
+    assert run.clean
+    assert [row["info"]["end_reason"] for row in rows] == ["", "", "", "backend_lost:simulator_died"]
+    assert all(embodied_env.audit_transition(row) == [] for row in rows)
+
+
+def test_a_stopped_simulator_truncates_within_its_deadline(domain_id):
+    env = embodied_env.make("arm_reach", backend="mujoco_ros", step_timeout_s=1.0)
+    env.reset(seed=1)
+    os.kill(pid_of(env), signal.SIGSTOP)
+    started = time.monotonic()
+    *_, truncated, info = env.step(ZERO)
+    elapsed_s = time.monotonic() - started
+    env.close()
+    assert (truncated, info["end_reason"]) == (True, "backend_lost:timeout")
+    assert elapsed_s < 1.5 * 1.0
+
+
+def test_a_simulator_outlives_the_thread_that_started_it(domain_id):
+    env = embodied_env.make("arm_reach", backend="mujoco_ros")
+    thread = threading.Thread(target=lambda: env.reset(seed=1))
+    thread.start()
+    thread.join()
+    time.sleep(1.0)
+    *_, info = env.step(ZERO)
+    env.close()
+    assert info["end_reason"] == ""
+
+
+def test_a_simulator_dies_with_its_killed_parent(domain_id):
+    script = (
+        "import embodied_env, time\n"
+        "env = embodied_env.make('arm_reach', backend='mujoco_ros')\n"
+        "env.reset(seed=1)\n"
+        "print(env.unwrapped.processes()[0]['pid'], flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout.readline())
+    assert psutil.pid_exists(pid)
+    segments = segments_of(parent.pid)  # nobody is left to remove what a killed parent used
+    parent.kill()
+    parent.communicate()
+    wait_for_end(pid)
+    remove_abandoned(segments)
+
+
+@pytest.fixture
+def by_hand(domain_id):
+    """A simulator started as a person would."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "embodied_env.cli", "sim", "arm_reach", "--namespace", "/by_hand"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert "simulating arm_reach" in process.stdout.readline()
+    yield process
+    process.terminate()
+    process.communicate(timeout=20)
+
+
+def test_a_simulator_started_by_hand_is_attached_to(by_hand):
+    env = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace="/by_hand")
+    env.reset(seed=1)
+    *_, info = env.step(ZERO)
+    assert env.unwrapped.processes() == []
+    env.close()
+    assert info["end_reason"] == ""
+    assert by_hand.poll() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_simulator_ends_cleanly_when_asked(by_hand, number):
+    by_hand.send_signal(number)
+    assert by_hand.wait(timeout=20) == 0
+
+
+def test_another_contract_than_the_simulators_is_refused(by_hand, tmp_path):
+    text = embodied_env.load_contract("arm_reach").text.replace("horizon_steps: 200", "horizon_steps: 100")
+    other = tmp_path / "other.yaml"
+    other.write_text(text)
+    env = embodied_env.make(other, backend="mujoco_ros", spawn=False, namespace="/by_hand")
+    with pytest.raises(BackendNotReadyError, match="fingerprint"):
+        env.reset(seed=1)
+    env.close()
+
+
+def test_no_simulator_is_an_error_that_says_how_to_start_one(domain_id):
+    env = embodied_env.make(
+        "arm_reach", backend="mujoco_ros", spawn=False, namespace="/nobody", reset_timeout_s=1.0
+    )
+    with pytest.raises(BackendNotReadyError, match="embodied-env sim arm_reach"):
+        env.reset(seed=1)
+    env.close()

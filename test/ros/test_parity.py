@@ -1,0 +1,106 @@
+"""The same world in process and over ROS 2: equal to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import embodied_env
+from embodied_env.sim.kinematics import MujocoKinematics
+from embodied_env.sim.profile import load_profile
+from embodied_env.tasks import load_task
+
+pytestmark = pytest.mark.ros
+
+
+@pytest.fixture
+def pair():
+    environments = [embodied_env.make("arm_reach", backend=backend) for backend in ("mujoco", "mujoco_ros")]
+    yield environments
+    for env in environments:
+        env.close()
+
+
+def account(transition):
+    """What must be equal: everything but time on our clocks."""
+    report = transition.report
+    return (
+        {key: value.tobytes() for key, value in transition.observation.items()},
+        transition.reward,
+        transition.terminated,
+        transition.truncated,
+        transition.end_reasons,
+        report.disposition,
+        report.intervened,
+        [(f.gate, f.severity, f.code, f.joints, f.detail) for f in report.findings],
+        [None if f.before is None else (f.before.tobytes(), f.after.tobytes()) for f in report.findings],
+        report.requested.tobytes(),
+        report.applied.tobytes(),
+        report.applied_si.tobytes(),
+        report.dt_s,
+        transition.info["safety"]["severity"].tobytes(),
+        transition.info["safety"]["code"].tobytes(),
+        transition.info["action"]["applied_si"],
+        transition.info["task"],
+        transition.info["episode_index"],
+        transition.info["step_index"],
+        {name: sensor["stamp_ns"] for name, sensor in transition.info["sensors"].items()},
+    )
+
+
+def run(env, actions):
+    accounts = []
+    for action in actions:
+        _, _, terminated, truncated, _ = env.step(action)
+        accounts.append(account(env.unwrapped.last_transition))
+        if terminated or truncated:
+            env.reset()
+    return accounts
+
+
+def test_500_random_actions_are_bit_identical(pair):
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1.3, 1.3, size=(500, 6))
+    actions[100:102] = np.nan
+    results = []
+    for env in pair:
+        env.reset(seed=17)
+        results.append(run(env, actions))
+    assert results[0] == results[1]
+
+
+def test_scripted_episodes_to_success_are_bit_identical(pair):
+    results = []
+    for env in pair:
+        contract = env.unwrapped.contract
+        policy = load_task(contract).scripted(MujocoKinematics(contract, load_profile(contract, "mujoco")))
+        accounts = []
+        for episode in range(3):
+            observation, _ = env.reset(seed=episode)
+            ended = False
+            while not ended:
+                observation, _, terminated, truncated, info = env.step(policy(observation))
+                accounts.append(account(env.unwrapped.last_transition))
+                ended = terminated or truncated
+            assert info["end_reason"] == "success"
+        results.append(accounts)
+    assert results[0] == results[1]
+
+
+def test_three_resets_in_a_row_without_a_seed_are_bit_identical(pair):
+    results = []
+    for env in pair:
+        env.reset(seed=5)
+        readings = []
+        for _ in range(3):
+            observation, info = env.reset()
+            readings.append(
+                (
+                    {key: value.tobytes() for key, value in observation.items()},
+                    info["reset"]["seed_applied"],
+                    info["reset"]["sampled"]["target"].tobytes(),
+                )
+            )
+        results.append(readings)
+    assert results[0] == results[1]
+    assert len({seed for _, seed, _ in results[0]}) == 3

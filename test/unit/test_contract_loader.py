@@ -1,0 +1,321 @@
+"""Loading a contract: where its file is found, how its YAML is read, and how a wrong key or value is reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+from strategies import ABSENT, changed, document, parse
+
+from embodied_env.contract import load_contract, parse_contract
+from embodied_env.contract.loader import config_folders, find_contract
+from embodied_env.errors import ContractError
+
+
+def refusal(source):
+    """Return what is said of a document that must be refused."""
+    with pytest.raises(ContractError) as caught:
+        parse(source)
+    return caught.value
+
+
+def text_with(line, instead_of="version: 1"):
+    """Return the small contract as YAML, with one of its lines replaced."""
+    text = yaml.safe_dump(document(), sort_keys=False)
+    assert text.count(f"{instead_of}\n") == 1
+    return text.replace(f"{instead_of}\n", f"{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("path", "guess"),
+    [
+        ("safty", "safety"),
+        ("episode.horizon_step", "horizon_steps"),
+        ("sensors.joints.max_ages_s", "max_age_s"),
+        ("sensors.joints.fields.position.unite", "unit"),
+        ("actuators.arm.comand", "command"),
+        ("actuators.arm.joints.a.velocty", "velocity"),
+        ("safety.margin", "margins"),
+        ("safety.margins.positon", "position"),
+        ("safety.nonfinite.stop_aftr", "stop_after"),
+        ("safety.watchdog.hold_step", "hold_steps"),
+        ("reset_options.target.hi", "high"),
+    ],
+)
+def test_an_unknown_key_is_refused_at_every_level_with_a_guess(path, guess):
+    error = refusal(changed(path, 1))
+    assert error.path == path
+    assert error.problem.startswith(f"unknown key (did you mean '{guess}'?); allowed: ")
+
+
+def test_an_unknown_key_that_resembles_nothing_lists_what_is_allowed():
+    error = refusal(changed("episode.zebra", 1))
+    assert str(error) == "<text>: episode.zebra: unknown key; allowed: horizon_steps, kind"
+
+
+@pytest.mark.parametrize("key", ["source", "text"])
+def test_a_field_that_the_loader_fills_is_no_key(key):
+    assert str(refusal(changed(key, "x"))) == f"<text>: {key}: unknown key"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "name",
+        "version",
+        "control_period_s",
+        "episode",
+        "episode.horizon_steps",
+        "sensors",
+        "sensors.joints.topic",
+        "sensors.joints.fields.position.unit",
+        "actuators",
+        "actuators.arm.joints",
+        "actuators.arm.joints.b.position",
+        "task",
+        "task.type",
+    ],
+)
+def test_a_missing_key_is_named(path):
+    assert str(refusal(changed(path, ABSENT))) == f"<text>: {path}: the key is missing"
+
+
+def test_a_misspelt_key_is_reported_before_the_key_that_is_missing_because_of_it():
+    source = changed("sensors.tcp.max_age", 0.1, changed("sensors.tcp.max_age_s", ABSENT))
+    assert refusal(source).path == "sensors.tcp.max_age"
+
+
+@pytest.mark.parametrize("schema", ["embodied_env/2", 1, None])
+def test_another_schema_is_refused(schema):
+    error = refusal(changed("contract", schema))
+    assert str(error) == f"<text>: contract: the schema {schema!r} is not known; allowed: embodied_env/1"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("control_period_s", float("nan"), "NaN is not allowed; allowed: a finite number"),
+        ("control_period_s", float("inf"), "Infinity is not allowed; allowed: a finite number"),
+        ("control_period_s", True, "true is not allowed; allowed: a valid number"),
+        ("control_period_s", "0.05", '"0.05" is not allowed; allowed: a valid number'),
+        ("control_period_s", None, "null is not allowed; allowed: a valid number"),
+        ("version", 1.5, "1.5 is not allowed; allowed: a valid integer"),
+        ("version", True, "true is not allowed; allowed: a valid integer"),
+        ("name", 3, "3 is not allowed; allowed: text"),
+        ("sensors.joints.mask", 1, "1 is not allowed; allowed: a valid boolean"),
+        ("sensors.joints.on_gap", "zero", "\"zero\" is not allowed; allowed: 'hold' or 'stop'"),
+        ("sensors", [], "[] is not allowed; allowed: a mapping"),
+        ("backends.fake", None, "null is not allowed; allowed: a mapping"),
+        ("actuators.arm.joints.a.position", 1.0, "1.0 is not allowed; allowed: a list"),
+        ("actuators.arm.joints.a.position", [0, 1, 2], "[0, 1, 2] is not allowed; allowed: 2 values"),
+        ("sensors.tcp.fields.position.low", "x", '"x" is not allowed; allowed: a valid number or a list'),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_quoted_with_what_is_allowed(path, value, problem):
+    error = refusal(changed(path, value))
+    assert (error.path, error.problem) == (path, problem)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where", "problem"),
+    [
+        ("actuators.arm.joints.a.position", [float("nan"), 1.0], "[0]", "NaN is not allowed; allowed: a finite number"),
+        ("actuators.arm.joints.a.position", [1.0], "[1]", "the value is missing"),
+        ("sensors.tcp.fields.position.low", [0, "x", 0], "[1]", '"x" is not allowed; allowed: a valid number'),
+        ("sensors.joints.fields.position.joints", ["a", 1], "[1]", "1 is not allowed; allowed: text"),
+    ],
+)
+def test_a_wrong_item_of_a_list_is_named_by_its_index(path, value, where, problem):
+    error = refusal(changed(path, value))
+    assert (error.path, error.problem) == (path + where, problem)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("path", ["task.success_radius_m", "backends.fake.delay_s"])
+def test_a_number_that_is_not_finite_is_refused_where_any_value_may_stand(path, number):
+    error = refusal(changed(path, number))
+    assert (error.path, error.problem) == (path, f"{number} is not allowed; allowed: a finite number")
+
+
+def test_a_wrong_value_deep_in_a_profile_is_named_by_its_path():
+    assert refusal(changed("backends.fake.noise", [0.1, {"x": float("nan")}])).path == "backends.fake.noise[1].x"
+
+
+def test_a_key_that_stands_twice_is_refused():
+    with pytest.raises(ContractError, match=r"^<text>: version: the key stands twice in one mapping, first at line 3$"):
+        parse_contract(text_with("version: 1\nversion: 2"))
+
+
+@pytest.mark.parametrize("key", ["1", "1.5", "true", "null", "[a]"])
+def test_a_key_that_is_not_text_is_refused(key):
+    with pytest.raises(ContractError, match=r"the key .* at line 3 is not text: quote it$"):
+        parse_contract(text_with(f"{key}: 2"))
+
+
+@pytest.mark.parametrize("joint", ["y", "n", "yes", "no", "on", "off"])
+def test_a_joint_may_have_a_name_that_yaml_1_1_takes_for_a_boolean(joint):
+    text = text_with("version: 1").replace("- a\n", f"- {joint}\n").replace(" a:\n", f" {joint}:\n")
+    contract = parse_contract(text)
+    assert tuple(contract.actuators["arm"].joints) == (joint, "b")
+    assert contract.sensors["joints"].fields["position"].joints == (joint, "b")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("1e-3", 1e-3), ("1E-3", 1e-3), (".5", 0.5), ("5.", 5.0), ("+0.5", 0.5), ("2", 2.0)]
+)
+def test_a_number_may_be_written_in_every_decimal_way(written, meant):
+    contract = parse_contract(text_with(f"control_period_s: {written}", "control_period_s: 0.05"))
+    assert contract.control_period_s == meant
+
+
+@pytest.mark.parametrize(("written", "meant"), [("010", 10), ("09", 9), ("+3", 3)])
+def test_an_integer_is_decimal_whatever_its_zeros(written, meant):
+    assert parse_contract(text_with(f"version: {written}")).version == meant
+
+
+@pytest.mark.parametrize("written", ["1_0", "0x10", "0o7", "1:30", "2020-01-01"])
+def test_other_notations_of_yaml_1_1_are_text_and_so_no_version(written):
+    with pytest.raises(ContractError, match=rf'version: "{written}" is not allowed; allowed: a valid integer$'):
+        parse_contract(text_with(f"version: {written}"))
+
+
+@pytest.mark.parametrize("written", ["true", "True", "TRUE"])
+def test_a_boolean_may_be_written_in_every_case(written):
+    text = text_with("version: 1").replace("topic: tcp_pose", f"topic: tcp_pose\n    mask: {written}")
+    assert parse_contract(text).sensors["tcp"].mask is True
+
+
+@pytest.mark.parametrize("written", ["null", "~", "Null", ""])
+def test_nothing_may_be_written_in_every_way(written):
+    text = text_with("version: 1").replace("velocity: 3.0", f"velocity: 3.0\n        deceleration: {written}")
+    assert parse_contract(text).actuators["arm"].joints["a"].deceleration is None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: [", "not valid YAML: while parsing a flow node"),
+        ("--- a\n--- b", "not valid YAML: expected a single document"),
+        ("a: !!python/object:os.system x", "not valid YAML: could not determine a constructor"),
+        ("a: !!int x", "not valid YAML: invalid literal for int"),
+        ("{" * 2000, "not valid YAML: maximum recursion depth exceeded"),
+        ("", "a contract is a mapping, not NoneType"),
+        ("[]", "a contract is a mapping, not list"),
+    ],
+)
+def test_text_that_is_no_contract_is_refused(text, problem):
+    with pytest.raises(ContractError, match=rf"^<text>: \(top level\): {problem}"):
+        parse_contract(text)
+
+
+def test_a_value_that_json_cannot_say_is_refused():
+    with pytest.raises(ContractError, match=r"datetime.date\(2020, 1, 1\) is not allowed; allowed: text, numbers"):
+        parse_contract(text_with("version: !!timestamp 2020-01-01"))
+
+
+def test_a_value_that_contains_itself_is_refused():
+    with pytest.raises(ContractError, match="Circular reference detected"):
+        parse_contract(text_with("  success_radius_m: &x [*x]", "  success_radius_m: 0.03"))
+
+
+def test_the_parameters_of_the_task_are_its_keys_but_for_the_type():
+    task = parse(document()).task
+    assert task.type == "embodied_env.tasks.reach:Reach"
+    assert task.parameters == {"tip": "tcp", "target": "target", "success_radius_m": 0.03}
+
+
+def test_an_anchor_stands_for_the_same_profile_twice():
+    text = text_with("  fake: &it\n    noise: [0.5]\n  other: *it", "  fake:\n    noise:\n    - 0.1\n    - 0.2")
+    assert parse_contract(text).backends == {"fake": {"noise": (0.5,)}, "other": {"noise": (0.5,)}}
+
+
+def test_the_text_and_the_file_are_kept(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(json.dumps(document()))
+    contract = load_contract(file)
+    assert (contract.source, contract.text) == (str(file), json.dumps(document()))
+
+
+def test_an_error_names_the_file(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(json.dumps(changed("version", 0)))
+    with pytest.raises(ContractError) as caught:
+        load_contract(file)
+    assert str(caught.value) == f"{file}: version: 0 is not allowed; allowed: 1 or more"
+
+
+def test_a_contract_is_returned_as_it_is():
+    contract = parse(document())
+    assert load_contract(contract) is contract
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ContractError, match="the file cannot be read: 'utf-8' codec"):
+        load_contract(file)
+
+
+def test_an_unknown_name_gets_a_guess_and_the_known_names():
+    with pytest.raises(ContractError, match=r"no contract 'arm_reech' \(did you mean 'arm_reach'\?\); known: .*arm_reach"):
+        load_contract("arm_reech")
+
+
+def test_a_path_to_nothing_lists_the_known_names():
+    with pytest.raises(ContractError, match=r"there is no file '/nowhere/x.yaml'; known: .*arm_reach"):
+        load_contract("/nowhere/x.yaml")
+
+
+def folder_with(prefix, name, text=""):
+    """Create a contract file under an ament prefix and return the file."""
+    folder = prefix / "share" / "embodied_env" / "config"
+    folder.mkdir(parents=True)
+    file = folder / f"{name}.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_the_first_ament_prefix_that_has_the_name_wins(tmp_path, monkeypatch):
+    folder_with(tmp_path / "a", "other")
+    expected = folder_with(tmp_path / "b", "arm_reach")
+    folder_with(tmp_path / "c", "arm_reach")
+    prefixes = os.pathsep.join(str(tmp_path / name) for name in ("a", "", "b", "c"))
+    monkeypatch.setenv("AMENT_PREFIX_PATH", prefixes)
+    assert find_contract("arm_reach") == expected
+
+
+def test_folders_are_searched_from_ament_to_the_python_prefix_to_the_checkout(monkeypatch):
+    monkeypatch.setenv("AMENT_PREFIX_PATH", os.pathsep.join(["/one", "/two"]))
+    ament_one, ament_two, prefix, checkout = map(str, config_folders())
+    assert ament_one == "/one/share/embodied_env/config"
+    assert ament_two == "/two/share/embodied_env/config"
+    assert prefix == f"{sys.prefix}/share/embodied_env/config"
+    assert checkout.endswith("/config")
+
+
+def test_without_ament_the_prefix_and_the_checkout_remain(monkeypatch):
+    monkeypatch.delenv("AMENT_PREFIX_PATH", raising=False)
+    assert len(list(config_folders())) == 2
+
+
+def test_a_name_is_not_a_file_of_the_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "arm_reach.yaml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AMENT_PREFIX_PATH", raising=False)
+    assert find_contract("arm_reach").parent != tmp_path
+    assert find_contract("arm_reach.yaml").resolve().parent == tmp_path
+
+
+def test_pydantic_and_yaml_are_imported_only_to_load():
+    code = (
+        "import sys, embodied_env.contract as c\n"
+        "print([m for m in ('pydantic', 'yaml') if m in sys.modules])\n"
+        "c.load_contract('arm_reach')\n"
+        "print([m for m in ('pydantic', 'yaml') if m in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines() == ["[]", "['pydantic', 'yaml']"]

@@ -1,0 +1,256 @@
+"""The task Reach: its judgements, its parameters, and that its scripted policy solves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_env.contract import Contract, FloatArray, TaskSpec, load_contract
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import ContractError, UsageError
+from embodied_env.sim.kinematics import MujocoKinematics
+from embodied_env.sim.world import World, load_profile
+from embodied_env.tasks import Policy, ScriptedTask, Task, load_task
+from embodied_env.tasks.reach import Reach, ReachParameters
+from embodied_env.transition import Judgement, Sample, Snapshot, Verdict
+
+CONTRACT = load_contract("arm_reach")
+PROFILE = load_profile(CONTRACT, "mujoco")
+LAYOUT = ActionLayout(CONTRACT)
+REACH = "embodied_env.tasks.reach:Reach"
+ZERO = np.zeros(6)
+
+
+def contract_with(**parameters: Any) -> Contract:
+    return replace(CONTRACT, task=TaskSpec(type=REACH, parameters=parameters))
+
+
+def reach(**changes: Any) -> Reach:
+    return Reach(CONTRACT, replace(ReachParameters(tip="tcp", target="target", success_radius_m=0.5), **changes))
+
+
+def snapshot(tip: tuple[float, float, float], target: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> Snapshot:
+    positions = {"tcp": tip, "target": target}
+    samples = {
+        name: Sample(sensor=name, values={"position": np.array(value)}, stamp_ns=0, arrival_ns=0)
+        for name, value in positions.items()
+    }
+    return Snapshot(now_ns=0, samples=samples)
+
+
+def judged(task: Reach, tip: tuple[float, float, float], applied: FloatArray = ZERO) -> Judgement:
+    return task.judge(snapshot((9.0, 9.0, 9.0)), snapshot(tip), applied)
+
+
+# --------------------------------------------------------------------------------------------------- judgements
+
+
+def test_the_reward_is_the_sum_of_the_named_terms() -> None:
+    judgement = judged(reach(), (0.3, 0.0, 0.0), np.full(6, 0.5))
+    assert tuple(judgement.terms) == Reach.terms
+    assert judgement.reward == sum(judgement.terms.values())
+
+
+def test_the_distance_counts_against_the_reward() -> None:
+    assert judged(reach(), (3.0, 4.0, 0.0)).terms["distance"] == -5.0
+
+
+def test_the_effort_is_the_weighted_square_of_what_was_applied() -> None:
+    judgement = judged(reach(effort_weight=0.1), (3.0, 4.0, 0.0), np.array([1.0, -1.0, 0.0, 0.0, 0.0, 0.5]))
+    assert judgement.terms["effort"] == pytest.approx(-0.225)
+
+
+def test_success_at_the_edge_of_the_radius_earns_the_bonus() -> None:
+    judgement = judged(reach(success_bonus=7.0), (0.5, 0.0, 0.0))
+    assert judgement.verdict == Verdict.succeeded()
+    assert judgement.terms["success"] == 7.0
+
+
+def test_outside_the_radius_the_task_goes_on() -> None:
+    judgement = judged(reach(), (0.501, 0.0, 0.0))
+    assert judgement.verdict == Verdict.running()
+    assert judgement.terms["success"] == 0.0
+
+
+@pytest.mark.parametrize("tip", [(-1.1, 0.0, 0.6), (0.0, 1.1, 0.6)], ids=["below", "above"])
+def test_a_tip_outside_the_workspace_left_its_bounds(tip: tuple[float, float, float]) -> None:
+    task = reach(workspace_low_m=(-1.0, -1.0, -1.0), workspace_high_m=(1.0, 1.0, 1.0))
+    assert judged(task, tip).verdict == Verdict.left_bounds("tip")
+
+
+def test_success_outside_the_workspace_is_both() -> None:
+    verdict = judged(reach(workspace_low_m=(0.2, -1.0, -1.0)), (0.1, 0.0, 0.0)).verdict
+    assert verdict == Verdict(success=True, out_of_bounds="tip")
+
+
+# --------------------------------------------------------------------------------------------------- parameters
+
+RIGHT = {"tip": "tcp", "target": "target", "success_radius_m": 0.03}
+WRONG = {
+    "an unknown sensor": ({**RIGHT, "tip": "tpc"}, "task.tip", "'tpc' is not known.*'tcp'.*allowed: target, tcp"),
+    "a sensor without a position": ({**RIGHT, "target": "true_distance"}, "task.target", "no such sensor with a field"),
+    "joints for a point": ({**RIGHT, "tip": "joints"}, "task.tip", "no such sensor with a field position"),
+    "a radius of zero": ({**RIGHT, "success_radius_m": 0.0}, "task.success_radius_m", "0.0 is not allowed.*> 0"),
+    "a negative weight": ({**RIGHT, "effort_weight": -0.1}, "task.effort_weight", "-0.1 is not allowed.*>= 0"),
+    "an empty workspace": (
+        {**RIGHT, "workspace_low_m": [0.0, 0.0, 1.0], "workspace_high_m": [1.0, 1.0, 1.0]},
+        "task.workspace_low_m",
+        "is not allowed; allowed: values below workspace_high_m",
+    ),
+    "an unknown key": ({**RIGHT, "sucess_bonus": 1.0}, "task.sucess_bonus", "did you mean 'success_bonus'"),
+    "a missing key": ({"tip": "tcp", "target": "target"}, "task.success_radius_m", "missing"),
+    "a text for a number": ({**RIGHT, "success_bonus": "ten"}, "task.success_bonus", "ten"),
+}
+
+
+@pytest.mark.parametrize(("parameters", "path", "problem"), WRONG.values(), ids=WRONG.keys())
+def test_refuses_parameters_with(parameters: dict[str, Any], path: str, problem: str) -> None:
+    with pytest.raises(ContractError, match=problem) as caught:
+        load_task(contract_with(**parameters))
+    assert caught.value.path == path
+    assert caught.value.source == CONTRACT.source
+
+
+class Still:
+    """A task of a third party, with nested parameters."""
+
+    version = 3
+    terms = ("bonus",)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Parameters:
+        bonus: float = 2.0
+
+    def __init__(self, contract: Contract, parameters: Parameters) -> None:
+        self.bonus = parameters.bonus
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> Judgement:
+        return Judgement(reward=self.bonus, verdict=Verdict.running(), terms={"bonus": self.bonus})
+
+
+def test_loads_a_task_from_outside_the_package() -> None:
+    task = load_task(replace(CONTRACT, task=TaskSpec(type=f"{__name__}:Still", parameters={"bonus": 4.0})))
+    assert task.judge(snapshot((0.0, 0.0, 0.0)), snapshot((0.0, 0.0, 0.0)), ZERO).reward == 4.0
+
+
+def test_refuses_a_class_that_is_not_a_task() -> None:
+    with pytest.raises(ContractError, match="is not a task, it has no version, terms, judge, Parameters") as caught:
+        load_task(replace(CONTRACT, task=TaskSpec(type="pathlib:Path", parameters={})))
+    assert caught.value.path == "task.type"
+
+
+def test_the_shipped_contract_loads_as_a_scripted_task() -> None:
+    task = load_task(CONTRACT)
+    assert isinstance(task, Reach)
+    assert isinstance(task, ScriptedTask)
+
+
+# -------------------------------------------------------------------------------------------- the scripted policy
+
+
+def scripted(contract: Contract = CONTRACT) -> Policy:
+    task = load_task(contract)
+    assert isinstance(task, ScriptedTask)
+    return task.scripted(MujocoKinematics(contract, PROFILE))
+
+
+def observation(positions: FloatArray, tip: FloatArray, target: FloatArray) -> dict[str, np.ndarray]:
+    """Return all that the policy may read."""
+    return {"joints_position": positions, "tcp_position": tip, "target_position": target}
+
+
+def random_observations(n: int) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(2)
+    return [observation(rng.uniform(-3, 3, 6), rng.uniform(-2, 2, 3), rng.uniform(-2, 2, 3)) for _ in range(n)]
+
+
+def test_the_scripted_policy_stays_in_the_action_space() -> None:
+    policy = scripted()
+    assert all(policy(seen) in CONTRACT.action_space for seen in random_observations(200))
+
+
+def test_the_scripted_policy_rests_at_the_target() -> None:
+    point = np.array([-0.4, 0.1, 0.3])
+    np.testing.assert_array_equal(scripted()(observation(np.ones(6), point, point)), ZERO)
+
+
+def test_the_scripted_policy_moves_the_tip_towards_the_target() -> None:
+    kinematics = MujocoKinematics(CONTRACT, PROFILE)
+    policy = scripted()
+    home = np.array([0.0, -1.57, 1.68, -1.68, -1.57, 0.0])
+    tip = kinematics.position_m("tcp", home)
+    target = tip + np.array([0.1, 0.1, -0.1])
+    moved = kinematics.position_m("tcp", home + LAYOUT.scale.to_si(policy(observation(home, tip, target))))
+    assert np.linalg.norm(target - moved) < np.linalg.norm(target - tip) - 0.01
+
+
+def test_the_scripted_policy_commands_absolute_positions_where_the_action_is_one() -> None:
+    absolute = replace(CONTRACT, actuators={"arm": replace(CONTRACT.actuators["arm"], command="position")})
+    seen = observation(np.full(6, 0.5), np.array([-0.4, 0.0, 0.3]), np.array([-0.4, 0.1, 0.3]))
+    si = ActionLayout(absolute).scale.to_si(scripted(absolute)(seen))
+    np.testing.assert_allclose(si, 0.5 + LAYOUT.scale.to_si(scripted()(seen)))
+
+
+@pytest.mark.parametrize("hidden", ["tcp", "joints"])
+def test_the_scripted_policy_needs_what_it_reads_in_the_observation(hidden: str) -> None:
+    sensor = replace(CONTRACT.sensors[hidden], visibility="evaluator", mask=False)
+    with pytest.raises(UsageError, match="in the observation"):
+        scripted(replace(CONTRACT, sensors={**CONTRACT.sensors, hidden: sensor}))
+
+
+# ----------------------------------------------------------------------------------------------- reachability
+
+
+def look(world: World) -> Snapshot:
+    samples = {
+        name: Sample(sensor=name, values=values, stamp_ns=stamp_ns, arrival_ns=stamp_ns)
+        for name, (stamp_ns, values) in world.read().items()
+    }
+    return Snapshot(now_ns=world.now_ns, samples=samples)
+
+
+def observed(seen: Snapshot) -> Mapping[str, np.ndarray]:
+    return {f"{name}_{field}": value for name, s in seen.samples.items() for field, value in s.values.items()}
+
+
+def run(world: World, task: Task, policy: Callable[[Mapping[str, np.ndarray]], Any], seed: int, steps: int) -> int:
+    """Return the step that succeeded, or 0. Velocity and acceleration of the command are limited as by a gate."""
+    period_s, limits = CONTRACT.control_period_s, LAYOUT.limits
+    world.reset(seed, {})
+    seen = look(world)
+    positions = seen.samples["joints"].values["position"]
+    velocity = ZERO
+    for k in range(1, steps + 1):
+        wanted = LAYOUT.scale.to_si(policy(observed(seen))) / period_s
+        change = limits.acceleration * period_s
+        velocity = np.clip(np.clip(wanted, velocity - change, velocity + change), -limits.velocity, limits.velocity)
+        positions = positions + velocity * period_s
+        world.command(positions)
+        world.step()
+        before, seen = seen, look(world)
+        if task.judge(before, seen, LAYOUT.scale.from_si(velocity * period_s)).verdict.success:
+            return k
+    return 0
+
+
+def test_the_scripted_policy_reaches_the_drawn_targets() -> None:
+    world, task, policy = World(CONTRACT, PROFILE), load_task(CONTRACT), scripted()
+    assert all(run(world, task, policy, seed, CONTRACT.episode.horizon_steps) for seed in range(30))
+
+
+def test_holding_still_never_succeeds() -> None:
+    world, task = World(CONTRACT, PROFILE), load_task(CONTRACT)
+    assert not any(run(world, task, lambda _: ZERO, seed, 3) for seed in range(30))
+
+
+def test_no_target_can_be_drawn_within_reach_of_the_home_pose() -> None:
+    world = World(CONTRACT, PROFILE)
+    world.reset(0, {})
+    tip = world.sense("tcp")["position"]
+    option = CONTRACT.reset_options["target"]
+    nearest = np.clip(tip, option.low_array, option.high_array)
+    assert np.linalg.norm(nearest - tip) > CONTRACT.task.parameters["success_radius_m"]
