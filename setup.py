@@ -1,6 +1,5 @@
 """Packaging for pip and for colcon: everything is here, since colcon reads this call and no [project] table."""
 
-from glob import glob
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -44,8 +43,8 @@ setup(
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
         (f"share/{NAME}", ["package.xml"]),
-        (f"share/{NAME}/launch", sorted(glob("launch/*.launch.py"))),
-        (f"share/{NAME}/config", sorted(glob("config/*.yaml"))),
+        (f"share/{NAME}/launch", sorted(map(str, Path("launch").glob("*.launch.py")))),
+        (f"share/{NAME}/config", sorted(map(str, Path("config").glob("*.yaml")))),
     ],
     install_requires=[
         "gymnasium>=1.0",

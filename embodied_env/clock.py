@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Protocol
 
 from embodied_env.errors import ClockDomainError, UsageError
@@ -17,7 +17,7 @@ from embodied_env.errors import ClockDomainError, UsageError
 NS_PER_S = 1_000_000_000
 
 
-class Domain(str, Enum):
+class Domain(StrEnum):
     """The clock that a stamp was read from."""
 
     STEADY = "steady"  # monotonic clock of this host: every duration that we own

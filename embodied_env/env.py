@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, cast
 
 import gymnasium
 import gymnasium.wrappers
@@ -34,9 +34,9 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         clock_name: which clock is under the ledger.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]  # Gymnasium declares it per instance
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's; each instance replaces it
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the public options
         self,
         contract: str | Path | Contract,
         *,
@@ -60,7 +60,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
         self.render_mode = render_mode
         self.metadata = {**self.metadata, "render_fps": round(1 / self.contract.control_period_s)}
-        self.observation_space = self.contract.observation_space
+        self.observation_space = cast("gymnasium.Space[Observation]", self.contract.observation_space)
         self.action_space = self.contract.action_space
         if not spawn:
             backend_options["spawn"] = spawn
@@ -115,7 +115,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         return dict(done.observation), done.reward, done.terminated, done.truncated, dict(done.info)
 
     def mark(self, name: str) -> None:
-        """Stamp the end of a part of the agent's own time; ``mark("policy")`` right after inference."""
+        """Stamp the end of something outside of the step: ``mark("policy")`` right after inference (`Ledger.mark`)."""
         self._stepper.mark(name)
 
     def processes(self) -> list[dict[str, Any]]:

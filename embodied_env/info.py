@@ -1,4 +1,4 @@
-"""``info``: the account of a step in fixed keys, dtypes and shapes (``info.schema.json``), so that vector envs stack it.
+"""``info``: the account of a step in fixed keys, dtypes and shapes (``info.schema.json``), so vector envs stack it.
 
 Ages and durations are seconds. A stage that a (contract, backend, clock) can never measure is absent; NaN appears only
 where a measurement was lost at run time. Every call returns fresh containers and arrays.
@@ -40,7 +40,14 @@ class InfoBuilder:
         }
 
     def common(
-        self, snapshot: Snapshot, *, frozen_ns: int, origin_ns: int, episode_index: int, step_index: int, end_reason: str
+        self,
+        snapshot: Snapshot,
+        *,
+        frozen_ns: int,
+        origin_ns: int,
+        episode_index: int,
+        step_index: int,
+        end_reason: str,
     ) -> Info:
         """Return the keys that reset and step share. `origin_ns` is the world's time at the reset."""
         return {

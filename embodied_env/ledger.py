@@ -73,15 +73,22 @@ class Ledger:
         self._first = False
 
     def mark(self, name: str) -> None:
-        """Stamp the end of the agent's `name`; only "policy" is known.
+        """Stamp the end of something outside of the step.
+
+        Args:
+            name: ``policy``: the agent's inference is done. ``returned``: an outer wrapper that did work of its own
+                (the recorder) hands over to the agent only now; its work counts as handoff, not as inference.
 
         Raises:
             UsageError: for another name.
         """
-        if name != "policy":
-            raise UsageError(f"mark({name!r}) is not known; allowed: 'policy'")
-        self.stamp(Slot.MARKED)
-        self._marked = True
+        if name == "policy":
+            self.stamp(Slot.MARKED)
+            self._marked = True
+        elif name == "returned":
+            self.leave_step()
+        else:
+            raise UsageError(f"mark({name!r}) is not known; allowed: 'policy', 'returned'")
 
     @property
     def obs_to_command_ns(self) -> int:

@@ -1,9 +1,9 @@
 """What an environment and an embedded simulator say to each other over ROS 2, without ROS.
 
-The simulator is a node called `NODE`. The environment resets it by parameters and a service, publishes a command on each
-actuator topic, then a step token on ``~/step``. The simulator runs step k of an epoch once: when the token and the
-commands that it names are in. It names them by their number in the epoch and by a digest of their bytes, so duplicate,
-late, foreign or braking commands neither add a step nor take part in one.
+The simulator is a node called `NODE`. The environment resets it by parameters and a service, publishes a command on
+each actuator topic, then a step token on ``~/step``. The simulator runs step k of an epoch once: when the token and
+the commands that it names are in. It names them by their number in the epoch and by a digest of their bytes, so
+duplicate, late, foreign or braking commands neither add a step nor take part in one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StepToken:
     @classmethod
     def from_data(cls, data: Sequence[int]) -> StepToken | None:
         """Read a token; None when it is not one."""
-        if len(data) < 4 or len(data) % 2:  # noqa: PLR2004 - epoch, step, and pairs
+        if len(data) < 4 or len(data) % 2:
             return None
         actuators = (len(data) - 2) // 2
         epoch, step, *rest = (int(value) for value in data)

@@ -125,9 +125,7 @@ class ObservationBuilder:
         return replace(sample, quality=Quality.OUT_OF_RANGE, reason=out_of_range) if out_of_range else sample
 
 
-def _shape_problem(
-    values: Mapping[str, NDArray[Any]], field: str, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> str:
+def _shape_problem(values: Mapping[str, NDArray[Any]], field: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
     if field not in values:
         return f"{field} is missing"
     found = values[field]

@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any, ClassVar
 
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.shared_memory import remove_abandoned, segments_of
@@ -28,11 +28,14 @@ class ProcessSpec:
 
     role: str
     module: str
-    arguments: tuple[str, ...]
+    arguments: tuple[Any, ...]  # strings, or substitutions of a launch file
 
 
-def simulator(contract: str, *, namespace: str | None = None, profile: str | None = None) -> ProcessSpec:
-    """Return the embedded simulator of a contract: a name, a path, or ``-`` for a line on standard input."""
+def simulator(contract: Any, *, namespace: Any = None, profile: Any = None) -> ProcessSpec:  # noqa: ANN401
+    """Return the embedded simulator of a contract: a name, a path, or ``-`` for a line on standard input.
+
+    The values are strings, or what stands for them in a launch file.
+    """
     arguments = ["sim", contract]
     if namespace is not None:
         arguments += ["--namespace", namespace]
@@ -44,9 +47,11 @@ def simulator(contract: str, *, namespace: str | None = None, profile: str | Non
 class Child:
     """A running child process. Its output goes to an unnamed file whose end is quoted when it dies."""
 
-    _living: set[Child] = set()  # noqa: RUF012 - every process forked from here must let go of the pipes
+    _living: ClassVar[set[Child]] = set()  # every process forked from here must let go of their pipes
 
-    def __init__(self, spec: ProcessSpec, *, first_line: str = "", environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, spec: ProcessSpec, *, first_line: str = "", environment: Mapping[str, str] | None = None
+    ) -> None:
         """Start `spec` with this interpreter; write `first_line` to its standard input, which then stays open.
 
         Args:
@@ -58,7 +63,7 @@ class Child:
             BackendNotReadyError: when it cannot be started.
         """
         self.role = spec.role
-        self._output: IO[bytes] = tempfile.TemporaryFile()
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
                 [sys.executable, "-m", spec.module, *spec.arguments],
@@ -75,6 +80,13 @@ class Child:
         self._segments: frozenset[str] = frozenset()
         if first_line:
             self._say(first_line)
+
+    @classmethod
+    def let_go_of_all(cls) -> None:
+        """In a process that was forked from the parent: the children are not its own."""
+        for child in cls._living:
+            child.let_go()
+        cls._living.clear()
 
     @property
     def pid(self) -> int:
@@ -107,7 +119,7 @@ class Child:
         if self not in Child._living:
             return
         Child._living.discard(self)
-        self._let_go()
+        self.let_go()
         for insist in (lambda: None, self._process.terminate, self._process.kill):
             insist()
             try:
@@ -126,19 +138,14 @@ class Child:
                 pipe.write(line.encode() + b"\n")
                 pipe.flush()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Close our end of its input: it stops when nobody holds one."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
 
-def _let_go_of_all() -> None:
-    for child in Child._living:
-        child._let_go()
-    Child._living = set()
-
-
-os.register_at_fork(after_in_child=_let_go_of_all)
+os.register_at_fork(after_in_child=Child.let_go_of_all)  # type: ignore[no-untyped-call]  # as typeshed has it
 
 
 def watch_parent(on_end: Callable[[], None]) -> None:

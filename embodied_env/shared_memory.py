@@ -8,7 +8,6 @@ removed by its owner either, since the dead still count as readers. (``fastdds s
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -33,9 +32,9 @@ def owned_by(pid: int | str) -> frozenset[str]:
     with contextlib.suppress(OSError):  # it has ended, or is somebody else's
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):  # closed in the meantime
-                target = os.readlink(descriptor)
-                if target.startswith(_PREFIX) and target.endswith(_LOCK):
-                    owned.add(Path(target).name.removesuffix(_LOCK))
+                target = descriptor.readlink()
+                if str(target).startswith(_PREFIX) and target.name.endswith(_LOCK):
+                    owned.add(target.name.removesuffix(_LOCK))
     return frozenset(owned)
 
 

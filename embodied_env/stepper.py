@@ -274,7 +274,11 @@ class Stepper:
         return order_end_reasons(reasons)
 
     def _account(
-        self, action: Any, approved: Approved, judgement: Judgement, reasons: tuple[str, ...]  # noqa: ANN401
+        self,
+        action: Any,  # noqa: ANN401 - agents send anything
+        approved: Approved,
+        judgement: Judgement,
+        reasons: tuple[str, ...],
     ) -> Transition:
         """Build the transition and its info."""
         report = approved.report

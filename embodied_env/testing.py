@@ -12,6 +12,7 @@ Subclass a suite in a test file of yours and say how to make the thing; pytest r
 from __future__ import annotations
 
 import contextlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ class SpyObserver:
 
 
 def approve(contract: Contract, action: Any, *, positions: Any = None, seq: int = 0, epoch: int = 0) -> Approved:  # noqa: ANN401
-    """Pass `action` through the real gate, from rest at `positions` (default: zeros). The only way to get an Approved."""
+    """Pass `action` through the real gate, from rest at `positions` (default: zeros): the way to an Approved."""
     gate = SafetyGate(contract)
     start = np.zeros(gate.layout.size) if positions is None else np.asarray(positions, dtype=np.float64)
     reference = Reference(positions=start, velocities=np.zeros_like(start), seq=seq, epoch=epoch)
@@ -324,7 +325,7 @@ class EnvContract(ABC):
             bad = np.full(cast("Any", env.action_space).shape, np.nan)
             observation, reward, _, _, info = env.step(bad)
             assert observation in env.observation_space
-            assert np.isfinite(reward)
+            assert math.isfinite(reward)
             assert info["action_clipped"]
             assert all(np.isfinite(value) for value in info["action"]["applied_si"].values())
 

@@ -23,8 +23,8 @@ class Fault:
     """Something that goes wrong at one step of each episode (the first step is 1).
 
     ``delay``: the world takes `delay_s` longer. ``drop``: no message of `sensor`. ``nan``: its values are not finite.
-    ``stale``: its stamp is ten seconds old. ``future``: its stamp is one second ahead. ``refuse``: the command is not taken.
-    `sensor` None means every sensor.
+    ``stale``: its stamp is ten seconds old. ``future``: its stamp is one second ahead. ``refuse``: the command is not
+    taken. `sensor` None means every sensor.
     """
 
     kind: Literal["delay", "drop", "nan", "stale", "future", "refuse"]
@@ -114,9 +114,7 @@ class FakeBackend:
         self._check_usable()
         self._step += 1
         if fault := self._fault("delay", None, self._step):
-            self._clock.sleep_until_ns(
-                min(deadline.ns, self._clock.now_ns() + round(fault.delay_s * NS_PER_S))
-            )
+            self._clock.sleep_until_ns(min(deadline.ns, self._clock.now_ns() + round(fault.delay_s * NS_PER_S)))
         if self.sent:
             command = self.sent[-1].positions
             self._velocities = (command - self._positions) / self._contract.control_period_s

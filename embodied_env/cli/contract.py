@@ -62,7 +62,7 @@ def _validate(args: argparse.Namespace) -> int:
 
 def _validated(name: str) -> Row:
     """Load one contract and its task, and say on stderr what is wrong with it."""
-    from embodied_env.tasks import load_task  # noqa: PLC0415 - tasks are needed only here
+    from embodied_env.tasks import load_task
 
     try:
         contract = load_contract(name)
@@ -236,8 +236,8 @@ def _print_json(value: object) -> None:
 
 def _print_tables(sections: Mapping[str, Any]) -> None:
     """Print each section as a table under its title."""
-    from rich.console import Console  # noqa: PLC0415 - slow to import, needed only for people
-    from rich.table import Table  # noqa: PLC0415
+    from rich.console import Console
+    from rich.table import Table
 
     width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
     console = Console(width=width, markup=False, emoji=False, highlight=False)

@@ -8,22 +8,22 @@ import signal
 import sys
 import threading
 
-HELP = "host the embedded MuJoCo simulator of a contract as a ROS 2 node"
+HELP = "run the embedded simulator in a process of its own"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("contract", help="a contract's name or file; -: one line on standard input, then its end stops us")
+    parser.add_argument("contract", help="a contract's name or file; -: one line of standard input")
     parser.add_argument("--namespace", default=None, help="absolute ROS 2 namespace (default: the root)")
-    parser.add_argument("--profile", default="mujoco_ros", help="which of the contract's backends (default: mujoco_ros)")
+    parser.add_argument("--profile", default="mujoco_ros", help="which of its backends (default: mujoco_ros)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Host the simulator until SIGINT, SIGTERM, or, with ``-``, the end of standard input."""
-    from embodied_env.contract import load_contract, parse_contract  # noqa: PLC0415 - pydantic is heavy
-    from embodied_env.processes import watch_parent  # noqa: PLC0415
-    from embodied_env.sim.node import run_simulator  # noqa: PLC0415 - rclpy is heavy
-    from embodied_env.sim.world import World, load_profile  # noqa: PLC0415 - mujoco is heavy
+    from embodied_env.contract import load_contract, parse_contract
+    from embodied_env.processes import watch_parent
+    from embodied_env.sim.node import run_simulator
+    from embodied_env.sim.world import World, load_profile
 
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         contract = load_contract(args.contract)
     world = World(contract, load_profile(contract, args.profile), path=f"backends.{args.profile}")
     if args.contract != "-":
-        print(f"simulating {contract.name} in namespace {args.namespace or '/'}; Ctrl-C ends", flush=True)  # noqa: T201
+        print(f"simulating {contract.name} in namespace {args.namespace or '/'}; Ctrl-C ends", flush=True)
     run_simulator(contract, world, namespace=args.namespace, stop=stop)
     return 0
 

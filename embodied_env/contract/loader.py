@@ -11,7 +11,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -164,7 +164,7 @@ def parse_as(cls: type[T], data: Mapping[str, Any], *, path: str = "", source: s
         text = json.dumps(data, default=_as_dict)
     except (TypeError, ValueError, RecursionError) as error:
         raise ContractError(path, str(error), source=source) from None
-    adapter = _adapter(cls)
+    adapter = _adapter(typing.cast("Hashable", cls))
     try:
         return typing.cast("T", adapter.validate_json(text))
     except pydantic.ValidationError as error:

@@ -40,9 +40,7 @@ SENSOR_MESSAGES: Mapping[str, SensorMessage] = {
     ),
     "geometry_msgs/msg/PoseStamped": SensorMessage(fields={"position": POSITION, "orientation": ORIENTATION}),
     "geometry_msgs/msg/PointStamped": SensorMessage(fields={"position": POSITION}),
-    "sensor_msgs/msg/Range": SensorMessage(
-        fields={"range": MessageField(shape=(1,), units=("m",), dtype="float32")}
-    ),
+    "sensor_msgs/msg/Range": SensorMessage(fields={"range": MessageField(shape=(1,), units=("m",), dtype="float32")}),
 }
 
 JOINT_SENSOR = "sensor_msgs/msg/JointState"

@@ -91,9 +91,7 @@ def _check_positive(path: str, value: float, unit: str) -> None:
     )
 
 
-def _check_bounds(
-    path: str, low: float | tuple[float, ...], high: float | tuple[float, ...], size: int | None
-) -> None:
+def _check_bounds(path: str, low: float | tuple[float, ...], high: float | tuple[float, ...], size: int | None) -> None:
     """Bounds are finite, of the right length, and low < high in each component."""
     for key, bound in (("low", low), ("high", high)):
         _require(np.all(np.isfinite(bound)).item(), f"{path}.{key}", f"{bound} is not finite")
@@ -155,9 +153,7 @@ def _check_safety(contract: Contract) -> None:
     )
     for key in ("velocity", "acceleration"):
         value = getattr(safety.margins, key)
-        _require(
-            0 < value <= 1, f"safety.margins.{key}", f"{value} is not allowed; allowed: a fraction in (0, 1]"
-        )
+        _require(0 < value <= 1, f"safety.margins.{key}", f"{value} is not allowed; allowed: a fraction in (0, 1]")
     _require(
         safety.nonfinite.stop_after >= 1,
         "safety.nonfinite.stop_after",

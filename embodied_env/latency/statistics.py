@@ -76,7 +76,7 @@ def measured(latency: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _finite(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+    return float(value) if isinstance(value, float) and math.isfinite(value) else None
 
 
 def _statistics(values: array[float]) -> StageStatistics:

@@ -1,41 +1,20 @@
-"""Audit of one transition: does its row keep its word?
-
-Two principles. The environment's account is checked against itself (and against a contract, when one is given), and
-what the outermost wrapper was given and returned is checked against the account: so a difference has one name. And of
-two numbers that contradict each other, the one that is derived is blamed: what the gates found, the raw stamps and the
-reasons to end are taken as they are.
-"""
+"""Audit of one transition: does its row keep its word?"""
 
 from __future__ import annotations
 
-import itertools
-import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
-from embodied_env.clock import NS_PER_S
 from embodied_env.contract import Contract
-from embodied_env.contract.fingerprint import differences
-from embodied_env.contract.spaces import field_layouts
 from embodied_env.record.rows import FIELDS, Row, plain
-from embodied_env.record.schema import gates, step_info_schema, transition_schema
+from embodied_env.record.rules import RULES, RULES_OF_CONTRACT, RULES_OF_INFO
+from embodied_env.record.schema import step_info_schema, transition_schema
 from embodied_env.record.violations import shortened, violations
-from embodied_env.transition import (
-    CODES,
-    TERMINATED_REASONS,
-    TRUNCATED_REASONS,
-    Quality,
-    Severity,
-    end_kind,
-    order_end_reasons,
-)
 
 _OURS = "embodied_env/"
-_PARTS = ("handoff", "inference", "gate", "publish")
 
 
 def audit_transition(row: Mapping[str, Any], contract: Contract | None = None) -> list[str]:
@@ -59,10 +38,10 @@ def audit_transition(row: Mapping[str, Any], contract: Contract | None = None) -
     account = {field: plain(value) for field, value in row.items() if isinstance(field, str)}
     if broken := _structural_problems(account, ours=ours):
         return problems + broken
-    for rule in _RULES if "inner" in account else _RULES_OF_INFO:
+    for rule in RULES if "inner" in account else RULES_OF_INFO:
         problems += rule(account)
     if contract is not None:
-        for contract_rule in _RULES_OF_CONTRACT:
+        for contract_rule in RULES_OF_CONTRACT:
             problems += contract_rule(account, contract)
     return problems
 
@@ -98,7 +77,9 @@ def _plain_problems_of_info(info: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_finite(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_)) and math.isfinite(value)
+    if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.bool_)):
+        return False
+    return bool(value - value == 0)  # neither NaN nor infinite; an integer of any size
 
 
 def _structural_problems(row: Row, *, ours: bool) -> list[str]:
@@ -108,261 +89,3 @@ def _structural_problems(row: Row, *, ours: bool) -> list[str]:
     if row.get("inner", row) is None:
         return ["inner is null: an outer wrapper returned a step that the environment did not make"]
     return violations(row, transition_schema())
-
-
-# ------------------------------------------------------------------------------------------- the outside and the inside
-
-
-def _outside(row: Row) -> Iterator[str]:
-    """The outermost wrapper was given and returned what the environment was given and returned."""
-    for field in FIELDS[:-1]:
-        found = differences(row[field], row["inner"][field], field)
-        if found:
-            where, outer, inner = found[0]
-            others = f" (and {len(found) - 1} more differences)" if len(found) > 1 else ""
-            did = "was given" if field == "action" else "returned"
-            yield (
-                f"{where} is {shortened(outer)}, but the environment {did} {shortened(inner)}{others}: "
-                "an outer wrapper changed it"
-            )
-
-
-# --------------------------------------------------------------------------------------------------------- the ending
-
-
-def _ending(row: Row) -> Iterator[str]:
-    """The flags, end_reason and is_success say what the reasons to end say."""
-    info = row["info"]
-    reason = _end_reason(row)
-    where, flags = ("inner.", row["inner"]) if "inner" in row else ("", row)
-    for flag, kinds in (("terminated", TERMINATED_REASONS), ("truncated", TRUNCATED_REASONS)):
-        if flags[flag] != (end_kind(reason) in kinds):
-            yield f"{where}{flag} is {flags[flag]}, but the end reason is {reason!r}; {flag}: {', '.join(kinds)}"
-    if info["end_reason"] != reason:
-        yield f"info.end_reason is {info['end_reason']!r}, but the first of inner.end_reasons is {reason!r}"
-    if info["is_success"] != (reason == "success"):
-        yield f"info.is_success is {info['is_success']}, but the end reason is {reason!r}"
-
-
-def _end_reason(row: Row) -> str:
-    reason: str = (row["inner"]["end_reasons"] or [""])[0] if "inner" in row else row["info"]["end_reason"]
-    return reason
-
-
-def _reasons(row: Row) -> Iterator[str]:
-    """The reasons to end stand in their order."""
-    reasons = row["inner"]["end_reasons"]
-    if (ordered := list(order_end_reasons(reasons))) != reasons:
-        yield f"inner.end_reasons is {reasons}; allowed: in the order {ordered}"
-
-
-# ---------------------------------------------------------------------------------------------------------- the gates
-
-
-def _gates(row: Row) -> Iterator[str]:
-    """The arrays and the disposition say what the gates found."""
-    safety = row["info"]["safety"]
-    severity, code = [0] * len(gates()), [0] * len(gates())
-    for finding in row["inner"]["findings"]:
-        gate, level = gates().index(finding["gate"]), Severity[finding["severity"]]
-        if level >= severity[gate]:
-            severity[gate], code[gate] = int(level), CODES[finding["code"]]
-    for key, expected in (("severity", severity), ("code", code), ("disposition", max(severity))):
-        if safety[key] != expected:
-            yield f"info.safety.{key} is {safety[key]}, but inner.findings make it {expected}"
-    disposition = row["inner"]["report"]["disposition"]
-    if Severity[disposition] != max(severity):
-        yield f"inner.report.disposition is {disposition}, but inner.findings make it {Severity(max(severity)).name}"
-
-
-def _gates_of_info(row: Row) -> Iterator[str]:
-    """The disposition is the gravest of the gates; a gate has a code when it fired."""
-    safety = row["info"]["safety"]
-    if safety["disposition"] != max(safety["severity"]):
-        yield (
-            f"info.safety.disposition is {safety['disposition']}, "
-            f"but the gravest of info.safety.severity is {max(safety['severity'])}"
-        )
-    for gate, level, code in zip(gates(), safety["severity"], safety["code"], strict=True):
-        if (level > 0) != (code > 0):
-            yield f"info.safety.code of {gate} is {code}, but its severity is {level}; allowed: both 0, or none"
-
-
-def _clipping(row: Row) -> Iterator[str]:
-    """action_clipped says whether the gates stepped in, and so whether what was applied is what was requested."""
-    info = row["info"]
-    report = row["inner"]["report"] if "inner" in row else {**info["action"], "guaranteed": info["safety"]["guaranteed"]}
-    disposition = _disposition(row)
-    least = Severity.LIMIT if report["guaranteed"]["position"] else Severity.HOLD  # a gate that only monitors
-    saying = {"info.action_clipped": info["action_clipped"], "info.safety.intervened": info["safety"]["intervened"]}
-    for name, said in saying.items():
-        if said != (disposition >= least):
-            yield f"{name} is {said}, but the disposition is {disposition.name}; clipped: from {least.name} on"
-    requested, applied = report["requested"], report["applied"]
-    if disposition is Severity.PASS and applied != requested:
-        yield f"what was applied is {shortened(applied)}, but no gate fired and {shortened(requested)} was requested"
-    changes = [margin for finding in row.get("inner", {}).get("findings", ()) for margin in finding["margin"] or ()]
-    if disposition is Severity.LIMIT and least is Severity.LIMIT and applied == requested and not any(changes):
-        yield f"what was applied is {shortened(applied)}, just as requested, but the disposition is LIMIT"
-
-
-def _disposition(row: Row) -> Severity:
-    if "inner" not in row:
-        return Severity(row["info"]["safety"]["disposition"])
-    return max((Severity[finding["severity"]] for finding in row["inner"]["findings"]), default=Severity.PASS)
-
-
-def _report(row: Row) -> Iterator[str]:
-    """info says what the gates' report says."""
-    action, safety, report = row["info"]["action"], row["info"]["safety"], row["inner"]["report"]
-    saying = {f"action.{key}": (_flat(action[key]), report[key]) for key in ("requested", "applied", "applied_si")}
-    saying |= {f"safety.{key}": (safety[key], report[key]) for key in ("dt_s", "guaranteed")}
-    for name, (said, reported) in saying.items():
-        if said != reported:
-            yield f"info.{name} is {shortened(said)}, but inner.report makes it {shortened(reported)}"
-
-
-def _flat(action: Any) -> list[Any]:  # noqa: ANN401 - one vector, or a dict of vectors or of numbers
-    if isinstance(action, dict):
-        return [x for part in action.values() for x in (part if isinstance(part, list) else [part])]
-    return list(action)
-
-
-# -------------------------------------------------------------------------------------------------------- the latency
-
-
-def _stamps(row: Row) -> Iterator[str]:
-    """The stamps of a step lie in the order of the step."""
-    stamps = row["inner"]["stamps_ns"]
-    order = ["previous_observed", "previous_returned", "marked", "entered", "gated", "published", "observed"]
-    chain = [name for name in order if name in stamps]
-    pairs = [*itertools.pairwise(chain), ("previous_entered", "previous_returned")]
-    for earlier, later in pairs:
-        if stamps[earlier] > stamps[later]:
-            yield (
-                f"inner.stamps_ns.{later} is {stamps[later]}, before inner.stamps_ns.{earlier} {stamps[earlier]}; "
-                f"allowed: {' <= '.join(chain)}"
-            )
-
-
-def _stages(row: Row) -> Iterator[str]:
-    """Each stage in info is the difference of its stamps, to the nanosecond."""
-    latency = row["info"]["latency"]
-    for stage, ns in _durations_ns(row["inner"]["stamps_ns"]).items():
-        if latency[f"{stage}_s"] != ns / NS_PER_S:
-            yield f"info.latency.{stage}_s is {latency[f'{stage}_s']}, but its stamps lie {ns} ns apart"
-
-
-def _durations_ns(ns: Mapping[str, int]) -> dict[str, int]:
-    """Return the stages as differences of stamps (the definitions are the ledger's)."""
-    return {
-        "handoff": ns["previous_returned"] - ns["previous_observed"],
-        "inference": ns["entered"] - ns["previous_returned"],
-        "policy": ns.get("marked", ns["entered"]) - ns["previous_returned"],
-        "gate": ns["gated"] - ns["entered"],
-        "publish": ns["published"] - ns["gated"],
-        "obs_to_command": ns["published"] - ns["previous_observed"],
-        "world": ns["observed"] - ns["published"],
-        "period": ns["entered"] - ns["previous_entered"],
-    }
-
-
-def _sum(row: Row) -> Iterator[str]:
-    """obs_to_command is the sum of its parts, exactly in nanoseconds, and latency_ms says the same."""
-    latency = row["info"]["latency"]
-    total_ns = round(latency["obs_to_command_s"] * NS_PER_S)
-    sum_ns = sum(round(latency[f"{part}_s"] * NS_PER_S) for part in _PARTS)
-    stamped = _durations_ns(row["inner"]["stamps_ns"]) if "inner" in row else {}
-    if not stamped and sum_ns != total_ns:
-        yield f"info.latency.obs_to_command_s is {total_ns} ns, but {' + '.join(_PARTS)} is {sum_ns} ns"
-    expected_ms = stamped.get("obs_to_command", total_ns) / 1e6
-    if row["info"]["latency_ms"] != expected_ms:
-        yield f"info.latency_ms is {row['info']['latency_ms']}, but the observation was {expected_ms} ms old"
-
-
-# ------------------------------------------------------------------------------------------------------- the contract
-
-
-def _fingerprint(row: Row, contract: Contract) -> Iterator[str]:
-    found = row["info"]["contract"]
-    if found != contract.fingerprint:
-        yield f"info.contract is {found}, but the fingerprint of {contract.name} is {contract.fingerprint}"
-
-
-def _observation(row: Row, contract: Contract) -> Iterator[str]:
-    """The observation lies in the contract's space; a reading outside of its range must be named as such."""
-    where, observation = _inside(row, "observation")
-    space = contract.observation_space
-    if not isinstance(observation, dict):
-        yield f"{where} is {shortened(observation)}; allowed: a mapping of {', '.join(space.spaces)}"
-        return
-    sensor_of = {layout.key: name for name, spec in contract.sensors.items() for layout in field_layouts(name, spec)}
-    for key in dict.fromkeys([*space.spaces, *observation]):
-        if key not in observation:
-            yield f"{where}.{key} is missing"
-        elif key not in space.spaces:
-            yield f"{where}.{key} is not in the contract; allowed: {', '.join(space.spaces)}"
-        else:
-            quality = row["info"]["sensors"].get(sensor_of.get(key), {}).get("quality", Quality.OK)
-            if problem := _outside_of(observation[key], space.spaces[key], checked=quality == Quality.OK):
-                yield f"{where}.{key} is {shortened(observation[key])}; allowed: {problem}"
-
-
-def _outside_of(value: Any, space: Any, *, checked: bool) -> str:  # noqa: ANN401 - JSON types, a Box
-    """Return what is allowed instead of `value`, or "". A held reading may have been out of range when it was made."""
-    try:
-        array = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        array = np.array(np.nan)
-    if array.shape != space.shape or not np.isfinite(array).all():
-        return f"numbers of the shape {space.shape}"
-    if checked and not ((space.low <= array) & (array <= space.high)).all():
-        return f"{shortened(space.low.tolist())} to {shortened(space.high.tolist())}, unless its quality is not OK"
-    return ""
-
-
-def _action(row: Row, contract: Contract) -> Iterator[str]:
-    """An action that is not of the space's shape was refused by the gate of forms."""
-    where, action = _inside(row, "action")
-    refused = row["info"]["safety"]["severity"][gates().index("form")] >= Severity.HOLD
-    if not refused and not _fits(action, contract.action_space):
-        yield f"{where} is {shortened(action)}, and no gate refused it; allowed: {contract.action_space}"
-
-
-def _fits(action: Any, space: spaces.Space[Any]) -> bool:  # noqa: ANN401 - JSON types
-    """Whether `action` is of numbers in the space's shape; what JSON could not say is not judged."""
-    if _is_described(action):
-        return True
-    if isinstance(space, spaces.Dict):
-        named = isinstance(action, dict) and set(action) == set(space.spaces)
-        return named and all(_fits(action[name], part) for name, part in space.items())
-    (size,) = space.shape or (0,)
-    vector = isinstance(action, list) and len(action) == size
-    return vector and all(_is_number(x) or _is_described(x) for x in action)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float))
-
-
-def _is_described(value: object) -> bool:
-    return isinstance(value, dict) and set(value) == {"repr"}
-
-
-def _inside(row: Row, field: str) -> tuple[str, Any]:
-    return (f"inner.{field}", row["inner"][field]) if "inner" in row else (field, row[field])
-
-
-_RULES_OF_INFO: tuple[Callable[[Row], Iterator[str]], ...] = (_ending, _gates_of_info, _clipping, _sum)
-_RULES: tuple[Callable[[Row], Iterator[str]], ...] = (
-    _outside,
-    _ending,
-    _reasons,
-    _gates,
-    _clipping,
-    _report,
-    _stamps,
-    _stages,
-    _sum,
-)
-_RULES_OF_CONTRACT: tuple[Callable[[Row, Contract], Iterator[str]], ...] = (_fingerprint, _observation, _action)

@@ -48,6 +48,10 @@ class Accountable(Protocol):
         """The full account of the last step."""
         ...
 
+    def mark(self, name: str) -> None:
+        """Stamp the end of something outside of the step; ``returned``: of the recorder's own work."""
+        ...
+
     def processes(self) -> list[dict[str, Any]]:
         """Return role and pid of each process that was started for it."""
         ...

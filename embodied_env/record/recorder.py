@@ -29,8 +29,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     It belongs outside of every other wrapper: what a wrapper outside of it changes is not seen. `folder` gets one run
     directory with ``manifest.json``, ``transitions.mcap``, ``first_transition.json`` and, at `close`, ``summary.json``.
-    A row is with the operating system before `step` returns, and that time counts as the agent's; a step that raises
-    leaves no row.
+    A row is with the operating system before `step` returns; that time counts as handoff, not as the agent's. A step
+    that raises leaves no row.
 
     Attributes:
         path: the run directory.
@@ -86,6 +86,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         if (running := processes(self._base)) != self._manifest["processes"] or self._rows == 1:
             self._manifest |= {"processes": running, "policy": plain(self.policy)}
             write_json(self.path / MANIFEST, self._manifest)
+        self._base.mark("returned")
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401
@@ -102,6 +103,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._write("transition", row)
         if first:
             write_json(self.path / FIRST_TRANSITION, row)
+        self._base.mark("returned")
         return observation, reward, terminated, truncated, info
 
     def close(self) -> None:

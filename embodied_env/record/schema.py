@@ -74,8 +74,8 @@ def reset_schema() -> Schema:
 
 def _inner_schema() -> Schema:
     numbers = {"type": "array", "items": {"type": ["number", "null"]}}
-    stamp = {"type": "integer"}
-    optional_stamp = {"type": ["integer", "null"]}
+    stamp = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
+    optional_stamp = {**stamp, "type": ["integer", "null"]}
     severity = {"type": "string", "enum": [severity.name for severity in Severity]}
     reason = {**info_schema()["$defs"]["end_reason"], "minLength": 1}
     finding = {

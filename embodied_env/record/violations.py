@@ -24,6 +24,7 @@ _OF_NUMBERS: dict[str, Rule] = {
     "enum": lambda value, allowed: value in allowed,
     "const": operator.eq,
     "minimum": operator.ge,
+    "maximum": operator.le,
 }
 _RULES: dict[str, dict[str, Rule]] = {
     "integer": _OF_NUMBERS,

@@ -76,7 +76,11 @@ class Arbiter:
     def send(self, command: Approved) -> Sent:
         """Publish `command`; it becomes the reference. Called within `turn`."""
         with self._lock:
-            sent = self._send(command)
+            try:
+                sent = self._send(command)
+            except BaseException:
+                self._reference = replace(self._reference, seq=command.seq)  # it may have left: its number is spent
+                raise
             self._reference = Reference(
                 positions=command.positions,
                 velocities=command.report.velocity_si,

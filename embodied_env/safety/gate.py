@@ -32,6 +32,9 @@ class Reference:
     epoch: int
 
 
+_ABSURD = 1e100  # a speed at which even the arithmetic of the limits overflows; only monitoring lets one come so far
+
+
 class _MalformedError(Exception):
     """An action that is not an element of the action space's shape and type."""
 
@@ -70,7 +73,7 @@ class SafetyGate:
             self._latched = None
 
     def clear_estop(self) -> None:
-        """Clear an ESTOP, out of band: what is left is a STOP, so nothing moves before `reset`. `step` never calls this."""
+        """Clear an ESTOP, out of band; a STOP is left, so nothing moves before `reset`. `step` never calls this."""
         if self._latched is not None:
             self._latched = replace(self._latched, severity=Severity.STOP)
 
@@ -118,31 +121,15 @@ class SafetyGate:
         return self._approve_braking(reference, dt_s, findings, vector)
 
     def _limit(self, requested: FloatArray, reference: Reference, dt_s: float) -> Approved:
-        """Space box, mapping, joint limits, post-condition. Monitoring finds the same, and modifies nothing."""
-        layout, is_monitor = self.layout, self._mode == "monitor"
-        findings: list[Finding] = []
+        """Space box, mapping, joint limits, post-condition."""
+        layout = self.layout
         boxed = np.minimum(np.maximum(requested, layout.scale.low), layout.scale.high)
-        if (clipped := boxed != requested).any():
-            passed_on = requested if is_monitor else boxed
-            findings.append(_box_finding(layout, requested, boxed, clipped, passed_on))
-            boxed = passed_on
-        with np.errstate(over="ignore"):  # only an action beyond its space, when monitoring
-            mapped = layout.scale.to_si(boxed)
-            target = np.where(layout.is_delta, reference.positions + mapped, mapped)
-            desired = (target - reference.positions) / dt_s
-        if not np.isfinite(desired).all():
-            detail = f"the action {requested.tolist()} is not finite in SI units"
-            finding = Finding(gate="form", severity=Severity.HOLD, code="form.nan", detail=detail)
-            return self._approve_braking(reference, dt_s, [*findings, finding], requested)
-        steps = [
-            limit_joint(x, v, t, bounds, dt_s)
-            for x, v, t, bounds in zip(
-                reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), self._bounds, strict=True
-            )
-        ]
-        if is_monitor:
-            findings += _limit_findings(layout, target, steps, target)
-            return self._approved(reference, dt_s, findings, requested, boxed, target, desired)
+        clipped = boxed != requested
+        findings = [_box_finding(layout, requested, boxed, clipped, self._mode)] if clipped.any() else []
+        if self._mode == "monitor":
+            return self._monitor(requested, reference, dt_s, findings)
+        target = self._target(boxed, reference)
+        steps = self._steps(target, reference, dt_s)
         positions = np.array([step.position for step in steps])
         velocities = np.array([step.velocity for step in steps])
         limited = _limit_findings(layout, target, steps, positions)
@@ -160,25 +147,54 @@ class SafetyGate:
         applied = np.where(kept, boxed, layout.scale.from_si(moved))
         return self._approved(reference, dt_s, findings, requested, applied, positions, velocities)
 
+    def _target(self, action: FloatArray, reference: Reference) -> FloatArray:
+        """Map an action to the positions that it asks for."""
+        mapped = self.layout.scale.to_si(action)
+        return np.where(self.layout.is_delta, reference.positions + mapped, mapped)
+
+    def _steps(self, target: FloatArray, reference: Reference, dt_s: float) -> list[JointStep]:
+        """Limit joint by joint."""
+        return [
+            limit_joint(x, v, t, bounds, dt_s)
+            for x, v, t, bounds in zip(
+                reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), self._bounds, strict=True
+            )
+        ]
+
+    def _monitor(self, requested: FloatArray, reference: Reference, dt_s: float, findings: list[Finding]) -> Approved:
+        """Report what the limits would do, and do none of it; only what is no number in SI units is refused."""
+        with np.errstate(over="ignore"):
+            target = self._target(requested, reference)
+            velocities = (target - reference.positions) / dt_s
+        if not (np.abs(velocities) < _ABSURD).all():
+            detail = f"the action {requested.tolist()} is not finite in SI units"
+            finding = Finding(gate="form", severity=Severity.HOLD, code="form.nan", detail=detail)
+            return self._approve_braking(reference, dt_s, [*findings, finding], requested)
+        steps = self._steps(target, reference, dt_s)
+        findings = [*findings, *_limit_findings(self.layout, target, steps, target)]
+        return self._approved(reference, dt_s, findings, requested, requested, target, velocities)
+
     def _approve_braking(
         self, reference: Reference, dt_s: float, findings: list[Finding], requested: FloatArray
     ) -> Approved:
         """Approve full braking within the limits; with dt <= 0 no time has passed and the last command is repeated."""
+        sound = True
         if dt_s > 0.0:
             velocities = np.array(
                 [brake_velocity(v, b, dt_s) for v, b in zip(reference.velocities.tolist(), self._bounds, strict=True)]
             )
-            low = np.minimum(self.layout.limits.position_low, reference.positions)  # found outside: let in, never snapped
+            low = np.minimum(self.layout.limits.position_low, reference.positions)  # a joint found outside: let in
             high = np.maximum(self.layout.limits.position_high, reference.positions)
             positions = np.clip(reference.positions + velocities * dt_s, low, high)
             problem = self._violation(reference, positions, velocities, dt_s)
+            sound = not problem
             if problem and not self._is_hopeless(reference, dt_s):
                 raise InternalFaultError(f"braking breaks a limit, nothing is published: {problem}")
         else:
             positions, velocities = reference.positions.copy(), reference.velocities.copy()
         moved = np.where(self.layout.is_delta, positions - reference.positions, positions)
         applied = self.layout.scale.from_si(moved)
-        return self._approved(reference, dt_s, findings, requested, applied, positions, velocities)
+        return self._approved(reference, dt_s, findings, requested, applied, positions, velocities, sound=sound)
 
     def _violation(self, reference: Reference, positions: FloatArray, velocities: FloatArray, dt_s: float) -> str:
         """Return the first broken limit of the exact values to be published, or "". Monitoring promises none."""
@@ -211,12 +227,14 @@ class SafetyGate:
         applied: FloatArray,
         positions: FloatArray,
         velocities: FloatArray,
+        *,
+        sound: bool = True,
     ) -> Approved:
-        """Build the approved command and its report: the only place that makes an `Approved`. Nobody may write to it."""
+        """Build the approved command and its report, to be read only: the only place that makes an `Approved`."""
         for array in (requested, applied, positions, velocities):
             array.flags.writeable = False
         disposition = max((finding.severity for finding in findings), default=Severity.PASS)
-        sound = self._mode == "enforce" and all(finding.code != "limits.infeasible" for finding in findings)
+        sound = sound and self._mode == "enforce"
         report = GateReport(
             disposition=disposition,
             findings=tuple(findings),
@@ -310,12 +328,9 @@ def _said(error: Exception) -> str:
 
 
 def _box_finding(
-    layout: ActionLayout,
-    requested: FloatArray,
-    boxed: FloatArray,
-    clipped: np.ndarray[Any, Any],
-    passed_on: FloatArray,
+    layout: ActionLayout, requested: FloatArray, boxed: FloatArray, clipped: np.ndarray[Any, Any], mode: str
 ) -> Finding:
+    passed_on = requested if mode == "monitor" else boxed
     return Finding(
         gate="space_box",
         severity=Severity.LIMIT,

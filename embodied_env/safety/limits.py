@@ -99,17 +99,16 @@ def rounding_of_velocity(position: float, target: float, velocity: float, dt_s: 
     return 4.0 * _EPSILON * ((abs(position) + abs(target)) / dt_s + abs(velocity))
 
 
-def _rounding_of_state(position: float, velocity: float, bounds: Bounds, dt_s: float) -> float:
+def _rounding_of_state(position: float, bounds: Bounds, dt_s: float) -> float:
     """Bound what rounding, past and present, does to a velocity of the next step."""
     extent = max(abs(p) for p in (position, bounds.low, bounds.high) if math.isfinite(p))
-    change = max(bounds.acceleration, bounds.deceleration) * dt_s
-    return 2.0 * rounding_of_velocity(extent, extent, abs(velocity) + change, dt_s)
+    return 2.0 * rounding_of_velocity(extent, extent, bounds.velocity, dt_s)
 
 
 def is_hopeless(position: float, velocity: float, bounds: Bounds, dt_s: float) -> bool:
     """Tell whether no velocity keeps every limit: the state is outside the safe set by more than rounding."""
     lower, upper = velocity_interval(position, velocity, bounds, dt_s)
-    return lower - upper > _rounding_of_state(position, velocity, bounds, dt_s)
+    return lower - upper > _rounding_of_state(position, bounds, dt_s)
 
 
 def limit_joint(position: float, velocity: float, target: float, bounds: Bounds, dt_s: float) -> JointStep:
@@ -129,9 +128,7 @@ def limit_joint(position: float, velocity: float, target: float, bounds: Bounds,
         if is_hopeless(position, velocity, bounds, dt_s):
             braked = brake_velocity(velocity, bounds, dt_s)
             stopped = min(max(position + braked * dt_s, low), high)
-            return JointStep(
-                position=stopped, velocity=braked, code="limits.infeasible", bound=stopped, feasible=False
-            )
+            return JointStep(position=stopped, velocity=braked, code="limits.infeasible", bound=stopped, feasible=False)
         lower = upper = lower if velocity >= 0.0 else upper  # they meet but for rounding: brake
     desired = (target - position) / dt_s
     chosen = min(max(desired, lower), upper)
@@ -164,40 +161,41 @@ def brake_velocity(velocity: float, bounds: Bounds, dt_s: float) -> float:
     return math.copysign(max(0.0, abs(velocity) - bounds.deceleration * dt_s), velocity)
 
 
-def violation(  # noqa: PLR0913 - two states, the limits, the step
+def violation(  # noqa: PLR0911 - one return per rule
     position: float, velocity: float, next_position: float, next_velocity: float, bounds: Bounds, dt_s: float
 ) -> str:
     """Return what is wrong with a step from (position, velocity) to (next_position, next_velocity), or "".
 
     It is the post-condition on what is about to be published, and independent of `limit_joint`: it knows no interval,
-    only that slowing down takes D, speeding up A, and that it must be possible to stop inside the range. Beside rounding
-    it allows relative 1e-9.
+    only that slowing down takes D, speeding up A, and that it must be possible to stop inside the range. Rounding
+    apart, it allows 1e-9 of the velocity limit.
     """
     if not (math.isfinite(next_position) and math.isfinite(next_velocity)):
         return f"not finite: position {next_position}, velocity {next_velocity}"
-    speed, next_speed = abs(velocity), abs(next_velocity)
-    fastest_change = max(bounds.acceleration, bounds.deceleration) * dt_s
-    allowed = 1e-9 * (bounds.velocity + fastest_change) + _rounding_of_state(position, next_velocity, bounds, dt_s)
+    allowed = 1e-9 * bounds.velocity + _rounding_of_state(position, bounds, dt_s)
     if abs((next_position - position) / dt_s - next_velocity) > allowed:
         return f"position {next_position} does not follow from velocity {next_velocity}"
     low, high = min(bounds.low, position), max(bounds.high, position)
     if not low <= next_position <= high:
         return f"position {next_position} outside [{bounds.low}, {bounds.high}]"
-    if next_speed > bounds.velocity + allowed:
+    if abs(next_velocity) > bounds.velocity + allowed:
         return f"velocity {next_velocity} beyond {bounds.velocity}"
-    if velocity * next_velocity >= 0.0:
-        too_fast = (
-            next_speed - speed > bounds.acceleration * dt_s + allowed
-            or speed - next_speed > bounds.deceleration * dt_s + allowed
-        )
-    else:  # through zero: slow down, then speed up
-        slowest = min(bounds.acceleration, bounds.deceleration)
-        too_fast = speed / bounds.deceleration + next_speed / bounds.acceleration > dt_s + allowed / slowest
-    if too_fast:
+    if _changes_too_fast(velocity, next_velocity, bounds, dt_s, allowed):
         return f"velocity changes from {velocity} to {next_velocity} in {dt_s} s, too fast"
-    stop = next_position + next_velocity * next_speed / (2.0 * bounds.deceleration)
-    near = allowed * (dt_s + next_speed / bounds.deceleration)
-    is_braking = next_speed <= max(0.0, speed - bounds.deceleration * dt_s) + allowed
+    stop = next_position + next_velocity * abs(next_velocity) / (2.0 * bounds.deceleration)
+    near = allowed * (dt_s + abs(next_velocity) / bounds.deceleration)
+    is_braking = abs(next_velocity) <= max(0.0, abs(velocity) - bounds.deceleration * dt_s) + allowed
     if not is_braking and not low - near <= stop <= high + near:
         return f"from position {next_position} and velocity {next_velocity} it stops only at {stop}"
     return ""
+
+
+def _changes_too_fast(velocity: float, next_velocity: float, bounds: Bounds, dt_s: float, allowed: float) -> bool:
+    """Tell whether slowing down at D, and speeding up at A, takes longer than dt; by more than `allowed`, a velocity."""
+    before, after = abs(velocity), abs(next_velocity)
+    if velocity * next_velocity < 0.0:
+        slowest = min(bounds.acceleration, bounds.deceleration)
+        return before / bounds.deceleration + after / bounds.acceleration > dt_s + allowed / slowest
+    return (
+        after - before > bounds.acceleration * dt_s + allowed or before - after > bounds.deceleration * dt_s + allowed
+    )

@@ -1,4 +1,4 @@
-"""The ROS 2 node that hosts the world: one step per token, a reset by parameters and a service (`embodied_env.lockstep`)."""
+"""The ROS 2 node that hosts the world: one step per token, resets by a service (`embodied_env.lockstep`)."""
 
 from __future__ import annotations
 

@@ -61,8 +61,8 @@ def test_the_meaning_of_a_contract_is_json(contract: Contract) -> None:
 
 @few
 @given(contracts, st.randoms(use_true_random=False))
-def test_the_order_of_keys_does_not_change_the_fingerprint(contract: Contract, random: Any) -> None:  # noqa: ANN401
-    def shuffled(value: Any, *, keep: bool = False) -> Any:  # noqa: ANN401 - JSON types
+def test_the_order_of_keys_does_not_change_the_fingerprint(contract: Contract, random: Any) -> None:
+    def shuffled(value: Any, *, keep: bool = False) -> Any:
         if not isinstance(value, dict):
             return value
         keys = list(value)
@@ -75,7 +75,7 @@ def test_the_order_of_keys_does_not_change_the_fingerprint(contract: Contract, r
 
 @many
 @given(plain_values, plain_values)
-def test_a_difference_is_listed_exactly_when_the_json_differs(a: Any, b: Any) -> None:  # noqa: ANN401 - JSON types
+def test_a_difference_is_listed_exactly_when_the_json_differs(a: Any, b: Any) -> None:
     a, b = to_plain(a), to_plain(b)
     same = json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
     assert (differences(a, b) == []) == same

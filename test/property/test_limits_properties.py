@@ -23,7 +23,15 @@ from safety_strategies import (
     stopping_excess,
 )
 
-from embodied_env.safety.limits import Bounds, JointStep, brake_velocity, limit_joint, velocity_interval, violation
+from embodied_env.safety.limits import (
+    Bounds,
+    JointStep,
+    brake_velocity,
+    limit_joint,
+    rounding_of_velocity,
+    velocity_interval,
+    violation,
+)
 
 
 def step_to(s, target: float) -> JointStep:
@@ -114,7 +122,8 @@ def test_p7_a_target_that_keeps_every_limit_is_returned_bit_for_bit(s, part):
 def test_p8_nothing_nearer_to_the_target_keeps_every_limit(s):
     target = aimed(s)
     step = step_to(s, target)
-    assume(step.code)
+    if not step.code:
+        return
     reached = (Fraction(step.position) - Fraction(s.x)) / Fraction(s.dt)
     beyond = Fraction(2 * rounding(s.b, s.x, step.position, step.velocity, s.dt))
     nearer = reached + (beyond if target > step.position else -beyond)
@@ -144,19 +153,21 @@ def test_p11_motion_inwards_from_a_bound_is_never_blocked(b, dt, at_high, part):
 
 
 @examples(300)
-@given(situations(), st.floats(0.5, 1.0))
+@given(situations(), st.floats(0.01, 1.0))
 def test_p18_a_lower_speed_limit_nests_the_interval_while_the_state_stays_safe(s, part):
-    tighter = Bounds(**{**as_dict(s.b), "velocity": s.b.velocity * part})
+    tighter = Bounds(**{**as_dict(s.b), "velocity": max(abs(s.v), s.b.velocity * part)})
     assume(in_safe_set(s.x, s.v, tighter))
     assert_nested(s, tighter)
 
 
 @examples(300)
-@given(situations(), st.floats(0.0, 0.5), st.floats(0.0, 0.5))
+@given(situations(), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
 def test_p18_a_smaller_range_nests_the_interval_while_the_state_stays_safe(s, from_low, from_high):
     assume(math.isfinite(s.b.low))
-    width = s.b.high - s.b.low
-    tighter = Bounds(**{**as_dict(s.b), "low": s.b.low + from_low * width, "high": s.b.high - from_high * width})
+    stop = s.x + s.v * abs(s.v) / (2.0 * s.b.deceleration)
+    low = s.b.low + from_low * (min(s.x, stop) - s.b.low)
+    high = s.b.high - from_high * (s.b.high - max(s.x, stop))
+    tighter = Bounds(**{**as_dict(s.b), "low": low, "high": high})
     assume(in_safe_set(s.x, s.v, tighter))
     assert_nested(s, tighter)
 
@@ -246,7 +257,7 @@ def test_p10_braking_reaches_rest_in_time_and_inside_the_range(s):
         v = brake_velocity(v, s.b, s.dt)
         x += v * s.dt
         assert s.b.low - slack <= x <= s.b.high + slack
-    assert abs(v) <= ticks * rounding(s.b, 0.0, 0.0, s.v, math.inf)
+    assert abs(v) <= ticks * rounding_of_velocity(0.0, 0.0, s.v, s.dt)
     assert brake_velocity(v, s.b, s.dt) == 0.0
 
 

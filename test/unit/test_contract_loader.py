@@ -261,7 +261,9 @@ def test_a_file_that_is_not_text_is_refused(tmp_path):
 
 
 def test_an_unknown_name_gets_a_guess_and_the_known_names():
-    with pytest.raises(ContractError, match=r"no contract 'arm_reech' \(did you mean 'arm_reach'\?\); known: .*arm_reach"):
+    with pytest.raises(
+        ContractError, match=r"no contract 'arm_reech' \(did you mean 'arm_reach'\?\); known: .*arm_reach"
+    ):
         load_contract("arm_reech")
 
 

@@ -35,9 +35,7 @@ class SensorReader:
 
     def read(self, message: Any) -> Values:  # noqa: ANN401 - a generated type
         """Return field -> array; raises MalformedMessageError."""
-        return {
-            layout.field: self._read_field(message, layout, self._joints[layout.field]) for layout in self._layouts
-        }
+        return {layout.field: self._read_field(message, layout, self._joints[layout.field]) for layout in self._layouts}
 
 
 def _read_joints(message: Any, layout: FieldLayout, joints: tuple[str, ...]) -> NDArray[Any]:  # noqa: ANN401

@@ -55,7 +55,7 @@ class MujocoRosBackend:
         exact_step=True, pausable=True, seedable=True, state_query=True, transport=True, reset_levels=("world",)
     )
 
-    def __init__(  # noqa: PLR0913 - the options of the backend
+    def __init__(
         self,
         contract: Contract,
         *,
@@ -207,7 +207,9 @@ class MujocoRosBackend:
         call = SetParameters.Request(
             parameters=[Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
         )
-        response = ros.receiver.call(SetParameters, f"{NODE}/set_parameters", call, end - time.monotonic(), self._patrol)
+        response = ros.receiver.call(
+            SetParameters, f"{NODE}/set_parameters", call, end - time.monotonic(), self._patrol
+        )
         refused = [result.reason for result in response.results if not result.successful]
         if refused:
             raise BackendNotReadyError(f"the simulator refused the reset: {'; '.join(refused)}")
@@ -232,7 +234,7 @@ class MujocoRosBackend:
         return reply
 
     def _await_first_samples(self, ros: RosNode, reply: ResetReply, end: float) -> None:
-        """Wait for a sample of the reset from every sensor; ask again for those that were sent before we were heard."""
+        """Wait for a sample of the reset from every sensor; ask again for those sent before we were heard."""
         repeat = time.monotonic() + _REPEAT_S
         while missing := [name for name, buffer in self._buffers.items() if buffer.stamp_ns < reply.stamp_ns]:
             if time.monotonic() > end:
@@ -321,8 +323,8 @@ class MujocoRosBackend:
 
     # ------------------------------------------------------------------------------------------------ end
 
-    def halt(self, reason: str) -> None:  # noqa: ARG002 - the world of an embedded simulator stands still without tokens
-        """Publish nothing more until the next reset. A simulator of ours that is lost is ended; reset starts another."""
+    def halt(self, reason: str) -> None:  # noqa: ARG002 - without tokens the world stands still
+        """Publish nothing more until the next reset. A simulator of ours is ended; reset starts another."""
         if self._usable and self._child is not None:
             self._child.kill()
         self._usable = False

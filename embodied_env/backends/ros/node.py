@@ -150,7 +150,7 @@ class WaitSetReceiver:
         for (key, sub), index in zip(self._subscriptions.items(), indices, strict=True):
             if not wait_set.is_ready("subscription", index):
                 continue
-            while (taken := sub.handle.take_message(sub.msg_type, False)) is not None:  # noqa: FBT003 - rclpy's signature
+            while (taken := sub.handle.take_message(sub.msg_type, False)) is not None:
                 now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
                 message, info = taken
                 arrivals.append(

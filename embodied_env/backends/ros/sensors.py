@@ -71,9 +71,7 @@ class SensorBuffer:
         if self._sample is None:
             self._sample = self._read(self._newest)
         counts, self._counts = self._counts, _Counts()
-        return replace(
-            self._sample, lost=counts.lost, duplicated=counts.duplicated, reordered=counts.reordered
-        )
+        return replace(self._sample, lost=counts.lost, duplicated=counts.duplicated, reordered=counts.reordered)
 
     def _read(self, arrival: Arrival) -> Sample:
         quality, reason = Quality.OK, ""

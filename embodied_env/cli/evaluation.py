@@ -1,0 +1,171 @@
+"""Running a policy for some episodes, recorded, and showing what came of it. Shared by ``demo`` and ``evaluate``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embodied_env.contract import Contract
+
+Progress = Callable[[int], None]
+"""Told of each episode that has ended: its number, 1, 2, ..."""
+
+STAGES = (
+    "handoff_s",
+    "inference_s",
+    "policy_s",
+    "gate_s",
+    "publish_s",
+    "obs_to_command_s",
+    "world_s",
+    "transport_s",
+    "queue_s",
+    "hold_s",
+    "capture_age_s",
+    "period_s",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One policy's run: where it lies, and its summary (``summary.json``)."""
+
+    policy: str
+    path: Path
+    summary: Mapping[str, Any]
+
+
+def evaluate(
+    contract: Contract,
+    *,
+    backend: str,
+    policy: str,
+    episodes: int,
+    seed: int,
+    out: str | Path,
+    progress: Progress = lambda _episode: None,
+    **options: Any,  # noqa: ANN401 - of make
+) -> Evaluation:
+    """Run `episodes` episodes of `policy` on `backend`, recorded into a new run directory in `out`.
+
+    The first reset is seeded with `seed`, the others go on from it. When it is interrupted, the run
+    is closed soundly before the interrupt is raised.
+    """
+    from embodied_env.cli.policies import make_policy
+    from embodied_env.env import EmbodiedEnv
+    from embodied_env.record import RecordTransitions
+
+    act = make_policy(policy, contract, backend=backend, seed=seed)
+    embodied = EmbodiedEnv(contract, backend=backend, **options)
+    with RecordTransitions(embodied, out) as env:
+        env.policy = policy
+        for episode in range(episodes):
+            observation, _ = env.reset(seed=seed if episode == 0 else None)
+            ended = False
+            while not ended:
+                action = act(observation)
+                embodied.mark("policy")
+                observation, _, terminated, truncated, _ = env.step(action)
+                ended = terminated or truncated
+            progress(episode + 1)
+    summary = json.loads((env.path / "summary.json").read_text(encoding="utf-8"))
+    return Evaluation(policy=policy, path=env.path, summary=summary)
+
+
+def evaluate_with_progress(
+    contract: Contract,
+    policies: Sequence[str],
+    *,
+    episodes: int,
+    **options: Any,  # noqa: ANN401 - of `evaluate`
+) -> list[Evaluation]:
+    """Evaluate each policy in turn, under a progress bar on stderr."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    done = []
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        for policy in policies:
+            line = bar.add_task(f"{contract.name} · {policy}", total=episodes)
+
+            def show(episode: int, line: Any = line) -> None:  # noqa: ANN401 - a rich TaskID
+                bar.update(line, completed=episode)
+
+            done.append(evaluate(contract, policy=policy, episodes=episodes, progress=show, **options))
+    return done
+
+
+def print_table(contract: Contract, backend: str, evaluations: Sequence[Evaluation]) -> None:
+    """Print outcomes and latencies, one column per policy, and where each run lies."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    outcome = Table(title=f"{contract.name} v{contract.version} on {backend}", title_justify="left")
+    outcome.add_column("")
+    for evaluation in evaluations:
+        outcome.add_column(evaluation.policy, justify="right")
+    for label, cell in _OUTCOMES.items():
+        outcome.add_row(label, *(cell(evaluation.summary) for evaluation in evaluations))
+    console.print(outcome)
+
+    latency = Table(title="latency, ms: p50 / p95 / p99", title_justify="left")
+    latency.add_column("stage")
+    for evaluation in evaluations:
+        latency.add_column(evaluation.policy, justify="right")
+    for stage in _stages([evaluation.summary for evaluation in evaluations]):
+        latency.add_row(
+            Text(stage.replace("_s", "")), *(_percentiles(evaluation.summary, stage) for evaluation in evaluations)
+        )
+    console.print(latency)
+
+    console.print(f"contract fingerprint  {contract.fingerprint}", soft_wrap=True)
+    for evaluation in evaluations:
+        console.print(f"run ({evaluation.policy})  {evaluation.path}", soft_wrap=True)
+
+
+def as_json(contract: Contract, backend: str, evaluations: Sequence[Evaluation]) -> str:
+    """Return the same as one JSON object."""
+    return json.dumps(
+        {
+            "contract": contract.name,
+            "fingerprint": contract.fingerprint,
+            "backend": backend,
+            "runs": [{"policy": e.policy, "path": str(e.path), "summary": dict(e.summary)} for e in evaluations],
+        },
+        indent=2,
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "none" if value is None else f"{100 * value:.1f} %"
+
+
+_OUTCOMES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "episodes": lambda s: f"{s['episodes']}",
+    "success rate, truncation counted as failure": lambda s: _percent(s["success_rate"]),
+    "success rate, truncation apart": lambda s: _percent(s["success_rate_not_truncated"]),
+    "truncated": lambda s: f"{s['truncated']}",
+    "ended by": lambda s: ", ".join(f"{reason} {count}" for reason, count in s["end_reasons"].items()) or "none",
+    "return, mean": lambda s: "none" if s["return"]["mean"] is None else f"{s['return']['mean']:.3f}",
+    "steps": lambda s: f"{s['steps']}",
+    "clipped steps": lambda s: _percent(s["clipped_share"]),
+}
+
+
+def _stages(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the stages that were measured, in the order in which they happen."""
+    found = dict.fromkeys(stage for summary in summaries for stage in summary["latency"])
+    return sorted(found, key=lambda stage: (STAGES.index(stage.partition("[")[0]), stage))
+
+
+def _percentiles(summary: Mapping[str, Any], stage: str) -> str:
+    values = summary["latency"].get(stage)
+    if values is None:
+        return "none"
+    return " / ".join(f"{1e3 * values[key]:.3f}" for key in ("p50_s", "p95_s", "p99_s"))

@@ -1,0 +1,91 @@
+"""Policies by name, for the command line. A policy is called with the observation, and nothing else."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import Contract
+from embodied_env.contract.messages import JOINT_SENSOR
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import UsageError
+from embodied_env.tasks import Policy, ScriptedTask, load_task
+
+BUILT_IN = ("hold", "random", "scripted")
+
+
+def make_policy(name: str, contract: Contract, *, backend: str, seed: int) -> Policy:
+    """Return the policy called `name`.
+
+    Args:
+        name: ``hold`` (stay where the joints are), ``random`` (uniform over the action space), ``scripted`` (the
+            task's own), or ``module:callable``: a callable that takes an observation and returns an action.
+        contract: whose spaces it acts in.
+        backend: whose profile describes the robot to a scripted policy; one of the contract's other profiles when it
+            has none of its own.
+        seed: of ``random``.
+
+    Raises:
+        UsageError: when there is no such policy.
+    """
+    if name == "hold":
+        return _hold(contract)
+    if name == "random":
+        space = contract.action_space
+        space.seed(seed)
+        return lambda _observation: space.sample()
+    if name == "scripted":
+        return _scripted(contract, backend)
+    return _imported(name)
+
+
+def _hold(contract: Contract) -> Policy:
+    layout = ActionLayout(contract)
+    if layout.is_delta.all():
+        return lambda _observation: layout.as_action(layout.scale.from_si(np.zeros(layout.size)))
+    places = {
+        joint: (f"{name}_position", index)
+        for name, sensor in contract.sensors.items()
+        if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
+        for index, joint in enumerate(sensor.fields["position"].joints or ())
+    }
+    unseen = [joint for joint in layout.joints if joint not in places]
+    if unseen:
+        raise UsageError(f"--policy hold: the agent does not see the position of {', '.join(unseen)}")
+
+    def hold(observation: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - of the action space
+        measured = np.array([observation[places[joint][0]][places[joint][1]] for joint in layout.joints])
+        return layout.as_action(layout.scale.from_si(np.where(layout.is_delta, 0.0, measured)))
+
+    return hold
+
+
+def _scripted(contract: Contract, backend: str) -> Policy:
+    from embodied_env.sim.kinematics import MujocoKinematics
+    from embodied_env.sim.profile import load_profile
+
+    task = load_task(contract)
+    if not isinstance(task, ScriptedTask):
+        raise UsageError(f"--policy scripted: the task {contract.task.type} has none")
+    simulated = [name for name in (backend, "mujoco", "mujoco_ros") if contract.backends.get(name)]
+    if not simulated:
+        raise UsageError("--policy scripted: no backend profile of the contract describes the robot's model")
+    profile = load_profile(contract, simulated[0])
+    return task.scripted(MujocoKinematics(contract, profile, path=f"backends.{simulated[0]}"))
+
+
+def _imported(name: str) -> Policy:
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        raise UsageError(f"--policy {name!r} is not known; allowed: {', '.join(BUILT_IN)}, or module:callable")
+    try:
+        policy = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"--policy {name!r} cannot be imported: {error}") from None
+    if not callable(policy):
+        raise UsageError(f"--policy {name!r} is not callable")
+    return cast("Policy", policy)

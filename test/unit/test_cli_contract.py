@@ -1,0 +1,386 @@
+"""``embodied-env`` itself, and its verb ``contract``."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+from strategies import ABSENT, changed, document, parse
+
+from embodied_env import __version__
+from embodied_env.cli import VERBS, main
+from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
+
+JOINT = "actuators.arm.joints.a"
+FIELD = "sensors.joints.fields.position"
+WRONG = {  # the path that is changed, its new value, and the message
+    "a wrong key": (f"{JOINT}.velocty", 1.0, f"{JOINT}.velocty: unknown key (did you mean 'velocity'?); allowed: "),
+    "an inverted limit": (f"{JOINT}.position", [1.0, -1.0], f"{JOINT}.position: [1.0, -1.0] is empty, inverted"),
+    "a missing joint": (f"{FIELD}.joints", ["b"], f"{JOINT}: no sensor reports the position of 'a'; needed: "),
+    "a wrong unit": (f"{FIELD}.unit", "deg", f"{FIELD}.unit: the unit of sensor_msgs/msg/JointState position cannot"),
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes a document to a file and gives its path."""
+
+    def write_document(source, name="small"):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(json.dumps(source))
+        return str(file)
+
+    return write_document
+
+
+@pytest.fixture
+def small(write):
+    return write(document())
+
+
+def in_a_process(*arguments, **options):
+    """Run the command line as a user does."""
+    command = [sys.executable, "-m", "embodied_env.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, **options)
+
+
+# --- the command line as such
+
+
+def test_help_lists_every_verb_and_imports_none():
+    code = (
+        "import sys; from embodied_env.cli import main, VERBS; status = main(['--help'])\n"
+        "heavy = ['pydantic', 'yaml', 'rich', 'rclpy', 'mujoco', *(verb.module for verb in VERBS.values())]\n"
+        "print(status, [name for name in heavy if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    *help_, last = done.stdout.splitlines()
+    assert last == "0 []"
+    for name, verb in VERBS.items():
+        assert any(name in line and verb.help in line for line in help_)
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+def test_the_table_says_of_a_verb_what_its_module_says(verb):
+    assert verb.help == importlib.import_module(verb.module).HELP
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"embodied-env {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: VERB (see embodied-env --help)"),
+        (["contrakt"], "argument VERB: invalid choice: 'contrakt'"),
+        (["contract"], "the following arguments are required: ACTION (see embodied-env contract --help)"),
+        (["contract", "show"], "the following arguments are required: NAME_OR_PATH"),
+        (["contract", "show", "x", "--jsn"], "unrecognized arguments: --jsn"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(arguments, message, capsys):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"embodied-env: error: {message}")
+    assert captured.err.count("\n") == 1
+
+
+@pytest.fixture
+def verb_that(monkeypatch):
+    """Return a function that makes the verb ``demo`` do something else."""
+
+    def install(act):
+        module = types.ModuleType("a_verb")
+        module.add_arguments = lambda _: None
+        module.run = act
+        monkeypatch.setitem(sys.modules, VERBS["demo"].module, module)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UsageError("no such\nthing"), 2),
+        (BackendNotReadyError("no such\nthing"), 1),
+        (MissingDependencyError("no such\nthing", needed_for="it", remedy="pip"), 1),
+    ],
+)
+def test_an_error_of_ours_is_one_line_and_a_status(error, status, verb_that, capsys):
+    def fail(args):
+        raise error
+
+    verb_that(fail)
+    assert main(["demo"]) == status
+    captured = capsys.readouterr()
+    assert captured.err.startswith("embodied-env: error: ")
+    assert captured.err.count("\n") == 1
+
+
+def test_an_interrupt_is_status_130(verb_that, capsys):
+    def interrupt(args):
+        raise KeyboardInterrupt
+
+    verb_that(interrupt)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err == "embodied-env: interrupted\n"
+
+
+def test_the_status_of_a_verb_is_the_status(verb_that):
+    verb_that(lambda _: 1)
+    assert main(["demo"]) == 1
+
+
+def test_a_fault_of_the_program_is_not_hidden(verb_that):
+    def fail(args):
+        raise ZeroDivisionError
+
+    verb_that(fail)
+    with pytest.raises(ZeroDivisionError):
+        main(["demo"])
+
+
+def test_a_broken_pipe_that_is_not_the_output_is_not_hidden(verb_that, capfd):
+    def fail(args):
+        raise BrokenPipeError
+
+    verb_that(fail)
+    with capfd.disabled(), pytest.raises(BrokenPipeError):
+        main(["demo"])
+
+
+@pytest.mark.parametrize("arguments", [["contract", "show", "arm_reach"], ["contract", "fingerprint", "arm_reach"]])
+def test_a_reader_that_leaves_gets_no_complaint(arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-m", "embodied_env.cli", *arguments]
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+# --- contract validate
+
+
+def test_validate_prints_a_line_per_contract(small, capsys):
+    assert main(["contract", "validate", small, "arm_reach"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"{small}: valid, fingerprint {parse(document()).fingerprint[:16]}, {small}"
+    assert second.startswith("arm_reach: valid, fingerprint ")
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_validate_refuses(fault, write, capsys):
+    path, value, message = WRONG[fault]
+    file = write(changed(path, value))
+    assert main(["contract", "validate", file]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"embodied-env: error: {file}: {message}")
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_process_that_refuses_has_status_2_and_no_traceback(fault, write):
+    path, value, message = WRONG[fault]
+    done = in_a_process("contract", "validate", write(changed(path, value)))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1  # so no traceback
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("task.success_radius", 1.0, "task.success_radius: unknown key (did you mean 'success_radius_m'?)"),
+        ("task.success_radius_m", ABSENT, "task.success_radius_m: the key is missing"),
+        ("task.success_radius_m", "far", 'task.success_radius_m: "far" is not allowed; allowed: a valid number'),
+        ("task.tip", "tool", "task.tip: "),
+        ("task.type", "embodied_env.tasks.reach:Rich", "task.type: 'embodied_env.tasks.reach:Rich' cannot be imported"),
+    ],
+)
+def test_validate_refuses_wrong_parameters_of_the_task(path, value, message, write, capsys):
+    assert main(["contract", "validate", write(changed(path, value))]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_validate_checks_every_contract_and_prints_every_error(small, write, capsys):
+    wrong = write(changed("version", 0), "wrong")
+    assert main(["contract", "validate", wrong, "nowhere", small]) == 2
+    captured = capsys.readouterr()
+    assert captured.out.startswith(f"{small}: valid")
+    first, second = captured.err.splitlines()
+    assert first == f"embodied-env: error: {wrong}: version: 0 is not allowed; allowed: 1 or more"
+    assert "there is no contract 'nowhere'; known: " in second
+
+
+def test_validate_json_says_what_is_wrong_where(small, write, capsys):
+    wrong = write(changed("version", 0), "wrong")
+    assert main(["contract", "validate", "--json", small, wrong]) == 2
+    good, bad = json.loads(capsys.readouterr().out)
+    fingerprint = parse(document()).fingerprint
+    assert good == {"contract": small, "valid": True, "source": small, "fingerprint": fingerprint}
+    problem = "0 is not allowed; allowed: 1 or more"
+    assert bad == {"contract": wrong, "valid": False, "path": "version", "problem": problem}
+
+
+# --- contract fingerprint
+
+
+def test_fingerprint_is_the_same_in_another_process(small):
+    done = in_a_process("contract", "fingerprint", small, env={**os.environ, "PYTHONHASHSEED": "7"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, parse(document()).fingerprint + "\n", "")
+
+
+def test_fingerprint_of_a_backend(small, capsys):
+    assert main(["contract", "fingerprint", small, "--backend", "fake"]) == 0
+    assert capsys.readouterr().out == parse(document()).backend_fingerprint("fake") + "\n"
+
+
+def test_fingerprint_of_a_backend_without_a_profile_is_wrong_usage(small, capsys):
+    assert main(["contract", "fingerprint", small, "--backend", "fke"]) == 2
+    message = "--backend: 'fke' is not known (did you mean 'fake'?); allowed: fake\n"
+    assert capsys.readouterr().err == f"embodied-env: error: {message}"
+
+
+def test_fingerprint_json_has_both(small, capsys):
+    assert main(["contract", "fingerprint", small, "--backend", "fake", "--json"]) == 0
+    contract = parse(document())
+    assert json.loads(capsys.readouterr().out) == {
+        "contract": "small",
+        "fingerprint": contract.fingerprint,
+        "backend": "fake",
+        "backend_fingerprint": contract.backend_fingerprint("fake"),
+    }
+
+
+# --- contract diff
+
+
+def test_diff_of_a_contract_with_itself_is_status_0(small, capsys):
+    assert main(["contract", "diff", small, small]) == 0
+    short = parse(document()).fingerprint[:16]
+    assert capsys.readouterr().out == f"the fingerprints are equal: {short} {short}\n"
+
+
+def test_diff_lists_what_changes_the_fingerprint_with_status_1(small, write, capsys):
+    other = write(changed("task.success_radius_m", 0.05), "other")
+    assert main(["contract", "diff", small, other]) == 1
+    out = capsys.readouterr().out
+    (line,) = [line for line in out.splitlines() if "task.success_radius_m" in line]
+    assert [cell.strip() for cell in line.split("│")[1:-1]] == ["task.success_radius_m", "0.03", "0.05", "true"]
+    assert "the fingerprints differ: " in out
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "before"),
+    [
+        ("name", "other", "small"),
+        ("sensors.tcp.topic", "elsewhere", "tcp_pose"),
+        ("actuators.arm.topic", "elsewhere", "commands"),
+        ("backends.real", {"robot": 1}, None),
+    ],
+)
+def test_diff_lists_what_is_not_in_the_fingerprint_with_status_0(path, value, before, small, write, capsys):
+    other = write(changed(path, value), "other")
+    assert main(["contract", "diff", small, other, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["equal"] is True
+    assert result["differences"] == [{"path": path, "a": before, "b": value, "in_fingerprint": False}]
+
+
+def test_diff_lists_a_sensor_that_is_gone_once(small, write, capsys):
+    source = changed("task.tip", "target", changed("sensors.tcp", ABSENT))
+    assert main(["contract", "diff", small, write(source, "other"), "--json"]) == 1
+    paths = [row["path"] for row in json.loads(capsys.readouterr().out)["differences"]]
+    assert paths == ["sensors.tcp", "task.tip"]
+
+
+# --- contract show
+
+
+def test_show_json_says_what_the_contract_promises(small, capsys):
+    assert main(["contract", "show", small, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    contract = parse(document())
+    assert shown["contract"]["fingerprint"] == contract.fingerprint
+    assert {row["key"] for row in shown["observation_space"]} == set(contract.observation_space)
+    assert shown["action_space"] == [
+        {"actuator": "arm", "shape": [2], "dtype": "float64", "low": [-1.0, -1.0], "high": [1.0, 1.0]}
+    ]
+    assert shown["limits_after_margins"][0] == {
+        "actuator": "arm",
+        "joint": "a",
+        "unit": "rad",
+        "position": [-0.98, 1.98],
+        "velocity_per_s": 3.0 * 0.95,
+        "acceleration_per_s2": 8.0 * 0.9,
+        "deceleration_per_s2": 8.0 * 0.9,
+        "action": [-1.0, 1.0],
+        "action_si": [-0.98, 1.98],
+        "action_si_unit": "rad",
+    }
+    assert [row["visibility"] for row in shown["sensors"]] == ["agent"] * 3
+    assert shown["backends"]["fake"]["fingerprint"] == contract.backend_fingerprint("fake")
+
+
+def test_show_of_a_delta_gives_its_unit_per_step(write, capsys):
+    assert main(["contract", "show", write(changed("actuators.arm.command", "position_delta")), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["limits_after_margins"][0]["action_si_unit"] == "rad per step"
+
+
+def test_show_of_a_continuous_joint_has_no_position_limits(write, capsys):
+    source = changed("actuators.arm.joints.a.position", None, changed("actuators.arm.command", "position_delta"))
+    assert main(["contract", "show", write(source), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["limits_after_margins"][0]["position"] is None
+
+
+def test_show_says_which_process_owns_what(write, capsys):
+    assert main(["contract", "show", write(changed("sensors.tcp.timeline", "receive")), "--json"]) == 0
+    owners = {row["what"]: row["owner"] for row in json.loads(capsys.readouterr().out)["who_owns_what"]}
+    environment, world = "environment process", "world process (simulator or robot)"
+    assert owners["observation: assembly"] == owners["action: command"] == owners["episode end"] == environment
+    assert owners["sensors.joints.stamp_ns"] == owners["simulated time"] == world
+    assert owners["sensors.tcp.stamp_ns"] == environment
+    assert owners["transport_s"] == "middleware"
+
+
+def test_show_prints_a_table_of_each_kind(small, capsys):
+    assert main(["contract", "show", small]) == 0
+    out = capsys.readouterr().out
+    for title in ("observation space", "limits after margins", "sensors", "safety", "task", "who owns what"):
+        assert any(line.strip() == title for line in out.splitlines())
+    assert "[-0.98, 1.98]" in out
+    assert "2 x -4" in out  # both components of joints_position
+
+
+def test_show_prints_names_in_brackets_as_they_are(small, capsys):
+    main(["contract", "show", small])
+    assert "[a, b]" in capsys.readouterr().out
+
+
+def test_show_of_two_actuators_names_both_parts_of_the_action(write, capsys):
+    arm = document()["actuators"]["arm"]
+    halves = {name: {**arm, "joints": {joint: arm["joints"][joint]}} for name, joint in (("left", "a"), ("right", "b"))}
+    assert main(["contract", "show", write(changed("actuators", halves)), "--json"]) == 0
+    assert [row["actuator"] for row in json.loads(capsys.readouterr().out)["action_space"]] == ["left", "right"]
+
+
+def test_show_works_where_ros_and_mujoco_cannot_be_imported(small):
+    code = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(['rclpy', 'mujoco', 'std_msgs', 'sensor_msgs']))\n"
+        "from embodied_env.cli import main\n"
+        "sys.exit(main(['contract', 'show', sys.argv[1]]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, small], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

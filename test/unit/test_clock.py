@@ -1,0 +1,145 @@
+"""Stamps know their clock; clocks can be injected."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from embodied_env.clock import Domain, ManualClock, Stamp, SteadyClock, VirtualClock, make_clock
+from embodied_env.errors import ClockDomainError, UsageError
+
+STEADY = Stamp(5, Domain.STEADY)
+SIM = Stamp(3, Domain.SIM)
+
+
+def test_the_difference_of_two_stamps_is_in_nanoseconds():
+    later = Stamp(8, Domain.SIM)
+    assert (later - SIM, SIM - later) == (5, -5)
+
+
+def test_a_stamp_can_be_moved():
+    later, earlier = SIM + 4, SIM + (-4)
+    assert (later, earlier) == (Stamp(7, Domain.SIM), Stamp(-1, Domain.SIM))
+
+
+def test_stamps_of_one_clock_are_ordered():
+    later = Stamp(8, Domain.SIM)
+    assert later > SIM
+    assert later > SIM
+    assert SIM <= SIM  # noqa: PLR0124 - the operator is what is tested
+    assert later >= SIM
+    assert max(SIM, later) is later
+
+
+@pytest.mark.parametrize(
+    "relate",
+    [
+        lambda: STEADY - SIM,
+        lambda: STEADY < SIM,
+        lambda: STEADY <= SIM,
+        lambda: STEADY > SIM,
+        lambda: STEADY >= SIM,
+        lambda: max(STEADY, SIM),
+    ],
+)
+def test_stamps_of_two_clocks_cannot_be_related(relate):
+    with pytest.raises(
+        ClockDomainError, match=r"cannot relate a (steady|sim) stamp .*: they come from different clocks"
+    ):
+        relate()
+
+
+def test_the_error_of_two_clocks_names_both_stamps():
+    with pytest.raises(ClockDomainError, match=r"a steady stamp \(5 ns\) to a sim stamp \(3 ns\)"):
+        STEADY - SIM
+
+
+def test_stamps_of_two_clocks_are_never_equal():
+    assert Stamp(1, Domain.STEADY) != Stamp(1, Domain.SIM)
+
+
+def test_the_difference_is_exact_over_centuries():
+    assert Stamp(2**62 + 1, Domain.SYSTEM) - Stamp(2**62, Domain.SYSTEM) == 1
+
+
+def test_the_steady_clock_never_goes_back():
+    clock = SteadyClock()
+    readings = [clock.now_ns() for _ in range(1000)]
+    assert readings == sorted(readings)
+
+
+def test_the_steady_clock_sleeps_until_the_deadline():
+    clock = SteadyClock()
+    deadline_ns = clock.now_ns() + 2_000_000
+    clock.sleep_until_ns(deadline_ns)
+    assert clock.now_ns() >= deadline_ns
+
+
+def test_the_steady_clock_returns_at_once_from_a_deadline_in_the_past():
+    clock = SteadyClock()
+    before_ns = clock.now_ns()
+    clock.sleep_until_ns(before_ns - 10**12)
+    assert clock.now_ns() - before_ns < 10**9
+
+
+def test_the_steady_clock_knows_the_time_of_day():
+    assert abs(SteadyClock().system_ns() - time.time_ns()) < 10**9
+
+
+def test_the_steady_clock_does_not_follow_the_world():
+    clock = SteadyClock()
+    before_ns = clock.now_ns()
+    clock.follow_ns(10**15)
+    assert clock.now_ns() - before_ns < 10**12
+
+
+def test_a_manual_clock_moves_only_by_hand():
+    clock = ManualClock(start_ns=10)
+    clock.follow_ns(5)
+    assert clock.now_ns() == 10
+    clock.advance_ns(7)
+    assert clock.now_ns() == clock.system_ns() == 17
+
+
+def test_a_manual_clock_never_goes_back():
+    with pytest.raises(UsageError, match=r"a clock never goes back: advance_ns\(-1\); allowed: >= 0"):
+        ManualClock().advance_ns(-1)
+
+
+def test_sleeping_on_a_manual_clock_jumps_to_the_deadline():
+    clock = ManualClock()
+    clock.sleep_until_ns(2_000_000_000)
+    assert clock.now_ns() == 2_000_000_000
+
+
+def test_sleeping_on_a_manual_clock_until_the_past_does_not_go_back():
+    clock = ManualClock(start_ns=10)
+    clock.sleep_until_ns(4)
+    assert clock.now_ns() == 10
+
+
+def test_a_virtual_clock_moves_with_the_world():
+    clock = VirtualClock()
+    clock.follow_ns(50_000_000)
+    assert clock.now_ns() == 50_000_000
+
+
+@pytest.mark.parametrize(
+    ("clock", "kind", "virtual"),
+    [(None, SteadyClock, False), ("steady", SteadyClock, False), ("virtual", VirtualClock, True)],
+)
+def test_a_clock_is_made_by_name(clock, kind, virtual):
+    made = make_clock(clock)
+    assert type(made) is kind
+    assert made.virtual is virtual
+
+
+def test_a_clock_that_exists_is_used():
+    clock = ManualClock()
+    assert make_clock(clock) is clock
+
+
+def test_an_unknown_clock_lists_the_known_ones():
+    with pytest.raises(UsageError, match=r"^clock='sundial' is unknown; allowed: steady, virtual, or a Clock object$"):
+        make_clock("sundial")

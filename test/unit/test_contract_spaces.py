@@ -1,0 +1,153 @@
+"""Spaces and the action's scale, from the contract alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from strategies import changed, document, parse
+
+from embodied_env.contract.spaces import ActionLayout, field_layouts
+
+FIELD = "sensors.joints.fields.position"
+
+
+def two_actuators():
+    """Return a contract whose joint b has an actuator of its own."""
+    joints = document()["actuators"]["arm"]["joints"]
+    arm = {**document()["actuators"]["arm"], "joints": {"a": joints["a"]}}
+    hand = {**arm, "topic": "hand", "scale": "physical", "joints": {"b": joints["b"]}}
+    return parse(changed("actuators", {"arm": arm, "hand": hand}))
+
+
+def with_position(low, high):
+    """Return a contract whose joint a has these limits, without a margin."""
+    source = changed("actuators.arm.joints.a.position", [low, high], changed("safety.margins.position", 0))
+    return parse(source)
+
+
+def test_the_observation_is_a_flat_dict_of_boxes_named_sensor_field():
+    assert parse(document()).observation_space == spaces.Dict(
+        {
+            "joints_position": spaces.Box(-4.0, 4.0, (2,), np.float64),
+            "tcp_position": spaces.Box(-2.0, 2.0, (3,), np.float64),
+            "target_position": spaces.Box(-2.0, 2.0, (3,), np.float64),
+        }
+    )
+
+
+def test_one_number_bounds_every_component():
+    box = parse(changed(f"{FIELD}.low", -3)).observation_space["joints_position"]
+    assert box.low.tolist() == [-3.0, -3.0]
+
+
+def test_a_list_bounds_each_component():
+    box = parse(changed(f"{FIELD}.low", [-3, -2])).observation_space["joints_position"]
+    assert box.low.tolist() == [-3.0, -2.0]
+
+
+def test_a_mask_is_one_small_integer_of_zero_or_one():
+    space = parse(changed("sensors.tcp.mask", True)).observation_space
+    assert space["tcp_valid"] == spaces.Box(0, 1, (1,), np.int8)
+
+
+def test_there_is_no_mask_that_was_not_asked_for():
+    assert "tcp_valid" not in parse(document()).observation_space.keys()  # noqa: SIM118 - a space is no dict
+
+
+def test_a_sensor_of_the_evaluator_is_never_in_the_observation():
+    space = parse(changed("sensors.tcp.visibility", "evaluator")).observation_space
+    assert sorted(space) == ["joints_position", "target_position"]
+
+
+def test_a_finite_horizon_shows_the_time_that_remains():
+    space = parse(changed("episode.kind", "finite_horizon")).observation_space
+    assert space["time_remaining"] == spaces.Box(0.0, 1.0, (1,), np.float64)
+
+
+def test_a_time_limit_shows_no_time():
+    assert "time_remaining" not in sorted(parse(document()).observation_space)
+
+
+def test_a_field_has_the_precision_of_its_message():
+    field = {"range": {"unit": "m", "low": 0.0, "high": 4.0}}
+    sensor = {"topic": "gap", "type": "sensor_msgs/msg/Range", "fields": field, "max_age_s": 0.1}
+    assert parse(changed("sensors.gap", sensor)).observation_space["gap_range"].dtype == np.float32
+
+
+def test_the_layout_of_a_field_says_its_key_shape_and_bounds():
+    (layout,) = field_layouts("joints", parse(document()).sensors["joints"])
+    assert (layout.sensor, layout.field, layout.key, layout.shape) == ("joints", "position", "joints_position", (2,))
+    assert (layout.low.tolist(), layout.high.tolist()) == ([-4.0, -4.0], [4.0, 4.0])
+
+
+def test_one_actuator_takes_one_box():
+    assert parse(document()).action_space == spaces.Box(-1.0, 1.0, (2,), np.float64)
+
+
+def test_two_actuators_take_a_dict_of_boxes_by_name():
+    assert two_actuators().action_space == spaces.Dict(
+        {"arm": spaces.Box(-1.0, 1.0, (1,), np.float64), "hand": spaces.Box(-1.0 + 0.02, 2.0 - 0.02, (1,), np.float64)}
+    )
+
+
+def test_a_physical_action_has_the_limits_after_margins():
+    space = parse(changed("actuators.arm.scale", "physical")).action_space
+    assert (space.low[0], space.high[0]) == (-1.0 + 0.02, 2.0 - 0.02)
+
+
+def test_a_physical_delta_has_the_way_of_one_period_at_full_velocity():
+    source = changed("actuators.arm.scale", "physical", changed("actuators.arm.command", "position_delta"))
+    assert parse(source).action_space.high[0] == pytest.approx(3.0 * 0.95 * 0.05, rel=1e-15)
+
+
+def test_a_normalised_delta_of_one_is_the_way_of_one_period_at_full_velocity():
+    scale = ActionLayout(parse(changed("actuators.arm.command", "position_delta"))).scale
+    assert scale.to_si(np.ones(2))[0] == pytest.approx(3.0 * 0.95 * 0.05, rel=1e-15)
+    assert scale.to_si(np.zeros(2))[0] == 0.0
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 2.0), (0.1, 0.7), (-0.3, 0.1), (-2.9, 0.3), (1 / 3, 2 / 3)])
+def test_a_normalised_action_at_its_edge_is_the_limit_bit_for_bit(low, high):
+    scale = ActionLayout(with_position(low, high)).scale
+    assert (scale.to_si(-np.ones(2))[0], scale.to_si(np.ones(2))[0]) == (low, high)
+    assert (scale.from_si(scale.si_low)[0], scale.from_si(scale.si_high)[0]) == (-1.0, 1.0)
+
+
+def test_an_action_just_inside_its_edge_does_not_pass_the_limit():
+    for low in np.linspace(-3.0, 0.9, 400):
+        scale = ActionLayout(with_position(low.item(), 1.1)).scale
+        assert scale.to_si(np.full(2, np.nextafter(1.0, 0.0)))[0] <= 1.1
+
+
+def test_an_action_beyond_its_edge_is_mapped_as_it_is():
+    scale = ActionLayout(with_position(-1.0, 2.0)).scale
+    assert scale.to_si(np.full(2, 2.0))[0] == 3.5
+    assert scale.from_si(np.full(2, 3.5))[0] == 2.0
+
+
+def test_mapping_an_action_does_not_write_it():
+    action = np.array([0.5, 1.0])
+    ActionLayout(parse(document())).scale.to_si(action)
+    assert action.tolist() == [0.5, 1.0]
+
+
+def test_the_layout_joins_the_actuators_in_the_order_of_the_contract():
+    layout = ActionLayout(two_actuators())
+    assert layout.joints == ("a", "b")
+    assert layout.slices == {"arm": slice(0, 1), "hand": slice(1, 2)}
+    assert layout.scale.low.tolist() == [-1.0, -1.0 + 0.02]
+
+
+def test_a_delta_is_marked_per_joint():
+    assert ActionLayout(parse(changed("actuators.arm.command", "position_delta"))).is_delta.tolist() == [True, True]
+
+
+def test_a_flat_vector_takes_the_structure_of_the_action_as_a_copy():
+    vector = np.array([0.1, 0.2])
+    one, two = ActionLayout(parse(document())), ActionLayout(two_actuators())
+    action = one.as_action(vector)
+    action[0] = 9.0
+    two.as_action(vector)["arm"][0] = 9.0
+    assert vector.tolist() == [0.1, 0.2]
+    assert {name: part.tolist() for name, part in two.as_action(vector).items()} == {"arm": [0.1], "hand": [0.2]}
