@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -79,7 +80,10 @@ def _plain_problems_of_info(info: Mapping[str, Any]) -> Iterator[str]:
 def _is_finite(value: object) -> bool:
     if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.bool_)):
         return False
-    return bool(value - value == 0)  # neither NaN nor infinite; an integer of any size
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return True
 
 
 def _structural_problems(row: Row, *, ours: bool) -> list[str]:

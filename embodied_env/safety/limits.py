@@ -191,7 +191,7 @@ def violation(  # noqa: PLR0911 - one return per rule
 
 
 def _changes_too_fast(velocity: float, next_velocity: float, bounds: Bounds, dt_s: float, allowed: float) -> bool:
-    """Tell whether slowing down at D, and speeding up at A, takes longer than dt; by more than `allowed`, a velocity."""
+    """Tell whether slowing down at D and speeding up at A takes longer than dt, by more than `allowed` unit/s."""
     before, after = abs(velocity), abs(next_velocity)
     if velocity * next_velocity < 0.0:
         slowest = min(bounds.acceleration, bounds.deceleration)
