@@ -321,11 +321,13 @@ def test_no_other_key_is_allowed(step_info, path):
     assert not validator("step").is_valid(changed(step_info, path.split("."), 0))
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["latency_ms", "step_index", "sensors.joints.age_s", "latency.gate_s", "latency.hold_s.joints", "safety.dt_s"]
-    + ["action.applied_si.j1", "safety.disposition", "end_reason", "is_success"],
-)
+NEVER_LOST = """
+    latency_ms step_index end_reason is_success action.applied_si.j1 safety.disposition safety.dt_s
+    sensors.joints.age_s latency.gate_s latency.hold_s.joints
+"""
+
+
+@pytest.mark.parametrize("path", NEVER_LOST.split())
 def test_what_cannot_be_lost_is_never_null(step_info, path):
     assert not validator("step").is_valid(changed(step_info, path.split("."), None))
 

@@ -1,0 +1,125 @@
+"""Both forms of the receiver keep the same promises."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+import rclpy
+from rclpy.context import Context
+from rclpy.node import Node
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
+
+from embodied_env.backends.ros import node as ros_node
+from embodied_env.clock import ManualClock, SteadyClock
+
+pytestmark = pytest.mark.ros
+
+
+@pytest.fixture(params=[ros_node.WaitSetReceiver, ros_node.ExecutorReceiver])
+def make_receiver(request):
+    return request.param
+
+
+@pytest.fixture
+def nodes(domain_id):
+    context = Context()
+    rclpy.init(context=context)
+    both = [Node(name, context=context, start_parameter_services=False) for name in ("ours", "theirs")]
+    yield context, *both
+    for node in both:
+        node.destroy_node()
+    rclpy.shutdown(context=context)
+
+
+@pytest.fixture
+def talk(nodes, make_receiver):
+    """A receiver that hears a publisher."""
+    context, ours, theirs = nodes
+    receiver = make_receiver(ours, context, SteadyClock())
+    receiver.subscribe("words", String, "topic")
+    publisher = theirs.create_publisher(String, "topic", ros_node.RELIABLE)
+    end = time.monotonic() + 5
+    while not publisher.get_subscription_count() and time.monotonic() < end:
+        time.sleep(0.01)
+    return receiver, publisher
+
+
+def take_all(receiver, count):
+    arrivals, end = [], time.monotonic() + 5
+    while len(arrivals) < count and time.monotonic() < end:
+        arrivals += receiver.take(0.1)
+    return arrivals
+
+
+def test_messages_arrive_in_order_with_their_key(talk):
+    receiver, publisher = talk
+    for word in "abc":
+        publisher.publish(String(data=word))
+    assert [(a.key, a.message.data) for a in take_all(receiver, 3)] == [("words", w) for w in "abc"]
+
+
+def test_the_middleware_numbers_and_stamps_each_message(talk):
+    receiver, publisher = talk
+    for word in "ab":
+        publisher.publish(String(data=word))
+    first, second = take_all(receiver, 2)
+    assert second.info["publication_sequence_number"] == first.info["publication_sequence_number"] + 1
+    assert first.info["source_timestamp"] <= first.info["received_timestamp"] <= first.arrival_system_ns
+
+
+def test_silence_ends_with_the_timeout(talk):
+    receiver, _ = talk
+    started = time.monotonic()
+    assert receiver.take(0.05) == []
+    assert time.monotonic() - started < 5.0
+
+
+def test_arrivals_are_stamped_by_the_injected_clock(nodes, make_receiver):
+    context, ours, theirs = nodes
+    receiver = make_receiver(ours, context, ManualClock(42))
+    receiver.subscribe("words", String, "topic")
+    publisher = theirs.create_publisher(String, "topic", ros_node.RELIABLE)
+    end = time.monotonic() + 5
+    while not publisher.get_subscription_count() and time.monotonic() < end:
+        time.sleep(0.01)
+    publisher.publish(String(data="x"))
+    (arrival,) = take_all(receiver, 1)
+    assert (arrival.arrival_ns, arrival.arrival_system_ns) == (42, 42)
+
+
+def test_a_service_that_nobody_offers_is_a_timeout(nodes, make_receiver):
+    context, ours, _ = nodes
+    receiver = make_receiver(ours, context, SteadyClock())
+    with pytest.raises(TimeoutError, match="nobody offers the service /nothing"):
+        receiver.call(Trigger, "/nothing", Trigger.Request(), 0.2, lambda: None)
+
+
+def test_a_service_that_never_answers_is_a_timeout(nodes, make_receiver):
+    context, ours, theirs = nodes
+    theirs.create_service(Trigger, "mute", lambda _request, response: response)  # nobody turns an executor for it
+    receiver = make_receiver(ours, context, SteadyClock())
+    with pytest.raises(TimeoutError, match="mute did not answer"):
+        receiver.call(Trigger, "mute", Trigger.Request(), 0.5, lambda: None)
+
+
+def test_a_wait_ends_with_what_its_patrol_raises(nodes, make_receiver):
+    context, ours, _ = nodes
+    receiver = make_receiver(ours, context, SteadyClock())
+
+    def alarm():
+        raise RuntimeError("the simulator has died")
+
+    with pytest.raises(RuntimeError, match="has died"):
+        receiver.call(Trigger, "nothing", Trigger.Request(), 5.0, alarm)
+
+
+def test_a_node_of_ours_has_the_fast_form(domain_id):
+    ours = ros_node.RosNode("ours", namespace="/test", clock=SteadyClock())
+    assert isinstance(ours.receiver, ros_node.WaitSetReceiver)
+    ours.close()
+    ours.close()

@@ -1,0 +1,108 @@
+"""The node that hosts the world, in this process, with worlds that go wrong."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from std_srvs.srv import Trigger
+
+import embodied_env
+from embodied_env.backends.ros.node import RosNode
+from embodied_env.clock import SteadyClock
+from embodied_env.errors import BackendLostError, BackendNotReadyError
+from embodied_env.lockstep import RESET_SERVICE
+from embodied_env.sim.node import run_simulator
+from embodied_env.sim.world import World, load_profile
+
+pytestmark = pytest.mark.ros
+
+CONTRACT = embodied_env.load_contract("arm_reach")
+
+
+class UnstableWorld(World):
+    """Diverges at its third step."""
+
+    steps = 0
+
+    def step(self):
+        self.steps += 1
+        if self.steps == 3:
+            raise BackendLostError("sim_unstable", "diverged on purpose")
+        super().step()
+
+
+class BrokenWorld(World):
+    """Cannot be reset."""
+
+    def reset(self, seed, options):
+        raise BackendLostError("sim_unstable", "no reset on purpose")
+
+
+@pytest.fixture
+def hosted(domain_id):
+    """Host a world of a class in a thread."""
+    stop, threads = threading.Event(), []
+
+    def host(world_class):
+        world = world_class(CONTRACT, load_profile(CONTRACT, "mujoco_ros"))
+        thread = threading.Thread(
+            target=run_simulator, args=(CONTRACT, world), kwargs={"namespace": "/hosted", "stop": stop}
+        )
+        thread.start()
+        threads.append(thread)
+        return embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace="/hosted")
+
+    yield host
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_an_unstable_simulation_ends_the_episode_at_once_and_says_so(hosted):
+    env = hosted(UnstableWorld)
+    env.reset(seed=1)
+    results = [env.step(np.zeros(6)) for _ in range(3)]
+    env.close()
+    assert [r[-1]["end_reason"] for r in results] == ["", "", "backend_lost:sim_unstable"]
+    assert results[-1][3] is True
+
+
+def test_a_world_that_cannot_be_reset_is_an_error_with_its_reason(hosted):
+    env = hosted(BrokenWorld)
+    with pytest.raises(BackendNotReadyError, match="no reset on purpose"):
+        env.reset(seed=1)
+    env.close()
+
+
+def test_a_reset_without_its_parameters_is_refused(hosted):
+    env = hosted(World)
+    stranger = RosNode("stranger", namespace="/hosted", clock=SteadyClock())
+    response = stranger.receiver.call(Trigger, RESET_SERVICE, Trigger.Request(), 10.0, lambda: None)
+    stranger.close()
+    env.close()
+    assert not response.success
+    assert "reset.epoch" in response.message
+
+
+def test_simulated_time_is_published_and_never_goes_back(hosted):
+    from rosgraph_msgs.msg import Clock
+
+    env = hosted(World)
+    listener = RosNode("listener", namespace="/hosted", clock=SteadyClock())
+    listener.receiver.subscribe("clock", Clock, "clock")
+    assert listener.wait_until(lambda: listener.node.count_publishers("clock") > 0, 10.0)
+    for seed in range(2):
+        env.reset(seed=seed)
+        env.step(np.zeros(6))
+    stamps = []
+    while arrivals := listener.receiver.take(0.3):
+        stamps += [a.message.clock.sec * 10**9 + a.message.clock.nanosec for a in arrivals]
+    listener.close()
+    env.close()
+    assert len(stamps) >= 3
+    assert stamps == sorted(stamps)

@@ -1,0 +1,108 @@
+"""``embodied-env evaluate`` and its policies, on worlds in process."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import embodied_env
+from embodied_env.cli import main
+from embodied_env.cli.policies import make_policy
+from embodied_env.errors import UsageError
+
+CONTRACT = embodied_env.load_contract("arm_reach")
+
+
+def zeros(observation):
+    return np.zeros(6)
+
+
+NOT_A_POLICY = 3
+
+
+def evaluate(tmp_path, capsys, *arguments):
+    status = main(["evaluate", "arm_reach", "--out", str(tmp_path), "--json", *arguments])
+    return status, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("policy", "success_rate"), [("scripted", 1.0), ("hold", 0.0)])
+def test_a_built_in_policy_gets_what_it_deserves(tmp_path, capsys, policy, success_rate):
+    status, result = evaluate(tmp_path, capsys, "--policy", policy, "--episodes", "2")
+    assert status == 0
+    assert result["runs"][0]["summary"]["success_rate"] == success_rate
+
+
+def test_the_same_seed_gives_the_same_summary(tmp_path, capsys):
+    arguments = ("--policy", "random", "--episodes", "1", "--seed", "3", "--clock", "virtual")
+    (first,), (second,) = (evaluate(tmp_path, capsys, *arguments)[1]["runs"] for _ in range(2))
+    assert first["summary"] == second["summary"]
+
+
+def test_a_policy_may_be_any_callable_by_name(tmp_path, capsys, monkeypatch):
+    (tmp_path / "my_policies.py").write_text("import numpy as np\ndef still(observation):\n    return np.zeros(6)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    status, result = evaluate(tmp_path, capsys, "--policy", "my_policies:still", "--episodes", "1")
+    assert status == 0
+    assert result["runs"][0]["policy"] == "my_policies:still"
+
+
+@pytest.mark.parametrize(
+    ("policy", "problem"),
+    [
+        ("holding", "allowed: hold, random, scripted"),
+        ("no_such_module:policy", "cannot be imported"),
+        ("json:no_such_name", "cannot be imported"),
+        ("math:pi", "is not callable"),
+    ],
+)
+def test_a_wrong_policy_is_wrong_usage(capsys, tmp_path, policy, problem):
+    status = main(["evaluate", "arm_reach", "--policy", policy, "--out", str(tmp_path)])
+    assert status == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_a_policy_that_raises_leaves_a_whole_record(tmp_path, capsys, monkeypatch):
+    source = (
+        "import numpy as np\n"
+        "calls = 0\n"
+        "def fails(observation):\n"
+        "    global calls\n"
+        "    calls += 1\n"
+        "    if calls == 4:\n"
+        "        raise RuntimeError('on purpose')\n"
+        "    return np.zeros(6)\n"
+    )
+    (tmp_path / "failing_policies.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        main(["evaluate", "arm_reach", "--policy", "failing_policies:fails", "--out", str(tmp_path / "runs")])
+    (path,) = (tmp_path / "runs").iterdir()
+    run = embodied_env.read_run(path)
+    assert run.clean
+    assert len(list(run.transitions())) == 3
+
+
+def test_the_hold_policy_stays_where_the_joints_are_measured():
+    text = CONTRACT.text.replace("command: position_delta", "command: position")
+    contract = embodied_env.contract.parse_contract(text)
+    measured = np.linspace(-1.0, 1.0, 6)
+    action = make_policy("hold", contract, backend="mujoco", seed=0)({"joints_position": measured})
+    layout = embodied_env.contract.spaces.ActionLayout(contract)
+    np.testing.assert_allclose(layout.scale.to_si(action), measured, atol=1e-12)
+
+
+def test_a_task_without_a_script_says_so():
+    from embodied_env.contract import parse_contract
+
+    text = CONTRACT.text.replace("embodied_env.tasks.reach:Reach\n  tip: tcp\n  target: target\n  success_radius_m: 0.03",
+                                 "scripted_tasks:Running")
+    assert "scripted_tasks:Running" in text
+    with pytest.raises(UsageError, match="has none"):
+        make_policy("scripted", parse_contract(text), backend="mujoco", seed=0)
+
+
+def test_zero_episodes_are_wrong_usage(capsys, tmp_path):
+    assert main(["evaluate", "arm_reach", "--episodes", "0", "--out", str(tmp_path)]) == 2
+    assert "allowed: 1 or more" in capsys.readouterr().err

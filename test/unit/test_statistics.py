@@ -1,0 +1,121 @@
+"""Percentiles per stage: of measured values, and of nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from embodied_env.env import EmbodiedEnv
+from embodied_env.latency import LatencyStatistics, StageStatistics, latency_statistics
+from embodied_env.record.rows import plain
+from embodied_env.transition import Quality
+
+
+def of_gate(value, quality=Quality.OK):
+    """Return an info with one stage, gate_s."""
+    return {"latency": {"gate_s": value, "quality": {"gate_s": int(quality)}}}
+
+
+def of_joints(value, quality=Quality.OK):
+    """Return an info with one stage of one sensor, hold_s of joints."""
+    return {"latency": {"hold_s": {"joints": value}, "quality": {"hold_s": {"joints": int(quality)}}}}
+
+
+def test_percentiles_of_one_to_a_hundred():
+    found = latency_statistics(of_gate(float(value)) for value in range(1, 101))
+    assert found == {"gate_s": StageStatistics(count=100, p50_s=50.5, p95_s=95.05, p99_s=99.01, max_s=100.0)}
+
+
+def test_one_value_is_every_percentile():
+    found = latency_statistics([of_gate(0.25)])
+    assert found["gate_s"] == StageStatistics(count=1, p50_s=0.25, p95_s=0.25, p99_s=0.25, max_s=0.25)
+
+
+def test_the_order_of_the_steps_does_not_count():
+    values = [0.3, 0.1, 0.2]
+    assert latency_statistics(map(of_gate, values)) == latency_statistics(map(of_gate, sorted(values)))
+
+
+def test_a_stage_per_sensor_is_named_after_both():
+    assert list(latency_statistics([of_joints(0.1)])) == ["hold_s[joints]"]
+
+
+@pytest.mark.parametrize("quality", [quality for quality in Quality if quality is not Quality.OK])
+@pytest.mark.parametrize("info", [of_gate, of_joints])
+def test_only_measured_values_count(info, quality):
+    found = latency_statistics([info(1.0), info(99.0, quality)])
+    (stage,) = found.values()
+    assert (stage.count, stage.max_s) == (1, 1.0)
+
+
+@pytest.mark.parametrize("lost", [math.nan, None, math.inf])
+@pytest.mark.parametrize("info", [of_gate, of_joints])
+def test_what_was_lost_never_counts_whatever_its_quality_says(info, lost):
+    (stage,) = latency_statistics([info(1.0), info(lost)]).values()
+    assert stage.count == 1
+
+
+def test_a_stage_that_was_never_measured_does_not_appear():
+    assert latency_statistics([of_gate(1.0, Quality.UNMARKED)]) == {}
+
+
+@pytest.mark.parametrize("info", [{}, {"latency": None}, {"latency": {}}, {"reset": {"duration_s": 1.0}}])
+def test_an_info_without_latency_counts_not(info):
+    assert latency_statistics([info]) == {}
+
+
+def test_no_info_has_no_statistics():
+    assert latency_statistics([]) == {}
+
+
+def test_adding_one_by_one_is_the_same_as_all_at_once():
+    infos = [of_gate(value) for value in (0.1, 0.5, 0.2)]
+    one_by_one = LatencyStatistics()
+    for info in infos:
+        one_by_one.add(info)
+    assert one_by_one.statistics() == latency_statistics(infos)
+
+
+def test_statistics_may_be_asked_for_in_between():
+    stream = LatencyStatistics()
+    stream.add(of_gate(1.0))
+    before = stream.statistics()
+    stream.add(of_gate(3.0))
+    assert (before["gate_s"].count, stream.statistics()["gate_s"].count) == (1, 2)
+
+
+def test_statistics_are_frozen():
+    (stage,) = latency_statistics([of_gate(1.0)]).values()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        stage.count = 2
+
+
+@pytest.fixture(scope="module")
+def infos():
+    """Give the infos of an episode in which only the third action was marked."""
+    env = EmbodiedEnv("arm_reach", backend="fake")
+    env.reset(seed=1)
+    found = []
+    for step in range(4):
+        if step == 2:
+            env.mark("policy")
+        found.append(env.step(np.zeros(6))[4])
+    env.close()
+    return found
+
+
+def test_the_policy_counts_only_where_it_was_marked(infos):
+    assert latency_statistics(infos)["policy_s"].count == 1
+
+
+def test_the_period_of_a_first_step_counts_not(infos):
+    assert latency_statistics(infos)["period_s"].count == len(infos) - 1
+
+
+def test_recorded_infos_have_the_same_statistics(infos):
+    recorded = json.loads(json.dumps([plain(info) for info in infos]))
+    assert latency_statistics(recorded) == latency_statistics(infos)
