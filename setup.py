@@ -5,8 +5,9 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 NAME = "embodied_env"
+HERE = Path(__file__).resolve().parent  # colcon --symlink-install runs a link to this file from its build folder
 VERSION: dict[str, str] = {}
-exec(Path(NAME, "_version.py").read_text(encoding="utf-8"), VERSION)  # noqa: S102 - our own file, without imports
+exec((HERE / NAME / "_version.py").read_text(encoding="utf-8"), VERSION)  # noqa: S102 - our own file, without imports
 
 ONLY_WHERE_WHEELS_ARE = "; platform_system == 'Linux' and platform_machine == 'x86_64'"
 EXTRAS = {
@@ -30,7 +31,7 @@ setup(
     name=NAME,
     version=VERSION["__version__"],
     description="A Gymnasium environment for ROS 2 robots in which every step comes with a full account",
-    long_description=Path("README.md").read_text(encoding="utf-8"),
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     maintainer="The embodied_env authors",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, cast
 
@@ -60,8 +61,8 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
         self.render_mode = render_mode
         self.metadata = {**self.metadata, "render_fps": round(1 / self.contract.control_period_s)}
-        self.observation_space = cast("gymnasium.Space[Observation]", self.contract.observation_space)
-        self.action_space = self.contract.action_space
+        self.observation_space = cast("gymnasium.Space[Observation]", deepcopy(self.contract.observation_space))
+        self.action_space = deepcopy(self.contract.action_space)  # seeding one environment's must not seed another's
         if not spawn:
             backend_options["spawn"] = spawn
         if namespace is not None:

@@ -40,8 +40,7 @@ class ContractError(EmbodiedEnvError, ValueError):
         self.path = path
         self.problem = problem
         self.source = source
-        where = f"{source}: " if source else ""
-        super().__init__(f"{where}{path or '(top level)'}: {problem}")
+        super().__init__(": ".join(part for part in (source, path, problem) if part))
 
 
 class UsageError(EmbodiedEnvError, ValueError):

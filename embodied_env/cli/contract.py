@@ -205,10 +205,7 @@ _MIDDLEWARE = "middleware"
 def _ownership(contract: Contract) -> list[Row]:
     """Say which process decides each value. An in-process simulator is a world inside the environment process."""
     stamps = [
-        (f"sensors.{name}.stamp_ns", _WORLD, "acquisition stamp in the message header")
-        if sensor.timeline == "header"
-        else (f"sensors.{name}.stamp_ns", _ENVIRONMENT, "acquisition stamp taken at reception")
-        for name, sensor in contract.sensors.items()
+        (f"sensors.{name}.stamp_ns", _WORLD, "acquisition stamp in the message header") for name in contract.sensors
     ]
     rows = [
         ("observation: readings", _WORLD, "what the sensors report"),

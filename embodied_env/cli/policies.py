@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, cast
 
 import numpy as np
@@ -35,7 +36,7 @@ def make_policy(name: str, contract: Contract, *, backend: str, seed: int) -> Po
     if name == "hold":
         return _hold(contract)
     if name == "random":
-        space = contract.action_space
+        space = deepcopy(contract.action_space)
         space.seed(seed)
         return lambda _observation: space.sample()
     if name == "scripted":

@@ -181,6 +181,11 @@ def _check_sensors(sensors: Mapping[str, SensorSpec]) -> None:
             f"{path}.rate_hz",
             f"{sensor.rate_hz} is not allowed; allowed: 0 (at every step) or a rate in Hz",
         )
+        _require(
+            sensor.timeline == "header",
+            f"{path}.timeline",
+            f"{sensor.timeline!r} cannot be honoured by any backend yet; allowed: header",
+        )
         _require(len(sensor.fields) > 0, f"{path}.fields", "there is none; at least one field is needed")
         _require(
             not (sensor.mask and sensor.visibility == "evaluator"),

@@ -177,7 +177,7 @@ def sensors(draw: st.DrawFn, topic: str, type_: str, joints: list[str], unit: st
         "max_age_s": draw(positive),
         "rate_hz": draw(st.just(0) | positive),
         "on_gap": draw(st.sampled_from(["hold", "stop"])),
-        "timeline": draw(st.sampled_from(["header", "receive"])),
+        "timeline": "header",
         "visibility": visibility,
         "mask": visibility == "agent" and draw(st.booleans()),
     }

@@ -68,6 +68,7 @@ def test_the_settings_of_the_safety_gate_are_checked(path, value, message):
         ("sensors.tcp.topic", "~pose", "sensors.tcp.topic: '~pose' is not a ROS 2 topic name"),
         ("sensors.tcp.topic", "target_pose", "sensors.tcp.topic: 'target_pose' is read by two sensors; allowed: one sensor per topic"),
         ("sensors.tcp.max_age_s", 0, "sensors.tcp.max_age_s: 0.0 is not allowed; allowed: a finite number of seconds > 0"),
+        ("sensors.tcp.timeline", "receive", "sensors.tcp.timeline: 'receive' cannot be honoured by any backend yet; allowed: header"),
         ("sensors.tcp.rate_hz", -1, "sensors.tcp.rate_hz: -1.0 is not allowed; allowed: 0 (at every step) or a rate in Hz"),
         ("sensors.tcp.fields", {}, "sensors.tcp.fields: there is none; at least one field is needed"),
         ("sensors.tcp.fields.positon", {"unit": "m", "low": 0, "high": 1}, "sensors.tcp.fields.positon: geometry_msgs/msg/PoseStamped: 'positon' is not known (did you mean 'position'?); allowed: orientation, position"),
