@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import gymnasium
 import gymnasium.wrappers
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
@@ -33,6 +34,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         last_transition: the last step's full account, or None.
         backend_name: which world is behind it.
         clock_name: which clock is under the ledger.
+        pacing: who waits for whom; "lockstep": the world waits for the agent.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's; each instance replaces it
@@ -59,6 +61,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         self.contract = load_contract(contract)
         self.backend_name = backend
         self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
+        self.pacing = "lockstep" if pacing is None else pacing
         self.render_mode = render_mode
         self.metadata = {**self.metadata, "render_fps": round(1 / self.contract.control_period_s)}
         self.observation_space = cast("gymnasium.Space[Observation]", deepcopy(self.contract.observation_space))
@@ -113,7 +116,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         """
         self._stepper.begin(action)
         done = self._stepper.finish()
-        return dict(done.observation), done.reward, done.terminated, done.truncated, dict(done.info)
+        return _copied(done.observation), done.reward, done.terminated, done.truncated, _copied(done.info)
 
     def mark(self, name: str) -> None:
         """Stamp the end of something outside of the step: ``mark("policy")`` right after inference (`Ledger.mark`)."""
@@ -167,6 +170,13 @@ def make(
 
         env = RecordTransitions(env, record)
     return env
+
+
+def _copied(value: Any) -> Any:  # noqa: ANN401 - nested dicts of arrays and numbers
+    """Copy dicts and arrays: a wrapper that writes into what it was given does not write into the account."""
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _camel(name: str) -> str:

@@ -124,5 +124,6 @@ class Ledger:
         return codes
 
     def stamps_ns(self) -> dict[str, int]:
-        """Return the raw stamps by name, for the record; ``marked`` only where the agent marked."""
-        return {slot.name.lower(): self._ns[slot] for slot in Slot if slot is not Slot.MARKED or self._marked}
+        """Return the raw stamps of this step by name, for the record; ``marked`` only where the agent marked."""
+        left_out = {Slot.RETURNED} if self._marked else {Slot.RETURNED, Slot.MARKED}
+        return {slot.name.lower(): self._ns[slot] for slot in Slot if slot not in left_out}

@@ -15,6 +15,7 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from embodied_env._version import __version__
 from embodied_env.errors import MissingDependencyError, RecordError
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.schema import reset_schema, transition_schema
@@ -61,7 +62,8 @@ class LogWriter:
         with self._guarded("the start of the log"):
             self._writer.start(library="embodied_env")
             self._channels = {topic: self._register(topic) for topic in CHANNELS}
-            self._writer.flush()
+            self._writer.add_metadata("embodied_env", {"version": __version__})  # this also hands over the channels
+            self._file.flush()
 
     @property
     def problem(self) -> str:

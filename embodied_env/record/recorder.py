@@ -83,8 +83,10 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._write("reset", reset_row(row=self._rows, seed=seed, options=asked, observation=observation, info=info))
         if seed is not None:
             self._manifest["seeds"].append(plain(seed))
-        if (running := processes(self._base)) != self._manifest["processes"] or self._rows == 1:
-            self._manifest |= {"processes": running, "policy": plain(self.policy)}
+        known = self._manifest["processes"]
+        started = [process for process in processes(self._base) if process not in known]
+        if started or self._rows == 1:
+            self._manifest |= {"processes": known + started, "policy": plain(self.policy)}
             write_json(self.path / MANIFEST, self._manifest)
         self._base.mark("returned")
         return observation, info

@@ -26,6 +26,7 @@ Row = dict[str, Any]
 
 _DEEPEST = 32  # nesting beyond this, a list that holds itself for one, is described and not followed
 _AS_IT_IS = (str, bool, type(None))
+_DOUBLE = 8  # bytes
 _WIDEST = 1024  # bits of an integer that is written as a number
 _LONGEST = 2000  # characters of a description
 
@@ -109,14 +110,11 @@ def _plain_mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
 
 
 def _plain_array(array: NDArray[Any], depth: int) -> Any:  # noqa: ANN401 - nested lists, or a scalar
-    if array.dtype.kind in "biu":
-        return array.tolist()
-    if array.dtype.kind == "f":
+    if array.dtype.kind == "f" and array.itemsize > _DOUBLE:
         with np.errstate(over="ignore"):
-            doubles = array.astype(np.float64)
-        if np.isfinite(doubles).all():
-            return doubles.tolist()
-        array = doubles
+            array = array.astype(np.float64)
+    if array.dtype.kind in "biu" or (array.dtype.kind == "f" and np.isfinite(array).all()):
+        return array.tolist()
     return _plain(array.tolist(), depth + 1)
 
 

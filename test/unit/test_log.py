@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import json
 import os
 import random
@@ -80,6 +79,14 @@ def test_other_readers_of_mcap_find_the_channels_with_their_schemas(path):
 def test_there_are_no_chunks(path):
     with write(path, rows(4)).open("rb") as file:
         assert not any(isinstance(record, Chunk) for record in StreamReader(file, emit_chunks=True).records)
+
+
+def test_the_channels_are_on_disk_before_the_first_row(path):
+    writer = LogWriter(path)
+    size = path.stat().st_size
+    writer.write("transition", {"row": 0}, log_time_ns=0)
+    assert path.stat().st_size - size < 100
+    writer.close()
 
 
 def test_a_row_is_on_disk_before_write_returns(path):

@@ -1,0 +1,217 @@
+"""What holds for every row: it is strict JSON, it keeps every bit, it shares nothing, and its audit never fails."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import functools
+import json
+import math
+import tempfile
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from embodied_env.backends.fake import Fault
+from embodied_env.contract import load_contract
+from embodied_env.env import EmbodiedEnv
+from embodied_env.record import RecordTransitions, audit_transition, read_run
+from embodied_env.record.rows import plain
+
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=150, deadline=None)
+
+
+CONTRACT = load_contract("arm_reach")
+
+
+class Colour(enum.Enum):
+    """An enum that is no number."""
+
+    RED = "red"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+any_arrays = npst.arrays(
+    st.one_of(
+        npst.scalar_dtypes(), npst.unicode_string_dtypes(max_len=3), npst.byte_string_dtypes(max_len=3), st.just(np.dtype("g"))
+    ),
+    npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+)
+
+anything = st.recursive(
+    st.one_of(
+        json_values,
+        st.floats(),
+        any_arrays,
+        st.complex_numbers(),
+        st.binary(),
+        st.sampled_from([Colour.RED, object(), range(3), Ellipsis, {1, 2}, np.float32("nan"), np.bool_(True), 10**2000]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.tuples(inner, inner),
+        st.dictionaries(st.one_of(st.text(max_size=3), st.integers()), inner, max_size=3),
+    ),
+    max_leaves=8,
+)
+"""Values that an agent might send for an action."""
+
+
+def strict(text):
+    """Parse JSON in which nothing is NaN or infinite."""
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@many
+@given(anything)
+def test_anything_becomes_strict_json(value):
+    strict(json.dumps(plain(value), allow_nan=False))
+
+
+@many
+@given(json_values)
+def test_json_stays_as_it_is(value):
+    assert plain(value) == value
+    assert strict(json.dumps(plain(value), allow_nan=False)) == value
+
+
+@many
+@given(anything)
+def test_what_is_plain_stays_as_it_is(value):
+    assert plain(plain(value)) == plain(value)
+
+
+@many
+@given(npst.arrays(st.sampled_from(["f8", "f4", "f2"]), npst.array_shapes(min_dims=1, max_dims=3, max_side=4)))
+def test_every_finite_float_of_an_array_keeps_every_bit_and_every_other_is_null(array):
+    again = np.array(strict(json.dumps(plain(array), allow_nan=False)), dtype=object)
+    assert again.shape == array.shape
+    for before, after in zip(array.flat, again.flat, strict=True):
+        if math.isfinite(before):
+            assert array.dtype.type(after).tobytes() == before.tobytes()
+        else:
+            assert after is None
+
+
+@many
+@given(npst.arrays(npst.integer_dtypes() | npst.boolean_dtypes(), npst.array_shapes(max_dims=2, max_side=4)))
+def test_every_integer_and_boolean_of_an_array_comes_back(array):
+    assert np.array_equal(np.array(strict(json.dumps(plain(array))), dtype=array.dtype), array)
+
+
+@many
+@given(st.lists(st.floats(), min_size=1, max_size=4), st.integers(0, 40))
+def test_what_is_plain_shares_nothing_that_can_change(values, depth):
+    array = np.array(values)
+    value = [array, list(values)]
+    for _ in range(depth):
+        value = {"deeper": value}
+    before = plain(value)
+    kept = copy.deepcopy(before)
+    array[:] = 7.0
+    assert before == kept
+
+
+# ------------------------------------------------------------------------------------------------------- whole episodes
+
+actions = st.one_of(
+    npst.arrays("f8", 6, elements=st.floats(-1.5, 1.5)),
+    npst.arrays("f8", 6),
+    st.lists(st.floats(), max_size=7),
+    npst.arrays("f4", npst.array_shapes(min_dims=0, max_dims=2, max_side=7)),
+    anything,
+)
+
+faults = st.lists(
+    st.builds(
+        Fault,
+        kind=st.sampled_from(["drop", "nan", "stale", "future", "refuse"]),
+        step=st.integers(1, 6),
+        sensor=st.sampled_from([None, "joints", "tcp", "true_distance"]),
+    ),
+    max_size=3,
+)
+
+
+@few
+@given(st.lists(actions, min_size=1, max_size=6), faults, st.integers(0, 2**32), st.booleans())
+def test_whatever_the_agent_sends_and_the_world_does_every_row_is_strict_and_sound(sent, wrong, seed, marks):
+    with tempfile.TemporaryDirectory() as folder:
+        env = RecordTransitions(EmbodiedEnv(CONTRACT, backend="fake", faults=wrong), folder)
+        env.reset(seed=seed)
+        for action in sent:
+            if marks:
+                env.unwrapped.mark("policy")
+            *_, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+        env.close()
+        run = read_run(env.path)
+        rows = list(run.rows())
+        assert run.problem == ""
+        assert [row["row"] for row in rows] == list(range(len(rows)))
+        strict(json.dumps(rows, allow_nan=False))
+        assert [audit_transition(row, CONTRACT) for row in run.transitions()] == [[]] * len(sent)
+
+
+@functools.cache
+def sound_row():
+    with tempfile.TemporaryDirectory() as folder:
+        env = RecordTransitions(EmbodiedEnv(CONTRACT, backend="fake"), folder)
+        env.reset(seed=1)
+        env.step(np.full(6, 2.0))
+        env.close()
+        (row,) = read_run(env.path).transitions()
+    return row
+
+
+def places(value, path=()):
+    """List the path of every key and every index in a row."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [found for key, child in children for found in ((*path, key), *places(child, (*path, key)))]
+
+
+@many
+@given(st.data())
+def test_a_row_with_anything_anywhere_is_audited_without_failing(data):
+    row = copy.deepcopy(sound_row())
+    *parents, last = data.draw(st.sampled_from(places(row)))
+    functools.reduce(lambda node, key: node[key], parents, row)[last] = data.draw(json_values)
+    for contract in (None, CONTRACT):
+        assert all(isinstance(problem, str) for problem in audit_transition(row, contract))
+
+
+DEPENDS_ON_THE_CONTRACT = [
+    ("inner", "sensors"),
+    ("inner", "evaluator"),
+    ("inner", "evaluator", "true_distance"),
+    ("info", "task"),
+    ("info", "sensors"),
+    ("info", "latency", "hold_s"),
+    ("info", "latency", "capture_age_s"),
+    ("info", "latency", "quality", "hold_s"),
+    ("info", "latency", "quality", "capture_age_s"),
+]
+"""Where without the contract nobody knows which keys there must be."""
+
+
+@many
+@given(st.data())
+def test_a_row_with_anything_missing_is_not_sound(data):
+    row = copy.deepcopy(sound_row())
+    named = [path for path in places(row)[1:] if isinstance(path[-1], str) and path[:-1] not in DEPENDS_ON_THE_CONTRACT]
+    *parents, last = data.draw(st.sampled_from(named))
+    del functools.reduce(lambda node, key: node[key], parents, row)[last]
+    assert audit_transition(row) != []

@@ -1,0 +1,651 @@
+"""RecordTransitions: what it writes is what happened, at the moment it happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.wrappers import RecordEpisodeStatistics, RescaleAction, TimeLimit, TransformReward
+
+import embodied_env
+from embodied_env.backends.fake import Fault
+from embodied_env.contract import load_contract, parse_contract
+from embodied_env.env import EmbodiedEnv
+from embodied_env.errors import BackendNotReadyError, ClosedError, RecordError, ResetNeededError, UsageError
+from embodied_env.record import RecordTransitions, audit_transition, read_run
+from embodied_env.record.rows import RESET, TRANSITION, plain
+
+STILL = np.zeros(6)
+
+
+def fake(**options):
+    return EmbodiedEnv("arm_reach", backend="fake", **options)
+
+
+def strict(text):
+    """Parse JSON that has no NaN and no infinity."""
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def manifest_of(env):
+    return strict((env.path / "manifest.json").read_text())
+
+
+def summary_of(env):
+    return strict((env.path / "summary.json").read_text())
+
+
+
+
+@pytest.fixture
+def env(tmp_path):
+    recorded = RecordTransitions(fake(), tmp_path / "runs")
+    yield recorded
+    recorded.close()
+
+
+# ------------------------------------------------------------------------------------------------------- what is given
+
+
+def test_the_agent_gets_what_it_gets_without_recording(tmp_path):
+    plain_env, recorded = fake(clock="virtual"), RecordTransitions(fake(clock="virtual"), tmp_path)
+    assert plain(recorded.reset(seed=5)) == plain(plain_env.reset(seed=5))
+    for value in (0.0, 0.5, np.nan):
+        action = np.full(6, value)
+        assert plain(recorded.step(action)) == plain(plain_env.step(action))
+    recorded.close()
+    plain_env.close()
+
+
+def test_recording_counts_as_handoff_and_not_as_the_agents_time(env):
+    env.reset(seed=1)
+    env.step(STILL)
+    before = env.unwrapped.last_transition.stamps_ns["observed"]
+    env.step(STILL)
+    stamps = env.unwrapped.last_transition.stamps_ns
+    assert before == stamps["previous_observed"]
+    assert stamps["previous_returned"] - stamps["previous_observed"] > stamps["entered"] - stamps["previous_returned"]
+
+
+def test_make_with_record_puts_the_recorder_outermost(tmp_path):
+    made = embodied_env.make("arm_reach", backend="fake", record=tmp_path, max_episode_steps=3)
+    assert isinstance(made, RecordTransitions)
+    assert made.path.parent == tmp_path
+    made.close()
+
+
+def test_the_spec_says_how_the_wrapper_was_made(tmp_path):
+    env = embodied_env.make("arm_reach", backend="fake", record=tmp_path)
+    (spec,) = env.spec.additional_wrappers
+    assert spec.name == "RecordTransitions"
+    assert spec.kwargs == {"folder": str(tmp_path), "policy": None}
+    env.close()
+
+
+# --------------------------------------------------------------------------------------------------------------- rows
+
+
+def test_resets_and_steps_stand_in_one_running_order(env):
+    env.reset(seed=1)
+    env.step(STILL)
+    env.step(STILL)
+    env.reset()
+    env.step(STILL)
+    env.close()
+    rows = list(read_run(env.path).rows())
+    assert [row["row"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row["schema"] for row in rows] == [RESET, TRANSITION, TRANSITION, RESET, TRANSITION]
+
+
+def test_a_reset_row_has_what_was_asked_and_what_came_back(env):
+    observation, info = env.reset(seed=7, options={"target": np.array([-0.4, 0.1, 0.2])})
+    env.close()
+    (row,) = read_run(env.path).resets()
+    assert row == {
+        "schema": RESET,
+        "row": 0,
+        "seed": 7,
+        "options": {"target": [-0.4, 0.1, 0.2]},
+        "observation": plain(observation),
+        "info": plain(info),
+    }
+
+
+def test_a_transition_row_has_what_was_given_and_what_came_back(env):
+    env.reset(seed=1)
+    observation, reward, terminated, truncated, info = env.step(STILL)
+    env.close()
+    (row,) = read_run(env.path).transitions()
+    assert row["action"] == [0.0] * 6
+    assert row["observation"] == plain(observation)
+    assert (row["reward"], row["terminated"], row["truncated"]) == (reward, terminated, truncated)
+    assert row["info"] == plain(info)
+
+
+def test_a_transition_row_has_the_account_of_the_environment(env):
+    env.reset(seed=1)
+    env.step(np.full(6, 2.0))
+    env.close()
+    (row,) = read_run(env.path).transitions()
+    transition = env.unwrapped.last_transition
+    inner, report = row["inner"], transition.report
+    assert inner["end_reasons"] == []
+    assert [(f["gate"], f["severity"], f["code"]) for f in inner["findings"]] == [
+        ("space_box", "LIMIT", "box.clip"),
+        ("joint_limits", "LIMIT", "acc.limit"),
+    ]
+    assert inner["findings"][0]["joints"] == ["j1", "j2", "j3", "j4", "j5", "j6"]
+    assert inner["findings"][0]["before"] == [2.0] * 6
+    assert inner["report"]["applied_si"] == report.applied_si.tolist()
+    assert inner["report"]["velocity_si"] == report.velocity_si.tolist()
+    assert inner["report"]["disposition"] == "LIMIT"
+    assert inner["report"]["dt_s"] == 0.05
+    assert inner["sensors"]["tcp"]["stamp_ns"] == transition.snapshot.samples["tcp"].stamp_ns
+    assert inner["sensors"]["tcp"]["quality"] == "OK"
+    assert inner["stamps_ns"]["published"] == transition.stamps_ns["published"]
+
+
+def test_the_evaluators_truth_is_in_the_account_but_not_in_the_info(env):
+    env.reset(seed=1)
+    env.step(STILL)
+    env.close()
+    (row,) = read_run(env.path).transitions()
+    assert "evaluator" not in row["info"]
+    assert list(row["inner"]["evaluator"]) == ["true_distance"]
+    (distance,) = row["inner"]["evaluator"]["true_distance"]["range"]
+    assert distance == float(env.unwrapped.last_transition.snapshot.samples["true_distance"].values["range"][0])
+
+
+def test_the_stamp_of_a_return_that_has_not_happened_is_not_recorded(env):
+    env.reset(seed=1)
+    env.step(STILL)
+    env.close()
+    (row,) = read_run(env.path).transitions()
+    assert "returned" not in row["inner"]["stamps_ns"]
+
+
+@pytest.mark.parametrize(
+    ("action", "recorded"),
+    [
+        ([0.0, 1, True, None, 0.5, 0.25], [0.0, 1, True, None, 0.5, 0.25]),
+        ("left", "left"),
+        (None, None),
+        (np.array([np.nan, np.inf, 1.0]), [None, None, 1.0]),
+        (np.float32(0.1), float(np.float32(0.1))),
+        ({"arm": np.zeros(2)}, {"arm": [0.0, 0.0]}),
+        ({1: 2}, {"repr": "{1: 2}"}),
+        (1 + 2j, {"repr": "(1+2j)"}),
+        (b"bytes", {"repr": "b'bytes'"}),
+        (range(3), {"repr": "range(0, 3)"}),
+        ([object, 1.0], [{"repr": "<class 'object'>"}, 1.0]),
+    ],
+    ids=repr,
+)
+def test_any_action_is_recorded(env, action, recorded):
+    env.reset(seed=1)
+    env.step(action)
+    env.close()
+    (row,) = read_run(env.path).transitions()
+    assert row["action"] == row["inner"]["action"] == recorded
+
+
+class Unspeakable:
+    def __repr__(self):
+        raise RuntimeError("no words")
+
+
+def test_an_action_that_cannot_even_be_described_is_recorded(env):
+    env.reset(seed=1)
+    env.step(Unspeakable())
+    env.close()
+    (row,) = read_run(env.path).transitions()
+    assert row["action"] == {"repr": "<Unspeakable whose repr raises RuntimeError>"}
+
+
+def test_an_action_that_holds_itself_is_recorded(env):
+    action = []
+    action.append(action)
+    env.reset(seed=1)
+    env.step(action)
+    env.close()
+    (row,) = read_run(env.path).transitions()
+    assert "[[...]]" in json.dumps(row["action"])
+
+
+def test_what_is_changed_after_the_step_does_not_change_the_record(env):
+    action = np.full(6, 0.25)
+    observation, _ = env.reset(seed=1)
+    observation["tcp_position"][:] = 99.0
+    observation, _, _, _, info = env.step(action)
+    action[:] = observation["joints_position"][:] = 99.0
+    info["action"]["applied"][:] = 99.0
+    env.close()
+    assert "99.0" not in json.dumps(list(read_run(env.path).rows()))
+
+
+class SpoilAction(gymnasium.ActionWrapper):
+    """A wrapper that writes into its caller's array."""
+
+    def action(self, action):
+        action *= 0.5
+        return action
+
+
+def test_an_action_is_put_down_before_a_wrapper_writes_into_it(tmp_path):
+    env = RecordTransitions(SpoilAction(fake()), tmp_path)
+    env.reset(seed=1)
+    env.step(np.full(6, 0.1))
+    env.close()
+    (row,) = read_run(env.path).transitions()
+    assert row["action"] == [0.1] * 6
+    assert row["inner"]["action"] == [0.05] * 6
+
+
+def test_floats_keep_every_bit(env):
+    action = np.array([0.1, 1 / 3, 5e-324, 1e308, -0.0, np.nextafter(1.0, 2.0)])
+    env.reset(seed=1)
+    env.step(action)
+    env.close()
+    (row,) = read_run(env.path).transitions()
+    assert np.array(row["action"]).tobytes() == action.tobytes()
+
+
+def test_a_step_that_raises_leaves_no_row_and_raises_on(env):
+    with pytest.raises(ResetNeededError):
+        env.step(STILL)
+    env.close()
+    assert list(read_run(env.path).rows()) == []
+
+
+def test_a_reset_that_raises_leaves_no_row_and_raises_on(env):
+    with pytest.raises(UsageError, match="goal"):
+        env.reset(options={"goal": 1})
+    env.close()
+    assert list(read_run(env.path).rows()) == []
+
+
+class Mute(gymnasium.Wrapper):
+    """A wrapper that answers every second step in the place of the environment."""
+
+    count = 0
+    answer = None
+
+    def step(self, action):
+        self.count += 1
+        if self.count % 2:
+            self.answer = self.env.step(action)
+        return self.answer
+
+
+def test_a_step_that_the_environment_did_not_make_has_no_account(tmp_path):
+    env = RecordTransitions(Mute(fake()), tmp_path)
+    env.reset(seed=1)
+    env.step(STILL)
+    env.step(STILL)
+    env.close()
+    first, second = read_run(env.path).transitions()
+    assert first["inner"] is not None
+    assert second["inner"] is None
+
+
+# ---------------------------------------------------------------------------------------------------- the run directory
+
+
+def test_the_name_of_a_run_says_when_what_and_where(env):
+    assert env.path.name[:8].isdigit()
+    assert "Z_arm_reach_fake_" in env.path.name
+    assert len(env.path.name.rpartition("_")[2]) == 6
+
+
+def test_two_runs_in_one_folder_do_not_meet(tmp_path):
+    first, second = (RecordTransitions(fake(), tmp_path) for _ in range(2))
+    assert first.path != second.path
+    first.close()
+    second.close()
+
+
+def test_the_manifest_is_there_before_the_first_reset(env):
+    manifest = manifest_of(env)
+    assert (manifest["clean"], manifest["ended_utc"]) == (False, None)
+    assert manifest["started_utc"].endswith("+00:00")
+
+
+def test_the_manifest_says_where_the_rows_come_from(env):
+    contract = load_contract("arm_reach")
+    env.policy = "still"
+    env.reset(seed=11)
+    env.reset()
+    env.reset(seed=12)
+    env.close()
+    manifest = manifest_of(env)
+    assert manifest["run_id"] == env.path.name
+    assert (manifest["clean"], manifest["problem"]) == (True, "")
+    assert manifest["contract"]["fingerprint"] == contract.fingerprint
+    assert (manifest["contract"]["name"], manifest["contract"]["version"]) == ("arm_reach", 1)
+    assert manifest["contract"]["source"] == contract.source
+    assert manifest["backend"] == "fake"
+    assert manifest["backend_fingerprint"] == contract.backend_fingerprint("fake")
+    assert manifest["clock"] == "steady"
+    assert manifest["policy"] == "still"
+    assert manifest["seeds"] == [11, 12]
+    assert manifest["host"]["cpu_count"] == os.cpu_count()
+    assert manifest["processes"] == [{"role": "environment", "pid": os.getpid()}]
+    assert manifest["ended_utc"] >= manifest["started_utc"]
+
+
+def test_versions_of_what_is_installed_are_named_and_of_what_is_not_are_null(env):
+    versions = manifest_of(env)["versions"]
+    assert list(versions) == ["embodied_env", "python", "numpy", "gymnasium", "mujoco", "rclpy", "mcap"]
+    assert versions["embodied_env"] == embodied_env.__version__
+    assert versions["gymnasium"] == gymnasium.__version__
+    for name in ("mujoco", "rclpy"):
+        try:
+            __import__(name)
+        except ImportError:
+            assert versions[name] is None
+        else:
+            assert versions[name]
+
+
+def test_from_the_recorded_text_the_contract_can_be_loaded_again(env):
+    manifest = manifest_of(env)
+    assert manifest["contract"]["text"] == load_contract("arm_reach").text
+    assert parse_contract(manifest["contract"]["text"]).fingerprint == manifest["contract"]["fingerprint"]
+
+
+def test_a_contract_that_was_changed_in_memory_is_recorded_as_it_is(tmp_path):
+    contract = load_contract("arm_reach")
+    changed = replace(contract, episode=replace(contract.episode, horizon_steps=3))
+    env = RecordTransitions(EmbodiedEnv(changed, backend="fake"), tmp_path)
+    env.close()
+    assert parse_contract(manifest_of(env)["contract"]["text"]) == changed
+
+
+def test_the_wrapper_stack_is_named_outermost_first_with_the_arguments_that_are_known(tmp_path):
+    inner = embodied_env.make("arm_reach", backend="fake", max_episode_steps=5)
+    env = RecordTransitions(SpoilAction(RescaleAction(inner, -2.0, 2.0)), tmp_path)
+    env.close()
+    stack = manifest_of(env)["wrappers"]
+    assert [layer["class"].rpartition(":")[2] for layer in stack] == [
+        "RecordTransitions", "SpoilAction", "RescaleAction", "TimeLimit", "EmbodiedEnv",
+    ]  # fmt: skip
+    assert stack[1]["kwargs"] is None
+    assert stack[2]["kwargs"] == {"min_action": -2.0, "max_action": 2.0}
+    assert stack[3]["kwargs"] == {"max_episode_steps": 5}
+    assert stack[4]["kwargs"] == {"contract": "arm_reach", "backend": "fake"}
+
+
+class Spawning(EmbodiedEnv):
+    """An environment that says that each reset started another process in the place of the last."""
+
+    count = 0
+
+    def reset(self, **options):
+        self.count += 1
+        return super().reset(**options)
+
+    def processes(self):
+        return [{"role": "simulator", "pid": 1000 + self.count}] if self.count else []
+
+
+def test_every_process_that_a_reset_started_is_recorded_at_once(tmp_path):
+    env = RecordTransitions(Spawning("arm_reach", backend="fake"), tmp_path)
+    for pids in ([1001], [1001, 1002]):
+        env.reset(seed=1)
+        assert manifest_of(env)["processes"][1:] == [{"role": "simulator", "pid": pid} for pid in pids]
+    env.close()
+
+
+def test_the_first_transition_stands_apart_from_the_moment_it_happened(env):
+    env.reset(seed=1)
+    assert not (env.path / "first_transition.json").exists()
+    env.step(STILL)
+    text = (env.path / "first_transition.json").read_text()
+    env.step(STILL)
+    env.close()
+    assert text == (env.path / "first_transition.json").read_text()
+    assert strict(text) == next(read_run(env.path).transitions())
+    assert text.startswith('{\n  "schema"')
+
+
+def test_every_file_is_strict_json(env):
+    env.reset(seed=1)
+    env.step([float("nan")] * 6)
+    env.close()
+    for name in ("manifest.json", "first_transition.json", "summary.json"):
+        strict((env.path / name).read_text())
+
+
+def test_no_file_is_left_beside_the_four(env):
+    env.reset(seed=1)
+    env.step(STILL)
+    env.close()
+    assert sorted(file.name for file in env.path.iterdir()) == [
+        "first_transition.json", "manifest.json", "summary.json", "transitions.mcap",
+    ]  # fmt: skip
+
+
+def test_close_is_idempotent(env):
+    env.reset(seed=1)
+    env.close()
+    before = {file: file.read_bytes() for file in env.path.iterdir()}
+    env.close()
+    assert {file: file.read_bytes() for file in env.path.iterdir()} == before
+
+
+def test_after_close_a_step_raises_and_nothing_more_is_written(env):
+    env.reset(seed=1)
+    env.close()
+    with pytest.raises(ClosedError):
+        env.step(STILL)
+    assert read_run(env.path).clean
+
+
+def test_a_run_without_a_reset_is_a_clean_run(env):
+    env.close()
+    assert read_run(env.path).clean
+    assert summary_of(env)["episodes"] == 0
+
+
+# ------------------------------------------------------------------------------------------------------------- refusals
+
+
+def test_a_folder_that_is_a_file_is_refused_with_its_path_and_the_error(tmp_path):
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(RecordError, match=r"runs/\d{8}T\d{6}Z_arm_reach_fake_\w+: the run directory cannot be made: .*Not a directory"):
+        RecordTransitions(fake(), tmp_path / "runs")
+
+
+def test_an_environment_without_an_account_is_refused():
+    with pytest.raises(UsageError, match=r"CartPoleEnv cannot be recorded: .*allowed: an environment made by embodied_env"):
+        RecordTransitions(gymnasium.make("CartPole-v1"), "/nowhere")
+
+
+def test_without_mcap_nothing_is_made(tmp_path):
+    script = """
+import sys
+sys.modules["mcap"] = None  # as if it were not installed
+import embodied_env
+try:
+    embodied_env.make("arm_reach", backend="fake", record=sys.argv[1])
+except embodied_env.errors.MissingDependencyError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60)
+    assert 'pip install "embodied_env[record]"' in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+# -------------------------------------------------------------------------------------------------------------- summary
+
+
+def test_without_an_episode_nothing_is_said_of_episodes(env):
+    env.close()
+    summary = summary_of(env)
+    assert summary == {
+        "contract_fingerprint": load_contract("arm_reach").fingerprint,
+        "episodes": 0, "terminated": 0, "truncated": 0, "unfinished": 0, "successes": 0,
+        "success_rate": None, "success_rate_not_truncated": None,
+        "return": {"mean": None, "min": None, "max": None, "std": None},
+        "steps": 0, "clipped_share": None, "end_reasons": {}, "latency": {},
+    }  # fmt: skip
+
+
+class Scripted(gymnasium.Wrapper):
+    """Tells the story that it is given, whatever the world does: per step reward, terminated, truncated, end reason."""
+
+    def __init__(self, env, story):
+        super().__init__(env)
+        self.story = iter(story)
+
+    def step(self, action):
+        observation, _, _, _, info = self.env.step(action)
+        reward, terminated, truncated, reason = next(self.story)
+        return observation, reward, terminated, truncated, {**info, "end_reason": reason, "is_success": reason == "success"}
+
+
+STORY = [
+    [(1.0, False, False, ""), (2.0, True, False, "success")],
+    [(-1.0, False, True, "time_limit")],
+    [(0.5, True, False, "failure:fell")],
+    [(3.0, False, True, "time_limit")],
+    [(7.0, False, False, "")],
+]
+
+
+@pytest.fixture
+def told(tmp_path):
+    """Give the summary of `STORY`; its last episode is cut by close, and an empty one stands before it."""
+    env = RecordTransitions(Scripted(fake(), [step for episode in STORY for step in episode]), tmp_path)
+    for number, episode in enumerate(STORY):
+        env.reset(seed=1)
+        for step in range(len(episode)):
+            env.step(np.full(6, 2.0) if (number, step) == (0, 0) else STILL)
+        if number == 3:
+            env.reset()
+    env.close()
+    return summary_of(env)
+
+
+def test_success_is_counted_twice_truncation_as_failure_and_truncation_apart(told):
+    assert (told["episodes"], told["successes"], told["truncated"], told["terminated"]) == (4, 1, 2, 2)
+    assert told["success_rate"] == 0.25
+    assert told["success_rate_not_truncated"] == 0.5
+
+
+def test_an_episode_that_was_cut_is_counted_apart(told):
+    assert told["unfinished"] == 1
+
+
+def test_returns_are_of_finished_episodes(told):
+    returns = [3.0, -1.0, 0.5, 3.0]
+    assert told["return"] == {
+        "mean": np.mean(returns), "min": -1.0, "max": 3.0, "std": np.std(returns),
+    }  # fmt: skip
+
+
+def test_every_step_counts_also_of_an_episode_that_was_cut(told):
+    assert told["steps"] == 6
+    assert 0 < told["clipped_share"] < 1
+
+
+def test_end_reasons_are_counted(told):
+    assert told["end_reasons"] == {"success": 1, "time_limit": 2, "failure:fell": 1}
+
+
+def test_latency_is_summed_up_by_stage(told):
+    assert set(told["latency"]["gate_s"]) == {"count", "p50_s", "p95_s", "p99_s", "max_s"}
+    assert told["latency"]["gate_s"]["count"] == 6
+    assert "hold_s[tcp]" in told["latency"]
+
+
+def test_an_episode_that_was_cut_by_a_reset_is_counted_apart(env):
+    env.reset(seed=1)
+    env.step(STILL)
+    env.reset()
+    env.close()
+    summary = summary_of(env)
+    assert (summary["episodes"], summary["unfinished"]) == (0, 1)
+
+
+class OneReset(gymnasium.Wrapper):
+    """A world that comes up once."""
+
+    count = 0
+
+    def reset(self, **options):
+        self.count += 1
+        if self.count > 1:
+            raise BackendNotReadyError("gone")
+        return self.env.reset(**options)
+
+
+def test_a_reset_that_failed_leaves_the_cut_episode_counted(tmp_path):
+    env = RecordTransitions(OneReset(fake()), tmp_path)
+    env.reset(seed=1)
+    env.step(STILL)
+    with pytest.raises(BackendNotReadyError):
+        env.reset()
+    env.close()
+    assert summary_of(env)["unfinished"] == 1
+
+
+def test_an_end_that_a_wrapper_made_is_named_so(tmp_path):
+    env = RecordTransitions(TimeLimit(fake(), 2), tmp_path)
+    env.reset(seed=1)
+    env.step(STILL)
+    env.step(STILL)
+    env.close()
+    summary = summary_of(env)
+    assert (summary["episodes"], summary["success_rate"]) == (1, 0.0)
+    assert summary["end_reasons"] == {"outer_wrapper": 1}
+
+
+def test_steps_behind_an_end_belong_to_no_episode(tmp_path):
+    env = RecordTransitions(TimeLimit(fake(), 1), tmp_path)
+    env.reset(seed=1)
+    _, reward, *_ = env.step(STILL)
+    env.step(STILL)
+    env.close()
+    summary = summary_of(env)
+    assert (summary["episodes"], summary["unfinished"], summary["steps"]) == (1, 0, 2)
+    assert summary["return"]["mean"] == reward
+
+
+def test_a_return_with_a_lost_reward_is_not_made_up(tmp_path):
+    env = RecordTransitions(TransformReward(TimeLimit(fake(), 2), lambda _: float("nan")), tmp_path)
+    env.reset(seed=1)
+    env.step(STILL)
+    env.step(STILL)
+    env.close()
+    assert summary_of(env)["return"]["mean"] is None
+
+
+def test_a_lost_world_is_one_episode_that_was_truncated(tmp_path):
+    env = RecordTransitions(fake(faults=[Fault(kind="refuse", step=2)]), tmp_path)
+    env.reset(seed=1)
+    env.step(STILL)
+    env.step(STILL)
+    env.close()
+    summary = summary_of(env)
+    assert (summary["truncated"], summary["end_reasons"]) == (1, {"backend_lost:refused": 1})
+
+
+def test_keys_that_a_wrapper_adds_to_info_are_recorded_and_sound(tmp_path):
+    env = RecordTransitions(RecordEpisodeStatistics(TimeLimit(fake(), 1)), tmp_path)
+    env.reset(seed=1)
+    env.step(STILL)
+    env.close()
+    (row,) = read_run(env.path).transitions()
+    assert row["info"]["episode"]["l"] == 1
+    assert audit_transition(row) == ["truncated is True, but the environment returned False: an outer wrapper changed it"]
