@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from importlib.metadata import entry_points
 from typing import Any, cast
 
@@ -37,4 +38,16 @@ def make_backend(name: str, contract: Contract, *, clock: Clock, **options: Any)
         if name not in others:
             raise UsageError(f"backend {name!r} is not known; allowed: {', '.join([*BACKENDS, *others])}")
         factory = cast("BackendFactory", others[name].load())
+    _check_options(name, factory, options)
     return factory(contract, clock=clock, **options)
+
+
+def _check_options(name: str, factory: BackendFactory, options: dict[str, Any]) -> None:
+    """Refuse an option that the factory does not declare, unless it declares that it takes any."""
+    parameters = inspect.signature(factory).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "clock"]
+    for option in options:
+        if option not in known:
+            raise UsageError(f"backend {name!r} has no option {option!r}; allowed: {', '.join(known) or 'none'}")

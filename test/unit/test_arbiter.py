@@ -1,0 +1,187 @@
+"""The arbiter by example: one owner of the last published command."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import scripted_tasks
+from scripted_tasks import DECELERATION, PERIOD_NS, PERIOD_S, VELOCITY
+
+from embodied_env.clock import ManualClock
+from embodied_env.errors import BackendLostError
+from embodied_env.safety import Arbiter, SafetyGate
+from embodied_env.transition import Finding, Sent, Severity
+
+HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
+
+
+class Bench:
+    """An arbiter whose transport is a list; it can be told to fail."""
+
+    def __init__(self, *, free_running: bool):
+        contract = scripted_tasks.contract()
+        self.clock = ManualClock(start_ns=1000)
+        self.gate = SafetyGate(contract)
+        self.sent, self.broken = [], False
+        self.arbiter = Arbiter(
+            self._send, self.gate, clock=self.clock, control_period_s=PERIOD_S, free_running=free_running
+        )
+
+    def _send(self, command):
+        if self.broken:
+            raise BackendLostError("gone", "the wire is cut")
+        self.sent.append(command)
+        return Sent(seq=command.seq, positions=command.positions)
+
+    def publish(self, action=(0.0, 0.0)):
+        with self.arbiter.turn() as (reference, dt_s):
+            approved = self.gate.judge(list(action), reference, dt_s)
+            self.arbiter.send(approved)
+        return approved
+
+
+@pytest.fixture
+def lockstep():
+    bench = Bench(free_running=False)
+    bench.arbiter.resync(np.zeros(2), 0)
+    return bench
+
+
+@pytest.fixture
+def running():
+    bench = Bench(free_running=True)
+    bench.arbiter.resync(np.zeros(2), 0)
+    return bench
+
+
+def test_the_reference_is_what_was_published_last(lockstep):
+    approved = lockstep.publish((0.1, 0.0))
+    reference = lockstep.arbiter.reference
+    assert reference.positions.tolist() == approved.positions.tolist()
+    assert reference.velocities.tolist() == approved.report.velocity_si.tolist()
+    assert reference.seq == approved.seq == 1
+
+
+def test_a_resync_begins_at_rest_at_the_measured_positions(lockstep):
+    lockstep.publish((0.1, 0.1))
+    lockstep.arbiter.resync(np.array([0.5, -0.5]), 3)
+    reference = lockstep.arbiter.reference
+    assert reference.positions.tolist() == [0.5, -0.5]
+    assert reference.velocities.tolist() == [0.0, 0.0]
+    assert reference.epoch == 3
+
+
+def test_a_resync_does_not_begin_the_numbers_anew(lockstep):
+    lockstep.publish()
+    lockstep.arbiter.resync(np.zeros(2), 1)
+    assert lockstep.publish().seq == 2
+
+
+def test_a_resync_keeps_a_copy_of_the_measured_positions(lockstep):
+    measured = np.zeros(2)
+    lockstep.arbiter.resync(measured, 1)
+    measured[:] = 9.0
+    assert lockstep.arbiter.reference.positions.tolist() == [0.0, 0.0]
+
+
+def test_in_lockstep_dt_is_the_control_period_whatever_the_wall_clock_says(lockstep):
+    for pause_ns in (0, 1, 2_000_000_000):
+        lockstep.clock.advance_ns(pause_ns)
+        assert lockstep.publish().report.dt_s == PERIOD_S
+
+
+@pytest.mark.parametrize(
+    ("elapsed_ns", "dt_s"), [(1, 1e-9), (PERIOD_NS // 2, PERIOD_S / 2), (PERIOD_NS, PERIOD_S), (10**12, PERIOD_S)]
+)
+def test_free_running_dt_is_measured_and_at_most_the_control_period(running, elapsed_ns, dt_s):
+    running.clock.advance_ns(elapsed_ns)
+    assert running.publish().report.dt_s == pytest.approx(dt_s)
+
+
+def test_two_commands_at_one_instant_are_one_motion(running):
+    running.clock.advance_ns(PERIOD_NS)
+    first = running.publish((1.0, 0.0))
+    second = running.publish((1.0, 0.0))
+    assert [finding.code for finding in second.report.findings] == ["clock.dt"]
+    assert second.positions.tolist() == first.positions.tolist()
+
+
+def test_after_a_short_pause_the_robot_still_has_its_velocity(running):
+    for _ in range(3):
+        running.clock.advance_ns(PERIOD_NS)
+        running.publish((0.3, 0.0))
+    running.clock.advance_ns(2 * PERIOD_NS)
+    with running.arbiter.turn() as (reference, _):
+        assert reference.velocities[0] > 0.0
+
+
+def test_after_a_long_pause_the_servo_has_arrived_and_starts_from_rest(running):
+    for _ in range(3):
+        running.clock.advance_ns(PERIOD_NS)
+        running.publish((0.3, 0.0))
+    running.clock.advance_ns(4 * PERIOD_NS)
+    with running.arbiter.turn() as (reference, _):
+        assert reference.velocities.tolist() == [0.0, 0.0]
+
+
+def test_a_refused_command_does_not_become_the_reference(lockstep):
+    lockstep.publish((0.1, 0.0))
+    before = lockstep.arbiter.reference
+    lockstep.broken = True
+    with pytest.raises(BackendLostError):
+        lockstep.publish((0.1, 0.0))
+    assert lockstep.arbiter.reference.positions.tolist() == before.positions.tolist()
+
+
+def test_the_number_of_a_refused_command_is_not_given_again(lockstep):
+    lockstep.publish()
+    lockstep.broken = True
+    with pytest.raises(BackendLostError):
+        lockstep.publish()
+    lockstep.broken = False
+    assert lockstep.publish().seq == 3
+
+
+def test_a_failed_send_gives_the_turn_back(running):
+    running.broken = True
+    with pytest.raises(BackendLostError):
+        running.publish()
+    running.broken = False
+    thread = threading.Thread(target=running.publish)
+    thread.start()
+    thread.join(timeout=5.0)
+    assert not thread.is_alive()
+
+
+def test_braking_publishes_and_says_why(lockstep):
+    command = lockstep.arbiter.brake(HOLD)
+    assert lockstep.sent == [command]
+    assert command.report.findings == (HOLD,)
+
+
+def test_stopping_before_the_first_reset_publishes_nothing():
+    bench = Bench(free_running=True)
+    bench.arbiter.stop(HOLD)
+    assert bench.sent == []
+
+
+def test_stopping_in_lockstep_is_one_braking_command(lockstep):
+    lockstep.publish((1.0, 1.0))
+    lockstep.arbiter.stop(HOLD)
+    assert len(lockstep.sent) == 2
+
+
+def test_stopping_a_free_running_robot_brakes_period_by_period_until_it_rests(running):
+    for _ in range(5):
+        running.clock.advance_ns(PERIOD_NS)
+        running.publish((1.0, 0.0))
+    cruising = len(running.sent)
+    running.clock.advance_ns(PERIOD_NS)
+    began_ns = running.clock.now_ns()
+    running.arbiter.stop(HOLD)
+    braking = running.sent[cruising:]
+    assert [round(float(c.report.velocity_si[0]), 9) for c in braking] == [0.6, 0.2, 0.0]
+    assert VELOCITY - 0.6 == pytest.approx(DECELERATION * PERIOD_S)
+    assert running.clock.now_ns() - began_ns == 2 * PERIOD_NS

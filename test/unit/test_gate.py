@@ -1,0 +1,386 @@
+"""The gate chain by example: what each kind of action becomes, and what is said about it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scripted_tasks
+from scripted_tasks import ACCELERATION, DECELERATION, PERIOD_S, VELOCITY
+
+from embodied_env.errors import InternalFaultError
+from embodied_env.safety import GATES, Reference, SafetyGate
+from embodied_env.safety import gate as gate_module
+from embodied_env.safety.gate import severity_and_code
+from embodied_env.transition import CODES, Finding, Severity
+
+STOP = Finding(gate="latch", severity=Severity.STOP, code="latch.stop")
+ESTOP = Finding(gate="latch", severity=Severity.ESTOP, code="latch.estop")
+HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
+
+
+@pytest.fixture
+def gate():
+    return SafetyGate(scripted_tasks.contract())
+
+
+def at(*states, seq=0, epoch=0):
+    positions, velocities = zip(*states, strict=True)
+    return Reference(positions=np.array(positions, float), velocities=np.array(velocities, float), seq=seq, epoch=epoch)
+
+
+REST = at((0.0, 0.0), (0.0, 0.0))
+MOVING = at((0.0, 0.5), (0.0, -0.3))
+
+
+def codes(approved):
+    return [finding.code for finding in approved.report.findings]
+
+
+# --------------------------------------------------------------------------------------------------------- form
+
+
+class Tensor:
+    """A stand-in for a torch tensor: on a device, in a graph."""
+
+    def __init__(self, values, *, attached=True):
+        self._values, self._attached = values, attached
+
+    def detach(self):
+        return Tensor(self._values, attached=False)
+
+    def cpu(self):
+        return np.asarray(self._values)
+
+    def __array__(self, *args, **kwargs):
+        raise RuntimeError("can't convert a tensor that requires grad: call detach() first")
+
+
+class Rude:
+    def __array__(self, *args, **kwargs):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        np.array([0.1, 0.0]),
+        [0.1, 0.0],
+        (0.1, 0.0),
+        np.array([0.1, 0.0], np.float32),
+        np.array([0.1, 0.0], np.float16),
+        Tensor([0.1, 0.0]),
+        np.array([[0.1, 0.0]])[0],
+    ],
+    ids=["array", "list", "tuple", "float32", "float16", "tensor", "view"],
+)
+def test_every_dress_of_two_real_numbers_is_accepted(gate, action):
+    approved = gate.judge(action, REST, PERIOD_S)
+    assert approved.report.disposition is Severity.PASS
+    assert approved.positions == pytest.approx([0.005, 0.0], rel=1e-3)
+
+
+def test_integers_are_accepted(gate):
+    assert gate.judge(np.array([0, 0], np.int32), REST, PERIOD_S).report.disposition is Severity.PASS
+
+
+def test_a_real_torch_tensor_with_a_graph_is_accepted(gate):
+    torch = pytest.importorskip("torch")
+    action = torch.tensor([0.1, 0.0], requires_grad=True)
+    assert gate.judge(action, REST, PERIOD_S).report.disposition is Severity.PASS
+
+
+@pytest.mark.parametrize(
+    ("action", "code"),
+    [
+        ([math.nan, 0.0], "form.nan"),
+        (np.array([0.0, math.inf]), "form.nan"),
+        ([-math.inf, 0.0], "form.nan"),
+        (np.array([np.longdouble("1e400"), 0]), "form.nan"),
+        ([0.0], "form.shape"),
+        ([0.0, 0.0, 0.0], "form.shape"),
+        ([[0.0, 0.0]], "form.shape"),
+        (0.0, "form.shape"),
+        ([], "form.shape"),
+        (np.zeros((2, 1)), "form.shape"),
+        ([[0.0], [0.0, 1.0]], "form.type"),
+        ("right", "form.type"),
+        (None, "form.type"),
+        ([True, False], "form.type"),
+        ([1j, 0j], "form.type"),
+        (["0.1", "0.2"], "form.type"),
+        ({"arm": [0.0, 0.0]}, "form.type"),
+        (Rude(), "form.type"),
+        (np.array([0.0, 0.0], object), "form.type"),
+        (object(), "form.type"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.startswith("form.") else repr(value)[:30],
+)
+def test_a_malformed_action_is_held_and_named(gate, action, code):
+    approved = gate.judge(action, MOVING, PERIOD_S)
+    assert codes(approved) == [code]
+    assert approved.report.disposition is Severity.HOLD
+    assert approved.report.velocity_si.tolist() == pytest.approx([0.1, 0.0])
+
+
+def test_a_malformed_action_keeps_its_numbers_in_the_report_where_it_has_the_shape(gate):
+    requested = gate.judge([math.nan, 0.25], REST, PERIOD_S).report.requested
+    assert math.isnan(requested[0])
+    assert requested[1] == 0.25
+
+
+def test_a_malformed_action_of_another_shape_is_reported_as_unknown(gate):
+    assert np.isnan(gate.judge([0.0], REST, PERIOD_S).report.requested).all()
+
+
+def test_a_huge_finite_action_is_clipped_and_not_refused(gate):
+    approved = gate.judge([1e308, -1e308], REST, PERIOD_S)
+    assert codes(approved) == ["box.clip", "acc.limit"]
+    assert approved.report.velocity_si.tolist() == pytest.approx([ACCELERATION * PERIOD_S, -ACCELERATION * PERIOD_S])
+
+
+def test_a_read_only_array_is_read(gate):
+    action = np.array([2.0, -2.0])
+    action.setflags(write=False)
+    assert codes(gate.judge(action, REST, PERIOD_S))[0] == "box.clip"
+
+
+def test_three_malformed_actions_in_a_row_latch_a_stop(gate):
+    found = [codes(gate.judge(None, REST, PERIOD_S)) for _ in range(3)]
+    assert found == [["form.type"], ["form.type"], ["form.type", "form.repeated"]]
+    assert gate.latched.code == "form.repeated"
+
+
+def test_a_good_action_between_them_begins_the_count_anew(gate):
+    for action in (None, None, [0.0, 0.0], None, None):
+        gate.judge(action, REST, PERIOD_S)
+    assert gate.latched is None
+
+
+def test_a_reset_begins_the_count_anew(gate):
+    for _ in range(2):
+        gate.judge(None, REST, PERIOD_S)
+    gate.reset()
+    gate.judge(None, REST, PERIOD_S)
+    assert gate.latched is None
+
+
+def test_an_error_that_cannot_be_printed_is_still_only_a_malformed_action(gate):
+    class Mute(Exception):
+        def __str__(self):
+            raise ValueError
+
+    class Silent:
+        def __array__(self, *args, **kwargs):
+            raise Mute
+
+    assert codes(gate.judge(Silent(), REST, PERIOD_S)) == ["form.type"]
+
+
+# ---------------------------------------------------------------------------------------------------------- box and map
+
+
+def test_an_action_at_the_edge_of_its_space_is_not_clipped_when_the_robot_moves_that_fast(gate):
+    fast = at((0.0, VELOCITY), (0.0, -VELOCITY))
+    approved = gate.judge([1.0, -1.0], fast, PERIOD_S)
+    assert approved.report.findings == ()
+    assert approved.positions.tolist() == [VELOCITY * PERIOD_S, -VELOCITY * PERIOD_S]
+
+
+def test_the_box_says_which_joints_it_clipped_and_by_how_much(gate):
+    finding = gate.judge([0.0, 1.5], REST, PERIOD_S).report.findings[0]
+    assert (finding.joints, finding.before, finding.after, finding.limit, finding.margin) == (
+        ("elbow",),
+        [1.5],
+        [1.0],
+        [1.0],
+        [-0.5],
+    )
+
+
+def test_a_displacement_starts_from_the_last_published_command(gate):
+    approved = gate.judge([0.1, 0.0], at((1.0, 0.1), (-1.0, 0.0)), PERIOD_S)
+    assert approved.positions.tolist() == [1.0 + 0.1 * VELOCITY * PERIOD_S, -1.0]
+
+
+def test_two_actuators_take_a_dict():
+    plain = scripted_tasks.document()
+    arm = plain["actuators"]["arm"]
+    gate = SafetyGate(
+        scripted_tasks.contract(
+            actuators={
+                "upper": {**arm, "topic": "upper", "joints": {"shoulder": arm["joints"]["shoulder"]}},
+                "lower": {**arm, "topic": "lower", "joints": {"elbow": arm["joints"]["elbow"]}},
+            }
+        )
+    )
+    approved = gate.judge({"lower": [0.1], "upper": [-0.1]}, REST, PERIOD_S)
+    assert approved.positions.tolist() == [-0.1 * VELOCITY * PERIOD_S, 0.1 * VELOCITY * PERIOD_S]
+
+
+@pytest.mark.parametrize("action", [[0.0, 0.0], {"upper": [0.0]}, {"upper": [0.0], "lower": [0.0], "legs": [0.0]}, None])
+def test_two_actuators_take_nothing_but_a_dict_of_both(action):
+    plain = scripted_tasks.document()
+    arm = plain["actuators"]["arm"]
+    gate = SafetyGate(
+        scripted_tasks.contract(
+            actuators={
+                "upper": {**arm, "topic": "upper", "joints": {"shoulder": arm["joints"]["shoulder"]}},
+                "lower": {**arm, "topic": "lower", "joints": {"elbow": arm["joints"]["elbow"]}},
+            }
+        )
+    )
+    assert codes(gate.judge(action, REST, PERIOD_S)) == ["form.shape"]
+
+
+# ----------------------------------------------------------------------------------------------------------- limits
+
+
+def test_speeding_up_takes_the_acceleration(gate):
+    approved = gate.judge([1.0, 0.0], REST, PERIOD_S)
+    assert codes(approved) == ["acc.limit"]
+    assert approved.report.velocity_si[0] == pytest.approx(ACCELERATION * PERIOD_S)
+
+
+def test_slowing_down_takes_the_deceleration(gate):
+    approved = gate.judge([0.0, 0.0], at((0.0, 0.9), (0.0, 0.0)), PERIOD_S)
+    assert codes(approved) == ["acc.limit"]
+    assert approved.report.velocity_si[0] == pytest.approx(0.9 - DECELERATION * PERIOD_S)
+
+
+def test_towards_the_end_of_the_range_the_robot_brakes_in_time(gate):
+    near = at((2.0 - 0.05, 0.5), (0.0, 0.0))
+    approved = gate.judge([1.0, 0.0], near, PERIOD_S)
+    assert codes(approved) == ["pos.limit"]
+    reached, speed = approved.positions[0], approved.report.velocity_si[0]
+    assert reached + speed**2 / (2 * DECELERATION) == pytest.approx(2.0)
+
+
+def test_each_limit_that_held_is_a_finding_of_its_own(gate):
+    approved = gate.judge([1.0, 1.0], at((2.0, 0.0), (0.0, 0.0)), PERIOD_S)
+    assert {finding.code: finding.joints for finding in approved.report.findings} == {
+        "pos.limit": ("shoulder",),
+        "acc.limit": ("elbow",),
+    }
+
+
+def test_a_state_that_no_velocity_can_save_stops_and_says_so(gate):
+    approved = gate.judge([0.0, 1.0], at((1.99, 1.0), (0.0, 0.0)), PERIOD_S)
+    assert codes(approved) == ["limits.infeasible"]
+    assert approved.report.disposition is Severity.STOP
+    assert not approved.report.guaranteed["position"]
+
+
+def test_a_stop_brakes_every_joint_also_those_without_a_problem(gate):
+    approved = gate.judge([0.0, 1.0], at((1.99, 1.0), (0.0, 0.3)), PERIOD_S)
+    assert approved.report.velocity_si[1] == 0.0
+    assert approved.positions[0] <= 2.0
+
+
+def test_braking_from_a_state_that_nothing_can_save_raises_nothing_whatever_latched(gate):
+    gate.latch(ESTOP)
+    approved = gate.judge([0.0, 0.0], at((1.99, 1.0), (0.0, 0.0)), PERIOD_S)
+    assert approved.positions[0] == 2.0
+    assert not approved.report.guaranteed["position"]
+
+
+# -------------------------------------------------------------------------------------------------------------- latch
+
+
+@pytest.mark.parametrize("latch", [STOP, ESTOP])
+def test_a_latched_gate_brakes_whatever_is_sent(gate, latch):
+    gate.latch(latch)
+    approved = gate.judge([1.0, 1.0], MOVING, PERIOD_S)
+    assert approved.report.disposition is latch.severity
+    assert codes(approved) == [latch.code]
+    assert approved.report.velocity_si.tolist() == pytest.approx([0.1, 0.0])
+
+
+def test_a_reset_clears_a_stop(gate):
+    gate.latch(STOP)
+    gate.reset()
+    assert gate.latched is None
+
+
+def test_a_reset_does_not_clear_an_estop(gate):
+    gate.latch(ESTOP)
+    gate.reset()
+    assert gate.latched is ESTOP
+
+
+def test_a_stop_does_not_weaken_an_estop(gate):
+    gate.latch(ESTOP)
+    gate.latch(STOP)
+    assert gate.latched is ESTOP
+
+
+def test_clearing_an_estop_leaves_a_stop_until_the_reset(gate):
+    gate.latch(ESTOP)
+    gate.clear_estop()
+    assert gate.latched.severity is Severity.STOP
+    gate.reset()
+    assert gate.latched is None
+
+
+def test_clearing_an_estop_does_not_clear_a_stop(gate):
+    gate.latch(STOP)
+    gate.clear_estop()
+    assert gate.latched.severity is Severity.STOP
+
+
+def test_a_latched_gate_says_both_when_the_action_is_malformed_too(gate):
+    gate.latch(STOP)
+    assert codes(gate.judge(None, REST, PERIOD_S)) == ["latch.stop", "form.type"]
+
+
+# --------------------------------------------------------------------------------------------------------- post-condition
+
+
+def test_a_limiter_with_a_bug_is_caught_before_anything_is_published(gate, monkeypatch):
+    """The one test that replaces a part: what it stands for is a bug, and there is no seam for bugs."""
+    broken = gate_module.JointStep(position=1.0, velocity=20.0, code="", bound=1.0)
+    monkeypatch.setattr(gate_module, "limit_joint", lambda *args: broken)
+    approved = gate.judge([0.1, 0.1], REST, PERIOD_S)
+    assert codes(approved) == ["fault.internal"]
+    assert approved.report.disposition is Severity.STOP
+    assert approved.positions.tolist() == [0.0, 0.0]
+    assert gate.latched.code == "fault.internal"
+
+
+def test_when_even_braking_fails_nothing_is_approved(gate, monkeypatch):
+    monkeypatch.setattr(gate_module, "brake_velocity", lambda velocity, bounds, dt_s: 50.0)
+    with pytest.raises(InternalFaultError, match="nothing is published"):
+        gate.brake(REST, PERIOD_S, HOLD)
+
+
+# ----------------------------------------------------------------------------------------------------------- report
+
+
+def test_an_action_that_passes_is_reported_unchanged_and_in_silence(gate):
+    report = gate.judge([0.1, -0.1], REST, PERIOD_S).report
+    assert report.findings == ()
+    assert not report.intervened
+    assert report.applied.tolist() == report.requested.tolist() == [0.1, -0.1]
+    assert report.guaranteed == {"position": True, "velocity": True, "acceleration": True, "jerk": False}
+
+
+def test_commands_are_numbered_from_the_reference_and_keep_its_epoch(gate):
+    approved = gate.judge([0.0, 0.0], at((0.0, 0.0), (0.0, 0.0), seq=41, epoch=7), PERIOD_S)
+    assert (approved.seq, approved.epoch) == (42, 7)
+
+
+def test_severity_and_code_show_the_gravest_finding_of_each_gate(gate):
+    for _ in range(3):
+        report = gate.judge(None, REST, PERIOD_S).report
+    severity, code = severity_and_code(report)
+    form = GATES.index("form")
+    assert (severity[form], code[form]) == (Severity.STOP, CODES["form.repeated"])
+    assert severity.sum() == Severity.STOP
+    assert (severity.dtype, code.dtype) == (np.int8, np.int16)
+
+
+def test_every_gate_and_code_has_a_place_in_the_report():
+    assert len(set(GATES)) == len(GATES)
+    assert len(set(CODES.values())) == len(CODES)
+    assert max(CODES.values()) <= np.iinfo(np.int16).max

@@ -1,0 +1,182 @@
+"""The watchdog by example: fed by steps, it brakes when they stop coming."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import scripted_tasks
+from scripted_tasks import PERIOD_NS, PERIOD_S
+
+from embodied_env.clock import ManualClock, SteadyClock
+from embodied_env.contract.model import WatchdogSpec
+from embodied_env.errors import BackendLostError
+from embodied_env.safety import Arbiter, SafetyGate, Watchdog, WatchdogThread
+from embodied_env.transition import Sent, Severity
+
+SPEC = WatchdogSpec(hold_steps=2, stop_steps=10)
+
+
+class Bench:
+    """A free-running arbiter whose transport is a list, and its watchdog."""
+
+    def __init__(self, clock, *, period_s=PERIOD_S):
+        self.clock, self.sent, self.failures = clock, [], 0
+        self.gate = SafetyGate(scripted_tasks.contract(control_period_s=period_s))
+        self.arbiter = Arbiter(self._send, self.gate, clock=clock, control_period_s=period_s, free_running=True)
+        self.watchdog = Watchdog(self.arbiter, self.gate, SPEC, clock=clock, control_period_s=period_s)
+        self.arbiter.resync(np.zeros(2), 0)
+
+    def _send(self, command):
+        if self.failures:
+            self.failures -= 1
+            raise BackendLostError("refused", "not now")
+        self.sent.append(command)
+        return Sent(seq=command.seq, positions=command.positions)
+
+    def cruise(self):
+        for _ in range(4):
+            self.clock.advance_ns(PERIOD_NS)
+            with self.arbiter.turn() as (reference, dt_s):
+                self.arbiter.send(self.gate.judge([0.5, 0.0], reference, dt_s))
+        self.watchdog.feed()
+
+
+@pytest.fixture
+def bench():
+    made = Bench(ManualClock())
+    made.cruise()
+    made.sent.clear()
+    return made
+
+
+def test_before_it_is_fed_it_does_nothing():
+    made = Bench(ManualClock())
+    made.clock.advance_ns(100 * PERIOD_NS)
+    assert made.watchdog.check() is None
+    assert made.sent == []
+
+
+def test_a_step_in_time_keeps_it_quiet(bench):
+    for _ in range(20):
+        bench.clock.advance_ns(2 * PERIOD_NS - 1)
+        assert bench.watchdog.check() is None
+        bench.watchdog.feed()
+    assert bench.sent == []
+
+
+def test_it_brakes_as_soon_as_a_step_is_overdue(bench):
+    bench.clock.advance_ns(2 * PERIOD_NS)
+    found = bench.watchdog.check()
+    assert (found.code, found.severity) == ("wd.hold", Severity.HOLD)
+    assert bench.sent[0].report.velocity_si[0] < 0.5
+
+
+def test_it_brakes_at_every_look_until_it_is_fed(bench):
+    bench.clock.advance_ns(2 * PERIOD_NS)
+    for _ in range(3):
+        bench.watchdog.check()
+        bench.clock.advance_ns(PERIOD_NS)
+    bench.watchdog.feed()
+    bench.watchdog.check()
+    assert len(bench.sent) == 3
+    assert bench.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
+
+
+def test_holding_latches_nothing(bench):
+    bench.clock.advance_ns(9 * PERIOD_NS)
+    bench.watchdog.check()
+    assert bench.gate.latched is None
+
+
+def test_much_later_it_latches_a_stop(bench):
+    bench.clock.advance_ns(10 * PERIOD_NS)
+    assert bench.watchdog.check().code == "wd.stop"
+    assert bench.gate.latched.severity is Severity.STOP
+
+
+def test_feeding_does_not_clear_its_stop(bench):
+    bench.clock.advance_ns(10 * PERIOD_NS)
+    bench.watchdog.check()
+    bench.watchdog.feed()
+    assert bench.gate.latched.code == "wd.stop"
+
+
+def test_a_pause_is_one_trip_however_often_it_looks(bench):
+    bench.clock.advance_ns(2 * PERIOD_NS)
+    for _ in range(5):
+        bench.watchdog.check()
+    assert bench.watchdog.trips == 1
+
+
+def test_two_pauses_are_two_trips(bench):
+    for _ in range(2):
+        bench.clock.advance_ns(2 * PERIOD_NS)
+        bench.watchdog.check()
+        bench.watchdog.feed()
+    assert bench.watchdog.trips == 2
+
+
+def test_disarmed_it_does_nothing(bench):
+    bench.watchdog.disarm()
+    bench.clock.advance_ns(100 * PERIOD_NS)
+    assert bench.watchdog.check() is None
+    assert bench.sent == []
+
+
+def test_a_step_that_has_its_turn_first_is_not_overdue_any_more(bench):
+    """The watchdog waits for its turn to publish; what it then does is decided then."""
+    bench.clock.advance_ns(10 * PERIOD_NS)
+    looking = threading.Thread(target=bench.watchdog.check)
+    with bench.arbiter.turn() as (reference, dt_s):
+        looking.start()
+        bench.watchdog.feed()
+        time.sleep(0.05)  # it looks now, and waits
+        bench.arbiter.send(bench.gate.judge([0.0, 0.0], reference, dt_s))
+    looking.join(timeout=5.0)
+    assert len(bench.sent) == 1
+    assert bench.gate.latched is None
+
+
+def wait_until(condition):
+    end = time.monotonic() + 5.0
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.002)
+    return condition()
+
+
+@pytest.fixture
+def live():
+    """A watchdog that runs, with a period of 4 ms."""
+    made = Bench(SteadyClock(), period_s=0.004)
+    thread = WatchdogThread(made.watchdog, control_period_s=0.004)
+    thread.start()
+    yield made
+    thread.stop()
+
+
+def test_the_thread_brakes_by_itself(live):
+    live.watchdog.feed()
+    assert wait_until(lambda: len(live.sent) >= 2)
+
+
+def test_the_thread_outlives_a_world_that_refuses_a_command(live):
+    live.failures = 2
+    live.watchdog.feed()
+    assert wait_until(lambda: len(live.sent) >= 2)
+    assert live.failures == 0
+
+
+def test_the_thread_is_joined_by_stop_and_stop_is_idempotent():
+    made = Bench(SteadyClock())
+    thread = WatchdogThread(made.watchdog, control_period_s=0.01)
+    thread.start()
+    thread.stop()
+    thread.stop()
+    assert not [t for t in threading.enumerate() if t.name == "embodied_env watchdog"]
+
+
+def test_a_thread_that_was_never_started_can_be_stopped():
+    WatchdogThread(Bench(SteadyClock()).watchdog, control_period_s=0.01).stop()
