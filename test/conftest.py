@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import itertools
 import os
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from embodied_env.shared_memory import owned_by, segments_of
 
 _DOMAINS = itertools.cycle(range(1, 100))
 _FIRST_DOMAIN = os.getpid() % 97  # two suites on one machine rarely meet
@@ -64,15 +65,15 @@ def _children():
 
 
 def _segments():
-    """Fast DDS segments that no other living process has mapped: another suite may run on this machine."""
+    """Fast DDS segments that no other living process uses: another suite may run on this machine."""
     if not _SHARED_MEMORY.is_dir():
         return set()
-    found = {file.name for file in _SHARED_MEMORY.iterdir() if "fastrtps" in file.name}
-    return {name for name in found if not any(name in maps for maps in _maps_of_others())} if found else found
-
-
-def _maps_of_others():
-    for process in psutil.process_iter():
+    found = {_base(file.name) for file in _SHARED_MEMORY.iterdir() if "fastrtps" in file.name}
+    for process in psutil.process_iter() if found else ():
         if process.pid != os.getpid():
-            with contextlib.suppress(OSError):
-                yield Path(f"/proc/{process.pid}/maps").read_text()
+            found -= segments_of(process.pid) | owned_by(process.pid)
+    return found
+
+
+def _base(name):
+    return name.removeprefix("sem.").removesuffix("_mutex").removesuffix("_el")
