@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -13,36 +14,67 @@ import embodied_env
 pytestmark = pytest.mark.ros
 
 
-def run_demo(tmp_path, *arguments):
-    command = [sys.executable, "-m", "embodied_env.cli", "demo", "--episodes", "2", "--out", str(tmp_path / "runs")]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300, check=False)
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """What one demo printed, and where its runs are."""
+    folder = tmp_path_factory.mktemp("demo")
+    surroundings = {**os.environ, "ROS_DOMAIN_ID": "99", "ROS_LOG_DIR": str(folder / "log"), "COLUMNS": "200"}
+    done = subprocess.run(
+        [sys.executable, "-m", "embodied_env.cli", "demo", "--episodes", "2", "--out", str(folder / "runs")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=surroundings,
+    )
+    return done, sorted((folder / "runs").iterdir())
 
 
-def test_the_demo_prints_its_table_and_ends_with_zero(tmp_path):
-    done = run_demo(tmp_path)
+def test_it_ends_with_zero(demo):
+    done, _ = demo
     assert done.returncode == 0, done.stderr
-    for text in (
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "truncation counted as failure",
         "truncation apart",
         "return",
+        "steps",
         "clipped",
+        "p50 / p95 / p99",
+        "obs_to_command",
         "transport[joints]",
         embodied_env.load_contract("arm_reach").fingerprint,
-        str(tmp_path / "runs"),
-    ):
-        assert text in done.stdout
+    ],
+)
+def test_it_prints(demo, text):
+    done, _ = demo
+    assert text in done.stdout
 
 
-def test_the_demo_shows_progress(tmp_path):
-    assert "2/2" in run_demo(tmp_path).stderr
+def test_it_says_where_the_runs_lie(demo):
+    done, runs = demo
+    assert len(runs) == 2
+    assert all(str(run) in done.stdout for run in runs)
 
 
-def test_the_runs_of_the_demo_are_sound(tmp_path):
-    done = run_demo(tmp_path, "--json")
-    runs = json.loads(done.stdout)["runs"]
-    assert [run["summary"]["success_rate"] for run in runs] == [1.0, 0.0]
-    for run in runs:
-        recorded = embodied_env.read_run(run["path"])
-        assert recorded.clean
-        assert {p["role"] for p in recorded.manifest["processes"]} == {"environment", "simulator"}
-        assert [p for row in recorded.transitions() for p in embodied_env.audit_transition(row)] == []
+def test_it_shows_progress(demo):
+    done, _ = demo
+    assert "2/2" in done.stderr
+
+
+def test_the_script_succeeds_and_holding_still_does_not(demo):
+    _, runs = demo
+    rates = [json.loads((run / "summary.json").read_text())["success_rate"] for run in runs]
+    assert rates == [1.0, 0.0]
+
+
+def test_its_runs_are_sound(demo):
+    _, paths = demo
+    for path in paths:
+        run = embodied_env.read_run(path)
+        assert run.clean
+        assert {process["role"] for process in run.manifest["processes"]} == {"environment", "simulator"}
+        assert [problem for row in run.transitions() for problem in embodied_env.audit_transition(row)] == []
