@@ -100,6 +100,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             BackendNotReadyError: when the world does not come up, or the reset cannot be verified.
             ClosedError: after `close`.
         """
+        self._stepper.check_reset(options)  # a reset that is refused draws no seed
         super().reset(seed=seed)
         world_seed = int(self.np_random.integers(_SEED_BOUND))
         return self._stepper.reset(world_seed=world_seed, options=options, seeded=seed is not None)
@@ -157,7 +158,7 @@ def make(
     embodied.spec = EnvSpec(
         id=f"embodied_env/{_camel(embodied.contract.name)}-v0",
         entry_point="embodied_env.env:EmbodiedEnv",
-        kwargs={"contract": contract, **options},
+        kwargs={"contract": str(contract) if isinstance(contract, Path) else contract, **options},
         max_episode_steps=max_episode_steps,
         order_enforce=False,  # the stepper orders calls itself
         disable_env_checker=True,

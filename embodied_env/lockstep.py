@@ -2,8 +2,8 @@
 
 The simulator is a node called `NODE`. The environment resets it by parameters and a service, publishes a command on
 each actuator topic, then a step token on ``~/step``. The simulator runs step k of an epoch once: when the token and
-the commands that it names are in. It names them by their number in the epoch and by a digest of their bytes, so
-duplicate, late, foreign or braking commands neither add a step nor take part in one.
+the commands that it names are in. It names them by a digest of their bytes, so duplicate, late, foreign or braking
+commands neither add a step nor take part in one. Then it publishes what is due, and an acknowledgement.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from embodied_env.contract import FloatArray
 
 NODE = "simulator"
 STEP_TOPIC = f"{NODE}/step"  # std_msgs/msg/Int64MultiArray: StepToken.to_data()
+STEPPED_TOPIC = f"{NODE}/stepped"  # std_msgs/msg/Int64MultiArray: epoch, step; after the samples of that step
 FAULT_TOPIC = f"{NODE}/fault"  # std_msgs/msg/String: SimulatorFault.to_text()
 RESET_SERVICE = f"{NODE}/reset"  # std_srvs/srv/Trigger; the message of its response is ResetReply.to_text()
 CLOCK_TOPIC = "clock"  # rosgraph_msgs/msg/Clock, in the namespace of the simulator
@@ -36,29 +37,23 @@ def digest(command: FloatArray) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class StepToken:
-    """Leave to run step `step` (1, 2, ...) of `epoch`, with one command per actuator, in contract order.
-
-    `counts` are the numbers of commands that were published on each actuator topic in this epoch, `digests` those of
-    the last ones.
-    """
+    """Leave to run step `step` (1, 2, ...) of `epoch`, with the commands of these digests, one per actuator."""
 
     epoch: int
     step: int
-    counts: tuple[int, ...]
     digests: tuple[int, ...]
 
     def to_data(self) -> list[int]:
         """Return the token as integers."""
-        return [self.epoch, self.step, *self.counts, *self.digests]
+        return [self.epoch, self.step, *self.digests]
 
     @classmethod
     def from_data(cls, data: Sequence[int]) -> StepToken | None:
         """Read a token; None when it is not one."""
-        if len(data) < 4 or len(data) % 2:
+        if len(data) < 3:
             return None
-        actuators = (len(data) - 2) // 2
-        epoch, step, *rest = (int(value) for value in data)
-        return cls(epoch=epoch, step=step, counts=tuple(rest[:actuators]), digests=tuple(rest[actuators:]))
+        epoch, step, *digests = (int(value) for value in data)
+        return cls(epoch=epoch, step=step, digests=tuple(digests))
 
 
 @dataclass(frozen=True, kw_only=True)

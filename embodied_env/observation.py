@@ -54,21 +54,17 @@ class ObservationBuilder:
         gaps = []
         for name, sensor in self._contract.sensors.items():
             sample = self._judge(name, snapshot)
-            if sample is None:
-                sample = replace(self._held[name], quality=Quality.STALE, reason="no message")
-            if sample.quality in GOOD:
-                self._held[name] = sample
-            else:
-                held = self._held[name]
-                sample = replace(sample, values=held.values, stamp_ns=held.stamp_ns, arrival_ns=held.arrival_ns)
-                if sensor.on_gap == "stop":
-                    gaps.append(name)
-            samples[name] = sample
+            if sample is not None and sample.quality in GOOD:
+                samples[name] = self._held[name] = sample
+                continue
+            samples[name] = self._hold(name, sample)
+            if sensor.on_gap == "stop":
+                gaps.append(name)
         return replace(snapshot, samples=samples), gaps
 
     def lost(self, now_ns: int, why: str) -> Snapshot:
         """Return the last valid readings, marked as lost."""
-        samples = {name: replace(held, quality=Quality.LOST, reason=why) for name, held in self._held.items()}
+        samples = {name: replace(self._hold(name, None), quality=Quality.LOST, reason=why) for name in self._held}
         return Snapshot(now_ns=now_ns, samples=samples)
 
     def observe(self, settled: Snapshot, step_index: int) -> dict[str, NDArray[Any]]:
@@ -98,6 +94,20 @@ class ObservationBuilder:
             for name, sensor in self._contract.sensors.items()
             if sensor.visibility == "evaluator"
         }
+
+    def _hold(self, name: str, rejected: Sample | None) -> Sample:
+        """Return the last valid sample of `name`, with why it stands for `rejected` and what was counted since."""
+        held = self._held[name]
+        if rejected is None:
+            return replace(held, quality=Quality.STALE, reason="no message", lost=0, duplicated=0, reordered=0)
+        return replace(
+            held,
+            quality=rejected.quality,
+            reason=rejected.reason,
+            lost=rejected.lost,
+            duplicated=rejected.duplicated,
+            reordered=rejected.reordered,
+        )
 
     def _judge(self, name: str, snapshot: Snapshot) -> Sample | None:
         """Return the sample of `name` with the quality that its values and stamp deserve."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from embodied_env.errors import BackendNotReadyError
 from embodied_env.shared_memory import remove_abandoned, segments_of
 
 STOP_GRACE_S = 5.0
+_MOMENT_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +111,10 @@ class Child:
         self._segments |= segments_of(self.pid)
 
     def kill(self) -> None:
-        """End it now, however it is. `stop` must still follow."""
+        """End it within a moment, however it is. `stop` must still follow."""
+        self.let_go()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that is well goes by itself, and cleans up
+            self._process.wait(_MOMENT_S)
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_GRACE_S)
@@ -120,8 +125,9 @@ class Child:
             return
         Child._living.discard(self)
         self.let_go()
-        for insist in (lambda: None, self._process.terminate, self._process.kill):
-            insist()
+        for insist in (None, signal.SIGTERM, signal.SIGKILL):
+            if insist is not None:
+                self._process.send_signal(insist)
             try:
                 self._process.wait(STOP_GRACE_S)
                 break
@@ -145,7 +151,7 @@ class Child:
                 self._process.stdin.close()
 
 
-os.register_at_fork(after_in_child=Child.let_go_of_all)  # type: ignore[no-untyped-call]  # as typeshed has it
+os.register_at_fork(after_in_child=Child.let_go_of_all)
 
 
 def watch_parent(on_end: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
 """What a killed process leaves in shared memory, and how it is removed. Linux; elsewhere there is nothing to do.
 
-Fast DDS keeps each segment as a file ``fastrtps_*``, with a lock ``fastrtps_*_el`` that its owner holds open, and a
+Fast DDS keeps each segment as a file ``fastrtps_*``, with a file ``fastrtps_*_el`` that its owner keeps locked, and a
 semaphore ``sem.fastrtps_*_mutex``. A process that is killed cannot remove what it owned, and what it only read is not
 removed by its owner either, since the dead still count as readers. (``fastdds shm clean`` removes some of it by hand.)
 """
@@ -8,7 +8,9 @@ removed by its owner either, since the dead still count as readers. (``fastdds s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import fcntl
+import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _FOLDER = Path("/dev/shm")  # noqa: S108 - not a temporary file of ours: where POSIX shared memory is
@@ -26,25 +28,39 @@ def segments_of(pid: int | str) -> frozenset[str]:
     return frozenset(Path(path).name for path in paths if path.startswith(_PREFIX))
 
 
-def owned_by(pid: int | str) -> frozenset[str]:
-    """Return the names of the segments whose lock a living process holds open."""
-    owned = set()
-    with contextlib.suppress(OSError):  # it has ended, or is somebody else's
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):  # closed in the meantime
-                target = descriptor.readlink()
-                if str(target).startswith(_PREFIX) and target.name.endswith(_LOCK):
-                    owned.add(target.name.removesuffix(_LOCK))
-    return frozenset(owned)
-
-
 def remove_abandoned(names: Iterable[str]) -> list[str]:
     """Remove those of the segments called `names` that no living process owns; return them."""
-    wanted = set(names)
-    for process in Path("/proc").glob("[0-9]*") if wanted else ():
-        wanted -= owned_by(process.name)
-    for name in wanted:
-        for file in (name, f"{name}{_LOCK}", f"sem.{name}_mutex"):
+    return [name for name in sorted(set(names)) if _remove_if_abandoned(name)]
+
+
+def is_owned(name: str) -> bool:
+    """Tell whether a living process holds the lock of the segment called `name`."""
+    return not _with_lock(name, lambda: None)
+
+
+def _remove_if_abandoned(name: str) -> bool:
+    def remove() -> None:
+        for file in (name, f"sem.{name}_mutex", f"{name}{_LOCK}"):
             with contextlib.suppress(OSError):  # gone already, or not ours to remove
                 (_FOLDER / file).unlink()
-    return sorted(wanted)
+
+    return _with_lock(name, remove)
+
+
+def _with_lock(name: str, action: Callable[[], None]) -> bool:
+    """Do `action` while holding the segment's lock; False, and nothing done, when somebody else holds it."""
+    try:
+        lock = os.open(_FOLDER / f"{name}{_LOCK}", os.O_RDWR)
+    except FileNotFoundError:
+        action()  # no owner: only its readers are left
+        return True
+    except OSError:
+        return False  # not ours to judge
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        action()
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True

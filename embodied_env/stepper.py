@@ -88,7 +88,7 @@ class Stepper:
         self._opened = self._closed = self._running = False
         self._frozen_ns = 0
         self._epoch = 0
-        self._episode_index = self._step_index = 0
+        self._episode_index, self._step_index = -1, 0
         self._origin_ns = 0
         self._snapshot = Snapshot(now_ns=0, samples={})
         self._pending: tuple[Any, Approved, Stamp, Stamp] | None = None
@@ -109,12 +109,12 @@ class Stepper:
             BackendNotReadyError: when the world does not come up or a sensor has no reading newer than the reset.
             ClosedError: after `close`.
         """
-        if self._closed:
-            raise ClosedError("reset() after close(): the environment is closed; make a new one")
-        request = ResetRequest(epoch=self._epoch, seed=world_seed, options=self._checked_options(options or {}))
+        checked = self.check_reset(options)
+        request = ResetRequest(epoch=self._epoch, seed=world_seed, options=checked)
         self._end_episode()
         self._pending = self._lost = None
         self._epoch += 1
+        self._episode_index = 0 if seeded else self._episode_index + 1
         entered_ns = self._clock.now_ns()
         if not self._opened:
             self._backend.open()
@@ -124,7 +124,7 @@ class Stepper:
         self._ledger.begin_episode()
         self._gate.reset()
         self._arbiter.resync(self._measured_positions(snapshot), request.epoch)
-        self._start_episode(snapshot, seeded=seeded)
+        self._start_episode(snapshot)
         info = self._common_info(snapshot, end_reason="")
         info["reset"] = reset_info(
             snapshot, duration_s=(self._frozen_ns - entered_ns) / NS_PER_S, hidden=self._hidden_options()
@@ -133,20 +133,26 @@ class Stepper:
         self._ledger.leave_step()
         return observation, info
 
-    def _start_episode(self, snapshot: Snapshot, *, seeded: bool) -> None:
+    def _start_episode(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._origin_ns = snapshot.now_ns
         self._frozen_ns = self._clock.now_ns()
-        self._episode_index = 0 if seeded or self._epoch == 1 else self._episode_index + 1
         self._step_index = 0
         self._running = True
         self._feed_watchdog()
 
-    def _checked_options(self, options: Mapping[str, Any]) -> dict[str, FloatArray]:
-        """Return the options as arrays within the contract's bounds."""
+    def check_reset(self, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
+        """Return the options of a reset as arrays within the contract's bounds; nothing changes.
+
+        Raises:
+            UsageError: for an option that the contract does not have, or a value outside its bounds.
+            ClosedError: after `close`.
+        """
+        if self._closed:
+            raise ClosedError("reset() after close(): the environment is closed; make a new one")
         known = self.contract.reset_options
         checked: dict[str, FloatArray] = {}
-        for name, value in options.items():
+        for name, value in (options or {}).items():
             if name not in known:
                 raise UsageError(f"reset option {name!r} is not known; allowed: {', '.join(known) or 'none'}")
             option = known[name]
@@ -203,12 +209,12 @@ class Stepper:
                 self._arbiter.send(approved)
             self._ledger.stamp(Slot.PUBLISHED)
             self._backend.advance(target, deadline)
+            self._clock.follow_ns(self.contract.control_period_ns)
         except BackendError as error:
             self._ledger.stamp(Slot.PUBLISHED)
             self._lost = _as_lost(error)
         except BaseException:
-            self._end_episode()
-            self._backend.halt("an error in the middle of a step")
+            self._give_up()
             raise
 
     def finish(self) -> Transition:
@@ -219,9 +225,15 @@ class Stepper:
         if self._pending is None:
             raise ResetNeededError("finish() without begin(): no step is under way")
         (action, approved, target, deadline), self._pending = self._pending, None
+        try:
+            return self._finish(action, approved, target, deadline)
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _finish(self, action: Any, approved: Approved, target: Stamp, deadline: Stamp) -> Transition:  # noqa: ANN401
         settled, gaps = self._read(target, deadline)
         self._frozen_ns = self._ledger.stamp(Slot.OBSERVED)
-        self._clock.follow_ns(self.contract.control_period_ns)
         self._step_index += 1
         if self._lost is None:
             judgement = self._task.judge(self._snapshot, settled, approved.report.applied)
@@ -234,6 +246,8 @@ class Stepper:
         self.last_transition = transition
         if reasons:
             self._end_episode()
+            if self._backend.capabilities.free_running:  # a lockstep world stands still without steps
+                self._brake("the episode has ended")
         for observer in self._observers:
             observer.observe(transition)
         self._ledger.leave_step()
@@ -333,17 +347,28 @@ class Stepper:
         if self._closed:
             return
         self._closed = True
-        moving = self._running and self._lost is None
+        running = self._running
         self._end_episode()
         if self._watchdog_thread is not None:
             self._watchdog_thread.stop()
         try:
-            if moving:
-                self._arbiter.stop(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop", detail="close()"))
-        except BackendError:
-            self._backend.halt("lost while braking in close()")
+            if running:
+                self._brake("close()")
         finally:
             self._backend.close()
+
+    def _brake(self, why: str) -> None:
+        if self._lost is not None:
+            return
+        try:
+            self._arbiter.stop(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop", detail=why))
+        except BackendError as error:
+            self._backend.halt(f"lost while braking: {error}")
+
+    def _give_up(self) -> None:
+        """An error or an interrupt in the middle of a step: the world may be a step further than the account."""
+        self._end_episode()
+        self._backend.halt("an error in the middle of a step")
 
     def _end_episode(self) -> None:
         self._running = False
@@ -368,7 +393,7 @@ def _kept(action: Any) -> Any:  # noqa: ANN401 - agents send anything
         return action.copy()
     if isinstance(action, Mapping):
         return {name: _kept(part) for name, part in action.items()}
-    return action
+    return list(action) if isinstance(action, list) else action
 
 
 def _as_lost(error: BackendError) -> BackendLostError:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from embodied_env.shared_memory import owned_by, segments_of
+from embodied_env.shared_memory import is_owned, segments_of
 
 _DOMAINS = itertools.cycle(range(1, 100))
 _FIRST_DOMAIN = os.getpid() % 97  # two suites on one machine rarely meet
@@ -69,10 +69,11 @@ def _segments():
     if not _SHARED_MEMORY.is_dir():
         return set()
     found = {_base(file.name) for file in _SHARED_MEMORY.iterdir() if "fastrtps" in file.name}
+    ours = segments_of(os.getpid())
     for process in psutil.process_iter() if found else ():
         if process.pid != os.getpid():
-            found -= segments_of(process.pid) | owned_by(process.pid)
-    return found
+            found -= segments_of(process.pid)
+    return {name for name in found if name in ours or not is_owned(name)}
 
 
 def _base(name):

@@ -6,6 +6,7 @@ Exit status::
     1    the evidence is not sound, or the run failed
     2    wrong usage: of the command line, or a contract that is wrong
     130  interrupted from the keyboard
+    143  asked to end by SIGTERM
     141  the reader of the output left before the end
 
 An error is one line on stderr, ``embodied-env: error: ...``; only a fault of the program itself has a traceback.
@@ -17,7 +18,9 @@ import argparse
 import importlib
 import os
 import select
+import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -29,6 +32,7 @@ SOUND = 0
 UNSOUND = 1
 WRONG_USAGE = 2
 INTERRUPTED = 130
+TERMINATED = 143
 READER_LEFT = 141
 
 PROGRAM = "embodied-env"
@@ -64,6 +68,8 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of this process) and return its exit status."""
     try:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, _terminate)  # so that runs are closed and children ended
         status = _run(sys.argv[1:] if argv is None else list(argv))
         sys.stdout.flush()
     except EmbodiedEnvError as error:
@@ -77,6 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return READER_LEFT
     return status
+
+
+def _terminate(_number: int, _frame: object) -> NoReturn:
+    raise SystemExit(TERMINATED)
 
 
 def print_error(error: EmbodiedEnvError) -> None:

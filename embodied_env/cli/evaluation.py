@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embodied_env.contract import Contract
+from embodied_env.contract import Contract, load_contract
+from embodied_env.errors import UsageError
+from embodied_env.transition import end_kind
 
 Progress = Callable[[int], None]
 """Told of each episode that has ended: its number, 1, 2, ..."""
@@ -36,6 +40,7 @@ class Evaluation:
     policy: str
     path: Path
     summary: Mapping[str, Any]
+    problem: str  # why the run is not sound evidence, or ""
 
 
 def evaluate(
@@ -72,7 +77,15 @@ def evaluate(
                 ended = terminated or truncated
             progress(episode + 1)
     summary = json.loads((env.path / "summary.json").read_text(encoding="utf-8"))
-    return Evaluation(policy=policy, path=env.path, summary=summary)
+    return Evaluation(policy=policy, path=env.path, summary=summary, problem=_problem(env.path, summary))
+
+
+def _problem(path: Path, summary: Mapping[str, Any]) -> str:
+    """Say why a run is not sound evidence: its log is not whole, or an episode lost its world."""
+    from embodied_env.record import read_run
+
+    lost = [reason for reason in summary["end_reasons"] if end_kind(reason) == "backend_lost"]
+    return read_run(path).problem or ", ".join(lost)
 
 
 def evaluate_with_progress(
@@ -97,6 +110,45 @@ def evaluate_with_progress(
 
             done.append(evaluate(contract, policy=policy, episodes=episodes, progress=show, **options))
     return done
+
+
+def add_common_arguments(parser: argparse.ArgumentParser, *, backend: str, episodes: int) -> None:
+    """Declare what ``demo`` and ``evaluate`` have in common, with their defaults."""
+    parser.add_argument("--backend", default=backend, help=f"which world (default: {backend})")
+    parser.add_argument("--episodes", type=int, default=episodes, help=f"of each policy (default: {episodes})")
+    parser.add_argument("--seed", type=int, default=0, help="of the first episode (default: 0)")
+    parser.add_argument("--out", default="runs", help="where run directories are made (default: runs)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run_policies(contract_name: str, policies: Sequence[str], args: argparse.Namespace, **options: Any) -> int:  # noqa: ANN401
+    """Evaluate, print, and return the exit status: 1 when a run is not sound evidence.
+
+    Raises:
+        UsageError: for a number of episodes or a seed that is not allowed.
+    """
+    if args.episodes < 1:
+        raise UsageError(f"--episodes {args.episodes} is not allowed; allowed: 1 or more")
+    if args.seed < 0:
+        raise UsageError(f"--seed {args.seed} is not allowed; allowed: 0 or more")
+    contract = load_contract(contract_name)
+    evaluations = evaluate_with_progress(
+        contract,
+        policies,
+        backend=args.backend,
+        episodes=args.episodes,
+        seed=args.seed,
+        out=args.out,
+        **options,
+    )
+    if args.json:
+        print(as_json(contract, args.backend, evaluations))
+    else:
+        print_table(contract, args.backend, evaluations)
+    unsound = [evaluation for evaluation in evaluations if evaluation.problem]
+    for evaluation in unsound:
+        print(f"not sound: {evaluation.path}: {evaluation.problem}", file=sys.stderr)
+    return 1 if unsound else 0
 
 
 def print_table(contract: Contract, backend: str, evaluations: Sequence[Evaluation]) -> None:

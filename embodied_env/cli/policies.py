@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, cast
@@ -83,6 +85,8 @@ def _imported(name: str) -> Policy:
     module_name, colon, attribute = name.partition(":")
     if not colon:
         raise UsageError(f"--policy {name!r} is not known; allowed: {', '.join(BUILT_IN)}, or module:callable")
+    if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds strings
+        sys.path.append(os.getcwd())  # noqa: PTH109 - as for python -m
     try:
         policy = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:

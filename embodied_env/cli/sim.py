@@ -22,9 +22,12 @@ def run(args: argparse.Namespace) -> int:
     """Host the simulator until SIGINT, SIGTERM, or, with ``-``, the end of standard input."""
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.processes import watch_parent
+    from embodied_env.ros_environment import check_namespace
     from embodied_env.sim.node import run_simulator
     from embodied_env.sim.world import World, load_profile
 
+    if args.namespace is not None:
+        check_namespace(args.namespace)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -34,9 +37,11 @@ def run(args: argparse.Namespace) -> int:
     else:
         contract = load_contract(args.contract)
     world = World(contract, load_profile(contract, args.profile), path=f"backends.{args.profile}")
-    if args.contract != "-":
-        print(f"simulating {contract.name} in namespace {args.namespace or '/'}; Ctrl-C ends", flush=True)
-    run_simulator(contract, world, namespace=args.namespace, stop=stop)
+
+    def greet(namespace: str) -> None:
+        print(f"simulating {contract.name} in namespace {namespace}; Ctrl-C ends", flush=True)
+
+    run_simulator(contract, world, namespace=args.namespace, stop=stop, on_ready=greet)
     return 0
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from embodied_env.errors import MissingDependencyError
+
 
 @dataclass(frozen=True, kw_only=True)
 class MessageField:
@@ -51,4 +53,12 @@ ACTUATOR_MESSAGES: tuple[str, ...] = ("std_msgs/msg/Float64MultiArray",)
 def message_class(name: str) -> Any:  # noqa: ANN401 - a generated type
     """Import a message or service class by its ROS name, ``sensor_msgs/msg/JointState``. This needs ROS."""
     package, kind, type_name = name.split("/")
-    return getattr(importlib.import_module(f"{package}.{kind}"), type_name)
+    try:
+        module = importlib.import_module(f"{package}.{kind}")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{package} ({error})",
+            needed_for=f"the message {name}",
+            remedy='pip install "embodied_env[ros]", or source a ROS 2 installation that has it',
+        ) from None
+    return getattr(module, type_name)

@@ -32,6 +32,8 @@ class Reference:
     epoch: int
 
 
+_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
+
 _ABSURD = 1e100  # a speed at which even the arithmetic of the limits overflows; only monitoring lets one come so far
 
 
@@ -143,14 +145,23 @@ class SafetyGate:
             self.latch(finding)
             return self._approve_braking(reference, dt_s, [*findings, finding], requested)
         kept = np.array([not step.code for step in steps])
-        moved = np.where(layout.is_delta, positions - reference.positions, positions)
-        applied = np.where(kept, boxed, layout.scale.from_si(moved))
+        applied = np.where(kept, boxed, self._as_action(positions, reference))
         return self._approved(reference, dt_s, findings, requested, applied, positions, velocities)
 
     def _target(self, action: FloatArray, reference: Reference) -> FloatArray:
-        """Map an action to the positions that it asks for."""
+        """Map an action to the positions that it asks for. The sum's rounding does not lead over a bound."""
         mapped = self.layout.scale.to_si(action)
-        return np.where(self.layout.is_delta, reference.positions + mapped, mapped)
+        limits = self.layout.limits
+        moved = _undo_rounding(
+            reference.positions + mapped, reference.positions, limits.position_low, limits.position_high
+        )
+        return np.where(self.layout.is_delta, moved, mapped)
+
+    def _as_action(self, positions: FloatArray, reference: Reference) -> FloatArray:
+        """Map positions back to the action that asks for them."""
+        scale = self.layout.scale
+        moved = _undo_rounding(positions - reference.positions, reference.positions, scale.si_low, scale.si_high)
+        return scale.from_si(np.where(self.layout.is_delta, moved, positions))
 
     def _steps(self, target: FloatArray, reference: Reference, dt_s: float) -> list[JointStep]:
         """Limit joint by joint."""
@@ -163,7 +174,7 @@ class SafetyGate:
 
     def _monitor(self, requested: FloatArray, reference: Reference, dt_s: float, findings: list[Finding]) -> Approved:
         """Report what the limits would do, and do none of it; only what is no number in SI units is refused."""
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             target = self._target(requested, reference)
             velocities = (target - reference.positions) / dt_s
         if not (np.abs(velocities) < _ABSURD).all():
@@ -192,8 +203,7 @@ class SafetyGate:
                 raise InternalFaultError(f"braking breaks a limit, nothing is published: {problem}")
         else:
             positions, velocities = reference.positions.copy(), reference.velocities.copy()
-        moved = np.where(self.layout.is_delta, positions - reference.positions, positions)
-        applied = self.layout.scale.from_si(moved)
+        applied = self._as_action(positions, reference)
         return self._approved(reference, dt_s, findings, requested, applied, positions, velocities, sound=sound)
 
     def _violation(self, reference: Reference, positions: FloatArray, velocities: FloatArray, dt_s: float) -> str:
@@ -247,6 +257,12 @@ class SafetyGate:
             guaranteed={"position": sound, "velocity": sound, "acceleration": sound, "jerk": False},
         )
         return Approved(positions=positions, seq=reference.seq + 1, epoch=reference.epoch, report=report)
+
+
+def _undo_rounding(value: FloatArray, reference: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+    """Put what rounding carried over a bound back on it. `value` is a sum or difference with `reference`."""
+    inside = np.clip(value, low, high)
+    return np.where(np.abs(value - inside) <= _ROUNDING * (np.abs(reference) + np.abs(value)), inside, value)
 
 
 def joint_bounds(limits: EffectiveLimits) -> list[Bounds]:
@@ -315,7 +331,7 @@ def _read_vector(value: Any, size: int, name: str) -> FloatArray:  # noqa: ANN40
         raise _MalformedError("form.type", f"{name} has dtype {array.dtype}; allowed: real numbers")
     if array.shape != (size,):
         raise _MalformedError("form.shape", f"{name} has shape {array.shape}; allowed: ({size},)")
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)
 
 

@@ -99,16 +99,19 @@ def rounding_of_velocity(position: float, target: float, velocity: float, dt_s: 
     return 4.0 * _EPSILON * ((abs(position) + abs(target)) / dt_s + abs(velocity))
 
 
-def _rounding_of_state(position: float, bounds: Bounds, dt_s: float) -> float:
-    """Bound what rounding, past and present, does to a velocity of the next step."""
-    extent = max(abs(p) for p in (position, bounds.low, bounds.high) if math.isfinite(p))
-    return 2.0 * rounding_of_velocity(extent, extent, bounds.velocity, dt_s)
+def _rounding_of_step(position: float, reached: float, bounds: Bounds, dt_s: float) -> float:
+    """Bound what rounding does to a velocity, in this range of positions: the map from an action and back included."""
+    extent = max(abs(p) for p in (position, reached, bounds.low, bounds.high) if math.isfinite(p))
+    return rounding_of_velocity(extent, extent, 0.0, dt_s)
 
 
 def is_hopeless(position: float, velocity: float, bounds: Bounds, dt_s: float) -> bool:
-    """Tell whether no velocity keeps every limit: the state is outside the safe set by more than rounding."""
+    """Tell whether no velocity keeps every limit: the state is outside the safe set by more than rounding.
+
+    Twice its bound: the state carries the rounding of the step before.
+    """
     lower, upper = velocity_interval(position, velocity, bounds, dt_s)
-    return lower - upper > _rounding_of_state(position, bounds, dt_s)
+    return lower - upper > 2.0 * _rounding_of_step(position, position, bounds, dt_s)
 
 
 def limit_joint(position: float, velocity: float, target: float, bounds: Bounds, dt_s: float) -> JointStep:
@@ -133,7 +136,7 @@ def limit_joint(position: float, velocity: float, target: float, bounds: Bounds,
     desired = (target - position) / dt_s
     chosen = min(max(desired, lower), upper)
     reached = min(max(position + chosen * dt_s, low), high)
-    if abs(desired - chosen) <= rounding_of_velocity(position, reached, chosen, dt_s) and low <= target <= high:
+    if abs(desired - chosen) <= _rounding_of_step(position, reached, bounds, dt_s) and low <= target <= high:
         return JointStep(position=target, velocity=chosen, code="", bound=target)
     return JointStep(
         position=reached, velocity=chosen, code=_binding(position, velocity, chosen, bounds, dt_s), bound=reached
@@ -172,7 +175,7 @@ def violation(  # noqa: PLR0911 - one return per rule
     """
     if not (math.isfinite(next_position) and math.isfinite(next_velocity)):
         return f"not finite: position {next_position}, velocity {next_velocity}"
-    allowed = 1e-9 * bounds.velocity + _rounding_of_state(position, bounds, dt_s)
+    allowed = 1e-9 * bounds.velocity + 2.0 * _rounding_of_step(position, next_position, bounds, dt_s)
     if abs((next_position - position) / dt_s - next_velocity) > allowed:
         return f"position {next_position} does not follow from velocity {next_velocity}"
     low, high = min(bounds.low, position), max(bounds.high, position)

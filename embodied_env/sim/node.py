@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import array
 import json
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.messages import message_class
-from embodied_env.errors import BackendLostError, MissingDependencyError
+from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError
 from embodied_env.lockstep import (
     CLOCK_TOPIC,
     EPOCH_PARAMETER,
@@ -23,9 +25,11 @@ from embodied_env.lockstep import (
     StepToken,
     digest,
 )
+from embodied_env.ros_environment import LOG_HINT, check_ros_environment
 from embodied_env.sim.messages import set_stamp, to_message
 from embodied_env.sim.world import World
 
+check_ros_environment()
 try:
     import rclpy
     from rclpy.context import Context
@@ -78,6 +82,7 @@ class SimulatorNode:
         self._published_ns = dict.fromkeys(self._sensors, -1)
         self._clock = node.create_publisher(message_class("rosgraph_msgs/msg/Clock"), CLOCK_TOPIC, RELIABLE)
         self._fault = node.create_publisher(message_class("std_msgs/msg/String"), "~/fault", RELIABLE)
+        self._stepped = node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), "~/stepped", RELIABLE)
         for index, actuator in enumerate(self._contract.actuators.values()):
             self._commands.append(deque(maxlen=_KEPT_COMMANDS))
             node.create_subscription(
@@ -112,6 +117,7 @@ class SimulatorNode:
             except (ValueError, AttributeError, KeyError, BackendLostError) as error:
                 response.success, response.message = False, f"{type(error).__name__}: {error}"
                 return response
+            self._publish_fault("reset_by_other", "the simulator was reset for another epoch")
             self._epoch, self._step, self._token = epoch, 0, None
             for commands in self._commands:
                 commands.clear()
@@ -149,13 +155,16 @@ class SimulatorNode:
         try:
             self._world.step()
         except BackendLostError as error:
-            fault = SimulatorFault(epoch=self._epoch, why=error.why, detail=str(error))
-            self._fault.publish(message_class("std_msgs/msg/String")(data=fault.to_text()))
+            self._publish_fault(error.why, str(error))
             return
         self._publish(again=False)
 
+    def _publish_fault(self, why: str, detail: str) -> None:
+        fault = SimulatorFault(epoch=self._epoch, why=why, detail=detail)
+        self._fault.publish(message_class("std_msgs/msg/String")(data=fault.to_text()))
+
     def _publish(self, *, again: bool) -> None:
-        """Publish the clock and the samples that are new; `again`: all of them."""
+        """Publish the clock, the samples that are new (`again`: all of them), and which step they belong to."""
         clock = message_class("rosgraph_msgs/msg/Clock")()
         set_stamp(clock.clock, self._world.now_ns)
         self._clock.publish(clock)
@@ -163,6 +172,9 @@ class SimulatorNode:
             if again or stamp_ns > self._published_ns[name]:
                 self._published_ns[name] = stamp_ns
                 self._sensors[name].publish(to_message(self._contract.sensors[name], values, stamp_ns))
+        stepped = message_class("std_msgs/msg/Int64MultiArray")()
+        stepped.data = array.array("q", [self._epoch, self._step])
+        self._stepped.publish(stepped)
 
 
 def _find(commands: deque[FloatArray], wanted: int) -> FloatArray | None:
@@ -188,7 +200,12 @@ def make_executor(context: Context) -> Executor:
 
 
 def run_simulator(
-    contract: Contract, world: World, *, namespace: str | None, stop: threading.Event, domain_id: int | None = None
+    contract: Contract,
+    world: World,
+    *,
+    namespace: str | None,
+    stop: threading.Event,
+    on_ready: Callable[[str], None] = lambda _namespace: None,
 ) -> None:
     """Host `world` until `stop` is set.
 
@@ -197,12 +214,19 @@ def run_simulator(
         world: the world.
         namespace: absolute ROS namespace; None: the root, or what ``--ros-args`` says.
         stop: set it from a signal handler or another thread.
-        domain_id: None: ``ROS_DOMAIN_ID``, or 0.
+        on_ready: told the namespace once the node is there.
+
+    Raises:
+        BackendNotReadyError: when ROS 2 cannot be initialised.
     """
     context = Context()
-    rclpy.init(context=context, domain_id=domain_id, signal_handler_options=SignalHandlerOptions.NO)
     try:
-        simulator = SimulatorNode(contract, world, namespace=namespace, context=context)
+        try:
+            rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
+            simulator = SimulatorNode(contract, world, namespace=namespace, context=context)
+        except Exception as error:  # rclpy raises its own RCLError and many others here
+            raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
+        on_ready(simulator.node.get_namespace())
         executor = make_executor(context)
         executor.add_node(simulator.node)
         try:
@@ -212,4 +236,4 @@ def run_simulator(
             executor.shutdown()
             simulator.node.destroy_node()
     finally:
-        rclpy.shutdown(context=context)
+        context.try_shutdown()

@@ -4,7 +4,8 @@ Limits, safe states, steps of time and aims are drawn for the limiter; contracts
 The oracles are written in rational numbers from the definitions in ``reference/safety.md``, not from the code under
 test: they round nothing, and need no square root.
 
-The examples are the same in every run. ``EMBODIED_ENV_EXAMPLES=20000`` draws so many fresh ones per property instead.
+The examples are the same in every run, unless ``--hypothesis-seed`` is given. ``EMBODIED_ENV_EXAMPLES=20000`` draws so
+many fresh ones per property. ``EMBODIED_ENV_SHRINK=0`` leaves a failure as it was found: enough for `.ci/mutants.py`.
 """
 
 from __future__ import annotations
@@ -17,23 +18,30 @@ from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
+import hypothesis.core
 import numpy as np
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from embodied_env.contract import ActuatorSpec, Contract, FieldSpec, JointLimits, Margins, Safety, SensorSpec, TaskSpec
 from embodied_env.contract.messages import JOINT_SENSOR
-from embodied_env.contract.model import Episode, Nonfinite, WatchdogSpec
+from embodied_env.contract.model import Episode
 from embodied_env.safety import Reference, SafetyGate
 from embodied_env.safety.limits import Bounds, rounding_of_velocity
 
 _FRESH = int(os.environ.get("EMBODIED_ENV_EXAMPLES", "0"))
+_SEEDED = getattr(hypothesis.core, "global_force_seed", None) is not None
+_PHASES = [phase for phase in Phase if phase is not Phase.explain]
+if os.environ.get("EMBODIED_ENV_SHRINK") == "0":
+    _PHASES = [Phase.explicit, Phase.generate]
 
 
 def examples(count: int) -> settings:
     """Settings for a property: `count` fixed examples, or as many fresh ones as the environment asks for."""
-    return settings(max_examples=_FRESH or count, deadline=None, derandomize=not _FRESH, database=None)
+    return settings(
+        max_examples=_FRESH or count, deadline=None, derandomize=not (_FRESH or _SEEDED), database=None, phases=_PHASES
+    )
 
 
 # ------------------------------------------------------------------------------------------------ limits and states
@@ -46,19 +54,38 @@ def magnitudes(low: float, high: float) -> st.SearchStrategy[float]:
     return st.one_of(st.sampled_from(round_ones), spread) if round_ones else spread
 
 
-@st.composite
-def bounds(draw: st.DrawFn, *, continuous: bool | None = None) -> Bounds:
+# Strategies are made once: to make one anew for each example costs more than to draw from it.
+_PART = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0.0, 1.0))
+_SIGNED_PART = st.one_of(st.sampled_from([-1.0, 0.0, 1.0]), st.floats(-1.0, 1.0))
+_WIDTHS = magnitudes(1e-3, 1e2)
+_SPEEDS = magnitudes(1e-3, 1e3)
+_STRENGTHS = magnitudes(1e-2, 1e4)
+_LOWS = st.one_of(st.sampled_from(["zero is low", "zero is high"]), st.floats(-1e2, 1e2))
+
+
+def _finite_bounds(
+    low: float | str, width: float, velocity: float, acceleration: float, deceleration: float | None
+) -> Bounds:
+    start = {"zero is low": 0.0, "zero is high": -width}.get(low, low) if isinstance(low, str) else low
+    return _continuous_bounds(velocity, acceleration, deceleration, low=start, high=start + width)
+
+
+def _continuous_bounds(
+    velocity: float, acceleration: float, deceleration: float | None, *, low: float = -math.inf, high: float = math.inf
+) -> Bounds:
+    braking = acceleration if deceleration is None else deceleration
+    return Bounds(low=low, high=high, velocity=velocity, acceleration=acceleration, deceleration=braking)
+
+
+_DECELERATIONS = st.one_of(st.none(), _STRENGTHS)
+_FINITE = st.builds(_finite_bounds, _LOWS, _WIDTHS, _SPEEDS, _STRENGTHS, _DECELERATIONS)
+_CONTINUOUS = st.builds(_continuous_bounds, _SPEEDS, _STRENGTHS, _DECELERATIONS)
+_ANY = st.one_of(_FINITE, _FINITE, _CONTINUOUS)
+
+
+def bounds(*, continuous: bool | None = None) -> st.SearchStrategy[Bounds]:
     """Limits of a joint: any range (often ending at zero), deceleration unlike acceleration, continuous joints."""
-    velocity = draw(magnitudes(1e-3, 1e3))
-    acceleration = draw(magnitudes(1e-2, 1e4))
-    deceleration = draw(st.one_of(st.just(acceleration), magnitudes(1e-2, 1e4)))
-    if draw(st.booleans()) if continuous is None else continuous:
-        low, high = -math.inf, math.inf
-    else:
-        width = draw(magnitudes(1e-3, 1e2))
-        low = draw(st.one_of(st.just(0.0), st.just(-width), st.floats(-1e2, 1e2)))
-        high = low + width
-    return Bounds(low=low, high=high, velocity=velocity, acceleration=acceleration, deceleration=deceleration)
+    return {None: _ANY, True: _CONTINUOUS, False: _FINITE}[continuous]
 
 
 steps_of_time = st.one_of(st.sampled_from([1e-4, 1e-3, 0.008, 0.05, 1.0]), magnitudes(1e-4, 1.0))
@@ -115,20 +142,27 @@ def admissible(x: float, v: float, w: Fraction, b: Bounds, dt: float) -> bool:
     return not (w < 0 and math.isfinite(b.low)) or stop >= Fraction(b.low)
 
 
-@st.composite
-def safe_states(draw: st.DrawFn, b: Bounds) -> tuple[float, float]:
-    """A state (x, v) of K: anywhere, often at a bound, often on the very edge of K."""
+_STATE_PARTS = st.tuples(_PART, _SIGNED_PART)
+
+
+def safe_state(b: Bounds, parts: tuple[float, float]) -> tuple[float, float]:
+    """Return the state (x, v) of K that lies at these parts of the range and of the speed that is safe there."""
     if math.isfinite(b.low):
-        x = draw(st.one_of(st.sampled_from([b.low, b.high]), st.floats(b.low, b.high)))
+        x = min(max(b.low + parts[0] * (b.high - b.low), b.low), b.high)
     else:
-        x = draw(st.floats(-1e3, 1e3))
-    v = draw(st.one_of(st.sampled_from([-1.0, 0.0, 1.0]), st.floats(-1.0, 1.0))) * b.velocity
+        x = (parts[0] - 0.5) * 1e3
+    v = parts[1] * b.velocity
     room = b.high - x if v > 0 else x - b.low
     if math.isfinite(room):
         v = math.copysign(min(abs(v), math.sqrt(2.0 * b.deceleration * max(0.0, room))), v)
     while not in_safe_set(x, v, b):
         v = math.nextafter(v, 0.0)
     return x, v
+
+
+def safe_states(b: Bounds) -> st.SearchStrategy[tuple[float, float]]:
+    """A state (x, v) of K: anywhere, often at a bound, often on the very edge of K."""
+    return _STATE_PARTS.map(lambda parts: safe_state(b, parts))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,12 +193,28 @@ aims = st.one_of(
 )
 
 
-@st.composite
-def situations(draw: st.DrawFn, times: st.SearchStrategy[float] = steps_of_time) -> SimpleNamespace:
-    """One step of the limiter: bounds `b`, a safe state `x`, `v`, a time `dt`, and an `aim`."""
-    b = draw(bounds())
-    x, v = draw(safe_states(b))
-    return SimpleNamespace(b=b, x=x, v=v, dt=draw(times), aim=draw(aims))
+def _situation(b: Bounds, parts: tuple[float, float], dt: float, aim: Aim) -> SimpleNamespace:
+    x, v = safe_state(b, parts)
+    return SimpleNamespace(b=b, x=x, v=v, dt=dt, aim=aim)
+
+
+_SITUATIONS = st.builds(_situation, _ANY, _STATE_PARTS, steps_of_time, aims)
+_QUICK_SITUATIONS = st.builds(_situation, _ANY, _STATE_PARTS, any_time, aims)
+
+
+def situations(*, quick: bool = False) -> st.SearchStrategy[SimpleNamespace]:
+    """One step of the limiter: bounds `b`, a safe state `x`, `v`, a time `dt`, and an `aim`. `quick`: `any_time`."""
+    return _QUICK_SITUATIONS if quick else _SITUATIONS
+
+
+def _journey(b: Bounds, parts: tuple[float, float], legs: list[tuple[float, Aim]]) -> SimpleNamespace:
+    return SimpleNamespace(b=b, state=safe_state(b, parts), legs=legs)
+
+
+def journeys(*, quick: bool = False) -> st.SearchStrategy[SimpleNamespace]:
+    """Many steps: bounds `b`, a safe `state` to begin from, and the time and the aim of each of the `legs`."""
+    legs = st.lists(st.tuples(any_time if quick else steps_of_time, aims), min_size=1, max_size=20)
+    return st.builds(_journey, _ANY, _STATE_PARTS, legs)
 
 
 # --------------------------------------------------------------------------------------------- contracts and gates
@@ -213,39 +263,54 @@ def contract_of(
 def as_joint_limits(b: Bounds) -> JointLimits:
     """Write bounds as the limits of a contract that has no margins."""
     position = (b.low, b.high) if math.isfinite(b.low) else None
-    return JointLimits(
-        position=position, velocity=b.velocity, acceleration=b.acceleration, deceleration=b.deceleration
+    return JointLimits(position=position, velocity=b.velocity, acceleration=b.acceleration, deceleration=b.deceleration)
+
+
+_COMMANDS = st.sampled_from(["position_delta", "position"])
+_SCALES = st.sampled_from(["normalized", "physical"])
+_PERIODS = st.sampled_from([0.001, 0.008, 0.05, 0.2])
+_TIMES = st.one_of(st.just(1.0), st.floats(0.01, 1.0))
+_SPLITS = st.integers(0, 3)
+
+
+def _gate(
+    joints: list[tuple[Bounds, tuple[float, float]]],
+    command: str,
+    scale: str,
+    split: int,
+    period: float,
+    time: float,
+    mode: str,
+) -> SimpleNamespace:
+    limits = [b for b, _ in joints]
+    contract = contract_of(
+        *map(as_joint_limits, limits),
+        command=command,
+        scale=scale,
+        split=split if split < len(limits) else 0,
+        control_period_s=period,
+        mode=mode,
+    )
+    return SimpleNamespace(
+        contract=contract,
+        gate=SafetyGate(contract),
+        bounds=limits,
+        reference=reference_at(*[safe_state(b, parts) for b, parts in joints]),
+        dt=time * period,
     )
 
 
-@st.composite
-def gates(draw: st.DrawFn, *, joints: int = 4, mode: str = "enforce", command: str | None = None) -> SimpleNamespace:
+def gates(*, joints: int = 4, mode: str = "enforce") -> st.SearchStrategy[SimpleNamespace]:
     """A gate of 1..`joints` joints, delta or absolute, normalised or physical, one actuator or two.
 
     Has `contract`, `gate`, `bounds` per joint, a `reference` in the safe set, and `dt` (up to the control period).
     """
-    command = command or draw(st.sampled_from(["position_delta", "position"]))
-    size = draw(st.integers(1, joints))
-    allowed = bounds(continuous=False) if command == "position" else bounds()
-    limits = draw(st.lists(allowed, min_size=size, max_size=size))
-    contract = contract_of(
-        *map(as_joint_limits, limits),
-        command=command,
-        scale=draw(st.sampled_from(["normalized", "physical"])),
-        split=draw(st.integers(0, size - 1)),
-        control_period_s=draw(st.sampled_from([0.001, 0.008, 0.05, 0.2])),
-        mode=mode,
-    )
-    gate = SafetyGate(contract)
-    states = [draw(safe_states(b)) for b in limits]
-    period = contract.control_period_s
-    return SimpleNamespace(
-        contract=contract,
-        gate=gate,
-        bounds=limits,
-        reference=reference_at(*states),
-        dt=draw(st.one_of(st.just(period), st.floats(0.01, 1.0).map(lambda part: part * period))),
-    )
+
+    def of(command: str, limits: st.SearchStrategy[Bounds]) -> st.SearchStrategy[SimpleNamespace]:
+        states = st.lists(st.tuples(limits, _STATE_PARTS), min_size=1, max_size=joints)
+        return st.builds(_gate, states, st.just(command), _SCALES, _SPLITS, _PERIODS, _TIMES, st.just(mode))
+
+    return st.one_of(of("position_delta", _ANY), of("position", _FINITE))
 
 
 def reference_at(*states: tuple[float, float], seq: int = 0, epoch: int = 0) -> Reference:
@@ -260,10 +325,15 @@ ODD_NUMBERS = (0.0, -0.0, 1.0, -1.0, math.nextafter(1.0, 2.0), 5e-324, -2.2e-308
 NOT_FINITE = (math.nan, math.inf, -math.inf)
 
 
+_NUMBERS = st.one_of(
+    st.sampled_from(ODD_NUMBERS), st.floats(-1.5, 1.5), st.floats(allow_nan=False, allow_infinity=False)
+)
+
+
+@functools.cache
 def finite_vectors(size: int) -> st.SearchStrategy[np.ndarray]:
     """Well-formed actions: subnormal, huge, at and beyond the edges of the action space."""
-    element = st.one_of(st.sampled_from(ODD_NUMBERS), st.floats(-1.5, 1.5), st.floats(allow_nan=False, allow_infinity=False))
-    return npst.arrays(np.float64, size, elements=element)
+    return st.lists(_NUMBERS, min_size=size, max_size=size).map(np.array)
 
 
 class _Refuses:
@@ -308,11 +378,15 @@ class _Endless(dict):  # type: ignore[type-arg]
         raise RuntimeError("no keys today")
 
 
+@functools.cache
 def malformed_values(size: int) -> st.SearchStrategy[Any]:
     """Values that are not `size` finite real numbers: not finite, of another shape, of another type."""
     at = st.integers(0, size - 1)
     not_finite = st.builds(
-        lambda i, bad, dtype: _with(np.zeros(size, dtype), i, bad), at, st.sampled_from(NOT_FINITE), st.sampled_from(["f2", "f4", "f8"])
+        lambda i, bad, dtype: _with(np.zeros(size, dtype), i, bad),
+        at,
+        st.sampled_from(NOT_FINITE),
+        st.sampled_from(["f2", "f4", "f8"]),
     )
     shapes = npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=size + 1).filter(lambda s: s != (size,))
     return st.one_of(
@@ -332,6 +406,7 @@ def malformed_values(size: int) -> st.SearchStrategy[Any]:
     )
 
 
+@functools.cache
 def well_formed_values(size: int) -> st.SearchStrategy[Any]:
     """Values that are `size` finite real numbers, in every dress that is accepted."""
     small = st.lists(st.integers(-3, 3), min_size=size, max_size=size)
@@ -349,21 +424,37 @@ def well_formed_values(size: int) -> st.SearchStrategy[Any]:
     )
 
 
-def actions_of(contract: Contract, values: Any = None) -> st.SearchStrategy[Any]:
-    """Actions of the contract's structure: one vector, or a dict of them. `values` draws one part from its size."""
-    values = values or well_formed_values
-    sizes = {name: len(actuator.joints) for name, actuator in contract.actuators.items()}
+def _sizes(contract: Contract) -> tuple[tuple[str, int], ...]:
+    return tuple((name, len(actuator.joints)) for name, actuator in contract.actuators.items())
+
+
+@functools.cache
+def _actions(sizes: tuple[tuple[str, int], ...], values: Any) -> st.SearchStrategy[Any]:
     if len(sizes) == 1:
-        return values(*sizes.values())
-    return st.fixed_dictionaries({name: values(size) for name, size in sizes.items()})
+        return values(sizes[0][1])
+    return st.fixed_dictionaries({name: values(size) for name, size in sizes})
+
+
+def actions_of(contract: Contract, values: Any = well_formed_values) -> st.SearchStrategy[Any]:
+    """Actions of the contract's structure: one vector, or a dict of them. `values` draws one part from its size."""
+    return _actions(_sizes(contract), values)
+
+
+@functools.cache
+def _any_values(size: int) -> st.SearchStrategy[Any]:
+    return st.one_of(well_formed_values(size), malformed_values(size))
+
+
+@functools.cache
+def _any_actions(sizes: tuple[tuple[str, int], ...]) -> st.SearchStrategy[Any]:
+    torn = st.builds(lambda make: make({name: [0.0] for name, _ in sizes}), st.sampled_from([_Vanishes, _Endless]))
+    whole = malformed_values(sum(size for _, size in sizes))
+    return st.one_of(_actions(sizes, well_formed_values), _actions(sizes, _any_values), whole, torn)
 
 
 def any_actions(contract: Contract) -> st.SearchStrategy[Any]:
     """Whatever an agent may send."""
-    size = sum(len(actuator.joints) for actuator in contract.actuators.values())
-    torn = st.builds(lambda make: make({name: [0.0] for name in contract.actuators}), st.sampled_from([_Vanishes, _Endless]))
-    mixed = actions_of(contract, lambda n: st.one_of(well_formed_values(n), malformed_values(n)))
-    return st.one_of(actions_of(contract), mixed, malformed_values(size), torn)
+    return _any_actions(_sizes(contract))
 
 
 def _with(array: np.ndarray, index: int, value: float) -> np.ndarray:
@@ -387,6 +478,3 @@ def joint_limits() -> JointLimits:
 def plain_contract(*, joints: int = 2, **options: Any) -> Contract:
     """Return a contract of plain joints; `options` go to `contract_of`."""
     return contract_of(*[joint_limits()] * joints, **options)
-
-
-__all__ = ["Nonfinite", "WatchdogSpec"]  # handed on to the tests

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
+import itertools
 import math
 from fractions import Fraction
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from safety_strategies import (
     NOT_FINITE,
     actions_of,
+    admissible,
     any_actions,
     as_joint_limits,
     bounds,
@@ -35,7 +38,7 @@ from embodied_env.clock import NS_PER_S, ManualClock
 from embodied_env.contract import ActuatorSpec, JointLimits, Margins
 from embodied_env.errors import ContractError
 from embodied_env.safety import Arbiter, SafetyGate
-from embodied_env.safety.limits import Bounds
+from embodied_env.safety.limits import Bounds, brake_velocity
 from embodied_env.transition import Finding, Sent, Severity
 
 
@@ -46,14 +49,22 @@ def flat(gate: SafetyGate, action) -> np.ndarray:
 
 
 def mapped(gate: SafetyGate, action: np.ndarray, reference) -> np.ndarray:
-    """Return the positions that a flat action asks for."""
+    """Return the positions that a flat action asks for; the rounding of the sum does not count at a bound."""
     si = gate.layout.scale.to_si(action)
-    return np.where(gate.layout.is_delta, reference.positions + si, si)
+    target = np.where(gate.layout.is_delta, reference.positions + si, si)
+    bound = np.clip(target, gate.layout.limits.position_low, gate.layout.limits.position_high)
+    rounded = np.abs(target - bound) <= 4.0 * np.finfo(float).eps * (np.abs(reference.positions) + np.abs(target))
+    return np.where(rounded & gate.layout.is_delta, bound, target)
 
 
 def bits(array: np.ndarray) -> list[int]:
     """Return the bit patterns of a float64 array; -0.0 counts as 0.0."""
     return (np.asarray(array, np.float64) + 0.0).view(np.int64).tolist()
+
+
+@functools.cache
+def moderate_vectors(size: int):
+    return finite_vectors(size).filter(lambda v: (np.abs(v) < 1e50).all())
 
 
 def arrays_in(action) -> list[np.ndarray]:
@@ -65,7 +76,13 @@ def arrays_in(action) -> list[np.ndarray]:
 def same_command(one, other) -> bool:
     def plain(report):
         return [
-            (finding.gate, finding.severity, finding.code, finding.joints, None if finding.after is None else finding.after.tolist())
+            (
+                finding.gate,
+                finding.severity,
+                finding.code,
+                finding.joints,
+                None if finding.after is None else finding.after.tolist(),
+            )
             for finding in report.findings
         ]
 
@@ -79,7 +96,7 @@ def same_command(one, other) -> bool:
 # ------------------------------------------------------------------------------------------------ whatever the agent sends
 
 
-@examples(150)
+@examples(50)
 @given(gates(), st.data())
 def test_p1_whatever_is_sent_only_finite_values_are_approved(g, data):
     approved = g.gate.judge(data.draw(any_actions(g.contract)), g.reference, g.dt)
@@ -88,7 +105,18 @@ def test_p1_whatever_is_sent_only_finite_values_are_approved(g, data):
     assert np.isfinite(approved.report.applied).all()
 
 
-@examples(150)
+def test_p2_the_rounding_of_a_small_step_far_from_zero_does_not_leave_the_action_space():
+    limits = JointLimits(position=(-1e6, 1e6), velocity=1e-6, acceleration=1e3)
+    gate = SafetyGate(contract_of(limits))
+    reference = reference_at((123456.7, 1e-6))
+    approved = gate.brake(reference, 1e-3, Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold"))
+    assert gate.layout.scale.low <= approved.report.applied <= gate.layout.scale.high
+    for action in ([0.9], [-0.9], [2.0]):
+        applied = gate.judge(action, reference, 0.04).report.applied
+        assert gate.layout.scale.low <= applied <= gate.layout.scale.high
+
+
+@examples(50)
 @given(gates(), st.data())
 def test_p2_whatever_is_sent_the_applied_action_lies_in_the_action_space(g, data):
     approved = g.gate.judge(data.draw(any_actions(g.contract)), g.reference, g.dt)
@@ -98,7 +126,22 @@ def test_p2_whatever_is_sent_the_applied_action_lies_in_the_action_space(g, data
     assert (approved.positions <= limits.position_high).all()
 
 
-@examples(100)
+@examples(40)
+@given(gates(), st.data())
+def test_p2_an_action_outside_its_space_is_first_of_all_put_onto_its_edge(g, data):
+    action = data.draw(actions_of(g.contract))
+    requested, scale = flat(g.gate, action), g.gate.layout.scale
+    outside = (requested < scale.low) | (requested > scale.high)
+    found = [f for f in g.gate.judge(action, g.reference, g.dt).report.findings if f.gate == "space_box"]
+    assert [f.joints for f in found] == [
+        tuple(n for n, out in zip(g.gate.layout.joints, outside, strict=True) if out)
+    ] * bool(outside.any())
+    if found:
+        edges = np.where(requested < scale.low, scale.low, scale.high)
+        assert bits(found[0].after) == bits(found[0].limit) == bits(edges[outside])
+
+
+@examples(40)
 @given(gates(joints=2), st.data())
 def test_the_array_of_the_agent_is_never_written(g, data):
     action = data.draw(any_actions(g.contract))
@@ -110,10 +153,10 @@ def test_the_array_of_the_agent_is_never_written(g, data):
     assert [array.tobytes() for array in arrays] == before
 
 
-@examples(60)
+@examples(25)
 @given(gates(joints=2), st.data())
 def test_an_array_that_the_agent_writes_later_does_not_change_the_report(g, data):
-    action = data.draw(actions_of(g.contract, lambda n: finite_vectors(n).map(np.array)))
+    action = data.draw(actions_of(g.contract, finite_vectors))
     report = g.gate.judge(action, g.reference, g.dt).report
     requested, applied = report.requested.copy(), report.applied.copy()
     for array in arrays_in(action):
@@ -122,7 +165,7 @@ def test_an_array_that_the_agent_writes_later_does_not_change_the_report(g, data
     assert bits(report.applied) == bits(applied)
 
 
-@examples(100)
+@examples(40)
 @given(gates(), st.data())
 def test_a_malformed_action_brakes_and_says_so(g, data):
     size = g.gate.layout.size
@@ -137,14 +180,17 @@ def test_a_malformed_action_brakes_and_says_so(g, data):
 # ------------------------------------------------------------------------------------------------------ limits, at the gate
 
 
-@st.composite
-def _rides(draw):
-    g = draw(gates(joints=3))
-    parts = st.one_of(st.just(1.0), st.floats(0.001, 1.0))
-    return g, draw(st.lists(st.tuples(parts, actions_of(g.contract)), min_size=1, max_size=12))
+_PARTS = st.one_of(st.just(1.0), st.floats(0.001, 1.0))
 
 
-@examples(80)
+def _rides(mode: str = "enforce"):
+    """A gate, and legs of (part of the control period, action)."""
+    return gates(joints=3, mode=mode).flatmap(
+        lambda g: st.tuples(st.just(g), st.lists(st.tuples(_PARTS, actions_of(g.contract)), min_size=1, max_size=10))
+    )
+
+
+@examples(30)
 @given(_rides())
 def test_p3_p4_every_limit_holds_over_any_sequence_of_actions_and_times(ride):
     g, legs = ride
@@ -169,7 +215,7 @@ def test_p3_p4_every_limit_holds_over_any_sequence_of_actions_and_times(ride):
         )
 
 
-@examples(80)
+@examples(30)
 @given(gates(), st.data())
 def test_p6_replaying_what_was_applied_gives_the_same_command_without_a_finding(g, data):
     once = g.gate.judge(data.draw(actions_of(g.contract)), g.reference, g.dt)
@@ -180,24 +226,28 @@ def test_p6_replaying_what_was_applied_gives_the_same_command_without_a_finding(
     assert twice.report.findings == ()
 
 
-@examples(100)
-@given(gates(), st.data())
-def test_p7_an_action_that_keeps_every_limit_passes_bit_for_bit_and_in_silence(g, data):
-    """Feasible by construction: the velocity is kept, or is zero where that is braking to rest."""
-    stay = np.array([v * g.dt if abs(v) <= b.deceleration * g.dt else math.nan for v, b in zip(g.reference.velocities, g.bounds, strict=True)])
-    assume(np.isfinite(stay).all())
-    target = g.reference.positions + data.draw(st.sampled_from([0.0, 0.5])) * np.where(np.isfinite(stay), stay, 0.0)
-    wanted = np.where(g.gate.layout.is_delta, target - g.reference.positions, target)
-    action = g.gate.layout.scale.from_si(wanted)
-    assume(((g.gate.layout.scale.low <= action) & (action <= g.gate.layout.scale.high)).all())
-    approved = g.gate.judge(g.gate.layout.as_action(action), g.reference, g.dt)
+@examples(40)
+@given(gates(), st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=4))
+def test_p7_an_action_that_keeps_every_limit_passes_bit_for_bit_and_in_silence(g, parts):
+    """Each joint tries some velocity; where that is not admissible it brakes, which always is."""
+    reference, scale = g.reference, g.gate.layout.scale
+    target = np.empty(g.gate.layout.size)
+    for i, b in enumerate(g.bounds):
+        x, v = float(reference.positions[i]), float(reference.velocities[i])
+        w = parts[i] * min(b.velocity, abs(v) + b.acceleration * g.dt)
+        if not admissible(x, v, Fraction(w), b, g.dt):
+            w = brake_velocity(v, b, g.dt)
+        target[i] = min(max(x + w * g.dt, b.low), b.high)
+    action = scale.from_si(np.where(g.gate.layout.is_delta, target - reference.positions, target))
+    assume(((scale.low <= action) & (action <= scale.high)).all())
+    approved = g.gate.judge(g.gate.layout.as_action(action), reference, g.dt)
     assert approved.report.findings == ()
     assert not approved.report.intervened
     assert bits(approved.report.applied) == bits(action)
-    assert bits(approved.positions) == bits(mapped(g.gate, action, g.reference))
+    assert bits(approved.positions) == bits(mapped(g.gate, action, reference))
 
 
-@examples(60)
+@examples(25)
 @given(gates())
 def test_p10_braking_repeated_comes_to_rest_in_time_inside_the_range(g):
     reference, dt = g.reference, g.dt
@@ -217,7 +267,7 @@ def test_p10_braking_repeated_comes_to_rest_in_time_inside_the_range(g):
     assert (np.abs(reference.velocities) <= ticks * 1e-15 * np.abs(g.reference.velocities)).all()
 
 
-@examples(60)
+@examples(25)
 @given(st.sampled_from(["position_delta", "position"]), st.floats(0.01, 3.0), st.booleans(), st.data())
 def test_a_robot_that_starts_outside_its_range_moves_only_inwards_and_never_snaps(command, outside, above, data):
     contract = plain_contract(joints=1, command=command)
@@ -236,7 +286,7 @@ def test_a_robot_that_starts_outside_its_range_moves_only_inwards_and_never_snap
         reference = dataclasses.replace(reference, positions=approved.positions, velocities=approved.report.velocity_si)
 
 
-@examples(60)
+@examples(25)
 @given(gates(), st.sampled_from([0.0, -0.0, -1e-9, -1.0, math.nan, -math.inf]), st.data())
 def test_without_time_the_last_command_is_repeated(g, dt, data):
     approved = g.gate.judge(data.draw(any_actions(g.contract)), g.reference, dt)
@@ -248,7 +298,7 @@ def test_without_time_the_last_command_is_repeated(g, dt, data):
 # ------------------------------------------------------------------------------------------------------------- the report
 
 
-@examples(200)
+@examples(50)
 @given(gates(), st.data())
 def test_p12_applied_differs_from_requested_exactly_when_a_gate_says_so(g, data):
     action = data.draw(actions_of(g.contract))
@@ -262,7 +312,7 @@ def test_p12_applied_differs_from_requested_exactly_when_a_gate_says_so(g, data)
     assert approved.report.intervened == fired
 
 
-@examples(200)
+@examples(50)
 @given(gates(), st.data())
 def test_p12_the_findings_lead_step_by_step_from_the_request_to_what_is_published(g, data):
     action = data.draw(actions_of(g.contract))
@@ -284,7 +334,7 @@ def test_p12_the_findings_lead_step_by_step_from_the_request_to_what_is_publishe
     assert bits(value) == bits(approved.positions)
 
 
-@examples(200)
+@examples(50)
 @given(gates(), st.data())
 def test_p12_the_limit_that_a_finding_names_is_one_that_binds(g, data):
     approved = g.gate.judge(data.draw(actions_of(g.contract)), g.reference, g.dt)
@@ -297,13 +347,14 @@ def test_p12_the_limit_that_a_finding_names_is_one_that_binds(g, data):
             changed = abs(w - v)
             at_limit = {
                 "vel.limit": abs(w) == b.velocity,
-                "acc.limit": min(abs(changed - b.acceleration * g.dt), abs(changed - b.deceleration * g.dt), abs(w)) <= slack,
+                "acc.limit": min(abs(changed - b.acceleration * g.dt), abs(changed - b.deceleration * g.dt), abs(w))
+                <= slack,
                 "pos.limit": stopping_excess(reached, w, b) >= -Fraction(slack * (g.dt + abs(w) / b.deceleration)),
             }
             assert at_limit[finding.code]
 
 
-@examples(150)
+@examples(50)
 @given(gates(), st.sampled_from([0.0, -1.0, 1.0]), st.sampled_from([None, Severity.STOP, Severity.ESTOP]), st.data())
 def test_p13_the_disposition_is_the_gravest_finding_and_no_further_gate_lowers_it(g, time, latch, data):
     action = data.draw(any_actions(g.contract))
@@ -318,7 +369,7 @@ def test_p13_the_disposition_is_the_gravest_finding_and_no_further_gate_lowers_i
     assert latched.disposition == max(free.disposition, latch or Severity.PASS)
 
 
-@examples(60)
+@examples(25)
 @given(gates(), st.data())
 def test_a_command_and_its_report_cannot_be_written_by_whoever_holds_them(g, data):
     """They are the reference of the next step: writing to one would be a way round the gate."""
@@ -333,32 +384,37 @@ def test_a_command_and_its_report_cannot_be_written_by_whoever_holds_them(g, dat
 
 
 WRONG = (math.nan, math.inf, -1.0, 0.0)
+WRONG_LIMITS = [
+    *({key: value} for key in ("velocity", "acceleration", "deceleration") for value in WRONG),
+    *(
+        {"position": pair}
+        for pair in ((2.0, 2.0), (2.0, 1.0), (math.nan, 2.0), (-1.0, math.nan), (-math.inf, math.inf))
+    ),
+]
+WRONG_MARGINS = [
+    {key: value}
+    for key in ("position", "velocity", "acceleration")
+    for value in WRONG
+    if (key, value) != ("position", 0.0)
+]
 
 
-@examples(60)
-@given(
-    st.sampled_from(["velocity", "acceleration", "deceleration", "position", "margins"]),
-    st.sampled_from(WRONG),
-    st.integers(0, 2),
-    st.data(),
-)
-def test_p18_a_wrong_limit_is_refused_whole_and_the_old_gate_goes_on(key, value, at, data):
-    old = plain_contract(joints=3)
-    gate, reference = SafetyGate(old), reference_at((0.1, 0.2), (0.0, 0.0), (-2.0, 0.0))
-    action = data.draw(finite_vectors(3))
-    before = gate.judge(action, reference, 0.05)
-    limits = [joint_limits()] * 3
-    with pytest.raises(ContractError):
-        if key == "margins":
-            field = data.draw(st.sampled_from(["position", "velocity", "acceleration"]))
-            assume(not (field == "position" and value == 0.0))
-            wide = {"position": 0.0, "velocity": 1.0, "acceleration": 1.0}
-            contract_of(*limits, margins=Margins(**{**wide, field: value}))
-        else:
-            wrong = (2.0, 2.0 + value) if key == "position" and value <= 0 else (value, 2.0) if key == "position" else value
-            limits[at] = dataclasses.replace(limits[at], **{key: wrong})
+@pytest.mark.parametrize("wrong", WRONG_LIMITS, ids=str)
+def test_p18_a_wrong_limit_is_refused_whole_and_the_old_gate_goes_on(wrong):
+    gate, reference = SafetyGate(plain_contract(joints=3)), reference_at((0.1, 0.2), (0.0, 0.0), (-2.0, 0.0))
+    before = gate.judge([0.5, -0.5, -0.5], reference, 0.05)
+    for at in range(3):
+        limits = [joint_limits()] * 3
+        limits[at] = dataclasses.replace(limits[at], **wrong)
+        with pytest.raises(ContractError, match=f"j{at}"):
             contract_of(*limits)
-    assert same_command(before, gate.judge(action, reference, 0.05))
+    assert same_command(before, gate.judge([0.5, -0.5, -0.5], reference, 0.05))
+
+
+@pytest.mark.parametrize("wrong", WRONG_MARGINS, ids=str)
+def test_p18_a_wrong_margin_is_refused(wrong):
+    with pytest.raises(ContractError, match="margins"):
+        plain_contract(margins=Margins(**{"position": 0.0, "velocity": 1.0, "acceleration": 1.0, **wrong}))
 
 
 def test_p18_margins_that_leave_no_range_are_refused():
@@ -366,7 +422,7 @@ def test_p18_margins_that_leave_no_range_are_refused():
         plain_contract(margins=Margins(position=2.0, velocity=1.0, acceleration=1.0))
 
 
-@examples(60)
+@examples(25)
 @given(bounds(continuous=False), st.floats(0.0, 0.4), st.floats(0.01, 1.0), st.floats(0.01, 1.0), st.data())
 def test_margins_keep_every_command_that_far_inside_the_limits(b, inset, speed, strength, data):
     margin = inset * (b.high - b.low)
@@ -391,7 +447,7 @@ def test_margins_keep_every_command_that_far_inside_the_limits(b, inset, speed, 
 # ----------------------------------------------------------------------------------------------------------- many joints
 
 
-@examples(60)
+@examples(25)
 @given(
     st.lists(bounds(continuous=False), min_size=1, max_size=12),
     st.sampled_from(["position_delta", "position"]),
@@ -414,7 +470,7 @@ def test_p22_many_joints_are_judged_as_each_alone(limits, command, scale, data):
         assert {code for code, name in found if name == f"j{i}"} == {f.code for f in alone.report.findings}
 
 
-@examples(40)
+@examples(20)
 @given(st.integers(2, 5), st.data())
 def test_p22_two_actuators_are_judged_as_one_of_all_joints(size, data):
     limits = [joint_limits()] * size
@@ -429,7 +485,7 @@ def test_p22_two_actuators_are_judged_as_one_of_all_joints(size, data):
     assert list(apart.layout.as_action(action)["base"]) == list(action[:split])
 
 
-@examples(40)
+@examples(20)
 @given(finite_vectors(2), st.sampled_from(["position_delta", "position"]))
 def test_a_physical_action_is_the_normalised_one_in_si_units(action, command):
     normalised = SafetyGate(plain_contract(command=command))
@@ -447,11 +503,13 @@ def test_a_physical_action_is_the_normalised_one_in_si_units(action, command):
 # ------------------------------------------------------------------------------------------------------------- monitoring
 
 
-@examples(100)
+@examples(40)
 @given(gates(mode="monitor"), st.data())
 def test_monitoring_finds_what_enforcing_finds_and_modifies_nothing(g, data):
-    action = data.draw(actions_of(g.contract, lambda n: finite_vectors(n).filter(lambda v: (np.abs(v) < 1e50).all())))
-    enforcing = SafetyGate(dataclasses.replace(g.contract, safety=dataclasses.replace(g.contract.safety, mode="enforce")))
+    action = data.draw(actions_of(g.contract, moderate_vectors))
+    enforcing = SafetyGate(
+        dataclasses.replace(g.contract, safety=dataclasses.replace(g.contract.safety, mode="enforce"))
+    )
     found = g.gate.judge(action, g.reference, g.dt)
     wanted = enforcing.judge(action, g.reference, g.dt)
     requested = flat(g.gate, action)
@@ -470,7 +528,7 @@ def test_monitoring_finds_what_enforcing_finds_and_modifies_nothing(g, data):
         ]
 
 
-@examples(60)
+@examples(25)
 @given(gates(mode="monitor"), st.data())
 def test_monitoring_still_brakes_for_a_malformed_action(g, data):
     approved = g.gate.judge(data.draw(malformed_values(g.gate.layout.size)), g.reference, g.dt)
@@ -479,26 +537,26 @@ def test_monitoring_still_brakes_for_a_malformed_action(g, data):
     assert (np.abs(approved.report.velocity_si) <= np.abs(g.reference.velocities)).all()
 
 
-@examples(60)
-@given(_rides())
+@examples(25)
+@given(_rides("monitor"))
 @example((None, None))
 def test_monitoring_never_ends_an_episode_over_limits_nor_publishes_what_is_not_finite(ride):
     g, legs = ride
     if g is None:  # the longest way out: huge, then refused, then huge again
         contract = plain_contract(mode="monitor", scale="physical")
-        reference, legs = reference_at((0.0, 0.0), (0.0, 0.0)), [(1.0, np.full(2, v)) for v in (1e308, 1e90, -1e308, 1e90)]
+        reference, legs = (
+            reference_at((0.0, 0.0), (0.0, 0.0)),
+            [(1.0, np.full(2, v)) for v in (1e308, 1e90, -1e308, 1e90)],
+        )
     else:
-        contract = dataclasses.replace(g.contract, safety=dataclasses.replace(g.contract.safety, mode="monitor"))
-        reference = g.reference
+        contract, reference = g.contract, g.reference
     gate = SafetyGate(contract)
     for part, action in legs:
         approved = gate.judge(action, reference, part * contract.control_period_s)
         assert approved.report.disposition <= Severity.HOLD
         assert np.isfinite(approved.positions).all()
         assert gate.latched is None
-        reference = dataclasses.replace(
-            reference, positions=approved.positions, velocities=approved.report.velocity_si
-        )
+        reference = dataclasses.replace(reference, positions=approved.positions, velocities=approved.report.velocity_si)
 
 
 # ------------------------------------------------------------------------------------------------------------ the arbiter
@@ -523,10 +581,15 @@ def publish(arbiter: Arbiter, gate: SafetyGate, action):
     return approved
 
 
-@examples(100)
-@given(st.lists(st.tuples(st.integers(0, 4 * NS_PER_S), finite_vectors(2)), min_size=1, max_size=10), bounds(), steps_of_time)
+@examples(60)
+@given(
+    st.lists(st.tuples(st.integers(0, 4 * NS_PER_S), finite_vectors(2)), min_size=1, max_size=10),
+    bounds(),
+    steps_of_time,
+)
 def test_p23_one_step_after_a_pause_of_any_length_moves_at_most_one_period_at_full_speed(legs, b, period):
-    contract = contract_of(as_joint_limits(b), as_joint_limits(b), control_period_s=period)
+    command = "position" if math.isfinite(b.low) else "position_delta"  # any distance can be asked for
+    contract = contract_of(as_joint_limits(b), as_joint_limits(b), command=command, control_period_s=period)
     clock = ManualClock(5)
     arbiter, gate, _ = free_running_arbiter(contract, clock)
     middle = 0.0 if not math.isfinite(b.low) else (b.low + b.high) / 2
@@ -542,7 +605,7 @@ def test_p23_one_step_after_a_pause_of_any_length_moves_at_most_one_period_at_fu
         assert approved.report.disposition < Severity.STOP
 
 
-@examples(60)
+@examples(25)
 @given(st.lists(st.tuples(st.integers(0, 10 * NS_PER_S), finite_vectors(2)), min_size=1, max_size=8))
 def test_p23_in_lockstep_the_wall_clock_changes_nothing(legs):
     contract = plain_contract()
@@ -566,7 +629,7 @@ def test_p23_in_lockstep_the_wall_clock_changes_nothing(legs):
     assert all(same_command(*pair) for pair in zip(run(pauses=True), run(pauses=False), strict=True))
 
 
-@examples(60)
+@examples(25)
 @given(bounds(continuous=True), st.floats(-1.0, 1.0), st.sampled_from([0.008, 0.05]))
 def test_p10_stopping_a_free_running_robot_ends_at_rest_within_its_limits(b, part, period):
     assume(b.velocity / (b.deceleration * period) <= 200)
@@ -583,7 +646,7 @@ def test_p10_stopping_a_free_running_robot_ends_at_rest_within_its_limits(b, par
     assert speeds == sorted(speeds, reverse=True)
     assert speeds[-1] == 0.0
     slack = rounding(b, 0.0, 0.0, b.velocity, period)
-    assert all(a - c <= b.deceleration * period + slack for a, c in zip(speeds, speeds[1:], strict=False))
+    assert all(a - c <= b.deceleration * period + slack for a, c in itertools.pairwise(speeds))
 
 
 def test_every_value_that_is_not_finite_is_refused_at_every_place():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 from fractions import Fraction
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from safety_strategies import (
@@ -15,9 +17,9 @@ from safety_strategies import (
     bounds,
     examples,
     in_safe_set,
+    journeys,
     largest_position,
     rounding,
-    safe_states,
     situations,
     steps_of_time,
     stopping_excess,
@@ -54,8 +56,8 @@ def keeps_acceleration(v: float, w: float, b: Bounds, dt: float, slack: float) -
 # ------------------------------------------------------------------------------------------------------------- one step
 
 
-@examples(300)
-@given(situations(any_time))
+@examples(80)
+@given(situations(quick=True))
 def test_p1_every_step_is_finite_for_any_finite_target(s):
     step = step_to(s, aimed(s))
     assert math.isfinite(step.position)
@@ -63,50 +65,50 @@ def test_p1_every_step_is_finite_for_any_finite_target(s):
     assert math.isfinite(step.bound)
 
 
-@examples(300)
-@given(situations(any_time))
+@examples(80)
+@given(situations(quick=True))
 def test_p2_the_position_never_leaves_its_range_by_a_single_bit(s):
     assert s.b.low <= step_to(s, aimed(s)).position <= s.b.high
 
 
-@examples(300)
-@given(situations(any_time))
+@examples(80)
+@given(situations(quick=True))
 def test_p3_the_speed_never_exceeds_its_limit_by_a_single_bit(s):
     assert abs(step_to(s, aimed(s)).velocity) <= s.b.velocity
 
 
-@examples(500)
-@given(situations(any_time))
+@examples(100)
+@given(situations(quick=True))
 def test_p3_the_velocity_changes_no_faster_than_acceleration_and_deceleration_allow(s):
     step = step_to(s, aimed(s))
     assert keeps_acceleration(s.v, step.velocity, s.b, s.dt, rounding(s.b, s.x, step.position, step.velocity, s.dt))
 
 
-@examples(500)
-@given(situations(any_time))
+@examples(100)
+@given(situations(quick=True))
 def test_p3_the_reported_velocity_is_that_of_the_published_positions(s):
     step = step_to(s, aimed(s))
     implied = (Fraction(step.position) - Fraction(s.x)) / Fraction(s.dt)
     assert abs(implied - Fraction(step.velocity)) <= Fraction(rounding(s.b, s.x, step.position, step.velocity, s.dt))
 
 
-@examples(500)
-@given(situations(any_time))
+@examples(100)
+@given(situations(quick=True))
 def test_p5_from_a_safe_state_some_velocity_keeps_every_limit(s):
     lower, upper = velocity_interval(s.x, s.v, s.b, s.dt)
     assert lower - upper <= rounding(s.b, s.x, s.x, s.v, s.dt)
     assert step_to(s, aimed(s)).feasible
 
 
-@examples(500)
-@given(situations(any_time))
+@examples(100)
+@given(situations(quick=True))
 def test_p6_limiting_what_was_limited_changes_no_bit_and_reports_nothing(s):
     once = step_to(s, aimed(s))
     twice = step_to(s, once.position)
     assert (twice.position, twice.code) == (once.position, "")
 
 
-@examples(500)
+@examples(100)
 @given(situations(), st.floats(0.0, 1.0))
 def test_p7_a_target_that_keeps_every_limit_is_returned_bit_for_bit(s, part):
     lower, upper = velocity_interval(s.x, s.v, s.b, s.dt)
@@ -117,7 +119,7 @@ def test_p7_a_target_that_keeps_every_limit_is_returned_bit_for_bit(s, part):
     assert (step.position, step.code, step.bound) == (target, "", target)
 
 
-@examples(500)
+@examples(100)
 @given(situations())
 def test_p8_nothing_nearer_to_the_target_keeps_every_limit(s):
     target = aimed(s)
@@ -130,7 +132,7 @@ def test_p8_nothing_nearer_to_the_target_keeps_every_limit(s):
     assert not admissible(s.x, s.v, nearer, s.b, s.dt)
 
 
-@examples(500)
+@examples(100)
 @given(situations(), aims)
 def test_p9_a_larger_target_never_gives_a_smaller_position(s, other):
     first, second = aimed(s), other.target(s.x, velocity_interval(s.x, s.v, s.b, s.dt), s.b, s.dt)
@@ -140,7 +142,7 @@ def test_p9_a_larger_target_never_gives_a_smaller_position(s, other):
     assert less.position <= more.position + allowed
 
 
-@examples(200)
+@examples(60)
 @given(bounds(continuous=False), any_time, st.booleans(), st.floats(0.0, 1.0))
 def test_p11_motion_inwards_from_a_bound_is_never_blocked(b, dt, at_high, part):
     x, inwards = (b.high, -1.0) if at_high else (b.low, 1.0)
@@ -152,7 +154,7 @@ def test_p11_motion_inwards_from_a_bound_is_never_blocked(b, dt, at_high, part):
     assert (step.position - x) * inwards >= 0.0
 
 
-@examples(300)
+@examples(80)
 @given(situations(), st.floats(0.01, 1.0))
 def test_p18_a_lower_speed_limit_nests_the_interval_while_the_state_stays_safe(s, part):
     tighter = Bounds(**{**as_dict(s.b), "velocity": max(abs(s.v), s.b.velocity * part)})
@@ -160,7 +162,7 @@ def test_p18_a_lower_speed_limit_nests_the_interval_while_the_state_stays_safe(s
     assert_nested(s, tighter)
 
 
-@examples(300)
+@examples(80)
 @given(situations(), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
 def test_p18_a_smaller_range_nests_the_interval_while_the_state_stays_safe(s, from_low, from_high):
     assume(math.isfinite(s.b.low))
@@ -188,17 +190,11 @@ def assert_nested(s, tighter: Bounds) -> None:
 # ------------------------------------------------------------------------------------------------------------ many steps
 
 
-@st.composite
-def _journeys(draw, times=steps_of_time):
-    b = draw(bounds())
-    return b, draw(safe_states(b)), draw(st.lists(st.tuples(times, aims), min_size=1, max_size=40))
-
-
-def travel(b: Bounds, state: tuple[float, float], legs) -> list[tuple[float, float, float, JointStep]]:
+def travel(journey) -> list[tuple[float, float, float, JointStep]]:
     """Take the legs one after the other; return (x, v, dt, step) of each."""
-    x, v = state
+    b, (x, v) = journey.b, journey.state
     taken = []
-    for dt, aim in legs:
+    for dt, aim in journey.legs:
         target = aim.target(x, velocity_interval(x, v, b, dt), b, dt)
         if not math.isfinite(target):
             continue
@@ -208,45 +204,44 @@ def travel(b: Bounds, state: tuple[float, float], legs) -> list[tuple[float, flo
     return taken
 
 
-@examples(250)
-@given(_journeys())
+@examples(50)
+@given(journeys())
 def test_p3_p4_every_limit_holds_over_any_sequence_of_time_steps(journey):
-    b, state, legs = journey
-    for x, v, dt, step in travel(b, state, legs):
+    b = journey.b
+    for x, v, dt, step in travel(journey):
         slack = rounding(b, x, step.position, step.velocity, dt)
         assert b.low <= step.position <= b.high
         assert abs(step.velocity) <= b.velocity
         assert keeps_acceleration(v, step.velocity, b, dt, slack)
 
 
-@examples(250)
-@given(_journeys(any_time))
+@examples(50)
+@given(journeys(quick=True))
 def test_p4_the_robot_can_always_stop_before_the_end_of_its_range(journey):
-    b, state, legs = journey
+    b = journey.b
     longest = 0.0  # a rounding of the past is forgotten only by braking: the longest step so far bounds it
-    for x, _, dt, step in travel(b, state, legs):
+    for x, _, dt, step in travel(journey):
         longest = max(longest, rounding(b, x, step.position, step.velocity, dt) * dt)
         speed = abs(step.velocity)
         allowed = 2.0 * longest + speed / b.deceleration * rounding(b, x, step.position, speed, dt)
         assert stopping_excess(step.position, step.velocity, b) <= Fraction(allowed)
 
 
-@examples(250)
-@given(_journeys(any_time))
+@examples(50)
+@given(journeys(quick=True))
 def test_p5_the_limiter_never_runs_into_a_state_without_an_admissible_velocity(journey):
-    b, state, legs = journey
-    assert all(step.feasible for _, _, _, step in travel(b, state, legs))
+    assert all(step.feasible for _, _, _, step in travel(journey))
 
 
-@examples(250)
-@given(_journeys(any_time))
+@examples(50)
+@given(journeys(quick=True))
 def test_p12_what_the_limiter_makes_passes_the_post_condition(journey):
-    b, state, legs = journey
-    for x, v, dt, step in travel(b, state, legs):
+    b = journey.b
+    for x, v, dt, step in travel(journey):
         assert violation(x, v, step.position, step.velocity, b, dt) == ""
 
 
-@examples(200)
+@examples(60)
 @given(situations())
 def test_p10_braking_reaches_rest_in_time_and_inside_the_range(s):
     ticks = math.ceil(Fraction(abs(s.v)) / (Fraction(s.b.deceleration) * Fraction(s.dt)))
@@ -261,8 +256,8 @@ def test_p10_braking_reaches_rest_in_time_and_inside_the_range(s):
     assert brake_velocity(v, s.b, s.dt) == 0.0
 
 
-@examples(300)
-@given(situations(any_time))
+@examples(80)
+@given(situations(quick=True))
 def test_p10_braking_is_always_among_the_admissible_velocities(s):
     lower, upper = velocity_interval(s.x, s.v, s.b, s.dt)
     slack = rounding(s.b, s.x, s.x, s.v, s.dt)
@@ -272,7 +267,7 @@ def test_p10_braking_is_always_among_the_admissible_velocities(s):
 # ------------------------------------------------------------------------------------------------------ the post-condition
 
 
-@examples(500)
+@examples(100)
 @given(situations(), st.floats(-2.0, 2.0))
 def test_p12_the_post_condition_names_every_step_that_breaks_a_limit_by_a_thousandth(s, part):
     wanted = part * min(s.b.velocity, abs(s.v) + max(s.b.acceleration, s.b.deceleration) * s.dt)
@@ -288,14 +283,14 @@ def test_p12_the_post_condition_names_every_step_that_breaks_a_limit_by_a_thousa
     assert is_sound or violation(s.x, s.v, reached, wanted, s.b, s.dt)
 
 
-@examples(200)
+@examples(60)
 @given(situations(), st.floats(0.01, 1.0), st.booleans())
 def test_p12_the_post_condition_names_a_position_that_is_not_where_the_velocity_leads(s, part, forwards):
     off = s.b.velocity * s.dt * part * (1.0 if forwards else -1.0)
     assert violation(s.x, s.v, s.x + off, -off / s.dt, s.b, s.dt)
 
 
-@examples(200)
+@examples(60)
 @given(situations(), st.sampled_from([math.nan, math.inf, -math.inf]), st.booleans())
 def test_p1_the_post_condition_names_what_is_not_finite(s, bad, in_position):
     position, velocity = (bad, s.v) if in_position else (s.x, bad)
@@ -305,7 +300,7 @@ def test_p1_the_post_condition_names_what_is_not_finite(s, bad, in_position):
 # ---------------------------------------------------------------------------------------------------------- outside the range
 
 
-@examples(300)
+@examples(80)
 @given(bounds(continuous=False), st.data())
 def test_a_joint_found_outside_its_range_moves_only_inwards_and_never_snaps(b, data):
     """From rest, as after a reset: no aim takes it further out, and every limit but the range holds on the way in."""
@@ -323,6 +318,80 @@ def test_a_joint_found_outside_its_range_moves_only_inwards_and_never_snaps(b, d
         assert keeps_acceleration(v, step.velocity, b, dt, slack)
         assert violation(x, v, step.position, step.velocity, b, dt) == ""
         x, v = step.position, step.velocity
+
+
+# ---------------------------------------------------------------------------------------------------------- once they failed
+
+FOUND = {
+    "a speed left over at a bound, and a moment": (
+        Bounds(low=-0.1, high=0.0, velocity=61.4, acceleration=1369.6, deceleration=4.0),
+        0.0,
+        9e-9,
+        1.0,
+        1e-9,
+    ),
+    "the same, at a bound far from zero": (
+        Bounds(low=40.785, high=40.799, velocity=2.04, acceleration=0.1, deceleration=6.5),
+        40.785,
+        -4.7e-08,
+        40.7849,
+        6.6e-09,
+    ),
+}
+"""What the rounding of an earlier, longer step left behind: it was infeasible, or refused by the post-condition."""
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_p5_and_p12_hold_for_the_roundings_that_were_found_to_break_them(name):
+    b, x, v, target, dt = FOUND[name]
+    step = limit_joint(x, v, target, b, dt)
+    assert step.feasible
+    assert b.low <= step.position <= b.high
+    assert violation(x, v, step.position, step.velocity, b, dt) == ""
+    assert limit_joint(x, v, step.position, b, dt).code == ""
+
+
+# ----------------------------------------------------------------------------------------------------------------- a storm
+
+
+@pytest.mark.parametrize("shortest_s", [1e-4, 1e-9])
+def test_p2_to_p6_and_p12_hold_in_a_storm_of_plain_random_steps(shortest_s):
+    """Hypothesis looks for corners; this is for mass. Its seed is fixed."""
+    draw = random.Random(shortest_s)
+    for _ in range(STORM):
+        b = random_bounds(draw)
+        x, v = draw.uniform(b.low, b.high) if math.isfinite(b.low) else draw.uniform(-10.0, 10.0), 0.0
+        for _ in range(40):
+            dt = 10.0 ** draw.uniform(math.log10(shortest_s), 0.0)
+            lower, upper = velocity_interval(x, v, b, dt)
+            kind = draw.choice(["far", "bound", "edge", "inside"])
+            target = Aim(kind, draw.uniform(-3.0, 3.0)).target(x, (lower, upper), b, dt)
+            step = limit_joint(x, v, target, b, dt)
+            again = limit_joint(x, v, step.position, b, dt)
+            slack = rounding(b, x, step.position, step.velocity, dt)
+            assert step.feasible
+            assert b.low <= step.position <= b.high
+            assert abs(step.velocity) <= b.velocity
+            assert keeps_acceleration(v, step.velocity, b, dt, slack)
+            assert (again.position, again.code) == (step.position, "")
+            assert violation(x, v, step.position, step.velocity, b, dt) == ""
+            x, v = step.position, step.velocity
+
+
+STORM = max(400, examples(1).max_examples)
+
+
+def random_bounds(draw: random.Random) -> Bounds:
+    width, low = 10.0 ** draw.uniform(-3.0, 2.0), draw.uniform(-100.0, 100.0)
+    acceleration = 10.0 ** draw.uniform(-2.0, 4.0)
+    low, high = draw.choice([(0.0, width), (-width, 0.0), (low, low + width), (-math.inf, math.inf)])
+    return Bounds(
+        low=low,
+        high=high,
+        velocity=10.0 ** draw.uniform(-3.0, 3.0),
+        acceleration=acceleration,
+        deceleration=draw.choice([acceleration, 10.0 ** draw.uniform(-2.0, 4.0)]),
+    )
 
 
 def test_every_aim_is_drawn():

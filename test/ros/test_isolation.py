@@ -132,7 +132,7 @@ def test_a_late_token_of_an_old_step_never_adds_a_step(env, intruder, reference)
     assert intruder.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
 
     def replay():
-        old = StepToken(epoch=backend._epoch, step=1, counts=(1,), digests=backend._last.token.digests)
+        old = StepToken(epoch=backend._epoch, step=1, digests=backend._last.token.digests)
         tokens.publish(tokens.msg_type(data=array.array("q", old.to_data())))
 
     assert readings(env, seed=6, between=replay) == reference(6)
@@ -145,7 +145,7 @@ def test_a_token_of_a_foreign_epoch_never_adds_a_step(env, intruder, reference):
 
     def intrude():
         last = backend._last.token
-        foreign = StepToken(epoch=last.epoch + 1, step=last.step + 1, counts=last.counts, digests=last.digests)
+        foreign = StepToken(epoch=last.epoch + 1, step=last.step + 1, digests=last.digests)
         tokens.publish(tokens.msg_type(data=array.array("q", foreign.to_data())))
 
     assert readings(env, seed=7, between=intrude) == reference(7)

@@ -89,7 +89,7 @@ def test_the_log_of_a_killed_simulator_reads_back_whole(domain_id, tmp_path):
 
 
 def test_a_stopped_simulator_truncates_within_its_deadline(domain_id):
-    env = embodied_env.make("arm_reach", backend="mujoco_ros", step_timeout_s=1.0)
+    env = embodied_env.make("arm_reach", backend="mujoco_ros", step_timeout_s=2.0)
     env.reset(seed=1)
     os.kill(pid_of(env), signal.SIGSTOP)
     started = time.monotonic()
@@ -97,7 +97,7 @@ def test_a_stopped_simulator_truncates_within_its_deadline(domain_id):
     elapsed_s = time.monotonic() - started
     env.close()
     assert (truncated, info["end_reason"]) == (True, "backend_lost:timeout")
-    assert elapsed_s < 1.5 * 1.0
+    assert elapsed_s < 1.5 * 2.0
 
 
 def test_a_simulator_outlives_the_thread_that_started_it(domain_id):

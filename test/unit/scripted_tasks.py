@@ -68,6 +68,42 @@ class Spy(Scripted):
         return super().judge(previous, current, applied)
 
 
+@dataclass(frozen=True, kw_only=True)
+class NoParameters:
+    """A task without parameters."""
+
+
+class Running:
+    """Never over. The subclasses end at once, each in its way."""
+
+    version = 1
+    terms = ("step",)
+    Parameters = NoParameters
+    verdict = Verdict()
+
+    def __init__(self, contract: Contract, parameters: NoParameters) -> None:
+        pass
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: Any) -> Judgement:
+        return Judgement(reward=0.0, verdict=self.verdict, terms={"step": 0.0})
+
+
+class Succeeding(Running):
+    verdict = Verdict.succeeded()
+
+
+class Failing(Running):
+    verdict = Verdict.failed("fell")
+
+
+class Leaving(Running):
+    verdict = Verdict.left_bounds("tip")
+
+
+class Everything(Running):
+    verdict = Verdict(success=True, failure="fell", out_of_bounds="tip")
+
+
 def document() -> dict[str, Any]:
     """Return the contract as a document: two joints, a goal, a beacon with a mask, and a truth for the evaluator."""
     pose = {"type": "geometry_msgs/msg/PoseStamped", "max_age_s": 0.15}
@@ -157,7 +193,9 @@ class Scene:
 
     def step(self, action: Any = (0.0, 0.0)) -> Any:
         """Take one step; return its transition."""
-        self.stepper.begin(action if isinstance(action, np.ndarray) else list(action) if isinstance(action, tuple) else action)
+        self.stepper.begin(
+            action if isinstance(action, np.ndarray) else list(action) if isinstance(action, tuple) else action
+        )
         return self.stepper.finish()
 
     def run(self, steps: int, action: Any = (0.0, 0.0)) -> Any:
@@ -172,7 +210,9 @@ class Scene:
 class SlowBackend(FakeBackend):
     """Takes `send_ns` to send and `world_ns` to move, on a manual clock."""
 
-    def __init__(self, the_contract: Contract, *, clock: ManualClock, send_ns: int = 0, world_ns: int = 0, **options: Any) -> None:
+    def __init__(
+        self, the_contract: Contract, *, clock: ManualClock, send_ns: int = 0, world_ns: int = 0, **options: Any
+    ) -> None:
         super().__init__(the_contract, clock=clock, **options)
         self._manual, self.send_ns, self.world_ns = clock, send_ns, world_ns
 

@@ -183,5 +183,5 @@ def test_stopping_a_free_running_robot_brakes_period_by_period_until_it_rests(ru
     running.arbiter.stop(HOLD)
     braking = running.sent[cruising:]
     assert [round(float(c.report.velocity_si[0]), 9) for c in braking] == [0.6, 0.2, 0.0]
-    assert VELOCITY - 0.6 == pytest.approx(DECELERATION * PERIOD_S)
+    assert pytest.approx(VELOCITY - 0.6) == DECELERATION * PERIOD_S
     assert running.clock.now_ns() - began_ns == 2 * PERIOD_NS

@@ -167,13 +167,13 @@ def test_a_reset_begins_the_count_anew(gate):
 
 
 def test_an_error_that_cannot_be_printed_is_still_only_a_malformed_action(gate):
-    class Mute(Exception):
+    class MuteError(Exception):
         def __str__(self):
             raise ValueError
 
     class Silent:
         def __array__(self, *args, **kwargs):
-            raise Mute
+            raise MuteError
 
     assert codes(gate.judge(Silent(), REST, PERIOD_S)) == ["form.type"]
 
@@ -219,7 +219,9 @@ def test_two_actuators_take_a_dict():
     assert approved.positions.tolist() == [-0.1 * VELOCITY * PERIOD_S, 0.1 * VELOCITY * PERIOD_S]
 
 
-@pytest.mark.parametrize("action", [[0.0, 0.0], {"upper": [0.0]}, {"upper": [0.0], "lower": [0.0], "legs": [0.0]}, None])
+@pytest.mark.parametrize(
+    "action", [[0.0, 0.0], {"upper": [0.0]}, {"upper": [0.0], "lower": [0.0], "legs": [0.0]}, None]
+)
 def test_two_actuators_take_nothing_but_a_dict_of_both(action):
     plain = scripted_tasks.document()
     arm = plain["actuators"]["arm"]
@@ -269,6 +271,7 @@ def test_a_state_that_no_velocity_can_save_stops_and_says_so(gate):
     approved = gate.judge([0.0, 1.0], at((1.99, 1.0), (0.0, 0.0)), PERIOD_S)
     assert codes(approved) == ["limits.infeasible"]
     assert approved.report.disposition is Severity.STOP
+    assert gate.latched.severity is Severity.STOP
     assert not approved.report.guaranteed["position"]
 
 
@@ -340,7 +343,7 @@ def test_a_latched_gate_says_both_when_the_action_is_malformed_too(gate):
 def test_a_limiter_with_a_bug_is_caught_before_anything_is_published(gate, monkeypatch):
     """The one test that replaces a part: what it stands for is a bug, and there is no seam for bugs."""
     broken = gate_module.JointStep(position=1.0, velocity=20.0, code="", bound=1.0)
-    monkeypatch.setattr(gate_module, "limit_joint", lambda *args: broken)
+    monkeypatch.setattr(gate_module, "limit_joint", lambda *_: broken)
     approved = gate.judge([0.1, 0.1], REST, PERIOD_S)
     assert codes(approved) == ["fault.internal"]
     assert approved.report.disposition is Severity.STOP
@@ -349,7 +352,7 @@ def test_a_limiter_with_a_bug_is_caught_before_anything_is_published(gate, monke
 
 
 def test_when_even_braking_fails_nothing_is_approved(gate, monkeypatch):
-    monkeypatch.setattr(gate_module, "brake_velocity", lambda velocity, bounds, dt_s: 50.0)
+    monkeypatch.setattr(gate_module, "brake_velocity", lambda *_: 50.0)
     with pytest.raises(InternalFaultError, match="nothing is published"):
         gate.brake(REST, PERIOD_S, HOLD)
 

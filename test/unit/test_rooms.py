@@ -24,6 +24,7 @@ WORDS = {
     "lockstep",
     "processes",
     "shared_memory",
+    "ros_environment",
     "contract",
 }
 MAY_IMPORT = {

@@ -7,18 +7,19 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from embodied_env.backends.base import Capabilities
-from embodied_env.backends.ros.node import PATROL_S, RELIABLE, RosNode
+from embodied_env.backends.ros.node import PATROL_S, RELIABLE, REPEAT_S, RosNode
 from embodied_env.backends.ros.sensors import SensorBuffer
 from embodied_env.clock import NS_PER_S, Clock, Stamp
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.messages import message_class
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError
+from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError, UsageError
 from embodied_env.lockstep import (
     EPOCH_PARAMETER,
     FAULT_TOPIC,
@@ -27,16 +28,18 @@ from embodied_env.lockstep import (
     RESET_SERVICE,
     SEED_PARAMETER,
     STEP_TOPIC,
+    STEPPED_TOPIC,
     ResetReply,
     SimulatorFault,
     StepToken,
     digest,
 )
 from embodied_env.processes import Child, simulator
+from embodied_env.ros_environment import check_domain_id, check_namespace
 from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, Snapshot
 
-_REPEAT_S = 1.0  # silence after which a request is repeated: the simulator answers a repetition, it never acts twice
 _FAULT = "/fault"  # not a sensor's name
+_STEPPED = "/stepped"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +82,7 @@ class MujocoRosBackend:
 
         Raises:
             ContractError: when the contract has no profile for this backend.
+            UsageError: for a wrong timeout, namespace or domain.
         """
         if self.name not in contract.backends:
             raise ContractError(f"backends.{self.name}", "the profile is missing", source=contract.source)
@@ -88,8 +92,12 @@ class MujocoRosBackend:
         self._spawn = spawn
         self._namespace = namespace
         self._domain_id = domain_id
-        self.step_timeout_s: float = step_timeout_s or profile.get("step_timeout_s", 5.0)
-        self.reset_timeout_s: float = reset_timeout_s or profile.get("reset_timeout_s", 30.0)
+        self.step_timeout_s = _timeout_s("step_timeout_s", step_timeout_s, profile, 5.0)
+        self.reset_timeout_s = _timeout_s("reset_timeout_s", reset_timeout_s, profile, 30.0)
+        if namespace is not None:
+            check_namespace(namespace)
+        if domain_id is not None:
+            check_domain_id(domain_id, "domain_id")
         self._layout = ActionLayout(contract)
         self._epoch_base = secrets.randbits(62)
         self._buffers: dict[str, SensorBuffer] = {}
@@ -101,13 +109,20 @@ class MujocoRosBackend:
         self._usable = False
         self._origin_ns = 0
         self._epoch = self._step = 0
-        self._counts = [0] * len(contract.actuators)
+        self._stepped = -1  # the last step of this epoch that the simulator acknowledged
         self._last: _Step | None = None
 
     # ------------------------------------------------------------------------------------------ connecting
 
     def open(self) -> None:
         """Start the simulator when it is ours to start, and create our node."""
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
         namespace = self._namespace
         if namespace is None:
             namespace = f"/embodied_env_{os.getpid()}_{secrets.token_hex(4)}" if self._spawn else "/"
@@ -122,6 +137,7 @@ class MujocoRosBackend:
         for name, sensor in self._contract.sensors.items():
             receiver.subscribe(name, message_class(sensor.type), sensor.topic)
         receiver.subscribe(_FAULT, message_class("std_msgs/msg/String"), FAULT_TOPIC)
+        receiver.subscribe(_STEPPED, message_class("std_msgs/msg/Int64MultiArray"), STEPPED_TOPIC)
         self._publishers = [
             node.create_publisher(message_class(actuator.type), actuator.topic, RELIABLE)
             for actuator in self._contract.actuators.values()
@@ -191,8 +207,7 @@ class MujocoRosBackend:
             buffer.clear()
         self._fault = self._last = None
         self._epoch = self._epoch_base + request.epoch
-        self._step = 0
-        self._counts = [0] * len(self._publishers)
+        self._step, self._stepped = 0, -1
 
     def _set_reset_parameters(self, ros: RosNode, request: ResetRequest, end: float) -> None:
         from rcl_interfaces.srv import SetParameters  # noqa: PLC0415 - rclpy is known to be here
@@ -235,15 +250,17 @@ class MujocoRosBackend:
 
     def _await_first_samples(self, ros: RosNode, reply: ResetReply, end: float) -> None:
         """Wait for a sample of the reset from every sensor; ask again for those sent before we were heard."""
-        repeat = time.monotonic() + _REPEAT_S
-        while missing := [name for name, buffer in self._buffers.items() if buffer.stamp_ns < reply.stamp_ns]:
+        repeat = time.monotonic() + REPEAT_S
+        due_ns = dict.fromkeys(self._buffers, reply.stamp_ns)
+        while (late := self._late(due_ns)) or self._stepped < 0:
             if time.monotonic() > end:
-                raise TimeoutError(f"no reading newer than the reset from {', '.join(missing)}")
+                raise TimeoutError(f"no reading newer than the reset from {', '.join(late) or 'the simulator'}")
             if time.monotonic() > repeat:
                 self._trigger_reset(ros, end)
-                repeat = time.monotonic() + _REPEAT_S
+                repeat = time.monotonic() + REPEAT_S
             self._take(ros, min(PATROL_S, max(0.0, end - time.monotonic())))
             self._patrol()
+        self._check_not_ahead(reply.stamp_ns)
 
     # ----------------------------------------------------------------------------------------------- step
 
@@ -254,25 +271,25 @@ class MujocoRosBackend:
         self._running()
         parts = self._layout.split(command.positions)
         commands = []
-        for i, (publisher, part) in enumerate(zip(self._publishers, parts.values(), strict=True)):
+        for publisher, part in zip(self._publishers, parts.values(), strict=True):
             message = publisher.msg_type()
             message.data = array.array("d", part.tobytes())
             publisher.publish(message)
-            self._counts[i] += 1
             commands.append(message)
         token = StepToken(
             epoch=self._epoch,
             step=self._step + 1,
-            counts=tuple(self._counts),
             digests=tuple(digest(part) for part in parts.values()),
         )
         self._last = _Step(token=token, commands=commands)
         return Sent(seq=command.seq, positions=command.positions)
 
-    def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - the simulator knows one period
+    def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - `read` waits
         """Publish the step token; `read` waits for the world."""
         self._running()
         self._step += 1
+        if target.ns != self._origin_ns + self._step * self._contract.control_period_ns:
+            raise BackendLostError("out_of_step", f"step {self._step} cannot lead to {target.ns} ns")
         self._publish_token()
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
@@ -280,19 +297,30 @@ class MujocoRosBackend:
         ros = self._running()
         end = time.monotonic() + self._left_s(deadline)
         due_ns = {name: s.due_ns(after.ns, self._origin_ns) for name, s in self._contract.sensors.items()}
-        repeat = time.monotonic() + _REPEAT_S
-        while late := [name for name, buffer in self._buffers.items() if buffer.stamp_ns < due_ns[name]]:
+        repeat = time.monotonic() + REPEAT_S
+        while (late := self._late(due_ns)) or self._stepped < self._step:
             now = time.monotonic()
             if now > end:
-                raise BackendLostError("timeout", f"no reading at {after.ns} ns from {', '.join(late)}")
+                missing = ", ".join(late) or "the simulator's acknowledgement"
+                raise BackendLostError("timeout", f"at {after.ns} ns these are missing: {missing}")
             if now > repeat:
                 self._publish_again()
-                repeat = now + _REPEAT_S
+                repeat = now + REPEAT_S
             self._take(ros, min(PATROL_S, end - now))
             if self._fault is not None:
                 raise BackendLostError(self._fault.why, self._fault.detail)
             self._patrol()
+        self._check_not_ahead(after.ns)
         return Snapshot(now_ns=after.ns, samples=self._samples())
+
+    def _late(self, due_ns: Mapping[str, int]) -> list[str]:
+        return [name for name, buffer in self._buffers.items() if buffer.stamp_ns < due_ns[name]]
+
+    def _check_not_ahead(self, now_ns: int) -> None:
+        """A reading of the future of this step is one of somebody else's step or reset."""
+        ahead = [name for name, buffer in self._buffers.items() if buffer.stamp_ns > now_ns]
+        if ahead:
+            raise BackendLostError("reset_by_other", f"{', '.join(ahead)} is stamped after {now_ns} ns")
 
     def _publish_token(self) -> None:
         if self._last is None:
@@ -310,12 +338,24 @@ class MujocoRosBackend:
 
     def _take(self, ros: RosNode, timeout_s: float) -> None:
         for arrival in ros.receiver.take(timeout_s):
-            if arrival.key != _FAULT:
+            if arrival.key == _STEPPED:
+                self._take_acknowledgement(arrival.message.data)
+            elif arrival.key == _FAULT:
+                self._take_fault(arrival.message.data)
+            else:
                 self._buffers[arrival.key].put(arrival)
-                continue
-            fault = SimulatorFault.from_text(arrival.message.data)
-            if fault.epoch == self._epoch:
-                self._fault = fault
+
+    def _take_acknowledgement(self, data: Sequence[int]) -> None:
+        if len(data) == 2 and data[0] == self._epoch:
+            self._stepped = max(self._stepped, int(data[1]))
+
+    def _take_fault(self, text: str) -> None:
+        try:
+            fault = SimulatorFault.from_text(text)
+        except ValueError:
+            return  # not a simulator's: anybody may publish here
+        if fault.epoch == self._epoch:
+            self._fault = fault
 
     def _samples(self) -> dict[str, Any]:
         samples = {name: buffer.sample() for name, buffer in self._buffers.items()}
@@ -332,12 +372,14 @@ class MujocoRosBackend:
     def close(self) -> None:
         """Destroy our node and end our simulator."""
         self._usable = False
-        if self._ros is not None:
-            self._ros.close()
-            self._ros = None
-        if self._child is not None:
-            self._child.stop()  # after our node: what a killed simulator shared with it is then nobody's
-            self._child = None
+        ros, self._ros = self._ros, None
+        child, self._child = self._child, None
+        try:
+            if ros is not None:
+                ros.close()
+        finally:
+            if child is not None:
+                child.stop()  # after our node: what a killed simulator shared with it is then nobody's
 
     def processes(self) -> list[dict[str, Any]]:
         """Return the simulator that we started."""
@@ -350,3 +392,11 @@ class MujocoRosBackend:
 
     def _left_s(self, deadline: Stamp) -> float:
         return max(0.0, (deadline.ns - self._clock.now_ns()) / NS_PER_S)
+
+
+def _timeout_s(name: str, option: float | None, profile: Mapping[str, Any], default: float) -> float:
+    """Return a timeout: the option, else the profile's, else the default."""
+    value = profile.get(name, default) if option is None else option
+    if not value > 0:
+        raise UsageError(f"{name}={value!r} is not allowed; allowed: seconds > 0")
+    return float(value)

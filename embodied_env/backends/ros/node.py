@@ -10,6 +10,7 @@ always with a finite timeout. Neither has a thread: nothing to join before the i
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from typing import Any, Protocol
 
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError
+from embodied_env.ros_environment import LOG_HINT, check_ros_environment
 
+check_ros_environment()
 try:
     import rclpy
     from rclpy.context import Context
@@ -37,6 +40,9 @@ Patrol = Callable[[], None]
 """Called now and then during a wait; raises when waiting has no sense any more."""
 
 PATROL_S = 0.1
+REPEAT_S = 1.0
+"""Silence after which a request is sent again. Whoever answers must take a repetition for the same request."""
+
 _GLANCE_S = 0.002  # how long one look at a graph or a service may sleep
 
 
@@ -82,6 +88,7 @@ class RosNode:
         Raises:
             BackendNotReadyError: when ROS 2 cannot be initialised.
         """
+        _refuse_after_fork()
         self._context = Context()
         self._closed = False
         try:
@@ -91,10 +98,7 @@ class RosNode:
             )
         except Exception as error:  # rclpy raises its own RCLError and many others here
             self._context.try_shutdown()
-            raise BackendNotReadyError(
-                f"ROS 2 cannot be initialised: {error} "
-                "(the log folder must be writable: set ROS_LOG_DIR; RMW_IMPLEMENTATION must be installed)"
-            ) from error
+            raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
         self.receiver: Receiver
         try:
             self.receiver = WaitSetReceiver(self.node, self._context, clock)
@@ -165,15 +169,19 @@ class WaitSetReceiver:
         if client is None:
             client = self._clients[name] = self._node.create_client(service_type, name)
         _await_service(client, end, patrol)
-        number = client.handle.send_request(request)
+        numbers = {client.handle.send_request(request)}
+        repeat = time.monotonic() + REPEAT_S
         wait_set = self._make_wait_set(0, 0, 0, 1, 0, 0, self._context.handle)
         while (left_s := end - time.monotonic()) > 0:
             patrol()
+            if time.monotonic() > repeat:
+                numbers.add(client.handle.send_request(request))
+                repeat = time.monotonic() + REPEAT_S
             wait_set.clear_entities()
             wait_set.add_client(client.handle)
             wait_set.wait(round(min(PATROL_S, left_s) * NS_PER_S))
             header, response = client.handle.take_response(service_type.Response)
-            if header is not None and header.request_id.sequence_number == number:
+            if header is not None and header.request_id.sequence_number in numbers:
                 return response
         raise TimeoutError(f"the service {name} did not answer within {timeout_s:.1f} s")
 
@@ -214,14 +222,32 @@ class ExecutorReceiver:
         if client is None:
             client = self._clients[name] = self._node.create_client(service_type, name)
         _await_service(client, end, patrol)
-        future = client.call_async(request)
-        while not future.done():
-            if (left_s := end - time.monotonic()) <= 0:
-                client.remove_pending_request(future)
-                raise TimeoutError(f"the service {name} did not answer within {timeout_s:.1f} s")
+        futures = [client.call_async(request)]
+        repeat = time.monotonic() + REPEAT_S
+        while not any(future.done() for future in futures):
             patrol()
+            if (left_s := end - time.monotonic()) <= 0:
+                for future in futures:
+                    client.remove_pending_request(future)
+                raise TimeoutError(f"the service {name} did not answer within {timeout_s:.1f} s")
+            if time.monotonic() > repeat:
+                futures.append(client.call_async(request))
+                repeat = time.monotonic() + REPEAT_S
             self._executor.spin_once(timeout_sec=min(PATROL_S, left_s))
-        return future.result()
+        return next(future.result() for future in futures if future.done())
+
+
+_first_use: list[int] = []  # the process that first used ROS 2 in this interpreter
+
+
+def _refuse_after_fork() -> None:
+    """Fast DDS does not survive a fork: in the child its first call would wait for ever."""
+    _first_use.append(os.getpid())
+    if _first_use[0] != os.getpid():
+        raise BackendNotReadyError(
+            "this process was forked from one that had used ROS 2, which cannot work; "
+            "start processes with 'spawn' or 'forkserver' (AsyncVectorEnv: context='spawn')"
+        )
 
 
 def _await_service(client: Any, end: float, patrol: Patrol) -> None:  # noqa: ANN401 - a client of rclpy

@@ -1,0 +1,46 @@
+"""What must be right in the surroundings before rclpy is imported: some mistakes end the whole process from C."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+
+from embodied_env.errors import UsageError
+
+LOG_HINT = "is the log folder writable? set ROS_LOG_DIR"
+
+_MAX_DOMAIN_ID = 232  # beyond it the ports of DDS do not fit
+_NAMESPACE = re.compile(r"/|(/[A-Za-z_][A-Za-z0-9_]*)+")
+
+
+def check_ros_environment() -> None:
+    """Check ``ROS_DOMAIN_ID`` and ``RMW_IMPLEMENTATION``; with a wrong one rcl ends the process without a word.
+
+    Raises:
+        UsageError: naming the variable, its value, and what is allowed.
+    """
+    domain = os.environ.get("ROS_DOMAIN_ID", "")
+    if domain:
+        check_domain_id(domain, "ROS_DOMAIN_ID")
+    middleware = os.environ.get("RMW_IMPLEMENTATION", "")
+    if middleware:
+        try:
+            ctypes.CDLL(f"lib{middleware}.so")
+        except OSError as error:
+            raise UsageError(
+                f"RMW_IMPLEMENTATION={middleware!r} cannot be loaded: {error}; allowed: one that is installed, or unset"
+            ) from None
+
+
+def check_domain_id(value: str | int, name: str) -> None:
+    """Raise UsageError unless `value` is a ROS domain id."""
+    text = str(value)
+    if not text.isdecimal() or int(text) > _MAX_DOMAIN_ID:
+        raise UsageError(f"{name}={value!r} is not allowed; allowed: 0 to {_MAX_DOMAIN_ID}")
+
+
+def check_namespace(value: str) -> None:
+    """Raise UsageError unless `value` is an absolute ROS namespace."""
+    if _NAMESPACE.fullmatch(value) is None:
+        raise UsageError(f"namespace {value!r} is not allowed; allowed: / or absolute, like /robot_1")

@@ -1,0 +1,326 @@
+"""Properties over any order of events: latch (P14), watchdog (P15), sequence numbers (P16), episodes.
+
+P-numbers: ``reference/safety.md`` A4.4. The machines keep a small model beside the real thing, and compare.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from safety_strategies import examples, finite_vectors, joint_limits, plain_contract
+
+from embodied_env.backends.fake import FakeBackend
+from embodied_env.clock import NS_PER_S, ManualClock, SteadyClock
+from embodied_env.contract.model import Nonfinite, WatchdogSpec
+from embodied_env.errors import ClosedError, ResetNeededError
+from embodied_env.safety import Arbiter, SafetyGate, Watchdog
+from embodied_env.stepper import Stepper
+from embodied_env.transition import Finding, Judgement, Sent, Severity, Verdict
+
+PERIOD_S = 0.05
+PERIOD_NS = round(PERIOD_S * NS_PER_S)
+TICK_NS = PERIOD_NS // 2  # of the watchdog's thread
+SPEC = WatchdogSpec(hold_steps=2, stop_steps=10)
+STOP_AFTER = 3
+LIMITS = joint_limits()
+ROUNDING = 1e-12
+
+BAD = st.sampled_from([[math.nan, 0.0], [0.0], None, "up", [[0.0, 0.0]], [math.inf, math.inf], [0.0, 0.0, 0.0]])
+
+
+def finding(severity: Severity, code: str) -> Finding:
+    return Finding(gate="latch", severity=severity, code=code)
+
+
+class FreeRunningRobot(RuleBasedStateMachine):
+    """A gate, an arbiter and a watchdog in a free-running world, and everything that may happen to them."""
+
+    @initialize()
+    def build(self):
+        contract = plain_contract(watchdog=SPEC, nonfinite=Nonfinite(stop_after=STOP_AFTER))
+        self.clock = ManualClock(start_ns=17)
+        self.sent, self.sent_ns = [], []
+        self.gate = SafetyGate(contract)
+        self.arbiter = Arbiter(self._send, self.gate, clock=self.clock, control_period_s=PERIOD_S, free_running=True)
+        self.watchdog = Watchdog(self.arbiter, self.gate, SPEC, clock=self.clock, control_period_s=PERIOD_S)
+        self.latched, self.malformed, self.epoch = Severity.PASS, 0, -1  # the model
+        self.fed_ns = self.checked_ns = self.clock.now_ns()
+        self.first_of_epoch = 0
+        self.reset()
+
+    def _send(self, command):
+        self.sent.append(command)
+        self.sent_ns.append(self.clock.now_ns())
+        return Sent(seq=command.seq, positions=command.positions)
+
+    def _latch(self, severity: Severity) -> None:
+        self.latched = max(self.latched, severity)
+
+    def _step(self, action):
+        self.watchdog.feed()
+        self.fed_ns = self.clock.now_ns()
+        with self.arbiter.turn() as (reference, dt_s):
+            approved = self.gate.judge(action, reference, dt_s)
+            self.arbiter.send(approved)
+        return reference, approved
+
+    @rule()
+    def reset(self):
+        self.gate.reset()
+        self.latched = self.latched if self.latched is Severity.ESTOP else Severity.PASS
+        self.malformed = 0
+        self.epoch += 1
+        self.arbiter.resync(np.zeros(2) if not self.sent else self.sent[-1].positions, self.epoch)
+        self.first_of_epoch = len(self.sent)
+        self.watchdog.feed()
+        self.fed_ns = self.clock.now_ns()
+
+    @rule(action=finite_vectors(2))
+    def step(self, action):
+        was_latched = self.latched
+        reference, approved = self._step(action)
+        if was_latched:
+            assert approved.report.disposition == was_latched
+            assert (np.abs(approved.report.velocity_si) <= np.abs(reference.velocities)).all()
+        else:
+            self.malformed = 0
+            assert approved.report.disposition <= Severity.HOLD
+
+    @rule(actions=st.lists(BAD, min_size=1, max_size=STOP_AFTER + 1))
+    def malformed_steps(self, actions):
+        for action in actions:
+            self.malformed += 1
+            if self.malformed >= STOP_AFTER:
+                self._latch(Severity.STOP)
+            reference, approved = self._step(action)
+            assert approved.report.disposition == max(Severity.HOLD, self.latched)
+            assert (np.abs(approved.report.velocity_si) <= np.abs(reference.velocities)).all()
+
+    @rule(latch=st.sampled_from([Severity.STOP, Severity.ESTOP]))
+    def something_latches(self, latch):
+        self.gate.latch(finding(latch, "latch.stop"))
+        self._latch(latch)
+
+    @rule()
+    def estop_is_cleared(self):
+        self.gate.clear_estop()
+        self.latched = min(self.latched, Severity.STOP)
+
+    @rule()
+    def an_estop_outlives_a_reset(self):
+        self.something_latches(Severity.ESTOP)
+        self.reset()
+
+    @rule(ticks=st.integers(1, 25))
+    def time_passes(self, ticks):
+        for _ in range(ticks):
+            self.clock.advance_ns(TICK_NS)
+            self.the_watchdog_looks()
+
+    @rule(ns=st.sampled_from([0, 1, 1000, TICK_NS - 1]))
+    def a_moment_passes(self, ns):
+        ns = max(0, min(ns, self.checked_ns + TICK_NS - self.clock.now_ns()))  # the watchdog looks every tick
+        self.clock.advance_ns(ns)
+
+    @rule(ns=st.integers(0, 100 * PERIOD_NS))
+    def the_process_is_suspended(self, ns):
+        self.clock.advance_ns(ns)
+        self.the_watchdog_looks()
+
+    @rule()
+    def the_watchdog_looks(self):
+        age_ns = self.clock.now_ns() - self.fed_ns
+        before = len(self.sent)
+        found = self.watchdog.check()
+        self.checked_ns = self.clock.now_ns()
+        if age_ns >= SPEC.stop_steps * PERIOD_NS:
+            self._latch(Severity.STOP)
+        assert (found is not None) == (age_ns >= SPEC.hold_steps * PERIOD_NS)
+        assert len(self.sent) == before + (found is not None)
+
+    @invariant()
+    def p14_nothing_but_reset_and_the_operator_clears_a_latch(self):
+        latched = self.gate.latched
+        assert (latched.severity if latched else Severity.PASS) == self.latched
+
+    @invariant()
+    def p15_without_steps_the_newest_command_brakes_within_a_tick(self):
+        overdue_ns = self.clock.now_ns() - self.fed_ns - SPEC.hold_steps * PERIOD_NS
+        if overdue_ns >= TICK_NS:
+            assert self.sent[-1].report.disposition >= Severity.HOLD
+            assert self.clock.now_ns() - self.sent_ns[-1] <= TICK_NS
+
+    @invariant()
+    def p16_sequence_numbers_strictly_increase(self):
+        numbers = [command.seq for command in self.sent]
+        assert numbers == sorted(set(numbers))
+
+    @invariant()
+    def p17_no_command_bears_the_epoch_of_another_episode(self):
+        assert all(command.epoch == self.epoch for command in self.sent[self.first_of_epoch :])
+        assert all(command.epoch < self.epoch for command in self.sent[: self.first_of_epoch])
+
+    @invariant()
+    def the_reference_is_the_last_published_command(self):
+        if len(self.sent) > self.first_of_epoch:
+            reference, last = self.arbiter.reference, self.sent[-1]
+            assert reference.positions.tolist() == last.positions.tolist()
+            assert reference.velocities.tolist() == last.report.velocity_si.tolist()
+
+    @invariant()
+    def p1_to_p4_every_published_command_keeps_every_limit(self):
+        low, high = LIMITS.position
+        for before, command in itertools.pairwise(self.sent):
+            assert np.isfinite(command.positions).all()
+            assert ((low <= command.positions) & (command.positions <= high)).all()
+            assert (np.abs(command.report.velocity_si) <= LIMITS.velocity).all()
+            moved = np.abs(command.positions - before.positions)
+            assert (moved <= LIMITS.velocity * command.report.dt_s + ROUNDING).all() or command.epoch > before.epoch
+
+
+FreeRunningRobot.TestCase.settings = settings(examples(30), stateful_step_count=25)
+TestFreeRunningRobot = FreeRunningRobot.TestCase
+
+
+class _Still:
+    """A task that never ends."""
+
+    version = 1
+    terms = ("zero",)
+
+    def judge(self, previous, current, applied):
+        return Judgement(reward=0.0, verdict=Verdict.running(), terms={"zero": 0.0})
+
+
+class Episodes(RuleBasedStateMachine):
+    """A stepper over the fake world, in any order of calls, good and bad."""
+
+    @initialize()
+    def build(self):
+        contract = plain_contract(nonfinite=Nonfinite(stop_after=STOP_AFTER))
+        self.backend = FakeBackend(contract, clock=ManualClock())
+        self.stepper = Stepper(contract, self.backend, _Still(), clock=ManualClock())
+        self.running = self.closed = False
+        self.malformed = self.steps = 0
+
+    def _run_step(self, action):
+        if self.closed or not self.running:
+            before = len(self.backend.sent)
+            with pytest.raises(ClosedError if self.closed else ResetNeededError):
+                self.stepper.begin(action)
+            assert len(self.backend.sent) == before
+            return None
+        self.stepper.begin(action)
+        self.steps += 1
+        done = self.stepper.finish()
+        assert not (done.terminated and done.truncated)
+        assert (done.terminated or done.truncated) == bool(done.info["end_reason"])
+        assert done.info["step_index"] == self.steps
+        self.running = not (done.terminated or done.truncated)
+        return done
+
+    @rule()
+    def reset(self):
+        if self.closed:
+            with pytest.raises(ClosedError):
+                self.stepper.reset(world_seed=1, options=None, seeded=False)
+            return
+        self.stepper.reset(world_seed=1, options=None, seeded=False)
+        self.running, self.malformed, self.steps = True, 0, 0
+
+    @rule(action=finite_vectors(2))
+    def step(self, action):
+        done = self._run_step(action)
+        if done is not None:
+            self.malformed = 0
+            assert done.info["end_reason"] == ""
+
+    @rule(action=BAD)
+    def malformed_step(self, action):
+        done = self._run_step(action)
+        if done is not None:
+            self.malformed += 1
+            assert done.info["end_reason"] == ("safety_stop:form.repeated" if self.malformed >= STOP_AFTER else "")
+
+    @precondition(lambda self: self.steps > 3)
+    @rule()
+    def close(self):
+        self.stepper.close()
+        self.closed, self.running = True, False
+
+    def teardown(self):
+        if hasattr(self, "stepper"):
+            self.stepper.close()
+            self.stepper.close()
+
+
+Episodes.TestCase.settings = settings(examples(20), stateful_step_count=20)
+TestEpisodes = Episodes.TestCase
+
+
+# ---------------------------------------------------------------------------------------------------------- real threads
+
+
+class Crowd:
+    """Threads that step, watch and stop one robot, all at once and as unfairly as threads can be."""
+
+    def __init__(self):
+        contract = plain_contract(control_period_s=0.001)
+        clock, self.sent, self.go = SteadyClock(), [], threading.Barrier(6)
+        self.gate = SafetyGate(contract)
+        self.arbiter = Arbiter(self._send, self.gate, clock=clock, control_period_s=0.001, free_running=True)
+        self.arbiter.resync(np.zeros(2), 0)
+        spec = WatchdogSpec(hold_steps=1, stop_steps=10**9)
+        self.watchdog = Watchdog(self.arbiter, self.gate, spec, clock=clock, control_period_s=1e-9)
+        self.watchdog.feed()
+
+    def _send(self, command):
+        self.sent.append(command)
+        return Sent(seq=command.seq, positions=command.positions)
+
+    def step(self):
+        actions = np.random.default_rng(7).uniform(-1.0, 1.0, (150, 2))
+        self.go.wait()
+        for action in actions:
+            with self.arbiter.turn() as (reference, dt_s):
+                self.arbiter.send(self.gate.judge(action, reference, dt_s))
+
+    def watch(self):
+        self.go.wait()
+        for _ in range(150):
+            self.watchdog.check()
+
+    def stop(self):
+        self.go.wait()
+        for _ in range(5):
+            self.arbiter.stop(finding(Severity.HOLD, "latch.stop"))
+
+    def run(self):
+        works = [self.step, self.step, self.step, self.watch, self.watch, self.stop]
+        threads = [threading.Thread(target=work) for work in works]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(timeout=30)
+        finally:
+            sys.setswitchinterval(interval)
+
+
+def test_p16_sequence_numbers_strictly_increase_when_threads_step_watch_and_stop_at_once():
+    crowd = Crowd()
+    crowd.run()
+    assert [command.seq for command in crowd.sent] == list(range(1, len(crowd.sent) + 1))
+    assert len(crowd.sent) >= 3 * 150 + 2 * 100
+    for before, after in itertools.pairwise(crowd.sent):
+        assert (np.abs(after.positions - before.positions) <= LIMITS.velocity * after.report.dt_s + ROUNDING).all()

@@ -1,0 +1,207 @@
+"""Two clients at one simulator, nonsense on its topics, interrupts in the middle of a step, forks, wrong surroundings."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+import embodied_env
+from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.clock import SteadyClock
+from embodied_env.contract.messages import message_class
+from embodied_env.errors import BackendNotReadyError, ResetNeededError, UsageError
+from embodied_env.lockstep import FAULT_TOPIC
+
+pytestmark = pytest.mark.ros
+
+ZERO = np.zeros(6)
+
+
+@pytest.fixture
+def env():
+    env = embodied_env.make("arm_reach", backend="mujoco_ros")
+    yield env
+    env.close()
+
+
+def backend_of(env):
+    return env.unwrapped._stepper._backend
+
+
+def test_a_reset_by_a_second_client_ends_the_firsts_episode_and_is_named(env):
+    env.reset(seed=1)
+    namespace = backend_of(env)._ros.node.get_namespace()
+    second = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace=namespace)
+    second.reset(seed=2)
+    *_, truncated, info = env.step(ZERO)
+    second.close()
+    assert (truncated, info["end_reason"]) == (True, "backend_lost:reset_by_other")
+
+
+def test_nonsense_on_the_fault_topic_is_ignored(env):
+    env.reset(seed=1)
+    stranger = RosNode("stranger", namespace=backend_of(env)._ros.node.get_namespace(), clock=SteadyClock())
+    faults = stranger.node.create_publisher(message_class("std_msgs/msg/String"), FAULT_TOPIC, RELIABLE)
+    assert stranger.wait_until(lambda: faults.get_subscription_count() > 0, 5.0)
+    for text in ("", "{}", "[1]", "not json", '{"epoch": 1, "why": "x", "detail": "y"}'):
+        faults.publish(faults.msg_type(data=text))
+    time.sleep(0.2)
+    *_, info = env.step(ZERO)
+    stranger.close()
+    assert info["end_reason"] == ""
+
+
+def test_an_interrupt_while_the_world_moves_ends_the_episode(env):
+    env.reset(seed=1)
+
+    def interrupted(timeout_s):
+        raise KeyboardInterrupt
+
+    receiver = backend_of(env)._ros.receiver
+    receiver.take = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        env.step(ZERO)
+    with pytest.raises(ResetNeededError):
+        env.step(ZERO)
+
+
+def test_after_an_interrupt_reset_starts_in_step_again(env):
+    env.reset(seed=1)
+    os.kill(env.unwrapped.processes()[0]["pid"], signal.SIGSTOP)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            env.step(ZERO)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    env.reset(seed=1)
+    *_, info = env.step(ZERO)
+    assert (info["end_reason"], info["sensors"]["joints"]["stamp_ns"]) == ("", 50_000_000)
+
+
+def test_a_world_that_cannot_be_opened_leaves_no_simulator(monkeypatch, tmp_path):
+    unwritable = tmp_path / "a_file"
+    unwritable.write_text("")
+    monkeypatch.setenv("ROS_LOG_DIR", str(unwritable / "log"))
+    env = embodied_env.make("arm_reach", backend="mujoco_ros", reset_timeout_s=5.0)
+    for _ in range(2):
+        with pytest.raises(BackendNotReadyError):
+            env.reset(seed=1)
+    assert [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE] == []
+    env.close()
+
+
+def run(script, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_a_process_forked_after_ros_was_used_is_refused_at_once():
+    done = run(
+        "import os, embodied_env\n"
+        "env = embodied_env.make('arm_reach', backend='mujoco_ros')\n"
+        "env.reset(seed=1)\n"
+        "env.close()\n"
+        "if os.fork() == 0:\n"
+        "    try:\n"
+        "        embodied_env.make('arm_reach', backend='mujoco_ros').reset(seed=1)\n"
+        "    except embodied_env.errors.BackendNotReadyError as error:\n"
+        "        print(error, flush=True)\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+    )
+    assert "forked" in done.stdout
+    assert "spawn" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("ROS_DOMAIN_ID", "500"), ("ROS_DOMAIN_ID", "abc"), ("RMW_IMPLEMENTATION", "rmw_nope")]
+)
+def test_wrong_surroundings_are_one_line_and_status_2(variable, value, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "embodied_env.cli", "demo", "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, variable: value},
+    )
+    assert done.returncode == 2
+    assert f"embodied-env: error: {variable}={value!r}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"domain_id": 500}, "domain_id=500 is not allowed; allowed: 0 to 232"),
+        ({"namespace": "bad ns"}, "namespace 'bad ns' is not allowed"),
+        ({"namespace": "relative"}, "namespace 'relative' is not allowed"),
+        ({"step_timeout_s": 0}, "step_timeout_s=0 is not allowed; allowed: seconds > 0"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_started(options, problem):
+    with pytest.raises(UsageError, match=problem):
+        embodied_env.make("arm_reach", backend="mujoco_ros", **options)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_demo_that_is_asked_to_end_closes_its_run_and_its_simulator(number, status, tmp_path):
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "embodied_env.cli", "demo", "--episodes", "500", "--out", str(tmp_path / "runs")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    end = time.monotonic() + 60
+    while not list(tmp_path.glob("runs/*/first_transition.json")) and time.monotonic() < end:
+        time.sleep(0.05)
+    children = psutil.Process(demo.pid).children(recursive=True)
+    demo.send_signal(number)
+    _, errors = demo.communicate(timeout=60)
+    assert demo.returncode == status
+    assert "Traceback" not in errors
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    (path,) = (tmp_path / "runs").iterdir()
+    assert embodied_env.read_run(path).clean
+
+
+def test_an_attached_simulator_that_was_started_again_is_found_by_reset(tmp_path):
+    command = [sys.executable, "-m", "embodied_env.cli", "sim", "arm_reach", "--namespace", "/again"]
+
+    def start():
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert "simulating" in process.stdout.readline()
+        return process
+
+    simulator = start()
+    env = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace="/again", step_timeout_s=1.0)
+    try:
+        env.reset(seed=1)
+        simulator.terminate()
+        simulator.communicate(timeout=20)
+        *_, truncated, info = env.step(ZERO)
+        assert (truncated, info["end_reason"]) == (True, "backend_lost:timeout")
+        simulator = start()
+        env.reset(seed=1)
+        assert env.step(ZERO)[-1]["end_reason"] == ""
+    finally:
+        env.close()
+        simulator.terminate()
+        simulator.communicate(timeout=20)

@@ -1,0 +1,143 @@
+"""What keeps the gate the only way to the robot, beyond what `test_rooms` reads from the imports."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import embodied_env
+
+PACKAGE = Path(embodied_env.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+ROS_EDGE = ("backends/ros/", "sim/node.py", "sim/messages.py", "relay/")
+ROS_PACKAGES = ("rclpy", "rosgraph", "rcl_interfaces", "rosidl", "ament_index", "builtin_interfaces")
+ROS_KINDS = ("_msgs", "_srvs", "_interfaces")
+IMPORTS_BY_NAME = {
+    "backends/__init__.py": "the table of backends",
+    "contract/fingerprint.py": "the task's class",
+    "contract/messages.py": "message classes, when ROS is there",
+    "cli/__init__.py": "one verb per file",
+    "cli/policies.py": "the policy that the user names",
+    "record/log.py": "mcap, when it is there",
+    "sim/model.py": "mujoco, when it is there",
+}
+
+
+def place_of(file: Path) -> str:
+    return file.relative_to(PACKAGE).as_posix()
+
+
+def nodes_of(file: Path, *kinds: type[ast.AST]):
+    return [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, kinds)]
+
+
+def name_called(call: ast.Call) -> str:
+    """Return the dotted name that is called, as far as it is written out."""
+    parts, node = [], call.func
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join(reversed([*parts, getattr(node, "id", "")]))
+
+
+def calls(file: Path) -> list[tuple[str, ast.Call]]:
+    return [(name_called(node), node) for node in nodes_of(file, ast.Call)]
+
+
+def test_an_approved_command_is_made_in_one_place():
+    made = {place_of(file) for file in MODULES for name, _ in calls(file) if name.split(".")[-1] == "Approved"}
+    assert made == {"safety/gate.py"}
+
+
+@pytest.mark.parametrize("file", MODULES, ids=place_of)
+def test_no_approved_command_is_made_by_another_name_or_from_another(file):
+    """`replace`, `copy` and `__new__` make one too; and an alias would hide the call from the test above."""
+    aliases = [
+        alias.asname
+        for node in nodes_of(file, ast.ImportFrom, ast.Import)
+        for alias in node.names
+        if alias.name == "Approved"
+    ]
+    copied = [
+        ast.unparse(call)
+        for name, call in calls(file)
+        if name.split(".")[-1] in ("replace", "copy", "deepcopy", "__new__")
+        and call.args
+        and ast.unparse(call.args[0]) in ("command", "approved", "Approved", "self._command")
+    ]
+    assert [alias for alias in aliases if alias] == []
+    assert copied == []
+
+
+@pytest.mark.parametrize("file", MODULES, ids=place_of)
+def test_nobody_makes_a_read_only_array_writable_again(file):
+    text = file.read_text().replace(" ", "")
+    assert "writeable=True" not in text
+    assert "setflags(write=True" not in text
+
+
+@pytest.mark.parametrize("file", MODULES, ids=place_of)
+def test_imports_are_absolute_and_name_their_room(file):
+    """``from embodied_env import record`` or ``from . import record`` would not show in the table of rooms."""
+    for node in nodes_of(file, ast.ImportFrom):
+        assert node.level == 0
+        if node.module == "embodied_env":
+            inside = {alias.name for alias in node.names} - set(embodied_env.__all__)
+            assert inside <= {"record"} and (not inside or place_of(file) == "__init__.py")  # noqa: PT018
+
+
+@pytest.mark.parametrize("file", MODULES, ids=place_of)
+def test_ros_packages_are_imported_at_the_edge_only(file):
+    names = [alias.name for node in nodes_of(file, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes_of(file, ast.ImportFrom)]
+    roots = {name.split(".")[0] for name in names}
+    ros = {root for root in roots if root.startswith(ROS_PACKAGES) or root.endswith(ROS_KINDS)}
+    assert not ros or place_of(file).startswith(ROS_EDGE)
+
+
+def test_modules_are_imported_by_name_only_where_that_is_the_point():
+    dynamic = {
+        place_of(file) for file in MODULES for name, _ in calls(file) if name.endswith(("import_module", "__import__"))
+    }
+    assert dynamic <= set(IMPORTS_BY_NAME)
+
+
+def test_the_system_clock_is_read_and_slept_on_only_by_the_clocks():
+    """And by the waits at the edge of ROS, which middleware time cannot be injected into."""
+    used = {
+        place_of(file)
+        for file in MODULES
+        for name, _ in calls(file)
+        if name in ("time.time", "time.sleep", "time.time_ns", "datetime.now", "datetime.datetime.now")
+    }
+    allowed = {"clock.py", "backends/ros/node.py", "backends/ros/mujoco_ros.py"}
+    record = {place for place in used if place.startswith(("record/", "cli/"))}  # when a run began, for people
+    assert used - record <= allowed
+
+
+def test_an_episode_of_the_fake_world_runs_where_importing_ros_or_a_simulator_raises():
+    script = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("rclpy", "mujoco", "mcap"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Absent())
+import embodied_env
+env = embodied_env.make("arm_reach", backend="fake")
+observation, info = env.reset(seed=1)
+for _ in range(3):
+    observation, *_ = env.step(env.action_space.sample())
+assert env.observation_space.contains(observation)
+env.close()
+heavy = {"rclpy", "mujoco", "mcap", "matplotlib", "plotly", "torch"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

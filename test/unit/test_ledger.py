@@ -1,0 +1,196 @@
+"""The latency ledger: a delay put into one stage shows in that stage, in nanoseconds, and nowhere else."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import scripted_tasks
+from scripted_tasks import PERIOD_NS, Scene, SlowBackend
+
+from embodied_env.clock import ManualClock, VirtualClock
+from embodied_env.errors import UsageError
+from embodied_env.ledger import Ledger, Slot
+from embodied_env.transition import Quality
+
+ELEMENTARY = ("handoff", "inference", "gate", "publish")
+DELAY_NS = 7_000_003
+
+
+class SlowAction:
+    """An action that takes time to read: the gate is where it is read."""
+
+    def __init__(self, clock, delay_ns):
+        self._clock, self._delay_ns = clock, delay_ns
+
+    def __array__(self, dtype=None, copy=None):
+        self._clock.advance_ns(self._delay_ns)
+        return np.zeros(2)
+
+
+class SlowObserver:
+    """Takes time after the observation was frozen, before the agent has it: the handoff."""
+
+    def __init__(self, clock):
+        self._clock, self.delay_ns = clock, 0
+
+    def observe(self, transition):
+        self._clock.advance_ns(self.delay_ns)
+
+
+class Line:
+    """A stepper with a known delay at each stage, and an agent that thinks for `think_ns`, then waits `wait_ns`."""
+
+    def __init__(self):
+        self.clock = ManualClock(start_ns=123)
+        self.observer = SlowObserver(self.clock)
+        contract = scripted_tasks.contract(episode__horizon_steps=1000)
+        self.scene = Scene(
+            contract, clock=self.clock, backend=SlowBackend, observers=[self.observer], step_timeout_s=1e6
+        )
+        self.scene.reset()
+
+    def step(self, *, handoff=0, inference=0, policy=None, gate=0, publish=0, world=0):
+        """Take two steps, the second of which has these delays; return its stages in nanoseconds."""
+        self.observer.delay_ns = handoff
+        self.scene.step()
+        if policy is not None:
+            self.clock.advance_ns(policy)
+            self.scene.stepper.mark("policy")
+        self.clock.advance_ns(inference - (policy or 0))
+        self.scene.backend.send_ns, self.scene.backend.world_ns = publish, world
+        self.transition = self.scene.step(SlowAction(self.clock, gate))
+        return stages(self.transition.stamps_ns)
+
+
+def stages(ns):
+    """Compute the stages from the raw stamps, as the documentation defines them."""
+    return {
+        "handoff": ns["previous_returned"] - ns["previous_observed"],
+        "inference": ns["entered"] - ns["previous_returned"],
+        "gate": ns["gated"] - ns["entered"],
+        "publish": ns["published"] - ns["gated"],
+        "obs_to_command": ns["published"] - ns["previous_observed"],
+        "world": ns["observed"] - ns["published"],
+    }
+
+
+@pytest.fixture
+def line():
+    made = Line()
+    yield made
+    made.scene.close()
+
+
+@pytest.mark.parametrize("stage", ELEMENTARY)
+def test_a_delay_lands_in_exactly_one_elementary_stage(line, stage):
+    found = line.step(**{stage: DELAY_NS})
+    assert {name: found[name] for name in ELEMENTARY} == {name: DELAY_NS * (name == stage) for name in ELEMENTARY}
+    assert found["obs_to_command"] == DELAY_NS
+
+
+def test_a_delay_of_the_world_lands_in_no_stage_of_ours(line):
+    found = line.step(world=DELAY_NS)
+    assert found["world"] == DELAY_NS
+    assert not any(found[name] for name in (*ELEMENTARY, "obs_to_command"))
+
+
+def test_obs_to_command_is_the_exact_sum_of_its_parts_in_nanoseconds(line):
+    draw = random.Random(5)
+    for _ in range(50):
+        delays = {name: draw.randrange(10**10) for name in (*ELEMENTARY, "world")}
+        found = line.step(**delays)
+        assert {name: found[name] for name in delays} == delays
+        assert found["obs_to_command"] == sum(delays[name] for name in ELEMENTARY)
+
+
+def test_info_has_the_stages_in_seconds_and_the_whole_in_milliseconds(line):
+    line.step(handoff=1_000_000, inference=2_000_000, gate=3_000_000, publish=4_000_000, world=5_000_000)
+    info = line.transition.info
+    expected = {
+        "handoff_s": 0.001,
+        "inference_s": 0.002,
+        "gate_s": 0.003,
+        "publish_s": 0.004,
+        "obs_to_command_s": 0.01,
+        "world_s": 0.005,
+    }
+    assert {name: info["latency"][name] for name in expected} == expected
+    assert info["latency_ms"] == 10.0
+
+
+def test_the_policy_ends_where_the_agent_marks_it(line):
+    line.step(inference=9_000_000, policy=6_000_000)
+    latency = line.transition.info["latency"]
+    assert (latency["policy_s"], latency["inference_s"]) == (0.006, 0.009)
+    assert latency["quality"]["policy_s"] == Quality.OK
+
+
+def test_an_unmarked_policy_is_bounded_by_the_whole_inference_and_says_so(line):
+    line.step(inference=9_000_000)
+    latency = line.transition.info["latency"]
+    assert latency["policy_s"] == latency["inference_s"] == 0.009
+    assert latency["quality"]["policy_s"] == Quality.UNMARKED
+
+
+def test_a_mark_counts_for_one_step_only(line):
+    line.step(inference=9_000_000, policy=6_000_000)
+    assert "marked" in line.transition.stamps_ns
+    line.step()
+    assert "marked" not in line.transition.stamps_ns
+
+
+def test_only_the_policy_can_be_marked(line):
+    with pytest.raises(UsageError, match="'policy'"):
+        line.scene.stepper.mark("thinking")
+
+
+def test_the_period_is_from_entry_to_entry(line):
+    line.step(handoff=1, inference=20, gate=300, publish=4000, world=50000)
+    line.clock.advance_ns(600_000)
+    ns = line.scene.step().stamps_ns
+    assert ns["entered"] - ns["previous_entered"] == 300 + 4000 + 50000 + 1 + 600_000
+
+
+def test_the_first_period_of_an_episode_is_measured_since_the_reset_returned(line):
+    for _ in range(2):
+        line.scene.reset()
+        line.clock.advance_ns(DELAY_NS)
+        latency = line.scene.step().info["latency"]
+        assert latency["period_s"] == DELAY_NS / 1e9
+        assert latency["quality"]["period_s"] == Quality.FIRST
+        assert line.scene.step().info["latency"]["quality"]["period_s"] == Quality.OK
+
+
+def test_the_first_step_counts_from_the_observation_of_its_own_reset(line):
+    line.scene.step()
+    line.clock.advance_ns(10**12)
+    line.scene.reset()
+    line.clock.advance_ns(DELAY_NS)
+    assert stages(line.scene.step().stamps_ns)["obs_to_command"] == DELAY_NS
+
+
+def test_thinking_takes_no_virtual_time():
+    scene = Scene(clock=VirtualClock())
+    scene.reset()
+    infos = [scene.step().info["latency"] for _ in range(3)]
+    assert [info["obs_to_command_s"] for info in infos] == [0.0, 0.0, 0.0]
+    assert infos[1]["period_s"] == PERIOD_NS / 1e9
+    scene.close()
+
+
+def test_the_raw_stamps_are_those_of_this_step():
+    """When it returned is not known before it has: that is a stamp of the next step."""
+    ledger = Ledger(ManualClock())
+    ledger.mark("policy")
+    assert set(ledger.stamps_ns()) == {slot.name.lower() for slot in Slot if slot is not Slot.RETURNED}
+
+
+def test_a_wrapper_that_hands_over_later_lengthens_the_handoff_and_not_the_inference(line):
+    line.scene.step()
+    line.clock.advance_ns(DELAY_NS)
+    line.scene.stepper.mark("returned")
+    line.clock.advance_ns(5)
+    found = stages(line.scene.step().stamps_ns)
+    assert (found["handoff"], found["inference"], found["obs_to_command"]) == (DELAY_NS, 5, DELAY_NS + 5)

@@ -1,0 +1,194 @@
+"""From samples to observations: what is missing, wrong or late is held and named, never filled with zero."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scripted_tasks
+from scripted_tasks import PERIOD_NS
+
+from embodied_env.errors import BackendNotReadyError
+from embodied_env.observation import ObservationBuilder
+from embodied_env.transition import Quality, Sample, Snapshot
+
+NOW_NS = 1_000_000_000
+
+
+def sample(name, values, *, stamp_ns=NOW_NS, **more):
+    return Sample(sensor=name, values=values, stamp_ns=stamp_ns, arrival_ns=stamp_ns + 5, **more)
+
+
+def snapshot(now_ns=NOW_NS, **changes):
+    """A sound snapshot, with `changes` to its samples; None drops one."""
+    samples = {
+        "joints": sample("joints", {"position": np.array([0.5, -0.5])}, stamp_ns=now_ns),
+        "beacon": sample("beacon", {"position": np.array([0.1, 0.2, 0.3])}, stamp_ns=now_ns),
+        "goal": sample("goal", {"position": np.array([0.4, 0.4, 0.4])}, stamp_ns=now_ns),
+        "truth": sample("truth", {"range": np.array([2.0], np.float32)}, stamp_ns=now_ns),
+        **changes,
+    }
+    return Snapshot(now_ns=now_ns, samples={name: s for name, s in samples.items() if s is not None})
+
+
+@pytest.fixture
+def contract():
+    return scripted_tasks.contract()
+
+
+@pytest.fixture
+def builder(contract):
+    made = ObservationBuilder(contract)
+    made.begin(snapshot())
+    return made
+
+
+LATER_NS = NOW_NS + PERIOD_NS
+
+
+def beacon(values=(0.9, 0.9, 0.9), *, stamp_ns=LATER_NS, dtype=float, **more):
+    return sample("beacon", {"position": np.array(values, dtype)}, stamp_ns=stamp_ns, **more)
+
+
+FAULTS = {
+    "no message": (None, Quality.STALE),
+    "stale": (beacon(stamp_ns=LATER_NS - 150_000_001), Quality.STALE),
+    "future": (beacon(stamp_ns=LATER_NS + 1), Quality.FUTURE),
+    "nan": (beacon((np.nan, 0.0, 0.0)), Quality.INVALID),
+    "infinite": (beacon((0.0, np.inf, 0.0)), Quality.INVALID),
+    "another shape": (beacon((0.0, 0.0)), Quality.INVALID),
+    "another precision": (beacon(dtype=np.float32), Quality.INVALID),
+    "field missing": (sample("beacon", {}, stamp_ns=LATER_NS), Quality.INVALID),
+    "refused by the backend": (beacon(quality=Quality.INVALID, reason="malformed"), Quality.INVALID),
+    "no stamp": (beacon(quality=Quality.ZERO_STAMP), Quality.ZERO_STAMP),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_holds_the_last_valid_reading_with_its_quality_and_mask(builder, contract, fault):
+    faulty, quality = FAULTS[fault]
+    settled, gaps = builder.settle(snapshot(LATER_NS, beacon=faulty))
+    observation = builder.observe(settled, 1)
+    assert observation["beacon_position"].tolist() == [0.1, 0.2, 0.3]
+    assert observation["beacon_valid"].tolist() == [0]
+    assert settled.samples["beacon"].quality == quality
+    assert contract.observation_space.contains(observation)
+    assert gaps == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_a_sensor_that_must_not_fail_is_a_gap(fault):
+    strict = ObservationBuilder(scripted_tasks.contract(sensors__beacon__on_gap="stop"))
+    strict.begin(snapshot())
+    _, gaps = strict.settle(snapshot(LATER_NS, beacon=FAULTS[fault][0]))
+    assert gaps == ["beacon"]
+
+
+def test_a_held_reading_keeps_the_time_at_which_it_was_taken(builder):
+    settled, _ = builder.settle(snapshot(LATER_NS, beacon=beacon((np.nan,) * 3)))
+    assert settled.samples["beacon"].stamp_ns == NOW_NS
+    assert settled.samples["beacon"].arrival_ns == NOW_NS + 5
+
+
+def test_what_is_held_is_the_last_valid_reading_not_the_first(builder):
+    builder.settle(snapshot(LATER_NS, beacon=beacon((0.7, 0.7, 0.7))))
+    settled, _ = builder.settle(snapshot(LATER_NS + PERIOD_NS, beacon=None))
+    assert settled.samples["beacon"].values["position"].tolist() == [0.7, 0.7, 0.7]
+
+
+def test_a_gap_that_ends_is_over(builder):
+    builder.settle(snapshot(LATER_NS, beacon=None))
+    settled, _ = builder.settle(snapshot(LATER_NS, beacon=beacon()))
+    observation = builder.observe(settled, 2)
+    assert observation["beacon_position"].tolist() == [0.9, 0.9, 0.9]
+    assert observation["beacon_valid"].tolist() == [1]
+
+
+def test_a_reading_exactly_as_old_as_allowed_is_fresh(builder):
+    settled, _ = builder.settle(snapshot(LATER_NS, beacon=beacon(stamp_ns=LATER_NS - 150_000_000)))
+    assert settled.samples["beacon"].quality is Quality.OK
+
+
+def test_a_reading_outside_its_declared_range_is_handed_out_as_it_is(builder):
+    settled, gaps = builder.settle(snapshot(LATER_NS, beacon=beacon((1.5, 0.0, 0.0))))
+    observation = builder.observe(settled, 1)
+    assert observation["beacon_position"].tolist() == [1.5, 0.0, 0.0]
+    assert observation["beacon_valid"].tolist() == [1]
+    assert settled.samples["beacon"].quality is Quality.OUT_OF_RANGE
+    assert gaps == []
+
+
+def test_a_reading_outside_its_declared_range_is_what_is_held_afterwards(builder):
+    builder.settle(snapshot(LATER_NS, beacon=beacon((1.5, 0.0, 0.0))))
+    settled, _ = builder.settle(snapshot(LATER_NS, beacon=None))
+    assert settled.samples["beacon"].values["position"].tolist() == [1.5, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_episode_does_not_begin_with_a_fault(contract, fault):
+    faulty = FAULTS[fault][0]
+    with pytest.raises(BackendNotReadyError, match="beacon"):
+        ObservationBuilder(contract).begin(snapshot(LATER_NS, beacon=faulty))
+
+
+def test_an_episode_that_cannot_begin_names_every_sensor_that_is_missing(contract):
+    with pytest.raises(BackendNotReadyError, match=r"beacon \(no message\), goal \(no message\)"):
+        ObservationBuilder(contract).begin(snapshot(beacon=None, goal=None))
+
+
+def test_a_new_episode_holds_nothing_of_the_old_one(builder):
+    builder.settle(snapshot(LATER_NS, beacon=beacon((0.7, 0.7, 0.7))))
+    builder.begin(snapshot(LATER_NS))
+    settled, _ = builder.settle(snapshot(LATER_NS, beacon=None))
+    assert settled.samples["beacon"].values["position"].tolist() == [0.1, 0.2, 0.3]
+
+
+def test_a_lost_world_shows_the_last_valid_readings_and_says_so(builder, contract):
+    lost = builder.lost(NOW_NS, "timeout")
+    observation = builder.observe(lost, 1)
+    assert contract.observation_space.contains(observation)
+    assert observation["beacon_valid"].tolist() == [0]
+    assert {s.quality for s in lost.samples.values()} == {Quality.LOST}
+
+
+def test_the_observation_has_fresh_arrays(builder):
+    settled, _ = builder.settle(snapshot(LATER_NS))
+    builder.observe(settled, 1)["joints_position"][:] = 99.0
+    assert builder.observe(settled, 1)["joints_position"].tolist() == [0.5, -0.5]
+
+
+def test_the_evaluators_sensors_are_not_in_the_observation(builder):
+    settled, _ = builder.settle(snapshot(LATER_NS))
+    assert not [key for key in builder.observe(settled, 1) if key.startswith("truth")]
+    assert builder.truth(settled)["truth"]["range"].tolist() == [2.0]
+
+
+def test_the_truth_has_fresh_arrays(builder):
+    settled, _ = builder.settle(snapshot(LATER_NS))
+    builder.truth(settled)["truth"]["range"][:] = 99.0
+    assert builder.truth(settled)["truth"]["range"].tolist() == [2.0]
+
+
+def test_a_finite_horizon_shows_the_time_that_remains():
+    builder = ObservationBuilder(scripted_tasks.contract(episode={"horizon_steps": 4, "kind": "finite_horizon"}))
+    settled = builder.begin(snapshot())
+    assert [builder.observe(settled, step)["time_remaining"].tolist() for step in range(5)] == [
+        [1.0],
+        [0.75],
+        [0.5],
+        [0.25],
+        [0.0],
+    ]
+
+
+def test_a_time_limit_shows_no_time(builder):
+    settled, _ = builder.settle(snapshot(LATER_NS))
+    assert "time_remaining" not in builder.observe(settled, 1)
+
+
+def test_settling_does_not_write_to_the_snapshot(builder):
+    given = snapshot(LATER_NS, beacon=beacon((np.nan,) * 3))
+    before = replace(given, samples=dict(given.samples))
+    builder.settle(given)
+    assert given.samples["beacon"] is before.samples["beacon"]

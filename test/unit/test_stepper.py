@@ -1,0 +1,701 @@
+"""One step, whole: what is published, how an episode ends, and what is said about it."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scripted_tasks
+from scripted_tasks import PERIOD_NS, PERIOD_S, LateRiser, Scene, SlowBackend
+
+from embodied_env.backends.fake import FakeBackend, Fault
+from embodied_env.clock import NS_PER_S, SteadyClock
+from embodied_env.errors import BackendNotReadyError, ClosedError, InternalFaultError, ResetNeededError, UsageError
+from embodied_env.transition import END_REASONS, Quality, Severity, end_kind, order_end_reasons
+
+
+@pytest.fixture
+def scene():
+    made = Scene()
+    made.reset()
+    yield made
+    made.close()
+
+
+def scene_of(task=None, *, options=None, **changes):
+    made = Scene(scripted_tasks.contract(task=task, **changes), **(options or {}))
+    made.reset()
+    return made
+
+
+# ------------------------------------------------------------------------------------------------- actions of any kind
+
+
+class Refuses:
+    def __array__(self, *args, **kwargs):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("action", "code"),
+    [
+        (np.array([math.nan, 0.0]), "form.nan"),
+        (np.array([math.inf, 0.0]), "form.nan"),
+        (np.zeros(3), "form.shape"),
+        ([[0.0, 0.0]], "form.shape"),
+        ("left", "form.type"),
+        (None, "form.type"),
+        (Refuses(), "form.type"),
+        (np.array([True, False]), "form.type"),
+    ],
+)
+def test_a_malformed_action_brakes_is_reported_and_the_episode_goes_on(scene, action, code):
+    done = scene.step(action)
+    assert done.report.findings[0].code == code
+    assert done.info["safety"]["disposition"] == Severity.HOLD
+    assert done.info["action_clipped"] is True
+    assert (done.terminated, done.truncated) == (False, False)
+    assert scene.sent[-1].positions.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("action", [[0.1, 0.1], (0.1, 0.1), np.full(2, 0.1, np.float16), np.array([1, 0])])
+def test_a_well_formed_action_of_another_type_moves_the_robot(scene, action):
+    done = scene.step(action)
+    assert done.report.disposition <= Severity.LIMIT
+    assert scene.sent[-1].positions[0] > 0.0
+
+
+def test_a_huge_action_is_clipped_and_reported(scene):
+    done = scene.step(np.array([1e308, -1e308]))
+    assert done.info["action_clipped"] is True
+    assert np.abs(scene.sent[-1].positions).max() <= PERIOD_S
+
+
+def test_three_malformed_actions_in_a_row_truncate_the_episode(scene):
+    dones = [scene.step(None) for _ in range(3)]
+    assert [done.truncated for done in dones] == [False, False, True]
+    assert dones[-1].info["end_reason"] == "safety_stop:form.repeated"
+
+
+def test_the_array_of_the_agent_is_not_written_and_may_be_read_only(scene):
+    action = np.array([5.0, -5.0])
+    action.setflags(write=False)
+    before = action.tobytes()
+    scene.step(action)
+    assert action.tobytes() == before
+
+
+@pytest.mark.parametrize("make", [np.array, list], ids=["array", "list"])
+def test_the_account_keeps_the_action_as_it_was_when_the_agent_changes_it_later(scene, make):
+    action = make([0.1, 0.2])
+    done = scene.step(action)
+    action[0] = 9.0
+    assert list(done.action) == [0.1, 0.2]
+
+
+def test_an_agent_that_writes_into_the_account_does_not_move_the_reference_of_the_gate(scene):
+    done = scene.step((0.1, 0.1))
+    with pytest.raises(ValueError, match="read-only"):
+        done.report.applied_si[:] = 1.5
+    assert np.abs(scene.step((0.0, 0.0)).report.applied_si).max() < 0.1
+
+
+# ---------------------------------------------------------------------------------------------- outside of an episode
+
+
+def test_a_step_before_the_reset_raises_and_publishes_nothing():
+    scene = Scene()
+    with pytest.raises(ResetNeededError):
+        scene.step()
+    assert scene.sent == []
+    scene.close()
+
+
+def test_a_step_after_the_end_raises_and_publishes_nothing():
+    scene = scene_of(task={"success_at": 1})
+    assert scene.step().terminated
+    published = len(scene.sent)
+    with pytest.raises(ResetNeededError):
+        scene.step()
+    assert len(scene.sent) == published
+    scene.close()
+
+
+def test_a_step_after_close_raises_and_publishes_nothing(scene):
+    scene.close()
+    published = len(scene.sent)
+    with pytest.raises(ClosedError):
+        scene.step()
+    assert len(scene.sent) == published
+
+
+def test_a_second_begin_before_finish_raises_and_publishes_nothing(scene):
+    scene.stepper.begin([0.0, 0.0])
+    with pytest.raises(ResetNeededError):
+        scene.stepper.begin([0.0, 0.0])
+    assert len(scene.sent) == 1
+
+
+def test_finish_without_begin_raises(scene):
+    with pytest.raises(ResetNeededError):
+        scene.stepper.finish()
+
+
+def test_a_reset_after_close_raises(scene):
+    scene.close()
+    with pytest.raises(ClosedError):
+        scene.reset()
+
+
+def test_a_reset_in_the_middle_of_a_step_forgets_the_step(scene):
+    scene.stepper.begin([0.1, 0.1])
+    scene.reset()
+    assert scene.step().info["step_index"] == 1
+
+
+# ----------------------------------------------------------------------------------------------------------------- close
+
+
+def test_close_can_be_called_twice(scene):
+    scene.close()
+    scene.close()
+
+
+def test_close_without_a_reset_publishes_nothing():
+    scene = Scene()
+    scene.close()
+    assert scene.sent == []
+
+
+def test_close_in_the_middle_of_an_episode_brakes(scene):
+    scene.step((0.1, 0.1))
+    scene.close()
+    assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
+    assert scene.sent[-1].report.disposition is Severity.HOLD
+
+
+def test_close_after_the_end_of_an_episode_publishes_nothing_more():
+    scene = scene_of(task={"success_at": 1})
+    scene.step()
+    scene.close()
+    assert len(scene.sent) == 1
+
+
+def test_close_on_a_halted_backend_raises_nothing(scene):
+    scene.step()
+    scene.backend.halt("somebody pulled the plug")
+    scene.close()
+
+
+def test_close_after_a_lost_world_sends_nothing():
+    scene = scene_of(options={"faults": [Fault(kind="refuse", step=2)]})
+    scene.run(2)
+    scene.close()
+    assert len(scene.sent) == 1
+
+
+# ------------------------------------------------------------------------------------------------------------ how it ends
+
+
+def ending(task=None, *, steps=1, options=None, action=(0.0, 0.0), **changes):
+    scene = scene_of(task, options=options, **changes)
+    done = scene.run(steps, action)
+    scene.close()
+    return done
+
+
+def test_success_terminates():
+    done = ending({"success_at": 1})
+    assert (done.terminated, done.truncated, done.info["end_reason"], done.info["is_success"]) == (
+        True,
+        False,
+        "success",
+        True,
+    )
+
+
+def test_failure_terminates_and_says_why():
+    done = ending({"failure_at": 1})
+    assert (done.terminated, done.truncated, done.info["end_reason"], done.info["is_success"]) == (
+        True,
+        False,
+        "failure:dropped",
+        False,
+    )
+
+
+def test_leaving_the_bounds_truncates_and_says_why():
+    done = ending({"out_of_bounds_at": 1})
+    assert (done.terminated, done.truncated, done.info["end_reason"]) == (False, True, "out_of_bounds:fence")
+
+
+def test_a_time_limit_truncates():
+    done = ending(steps=3, episode={"horizon_steps": 3, "kind": "time_limit"})
+    assert (done.terminated, done.truncated, done.info["end_reason"]) == (False, True, "time_limit")
+    assert "time_remaining" not in done.observation
+
+
+def test_a_finite_horizon_terminates_with_no_time_left():
+    done = ending(steps=3, episode={"horizon_steps": 3, "kind": "finite_horizon"})
+    assert (done.terminated, done.truncated, done.info["end_reason"]) == (True, False, "horizon")
+    assert done.observation["time_remaining"].tolist() == [0.0]
+
+
+def test_a_running_episode_has_no_end_reason():
+    done = ending(steps=2)
+    assert (done.terminated, done.truncated, done.info["end_reason"], done.end_reasons) == (False, False, "", ())
+
+
+DROP = {"faults": [Fault(kind="drop", step=3, sensor="goal")]}
+LOSE = {"faults": [Fault(kind="refuse", step=3)]}
+LIMIT = {"horizon_steps": 3, "kind": "time_limit"}
+HORIZON = {"horizon_steps": 3, "kind": "finite_horizon"}
+
+
+@pytest.mark.parametrize(
+    ("task", "action", "options", "changes", "reasons"),
+    [
+        ({"success_at": 3, "failure_at": 3}, (0.0, 0.0), {}, {}, ("success", "failure:dropped")),
+        ({"success_at": 3}, (0.0, 0.0), {}, {"episode": HORIZON}, ("success", "horizon")),
+        ({"success_at": 3}, None, {}, {}, ("success", "safety_stop:form.repeated")),
+        ({"failure_at": 3}, (0.0, 0.0), {}, {"episode": LIMIT}, ("failure:dropped", "time_limit")),
+        ({}, None, {}, {"episode": HORIZON}, ("horizon", "safety_stop:form.repeated")),
+        ({}, None, LOSE, {}, ("safety_stop:form.repeated", "backend_lost:refused")),
+        ({}, (0.0, 0.0), LOSE, {"episode": LIMIT}, ("backend_lost:refused", "time_limit")),
+        (
+            {"out_of_bounds_at": 3},
+            (0.0, 0.0),
+            DROP,
+            {"episode": LIMIT, "sensors__goal__on_gap": "stop"},
+            ("sensor_gap:goal", "out_of_bounds:fence", "time_limit"),
+        ),
+        ({"out_of_bounds_at": 3}, None, {}, {}, ("safety_stop:form.repeated", "out_of_bounds:fence")),
+    ],
+)
+def test_when_several_reasons_hold_the_first_by_precedence_is_named_and_all_are_kept(
+    task, action, options, changes, reasons
+):
+    done = ending(task, steps=3, options=options, action=action, **changes)
+    assert done.end_reasons == reasons
+    assert done.info["end_reason"] == reasons[0]
+    assert done.terminated == (end_kind(reasons[0]) in ("success", "failure", "horizon"))
+    assert done.truncated != done.terminated
+
+
+def test_the_order_of_precedence_is_that_of_the_design():
+    assert END_REASONS == (
+        "success",
+        "failure",
+        "horizon",
+        "safety_stop",
+        "backend_lost",
+        "sensor_gap",
+        "out_of_bounds",
+        "time_limit",
+    )
+    assert order_end_reasons(["time_limit", "sensor_gap:a", "success"]) == ("success", "sensor_gap:a", "time_limit")
+
+
+# ----------------------------------------------------------------------------------------------------------- sensor faults
+
+
+@pytest.mark.parametrize(
+    ("kind", "quality"),
+    [("drop", Quality.STALE), ("nan", Quality.INVALID), ("stale", Quality.STALE), ("future", Quality.FUTURE)],
+)
+def test_a_sensor_fault_holds_the_last_reading_in_the_space_with_mask_and_quality(kind, quality):
+    scene = scene_of(options={"faults": [Fault(kind=kind, step=2, sensor="beacon")]})
+    before = scene.step().observation
+    done = scene.step()
+    assert scene.contract.observation_space.contains(dict(done.observation))
+    assert done.observation["beacon_position"].tolist() == before["beacon_position"].tolist()
+    assert (before["beacon_valid"].tolist(), done.observation["beacon_valid"].tolist()) == ([1], [0])
+    assert done.info["sensors"]["beacon"]["quality"] == quality
+    assert done.info["sensors"]["beacon"]["age_s"] == pytest.approx(PERIOD_S)
+    assert (done.terminated, done.truncated) == (False, False)
+    assert scene.step().observation["beacon_valid"].tolist() == [1]
+    scene.close()
+
+
+@pytest.mark.parametrize("kind", ["drop", "nan", "stale", "future"])
+def test_a_fault_of_a_sensor_that_must_not_fail_truncates_the_episode(kind):
+    done = ending(
+        steps=2, options={"faults": [Fault(kind=kind, step=2, sensor="beacon")]}, sensors__beacon__on_gap="stop"
+    )
+    assert (done.truncated, done.info["end_reason"]) == (True, "sensor_gap:beacon")
+
+
+def test_a_command_that_the_world_refuses_loses_the_world():
+    scene = scene_of(options={"faults": [Fault(kind="refuse", step=2)]})
+    before = scene.step((0.1, 0.1))
+    done = scene.step((0.1, 0.1))
+    assert (done.terminated, done.truncated, done.info["end_reason"]) == (False, True, "backend_lost:refused")
+    assert scene.contract.observation_space.contains(dict(done.observation))
+    assert done.observation["joints_position"].tolist() == before.observation["joints_position"].tolist()
+    assert done.info["sensors"]["joints"]["quality"] == Quality.LOST
+    assert len(scene.sent) == 1
+    scene.close()
+
+
+def test_a_world_that_answers_after_the_deadline_is_lost_and_halted():
+    scene = scene_of(options={"faults": [Fault(kind="delay", step=2, delay_s=1.5)], "step_timeout_s": 1.0})
+    scene.step()
+    began_ns = scene.clock.now_ns()
+    done = scene.step()
+    assert done.info["end_reason"] == "backend_lost:timeout"
+    assert scene.clock.now_ns() - began_ns == NS_PER_S
+    assert len(scene.backend.halted) == 1
+    scene.close()
+
+
+def test_a_delay_within_the_deadline_is_only_a_delay():
+    scene = scene_of(options={"faults": [Fault(kind="delay", step=1, delay_s=0.9)], "step_timeout_s": 1.0})
+    done = scene.step()
+    assert done.info["end_reason"] == ""
+    assert done.info["latency"]["world_s"] == pytest.approx(0.9)
+    scene.close()
+
+
+def test_after_a_lost_world_a_reset_starts_again():
+    scene = scene_of(options={"faults": [Fault(kind="refuse", step=2)]})
+    scene.run(2)
+    scene.reset()
+    assert scene.step((0.1, 0.0)).info["end_reason"] == ""
+    scene.close()
+
+
+def test_the_task_is_not_asked_about_a_lost_world():
+    contract = scripted_tasks.contract(task={"type": "scripted_tasks:Spy"})
+    scene = Scene(contract, faults=[Fault(kind="refuse", step=2)])
+    scene.reset()
+    scene.step()
+    done = scene.step()
+    assert done.reward == 0.0
+    assert math.isnan(done.info["task"]["step"])
+    assert len(scene.stepper._task.asked) == 1
+    scene.close()
+
+
+def test_a_reading_outside_its_declared_range_is_handed_out_unclipped_with_its_quality():
+    narrow = {"joints": ["shoulder", "elbow"], "unit": "rad", "low": -0.02, "high": 0.02}
+    scene = scene_of(sensors__joints__fields={"position": narrow})
+    done = scene.run(5, (1.0, 0.0))
+    assert done.observation["joints_position"][0] == scene.sent[-1].positions[0] > 0.02
+    assert done.info["sensors"]["joints"]["quality"] == Quality.OUT_OF_RANGE
+    scene.close()
+
+
+# ----------------------------------------------------------------------------------------------------------------- reset
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gaol": [0.2, 0.2, 0.2]}, "gaol"),
+        ({"goal": [0.2, 0.2]}, "shape"),
+        ({"goal": 0.2}, "shape"),
+        ({"goal": [0.2, 0.2, 0.9]}, "between"),
+        ({"goal": [0.2, 0.2, math.nan]}, "between"),
+        ({"goal": "there"}, "goal"),
+        ({"goal": None}, "goal"),
+        ({"load": [1.0]}, "shape"),
+        ({"load": -0.1}, "between"),
+    ],
+)
+def test_a_reset_option_that_the_contract_does_not_allow_is_refused(scene, options, message):
+    with pytest.raises(UsageError, match=message):
+        scene.reset(**options)
+
+
+def test_a_refused_reset_leaves_the_episode_as_it_was(scene):
+    scene.step()
+    with pytest.raises(UsageError):
+        scene.reset(goal=[9.0, 9.0, 9.0])
+    assert scene.step().info["step_index"] == 2
+
+
+def test_a_reset_option_sets_the_world_and_is_reported(scene):
+    observation, info = scene.reset(goal=[0.2, 0.3, 0.4])
+    assert observation["goal_position"].tolist() == [0.2, 0.3, 0.4]
+    assert info["reset"]["sampled"]["goal"].tolist() == [0.2, 0.3, 0.4]
+
+
+def test_what_was_drawn_for_the_evaluator_is_not_told_to_the_agent():
+    scene = Scene()
+    assert set(scene.reset()[1]["reset"]["sampled"]) == {"goal"}
+    scene.close()
+
+
+def test_what_was_drawn_for_the_evaluator_is_told_to_the_evaluator():
+    scene = Scene(evaluator_info=True)
+    assert set(scene.reset()[1]["reset"]["sampled"]) == {"goal", "load"}
+    scene.close()
+
+
+def test_the_reset_says_what_it_did(scene):
+    info = scene.reset(seed=99)[1]
+    assert info["reset"]["seed_applied"] == 99
+    assert info["reset"]["level"] == "task"
+    assert info["reset"]["sensors_verified"] == 4
+    assert (info["step_index"], info["end_reason"], info["is_success"]) == (0, "", False)
+
+
+def test_a_world_that_is_not_ready_raises_and_the_next_reset_tries_again():
+    scene = Scene(backend=LateRiser)
+    with pytest.raises(BackendNotReadyError):
+        scene.reset()
+    with pytest.raises(ResetNeededError):
+        scene.step()
+    scene.reset()
+    assert scene.step().info["end_reason"] == ""
+    scene.close()
+
+
+def test_a_reset_stops_a_latched_stop(scene):
+    scene.run(3, None)
+    scene.reset()
+    assert scene.step((0.1, 0.1)).report.disposition is Severity.PASS
+
+
+# ------------------------------------------------------------------------------------------------------- the account
+
+
+class Listener:
+    def __init__(self, name, heard):
+        self.name, self.heard = name, heard
+
+    def observe(self, transition):
+        self.heard.append((self.name, transition.info["step_index"], transition))
+
+
+def test_observers_are_told_of_each_transition_in_order():
+    heard = []
+    scene = Scene(observers=[Listener("first", heard), Listener("second", heard)])
+    scene.reset()
+    done = [scene.step() for _ in range(2)]
+    assert [(name, step) for name, step, _ in heard] == [("first", 1), ("second", 1), ("first", 2), ("second", 2)]
+    assert [transition for _, _, transition in heard] == [done[0], done[0], done[1], done[1]]
+    scene.close()
+
+
+def test_observers_are_told_of_the_last_transition_of_a_lost_world():
+    heard = []
+    scene = Scene(observers=[Listener("only", heard)], faults=[Fault(kind="refuse", step=1)])
+    scene.reset()
+    scene.step()
+    assert [transition.info["end_reason"] for _, _, transition in heard] == ["backend_lost:refused"]
+    scene.close()
+
+
+def test_the_last_transition_is_kept(scene):
+    assert scene.stepper.last_transition is None
+    done = scene.step()
+    assert scene.stepper.last_transition is done
+
+
+def test_the_task_judges_the_world_before_and_after_and_what_was_applied():
+    scene = Scene(scripted_tasks.contract(task={"type": "scripted_tasks:Spy"}))
+    scene.reset()
+    done = scene.step((3.0, 0.1))
+    ((previous, current, applied),) = scene.stepper._task.asked
+    assert current.now_ns - previous.now_ns == PERIOD_NS
+    assert current is done.snapshot
+    assert applied.tolist() == done.report.applied.tolist() != [3.0, 0.1]
+    scene.close()
+
+
+def test_what_is_published_is_what_is_reported(scene):
+    done = scene.step((0.3, 3.0))
+    assert scene.sent[-1].positions.tolist() == list(done.info["action"]["applied_si"].values())
+
+
+def test_the_evaluators_readings_are_in_info_only_when_asked_for():
+    agent, evaluator = Scene(), Scene(evaluator_info=True)
+    for scene, sees in ((agent, False), (evaluator, True)):
+        observation, info = scene.reset()
+        done = scene.step()
+        for found in (info, done.info):
+            assert ("evaluator" in found) == sees
+            assert ("truth" in found["sensors"]) == sees
+        assert "truth_range" not in observation
+        assert "truth_range" not in done.observation
+        assert ("truth" in done.info["latency"]["capture_age_s"]) == sees
+        scene.close()
+
+
+def test_a_step_of_an_agent_that_sends_what_it_was_told_to_is_not_clipped(scene):
+    assert scene.step((0.1, 0.1)).info["action_clipped"] is False
+
+
+# ------------------------------------------------------------------------------------------------------ time and threads
+
+
+def test_a_pause_of_two_seconds_between_lockstep_steps_changes_nothing():
+    def run(pause_ns):
+        scene = scene_of()
+        dones = []
+        for action in ((0.3, -0.3), (1.0, 1.0), (-1.0, 0.2), (0.0, 0.0)):
+            scene.clock.advance_ns(pause_ns)
+            dones.append(scene.step(action))
+        scene.close()
+        return [
+            (
+                {key: value.tolist() for key, value in done.observation.items()},
+                done.reward,
+                done.end_reasons,
+                done.report.applied_si.tolist(),
+                [finding.code for finding in done.report.findings],
+                done.info["safety"]["watchdog"]["trips"],
+            )
+            for done in dones
+        ]
+
+    assert run(2 * NS_PER_S) == run(0)
+
+
+def watchdogs():
+    return [thread for thread in threading.enumerate() if thread.name == "embodied_env watchdog"]
+
+
+def test_a_lockstep_world_has_no_watchdog_thread(scene):
+    scene.step()
+    assert watchdogs() == []
+
+
+def quick_contract(**changes):
+    """A period of 10 ms: these tests live in real time."""
+    return scripted_tasks.contract(control_period_s=0.01, **changes)
+
+
+def test_a_free_running_world_has_a_watchdog_thread_until_it_is_closed():
+    scene = Scene(quick_contract(), clock=SteadyClock(), free_running=True)
+    assert watchdogs() == []
+    scene.reset()
+    assert len(watchdogs()) == 1
+    scene.reset()
+    assert len(watchdogs()) == 1
+    scene.close()
+    assert watchdogs() == []
+
+
+def test_in_a_free_running_world_the_robot_is_braked_when_the_agent_stops_stepping():
+    scene = Scene(quick_contract(), clock=SteadyClock(), free_running=True)
+    scene.reset()
+    scene.run(4, (0.5, 0.0))
+    end = time.monotonic() + 5.0
+    while scene.sent[-1].report.velocity_si.any() and time.monotonic() < end:
+        time.sleep(0.005)
+    assert scene.sent[-1].report.findings[0].gate == "watchdog"
+    done = scene.step((0.5, 0.0))
+    assert done.info["safety"]["watchdog"]["trips"] >= 1
+    scene.close()
+
+
+def test_closing_a_free_running_world_brakes_to_rest():
+    scene = Scene(quick_contract(), clock=SteadyClock(), free_running=True)
+    scene.reset()
+    scene.run(6, (1.0, 0.0))
+    scene.close()
+    assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("reason", ["out_of_bounds:fence", "time_limit", "safety_stop:form.repeated"])
+def test_when_an_episode_ends_a_free_running_robot_is_braked_to_rest(reason):
+    """STOP brakes to rest (A4.1); and nobody else is left to do it when the agent has no more step to take."""
+    contract = quick_contract(
+        task={"out_of_bounds_at": 7} if reason.startswith("out") else {},
+        episode={"horizon_steps": 7 if reason == "time_limit" else 100, "kind": "time_limit"},
+        safety__nonfinite={"stop_after": 1},
+    )
+    scene = Scene(contract, clock=SteadyClock(), free_running=True)
+    scene.reset()
+    scene.run(6, (1.0, 1.0))
+    done = scene.step(None if reason.startswith("safety") else (1.0, 1.0))
+    assert done.info["end_reason"] == reason
+    end = time.monotonic() + 1.0
+    while scene.sent[-1].report.velocity_si.any() and time.monotonic() < end:
+        time.sleep(0.005)
+    speeds = scene.sent[-1].report.velocity_si.tolist()
+    scene.close()
+    assert speeds == [0.0, 0.0]
+
+
+# -------------------------------------------------------------------------------------------------------- when code fails
+
+
+def test_an_error_in_the_task_ends_the_episode():
+    """Its step has no account, so the episode would go on with a hole in it."""
+    scene = scene_of(task={"raise_at": 2})
+    scene.step()
+    with pytest.raises(RuntimeError, match="the task has an error"):
+        scene.step()
+    with pytest.raises(ResetNeededError):
+        scene.step()
+    scene.reset()
+    assert scene.step().info["step_index"] == 1
+    scene.close()
+
+
+class Interrupted(SlowBackend):
+    """Somebody presses Ctrl-C while the world moves."""
+
+    def advance(self, target, deadline):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_in_the_middle_of_a_step_ends_the_episode_and_cuts_the_transport():
+    scene = Scene(backend=Interrupted)
+    scene.reset()
+    with pytest.raises(KeyboardInterrupt):
+        scene.step()
+    assert len(scene.backend.halted) == 1
+    with pytest.raises(ResetNeededError):
+        scene.step()
+    scene.close()
+
+
+def test_an_internal_fault_publishes_nothing_and_halts_the_world(scene, monkeypatch):
+    def broken(*args):
+        raise InternalFaultError("even braking breaks a limit")
+
+    monkeypatch.setattr(scene.stepper._gate, "judge", broken)
+    with pytest.raises(InternalFaultError):
+        scene.step()
+    assert scene.sent == []
+    assert len(scene.backend.halted) == 1
+
+
+@pytest.mark.parametrize("command", [np.zeros(2), [0.0, 0.0], None, "stop"])
+def test_the_fake_world_takes_nothing_but_what_was_approved(scene, command):
+    with pytest.raises(TypeError, match="Approved"):
+        scene.backend.send(command)
+
+
+def test_the_simulated_world_takes_nothing_but_what_was_approved():
+    pytest.importorskip("mujoco")
+    from embodied_env.backends.mujoco import MujocoBackend
+    from embodied_env.contract import load_contract
+
+    backend = MujocoBackend(load_contract("arm_reach"), clock=SteadyClock())
+    with pytest.raises(TypeError, match="Approved"):
+        backend.send(np.zeros(6))
+    backend.close()
+
+
+def test_no_backend_takes_a_command_that_it_did_not_check():
+    """Each `send` asks for an Approved before anything else; read from the source, so that none is forgotten."""
+    folder = Path(scripted_tasks.FakeBackend.__module__.replace(".", "/")).parent
+    root = Path(__file__).resolve().parents[2] / folder
+    sends = [
+        text for file in sorted(root.rglob("*.py")) if "def send(self, command: Approved)" in (text := file.read_text())
+    ]
+    checked = [text for text in sends if "isinstance(command, Approved)" in text or "class Backend(Protocol)" in text]
+    assert len(sends) == len(checked) >= 3
+
+
+def test_the_fake_world_is_the_one_that_the_tests_use():
+    assert issubclass(SlowBackend, FakeBackend)
