@@ -74,9 +74,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         write_json(self.path / MANIFEST, self._manifest)
         self._log = LogWriter(self.path / LOG)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset, and record it."""
         asked = plain(options)
         observation, info = self.env.reset(seed=seed, options=options)
@@ -98,9 +96,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         observation, reward, terminated, truncated, info = self.env.step(action)
         outer = dict(zip(FIELDS, (observation, asked, reward, terminated, truncated, info), strict=True))
         made = self._base.last_transition
-        row = transition_row(
-            None if made is before else made, row=self._rows, outer=outer, evaluator=self._evaluator
-        )
+        row = transition_row(None if made is before else made, row=self._rows, outer=outer, evaluator=self._evaluator)
         first = self._summary.steps == 0
         self._write("transition", row)
         if first:
@@ -146,5 +142,3 @@ def _make_run_directory(folder: Path, what: str, started_utc: datetime) -> Path:
     except OSError as error:
         raise RecordError(f"{path}: the run directory cannot be made: {error}") from None
     return path
-
-

@@ -51,7 +51,12 @@ def transition_row(
 
 
 def reset_row(
-    *, row: int, seed: int | None, options: Mapping[str, Any] | None, observation: Any, info: Mapping[str, Any]  # noqa: ANN401
+    *,
+    row: int,
+    seed: int | None,
+    options: Mapping[str, Any] | None,
+    observation: Any,  # noqa: ANN401 - whatever the outermost wrapper returned
+    info: Mapping[str, Any],
 ) -> Row:
     """Return the row of one reset: what it was given, and what the outermost wrapper returned."""
     return {

@@ -41,7 +41,10 @@ json_values = st.recursive(
 
 any_arrays = npst.arrays(
     st.one_of(
-        npst.scalar_dtypes(), npst.unicode_string_dtypes(max_len=3), npst.byte_string_dtypes(max_len=3), st.just(np.dtype("g"))
+        npst.scalar_dtypes(),
+        npst.unicode_string_dtypes(max_len=3),
+        npst.byte_string_dtypes(max_len=3),
+        st.just(np.dtype("g")),
     ),
     npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
 )
@@ -53,7 +56,9 @@ anything = st.recursive(
         any_arrays,
         st.complex_numbers(),
         st.binary(),
-        st.sampled_from([Colour.RED, object(), range(3), Ellipsis, {1, 2}, np.float32("nan"), np.bool_(True), 10**2000]),
+        st.sampled_from(
+            [Colour.RED, object(), range(3), Ellipsis, {1, 2}, np.float32("nan"), np.bool_(True), 10**2000]
+        ),
     ),
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),

@@ -170,9 +170,7 @@ def test_another_contract_than_the_simulators_is_refused(by_hand, tmp_path):
 
 
 def test_no_simulator_is_an_error_that_says_how_to_start_one(domain_id):
-    env = embodied_env.make(
-        "arm_reach", backend="mujoco_ros", spawn=False, namespace="/nobody", reset_timeout_s=1.0
-    )
+    env = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace="/nobody", reset_timeout_s=1.0)
     with pytest.raises(BackendNotReadyError, match="embodied-env sim arm_reach"):
         env.reset(seed=1)
     env.close()

@@ -326,11 +326,27 @@ def test_an_observation_that_an_outer_wrapper_left_out_is_named(rows):
 
 
 CONTRADICTIONS = [  # row, changes, what the one problem begins with
-    ("time_limit", {"truncated": False, "inner__truncated": False}, "inner.truncated is False, but the end reason is 'time_limit'"),
-    ("success", {"terminated": False, "inner__terminated": False}, "inner.terminated is False, but the end reason is 'success'"),
+    (
+        "time_limit",
+        {"truncated": False, "inner__truncated": False},
+        "inner.truncated is False, but the end reason is 'time_limit'",
+    ),
+    (
+        "success",
+        {"terminated": False, "inner__terminated": False},
+        "inner.terminated is False, but the end reason is 'success'",
+    ),
     ("first", {"truncated": True, "inner__truncated": True}, "inner.truncated is True, but the end reason is ''"),
-    ("first", {"info__end_reason": "time_limit"}, "info.end_reason is 'time_limit', but the first of inner.end_reasons is ''"),
-    ("lost", {"info__end_reason": ""}, "info.end_reason is '', but the first of inner.end_reasons is 'backend_lost:refused'"),
+    (
+        "first",
+        {"info__end_reason": "time_limit"},
+        "info.end_reason is 'time_limit', but the first of inner.end_reasons is ''",
+    ),
+    (
+        "lost",
+        {"info__end_reason": ""},
+        "info.end_reason is '', but the first of inner.end_reasons is 'backend_lost:refused'",
+    ),
     ("first", {"info__is_success": True}, "info.is_success is True, but the end reason is ''"),
     ("success", {"info__is_success": False}, "info.is_success is False, but the end reason is 'success'"),
     (
@@ -341,10 +357,18 @@ CONTRADICTIONS = [  # row, changes, what the one problem begins with
     ("lost", {"inner__end_reasons": ["tired"]}, "inner.end_reasons[0] is 'tired'; allowed: pattern"),
     ("first", {"info__end_reason": "tired"}, "info.end_reason is 'tired'; allowed: pattern"),
     ("first", {"info__safety__disposition": 2}, "info.safety.disposition is 2, but inner.findings make it 1"),
-    ("first", {"info__safety__severity__4": 0}, "info.safety.severity is [0, 0, 0, 0, 0, 0, 0], but inner.findings make it"),
+    (
+        "first",
+        {"info__safety__severity__4": 0},
+        "info.safety.severity is [0, 0, 0, 0, 0, 0, 0], but inner.findings make it",
+    ),
     ("first", {"info__safety__code__4": 31}, "info.safety.code is [0, 0, 0, 0, 31, 0, 0], but inner.findings make it"),
     ("first", {"info__safety__disposition": 9}, "info.safety.disposition is 9; allowed: enum [0, 1, 2, 3, 4]"),
-    ("first", {"inner__report__disposition": "HOLD"}, "inner.report.disposition is HOLD, but inner.findings make it LIMIT"),
+    (
+        "first",
+        {"inner__report__disposition": "HOLD"},
+        "inner.report.disposition is HOLD, but inner.findings make it LIMIT",
+    ),
     ("first", {"info__action_clipped": False}, "info.action_clipped is False, but the disposition is LIMIT"),
     ("refused", {"info__action_clipped": False}, "info.action_clipped is False, but the disposition is HOLD"),
     ("monitored", {"info__action_clipped": True}, "info.action_clipped is True, but the disposition is LIMIT"),
@@ -393,7 +417,9 @@ def test_stamps_out_of_order_are_named(rows):
     row = rows["second"]
     stamps = row["inner"]["stamps_ns"]
     between = (stamps["previous_returned"] + stamps["entered"] + 1) // 2
-    row = changed(row, inner__stamps_ns__previous_entered=between, info__latency__period_s=(stamps["entered"] - between) / 1e9)
+    row = changed(
+        row, inner__stamps_ns__previous_entered=between, info__latency__period_s=(stamps["entered"] - between) / 1e9
+    )
     assert the_problem(row).startswith(
         f"inner.stamps_ns.previous_returned is {stamps['previous_returned']}, before inner.stamps_ns.previous_entered {between}"
     )
@@ -403,7 +429,10 @@ def test_of_two_findings_as_grave_at_one_gate_the_later_gives_the_code(rows):
     row = rows["first"]
     (finding,) = row["inner"]["findings"]
     row = changed(row, inner__findings=[finding, {**finding, "code": "vel.limit"}])
-    assert the_problem(row) == "info.safety.code is [0, 0, 0, 0, 32, 0, 0], but inner.findings make it [0, 0, 0, 0, 31, 0, 0]"
+    assert (
+        the_problem(row)
+        == "info.safety.code is [0, 0, 0, 0, 32, 0, 0], but inner.findings make it [0, 0, 0, 0, 31, 0, 0]"
+    )
     assert audit_transition(changed(row, info__safety__code__4=31)) == []
 
 
@@ -468,7 +497,9 @@ def test_what_is_not_of_the_contracts_spaces_is_named(rows, contract, changes, s
 
 @pytest.mark.parametrize("quality", [Quality.OUT_OF_RANGE, Quality.STALE, Quality.LOST])
 def test_a_reading_out_of_range_whose_quality_says_so_or_that_is_held_is_sound(rows, contract, quality):
-    row = changed(rows["first"], **both("observation__tcp_position", [0.0, 0.0, 2.5]), info__sensors__tcp__quality=int(quality))
+    row = changed(
+        rows["first"], **both("observation__tcp_position", [0.0, 0.0, 2.5]), info__sensors__tcp__quality=int(quality)
+    )
     assert audit_transition(row, contract) == []
 
 
@@ -501,8 +532,14 @@ def of_info(folder, step=1):
         ({"info__contract": "0" * 64}, "info.contract is 000"),
         ({"truncated": True}, "truncated is True, but the end reason is ''"),
         ({"info__is_success": True}, "info.is_success is True, but"),
-        ({"info__safety__disposition": 2}, "info.safety.disposition is 2, but the gravest of info.safety.severity is 1"),
-        ({"info__safety__code": np.array([0, 10, 0, 0, 32, 0, 0])}, "info.safety.code of form is 10, but its severity is 0"),
+        (
+            {"info__safety__disposition": 2},
+            "info.safety.disposition is 2, but the gravest of info.safety.severity is 1",
+        ),
+        (
+            {"info__safety__code": np.array([0, 10, 0, 0, 32, 0, 0])},
+            "info.safety.code of form is 10, but its severity is 0",
+        ),
         ({"info__action_clipped": False}, "info.action_clipped is False, but the disposition is LIMIT"),
         ({"info__latency__gate_s": 0.5}, "info.latency.obs_to_command_s is "),
         ({"info__latency_ms": 0.5}, "info.latency_ms is 0.5, but info.latency.obs_to_command_s is "),

@@ -96,8 +96,10 @@ def test_the_hold_policy_stays_where_the_joints_are_measured():
 def test_a_task_without_a_script_says_so():
     from embodied_env.contract import parse_contract
 
-    text = CONTRACT.text.replace("embodied_env.tasks.reach:Reach\n  tip: tcp\n  target: target\n  success_radius_m: 0.03",
-                                 "scripted_tasks:Running")
+    text = CONTRACT.text.replace(
+        "embodied_env.tasks.reach:Reach\n  tip: tcp\n  target: target\n  success_radius_m: 0.03",
+        "scripted_tasks:Running",
+    )
     assert "scripted_tasks:Running" in text
     with pytest.raises(UsageError, match="has none"):
         make_policy("scripted", parse_contract(text), backend="mujoco", seed=0)

@@ -69,10 +69,17 @@ def test_closing_twice_is_closing_once(path):
 
 def test_other_readers_of_mcap_find_the_channels_with_their_schemas(path):
     with write(path, rows(4)).open("rb") as file:
-        found = [(schema, channel, json.loads(message.data)) for schema, channel, message in make_reader(file).iter_messages()]
+        found = [
+            (schema, channel, json.loads(message.data))
+            for schema, channel, message in make_reader(file).iter_messages()
+        ]
     assert [data for *_, data in found] == rows(4)
     for schema, channel, _ in found:
-        assert (schema.name, schema.encoding, channel.message_encoding) == (CHANNELS[channel.topic][0], "jsonschema", "json")
+        assert (schema.name, schema.encoding, channel.message_encoding) == (
+            CHANNELS[channel.topic][0],
+            "jsonschema",
+            "json",
+        )
         assert json.loads(schema.data)["title"] == schema.name
 
 
@@ -115,9 +122,7 @@ def test_a_log_that_was_never_closed_is_not_clean_and_says_why(path):
         writer.write("transition", row, log_time_ns=0)
     reader = LogReader(path)
     assert not reader.clean
-    assert reader.problem == (
-        "log.mcap: it ends before its end was written: its writer was stopped after 3 whole rows"
-    )
+    assert reader.problem == ("log.mcap: it ends before its end was written: its writer was stopped after 3 whole rows")
     writer.close()
 
 
@@ -223,7 +228,10 @@ def run(script, *arguments):
     """Run a script in a process of its own; return what it prints."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -321,5 +329,3 @@ def test_after_a_sigkill_every_acknowledged_row_is_read_back(writers, path, seed
     assert found == list(range(len(found)))
     assert len(found) >= acknowledged + 1
     assert not reader.clean
-
-

@@ -45,8 +45,6 @@ def summary_of(env):
     return strict((env.path / "summary.json").read_text())
 
 
-
-
 @pytest.fixture
 def env(tmp_path):
     recorded = RecordTransitions(fake(), tmp_path / "runs")
@@ -462,12 +460,16 @@ def test_a_run_without_a_reset_is_a_clean_run(env):
 
 def test_a_folder_that_is_a_file_is_refused_with_its_path_and_the_error(tmp_path):
     (tmp_path / "runs").write_text("")
-    with pytest.raises(RecordError, match=r"runs/\d{8}T\d{6}Z_arm_reach_fake_\w+: the run directory cannot be made: .*Not a directory"):
+    with pytest.raises(
+        RecordError, match=r"runs/\d{8}T\d{6}Z_arm_reach_fake_\w+: the run directory cannot be made: .*Not a directory"
+    ):
         RecordTransitions(fake(), tmp_path / "runs")
 
 
 def test_an_environment_without_an_account_is_refused():
-    with pytest.raises(UsageError, match=r"CartPoleEnv cannot be recorded: .*allowed: an environment made by embodied_env"):
+    with pytest.raises(
+        UsageError, match=r"CartPoleEnv cannot be recorded: .*allowed: an environment made by embodied_env"
+    ):
         RecordTransitions(gymnasium.make("CartPole-v1"), "/nowhere")
 
 
@@ -481,7 +483,9 @@ try:
 except embodied_env.errors.MissingDependencyError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+    )
     assert 'pip install "embodied_env[record]"' in done.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -511,7 +515,13 @@ class Scripted(gymnasium.Wrapper):
     def step(self, action):
         observation, _, _, _, info = self.env.step(action)
         reward, terminated, truncated, reason = next(self.story)
-        return observation, reward, terminated, truncated, {**info, "end_reason": reason, "is_success": reason == "success"}
+        return (
+            observation,
+            reward,
+            terminated,
+            truncated,
+            {**info, "end_reason": reason, "is_success": reason == "success"},
+        )
 
 
 STORY = [
@@ -648,4 +658,6 @@ def test_keys_that_a_wrapper_adds_to_info_are_recorded_and_sound(tmp_path):
     env.close()
     (row,) = read_run(env.path).transitions()
     assert row["info"]["episode"]["l"] == 1
-    assert audit_transition(row) == ["truncated is True, but the environment returned False: an outer wrapper changed it"]
+    assert audit_transition(row) == [
+        "truncated is True, but the environment returned False: an outer wrapper changed it"
+    ]

@@ -492,7 +492,10 @@ def test_two_environments_of_one_contract_do_not_share_a_seed(make):
         ({"render_mode": "human"}, "render_mode='human' is not available"),
         ({"pacing": "realtime"}, "pacing='realtime' is not available"),
         ({"clock": "sundial"}, "clock='sundial' is unknown; allowed: steady, virtual"),
-        ({"backend": "mujoco", "namespace": "/a"}, "backend 'mujoco' has no option 'namespace'; allowed: step_timeout_s"),
+        (
+            {"backend": "mujoco", "namespace": "/a"},
+            "backend 'mujoco' has no option 'namespace'; allowed: step_timeout_s",
+        ),
         ({"backend": "fake", "fault": []}, "has no option 'fault'; allowed: faults, free_running"),
     ],
 )

@@ -1,0 +1,41 @@
+"""What importing the package costs, and what is said where an optional package is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ["rclpy", "mujoco", "pydantic", "yaml", "mcap", "rich", "plotly", "matplotlib", "torch", "pettingzoo"]
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    script = f"import sys, embodied_env; print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("missing", "backend", "remedy"),
+    [("rclpy", "mujoco_ros", "embodied_env[ros]"), ("mujoco", "mujoco", "embodied_env[sim]")],
+)
+def test_a_missing_package_is_named_with_its_remedy(missing, backend, remedy):
+    script = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.split('.')[0] == {missing!r}:\n"
+        "            raise ImportError(f'{name} is not here')\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from embodied_env.errors import MissingDependencyError\n"
+        "import embodied_env\n"
+        "try:\n"
+        f"    env = embodied_env.make('arm_reach', backend={backend!r})\n"
+        "    env.reset()\n"
+        "except MissingDependencyError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert missing in done.stdout
+    assert remedy in done.stdout
