@@ -136,7 +136,7 @@ class WaitSetReceiver:
         self._context = context
         self._clock = clock
         self._subscriptions: dict[str, Any] = {}
-        self._clients: dict[str, Any] = {}
+        self._clients = _Clients(node)
         self._wait_set = self._make_wait_set(0, 0, 0, 1, 0, 0, context.handle)
 
     def subscribe(self, key: str, message_type: type, topic: str) -> None:
@@ -165,10 +165,7 @@ class WaitSetReceiver:
     def call(self, service_type: Any, name: str, request: Any, timeout_s: float, patrol: Patrol) -> Any:  # noqa: ANN401
         """Return the response of a service; raises TimeoutError, or what `patrol` raises while it waits."""
         end = time.monotonic() + timeout_s
-        client = self._clients.get(name)
-        if client is None:
-            client = self._clients[name] = self._node.create_client(service_type, name)
-        _await_service(client, end, patrol)
+        client = self._clients.ready(service_type, name, end, patrol)
         numbers = {client.handle.send_request(request)}
         repeat = time.monotonic() + REPEAT_S
         wait_set = self._make_wait_set(0, 0, 0, 1, 0, 0, self._context.handle)
@@ -194,7 +191,7 @@ class ExecutorReceiver:
         self._node = node
         self._clock = clock
         self._arrivals: list[Arrival] = []
-        self._clients: dict[str, Any] = {}
+        self._clients = _Clients(node)
         self._executor = SingleThreadedExecutor(context=context)
         self._executor.add_node(node)
 
@@ -218,10 +215,7 @@ class ExecutorReceiver:
     def call(self, service_type: Any, name: str, request: Any, timeout_s: float, patrol: Patrol) -> Any:  # noqa: ANN401
         """Return the response of a service; raises TimeoutError, or what `patrol` raises while it waits."""
         end = time.monotonic() + timeout_s
-        client = self._clients.get(name)
-        if client is None:
-            client = self._clients[name] = self._node.create_client(service_type, name)
-        _await_service(client, end, patrol)
+        client = self._clients.ready(service_type, name, end, patrol)
         futures = [client.call_async(request)]
         repeat = time.monotonic() + REPEAT_S
         while not any(future.done() for future in futures):
@@ -250,12 +244,24 @@ def _refuse_after_fork() -> None:
         )
 
 
-def _await_service(client: Any, end: float, patrol: Patrol) -> None:  # noqa: ANN401 - a client of rclpy
-    while not client.service_is_ready():
-        patrol()
-        if time.monotonic() > end:
-            raise TimeoutError(f"nobody offers the service {client.srv_name}")
-        time.sleep(_GLANCE_S)
+class _Clients:
+    """The service clients of a node, made once each."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._by_name: dict[str, Any] = {}
+
+    def ready(self, service_type: Any, name: str, end: float, patrol: Patrol) -> Any:  # noqa: ANN401 - generated types
+        """Return the client of a service that somebody offers; raises TimeoutError at `end` (monotonic seconds)."""
+        if name not in self._by_name:
+            self._by_name[name] = self._node.create_client(service_type, name)
+        client = self._by_name[name]
+        while not client.service_is_ready():
+            patrol()
+            if time.monotonic() > end:
+                raise TimeoutError(f"nobody offers the service {client.srv_name}")
+            time.sleep(_GLANCE_S)
+        return client
 
 
 def _never_called(message: Any) -> None:  # noqa: ANN401 - generated types
