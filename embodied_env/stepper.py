@@ -201,6 +201,7 @@ class Stepper:
         self._feed_watchdog()
         target = Stamp(self._snapshot.now_ns + self.contract.control_period_ns, self._domain)
         deadline = self._deadline(self._backend.step_timeout_s)
+        published = False
         try:
             with self._arbiter.turn() as (reference, dt_s):
                 approved = self._gate.judge(action, reference, dt_s)
@@ -208,10 +209,12 @@ class Stepper:
                 self._pending = (_kept(action), approved, target, deadline)
                 self._arbiter.send(approved)
             self._ledger.stamp(Slot.PUBLISHED)
+            published = True
             self._backend.advance(target, deadline)
             self._clock.follow_ns(self.contract.control_period_ns)
         except BackendError as error:
-            self._ledger.stamp(Slot.PUBLISHED)
+            if not published:
+                self._ledger.stamp(Slot.PUBLISHED)
             self._lost = _as_lost(error)
         except BaseException:
             self._give_up()
@@ -368,7 +371,11 @@ class Stepper:
     def _give_up(self) -> None:
         """An error or an interrupt in the middle of a step: the world may be a step further than the account."""
         self._end_episode()
-        self._backend.halt("an error in the middle of a step")
+        try:
+            if self._backend.capabilities.free_running:
+                self._brake("an error in the middle of a step")
+        finally:
+            self._backend.halt("an error in the middle of a step")
 
     def _end_episode(self) -> None:
         self._running = False

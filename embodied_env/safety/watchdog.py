@@ -37,8 +37,9 @@ class Watchdog:
         self._tripped = False
 
     def disarm(self) -> None:
-        """No episode is running: nothing to watch."""
-        self._fed_ns = None
+        """No episode is running: nothing to watch. Once this has returned, nothing more is published."""
+        with self._arbiter.turn():
+            self._fed_ns = None
 
     def check(self) -> Finding | None:
         """Brake if steps are overdue; return why, or None."""

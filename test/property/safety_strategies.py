@@ -155,9 +155,11 @@ def safe_state(b: Bounds, parts: tuple[float, float]) -> tuple[float, float]:
     room = b.high - x if v > 0 else x - b.low
     if math.isfinite(room):
         v = math.copysign(min(abs(v), math.sqrt(2.0 * b.deceleration * max(0.0, room))), v)
-    while not in_safe_set(x, v, b):
+    for _ in range(8):
+        if in_safe_set(x, v, b):
+            return x, v
         v = math.nextafter(v, 0.0)
-    return x, v
+    return x, 0.0  # a room so small that the square of a speed in it rounds to nothing
 
 
 def safe_states(b: Bounds) -> st.SearchStrategy[tuple[float, float]]:

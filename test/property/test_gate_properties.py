@@ -35,7 +35,7 @@ from safety_strategies import (
 )
 
 from embodied_env.clock import NS_PER_S, ManualClock
-from embodied_env.contract import ActuatorSpec, JointLimits, Margins
+from embodied_env.contract import JointLimits, Margins
 from embodied_env.errors import ContractError
 from embodied_env.safety import Arbiter, SafetyGate
 from embodied_env.safety.limits import Bounds, brake_velocity
@@ -665,7 +665,3 @@ def test_a_joint_without_its_own_deceleration_brakes_with_its_acceleration():
     limits = JointLimits(position=(-2.0, 2.0), velocity=1.0, acceleration=4.0)
     gate = SafetyGate(contract_of(limits))
     assert gate.layout.limits.deceleration.tolist() == [4.0]
-
-
-def test_contracts_of_two_actuators_are_drawn_with_both():
-    assert all(isinstance(part, ActuatorSpec) for part in plain_contract(joints=3, split=1).actuators.values())

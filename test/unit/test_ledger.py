@@ -10,7 +10,7 @@ import scripted_tasks
 from scripted_tasks import PERIOD_NS, Scene, SlowBackend
 
 from embodied_env.clock import ManualClock, VirtualClock
-from embodied_env.errors import UsageError
+from embodied_env.errors import BackendLostError, UsageError
 from embodied_env.ledger import Ledger, Slot
 from embodied_env.transition import Quality
 
@@ -103,6 +103,28 @@ def test_obs_to_command_is_the_exact_sum_of_its_parts_in_nanoseconds(line):
         found = line.step(**delays)
         assert {name: found[name] for name in delays} == delays
         assert found["obs_to_command"] == sum(delays[name] for name in ELEMENTARY)
+
+
+class LostOnTheWay(SlowBackend):
+    """Takes the command, moves for a while, and is lost at the third step."""
+
+    def advance(self, target, deadline):
+        super().advance(target, deadline)
+        if self._step == 3:
+            raise BackendLostError("gone", "it was there a moment ago")
+
+
+def test_a_world_that_is_lost_on_its_way_does_not_lengthen_the_publishing():
+    clock = ManualClock()
+    scene = Scene(clock=clock, backend=LostOnTheWay, step_timeout_s=1e6)
+    scene.reset()
+    scene.run(2)
+    scene.backend.world_ns = DELAY_NS
+    done = scene.step()
+    assert done.info["end_reason"] == "backend_lost:gone"
+    found = stages(done.stamps_ns)
+    assert (found["publish"], found["world"]) == (0, DELAY_NS)
+    scene.close()
 
 
 def test_info_has_the_stages_in_seconds_and_the_whole_in_milliseconds(line):

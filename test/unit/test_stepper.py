@@ -12,6 +12,7 @@ import pytest
 import scripted_tasks
 from scripted_tasks import PERIOD_NS, PERIOD_S, LateRiser, Scene, SlowBackend
 
+import embodied_env.backends
 from embodied_env.backends.fake import FakeBackend, Fault
 from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import BackendNotReadyError, ClosedError, InternalFaultError, ResetNeededError, UsageError
@@ -658,6 +659,29 @@ def test_an_interrupt_in_the_middle_of_a_step_ends_the_episode_and_cuts_the_tran
     scene.close()
 
 
+class InterruptedWhileRunning(FakeBackend):
+    """Somebody presses Ctrl-C while the sixth step waits for a world that moves by itself."""
+
+    def read(self, after, deadline):
+        if self._step == 6:
+            raise KeyboardInterrupt
+        return super().read(after, deadline)
+
+
+def test_an_interrupt_of_a_free_running_robot_brakes_it_before_the_transport_is_cut():
+    """Without a step the newest command brakes (A4.3), however the steps came to an end."""
+    scene = Scene(quick_contract(), backend=InterruptedWhileRunning, clock=SteadyClock(), free_running=True)
+    scene.reset()
+    with pytest.raises(KeyboardInterrupt):
+        scene.run(6, (1.0, 1.0))
+    end = time.monotonic() + 1.0
+    while scene.sent[-1].report.velocity_si.any() and time.monotonic() < end:
+        time.sleep(0.005)
+    speeds = scene.sent[-1].report.velocity_si.tolist()
+    scene.close()
+    assert speeds == [0.0, 0.0]
+
+
 def test_an_internal_fault_publishes_nothing_and_halts_the_world(scene, monkeypatch):
     def broken(*args):
         raise InternalFaultError("even braking breaks a limit")
@@ -688,14 +712,9 @@ def test_the_simulated_world_takes_nothing_but_what_was_approved():
 
 def test_no_backend_takes_a_command_that_it_did_not_check():
     """Each `send` asks for an Approved before anything else; read from the source, so that none is forgotten."""
-    folder = Path(scripted_tasks.FakeBackend.__module__.replace(".", "/")).parent
-    root = Path(__file__).resolve().parents[2] / folder
+    root = Path(embodied_env.backends.__file__).parent
     sends = [
         text for file in sorted(root.rglob("*.py")) if "def send(self, command: Approved)" in (text := file.read_text())
     ]
     checked = [text for text in sends if "isinstance(command, Approved)" in text or "class Backend(Protocol)" in text]
     assert len(sends) == len(checked) >= 3
-
-
-def test_the_fake_world_is_the_one_that_the_tests_use():
-    assert issubclass(SlowBackend, FakeBackend)

@@ -140,6 +140,33 @@ def test_a_step_that_has_its_turn_first_is_not_overdue_any_more(bench):
     assert bench.gate.latched is None
 
 
+def test_when_disarming_has_returned_nothing_more_is_published(bench):
+    """A braking command that is on its way is waited for: none falls into the next reset."""
+    bench.clock.advance_ns(2 * PERIOD_NS)
+    sending, go_on = threading.Event(), threading.Event()
+    send = bench._send
+
+    def slowly(command):
+        sending.set()
+        go_on.wait(5.0)
+        return send(command)
+
+    bench.arbiter._send = slowly
+    looking = threading.Thread(target=bench.watchdog.check)
+    looking.start()
+    sending.wait(5.0)
+    disarming = threading.Thread(target=bench.watchdog.disarm)
+    disarming.start()
+    time.sleep(0.02)
+    assert disarming.is_alive()
+    go_on.set()
+    for thread in (looking, disarming):
+        thread.join(5.0)
+    published = len(bench.sent)
+    bench.watchdog.check()
+    assert len(bench.sent) == published == 1
+
+
 def wait_until(condition):
     end = time.monotonic() + 5.0
     while not condition() and time.monotonic() < end:
