@@ -16,6 +16,7 @@ EXTRAS = {
         f"ros-common-interfaces==5.3.6{ONLY_WHERE_WHEELS_ARE}",
     ],
     "sim": ["mujoco>=3.2"],
+    "images": ["pillow>=10"],
     "record": ["mcap>=1.2"],
     "report": ["plotly>=5.24"],
     "multi": ["pettingzoo>=1.25"],
@@ -25,7 +26,8 @@ EXTRAS = {
     "test": ["pytest>=8.0", "hypothesis>=6.100", "jsonschema>=4.20", "psutil>=5.9"],
     "lint": ["ruff==0.17.5", "mypy==2.4.1", "types-PyYAML", "types-jsonschema", "types-psutil"],
 }
-EXTRAS["all"] = [*EXTRAS["ros"], *EXTRAS["sim"], *EXTRAS["record"], *EXTRAS["report"], *EXTRAS["multi"]]
+IN_ALL = ("ros", "sim", "images", "record", "report", "multi")
+EXTRAS["all"] = [requirement for extra in IN_ALL for requirement in EXTRAS[extra]]
 
 setup(
     name=NAME,

@@ -22,8 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LIMITS, GATE = "test/property/test_limits_properties.py", "test/property/test_gate_properties.py"
 MACHINE, UNIT_GATE = "test/property/test_gate_machine.py", "test/unit/test_gate.py"
+VELOCITY = "test/property/test_velocity_properties.py"
 ARBITER, WATCHDOG = "test/unit/test_arbiter.py", "test/unit/test_watchdog.py"
-ROOM = (LIMITS, GATE, MACHINE, UNIT_GATE, ARBITER, WATCHDOG)
+ROOM = (LIMITS, GATE, VELOCITY, MACHINE, UNIT_GATE, ARBITER, WATCHDOG)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,10 @@ def gate(name: str, old: str, new: str, by: str, tests: str = GATE) -> Mutant:
     return Mutant(name=name, file="gate.py", old=old, new=new, tests=tests, by=by)
 
 
+def form(name: str, old: str, new: str, by: str, tests: str = GATE) -> Mutant:
+    return Mutant(name=name, file="form.py", old=old, new=new, tests=tests, by=by)
+
+
 def limits(name: str, old: str, new: str, by: str, tests: str = LIMITS) -> Mutant:
     return Mutant(name=name, file="limits.py", old=old, new=new, tests=tests, by=by)
 
@@ -54,9 +59,84 @@ def watchdog(name: str, old: str, new: str, by: str, tests: str = MACHINE) -> Mu
     return Mutant(name=name, file="watchdog.py", old=old, new=new, tests=tests, by=by)
 
 
-MACHINE_OF_THE_ROBOT = "TestFreeRunningRobot"
+MACHINE_OF_THE_ROBOT = "TestFreeRunningRobot or TestEpisodes"
 
 MUTANTS = (
+    # what is commanded by velocity
+    gate(
+        "velocities are limited as positions",
+        "limit_velocity(x, v, t, bounds, dt_s) if is_velocity else limit_joint",
+        "limit_joint(x, v, t, bounds, dt_s) if is_velocity else limit_joint",
+        "bit_for_bit or keeps_speed",
+        VELOCITY,
+    ),
+    gate(
+        "positions are published instead of velocities",
+        "return np.where(self.layout.is_velocity, velocities, positions)",
+        "return positions",
+        "keeps_speed or bit_for_bit",
+        VELOCITY,
+    ),
+    gate(
+        "a measured position that lags ends the episode",
+        "severity = Severity.HOLD if measured.issuperset(finding.joints) else Severity.STOP",
+        "severity = Severity.STOP",
+        "does_not_end",
+        VELOCITY,
+    ),
+    limits(
+        "a velocity is not limited",
+        "    chosen = min(max(desired, lower), upper)\n    if abs(desired - chosen) <= 4.0",
+        "    chosen = desired\n    if abs(desired - chosen) <= 4.0",
+        "nearest or keeps_speed",
+        VELOCITY,
+    ),
+    limits(
+        "the measured position of a velocity does not count",
+        "    lower, upper = velocity_interval(position, velocity, bounds, dt_s)\n    if lower > upper:\n"
+        "        if is_hopeless(position, velocity, bounds, dt_s):\n"
+        "            braked = brake_velocity(velocity, bounds, dt_s)\n            reached",
+        "    lower, upper = velocity_interval(0.0, velocity, bounds, dt_s)\n    if lower > upper:\n"
+        "        if is_hopeless(position, velocity, bounds, dt_s):\n"
+        "            braked = brake_velocity(velocity, bounds, dt_s)\n            reached",
+        "end_of_its_range",
+        VELOCITY,
+    ),
+    arbiter(
+        "a commanded velocity is forgotten after a pause",
+        "acting = np.where(self._gate.layout.is_velocity, reference.velocities, 0.0)",
+        "acting = np.zeros_like(reference.velocities)",
+        "after_a_pause",
+        VELOCITY,
+    ),
+    arbiter(
+        "a measurement replaces a published position",
+        "chosen = np.where(is_velocity, positions, self._reference.positions)",
+        "chosen = positions",
+        "measured_position_is",
+        VELOCITY,
+    ),
+    arbiter(
+        "an old measurement counts as a new one",
+        "slack=slack if slack.any() else None",
+        "slack=None",
+        "old_measurement",
+        VELOCITY,
+    ),
+    gate(
+        "what may have been driven since a measurement does not count",
+        "replace(bounds, low=bounds.low + slack, high=bounds.high - slack)",
+        "replace(bounds, low=bounds.low - 0.0 * slack, high=bounds.high)",
+        "sensor_is_gone",
+        VELOCITY,
+    ),
+    gate(
+        "a position is guaranteed wherever it is",
+        '"position": sound and self._is_inside(reference, published),',
+        '"position": sound,',
+        "guaranteed_only",
+        VELOCITY,
+    ),
     # the chain: each gate deleted
     gate(
         "no latch gate",
@@ -65,10 +145,10 @@ MUTANTS = (
         "p13",
         GATE,
     ),
-    gate("NaN let through", "if not np.isfinite(vector).all():", "if False:", "not_finite or malformed"),
-    gate("shape let through", "if array.shape != (size,):", "if array.size != size:", "malformed"),
-    gate("booleans let through", 'not in "fiu"', 'not in "fiub"', "malformed"),
-    gate(
+    form("NaN let through", "if not np.isfinite(vector).all():", "if False:", "not_finite or malformed"),
+    form("shape let through", "if array.shape != (size,):", "if array.size != size:", "malformed"),
+    form("booleans let through", 'not in "fiu"', 'not in "fiub"', "malformed"),
+    form(
         "foreign errors let through",
         "    except Exception as error:  # noqa: BLE001 - a foreign object",
         "    except ValueError as error:  # noqa: BLE001 - a foreign object",
@@ -94,8 +174,8 @@ MUTANTS = (
     ),
     gate(
         "no joint limits",
-        "            limit_joint(x, v, t, bounds, dt_s)\n",
-        "            JointStep(position=t, velocity=(t - x) / dt_s, code='', bound=t)\n",
+        "else limit_joint(x, v, t, bounds, dt_s)\n",
+        "else JointStep(position=t, velocity=(t - x) / dt_s, code='', bound=t)\n",
         "p12",
     ),
     gate(
@@ -123,7 +203,7 @@ MUTANTS = (
     gate("dt <= 0 moves", "if not dt_s > 0.0:", "if dt_s != dt_s:", "without_time"),
     gate(
         "braking leaves the range",
-        "positions = np.clip(reference.positions + velocities * dt_s, low, high)",
+        "positions = self._kept_inside(reference.positions + velocities * dt_s, reference)",
         "positions = reference.positions + velocities * dt_s",
         "p10 or p2 or raises_nothing",
         UNIT_GATE,
@@ -146,8 +226,8 @@ MUTANTS = (
     ),
     gate(
         "an infeasible state does not latch",
-        "            self.latch(stop)\n",
-        "",
+        "            self.latch(refused)\n",
+        "            pass\n",
         "p14 or infeasible or save",
         UNIT_GATE,
     ),
@@ -192,7 +272,7 @@ MUTANTS = (
         "p12 or p6",
     ),
     gate("commands can be written", "array.flags.writeable = False", "pass", "cannot_be_written"),
-    gate(
+    form(
         "the agent's array is kept",
         "return array.astype(np.float64)",
         "return array.astype(np.float64, copy=False)",
@@ -350,15 +430,15 @@ MUTANTS = (
     ),
     arbiter(
         "the reference is not updated",
-        "                positions=command.positions,\n",
-        "                positions=self._reference.positions,\n",
+        "self._reference.positions, command.values),\n                velocities",
+        "self._reference.positions, self._reference.positions),\n                velocities",
         MACHINE_OF_THE_ROBOT,
         MACHINE,
     ),
     arbiter(
         "the reference has no velocity",
         "velocities=command.report.velocity_si,",
-        "velocities=np.zeros_like(command.positions),",
+        "velocities=np.zeros_like(command.values),",
         "reference",
         ARBITER,
     ),

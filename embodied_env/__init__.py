@@ -12,22 +12,25 @@ import gymnasium
 from embodied_env._version import __version__
 from embodied_env.contract import Contract, load_contract
 from embodied_env.env import EmbodiedEnv, make
+from embodied_env.wrappers import ActionChunks
 
 if TYPE_CHECKING:
-    from embodied_env.record import RecordTransitions, audit_transition, read_run
+    from embodied_env.record import RecordTransitions, audit_run, audit_transition, read_run
 
 __all__ = [
+    "ActionChunks",
     "Contract",
     "EmbodiedEnv",
     "RecordTransitions",
     "__version__",
+    "audit_run",
     "audit_transition",
     "load_contract",
     "make",
     "read_run",
 ]
 
-_RECORD = ("RecordTransitions", "audit_transition", "read_run")
+_RECORD = ("RecordTransitions", "audit_run", "audit_transition", "read_run")
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute
@@ -38,7 +41,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute
     raise AttributeError(f"module 'embodied_env' has no attribute {name!r}")
 
 
-for _id, _contract in (("ArmReach", "arm_reach"),):
+for _id, _contract in (("ArmReach", "arm_reach"), ("CartGoal", "cart_goal"), ("DoorOpen", "door_open")):
     gymnasium.register(
         id=f"embodied_env/{_id}-v0",
         entry_point="embodied_env.env:EmbodiedEnv",

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from embodied_env.backends import make_backend
 from embodied_env.clock import Clock, make_clock
-from embodied_env.contract import Contract, load_contract
+from embodied_env.contract import Contract, load_contract, parse_contract
+from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import UsageError
 from embodied_env.stepper import Stepper
 from embodied_env.tasks import load_task
-from embodied_env.transition import Observer, Transition
+from embodied_env.transition import Observer, Snapshot, Transition
 
 Observation = dict[str, NDArray[Any]]
 
@@ -37,11 +38,11 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         pacing: who waits for whom; "lockstep": the world waits for the agent.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's; each instance replaces it
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"]}  # noqa: RUF012 - each instance says its own
 
     def __init__(  # noqa: PLR0913 - the public options
         self,
-        contract: str | Path | Contract,
+        contract: str | Path | Contract | Mapping[str, str],
         *,
         backend: str = "mujoco",
         pacing: str | None = None,
@@ -53,17 +54,14 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         observers: Sequence[Observer] = (),
         **backend_options: Any,  # noqa: ANN401 - the backend checks its options
     ) -> None:
-        """See `make`; nothing is started before the first `reset`."""
-        if render_mode is not None:
-            raise UsageError(f"render_mode={render_mode!r} is not available; allowed: None")
+        """See `make`; nothing is started before the first `reset`. A mapping is what `make` puts into a spec."""
         if pacing not in (None, "lockstep"):
             raise UsageError(f"pacing={pacing!r} is not available; allowed: None, 'lockstep'")
-        self.contract = load_contract(contract)
+        self.contract = _restored(contract) if isinstance(contract, Mapping) else load_contract(contract)
         self.backend_name = backend
         self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
         self.pacing = "lockstep" if pacing is None else pacing
         self.render_mode = render_mode
-        self.metadata = {**self.metadata, "render_fps": round(1 / self.contract.control_period_s)}
         self.observation_space = cast("gymnasium.Space[Observation]", deepcopy(self.contract.observation_space))
         self.action_space = deepcopy(self.contract.action_space)  # seeding one environment's must not seed another's
         if not spawn:
@@ -71,9 +69,18 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         if namespace is not None:
             backend_options["namespace"] = namespace
         the_clock = make_clock(clock)
+        world = make_backend(backend, self.contract, clock=the_clock, **backend_options)
+        render_modes = world.capabilities.render_modes
+        if render_mode not in (None, *render_modes):
+            offered = ", ".join(map(repr, (None, *render_modes)))
+            raise UsageError(f"render_mode={render_mode!r} is not available with {backend} here; allowed: {offered}")
+        self.metadata = {
+            "render_modes": list(render_modes),
+            "render_fps": max(1, round(1 / self.contract.control_period_s)),
+        }
         self._stepper = Stepper(
             self.contract,
-            make_backend(backend, self.contract, clock=the_clock, **backend_options),
+            world,
             load_task(self.contract),
             clock=the_clock,
             evaluator_info=evaluator_info,
@@ -84,6 +91,21 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
     def last_transition(self) -> Transition | None:
         """The full account of the last step, or None before the first."""
         return self._stepper.last_transition
+
+    @property
+    def last_reset(self) -> Snapshot | None:
+        """What the last reset read and did, or None before the first."""
+        return self._stepper.last_reset
+
+    @property
+    def epoch(self) -> int:
+        """The number of the episode: it counts resets from 0, and never repeats. -1 before the first reset."""
+        return self._stepper.epoch
+
+    @property
+    def step_index(self) -> int:
+        """How many steps of this episode were taken."""
+        return self._stepper.step_index
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -103,7 +125,10 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         self._stepper.check_reset(options)  # a reset that is refused draws no seed
         super().reset(seed=seed)
         world_seed = int(self.np_random.integers(_SEED_BOUND))
-        return self._stepper.reset(world_seed=world_seed, options=options, seeded=seed is not None)
+        result = self._stepper.reset(world_seed=world_seed, options=options, seeded=seed is not None)
+        if self.render_mode == "human":
+            self._stepper.show()
+        return result
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
         """Take one step of one control period.
@@ -117,7 +142,23 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         """
         self._stepper.begin(action)
         done = self._stepper.finish()
+        if self.render_mode == "human":
+            self._stepper.show()
         return _copied(done.observation), done.reward, done.terminated, done.truncated, _copied(done.info)
+
+    def render(self) -> Any:  # noqa: ANN401 - Gymnasium's: an array, or None
+        """Return a picture of the world, uint8 (height, width, 3), with render_mode "rgb_array".
+
+        With "human" every reset and step shows it already. The view is the contract's: ``backends.<name>.render``.
+
+        Raises:
+            ResetNeededError: before the first reset.
+            MissingDependencyError: when nothing here can render off screen.
+        """
+        if self.render_mode is None:
+            gymnasium.logger.warn(f"render() without a render_mode; allowed: {self.metadata['render_modes']}")
+            return None
+        return self._stepper.render() if self.render_mode == "rgb_array" else None
 
     def mark(self, name: str) -> None:
         """Stamp the end of something outside of the step: ``mark("policy")`` right after inference (`Ledger.mark`)."""
@@ -141,6 +182,9 @@ def make(
 ) -> gymnasium.Env[Any, Any]:
     """Make an environment from a contract.
 
+    ``env.spec`` makes the same environment again, and has a JSON form (``to_json``) if the other options have one. A
+    Contract is in it whole; a name or a path is looked up anew.
+
     Args:
         contract: the name of a shipped contract, a path to a YAML file, or a Contract.
         record: a folder; the run is recorded into a new run directory in it (`RecordTransitions`).
@@ -158,7 +202,7 @@ def make(
     embodied.spec = EnvSpec(
         id=f"embodied_env/{_camel(embodied.contract.name)}-v0",
         entry_point="embodied_env.env:EmbodiedEnv",
-        kwargs={"contract": str(contract) if isinstance(contract, Path) else contract, **options},
+        kwargs={"contract": _saved(contract) if isinstance(contract, Contract) else str(contract), **options},
         max_episode_steps=max_episode_steps,
         order_enforce=False,  # the stepper orders calls itself
         disable_env_checker=True,
@@ -171,6 +215,17 @@ def make(
 
         env = RecordTransitions(env, record)
     return env
+
+
+def _saved(contract: Contract) -> dict[str, str]:
+    """Return `contract` as plain text, with the place that its files are looked for from."""
+    return {"name": contract.name, "source": contract.source, "text": dump_contract(contract)}
+
+
+def _restored(saved: Mapping[str, str]) -> Contract:
+    if saved.keys() != {"name", "source", "text"}:
+        raise UsageError(f"a contract cannot be a mapping of {', '.join(map(repr, saved))}; allowed: one of `make`'s")
+    return parse_contract(saved["text"], source=saved["source"])
 
 
 def _copied(value: Any) -> Any:  # noqa: ANN401 - nested dicts of arrays and numbers

@@ -27,6 +27,10 @@ class EmbodiedEnvError(Exception):
     """Base class of every error raised by this package on purpose."""
 
 
+class PolicyError(EmbodiedEnvError):
+    """The policy of a user raised an error of its own."""
+
+
 class ContractError(EmbodiedEnvError, ValueError):
     """A contract is wrong.
 

@@ -3,7 +3,8 @@
 The simulator is a node called `NODE`. The environment resets it by parameters and a service, publishes a command on
 each actuator topic, then a step token on ``~/step``. The simulator runs step k of an epoch once: when the token and
 the commands that it names are in. It names them by a digest of their bytes, so duplicate, late, foreign or braking
-commands neither add a step nor take part in one. Then it publishes what is due, and an acknowledgement.
+commands neither add a step nor take part in one. Then it publishes what has a new reading, and an acknowledgement that
+says of every sensor which message is its newest: so nobody waits for a reading that is late, lost, or not due.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,11 @@ from embodied_env.contract import FloatArray
 
 NODE = "simulator"
 STEP_TOPIC = f"{NODE}/step"  # std_msgs/msg/Int64MultiArray: StepToken.to_data()
-STEPPED_TOPIC = f"{NODE}/stepped"  # std_msgs/msg/Int64MultiArray: epoch, step; after the samples of that step
+STEPPED_TOPIC = f"{NODE}/stepped"  # std_msgs/msg/Int64MultiArray: Stepped.to_data(), after the readings of that step
 FAULT_TOPIC = f"{NODE}/fault"  # std_msgs/msg/String: SimulatorFault.to_text()
 RESET_SERVICE = f"{NODE}/reset"  # std_srvs/srv/Trigger; the message of its response is ResetReply.to_text()
+RENDER_SERVICE = f"{NODE}/render"  # std_srvs/srv/Trigger; the picture is on PICTURE_TOPIC before the response
+PICTURE_TOPIC = f"{NODE}/picture"  # sensor_msgs/msg/Image
 CLOCK_TOPIC = "clock"  # rosgraph_msgs/msg/Clock, in the namespace of the simulator
 
 EPOCH_PARAMETER = "reset.epoch"
@@ -57,18 +60,46 @@ class StepToken:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stepped:
+    """Step `step` of `epoch` (0: the reset) was run; `newest` is, by sensor in contract order, its newest reading.
+
+    A reading is told by its stamp and by the number of its last publication (from 1, as the middleware counts them).
+    """
+
+    epoch: int
+    step: int
+    newest: tuple[tuple[int, int], ...]
+
+    def to_data(self) -> list[int]:
+        """Return it as integers."""
+        return [self.epoch, self.step, *(value for pair in self.newest for value in pair)]
+
+    @classmethod
+    def from_data(cls, data: Sequence[int], sensors: int) -> Stepped | None:
+        """Read it for so many sensors; None when it is not one."""
+        if len(data) != 2 + 2 * sensors:
+            return None
+        epoch, step, *pairs = (int(value) for value in data)
+        return cls(epoch=epoch, step=step, newest=tuple(zip(pairs[::2], pairs[1::2], strict=True)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResetReply:
-    """What a reset did: its epoch, the simulated time it ended at, what was drawn, and which contract it was."""
+    """What a reset did: its epoch, the simulated time it ended at, what was drawn, and which contract it was.
+
+    `details`: what else the simulator chose, e.g. the library that renders.
+    """
 
     epoch: int
     stamp_ns: int
     sampled: Mapping[str, Any]
     fingerprint: str
+    details: Mapping[str, str]
 
     def to_text(self) -> str:
         """Return it as JSON; floats keep every bit."""
         sampled = {name: np.asarray(value).tolist() for name, value in self.sampled.items()}
-        return json.dumps({**vars(self), "sampled": sampled})
+        return json.dumps({**vars(self), "sampled": sampled, "details": dict(self.details)})
 
     @classmethod
     def from_text(cls, text: str) -> ResetReply:
@@ -78,7 +109,7 @@ class ResetReply:
             sampled = {name: np.array(value, dtype=np.float64) for name, value in reply.sampled.items()}
         except (TypeError, AttributeError) as error:
             raise ValueError(f"not the reply of an embedded simulator: {text!r} ({error})") from None
-        return cls(epoch=reply.epoch, stamp_ns=reply.stamp_ns, sampled=sampled, fingerprint=reply.fingerprint)
+        return replace(reply, sampled=sampled)
 
 
 @dataclass(frozen=True, kw_only=True)

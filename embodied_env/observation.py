@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.clock import NS_PER_S
 from embodied_env.contract import Contract
-from embodied_env.contract.spaces import TIME_REMAINING, field_layouts
+from embodied_env.contract.messages import JOINT_SENSOR
+from embodied_env.contract.model import APPLIED_ACTIONS, TIME_REMAINING
+from embodied_env.contract.spaces import field_layouts
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.transition import Quality, Sample, Snapshot
 
@@ -67,8 +70,12 @@ class ObservationBuilder:
         samples = {name: replace(self._hold(name, None), quality=Quality.LOST, reason=why) for name in self._held}
         return Snapshot(now_ns=now_ns, samples=samples)
 
-    def observe(self, settled: Snapshot, step_index: int) -> dict[str, NDArray[Any]]:
+    def observe(
+        self, settled: Snapshot, step_index: int, applied: Iterable[NDArray[np.float64]] = ()
+    ) -> dict[str, NDArray[Any]]:
         """Return the agent's observation in fresh arrays: an element of the observation space.
+
+        `applied` are the last applied actions that the contract asks for, oldest first.
 
         A reading outside its declared range is handed out as it is; its quality says so.
         """
@@ -81,6 +88,8 @@ class ObservationBuilder:
                 observation[layout.key] = sample.values[layout.field].copy()
             if sensor.mask:
                 observation[f"{name}_valid"] = np.array([sample.quality in GOOD], dtype=np.int8)
+        if self._contract.applied_actions:
+            observation[APPLIED_ACTIONS] = np.concatenate(list(applied))
         episode = self._contract.episode
         if episode.kind == "finite_horizon":
             left = max(0, episode.horizon_steps - step_index) / episode.horizon_steps
@@ -142,3 +151,30 @@ def _shape_problem(values: Mapping[str, NDArray[Any]], field: str, shape: tuple[
     if found.shape != shape or found.dtype != dtype:
         return f"{field} is {found.dtype}{list(found.shape)}, not {dtype}{list(shape)}"
     return ""
+
+
+class MeasuredJoints:
+    """Where the positions of joints stand in a snapshot: in the agent's sensors, by name."""
+
+    def __init__(self, contract: Contract, joints: tuple[str, ...]) -> None:
+        """Find `joints` in the sensors of `contract`."""
+        found = {
+            joint: (name, index)
+            for name, sensor in contract.sensors.items()
+            if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
+            for index, joint in enumerate(sensor.fields["position"].joints or ())
+        }
+        self._places = [found.get(joint) for joint in joints]
+
+    def measured(self, snapshot: Snapshot) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the position of each joint and its age, s, both of shape (n_joints,).
+
+        A joint that no sensor has is at 0, of age 0: the rules of a contract say that its position does not count.
+        """
+        positions, ages_s = np.zeros(len(self._places)), np.zeros(len(self._places))
+        for i, place in enumerate(self._places):
+            if place is not None:
+                sample = snapshot.samples[place[0]]
+                positions[i] = sample.values["position"][place[1]]
+                ages_s[i] = (snapshot.now_ns - sample.stamp_ns) / NS_PER_S
+        return positions, ages_s

@@ -33,16 +33,19 @@ class ProcessSpec:
     arguments: tuple[Any, ...]  # strings, or substitutions of a launch file
 
 
-def simulator(contract: Any, *, namespace: Any = None, profile: Any = None) -> ProcessSpec:  # noqa: ANN401
+def simulator(contract: Any, *, namespace: Any = None, profile: Any = None, source: Any = None) -> ProcessSpec:  # noqa: ANN401
     """Return the embedded simulator of a contract: a name, a path, or ``-`` for a line on standard input.
 
-    The values are strings, or what stands for them in a launch file.
+    `source` says where a contract on standard input was read from. The values are strings, or what stands for them in
+    a launch file.
     """
     arguments = ["sim", contract]
     if namespace is not None:
         arguments += ["--namespace", namespace]
     if profile is not None:
         arguments += ["--profile", profile]
+    if source:
+        arguments += ["--source", source]
     return ProcessSpec(role="simulator", module="embodied_env.cli", arguments=tuple(arguments))
 
 

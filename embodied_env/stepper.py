@@ -1,8 +1,12 @@
-"""One step in two halves, `begin` and `finish`: the only place that orders gate, arbiter, backend, task and ledger."""
+"""One step in two halves, `begin` and `finish`: the only place that orders gate, arbiter, backend, task and ledger.
+
+The module is long because that order is told in one place.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,11 +16,11 @@ from numpy.typing import NDArray
 from embodied_env.backends.base import Backend
 from embodied_env.clock import NS_PER_S, Clock, Domain, Stamp
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.messages import JOINT_SENSOR
+from embodied_env.contract.options import checked_options
 from embodied_env.errors import BackendError, BackendLostError, ClosedError, ResetNeededError, UsageError
 from embodied_env.info import Info, InfoBuilder, reset_info
 from embodied_env.ledger import Ledger, Slot
-from embodied_env.observation import ObservationBuilder
+from embodied_env.observation import MeasuredJoints, ObservationBuilder
 from embodied_env.safety import Arbiter, SafetyGate, Watchdog, WatchdogThread
 from embodied_env.tasks import Task
 from embodied_env.transition import (
@@ -53,6 +57,7 @@ class Stepper:
         """Wire the parts. Nothing is started before the first `reset`."""
         self.contract = contract
         self.last_transition: Transition | None = None
+        self.last_reset: Snapshot | None = None
         self._backend = backend
         self._task = task
         self._clock = clock
@@ -61,6 +66,7 @@ class Stepper:
         self._ledger = Ledger(clock)
         self._observations = ObservationBuilder(contract)
         self._gate = SafetyGate(contract)
+        self._joints = MeasuredJoints(contract, self._gate.layout.joints)
         capabilities = backend.capabilities
         self._arbiter = Arbiter(
             backend.send,
@@ -91,8 +97,19 @@ class Stepper:
         self._episode_index, self._step_index = -1, 0
         self._origin_ns = 0
         self._snapshot = Snapshot(now_ns=0, samples={})
+        self._applied: deque[FloatArray] = deque(maxlen=contract.applied_actions)
         self._pending: tuple[Any, Approved, Stamp, Stamp] | None = None
         self._lost: BackendLostError | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The number of the episode: resets so far, less one; -1 before the first. It never repeats."""
+        return self._epoch - 1
+
+    @property
+    def step_index(self) -> int:
+        """How many steps of this episode were taken."""
+        return self._step_index
 
     # ---------------------------------------------------------------------------------------------- reset
 
@@ -123,13 +140,15 @@ class Stepper:
         snapshot = self._observations.begin(raw)
         self._ledger.begin_episode()
         self._gate.reset()
-        self._arbiter.resync(self._measured_positions(snapshot), request.epoch)
+        self._arbiter.resync(self._joints.measured(snapshot)[0], request.epoch)
+        self._applied.extend([self._gate.hold_action(self._arbiter.reference)] * self.contract.applied_actions)
         self._start_episode(snapshot)
+        self.last_reset = snapshot
         info = self._common_info(snapshot, end_reason="")
         info["reset"] = reset_info(
             snapshot, duration_s=(self._frozen_ns - entered_ns) / NS_PER_S, hidden=self._hidden_options()
         )
-        observation = self._observations.observe(snapshot, 0)
+        observation = self._observations.observe(snapshot, 0, self._applied)
         self._ledger.leave_step()
         return observation, info
 
@@ -150,38 +169,12 @@ class Stepper:
         """
         if self._closed:
             raise ClosedError("reset() after close(): the environment is closed; make a new one")
-        known = self.contract.reset_options
-        checked: dict[str, FloatArray] = {}
-        for name, value in (options or {}).items():
-            if name not in known:
-                raise UsageError(f"reset option {name!r} is not known; allowed: {', '.join(known) or 'none'}")
-            option = known[name]
-            low, high = option.low_array, option.high_array
-            try:
-                array = np.array(value, dtype=np.float64)
-            except (TypeError, ValueError):
-                array = np.array(np.nan)
-            if array.shape != low.shape or not ((low <= array) & (array <= high)).all():
-                raise UsageError(
-                    f"reset option {name}={value!r} is not allowed; "
-                    f"allowed: shape {low.shape} between {low.tolist()} and {high.tolist()}"
-                )
-            checked[name] = array
-        return checked
+        return checked_options(self.contract, options)
 
     def _hidden_options(self) -> list[str]:
         if self._evaluator_info:
             return []
         return [name for name, option in self.contract.reset_options.items() if option.visibility == "evaluator"]
-
-    def _measured_positions(self, snapshot: Snapshot) -> FloatArray:
-        """Return the measured position of every actuated joint, shape (n_joints,), by name."""
-        measured: dict[str, float] = {}
-        for name, sensor in self.contract.sensors.items():
-            if sensor.type == JOINT_SENSOR and "position" in sensor.fields:
-                joints = sensor.fields["position"].joints or ()
-                measured.update(zip(joints, snapshot.samples[name].values["position"].tolist(), strict=True))
-        return np.array([measured[joint] for joint in self._gate.layout.joints])
 
     # ----------------------------------------------------------------------------------------------- step
 
@@ -203,6 +196,8 @@ class Stepper:
         deadline = self._deadline(self._backend.step_timeout_s)
         published = False
         try:
+            if self._gate.layout.is_velocity.any():
+                self._arbiter.measure(*self._joints.measured(self._snapshot))
             with self._arbiter.turn() as (reference, dt_s):
                 approved = self._gate.judge(action, reference, dt_s)
                 self._ledger.stamp(Slot.GATED)
@@ -244,6 +239,7 @@ class Stepper:
             terms = dict.fromkeys(self._task.terms, math.nan)
             judgement = Judgement(reward=0.0, verdict=Verdict.running(), terms=terms)
         self._snapshot = settled
+        self._applied.append(approved.report.applied)
         reasons = self._end_reasons(approved, judgement.verdict, gaps)
         transition = self._account(action, approved, judgement, reasons)
         self.last_transition = transition
@@ -314,7 +310,7 @@ class Stepper:
         stamps_ns = self._ledger.stamps_ns()
         self._ledger.step_is_accounted()
         return Transition(
-            observation=self._observations.observe(settled, self._step_index),
+            observation=self._observations.observe(settled, self._step_index, self._applied),
             action=action,
             reward=float(judgement.reward),
             terminated=terminated,
@@ -338,6 +334,33 @@ class Stepper:
         if self._evaluator_info:
             info["evaluator"] = self._observations.truth(snapshot)
         return info
+
+    # --------------------------------------------------------------------------------------------- picture
+
+    def render(self) -> NDArray[np.uint8]:
+        """Return a picture of the world as it is now, shape (height, width, 3).
+
+        Raises:
+            ResetNeededError: before the first reset.
+            UsageError: where the backend has no pictures.
+            ClosedError: after `close`.
+        """
+        self._check_can_show("rgb_array")
+        picture: NDArray[np.uint8] = self._backend.render()  # type: ignore[attr-defined] # its capabilities say so
+        return picture
+
+    def show(self) -> None:
+        """Show the world as it is now in a window; raises like `render`."""
+        self._check_can_show("human")
+        self._backend.show()  # type: ignore[attr-defined] # its capabilities say so
+
+    def _check_can_show(self, mode: str) -> None:
+        if self._closed:
+            raise ClosedError("render() after close(): the environment is closed; make a new one")
+        if mode not in self._backend.capabilities.render_modes:
+            raise UsageError(f"the backend {self._backend.name} cannot render {mode!r}")
+        if self.last_reset is None:
+            raise ResetNeededError("render() before the first reset(): there is nothing to see")
 
     # ------------------------------------------------------------------------------------------------ end
 

@@ -90,8 +90,11 @@ class BackendContract(ABC):
         return backend.reset(request, self.deadline(backend.reset_timeout_s))
 
     def hold(self, snapshot: Snapshot) -> Approved:
-        """Return an approved command that stays at the measured positions."""
-        return approve(self.contract, self._hold_action(), positions=self._positions(snapshot))
+        """Return an approved command that stays at the measured positions, at rest."""
+        positions = self._positions(snapshot)
+        gate = SafetyGate(self.contract)
+        at_rest = Reference(positions=positions, velocities=np.zeros_like(positions), seq=0, epoch=0)
+        return approve(self.contract, self._as_action(gate.hold_action(at_rest)), positions=positions)
 
     def step(self, backend: Backend, snapshot: Snapshot, command: Approved | None = None) -> Snapshot:
         """Send, advance one control period, read."""
@@ -169,7 +172,7 @@ class BackendContract(ABC):
                 np.testing.assert_array_equal(report.sampled[name], value)
 
     def test_a_step_moves_exactly_one_control_period(self) -> None:
-        """Every sensor that is due is stamped at the target."""
+        """Every sensor without a rate is due, and stamped at the target."""
         with self.opened() as backend:
             snapshot = self.reset(backend)
             for _ in range(5):
@@ -190,12 +193,12 @@ class BackendContract(ABC):
             assert following.now_ns - snapshot.now_ns == self.contract.control_period_ns
 
     def test_send_returns_what_was_sent(self) -> None:
-        """Number and positions of the approved command."""
+        """Number and values of the approved command."""
         with self.opened() as backend:
             command = self.hold(self.reset(backend))
             sent = backend.send(command)
             assert sent.seq == command.seq
-            np.testing.assert_array_equal(sent.positions, command.positions)
+            np.testing.assert_array_equal(sent.values, command.values)
 
     def test_send_takes_only_what_the_gate_approved(self) -> None:
         """An array is a TypeError."""
@@ -234,10 +237,7 @@ class BackendContract(ABC):
             spec = sensor.fields.get("position")
             if spec is not None and spec.joints:
                 measured.update(zip(spec.joints, snapshot.samples[name].values["position"].tolist(), strict=True))
-        return np.array([measured[joint] for joint in layout.joints])
-
-    def _hold_action(self) -> Any:  # noqa: ANN401 - of the action space
-        return self._as_action(np.zeros(SafetyGate(self.contract).layout.size))
+        return np.array([measured.get(joint, 0.0) for joint in layout.joints])
 
     def _as_action(self, vector: Any) -> Any:  # noqa: ANN401 - of the action space
         return SafetyGate(self.contract).layout.as_action(np.asarray(vector, dtype=np.float64))

@@ -96,6 +96,7 @@ class ResetReport:
     level: str  # of Capabilities.reset_levels
     seed_applied: int | None  # None: the world cannot be seeded
     sampled: Mapping[str, FloatArray]  # what was drawn or set, by reset option
+    details: Mapping[str, str] = field(default_factory=dict)  # what else the backend chose, e.g. the renderer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +137,8 @@ class GateReport:
     """The account of one pass through the gates. Vectors are flat over all joints, in contract order.
 
     `requested` and `applied` are in action units (`requested` NaN where the request had no such shape), `applied_si` is
-    what is published: positions in the joint's unit.
+    what is published: positions in the joint's unit, or velocities in its unit/s. `velocity_si` are the velocities
+    that the command leads to.
     """
 
     disposition: Severity
@@ -154,10 +156,11 @@ class GateReport:
 class Approved:
     """A command that passed the gate. Only `embodied_env.safety.gate` makes one; only this can be sent.
 
-    `positions` is flat over all joints in contract order; `seq` is strictly increasing over the life of an arbiter.
+    `values` are positions, or velocities of joints and axes that are commanded so: flat over all joints in contract
+    order. `seq` is strictly increasing over the life of an arbiter.
     """
 
-    positions: FloatArray
+    values: FloatArray
     seq: int
     epoch: int
     report: GateReport
@@ -165,10 +168,10 @@ class Approved:
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """What a backend did with an approved command: the positions that really left, shape (n_joints,)."""
+    """What a backend did with an approved command: the values that really left, shape (n_joints,)."""
 
     seq: int
-    positions: FloatArray
+    values: FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)

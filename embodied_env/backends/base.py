@@ -6,10 +6,11 @@ told to; a free-running world moves by itself.
 1. `open` connects; it is called once, before the first `reset`. After a lost world `reset` may be called again, and
    starts the world anew if it can.
 2. `reset` returns a snapshot in which every sensor is newer than the reset, or raises BackendNotReadyError.
-3. `send` takes only `Approved` (else TypeError), publishes exactly its positions, and never moves a lockstep world.
+3. `send` takes only `Approved` (else TypeError), publishes exactly its values, and never moves a lockstep world.
 4. `advance` sets the world moving towards `target`. It may return before the world is there: `read` waits.
-5. `read` returns the newest sample of each sensor; in lockstep each sensor that is due has a stamp >= `after`. It
-   never returns arrays that it will write again. Past the deadline it raises BackendLostError.
+5. `read` returns the newest sample of each sensor; in lockstep, all that the world has delivered by `after`: a sensor
+   without a rate, which is due at every step, is stamped `after`. It never returns arrays that it will write again.
+   Past the deadline it raises BackendLostError.
 6. `halt` cuts the transport. It never raises and is idempotent. After it, only `reset` and `close` work.
 7. `close` frees everything, is idempotent, and safe on a backend that was never opened.
 
@@ -29,7 +30,11 @@ from embodied_env.transition import Approved, ResetRequest, Sent, Snapshot
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a backend can do. `transport` says that sensors cross a middleware whose stamps can be read."""
+    """What a backend can do. `transport` says that sensors cross a middleware whose stamps can be read.
+
+    `render_modes` are Gymnasium's: with "rgb_array" it has a method ``render() -> uint8 (height, width, 3)``, with
+    "human" a method ``show() -> None``.
+    """
 
     exact_step: bool = False
     free_running: bool = False
@@ -40,6 +45,7 @@ class Capabilities:
     acknowledges_commands: bool = False
     transport: bool = False
     reset_levels: tuple[str, ...] = ("task",)
+    render_modes: tuple[str, ...] = ()
 
 
 class Backend(Protocol):
@@ -67,7 +73,7 @@ class Backend(Protocol):
         ...
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
-        """Return the newest samples, each due one at or after `after` (lockstep)."""
+        """Return the newest samples, in lockstep all that were delivered by `after`."""
         ...
 
     def halt(self, reason: str) -> None:

@@ -36,6 +36,8 @@ class Fault:
 class FakeBackend:
     """Joints reach their command at the end of each period. Every other sensor shows a constant drawn by the seed.
 
+    Rates, delays and noise are not played: every sensor has a new reading at every step.
+
     A sensor that is called like a reset option, with one field of its shape, shows that option's value.
 
     Attributes:
@@ -66,7 +68,8 @@ class FakeBackend:
         self._contract = contract
         self._clock = clock
         self._faults = tuple(faults)
-        self._joints = ActionLayout(contract).joints
+        layout = ActionLayout(contract)
+        self._joints, self._is_velocity = layout.joints, layout.is_velocity
         self._positions = np.zeros(len(self._joints))
         self._velocities = np.zeros(len(self._joints))
         self._constants: dict[str, NDArray[Any]] = {}
@@ -90,8 +93,9 @@ class FakeBackend:
             for layout in field_layouts(name, sensor)
         }
         limits = ActionLayout(self._contract).limits
-        middle = (limits.position_low + limits.position_high) / 2
-        self._positions = np.where(np.isfinite(middle), middle, 0.0)
+        limited = np.isfinite(limits.position_low)
+        self._positions = np.zeros(len(self._joints))
+        self._positions[limited] = (limits.position_low[limited] + limits.position_high[limited]) / 2
         self._velocities = np.zeros(len(self._joints))
         self._move(self._now_ns + self._contract.control_period_ns)
         self._step = 0
@@ -107,7 +111,7 @@ class FakeBackend:
         if self._fault("refuse", None, self._step + 1):
             raise BackendLostError("refused", "the fake world was scripted to refuse this command")
         self.sent.append(command)
-        return Sent(seq=command.seq, positions=command.positions)
+        return Sent(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
         """Move to `target`; a scripted delay passes on the clock first."""
@@ -116,9 +120,10 @@ class FakeBackend:
         if fault := self._fault("delay", None, self._step):
             self._clock.sleep_until_ns(min(deadline.ns, self._clock.now_ns() + round(fault.delay_s * NS_PER_S)))
         if self.sent:
-            command = self.sent[-1].positions
-            self._velocities = (command - self._positions) / self._contract.control_period_s
-            self._positions = command.copy()
+            command, period_s = self.sent[-1].values, self._contract.control_period_s
+            reached = np.where(self._is_velocity, self._positions + command * period_s, command)
+            self._velocities = np.where(self._is_velocity, command, (reached - self._positions) / period_s)
+            self._positions = reached
         if self.capabilities.free_running:
             self._clock.sleep_until_ns(target.ns)
         self._move(target.ns)

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from embodied_env.backends.base import Capabilities
 from embodied_env.clock import Clock, Stamp
 from embodied_env.contract import Contract
-from embodied_env.errors import BackendLostError
+from embodied_env.contract.confidence import position_confidence
+from embodied_env.contract.messages import ENCODINGS, message_field
+from embodied_env.contract.paths import check_message
+from embodied_env.contract.ranging import from_units, settle, settle_depth, settle_ranges, to_units
+from embodied_env.contract.readings import InvalidReadingError, check_rotation
+from embodied_env.errors import BackendLostError, MissingDependencyError
+from embodied_env.sim.channel import Reading
+from embodied_env.sim.instruments import range_limits_m
+from embodied_env.sim.rendering import display_available
 from embodied_env.sim.world import World, load_profile
-from embodied_env.transition import Approved, ResetReport, ResetRequest, Sample, Sent, Snapshot
+from embodied_env.transition import Approved, Quality, ResetReport, ResetRequest, Sample, Sent, Snapshot
 
 
 class MujocoBackend:
@@ -17,48 +31,62 @@ class MujocoBackend:
 
     name = "mujoco"
     capabilities = Capabilities(
-        exact_step=True, pausable=True, seedable=True, state_query=True, reset_levels=("world",)
+        exact_step=True,
+        pausable=True,
+        seedable=True,
+        state_query=True,
+        reset_levels=("world",),
+        render_modes=("rgb_array",),
     )
 
     def __init__(self, contract: Contract, *, clock: Clock, step_timeout_s: float | None = None) -> None:
         """Read the profile ``backends.mujoco`` of `contract`; the world is built by `open`."""
+        if display_available():
+            self.capabilities = replace(self.capabilities, render_modes=("rgb_array", "human"))
         self._contract = contract
         self._clock = clock
         self._profile = load_profile(contract, "mujoco")
+        self._known = {
+            (name, field): message_field(sensor, field, spec)
+            for name, sensor in contract.sensors.items()
+            for field, spec in sensor.fields.items()
+        }
         self.step_timeout_s = self._profile.step_timeout_s if step_timeout_s is None else step_timeout_s
         self.reset_timeout_s = self._profile.reset_timeout_s
         self._world: World | None = None
         self._usable = False
-        self._seq = 0
 
     def open(self) -> None:
-        """Build the world."""
+        """Build the world. Where ROS has their messages, fields with a path are checked against them."""
+        for name, sensor in self._contract.sensors.items():
+            if any(spec.path is not None for spec in sensor.fields.values()):
+                with suppress(MissingDependencyError):
+                    check_message(name, sensor)
         self._world = World(self._contract, self._profile, path="backends.mujoco")
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
         """Reset the world by its seed."""
         world = self._opened()
+        self._usable = False
         sampled = world.reset(request.seed, request.options)
         self._usable = True
-        self._seq = 0
-        report = ResetReport(level="world", seed_applied=request.seed, sampled=sampled)
+        details = {"renderer": world.renderer_library} if world.renderer_library else {}
+        report = ResetReport(level="world", seed_applied=request.seed, sampled=sampled, details=details)
         return Snapshot(now_ns=world.now_ns, samples=self._samples(world), reset=report)
 
     def send(self, command: Approved) -> Sent:
-        """Set the servo targets of the next period."""
+        """Set the command of the next period."""
         if not isinstance(command, Approved):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
-        self._running().command(command.positions)
-        return Sent(seq=command.seq, positions=command.positions)
+        self._running().command(command.values)
+        return Sent(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - it is exact, and returns when done
         """Step the world by one control period."""
-        world = self._running()
-        world.step()
-        self._seq += 1
+        self._running().step()
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - the world is already there
-        """Read every sensor."""
+        """Read every sensor that has delivered."""
         world = self._running()
         return Snapshot(now_ns=world.now_ns, samples=self._samples(world))
 
@@ -66,10 +94,20 @@ class MujocoBackend:
         """Take no more commands until the next reset."""
         self._usable = False
 
+    def render(self) -> NDArray[np.uint8]:
+        """Return a picture of the world as it is now, shape (height, width, 3)."""
+        return self._opened().render()
+
+    def show(self) -> None:
+        """Show the world as it is now in a window."""
+        self._opened().show()
+
     def close(self) -> None:
         """Free the world."""
         self._usable = False
-        self._world = None
+        world, self._world = self._world, None
+        if world is not None:
+            world.close()
 
     def processes(self) -> list[dict[str, Any]]:
         """There is none."""
@@ -87,7 +125,43 @@ class MujocoBackend:
 
     def _samples(self, world: World) -> dict[str, Sample]:
         arrival_ns = self._clock.now_ns()
-        return {
-            name: Sample(sensor=name, values=values, stamp_ns=stamp_ns, arrival_ns=arrival_ns, seq=self._seq)
-            for name, (stamp_ns, values) in world.read().items()
-        }
+        return {name: self._sample(name, reading, arrival_ns) for name, reading in world.read().items()}
+
+    def _sample(self, name: str, reading: Reading, arrival_ns: int) -> Sample:
+        """Turn a reading into what a reader of its message would make of it."""
+        spec = self._contract.sensors[name]
+        values, problem = {}, reading.problem
+        try:
+            values = {field: self._read(name, field, value, reading.extras) for field, value in reading.values.items()}
+        except InvalidReadingError as error:
+            problem = str(error)
+        covariance = reading.extras.get("covariance")
+        return Sample(
+            sensor=name,
+            values=values,
+            stamp_ns=reading.stamp_ns,
+            arrival_ns=arrival_ns,
+            seq=reading.seq,
+            quality=Quality.INVALID if problem else Quality.OK,
+            reason=problem,
+            confidence=None if covariance is None else position_confidence(covariance, spec.confidence_radius_m),
+        )
+
+    def _read(self, name: str, field: str, value: NDArray[Any], extras: Mapping[str, Any]) -> NDArray[Any]:
+        """Return what a reader makes of one field; raises InvalidReadingError."""
+        sensor, known = self._contract.sensors[name], self._known[name, field]
+        spec = sensor.fields[field]
+        if known.rotation:
+            check_rotation(field, value)
+        if not known.ranging:
+            return value
+        if sensor.encoding is not None:
+            encoding = ENCODINGS[sensor.encoding]
+            if encoding.dtype == "float32":
+                return settle_depth(field, value, spec)
+            metres_per_unit = encoding.metres_per_unit or 1.0
+            depth = from_units(to_units(value, metres_per_unit), metres_per_unit)
+            return settle_depth(field, depth, spec, nothing="0")
+        if sensor.type == "sensor_msgs/msg/PointCloud2":
+            return settle(field, value, spec)
+        return settle_ranges(field, value, spec, *range_limits_m(extras))

@@ -52,6 +52,7 @@ class Verb:
 VERBS: Mapping[str, Verb] = {
     "demo": Verb(module="embodied_env.cli.demo", help="run a few episodes and show what each step accounts for"),
     "evaluate": Verb(module="embodied_env.cli.evaluate", help="run a policy for some episodes and record them"),
+    "audit": Verb(module="embodied_env.cli.audit", help="check that a recorded run keeps its word"),
     "sim": Verb(module="embodied_env.cli.sim", help="run the embedded simulator in a process of its own"),
     "contract": Verb(module="embodied_env.cli.contract", help="check, show and compare contracts, without ROS"),
 }

@@ -1,4 +1,4 @@
-"""``embodied-env contract``: check, show, fingerprint and compare contracts. It needs no ROS and no simulator."""
+"""``embodied-env contract``: check, show, compare and draw contracts, without ROS."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
 
 from embodied_env.cli import SOUND, UNSOUND, WRONG_USAGE, print_error
-from embodied_env.contract import Contract, load_contract
+from embodied_env.contract import ActuatorSpec, Contract, FloatArray, SensorSpec, load_contract
+from embodied_env.contract.checks import one_of
 from embodied_env.contract.fingerprint import differences, meaning, task_identity, to_plain
-from embodied_env.contract.rules import one_of
-from embodied_env.contract.spaces import action_scale
+from embodied_env.contract.spaces import action_scale, field_layouts
 from embodied_env.errors import ContractError, UsageError
 
 HELP = "check, show and compare contracts, without ROS"
@@ -39,13 +41,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     diff = actions.add_parser("diff", help="list what differs; status 0 when the fingerprints are equal, else 1")
     diff.add_argument("a", metavar="A", help=name_help)
     diff.add_argument("b", metavar="B", help=name_help)
-    for action in (validate, show, fingerprint, diff):
+    picture = actions.add_parser("picture", help="save a picture of each world, as its profile for mujoco shows it")
+    picture.add_argument("contracts", nargs="+", metavar=name, help=name_help)
+    picture.add_argument("--out", default=".", help="the folder for <name>.png (default: .)")
+    picture.add_argument("--seed", type=int, default=0, help="of the reset (default: 0)")
+    for action in (validate, show, fingerprint, diff, picture):
         action.add_argument("--json", action="store_true", help="print machine-readable output")
 
 
 def run(args: argparse.Namespace) -> int:
     """Do the action of `args` and return the exit status."""
-    actions = {"validate": _validate, "show": _show, "fingerprint": _fingerprint, "diff": _diff}
+    actions = {
+        "validate": _validate,
+        "show": _show,
+        "fingerprint": _fingerprint,
+        "diff": _diff,
+        "picture": _picture,
+    }
     return actions[args.action](args)
 
 
@@ -58,6 +70,17 @@ def _validate(args: argparse.Namespace) -> int:
             if result["valid"]:
                 print(f"{result['contract']}: valid, fingerprint {result['fingerprint'][:_SHORT]}, {result['source']}")
     return SOUND if all(result["valid"] for result in results) else WRONG_USAGE
+
+
+def _picture(args: argparse.Namespace) -> int:
+    from embodied_env.cli.pictures import save_picture
+
+    paths = [str(save_picture(load_contract(name), Path(args.out), seed=args.seed)) for name in args.contracts]
+    if args.json:
+        _print_json(paths)
+    else:
+        print("\n".join(paths))
+    return SOUND
 
 
 def _validated(name: str) -> Row:
@@ -123,7 +146,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(description)
     else:
-        _print_tables(description)
+        _print_tables({title: _without_empty_columns(section) for title, section in description.items()})
     return SOUND
 
 
@@ -131,7 +154,7 @@ def describe(contract: Contract) -> dict[str, Any]:
     """Return what ``show`` shows, as JSON types: a mapping is shown as keys and values, a list as a table of rows."""
     plain = to_plain(contract)
     sensors, actuators = plain["sensors"], plain["actuators"]
-    heading = {key: plain[key] for key in ("name", "version", "source", "control_period_s")}
+    heading = {key: plain[key] for key in ("name", "version", "source", "control_period_s", "applied_actions")}
     space = contract.action_space
     boxes = space if isinstance(space, spaces.Dict) else {next(iter(actuators)): space}
     return {
@@ -142,11 +165,7 @@ def describe(contract: Contract) -> dict[str, Any]:
         "actuators": [{"actuator": name, **_without("joints", spec)} for name, spec in actuators.items()],
         "limits_after_margins": [row for name in actuators for row in _joint_rows(name, contract)],
         "sensors": [{"sensor": name, **_without("fields", spec)} for name, spec in sensors.items()],
-        "fields": [
-            {"sensor": name, "field": field, **spec}
-            for name, sensor in sensors.items()
-            for field, spec in sensor["fields"].items()
-        ],
+        "fields": [row for name, sensor in contract.sensors.items() for row in _field_rows(name, sensor)],
         "safety": plain["safety"],
         "task": {**task_identity(contract), **plain["task"]["parameters"]},
         "reset_options": [{"option": name, **spec} for name, spec in plain["reset_options"].items()],
@@ -169,9 +188,28 @@ def _box_row(title: str, name: str, box: spaces.Space[Any]) -> Row:
         title: name,
         "shape": list(box.shape),
         "dtype": str(box.dtype),
-        "low": box.low.tolist(),
-        "high": box.high.tolist(),
+        "low": _bound(box.low),
+        "high": _bound(box.high),
     }
+
+
+def _bound(values: FloatArray) -> Any:  # noqa: ANN401 - JSON types
+    """Return one number where all are equal (of an image there are many thousands), else nested lists; null: none."""
+    first = values.flat[0]
+    if not np.isfinite(first):
+        return None
+    return first.item() if (values == first).all() else values.tolist()
+
+
+def _field_rows(name: str, sensor: SensorSpec) -> list[Row]:
+    """Return what is read from a message, with the resolved shape and precision; the evaluator's have no key."""
+    is_seen = sensor.visibility == "agent"
+    rows = []
+    for layout in field_layouts(name, sensor):
+        resolved = {"shape": list(layout.shape), "dtype": str(layout.dtype)}
+        row = {"sensor": name, "field": layout.field, "observation_key": layout.key if is_seen else None}
+        rows.append({**row, **to_plain(sensor.fields[layout.field]), **resolved})
+    return rows
 
 
 def _joint_rows(name: str, contract: Contract) -> list[Row]:
@@ -179,34 +217,41 @@ def _joint_rows(name: str, contract: Contract) -> list[Row]:
     actuator = contract.actuators[name]
     limits = actuator.limits(contract.safety.margins)
     scale = action_scale(actuator, limits, contract.control_period_s)
-    per_step = " per step" if actuator.command == "position_delta" else ""
     return [
         {
             "actuator": name,
             "joint": joint,
-            "unit": spec.unit,
+            "unit": spec.unit if isinstance(spec.unit, str) else ", ".join(spec.unit),
             "position": spec.position and [limits.position_low[i].item(), limits.position_high[i].item()],
             "velocity_per_s": limits.velocity[i].item(),
             "acceleration_per_s2": limits.acceleration[i].item(),
             "deceleration_per_s2": limits.deceleration[i].item(),
             "action": [scale.low[i].item(), scale.high[i].item()],
             "action_si": [scale.si_low[i].item(), scale.si_high[i].item()],
-            "action_si_unit": spec.unit + per_step,
+            "action_si_unit": spec.unit + _unit_suffix(actuator),
         }
         for i, (joint, spec) in enumerate(actuator.joints.items())
     ]
 
 
+def _unit_suffix(actuator: ActuatorSpec) -> str:
+    if actuator.is_velocity:
+        return "/s"
+    return " per step" if actuator.command == "position_delta" else ""
+
+
 _ENVIRONMENT = "environment process"
 _WORLD = "world process (simulator or robot)"
 _MIDDLEWARE = "middleware"
+_STAMPED_BY = {
+    "header": (_WORLD, "acquisition stamp in the message header"),
+    "receive": (_ENVIRONMENT, "when it was received: timeline receive"),
+}
 
 
 def _ownership(contract: Contract) -> list[Row]:
     """Say which process decides each value. An in-process simulator is a world inside the environment process."""
-    stamps = [
-        (f"sensors.{name}.stamp_ns", _WORLD, "acquisition stamp in the message header") for name in contract.sensors
-    ]
+    stamps = [(f"sensors.{name}.stamp_ns", *_STAMPED_BY[sensor.timeline]) for name, sensor in contract.sensors.items()]
     rows = [
         ("observation: readings", _WORLD, "what the sensors report"),
         ("observation: assembly", _ENVIRONMENT, "the newest sample of each sensor, its age, gap and mask"),
@@ -248,6 +293,14 @@ def _print_tables(sections: Mapping[str, Any]) -> None:
                 table.add_row(*(_cell(row.get(column)) for column in columns))
             console.print(table if rows else f"{title}: none")
     print(captured.get(), end="")
+
+
+def _without_empty_columns(section: Any) -> Any:  # noqa: ANN401 - JSON types
+    """Drop from a table the keys that no row has set: most sensors have no frame, no encoding, no path."""
+    if isinstance(section, Mapping):
+        return section
+    used = {key for row in section for key, value in row.items() if value is not None}
+    return [{key: value for key, value in row.items() if key in used} for row in section]
 
 
 def _key_values(mapping: Mapping[str, Any], prefix: str = "") -> list[Row]:

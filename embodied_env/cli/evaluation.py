@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from embodied_env.contract import Contract, load_contract
-from embodied_env.errors import UsageError
+from embodied_env.errors import PolicyError, UsageError
+from embodied_env.tasks import Policy
 from embodied_env.transition import end_kind
 
 Progress = Callable[[int], None]
@@ -71,13 +73,23 @@ def evaluate(
             observation, _ = env.reset(seed=seed if episode == 0 else None)
             ended = False
             while not ended:
-                action = act(observation)
+                action = _asked(act, observation, policy, episode, embodied.step_index)
                 embodied.mark("policy")
                 observation, _, terminated, truncated, _ = env.step(action)
                 ended = terminated or truncated
             progress(episode + 1)
     summary = json.loads((env.path / "summary.json").read_text(encoding="utf-8"))
     return Evaluation(policy=policy, path=env.path, summary=summary, problem=_problem(env.path, summary))
+
+
+def _asked(act: Policy, observation: Any, policy: str, episode: int, step: int) -> Any:  # noqa: ANN401 - any action
+    """Ask the policy for an action; an error of its own is shown whole, and then said in a line."""
+    try:
+        return act(observation)
+    except Exception as error:
+        traceback.print_exc()
+        problem = f"{type(error).__name__}: {error}"
+        raise PolicyError(f"--policy {policy!r} raised in episode {episode + 1}, step {step + 1}: {problem}") from error
 
 
 def _problem(path: Path, summary: Mapping[str, Any]) -> str:

@@ -48,7 +48,8 @@ def make_policy(name: str, contract: Contract, *, backend: str, seed: int) -> Po
 
 def _hold(contract: Contract) -> Policy:
     layout = ActionLayout(contract)
-    if layout.is_delta.all():
+    moves = layout.is_delta | layout.is_velocity  # no displacement, no velocity: it stays
+    if moves.all():
         return lambda _observation: layout.as_action(layout.scale.from_si(np.zeros(layout.size)))
     places = {
         joint: (f"{name}_position", index)
@@ -56,13 +57,15 @@ def _hold(contract: Contract) -> Policy:
         if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
         for index, joint in enumerate(sensor.fields["position"].joints or ())
     }
-    unseen = [joint for joint in layout.joints if joint not in places]
+    absolute = [joint for joint, by_moving in zip(layout.joints, moves, strict=True) if not by_moving]
+    unseen = [joint for joint in absolute if joint not in places]
     if unseen:
         raise UsageError(f"--policy hold: the agent does not see the position of {', '.join(unseen)}")
 
     def hold(observation: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - of the action space
-        measured = np.array([observation[places[joint][0]][places[joint][1]] for joint in layout.joints])
-        return layout.as_action(layout.scale.from_si(np.where(layout.is_delta, 0.0, measured)))
+        held = np.zeros(layout.size)
+        held[~moves] = [observation[places[joint][0]][places[joint][1]] for joint in absolute]
+        return layout.as_action(layout.scale.from_si(held))
 
     return hold
 

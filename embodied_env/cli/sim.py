@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("contract", help="a contract's name or file; -: one line of standard input")
     parser.add_argument("--namespace", default=None, help="absolute ROS 2 namespace (default: the root)")
+    parser.add_argument("--source", default="standard input", help="where the contract of - was read from")
     parser.add_argument("--profile", default="mujoco_ros", help="which of its backends (default: mujoco_ros)")
 
 
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     if args.contract == "-":
-        contract = parse_contract(_first_line(), source="standard input")
+        contract = parse_contract(_first_line(), source=args.source)
         watch_parent(stop.set)
     else:
         contract = load_contract(args.contract)

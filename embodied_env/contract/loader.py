@@ -237,6 +237,7 @@ def _problem(owner: Any, place: tuple[str | int, ...], errors: list[Mapping[str,
     if error["type"] == "missing":
         return "the value is missing" if isinstance(place[-1], int) else "the key is missing"
     if error["type"] in _UNKNOWN_KEY:
+        owner = next((hint for hint in (owner, *typing.get_args(owner)) if dataclasses.is_dataclass(hint)), owner)
         allowed = [f.name for f in dataclasses.fields(owner) if f.name not in _RESERVED]
         close = difflib.get_close_matches(str(place[-1]), allowed, n=1)
         guess = f" (did you mean {close[0]!r}?)" if close else ""
@@ -254,7 +255,7 @@ def _allowed(error: Mapping[str, Any]) -> str:
 
 
 def _hint_of(hint: Any, part: Any) -> Any:  # noqa: ANN401 - type hints
-    """Return the type hint of the value at `part` of a value of type `hint`."""
+    """Return the type hint of the value at `part` of a value of type `hint`; of a union, its branch that has one."""
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return typing.get_type_hints(hint).get(part, Any)
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:

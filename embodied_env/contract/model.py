@@ -21,6 +21,10 @@ FloatArray = NDArray[np.float64]
 
 SCHEMA = "embodied_env/1"
 
+TIME_REMAINING = "time_remaining"
+APPLIED_ACTIONS = "applied_actions"
+"""Keys of the observation that are no sensor's."""
+
 
 class FrozenDict(Mapping[K, V]):
     """A read-only mapping that keeps its order, pickles, copies and hashes. Between two of them order counts."""
@@ -86,12 +90,23 @@ class Episode:
 
 @dataclass(frozen=True, kw_only=True)
 class FieldSpec:
-    """One field of a sensor message. `low` and `high` are scalars or one value per component, in `unit`."""
+    """One field of a sensor message. `low` and `high` are scalars or, for a vector, one value each, in `unit`."""
 
-    unit: str
+    unit: str | tuple[str, ...]  # of joints that turn and slide, one for each
     low: float | tuple[float, ...]
     high: float | tuple[float, ...]
     joints: tuple[str, ...] | None = None
+    shape: tuple[int, ...] | None = None  # where the message type does not fix it
+    path: str | None = None  # where in the message it stands, e.g. pose.pose.position.x; None: the type's own field
+    dtype: str | None = None  # of a field with a path; None: float64
+    no_return: float | None = None  # what stands for +inf, a ray that met nothing; None: +inf makes the sample invalid
+    nan: float | None = None  # what stands for NaN, a ray that measured nothing; None: NaN makes the sample invalid
+
+    def units_by_joint(self) -> dict[str, str]:
+        """Return the unit of each joint."""
+        joints = self.joints or ()
+        units = self.unit if isinstance(self.unit, tuple) else (self.unit,) * len(joints)
+        return dict(zip(joints, units, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,22 +122,19 @@ class SensorSpec:
     timeline: Literal["header", "receive"] = "header"
     visibility: Literal["agent", "evaluator"] = "agent"
     mask: bool = False
+    frame: str | None = None  # what header.frame_id must be; None: anything
+    child_frame: str | None = None  # the same for child_frame_id
+    encoding: str | None = None  # of an image
+    confidence_radius_m: float = 0.1  # with a covariance: the confidence is the probability to be this near the truth
 
     def __post_init__(self) -> None:
         """Freeze the mappings."""
         _freeze(self, "fields")
 
-    def due_ns(self, now_ns: int, origin_ns: int) -> int:
-        """Return the latest instant <= now at which a sample was due, with sampling begun at the reset (origin)."""
-        if self.rate_hz == 0 or now_ns <= origin_ns:
-            return now_ns
-        count = int((now_ns - origin_ns) * self.rate_hz / 1e9 + 1e-6)
-        return min(now_ns, origin_ns + round(count * 1e9 / self.rate_hz))
-
 
 @dataclass(frozen=True, kw_only=True)
 class JointLimits:
-    """The limits of one joint, in `unit`, unit/s and unit/s^2. `position` None: a continuous joint."""
+    """The limits of one joint or axis of a twist, in `unit`, unit/s and unit/s^2. `position` None: unlimited."""
 
     position: tuple[float, float] | None
     velocity: float
@@ -157,13 +169,19 @@ class EffectiveLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class ActuatorSpec:
-    """One actuator topic. The order of `joints` is the order of the message and of the action."""
+    """One actuator topic. The order of `joints` is the order of the action. The joints of a twist are its axes."""
 
     topic: str
     type: str
-    command: Literal["position", "position_delta"]
+    command: Literal["position", "position_delta", "velocity", "twist"]
     joints: Mapping[str, JointLimits]
     scale: Literal["normalized", "physical"] = "normalized"
+    frame: str | None = None  # header.frame_id of its messages
+
+    @property
+    def is_velocity(self) -> bool:
+        """Whether what is published are velocities; else they are positions."""
+        return self.command in ("velocity", "twist")
 
     def __post_init__(self) -> None:
         """Freeze the mappings."""
@@ -254,6 +272,7 @@ class Contract:
     task: TaskSpec
     safety: Safety = field(default_factory=Safety)
     reset_options: Mapping[str, ResetOption] = field(default_factory=dict)
+    applied_actions: int = 0  # so many of the last applied actions are in the observation, oldest first
     backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     source: str = field(default="", compare=False)  # where it was read from
     text: str = field(default="", compare=False, repr=False)  # the YAML as written

@@ -9,10 +9,16 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from embodied_env.contract.messages import SENSOR_MESSAGES
-from embodied_env.contract.model import ActuatorSpec, Contract, EffectiveLimits, FloatArray, SensorSpec
-
-TIME_REMAINING = "time_remaining"
+from embodied_env.contract.messages import message_field
+from embodied_env.contract.model import (
+    APPLIED_ACTIONS,
+    TIME_REMAINING,
+    ActuatorSpec,
+    Contract,
+    EffectiveLimits,
+    FloatArray,
+    SensorSpec,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +38,8 @@ def field_layouts(name: str, sensor: SensorSpec) -> tuple[FieldLayout, ...]:
     """Resolve the fields of the sensor called `name`."""
     layouts = []
     for field_name, spec in sensor.fields.items():
-        known = SENSOR_MESSAGES[sensor.type].fields[field_name]
-        shape = (len(spec.joints or ()),) if known.shape is None else known.shape
+        known = message_field(sensor, field_name, spec)
+        shape = (len(spec.joints or ()),) if known.shape is None else tuple(size or 0 for size in known.shape)
         dtype = np.dtype(known.dtype)
         layouts.append(
             FieldLayout(
@@ -42,15 +48,21 @@ def field_layouts(name: str, sensor: SensorSpec) -> tuple[FieldLayout, ...]:
                 key=f"{name}_{field_name}",
                 shape=shape,
                 dtype=dtype,
-                low=np.broadcast_to(np.asarray(spec.low, dtype=dtype), shape).copy(),
-                high=np.broadcast_to(np.asarray(spec.high, dtype=dtype), shape).copy(),
+                low=_spread(spec.low, dtype, shape),
+                high=_spread(spec.high, dtype, shape),
             )
         )
     return tuple(layouts)
 
 
+def _spread(bound: float | tuple[float, ...], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Give a bound the field's shape: one number for all, or one for each component, by rows."""
+    array = np.asarray(bound, dtype=dtype)
+    return array.reshape(shape) if array.ndim else np.full(shape, array)
+
+
 def observation_space(contract: Contract) -> spaces.Dict:
-    """Return the Dict of Boxes that the agent sees: ``<sensor>_<field>``, masks, ``time_remaining``."""
+    """Return the Dict of Boxes that the agent sees: ``<sensor>_<field>``, masks, applied actions, time remaining."""
     boxes: dict[str, spaces.Space[Any]] = {}
     for name, sensor in contract.sensors.items():
         if sensor.visibility == "evaluator":
@@ -59,6 +71,9 @@ def observation_space(contract: Contract) -> spaces.Dict:
             boxes[layout.key] = spaces.Box(layout.low, layout.high, layout.shape, layout.dtype.type)
         if sensor.mask:
             boxes[f"{name}_valid"] = spaces.Box(0, 1, (1,), np.int8)
+    if contract.applied_actions:
+        size = contract.applied_actions * ActionLayout(contract).size
+        boxes[APPLIED_ACTIONS] = spaces.Box(-np.inf, np.inf, (size,), np.float64)  # see docs/contract.md
     if contract.episode.kind == "finite_horizon":
         boxes[TIME_REMAINING] = spaces.Box(0.0, 1.0, (1,), np.float64)
     return spaces.Dict(boxes)
@@ -68,8 +83,9 @@ def observation_space(contract: Contract) -> spaces.Dict:
 class ActionScale:
     """The affine map between an actuator's action and SI units: ``si = offset + span * action``.
 
-    For ``position_delta`` the SI value is a displacement per control period. `low` and `high` bound the action,
-    `si_low` and `si_high` its SI value. Rounding never leaves the bounds: a bound maps onto the bound, bit for bit.
+    For ``position_delta`` the SI value is a displacement per control period, for velocities and twists a velocity.
+    `low` and `high` bound the action, `si_low` and `si_high` its SI value. Rounding never leaves the bounds: a bound
+    maps onto the bound, bit for bit.
     """
 
     offset: FloatArray
@@ -108,6 +124,8 @@ def action_scale(actuator: ActuatorSpec, limits: EffectiveLimits, control_period
     if actuator.command == "position_delta":
         high = limits.velocity * control_period_s
         low = -high
+    elif actuator.is_velocity:
+        low, high = -limits.velocity, limits.velocity
     else:
         low, high = limits.position_low, limits.position_high
     ones = np.ones_like(low)
@@ -137,6 +155,7 @@ class ActionLayout:
         limits: the effective limits of all joints.
         scale: the map to SI units and the bounds of the action, all joints.
         is_delta: shape (n,) bool: the action is a displacement per period.
+        is_velocity: shape (n,) bool: the action and what is published are velocities.
     """
 
     def __init__(self, contract: Contract) -> None:
@@ -169,9 +188,9 @@ class ActionLayout:
             si_low=flat([x.si_low for x in scales]),
             si_high=flat([x.si_high for x in scales]),
         )
-        self.is_delta = np.array(
-            [actuator.command == "position_delta" for actuator in actuators.values() for _ in actuator.joints]
-        )
+        kinds = [actuator for actuator in actuators.values() for _ in actuator.joints]
+        self.is_delta = np.array([actuator.command == "position_delta" for actuator in kinds])
+        self.is_velocity = np.array([actuator.is_velocity for actuator in kinds])
         self.slices: dict[str, slice] = {}
         start = 0
         for name, actuator in actuators.items():

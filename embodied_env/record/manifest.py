@@ -18,7 +18,7 @@ from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import ContractError, RecordError
 from embodied_env.record.rows import plain
-from embodied_env.transition import Transition
+from embodied_env.transition import Snapshot, Transition
 
 RUN = "embodied_env/run/1"
 DISTRIBUTIONS = ("numpy", "gymnasium", "mujoco", "rclpy", "mcap")
@@ -46,6 +46,11 @@ class Accountable(Protocol):
     @property
     def last_transition(self) -> Transition | None:
         """The full account of the last step."""
+        ...
+
+    @property
+    def last_reset(self) -> Snapshot | None:
+        """What the last reset came up with, its report included."""
         ...
 
     def mark(self, name: str) -> None:
@@ -124,7 +129,11 @@ def _layer(env: gymnasium.Env[Any, Any], arguments: Mapping[str, Any] | None) ->
 
 
 def _argument(value: Any) -> Any:  # noqa: ANN401 - any constructor's
-    return value.name if isinstance(value, Contract) else plain(value)
+    if isinstance(value, Contract):
+        return value.name
+    if isinstance(value, Mapping) and value.keys() == {"name", "source", "text"}:  # a Contract, in a spec of `make`
+        return value["name"]
+    return plain(value)
 
 
 def versions() -> dict[str, str | None]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from embodied_env.errors import RecordError
 from embodied_env.record.log import LogReader
 from embodied_env.record.manifest import RUN
@@ -38,14 +40,28 @@ class Run:
         """Why the run is not clean, in a sentence, or "". The whole log is read to know it."""
         if said := self.manifest.get("problem"):
             return str(said)
-        log = LogReader(self.path / LOG)
-        if log.problem:
-            return log.problem
+        if self._log.problem:
+            return self._log.problem
         return "" if self.manifest.get("clean") is True else f"{MANIFEST}: the run was never closed"
 
     def rows(self) -> Iterator[Row]:
         """Yield every row, of resets and of transitions, in the order of the run; up to the first that is not whole."""
-        yield from LogReader(self.path / LOG)
+        yield from self._log
+
+    def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
+        """Return the array beside a row, by the reference in it: ``run.array(row["observation"]["front_image"])``.
+
+        It is read-only, in C order, with every bit that was recorded. Of a run that is still being written, the arrays
+        are known that were there at the first call.
+
+        Raises:
+            RecordError: when the log does not have it, or not as it was written.
+        """
+        return self._log.array(reference)
+
+    @functools.cached_property
+    def _log(self) -> LogReader:
+        return LogReader(self.path / LOG)
 
     def transitions(self) -> Iterator[Row]:
         """Yield the rows of transitions."""

@@ -10,12 +10,14 @@ from typing import Any
 
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
+from numpy.typing import NDArray
 
 from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import RecordError, UsageError
+from embodied_env.record.arrays import Reference
 from embodied_env.record.log import LogWriter, check_installed
 from embodied_env.record.manifest import Accountable, processes, start_of_manifest, write_json
-from embodied_env.record.rows import FIELDS, Row, plain, reset_row, transition_row
+from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, Row, plain, reset_row, transition_row
 from embodied_env.record.summary import Summary
 
 MANIFEST = "manifest.json"
@@ -29,8 +31,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     It belongs outside of every other wrapper: what a wrapper outside of it changes is not seen. `folder` gets one run
     directory with ``manifest.json``, ``transitions.mcap``, ``first_transition.json`` and, at `close`, ``summary.json``.
-    A row is with the operating system before `step` returns; that time counts as handoff, not as the agent's. A step
-    that raises leaves no row.
+    A row, after the images that it refers to, is with the operating system before `step` returns; that time counts as
+    handoff, not as the agent's. A step that raises leaves no row.
 
     Attributes:
         path: the run directory.
@@ -77,8 +79,18 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset, and record it."""
         asked = plain(options)
+        before = self._base.last_reset
         observation, info = self.env.reset(seed=seed, options=options)
-        self._write("reset", reset_row(row=self._rows, seed=seed, options=asked, observation=observation, info=info))
+        outer = dict(zip(FIELDS_OF_RESET, (seed, asked, observation, info), strict=True))
+        made = self._base.last_reset
+        row = reset_row(
+            None if made is before else made,
+            row=self._rows,
+            outer=outer,
+            evaluator=self._evaluator,
+            store=self._store,
+        )
+        self._write("reset", row)
         if seed is not None:
             self._manifest["seeds"].append(plain(seed))
         known = self._manifest["processes"]
@@ -96,7 +108,13 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         observation, reward, terminated, truncated, info = self.env.step(action)
         outer = dict(zip(FIELDS, (observation, asked, reward, terminated, truncated, info), strict=True))
         made = self._base.last_transition
-        row = transition_row(None if made is before else made, row=self._rows, outer=outer, evaluator=self._evaluator)
+        row = transition_row(
+            None if made is before else made,
+            row=self._rows,
+            outer=outer,
+            evaluator=self._evaluator,
+            store=self._store,
+        )
         first = self._summary.steps == 0
         self._write("transition", row)
         if first:
@@ -112,6 +130,9 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             if not self._closed:
                 self._closed = True
                 self._complete()
+
+    def _store(self, array: NDArray[Any]) -> Reference:
+        return self._log.store(array, log_time_ns=self._clock.system_ns())
 
     def _write(self, topic: str, row: Row) -> None:
         self._log.write(topic, row, log_time_ns=self._clock.system_ns())

@@ -1,7 +1,8 @@
 """A transition as one plain row: types of JSON only, so that what is on disk needs nothing of ours to be read.
 
 The six fields of a row are what the outermost wrapper was given and returned; ``inner`` is the account of the
-environment itself. Floats keep every bit; NaN and infinities are null, since JSON has no other word for them.
+environment itself. Floats keep every bit; NaN and infinities are null, since JSON has no other word for them. Images
+and other large arrays stand beside the row, which refers to them (`embodied_env.record.arrays`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.transition import Finding, GateReport, Sample, Transition
+from embodied_env.record.arrays import Store, stands_apart
+from embodied_env.transition import Finding, GateReport, Sample, Snapshot, Transition
 
 TRANSITION = "embodied_env/transition/1"
 RESET = "embodied_env/reset/1"
 
 FIELDS = ("observation", "action", "reward", "terminated", "truncated", "info")
+FIELDS_OF_RESET = ("seed", "options", "observation", "info")
 
 Row = dict[str, Any]
 
@@ -32,7 +35,12 @@ _LONGEST = 2000  # characters of a description
 
 
 def transition_row(
-    transition: Transition | None, *, row: int, outer: Mapping[str, Any], evaluator: Collection[str]
+    transition: Transition | None,
+    *,
+    row: int,
+    outer: Mapping[str, Any],
+    evaluator: Collection[str],
+    store: Store | None = None,
 ) -> Row:
     """Return the row of one step.
 
@@ -41,51 +49,62 @@ def transition_row(
         row: the number of the row in its run, resets included.
         outer: the six `FIELDS`, as the outermost wrapper was given and returned them.
         evaluator: the sensors that only the evaluator sees; their values stand in ``inner.evaluator``.
+        store: see `plain`. An action stays in its row whatever its size, as it was put down before the step.
     """
     return {
         "schema": TRANSITION,
         "row": row,
-        **{field: plain(outer[field]) for field in FIELDS},
-        "inner": None if transition is None else _inner(transition, evaluator),
+        **{field: plain(outer[field], None if field == "action" else store) for field in FIELDS},
+        "inner": None if transition is None else _inner(transition, evaluator, store),
     }
 
 
 def reset_row(
+    snapshot: Snapshot | None,
     *,
     row: int,
-    seed: int | None,
-    options: Mapping[str, Any] | None,
-    observation: Any,  # noqa: ANN401 - whatever the outermost wrapper returned
-    info: Mapping[str, Any],
+    outer: Mapping[str, Any],
+    evaluator: Collection[str],
+    store: Store | None = None,
 ) -> Row:
-    """Return the row of one reset: what it was given, and what the outermost wrapper returned."""
+    """Return the row of one reset.
+
+    Args:
+        snapshot: what the environment itself came up with, or None when an outer wrapper answered in its place.
+        row: the number of the row in its run.
+        outer: seed, options, observation and info, as the outermost wrapper was given and returned them.
+        evaluator: the sensors that only the evaluator sees; their values stand in ``inner.evaluator``.
+        store: see `plain`.
+    """
     return {
         "schema": RESET,
         "row": row,
-        "seed": plain(seed),
-        "options": plain(options),
-        "observation": plain(observation),
-        "info": plain(info),
+        **{field: plain(outer[field], store) for field in FIELDS_OF_RESET},
+        "inner": None if snapshot is None else _inner_of_reset(snapshot, evaluator, store),
     }
 
 
-def plain(value: Any) -> Any:  # noqa: ANN401 - anything goes in, JSON comes out
+def plain(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - anything goes in, JSON comes out
     """Return `value` in types of JSON, sharing nothing with it that could change.
 
     Arrays become lists, enums numbers or names, NaN and infinities None. What JSON cannot say becomes
     ``{"repr": "..."}``.
+
+    Args:
+        value: anything.
+        store: keeps images and other large arrays and returns what stands for them; without it they become lists too.
     """
-    return _plain(value, 0)
+    return _plain(value, 0, store)
 
 
-def _plain(value: Any, depth: int) -> Any:  # noqa: ANN401, PLR0911 - one line per kind of value
+def _plain(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401, PLR0911 - one line per kind of value
     kind = type(value)
     if kind is float:
         return value if math.isfinite(value) else None
     if kind in _AS_IT_IS:
         return value
     if kind is dict and depth < _DEEPEST:
-        return _plain_mapping(value, depth)
+        return _plain_mapping(value, depth, store)
     if isinstance(value, Enum):
         return int(value) if isinstance(value, int) else value.name
     if isinstance(value, str):
@@ -94,33 +113,35 @@ def _plain(value: Any, depth: int) -> Any:  # noqa: ANN401, PLR0911 - one line p
         return float(value) if math.isfinite(value) else None
     if isinstance(value, int):
         return int(value) if value.bit_length() <= _WIDEST else _described(value)
-    return _described(value) if depth > _DEEPEST else _plain_container(value, depth)
+    return _described(value) if depth > _DEEPEST else _plain_container(value, depth, store)
 
 
-def _plain_container(value: Any, depth: int) -> Any:  # noqa: ANN401
+def _plain_container(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401
     if isinstance(value, Mapping):
-        return _plain_mapping(value, depth)
+        return _plain_mapping(value, depth, store)
     if isinstance(value, (list, tuple)):
-        return [_plain(item, depth + 1) for item in value]
+        return [_plain(item, depth + 1, store) for item in value]
     if isinstance(value, (np.ndarray, np.generic)):
-        return _plain_array(np.asarray(value), depth)
+        return _plain_array(np.asarray(value), depth, store)
     return str(os.fspath(value)) if isinstance(value, os.PathLike) else _described(value)
 
 
-def _plain_mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+def _plain_mapping(value: Mapping[Any, Any], depth: int, store: Store | None) -> dict[str, Any]:
     for key in value:
         if not isinstance(key, str):
             return _described(value)
-    return {key: _plain(item, depth + 1) for key, item in value.items()}
+    return {key: _plain(item, depth + 1, store) for key, item in value.items()}
 
 
-def _plain_array(array: NDArray[Any], depth: int) -> Any:  # noqa: ANN401 - nested lists, or a scalar
+def _plain_array(array: NDArray[Any], depth: int, store: Store | None) -> Any:  # noqa: ANN401 - nested lists, or a scalar
+    if store is not None and stands_apart(array):
+        return store(array)
     if array.dtype.kind == "f" and array.itemsize > _DOUBLE:
         with np.errstate(over="ignore"):
             array = array.astype(np.float64)
     if array.dtype.kind in "biu" or (array.dtype.kind == "f" and np.isfinite(array).all()):
         return array.tolist()
-    return _plain(array.tolist(), depth + 1)
+    return _plain(array.tolist(), depth + 1, store)
 
 
 def _described(value: object) -> dict[str, str]:
@@ -131,10 +152,23 @@ def _described(value: object) -> dict[str, str]:
     return {"repr": text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."}
 
 
-def _inner(transition: Transition, evaluator: Collection[str]) -> Row:
+def _inner_of_reset(snapshot: Snapshot, evaluator: Collection[str], store: Store | None) -> Row:
+    report = snapshot.reset
+    if report is None:
+        raise TypeError("the snapshot of a reset must have a ResetReport")
+    return {
+        "level": report.level,
+        "seed_applied": report.seed_applied,
+        "sampled": plain(report.sampled),
+        "details": plain(report.details),
+        "evaluator": {name: plain(snapshot.samples[name].values, store) for name in evaluator},
+    }
+
+
+def _inner(transition: Transition, evaluator: Collection[str], store: Store | None) -> Row:
     samples = transition.snapshot.samples
     return {
-        "observation": plain(transition.observation),
+        "observation": plain(transition.observation, store),
         "action": plain(transition.action),
         "reward": plain(transition.reward),
         "terminated": transition.terminated,
@@ -144,7 +178,7 @@ def _inner(transition: Transition, evaluator: Collection[str]) -> Row:
         "stamps_ns": {name: ns for name, ns in transition.stamps_ns.items() if name != "returned"},  # not returned yet
         "report": _report(transition.report),
         "sensors": {name: _sample(sample) for name, sample in samples.items()},
-        "evaluator": {name: plain(samples[name].values) for name in evaluator},
+        "evaluator": {name: plain(samples[name].values, store) for name in evaluator},
     }
 
 

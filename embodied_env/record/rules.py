@@ -18,6 +18,7 @@ from embodied_env.clock import NS_PER_S
 from embodied_env.contract import Contract
 from embodied_env.contract.fingerprint import differences
 from embodied_env.contract.spaces import field_layouts
+from embodied_env.record.arrays import is_reference
 from embodied_env.record.rows import FIELDS, Row
 from embodied_env.record.schema import gates
 from embodied_env.record.violations import shortened
@@ -242,7 +243,13 @@ def _observation(row: Row, contract: Contract) -> Iterator[str]:
 
 
 def _outside_of(value: Any, space: Any, *, checked: bool) -> str:  # noqa: ANN401 - JSON types, a Box
-    """Return what is allowed instead of `value`, or "". A held reading may have been out of range when it was made."""
+    """Return what is allowed instead of `value`, or "".
+
+    A held reading may have been out of range when it was made. Of an array beside the row, dtype and shape are known.
+    """
+    if is_reference(value):
+        fits = value["dtype"] == space.dtype.name and value["shape"] == list(space.shape)
+        return "" if fits else f"an array of {space.dtype.name} of the shape {space.shape}"
     try:
         array = np.array(value)
     except ValueError:  # a ragged list

@@ -68,6 +68,15 @@ def reset_schema() -> Schema:
         "options": {"type": ["object", "null"]},
         "observation": _ANYTHING,
         "info": _info_of("reset"),
+        "inner": _fixed(
+            {
+                "level": {"type": "string", "minLength": 1},
+                "seed_applied": {"type": ["integer", "null"]},
+                "sampled": {"type": "object"},
+                "details": {"type": "object", "patternProperties": {_NAME: {"type": "string"}}},
+                "evaluator": _evaluator_schema(),
+            }
+        ),
     }
     return {"$schema": _DIALECT, "title": RESET, **_fixed(properties)}
 
@@ -113,9 +122,23 @@ def _inner_schema() -> Schema:
             "stamps_ns": _fixed(stamps, optional=("marked",)),
             "report": _fixed(report),
             "sensors": {"type": "object", "patternProperties": {_NAME: _fixed(sensor)}, "additionalProperties": False},
-            "evaluator": {"type": "object"},
+            "evaluator": _evaluator_schema(),
         }
     )
+
+
+def _evaluator_schema() -> Schema:
+    """Return sensor -> field -> numbers, or the reference to them."""
+    reference = {
+        "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+        "dtype": {"type": "string", "minLength": 1},
+        "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+    }
+    numbers = {"type": "array", "items": {"type": ["number", "array"]}}
+    fields: Schema = {"anyOf": [numbers, _fixed(reference)]}
+    for _ in ("field", "sensor"):
+        fields = {"type": "object", "patternProperties": {_NAME: fields}, "additionalProperties": False}
+    return fields
 
 
 def _fixed(properties: Schema, *, optional: tuple[str, ...] = ()) -> Schema:
@@ -126,7 +149,8 @@ def _fixed(properties: Schema, *, optional: tuple[str, ...] = ()) -> Schema:
 def _info_of(call: str) -> Schema:
     definitions = info_schema()["$defs"]
     schema: Schema = _joined(definitions[call], definitions)
-    return {**schema, "additionalProperties": True}
+    properties = {**schema["properties"], "evaluator": _evaluator_schema()}
+    return {**schema, "properties": properties, "additionalProperties": True}
 
 
 def _joined(schema: Any, definitions: Schema) -> Any:  # noqa: ANN401 - JSON types

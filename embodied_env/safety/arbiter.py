@@ -14,7 +14,8 @@ from embodied_env.contract import FloatArray
 from embodied_env.safety.gate import Reference, SafetyGate
 from embodied_env.transition import Approved, Finding, Sent
 
-_STALL_PERIODS = 3  # a position servo left alone for this long has arrived: its reference velocity is zero
+_STALL_PERIODS = 3  # a position servo left alone for this long has arrived: its reference velocity is zero; a
+# commanded velocity still acts
 
 
 class Arbiter:
@@ -60,6 +61,19 @@ class Arbiter:
             )
             self._published_ns = self._clock.now_ns()
 
+    def measure(self, positions: FloatArray, ages_s: FloatArray) -> None:
+        """Take the measured positions of what is commanded by velocity; the others keep their published ones.
+
+        Args:
+            positions: shape (n_joints,), in contract order.
+            ages_s: how old each is: since then a joint may have moved as fast as its limit allows.
+        """
+        with self._lock:
+            is_velocity = self._gate.layout.is_velocity
+            chosen = np.where(is_velocity, positions, self._reference.positions)
+            slack = np.where(is_velocity, self._gate.layout.limits.velocity * ages_s, 0.0)
+            self._reference = replace(self._reference, positions=chosen, slack=slack if slack.any() else None)
+
     @contextmanager
     def turn(self) -> Iterator[tuple[Reference, float]]:
         """Hold the right to publish: gives the reference and dt in seconds, for one judge and one send."""
@@ -69,7 +83,8 @@ class Arbiter:
             if self._free_running:
                 elapsed_s = (self._clock.now_ns() - self._published_ns) / NS_PER_S
                 if elapsed_s > _STALL_PERIODS * self._period_s:
-                    reference = replace(reference, velocities=np.zeros_like(reference.velocities))
+                    acting = np.where(self._gate.layout.is_velocity, reference.velocities, 0.0)
+                    reference = replace(reference, velocities=acting)
                 dt_s = min(elapsed_s, self._period_s)
             yield reference, dt_s
 
@@ -82,10 +97,11 @@ class Arbiter:
                 self._reference = replace(self._reference, seq=command.seq)  # it may have left: its number is spent
                 raise
             self._reference = Reference(
-                positions=command.positions,
+                positions=np.where(self._gate.layout.is_velocity, self._reference.positions, command.values),
                 velocities=command.report.velocity_si,
                 seq=command.seq,
                 epoch=command.epoch,
+                slack=self._reference.slack,
             )
             self._published_ns = self._clock.now_ns()
             return sent

@@ -6,7 +6,6 @@ nothing runs after the limiter but the check of what it made. The caller's array
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +14,16 @@ import numpy as np
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import InternalFaultError
-from embodied_env.safety.limits import Bounds, JointStep, brake_velocity, is_hopeless, limit_joint, violation
+from embodied_env.safety.form import MalformedActionError, read_action
+from embodied_env.safety.limits import (
+    Bounds,
+    JointStep,
+    brake_velocity,
+    is_hopeless,
+    limit_joint,
+    limit_velocity,
+    violation,
+)
 from embodied_env.transition import CODES, Approved, Finding, GateReport, Severity
 
 GATES = ("latch", "form", "space_box", "mapping", "joint_limits", "post_condition", "watchdog")
@@ -24,26 +32,22 @@ GATES = ("latch", "form", "space_box", "mapping", "joint_limits", "post_conditio
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """The last published command: positions and velocities of shape (n_joints,), its number, and its epoch."""
+    """The last published command: positions and velocities of shape (n_joints,), its number, and its epoch.
+
+    What is commanded by velocity has its measured position here, and zero when it has no position limits; `slack` is
+    how far it may have moved since it was measured, in the joint's unit (None: not at all).
+    """
 
     positions: FloatArray
     velocities: FloatArray
     seq: int
     epoch: int
+    slack: FloatArray | None = None
 
 
 _ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 
 _ABSURD = 1e100  # a speed at which even the arithmetic of the limits overflows; only monitoring lets one come so far
-
-
-class _MalformedError(Exception):
-    """An action that is not an element of the action space's shape and type."""
-
-    def __init__(self, code: str, detail: str, vector: FloatArray | None = None) -> None:
-        self.finding_code = code
-        self.vector = vector
-        super().__init__(detail)
 
 
 class SafetyGate:
@@ -94,8 +98,8 @@ class SafetyGate:
             InternalFaultError: when even braking fails the post-condition. Nothing may be published then.
         """
         try:
-            requested = _read_action(action, self.layout)
-        except _MalformedError as error:
+            requested = read_action(action, self.layout)
+        except MalformedActionError as error:
             return self._refuse_malformed(error, reference, dt_s)
         if self._latched is not None:
             return self._approve_braking(reference, dt_s, [_as_latch(self._latched)], requested)
@@ -109,7 +113,7 @@ class SafetyGate:
         """Return one tick of braking within the limits, for the reason given by `finding`."""
         return self._approve_braking(reference, dt_s, [finding], np.full(self.layout.size, np.nan))
 
-    def _refuse_malformed(self, error: _MalformedError, reference: Reference, dt_s: float) -> Approved:
+    def _refuse_malformed(self, error: MalformedActionError, reference: Reference, dt_s: float) -> Approved:
         """HOLD for a malformed action; STOP when too many come in a row."""
         self._malformed_in_a_row += 1
         vector = np.full(self.layout.size, np.nan) if error.vector is None else error.vector
@@ -134,22 +138,40 @@ class SafetyGate:
         steps = self._steps(target, reference, dt_s)
         positions = np.array([step.position for step in steps])
         velocities = np.array([step.velocity for step in steps])
-        limited = _limit_findings(layout, target, steps, positions)
+        published = self._published(positions, velocities)
+        limited = _limit_findings(layout, target, steps, published)
         if infeasible := [finding for finding in limited if finding.code == "limits.infeasible"]:
-            stop = replace(infeasible[0], severity=Severity.STOP)
-            self.latch(stop)
-            return self._approve_braking(reference, dt_s, [*findings, stop], requested)
+            return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
         findings += limited
         if problem := self._violation(reference, positions, velocities, dt_s):
             finding = Finding(gate="post_condition", severity=Severity.STOP, code="fault.internal", detail=problem)
             self.latch(finding)
             return self._approve_braking(reference, dt_s, [*findings, finding], requested)
         kept = np.array([not step.code for step in steps])
-        applied = np.where(kept, boxed, self._as_action(positions, reference))
-        return self._approved(reference, dt_s, findings, requested, applied, positions, velocities)
+        applied = np.where(kept, boxed, self._as_action(published, reference))
+        return self._approved(reference, dt_s, findings, requested, applied, published, velocities)
+
+    def _refuse_infeasible(
+        self, finding: Finding, reference: Reference, dt_s: float, findings: list[Finding], requested: FloatArray
+    ) -> Approved:
+        """STOP where our own commands led outside of the limits; HOLD where a measured position says so: it lags."""
+        measured = {joint for joint, by in zip(self.layout.joints, self.layout.is_velocity, strict=True) if by}
+        severity = Severity.HOLD if measured.issuperset(finding.joints) else Severity.STOP
+        refused = replace(finding, severity=severity)
+        if severity is Severity.STOP:
+            self.latch(refused)
+        return self._approve_braking(reference, dt_s, [*findings, refused], requested)
+
+    def _published(self, positions: FloatArray, velocities: FloatArray) -> FloatArray:
+        """Return what is sent of a step: the velocities of what is commanded so, else the positions."""
+        return np.where(self.layout.is_velocity, velocities, positions)
+
+    def hold_action(self, reference: Reference) -> FloatArray:
+        """Return the action that asks for the reference to stay as it is, at rest. Flat, shape (n_joints,)."""
+        return self._as_action(self._published(reference.positions, np.zeros(self.layout.size)), reference)
 
     def _target(self, action: FloatArray, reference: Reference) -> FloatArray:
-        """Map an action to the positions that it asks for. The sum's rounding does not lead over a bound."""
+        """Map an action to the positions or velocities that it asks for. Rounding does not lead over a bound."""
         mapped = self.layout.scale.to_si(action)
         limits = self.layout.limits
         moved = _undo_rounding(
@@ -157,26 +179,43 @@ class SafetyGate:
         )
         return np.where(self.layout.is_delta, moved, mapped)
 
-    def _as_action(self, positions: FloatArray, reference: Reference) -> FloatArray:
-        """Map positions back to the action that asks for them."""
+    def _as_action(self, published: FloatArray, reference: Reference) -> FloatArray:
+        """Map what is published back to the action that asks for it."""
         scale = self.layout.scale
-        moved = _undo_rounding(positions - reference.positions, reference.positions, scale.si_low, scale.si_high)
-        return scale.from_si(np.where(self.layout.is_delta, moved, positions))
+        moved = _undo_rounding(published - reference.positions, reference.positions, scale.si_low, scale.si_high)
+        return scale.from_si(np.where(self.layout.is_delta, moved, published))
 
     def _steps(self, target: FloatArray, reference: Reference, dt_s: float) -> list[JointStep]:
         """Limit joint by joint."""
+        state = zip(reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), strict=True)
         return [
-            limit_joint(x, v, t, bounds, dt_s)
-            for x, v, t, bounds in zip(
-                reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), self._bounds, strict=True
+            limit_velocity(x, v, t, bounds, dt_s) if is_velocity else limit_joint(x, v, t, bounds, dt_s)
+            for (x, v, t), bounds, is_velocity in zip(
+                state, self._bounds_at(reference), self.layout.is_velocity, strict=True
             )
         ]
+
+    def _bounds_at(self, reference: Reference) -> list[Bounds]:
+        """Return the limits that hold here: nearer by as much as a measured position may be off."""
+        if reference.slack is None:
+            return self._bounds
+        return [
+            replace(bounds, low=bounds.low + slack, high=bounds.high - slack)
+            for bounds, slack in zip(self._bounds, reference.slack.tolist(), strict=True)
+        ]
+
+    def _is_inside(self, reference: Reference, published: FloatArray) -> bool:
+        """Tell whether every position is known to be within its limits."""
+        slack = 0.0 if reference.slack is None else reference.slack
+        positions = np.where(self.layout.is_velocity, reference.positions, published)
+        low, high = self.layout.limits.position_low, self.layout.limits.position_high
+        return bool(((positions - slack >= low) & (positions + slack <= high)).all())
 
     def _monitor(self, requested: FloatArray, reference: Reference, dt_s: float, findings: list[Finding]) -> Approved:
         """Report what the limits would do, and do none of it; only what is no number in SI units is refused."""
         with np.errstate(over="ignore", invalid="ignore"):
             target = self._target(requested, reference)
-            velocities = (target - reference.positions) / dt_s
+            velocities = np.where(self.layout.is_velocity, target, (target - reference.positions) / dt_s)
         if not (np.abs(velocities) < _ABSURD).all():
             detail = f"the action {requested.tolist()} is not finite in SI units"
             finding = Finding(gate="form", severity=Severity.HOLD, code="form.nan", detail=detail)
@@ -194,23 +233,28 @@ class SafetyGate:
             velocities = np.array(
                 [brake_velocity(v, b, dt_s) for v, b in zip(reference.velocities.tolist(), self._bounds, strict=True)]
             )
-            low = np.minimum(self.layout.limits.position_low, reference.positions)  # a joint found outside: let in
-            high = np.maximum(self.layout.limits.position_high, reference.positions)
-            positions = np.clip(reference.positions + velocities * dt_s, low, high)
+            positions = self._kept_inside(reference.positions + velocities * dt_s, reference)
             problem = self._violation(reference, positions, velocities, dt_s)
             sound = not problem
             if problem and not self._is_hopeless(reference, dt_s):
                 raise InternalFaultError(f"braking breaks a limit, nothing is published: {problem}")
         else:
             positions, velocities = reference.positions.copy(), reference.velocities.copy()
-        applied = self._as_action(positions, reference)
-        return self._approved(reference, dt_s, findings, requested, applied, positions, velocities, sound=sound)
+        published = self._published(positions, velocities)
+        applied = self._as_action(published, reference)
+        return self._approved(reference, dt_s, findings, requested, applied, published, velocities, sound=sound)
+
+    def _kept_inside(self, positions: FloatArray, reference: Reference) -> FloatArray:
+        """Keep commanded positions inside their limits, and a joint found outside from going further out."""
+        low = np.minimum(self.layout.limits.position_low, reference.positions)
+        high = np.maximum(self.layout.limits.position_high, reference.positions)
+        return np.where(self.layout.is_velocity, positions, np.clip(positions, low, high))
 
     def _violation(self, reference: Reference, positions: FloatArray, velocities: FloatArray, dt_s: float) -> str:
         """Return the first broken limit of the exact values to be published, or "". Monitoring promises none."""
         if self._mode == "monitor":
             return ""
-        for i, bounds in enumerate(self._bounds):
+        for i, bounds in enumerate(self._bounds_at(reference)):
             problem = violation(
                 float(reference.positions[i]),
                 float(reference.velocities[i]),
@@ -225,7 +269,9 @@ class SafetyGate:
 
     def _is_hopeless(self, reference: Reference, dt_s: float) -> bool:
         """Tell whether a joint is where not even braking keeps every limit."""
-        state = zip(reference.positions.tolist(), reference.velocities.tolist(), self._bounds, strict=True)
+        state = zip(
+            reference.positions.tolist(), reference.velocities.tolist(), self._bounds_at(reference), strict=True
+        )
         return any(is_hopeless(x, v, bounds, dt_s) for x, v, bounds in state)
 
     def _approved(  # noqa: PLR0913 - the parts of the report
@@ -235,13 +281,13 @@ class SafetyGate:
         findings: list[Finding],
         requested: FloatArray,
         applied: FloatArray,
-        positions: FloatArray,
+        published: FloatArray,
         velocities: FloatArray,
         *,
         sound: bool = True,
     ) -> Approved:
         """Build the approved command and its report, to be read only: the only place that makes an `Approved`."""
-        for array in (requested, applied, positions, velocities):
+        for array in (requested, applied, published, velocities):
             array.flags.writeable = False
         disposition = max((finding.severity for finding in findings), default=Severity.PASS)
         sound = sound and self._mode == "enforce"
@@ -251,12 +297,17 @@ class SafetyGate:
             intervened=disposition >= (Severity.LIMIT if self._mode == "enforce" else Severity.HOLD),
             requested=requested,
             applied=applied,
-            applied_si=positions,
+            applied_si=published,
             velocity_si=velocities,
             dt_s=dt_s,
-            guaranteed={"position": sound, "velocity": sound, "acceleration": sound, "jerk": False},
+            guaranteed={
+                "position": sound and self._is_inside(reference, published),
+                "velocity": sound,
+                "acceleration": sound,
+                "jerk": False,
+            },
         )
-        return Approved(positions=positions, seq=reference.seq + 1, epoch=reference.epoch, report=report)
+        return Approved(values=published, seq=reference.seq + 1, epoch=reference.epoch, report=report)
 
 
 def _undo_rounding(value: FloatArray, reference: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
@@ -295,52 +346,6 @@ def severity_and_code(report: GateReport) -> tuple[np.ndarray[Any, Any], np.ndar
 def _as_latch(latched: Finding) -> Finding:
     code = "latch.estop" if latched.severity is Severity.ESTOP else "latch.stop"
     return Finding(gate="latch", severity=latched.severity, code=code, detail=f"latched by {latched.code}")
-
-
-def _read_action(action: Any, layout: ActionLayout) -> FloatArray:  # noqa: ANN401 - agents send anything
-    """Return a finite flat float64 copy of `action`; raises _MalformedError."""
-    try:
-        vector = _read_structure(action, layout)
-    except _MalformedError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a foreign object may raise anything; the robot must brake, not crash
-        raise _MalformedError("form.type", f"the action cannot be read: {_said(error)}") from None
-    if not np.isfinite(vector).all():
-        raise _MalformedError("form.nan", f"the action {vector.tolist()} is not finite", vector)
-    return vector
-
-
-def _read_structure(action: Any, layout: ActionLayout) -> FloatArray:  # noqa: ANN401 - agents send anything
-    """Copy an action: one vector, or a dict of them when there are several actuators."""
-    if len(layout.slices) == 1:
-        return _read_vector(action, layout.size, "the action")
-    if not isinstance(action, Mapping) or set(action) != set(layout.slices):
-        keys = sorted(map(str, action)) if isinstance(action, Mapping) else type(action).__name__
-        raise _MalformedError("form.shape", f"the action is {keys}; allowed: a dict of {sorted(layout.slices)}")
-    return np.concatenate(
-        [_read_vector(action[name], part.stop - part.start, name) for name, part in layout.slices.items()]
-    )
-
-
-def _read_vector(value: Any, size: int, name: str) -> FloatArray:  # noqa: ANN401 - agents send anything
-    """Copy one actuator's part of an action: an array, a sequence or a tensor of `size` real numbers."""
-    if hasattr(value, "detach"):  # a torch tensor, perhaps on a device, perhaps in a graph
-        value = value.detach().cpu()
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiu":
-        raise _MalformedError("form.type", f"{name} has dtype {array.dtype}; allowed: real numbers")
-    if array.shape != (size,):
-        raise _MalformedError("form.shape", f"{name} has shape {array.shape}; allowed: ({size},)")
-    with np.errstate(over="ignore", invalid="ignore"):
-        return array.astype(np.float64)
-
-
-def _said(error: Exception) -> str:
-    """Return what an error says, even one that cannot say it."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - the text of a foreign error is foreign code too
-        return type(error).__name__
 
 
 def _box_finding(

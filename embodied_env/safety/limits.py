@@ -43,8 +43,8 @@ class Bounds:
 class JointStep:
     """What the limiter made of one joint's target.
 
-    `code` is empty when the target was kept, bit for bit; else it names the bound that held, `bound` its value as a
-    position, and `feasible` is False when no velocity kept every limit, so that it only brakes.
+    `code` is empty when what was asked for was kept, bit for bit; else it names the bound that held, `bound` its value
+    in the unit of the command, and `feasible` is False when no velocity kept every limit, so that it only brakes.
     """
 
     position: float
@@ -101,7 +101,7 @@ def rounding_of_velocity(position: float, target: float, velocity: float, dt_s: 
 
 def _rounding_of_step(position: float, reached: float, bounds: Bounds, dt_s: float) -> float:
     """Bound what rounding does to a velocity, in this range of positions: the map from an action and back included."""
-    extent = max(abs(p) for p in (position, reached, bounds.low, bounds.high) if math.isfinite(p))
+    extent = max(abs(p) for p in (position, reached, bounds.low, bounds.high) if math.isfinite(p))  # the first two are
     return rounding_of_velocity(extent, extent, 0.0, dt_s)
 
 
@@ -141,6 +141,30 @@ def limit_joint(position: float, velocity: float, target: float, bounds: Bounds,
     return JointStep(
         position=reached, velocity=chosen, code=_binding(position, velocity, chosen, bounds, dt_s), bound=reached
     )
+
+
+def limit_velocity(position: float, velocity: float, desired: float, bounds: Bounds, dt_s: float) -> JointStep:
+    """Return the admissible step nearest to the velocity `desired`, for what is commanded by velocity.
+
+    Args:
+        position: measured position; it counts only where the joint has position limits.
+        velocity: last published velocity.
+        desired: desired velocity, finite.
+        bounds: the joint's limits.
+        dt_s: the step, > 0.
+    """
+    lower, upper = velocity_interval(position, velocity, bounds, dt_s)
+    if lower > upper:
+        if is_hopeless(position, velocity, bounds, dt_s):
+            braked = brake_velocity(velocity, bounds, dt_s)
+            reached = position + braked * dt_s
+            return JointStep(position=reached, velocity=braked, code="limits.infeasible", bound=braked, feasible=False)
+        lower = upper = lower if velocity >= 0.0 else upper
+    chosen = min(max(desired, lower), upper)
+    if abs(desired - chosen) <= 4.0 * _EPSILON * (abs(desired) + abs(velocity)):  # the rounding of v + A dt
+        chosen = desired
+    code = "" if chosen == desired else _binding(position, velocity, chosen, bounds, dt_s)
+    return JointStep(position=position + chosen * dt_s, velocity=chosen, code=code, bound=chosen)
 
 
 def _binding(position: float, velocity: float, chosen: float, bounds: Bounds, dt_s: float) -> str:

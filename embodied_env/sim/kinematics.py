@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.rules import one_of
+from embodied_env.contract.checks import one_of
 from embodied_env.errors import UsageError
 from embodied_env.sim.model import Model, actuated_joints
 from embodied_env.sim.profile import WorldProfile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.rules import one_of
+from embodied_env.contract.checks import one_of
 from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.sim.profile import WorldProfile
 
@@ -25,6 +26,9 @@ _KINDS = {  # what a name may be of: its MuJoCo type, and how many there are
     "actuator": ("mjOBJ_ACTUATOR", "nu"),
     "body": ("mjOBJ_BODY", "nbody"),
     "keyframe": ("mjOBJ_KEY", "nkey"),
+    "geom": ("mjOBJ_GEOM", "ngeom"),
+    "camera": ("mjOBJ_CAMERA", "ncam"),
+    "sensor": ("mjOBJ_SENSOR", "nsensor"),
 }
 
 _log = logging.getLogger(__name__)
@@ -39,13 +43,26 @@ def import_mujoco() -> Any:  # noqa: ANN401 - mujoco has no type stubs
         MissingDependencyError: when it is not installed.
     """
     try:
-        mujoco = importlib.import_module("mujoco")
+        mujoco = _import_without_a_window()
     except ImportError:
         raise MissingDependencyError(
             "mujoco", needed_for="the embedded simulator", remedy='pip install "embodied_env[sim]"'
         ) from None
     mujoco.set_mju_user_warning(_log.warning)
     return mujoco
+
+
+def _import_without_a_window() -> Any:  # noqa: ANN401 - mujoco has no type stubs
+    """Import mujoco, also where it fails over a MUJOCO_GL that cannot be had: who needs pictures will be told then."""
+    try:
+        return importlib.import_module("mujoco")
+    except (AttributeError, RuntimeError):
+        asked = os.environ["MUJOCO_GL"]
+        os.environ["MUJOCO_GL"] = "disable"
+        try:
+            return importlib.import_module("mujoco")
+        finally:
+            os.environ["MUJOCO_GL"] = asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +123,30 @@ class Model:
             qpos=self.mj.jnt_qposadr[indices].astype(np.intp), dof=self.mj.jnt_dofadr[indices].astype(np.intp)
         )
 
-    def servo(self, joint: str, path: str) -> int:
-        """Return the index of the actuator that drives `joint` and has its name."""
+    def servo(self, joint: str, path: str, *, velocity: bool) -> int:
+        """Return the index of the servo, of position or of velocity, that drives `joint` and has its name."""
         index = self.find("actuator", joint, path)
+        self.joint_addresses([(joint, path)])
         kind, target = self.mj.actuator_trntype[index], self.mj.actuator_trnid[index, 0]
         if kind != int(self.mujoco.mjtTrn.mjTRN_JOINT) or target != self.find("joint", joint, path):
             raise self.error(path, f"the actuator {joint!r} of {self._file.name} does not drive the joint {joint!r}")
+        gain, (stiffness, damping) = self.mj.actuator_gainprm[index, 0], 0.0 - self.mj.actuator_biasprm[index, 1:3]
+        strength = damping if velocity else stiffness  # a servo's force: strength * (control - measured) - ...
+        integrates = self.mj.actuator_dyntype[index] == int(self.mujoco.mjtDyn.mjDYN_INTEGRATOR)
+        gear = self.mj.actuator_gear[index, 0]
+        if not gain == strength > 0 or (velocity and stiffness != 0) or integrates or gear != 1:
+            wanted = "a velocity servo" if velocity else "a position servo"
+            found = f"gain {gain:g}, stiffness {stiffness:g}, damping {damping:g}, gear {gear:g}"
+            found += ", and it integrates its control" if integrates else ""
+            raise self.error(path, f"the actuator {joint!r} of {self._file.name} is not {wanted} ({found})")
         return index
+
+    def free_joint(self, joint: str, path: str) -> int:
+        """Return where the position of a free joint begins in ``qpos``."""
+        index = self.find("joint", joint, path)
+        if self.mj.jnt_type[index] != int(self.mujoco.mjtJoint.mjJNT_FREE):
+            raise self.error(path, f"the joint {joint!r} of {self._file.name} is not free; allowed: a free joint")
+        return int(self.mj.jnt_qposadr[index])
 
     def mocap(self, body: str, path: str) -> int:
         """Return the mocap index of `body`."""
@@ -135,7 +169,7 @@ class Model:
             self.mujoco.mj_resetDataKeyframe(self.mj, data, self._keyframe)
 
     def _find_file(self, name: str) -> Path:
-        for file in (SHIPPED / name, Path(self._source).parent / name):
+        for file in (Path(self._source).parent / name, SHIPPED / name):
             if file.is_file():
                 return file
         shipped = ", ".join(sorted(file.name for file in SHIPPED.glob("*.xml")))
@@ -143,9 +177,10 @@ class Model:
 
 
 def actuated_joints(contract: Contract) -> list[tuple[str, str]]:
-    """Return name and YAML path of every actuated joint, in the order of the flat action."""
+    """Return name and YAML path of every actuated joint, in the order of the flat action; a twist has none."""
     return [
         (joint, f"actuators.{name}.joints.{joint}")
         for name, actuator in contract.actuators.items()
+        if actuator.command != "twist"
         for joint in actuator.joints
     ]

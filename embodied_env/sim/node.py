@@ -11,9 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.messages import message_class
-from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError
+from embodied_env.contract.paths import check_message
+from embodied_env.errors import (
+    BackendLostError,
+    BackendNotReadyError,
+    ContractError,
+    MissingDependencyError,
+    UsageError,
+)
 from embodied_env.lockstep import (
     CLOCK_TOPIC,
     EPOCH_PARAMETER,
@@ -22,10 +29,12 @@ from embodied_env.lockstep import (
     SEED_PARAMETER,
     ResetReply,
     SimulatorFault,
+    Stepped,
     StepToken,
     digest,
 )
 from embodied_env.ros_environment import LOG_HINT, check_ros_environment
+from embodied_env.sim.commands import from_command
 from embodied_env.sim.messages import set_stamp, to_message
 from embodied_env.sim.world import World
 
@@ -49,6 +58,9 @@ RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
 _KEPT_COMMANDS = 64  # per actuator: those of the next step, and foreign ones among them
 _TURN_S = 0.05  # an executor is never turned without a timeout
 _NO_EPOCH = -1
+_PICTURE = SensorSpec(
+    topic="~/picture", type="sensor_msgs/msg/Image", encoding="rgb8", fields={}, max_age_s=1.0, frame="view"
+)
 
 
 class SimulatorNode:
@@ -80,6 +92,7 @@ class SimulatorNode:
             for name, sensor in self._contract.sensors.items()
         }
         self._published_ns = dict.fromkeys(self._sensors, -1)
+        self._numbers = dict.fromkeys(self._sensors, 0)
         self._clock = node.create_publisher(message_class("rosgraph_msgs/msg/Clock"), CLOCK_TOPIC, RELIABLE)
         self._fault = node.create_publisher(message_class("std_msgs/msg/String"), "~/fault", RELIABLE)
         self._stepped = node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), "~/stepped", RELIABLE)
@@ -90,13 +103,15 @@ class SimulatorNode:
             )
         node.create_subscription(message_class("std_msgs/msg/Int64MultiArray"), "~/step", self._on_token, RELIABLE)
         node.create_service(message_class("std_srvs/srv/Trigger"), "~/reset", self._on_reset)
+        self._picture = node.create_publisher(message_class(_PICTURE.type), _PICTURE.topic, RELIABLE)
+        node.create_service(message_class("std_srvs/srv/Trigger"), "~/render", self._on_render)
 
     def _command_callback(self, index: int) -> Any:  # noqa: ANN401 - a callback
-        size = len(list(self._contract.actuators.values())[index].joints)
+        actuator = list(self._contract.actuators.values())[index]
 
         def on_command(message: Any) -> None:  # noqa: ANN401 - a generated type
-            command = np.array(message.data, dtype=np.float64)
-            if command.shape == (size,) and np.isfinite(command).all():
+            command = from_command(actuator, message)
+            if command is not None:
                 self._commands[index].append(command)
                 self._try_step()
 
@@ -114,18 +129,35 @@ class SimulatorNode:
             try:
                 values = {name: np.array(value, dtype=np.float64) for name, value in json.loads(options).items()}
                 sampled = self._world.reset(int(seed), values)
-            except (ValueError, AttributeError, KeyError, BackendLostError) as error:
+                self._check_readings()
+            except (ValueError, AttributeError, KeyError, BackendLostError, MissingDependencyError) as error:
                 response.success, response.message = False, f"{type(error).__name__}: {error}"
                 return response
             self._publish_fault("reset_by_other", "the simulator was reset for another epoch")
             self._epoch, self._step, self._token = epoch, 0, None
             for commands in self._commands:
                 commands.clear()
+            library = self._world.renderer_library
             self._reply = ResetReply(
-                epoch=epoch, stamp_ns=self._world.now_ns, sampled=sampled, fingerprint=self._contract.fingerprint
+                epoch=epoch,
+                stamp_ns=self._world.now_ns,
+                sampled=sampled,
+                fingerprint=self._contract.fingerprint,
+                details={"renderer": library} if library else {},
             ).to_text()
         self._publish(again=True)
         response.success, response.message = True, self._reply
+        return response
+
+    def _on_render(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
+        """Publish a picture of the world as it is now."""
+        try:
+            picture = self._world.render()
+        except (ContractError, MissingDependencyError, UsageError) as error:
+            response.success, response.message = False, str(error)
+            return response
+        self._picture.publish(to_message(_PICTURE, {"image": picture}, self._world.now_ns))
+        response.success, response.message = True, str(self._world.now_ns)
         return response
 
     def _on_token(self, message: Any) -> None:  # noqa: ANN401 - a generated type
@@ -154,26 +186,36 @@ class SimulatorNode:
         self._world.command(np.concatenate([command for command in chosen if command is not None]))
         try:
             self._world.step()
+            self._check_readings()
         except BackendLostError as error:
             self._publish_fault(error.why, str(error))
             return
         self._publish(again=False)
+
+    def _check_readings(self) -> None:
+        """Raise BackendLostError for a reading that no message of its type can say."""
+        for name, reading in self._world.read().items():
+            if reading.problem:
+                raise BackendLostError("unfit_reading", f"{name}: {reading.problem}")
 
     def _publish_fault(self, why: str, detail: str) -> None:
         fault = SimulatorFault(epoch=self._epoch, why=why, detail=detail)
         self._fault.publish(message_class("std_msgs/msg/String")(data=fault.to_text()))
 
     def _publish(self, *, again: bool) -> None:
-        """Publish the clock, the samples that are new (`again`: all of them), and which step they belong to."""
+        """Publish the clock, the readings that are new (`again`: all of them), and which step they belong to."""
         clock = message_class("rosgraph_msgs/msg/Clock")()
         set_stamp(clock.clock, self._world.now_ns)
         self._clock.publish(clock)
-        for name, (stamp_ns, values) in self._world.read().items():
-            if again or stamp_ns > self._published_ns[name]:
-                self._published_ns[name] = stamp_ns
-                self._sensors[name].publish(to_message(self._contract.sensors[name], values, stamp_ns))
+        for name, reading in self._world.read().items():
+            if again or reading.stamp_ns > self._published_ns[name]:
+                self._published_ns[name] = reading.stamp_ns
+                self._numbers[name] += 1
+                sensor = self._contract.sensors[name]
+                self._sensors[name].publish(to_message(sensor, reading.values, reading.stamp_ns, reading.extras))
+        newest = tuple(zip(self._published_ns.values(), self._numbers.values(), strict=True))
         stepped = message_class("std_msgs/msg/Int64MultiArray")()
-        stepped.data = array.array("q", [self._epoch, self._step])
+        stepped.data = array.array("q", Stepped(epoch=self._epoch, step=self._step, newest=newest).to_data())
         self._stepped.publish(stepped)
 
 
@@ -218,7 +260,10 @@ def run_simulator(
 
     Raises:
         BackendNotReadyError: when ROS 2 cannot be initialised.
+        ContractError: for a sensor that its message type cannot be.
     """
+    for name, sensor in contract.sensors.items():
+        check_message(name, sensor)
     context = Context()
     try:
         try:

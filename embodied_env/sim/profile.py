@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from embodied_env.contract import Contract
@@ -11,18 +11,96 @@ from embodied_env.errors import ContractError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where a sensor's reading comes from: exactly one of the keys. A JointState sensor needs none."""
+class Rays:
+    """A planar scanner: its rays lie in the x-y plane of a site, evenly from one angle to the other, both included.
 
-    site: str | None = None  # the pose of a site in the world frame: PoseStamped, PointStamped
-    distance: tuple[str, str] | None = None  # the distance between two sites: Range
+    They meet the geoms of the groups 0 to 2, but for those of the site's own body.
+    """
+
+    site: str
+    angle_min_rad: float
+    angle_max_rad: float
+    range_min_m: float
+    range_max_m: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelOdometry:
+    """The motion of a site in its own plane, summed up with errors from zero at each reset.
+
+    Each metre adds an error of this standard deviation along the way, each radian one of the heading.
+    """
+
+    site: str
+    noise_per_m: float = 0.0
+    noise_per_rad: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contact:
+    """Whether a body, with all that hangs on it, has touched anything since the last reading."""
+
+    body: str
+    ignore: tuple[str, ...] = ()  # geoms that it may touch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a sensor's reading comes from: exactly one of the first keys (a JointState needs none), and its errors."""
+
+    site: str | None = None  # the pose of a site in the world frame, or in that of `relative_to`
+    distance: tuple[str, str] | None = None  # the distance between two sites
+    sensors: Mapping[str, str] | None = None  # field -> a sensor of the model
+    rays: Rays | None = None
+    camera: str | None = None
+    odometry: WheelOdometry | None = None
+    contact: Contact | None = None
+    relative_to: str | None = None  # a site
+    delay_s: float = 0.0  # a reading is stamped when it is taken, and there so much later
+    dropout: float = 0.0  # the probability that a reading is lost
+    noise: Mapping[str, float] = field(default_factory=dict)  # field -> standard deviation, in the field's unit
+
+
+KINDS = ("site", "distance", "sensors", "rays", "camera", "odometry", "contact")
+"""The keys of a `Source` of which one is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """What a drawn reset option sets."""
+    """What a drawn reset option sets: exactly one of the keys."""
 
-    mocap: str  # the position of a mocap body, m
+    mocap: str | None = None  # the position of a mocap body: x, y, or x, y, z, m
+    pose: str | None = None  # a free joint: x, y, m, and the heading, rad
+    mover: str | None = None  # the phase of a mover, in [0, 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mover:
+    """A mocap body that goes to and fro between two points, straight and at one speed. Its phase 0 is at the first."""
+
+    mocap: str
+    from_m: tuple[float, float, float]
+    to_m: tuple[float, float, float]
+    speed_m_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drive:
+    """A differential drive: two wheels, named by their joints, whose velocity servos have the same names."""
+
+    left: str
+    right: str
+    radius_m: float
+    separation_m: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Render:
+    """What `env.render()` shows: a camera of the model; None: its first."""
+
+    camera: str | None = None
+    width: int = 640
+    height: int = 480
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +111,9 @@ class WorldProfile:
     keyframe: str | None = None  # the state after a reset; None: the model's own
     sources: Mapping[str, Source] = field(default_factory=dict)  # by sensor
     draws: Mapping[str, Draw] = field(default_factory=dict)  # by reset option
+    movers: Mapping[str, Mover] = field(default_factory=dict)
+    drives: Mapping[str, Drive] = field(default_factory=dict)  # by actuator whose command is a twist
+    render: Render = field(default_factory=Render)
     step_timeout_s: float = 5.0
     reset_timeout_s: float = 30.0
 
@@ -48,10 +129,36 @@ def load_profile(contract: Contract, backend: str) -> WorldProfile:
         known = ", ".join(contract.backends) or "none"
         raise ContractError(path, f"the contract has no profile {backend!r}; it has: {known}", source=contract.source)
     profile = parse_as(WorldProfile, contract.backends[backend], path=path, source=contract.source)
+    for key, value, allowed, holds in _conditions(profile):
+        if not holds:
+            raise ContractError(f"{path}.{key}", f"{value} is not allowed; allowed: {allowed}", source=contract.source)
+    return profile
+
+
+def _conditions(profile: WorldProfile) -> Iterator[tuple[str, object, str, bool]]:
+    """Yield for each number its key, its value, what is allowed, and whether it is so."""
     for key in ("step_timeout_s", "reset_timeout_s"):
         value = getattr(profile, key)
-        if value <= 0:
-            raise ContractError(
-                f"{path}.{key}", f"{value} is not allowed; allowed: seconds > 0", source=contract.source
-            )
-    return profile
+        yield key, value, "seconds > 0", value > 0
+    for name, source in profile.sources.items():
+        path = f"sources.{name}"
+        yield f"{path}.delay_s", source.delay_s, "seconds >= 0", source.delay_s >= 0
+        yield f"{path}.dropout", source.dropout, "a probability in [0, 1)", 0 <= source.dropout < 1
+        for field_name, deviation in source.noise.items():
+            yield f"{path}.noise.{field_name}", deviation, "a standard deviation >= 0", deviation >= 0
+        if (rays := source.rays) is not None:
+            angles = (rays.angle_min_rad, rays.angle_max_rad)
+            yield f"{path}.rays", angles, "angle_min_rad < angle_max_rad", angles[0] < angles[1]
+            ranges = (rays.range_min_m, rays.range_max_m)
+            yield f"{path}.rays", ranges, "0 <= range_min_m < range_max_m", 0 <= ranges[0] < ranges[1]
+        if (odometry := source.odometry) is not None:
+            errors = (odometry.noise_per_m, odometry.noise_per_rad)
+            yield f"{path}.odometry", errors, "errors >= 0", min(errors) >= 0
+    for name, mover in profile.movers.items():
+        yield f"movers.{name}.speed_m_per_s", mover.speed_m_per_s, "m/s >= 0", mover.speed_m_per_s >= 0
+        yield f"movers.{name}", mover.to_m, "another point than from_m", mover.from_m != mover.to_m
+    for name, drive in profile.drives.items():
+        lengths = (drive.radius_m, drive.separation_m)
+        yield f"drives.{name}", lengths, "radius_m > 0 and separation_m > 0", min(lengths) > 0
+    size = (profile.render.width, profile.render.height)
+    yield "render", size, "a width and a height >= 1", min(size) >= 1

@@ -1,4 +1,4 @@
-"""A MuJoCo world built from a contract alone: it draws, takes joint positions, steps control periods, and senses.
+"""A MuJoCo world built from a contract alone: it draws, takes commands, steps control periods, and senses.
 
 Its time only grows: a reset takes one control period of it too, so the readings after a reset are newer than it.
 Equal seeds and commands give equal bytes, whatever ran in the same world before.
@@ -7,29 +7,34 @@ Equal seeds and commands give equal bytes, whatever ran in the same world before
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.rules import one_of
+from embodied_env.contract.checks import one_of
 from embodied_env.errors import BackendLostError, ResetNeededError, UsageError
-from embodied_env.sim.model import Model, actuated_joints
-from embodied_env.sim.profile import WorldProfile, load_profile
+from embodied_env.sim.actuation import Actuation
+from embodied_env.sim.channel import Reading, SensorChannel
+from embodied_env.sim.model import MjData, Model
+from embodied_env.sim.profile import Draw, Mover, Source, WorldProfile, load_profile
+from embodied_env.sim.rendering import Renderer, Viewer
 from embodied_env.sim.sensing import Senses, Values
 
 __all__ = ["World", "WorldProfile", "load_profile"]
 
 _UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCTRL")
 
+Set = Callable[[FloatArray], None]
+
 
 class World:
     """One simulated robot and its surroundings.
 
     Attributes:
-        joints: the names of the commanded joints, in the order of the flat action.
+        joints: the names of what is commanded, in the order of the flat action.
         now_ns: the world's time; it never goes back.
-        stamps: by sensor, when its newest sample was taken.
     """
 
     def __init__(self, contract: Contract, profile: WorldProfile, *, path: str = "backends.mujoco") -> None:
@@ -45,25 +50,34 @@ class World:
             MissingDependencyError: when MuJoCo is not installed.
         """
         self._contract = contract
+        self._profile = profile
         self._model = model = Model(contract, profile, path)
         self._data = model.new_data()
-        self._senses = Senses(contract, profile, model, self._data)
-        self._mocaps = self._resolve_draws(profile)
-        joints = actuated_joints(contract)
-        self.joints = tuple(name for name, _ in joints)
-        self._qpos = model.joint_addresses(joints).qpos
-        self._servos = np.array([model.servo(name, joint_path) for name, joint_path in joints], dtype=np.intp)
+        self._renderer = Renderer(model.mujoco, model.mj)
+        self._viewer: Viewer | None = None
+        self._senses = Senses(contract, profile, model, self._data, self._renderer)
+        self._channels = {
+            name: SensorChannel(name, spec, profile.sources.get(name, Source()), contract.control_period_ns)
+            for name, spec in contract.sensors.items()
+        }
+        self._actuation = Actuation(contract, profile, model)
+        self.joints = self._actuation.joints
+        self._movers = {
+            name: _MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
+            for name, mover in profile.movers.items()
+        }
+        self._draws = self._resolve_draws(profile)
+        self._camera = 0
+        if profile.render.camera is not None:
+            self._camera = model.find("camera", profile.render.camera, f"{path}.render.camera")
         self._substeps = self._whole_substeps()
-        self._fractions = np.arange(1, self._substeps + 1)[:, np.newaxis] / self._substeps
         self._warnings = [int(getattr(model.mujoco.mjtWarning, name)) for name in _UNSTABLE]
         self.now_ns = 0
-        self.stamps: dict[str, int] = {}
-        self._held: dict[str, Values] = {}
         self._origin_ns = 0
-        self._sent = self._target = np.zeros(len(joints))
+        self._is_reset = False
 
     def reset(self, seed: int, options: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-        """Start an episode at the keyframe, with the servos holding it. Every sensor is sampled.
+        """Start an episode at the keyframe, at rest. Every sensor has a reading at once.
 
         Args:
             seed: what is drawn depends on it alone. Every option is drawn, so setting one does not shift another.
@@ -73,75 +87,116 @@ class World:
             What was drawn or set, by reset option.
 
         Raises:
-            UsageError: for an option that the contract does not have, or a value of the wrong shape.
+            UsageError: for an option that the contract does not have, a value that is not finite or of another shape.
             BackendLostError: when the simulation is unstable.
+            MissingDependencyError: when a camera needs a renderer and there is none.
         """
         drawn = self._draw(seed, options)
+        self._is_reset = False
         self._model.reset(self._data)
-        for name, mocap in self._mocaps.items():
-            self._data.mocap_pos[mocap] = drawn[name]
-        self._sent = self._target = self._data.qpos[self._qpos]
-        self._data.ctrl[self._servos] = self._target
-        self._model.mujoco.mj_forward(self._model.mj, self._data)
+        for name, place in self._draws.items():
+            place(drawn[name])
+        self._move_bodies(0.0)
+        self._actuation.begin(self._data)
+        self._look()
         self._check_stable()
         self.now_ns += self._contract.control_period_ns
         self._origin_ns = self.now_ns
-        for name in self._contract.sensors:
-            self._sample(name)
+        self._senses.begin(seed)
+        for name, channel in self._channels.items():
+            channel.begin(seed, self.now_ns, self._senses.take(name))
+        self._is_reset = True
         return drawn
 
-    def command(self, positions: FloatArray) -> None:
-        """Set the joint positions to be reached at the end of the next step, shape (n_joints,), in joint units.
+    def command(self, values: FloatArray) -> None:
+        """Set what is to be reached at the end of the next step: positions, or velocities that act through it.
 
-        Raises:
-            UsageError: for another shape.
+        Shape (n_joints,), in joint units. Raises UsageError for another shape.
         """
-        target = np.array(positions, dtype=np.float64)
-        if target.shape != self._sent.shape:
-            raise UsageError(
-                f"a command of shape {target.shape} is not allowed; allowed: {self._sent.shape}, "
-                f"the joints {', '.join(self.joints)}"
-            )
-        self._target = target
+        self._actuation.command(values)
 
     def step(self) -> None:
-        """Move by exactly one control period; the servo targets go linearly from the last command to the new one.
+        """Move by exactly one control period.
 
         Raises:
-            ResetNeededError: before the first reset.
+            ResetNeededError: before the first reset, or after one that failed.
             BackendLostError: when the simulation is unstable.
         """
-        if not self.stamps:
-            raise ResetNeededError("step() of a world that was never reset: call reset() first")
-        model, data, mj_step = self._model.mj, self._data, self._model.mujoco.mj_step
-        for target in self._sent + self._fractions * (self._target - self._sent):
-            data.ctrl[self._servos] = target
-            mj_step(model, data)
-        self._sent = self._target
+        if not self._is_reset:
+            raise ResetNeededError("step() of a world that is not reset: call reset() first")
+        start_ns, period_ns = self.now_ns, self._contract.control_period_ns
+        due_ns = self._next_due_ns()
+        for substep, controls in enumerate(self._actuation.path(self._substeps), start=1):
+            now_ns = start_ns + period_ns * substep // self._substeps
+            self._actuation.apply(self._data, controls)
+            self._move_bodies((now_ns - self._origin_ns) / 1e9)
+            self._model.mujoco.mj_step(self._model.mj, self._data)
+            self._senses.watch()
+            if now_ns >= due_ns:
+                self._capture(now_ns)
+                due_ns = self._next_due_ns()
         self._check_stable()
-        self.now_ns += self._contract.control_period_ns
-        for name, sensor in self._contract.sensors.items():
-            if sensor.due_ns(self.now_ns, self._origin_ns) > self.stamps[name]:
-                self._sample(name)
-
-    def due(self, name: str) -> bool:
-        """Return whether the sensor `name` has a new sample at this instant."""
-        return self.stamps.get(name) == self.now_ns
+        self.now_ns = now_ns
+        for channel in self._channels.values():
+            channel.deliver(now_ns)
 
     def sense(self, name: str) -> Values:
-        """Return the fields of the sensor `name` as they are now, whether it is due or not. Fresh arrays."""
-        return self._senses.read(name)
+        """Return the fields of the sensor `name` as they are now: without delay or noise, due or not. Fresh arrays.
 
-    def read(self) -> dict[str, tuple[int, Values]]:
-        """Return stamp and fields of the newest sample of every sensor, held ones included. Fresh arrays."""
-        return {
-            name: (self.stamps[name], {field: value.copy() for field, value in values.items()})
-            for name, values in self._held.items()
-        }
+        A pose of odometry is that of its last reading; a contact is one since the last reading.
+        """
+        self._look()
+        return self._senses.read(name).values
 
-    def _sample(self, name: str) -> None:
-        self._held[name] = self.sense(name)
-        self.stamps[name] = self.now_ns
+    def read(self) -> dict[str, Reading]:
+        """Return the newest reading of every sensor that was delivered. Fresh arrays."""
+        newest = ((name, channel.newest) for name, channel in self._channels.items())
+        return {name: reading.copy() for name, reading in newest if reading is not None}
+
+    @property
+    def renderer_library(self) -> str:
+        """Which library renders the cameras: "egl" or "osmesa"; "" where no sensor is a camera."""
+        cameras = (source.camera for source in self._profile.sources.values())
+        return self._renderer.library if any(cameras) else ""
+
+    def render(self) -> NDArray[np.uint8]:
+        """Return a picture of the world as it is now, shape (height, width, 3), by the profile's ``render``."""
+        self._look()
+        render = self._profile.render
+        return self._renderer.rgb(self._data, self._camera, render.height, render.width)
+
+    def show(self) -> None:
+        """Show the world as it is now in a window, which opens at the first call."""
+        if self._viewer is None:
+            self._viewer = Viewer(self._model.mujoco, self._model.mj)
+        self._viewer.show(self._data)
+
+    def close(self) -> None:
+        """Free the renderer and the window. Idempotent."""
+        self._renderer.close()
+        if self._viewer is not None:
+            self._viewer.close()
+
+    def _next_due_ns(self) -> int:
+        return min(channel.due_ns for channel in self._channels.values())
+
+    def _capture(self, now_ns: int) -> None:
+        """Take the readings that are due."""
+        self._check_stable()
+        self._look()
+        for name, channel in self._channels.items():
+            if now_ns >= channel.due_ns:
+                channel.capture(now_ns, self._senses.take(name))
+
+    def _look(self) -> None:
+        """Compute what follows from the state now. This does not change how the world goes on."""
+        warm_start = self._data.qacc_warmstart.copy()  # older versions of MuJoCo change it
+        self._model.mujoco.mj_forward(self._model.mj, self._data)
+        self._data.qacc_warmstart[:] = warm_start
+
+    def _move_bodies(self, time_s: float) -> None:
+        for body in self._movers.values():
+            body.place(self._data, time_s)
 
     def _draw(self, seed: int, options: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         known = self._contract.reset_options
@@ -152,6 +207,8 @@ class World:
                 raise UsageError(f"no such reset option: {one_of(name, known)}")
             if np.shape(value) != drawn[name].shape:
                 raise UsageError(f"reset option {name} has shape {np.shape(value)}; allowed: {drawn[name].shape}")
+            if not np.isfinite(value).all():
+                raise UsageError(f"reset option {name} is {value}; allowed: finite numbers")
             drawn[name] = np.array(value, dtype=np.float64)
         return drawn
 
@@ -164,21 +221,40 @@ class World:
                 "sim_unstable", f"MuJoCo reported {bad or 'a position that is not finite'} at {self.now_ns} ns"
             )
 
-    def _resolve_draws(self, profile: WorldProfile) -> dict[str, int]:
-        """Return the index of the mocap body that each reset option moves."""
+    def _resolve_draws(self, profile: WorldProfile) -> dict[str, Set]:
+        """Return what each reset option does with its value."""
         model, options = self._model, self._contract.reset_options
         path = f"{model.path}.draws"
-        for name, option in options.items():
-            if name not in profile.draws:
-                raise model.error(path, f"nothing uses the reset option {name!r}; allowed: {name}: {{mocap: <body>}}")
-            if option.low_array.shape != (3,):
-                raise model.error(f"{path}.{name}", f"{name!r} has shape {option.low_array.shape}; allowed: (3,), in m")
-        mocaps = {}
-        for name, draw in profile.draws.items():
+        for name in profile.draws:
             if name not in options:
                 raise model.error(f"{path}.{name}", f"no such reset option: {one_of(name, options)}")
-            mocaps[name] = model.mocap(draw.mocap, f"{path}.{name}.mocap")
-        return mocaps
+        found: dict[str, Set] = {}
+        for name, option in options.items():
+            if name not in profile.draws:
+                allowed = f"{name}: {{mocap: <body>}}, {{pose: <free joint>}} or {{mover: <mover>}}"
+                raise model.error(path, f"nothing uses the reset option {name!r}; allowed: {allowed}")
+            shapes, found[name] = self._draw_into(profile.draws[name], f"{path}.{name}")
+            shape = option.low_array.shape
+            if shape not in shapes:
+                allowed = " or ".join(str(s) for s in shapes)
+                raise model.error(f"{path}.{name}", f"{name!r} has shape {shape}; allowed: {allowed}")
+        return found
+
+    def _draw_into(self, draw: Draw, path: str) -> tuple[tuple[tuple[int, ...], ...], Set]:
+        """Return the shapes that a draw may have, and what it sets."""
+        given = [key for key in ("mocap", "pose", "mover") if getattr(draw, key) is not None]
+        if len(given) != 1:
+            raise self._model.error(path, f"{' and '.join(given) or 'nothing'} is given; allowed: one of the keys")
+        data = self._data
+        if draw.mocap is not None:
+            mocap = self._model.mocap(draw.mocap, f"{path}.mocap")
+            return ((2,), (3,)), lambda value: _put(data.mocap_pos[mocap], value)
+        if draw.pose is not None:
+            adr = self._model.free_joint(draw.pose, f"{path}.pose")
+            return ((3,),), lambda value: _put_pose(data, adr, value)
+        if draw.mover not in self._movers:
+            raise self._model.error(f"{path}.mover", f"no such mover: {one_of(draw.mover, self._movers)}")
+        return ((),), self._movers[draw.mover].set_phase
 
     def _whole_substeps(self) -> int:
         period_s, timestep_s = self._contract.control_period_s, float(self._model.mj.opt.timestep)
@@ -188,3 +264,34 @@ class World:
                 "control_period_s", f"{period_s} s is not a whole number of timesteps of the model, {timestep_s} s"
             )
         return substeps
+
+
+class _MovingBody:
+    """A mover of the profile, at its mocap index."""
+
+    def __init__(self, mover: Mover, mocap: int) -> None:
+        self._mocap = mocap
+        self._from = np.array(mover.from_m)
+        self._way = np.array(mover.to_m) - self._from
+        self._turns_per_s = mover.speed_m_per_s / (2.0 * float(np.linalg.norm(self._way)))
+        self._phase = 0.0
+
+    def set_phase(self, phase: FloatArray) -> None:
+        """Say where between the first point (0), the second (0.5) and the first again (1) it starts."""
+        self._phase = float(phase)
+
+    def place(self, data: MjData, time_s: float) -> None:
+        """Put the body where it is after so much time."""
+        turn = (self._phase + self._turns_per_s * time_s) % 1.0
+        data.mocap_pos[self._mocap] = self._from + self._way * (1.0 - abs(2.0 * turn - 1.0))
+
+
+def _put(place: FloatArray, value: FloatArray) -> None:
+    place[: len(value)] = value
+
+
+def _put_pose(data: MjData, adr: int, value: FloatArray) -> None:
+    """Write x, y and the heading into a free joint; its height stays, it stands upright."""
+    x, y, heading_rad = value.tolist()
+    data.qpos[adr : adr + 2] = x, y
+    data.qpos[adr + 3 : adr + 7] = math.cos(heading_rad / 2.0), 0.0, 0.0, math.sin(heading_rad / 2.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import embodied_env
+from embodied_env import load_contract
 from embodied_env.backends import make_backend
 from embodied_env.testing import BackendContract, EnvContract, FakeBackend
 
@@ -25,6 +26,29 @@ class TestMujocoRosBackend(BackendContract):
         return make_backend("mujoco_ros", self.contract, clock=clock)
 
 
+class TestCartInFake(TestFakeBackend):
+    contract = load_contract("cart_goal")
+
+
+class TestCartInMujoco(TestMujocoBackend):
+    contract = load_contract("cart_goal")
+
+
+@pytest.mark.ros
+class TestCartInMujocoRos(TestMujocoRosBackend):
+    contract = load_contract("cart_goal")
+
+
+class TestDoorInMujoco(TestMujocoBackend):
+    contract = load_contract("door_open")
+
+
+@pytest.mark.ros
+@pytest.mark.long
+class TestDoorInMujocoRos(TestMujocoRosBackend):
+    contract = load_contract("door_open")
+
+
 class TestEnvOverFake(EnvContract):
     def make_env(self, **options):
         return embodied_env.make("arm_reach", backend="fake", **{"clock": "virtual", **options})
@@ -39,3 +63,20 @@ class TestEnvOverMujoco(EnvContract):
 class TestEnvOverMujocoRos(EnvContract):
     def make_env(self, **options):
         return embodied_env.make("arm_reach", backend="mujoco_ros", **{"clock": "virtual", **options})
+
+
+class TestCartOverMujoco(EnvContract):
+    def make_env(self, **options):
+        return embodied_env.make("cart_goal", backend="mujoco", **{"clock": "virtual", **options})
+
+
+@pytest.mark.ros
+@pytest.mark.long
+class TestCartOverMujocoRos(EnvContract):
+    def make_env(self, **options):
+        return embodied_env.make("cart_goal", backend="mujoco_ros", **{"clock": "virtual", **options})
+
+
+class TestDoorOverMujoco(EnvContract):
+    def make_env(self, **options):
+        return embodied_env.make("door_open", backend="mujoco", **{"clock": "virtual", **options})

@@ -8,12 +8,14 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import RecordEpisodeStatistics
 
 ID = "embodied_env:embodied_env/ArmReach-v0"
+IDS = [f"embodied_env:embodied_env/{name}-v0" for name in ("ArmReach", "CartGoal", "DoorOpen")]
 OURS_NEVER = {"episode", "final_obs", "final_info", "terminal_observation", "TimeLimit.truncated"}
 
 
 @pytest.mark.parametrize("backend", ["fake", "mujoco", pytest.param("mujoco_ros", marks=pytest.mark.ros)])
-def test_check_env_finds_nothing(backend):
-    env = gymnasium.make(ID, backend=backend, clock="virtual")
+@pytest.mark.parametrize("env_id", IDS)
+def test_check_env_finds_nothing(env_id, backend):
+    env = gymnasium.make(env_id, backend=backend, clock="virtual")
     try:
         assert env.spec is not None
         assert env.spec.nondeterministic is False

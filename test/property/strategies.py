@@ -7,13 +7,23 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.fingerprint import to_plain
-from embodied_env.contract.messages import JOINT_SENSOR, SENSOR_MESSAGES
+from embodied_env.contract.messages import (
+    ACTUATOR_MESSAGES,
+    ENCODINGS,
+    JOINT_SENSOR,
+    PATH_DTYPES,
+    SENSOR_MESSAGES,
+    TWIST_AXES,
+    MessageField,
+)
 
 Document = dict[str, Any]
 
@@ -91,10 +101,17 @@ def document_of(contract: Contract) -> Document:
 names = st.text("abcxyz_019", min_size=1, max_size=6).filter(lambda name: name[0] in "abcxyz")
 """Names of contracts, sensors, actuators and reset options."""
 
+path_names = names.filter(lambda name: "_" not in name)
+"""Names of fields with a path: no sensor's name and such a name make the key of another sensor's field."""
+
+frames = st.none() | st.sampled_from(["base_link", "map", ""])
+
 joint_names = names | st.sampled_from(["y", "n", "on", "off", "yes", "true", "null", "1", "Joint-1", "~"])
 """Names of joints: those that YAML 1.1 takes for something else, too."""
 
-topics = st.builds("{}{}".format, st.sampled_from(["", "/", "~/", "_", "arm/left/"]), names)
+topics = st.builds("{}{}".format, st.sampled_from(["", "/", "~/", "_", "arm/left/"]), names).filter(
+    lambda topic: topic.removeprefix("/") != "clock"
+)
 
 finite = st.floats(-1e6, 1e6)
 
@@ -117,11 +134,19 @@ def intervals(draw: st.DrawFn, wider_than: float = 0.0) -> tuple[float, float]:
     return low, low + wider_than + draw(st.floats(0.01, 100))
 
 
+def whole_intervals(dtype: str) -> st.SearchStrategy[tuple[int, int]]:
+    """Draw low < high that every integer type of eight bits or more has, if signed or not."""
+    lows = st.integers(0 if dtype.startswith("u") else -100, 20)
+    return st.tuples(lows, st.integers(1, 100)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+
+
 @st.composite
-def bounds(draw: st.DrawFn, size: int) -> Document:
+def bounds(draw: st.DrawFn, size: int, dtype: str = "float64") -> Document:
     """Draw low and high, each one number or one per component."""
-    pairs = draw(st.lists(intervals(), min_size=size, max_size=size))
-    low, high = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    interval = intervals() if dtype.startswith("float") else whole_intervals(dtype)
+    distinct = min(size, 6)  # few draws, also for a covariance or an image
+    pairs = draw(st.lists(interval, min_size=distinct, max_size=distinct))
+    low, high = ([pairs[i % distinct][end] for i in range(size)] for end in (0, 1))
     return {
         "low": draw(st.sampled_from([low, min(low)])),
         "high": draw(st.sampled_from([high, max(high)])),
@@ -147,29 +172,93 @@ def joint_limits(draw: st.DrawFn, *, unit: str, margin: float, unlimited: bool) 
 @st.composite
 def actuators(draw: st.DrawFn, topic: str, joints: list[str], unit: str, margin: float) -> Document:
     """Draw an actuator of `joints`."""
-    command = draw(st.sampled_from(["position", "position_delta"]))
-    limits = joint_limits(unit=unit, margin=margin, unlimited=command == "position_delta")
+    commands = [
+        (type_, command, known.header)
+        for type_, known in ACTUATOR_MESSAGES.items()
+        if known.joints in (None, len(joints))
+        for command in known.commands
+        if command != "twist"
+    ]
+    type_, command, has_header = draw(st.sampled_from(commands))
+    limits = joint_limits(unit=unit, margin=margin, unlimited=command != "position")
     return {
         "topic": topic,
-        "type": "std_msgs/msg/Float64MultiArray",
+        "type": type_,
         "command": command,
         "scale": draw(st.sampled_from(["normalized", "physical"])),
+        "frame": draw(frames) if has_header else None,
         "joints": {joint: draw(limits) for joint in joints},
     }
 
 
 @st.composite
+def twists(draw: st.DrawFn, topic: str) -> Document:
+    """Draw an actuator of some axes of a twist."""
+    type_ = draw(st.sampled_from(["geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped"]))
+    axes = draw(st.lists(st.sampled_from(TWIST_AXES), min_size=1, unique=True))
+    limits = {
+        axis: draw(joint_limits(unit="m" if axis.startswith("linear") else "rad", margin=0.0, unlimited=False))
+        for axis in axes
+    }
+    return {
+        "topic": topic,
+        "type": type_,
+        "command": "twist",
+        "scale": draw(st.sampled_from(["normalized", "physical"])),
+        "frame": draw(frames) if ACTUATOR_MESSAGES[type_].header else None,
+        "joints": {axis: {**limit, "position": None} for axis, limit in limits.items()},
+    }
+
+
+@st.composite
+def path_fields(draw: st.DrawFn) -> Document:
+    """Draw a field with a path."""
+    shape = draw(st.none() | st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    dtype = draw(st.none() | st.sampled_from(PATH_DTYPES))
+    return {
+        "path": draw(st.sampled_from(["data", "pose.pose.position.x", "points[0].positions", "a_1[12].b2"])),
+        "unit": draw(st.sampled_from(["1", "furlong", "m"])),
+        "shape": shape,
+        "dtype": dtype,
+        **draw(bounds(math.prod(shape or [1]), dtype or "float64")),
+    }
+
+
+@st.composite
+def own_fields(draw: st.DrawFn, known: MessageField, encoding: str | None, joints: list[str], unit: str) -> Document:
+    """Draw a field that the message type has; `unit` "" is any that it may have."""
+    depth = encoding is not None and ENCODINGS[encoding].metres_per_unit is not None
+    units = ("m",) if depth else known.units or ("1", "furlong")
+    dtype = "float32" if depth else known.dtype
+    result: Document = {"unit": unit or draw(st.sampled_from(units))}
+    if known.shape is None:
+        return {**result, "joints": joints, **draw(bounds(len(joints)))}
+    shape = [draw(st.integers(1, 3)) if size is None else size for size in known.shape]
+    if encoding is not None:
+        shape[2] = ENCODINGS[encoding].channels
+    if list(known.shape) != shape:
+        result["shape"] = shape
+    result |= draw(bounds(math.prod(shape), dtype))
+    inside = (np.max(result["low"]).item(), np.min(result["high"]).item())
+    if (known.ranging or depth) and inside[0] <= inside[1]:
+        result |= {key: draw(st.none() | st.sampled_from(inside)) for key in ("no_return", "nan")}
+    return result
+
+
+@st.composite
 def sensors(draw: st.DrawFn, topic: str, type_: str, joints: list[str], unit: str) -> Document:
-    """Draw a sensor; one of joints has at least their position, in `unit`."""
-    known = SENSOR_MESSAGES[type_].fields
-    wanted = draw(st.lists(st.sampled_from(sorted(known)), min_size=1, unique=True))
-    fields: Document = {}
+    """Draw a sensor; one of the state of joints has at least their position, in `unit`."""
+    known = SENSOR_MESSAGES.get(type_)
+    own = {} if known is None else known.fields
+    encoding = draw(st.sampled_from(known.encodings)) if known is not None and known.encodings else None
+    extra = draw(st.dictionaries(path_names, path_fields(), min_size=known is None, max_size=2))
+    wanted = draw(st.lists(st.sampled_from(sorted(own)), min_size=1, unique=True)) if own else []
+    fields: Document = dict(extra)
     for name in dict.fromkeys(["position", *wanted] if type_ == JOINT_SENSOR else wanted):
-        shape = known[name].shape
-        own_unit = unit if type_ == JOINT_SENSOR and name == "position" else draw(st.sampled_from(known[name].units))
-        of_joints = {"joints": joints} if shape is None else {}
-        fields[name] = {"unit": own_unit, **of_joints, **draw(bounds(len(joints) if shape is None else shape[0]))}
-    visibility = draw(st.sampled_from(["agent", "evaluator"]))
+        own_unit = unit if type_ == JOINT_SENSOR and name == "position" else ""
+        fields[name] = draw(own_fields(own[name], encoding, joints, own_unit))
+    visibility = "agent" if type_ == JOINT_SENSOR else draw(st.sampled_from(["agent", "evaluator"]))
+    has_header = known is None or known.header
     return {
         "topic": topic,
         "type": type_,
@@ -177,9 +266,13 @@ def sensors(draw: st.DrawFn, topic: str, type_: str, joints: list[str], unit: st
         "max_age_s": draw(positive),
         "rate_hz": draw(st.just(0) | positive),
         "on_gap": draw(st.sampled_from(["hold", "stop"])),
-        "timeline": "header",
+        "timeline": draw(st.sampled_from(["header", "receive"])) if has_header else "receive",
         "visibility": visibility,
         "mask": visibility == "agent" and draw(st.booleans()),
+        "frame": draw(frames) if has_header else None,
+        "child_frame": draw(frames) if type_ == "nav_msgs/msg/Odometry" else None,
+        "encoding": encoding,
+        "confidence_radius_m": draw(positive),
     }
 
 
@@ -210,16 +303,23 @@ def reset_options(draw: st.DrawFn) -> Document:
 
 @st.composite
 def documents(draw: st.DrawFn) -> Document:
-    """Draw a sound contract: 1 or 2 actuators of 1 to 6 joints in all, a joint sensor of each, up to 3 more sensors."""
+    """Draw a sound contract.
+
+    1 or 2 actuators of 1 to 6 joints in all, a joint sensor of each, up to 3 more sensors, and perhaps a twist.
+    """
     joints = draw(st.lists(joint_names, min_size=1, max_size=6, unique=True))
     cut = draw(st.integers(1, len(joints)))
     groups = [group for group in (joints[:cut], joints[cut:]) if group]
     units = [draw(st.sampled_from(["rad", "m"])) for _ in groups]
-    others = draw(st.lists(st.sampled_from(sorted(set(SENSOR_MESSAGES) - {JOINT_SENSOR})), max_size=3))
+    types = st.sampled_from([*sorted(set(SENSOR_MESSAGES) - {JOINT_SENSOR}), "my_msgs/msg/Thing2"])
     kinds = [(JOINT_SENSOR, group, unit) for group, unit in zip(groups, units, strict=True)]
-    kinds += [(type_, [], "") for type_ in others]
-    distinct = {"min_size": len(kinds), "max_size": len(kinds), "unique": True}
-    sensor_names, sensor_topics = draw(st.lists(names, **distinct)), draw(st.lists(topics, **distinct))
+    kinds += [(type_, groups[0], "") for type_ in draw(st.lists(types, max_size=3))]
+    count = len(kinds)
+    sensor_names = draw(st.lists(names, min_size=count, max_size=count, unique=True))
+    distinct = draw(
+        st.lists(topics, min_size=count + 3, max_size=count + 3, unique_by=lambda topic: topic.removeprefix("/"))
+    )
+    sensor_topics, command_topics = distinct[:count], distinct[count:]
     safety = draw(safeties())
     margin = safety["margins"]["position"]
     return {
@@ -236,9 +336,13 @@ def documents(draw: st.DrawFn) -> Document:
             for name, topic, kind in zip(sensor_names, sensor_topics, kinds, strict=True)
         },
         "actuators": {
-            f"actuator_{i}": draw(actuators(draw(topics), group, unit, margin))
-            for i, (group, unit) in enumerate(zip(groups, units, strict=True))
+            **{
+                f"actuator_{i}": draw(actuators(command_topics[i], group, unit, margin))
+                for i, (group, unit) in enumerate(zip(groups, units, strict=True))
+            },
+            **({"base": draw(twists(command_topics[2]))} if draw(st.booleans()) else {}),
         },
+        "applied_actions": draw(st.integers(0, 3)),
         "safety": safety,
         "reset_options": draw(st.dictionaries(names, reset_options(), max_size=2)),
         "task": {

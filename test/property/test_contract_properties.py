@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import pickle
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import Document, contracts, document, document_of, documents, plain_values
 
+from embodied_env.cli.contract import describe
 from embodied_env.clock import Domain, Stamp
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.fingerprint import differences, meaning, to_plain
@@ -99,7 +101,10 @@ def test_a_document_with_anything_in_one_place_is_a_contract_or_a_contract_error
     except ContractError as error:
         assert error.problem  # noqa: PT017 - either outcome is right
     else:
-        assert contract.observation_space is not None
+        sizes = [
+            math.prod(field.shape or ()) for sensor in contract.sensors.values() for field in sensor.fields.values()
+        ]
+        assert max(sizes) > 10**6 or contract.observation_space is not None
 
 
 @many
@@ -151,6 +156,21 @@ def test_effective_limits_lie_inside_the_declared_ones(contract: Contract) -> No
         if joint.position is not None:
             assert joint.position[0] <= limits.position_low[i]
             assert limits.position_high[i] <= joint.position[1]
+
+
+@few
+@given(contracts)
+def test_what_is_shown_of_a_contract_is_json(contract: Contract) -> None:
+    assert json.loads(json.dumps(describe(contract), allow_nan=False)) == describe(contract)
+
+
+@few
+@given(contracts)
+def test_an_action_of_velocities_may_go_as_fast_one_way_as_the_other(contract: Contract) -> None:
+    layout = ActionLayout(contract)
+    scale, velocity = layout.scale, layout.is_velocity
+    np.testing.assert_array_equal(scale.si_low[velocity], -scale.si_high[velocity])
+    np.testing.assert_array_equal(scale.low[velocity], -scale.high[velocity])
 
 
 stamps = st.builds(Stamp, st.integers(-(2**62), 2**62), st.sampled_from(Domain))

@@ -87,7 +87,7 @@ def same_command(one, other) -> bool:
         ]
 
     return (
-        bits(one.positions) == bits(other.positions)
+        bits(one.values) == bits(other.values)
         and bits(one.report.velocity_si) == bits(other.report.velocity_si)
         and plain(one.report) == plain(other.report)
     )
@@ -100,7 +100,7 @@ def same_command(one, other) -> bool:
 @given(gates(), st.data())
 def test_p1_whatever_is_sent_only_finite_values_are_approved(g, data):
     approved = g.gate.judge(data.draw(any_actions(g.contract)), g.reference, g.dt)
-    assert np.isfinite(approved.positions).all()
+    assert np.isfinite(approved.values).all()
     assert np.isfinite(approved.report.velocity_si).all()
     assert np.isfinite(approved.report.applied).all()
 
@@ -122,8 +122,8 @@ def test_p2_whatever_is_sent_the_applied_action_lies_in_the_action_space(g, data
     approved = g.gate.judge(data.draw(any_actions(g.contract)), g.reference, g.dt)
     assert g.contract.action_space.contains(g.gate.layout.as_action(approved.report.applied))
     limits = g.gate.layout.limits
-    assert (limits.position_low <= approved.positions).all()
-    assert (approved.positions <= limits.position_high).all()
+    assert (limits.position_low <= approved.values).all()
+    assert (approved.values <= limits.position_high).all()
 
 
 @examples(40)
@@ -172,7 +172,7 @@ def test_a_malformed_action_brakes_and_says_so(g, data):
     action = data.draw(malformed_values(size))
     approved = g.gate.judge(action, g.reference, g.dt)
     braked = g.gate.brake(g.reference, g.dt, Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold"))
-    assert bits(approved.positions) == bits(braked.positions)
+    assert bits(approved.values) == bits(braked.values)
     assert approved.report.disposition is Severity.HOLD
     assert [finding.gate for finding in approved.report.findings] == ["form"]
 
@@ -200,7 +200,7 @@ def test_p3_p4_every_limit_holds_over_any_sequence_of_actions_and_times(ride):
         approved = g.gate.judge(action, reference, dt)
         for i, b in enumerate(g.bounds):
             x, v = float(reference.positions[i]), float(reference.velocities[i])
-            reached, w = float(approved.positions[i]), float(approved.report.velocity_si[i])
+            reached, w = float(approved.values[i]), float(approved.report.velocity_si[i])
             slack = rounding(b, x, reached, w, dt)
             longest[i] = max(longest[i], slack * dt)
             assert b.low <= reached <= b.high
@@ -211,7 +211,7 @@ def test_p3_p4_every_limit_holds_over_any_sequence_of_actions_and_times(ride):
             allowed = 2.0 * longest[i] + abs(w) / b.deceleration * slack
             assert stopping_excess(reached, w, b) <= Fraction(float(allowed))
         reference = dataclasses.replace(
-            reference, positions=approved.positions, velocities=approved.report.velocity_si, seq=approved.seq
+            reference, positions=approved.values, velocities=approved.report.velocity_si, seq=approved.seq
         )
 
 
@@ -221,8 +221,8 @@ def test_p6_replaying_what_was_applied_gives_the_same_command_without_a_finding(
     once = g.gate.judge(data.draw(actions_of(g.contract)), g.reference, g.dt)
     twice = g.gate.judge(g.gate.layout.as_action(once.report.applied), g.reference, g.dt)
     for i, b in enumerate(g.bounds):
-        slack = rounding(b, g.reference.positions[i], once.positions[i], once.report.velocity_si[i], g.dt) * g.dt
-        assert abs(twice.positions[i] - once.positions[i]) <= slack
+        slack = rounding(b, g.reference.positions[i], once.values[i], once.report.velocity_si[i], g.dt) * g.dt
+        assert abs(twice.values[i] - once.values[i]) <= slack
     assert twice.report.findings == ()
 
 
@@ -244,7 +244,7 @@ def test_p7_an_action_that_keeps_every_limit_passes_bit_for_bit_and_in_silence(g
     assert approved.report.findings == ()
     assert not approved.report.intervened
     assert bits(approved.report.applied) == bits(action)
-    assert bits(approved.positions) == bits(mapped(g.gate, action, reference))
+    assert bits(approved.values) == bits(mapped(g.gate, action, reference))
 
 
 @examples(25)
@@ -260,10 +260,10 @@ def test_p10_braking_repeated_comes_to_rest_in_time_inside_the_range(g):
     hold = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
     for _ in range(ticks):
         braked = g.gate.brake(reference, dt, hold)
-        assert (limits.position_low <= braked.positions).all()
-        assert (braked.positions <= limits.position_high).all()
+        assert (limits.position_low <= braked.values).all()
+        assert (braked.values <= limits.position_high).all()
         assert (np.abs(braked.report.velocity_si) <= np.abs(reference.velocities)).all()
-        reference = dataclasses.replace(reference, positions=braked.positions, velocities=braked.report.velocity_si)
+        reference = dataclasses.replace(reference, positions=braked.values, velocities=braked.report.velocity_si)
     assert (np.abs(reference.velocities) <= ticks * 1e-15 * np.abs(g.reference.velocities)).all()
 
 
@@ -277,20 +277,20 @@ def test_a_robot_that_starts_outside_its_range_moves_only_inwards_and_never_snap
     for action in data.draw(st.lists(finite_vectors(1), min_size=1, max_size=20)):
         approved = gate.judge(action, reference, 0.05)
         x, v = float(reference.positions[0]), float(reference.velocities[0])
-        reached, w = float(approved.positions[0]), float(approved.report.velocity_si[0])
+        reached, w = float(approved.values[0]), float(approved.report.velocity_si[0])
         slack = rounding(b, x, reached, w, 0.05)
         assert min(b.low, x) <= reached <= max(b.high, x)
         assert abs(reached - x) <= 0.05 * (b.velocity + slack)
         assert abs(w - v) <= b.deceleration * 0.05 + slack
         assert approved.report.disposition <= Severity.LIMIT
-        reference = dataclasses.replace(reference, positions=approved.positions, velocities=approved.report.velocity_si)
+        reference = dataclasses.replace(reference, positions=approved.values, velocities=approved.report.velocity_si)
 
 
 @examples(25)
 @given(gates(), st.sampled_from([0.0, -0.0, -1e-9, -1.0, math.nan, -math.inf]), st.data())
 def test_without_time_the_last_command_is_repeated(g, dt, data):
     approved = g.gate.judge(data.draw(any_actions(g.contract)), g.reference, dt)
-    assert bits(approved.positions) == bits(g.reference.positions)
+    assert bits(approved.values) == bits(g.reference.positions)
     assert bits(approved.report.velocity_si) == bits(g.reference.velocities)
     assert approved.report.disposition is Severity.HOLD
 
@@ -304,7 +304,7 @@ def test_p12_applied_differs_from_requested_exactly_when_a_gate_says_so(g, data)
     action = data.draw(actions_of(g.contract))
     approved = g.gate.judge(action, g.reference, g.dt)
     requested = flat(g.gate, action)
-    kept = bits(approved.report.applied) == bits(requested) and bits(approved.positions) == bits(
+    kept = bits(approved.report.applied) == bits(requested) and bits(approved.values) == bits(
         mapped(g.gate, requested, g.reference)
     )
     fired = any(finding.severity >= Severity.LIMIT for finding in approved.report.findings)
@@ -331,7 +331,7 @@ def test_p12_the_findings_lead_step_by_step_from_the_request_to_what_is_publishe
             assert bits(finding.after - finding.before) == bits(finding.margin)
             assert (finding.margin != 0.0).all()
             value[at] = finding.after
-    assert bits(value) == bits(approved.positions)
+    assert bits(value) == bits(approved.values)
 
 
 @examples(50)
@@ -342,7 +342,7 @@ def test_p12_the_limit_that_a_finding_names_is_one_that_binds(g, data):
         for name in finding.joints if finding.gate == "joint_limits" else ():
             i = g.gate.layout.joints.index(name)
             b, v, w = g.bounds[i], float(g.reference.velocities[i]), float(approved.report.velocity_si[i])
-            reached = float(approved.positions[i])
+            reached = float(approved.values[i])
             slack = 4.0 * rounding(b, float(g.reference.positions[i]), reached, w, g.dt)
             changed = abs(w - v)
             at_limit = {
@@ -375,7 +375,7 @@ def test_a_command_and_its_report_cannot_be_written_by_whoever_holds_them(g, dat
     """They are the reference of the next step: writing to one would be a way round the gate."""
     approved = g.gate.judge(data.draw(any_actions(g.contract)), g.reference, g.dt)
     report = approved.report
-    for array in (approved.positions, report.applied_si, report.velocity_si, report.applied, report.requested):
+    for array in (approved.values, report.applied_si, report.velocity_si, report.applied, report.requested):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0.0
 
@@ -436,7 +436,7 @@ def test_margins_keep_every_command_that_far_inside_the_limits(b, inset, speed, 
     )
     state = data.draw(safe_states(inner))
     approved = SafetyGate(contract).judge(data.draw(finite_vectors(1)), reference_at(state), 0.05)
-    reached, w = float(approved.positions[0]), float(approved.report.velocity_si[0])
+    reached, w = float(approved.values[0]), float(approved.report.velocity_si[0])
     slack = rounding(inner, state[0], reached, w, 0.05)
     assert inner.low <= reached <= inner.high
     assert abs(w) <= inner.velocity
@@ -464,7 +464,7 @@ def test_p22_many_joints_are_judged_as_each_alone(limits, command, scale, data):
         alone = SafetyGate(contract_of(joint, command=command, scale=scale)).judge(
             action[i : i + 1], reference_at(states[i]), 0.05
         )
-        assert bits(together.positions[i : i + 1]) == bits(alone.positions)
+        assert bits(together.values[i : i + 1]) == bits(alone.values)
         assert bits(together.report.velocity_si[i : i + 1]) == bits(alone.report.velocity_si)
         assert bits(together.report.applied[i : i + 1]) == bits(alone.report.applied)
         assert {code for code, name in found if name == f"j{i}"} == {f.code for f in alone.report.findings}
@@ -494,9 +494,9 @@ def test_a_physical_action_is_the_normalised_one_in_si_units(action, command):
     inside = np.clip(action, -1.0, 1.0)
     si = normalised.layout.scale.to_si(inside)
     one, other = normalised.judge(inside, reference, 0.05), physical.judge(si, reference, 0.05)
-    assert bits(one.positions) == bits(other.positions)
+    assert bits(one.values) == bits(other.values)
     assert bits(other.report.applied) == bits(
-        np.where(physical.layout.is_delta, normalised.layout.scale.to_si(one.report.applied), one.positions)
+        np.where(physical.layout.is_delta, normalised.layout.scale.to_si(one.report.applied), one.values)
     ) or np.allclose(other.report.applied, normalised.layout.scale.to_si(one.report.applied), rtol=0, atol=1e-15)
 
 
@@ -514,7 +514,7 @@ def test_monitoring_finds_what_enforcing_finds_and_modifies_nothing(g, data):
     wanted = enforcing.judge(action, g.reference, g.dt)
     requested = flat(g.gate, action)
     assert bits(found.report.applied) == bits(requested)
-    assert bits(found.positions) == bits(mapped(g.gate, requested, g.reference))
+    assert bits(found.values) == bits(mapped(g.gate, requested, g.reference))
     assert not found.report.intervened
     assert found.report.disposition <= Severity.LIMIT
     assert not any(found.report.guaranteed.values())
@@ -554,9 +554,10 @@ def test_monitoring_never_ends_an_episode_over_limits_nor_publishes_what_is_not_
     for part, action in legs:
         approved = gate.judge(action, reference, part * contract.control_period_s)
         assert approved.report.disposition <= Severity.HOLD
-        assert np.isfinite(approved.positions).all()
+        assert np.isfinite(approved.values).all()
+        assert np.isfinite(approved.report.velocity_si).all()
         assert gate.latched is None
-        reference = dataclasses.replace(reference, positions=approved.positions, velocities=approved.report.velocity_si)
+        reference = dataclasses.replace(reference, positions=approved.values, velocities=approved.report.velocity_si)
 
 
 # ------------------------------------------------------------------------------------------------------------ the arbiter
@@ -567,7 +568,7 @@ def free_running_arbiter(contract, clock: ManualClock):
 
     def send(command):
         sent.append(command)
-        return Sent(seq=command.seq, positions=command.positions)
+        return Sent(seq=command.seq, values=command.values)
 
     gate = SafetyGate(contract)
     arbiter = Arbiter(send, gate, clock=clock, control_period_s=contract.control_period_s, free_running=True)
@@ -599,7 +600,7 @@ def test_p23_one_step_after_a_pause_of_any_length_moves_at_most_one_period_at_fu
         before = arbiter.reference.positions
         approved = publish(arbiter, gate, action)
         dt = min(pause_ns / NS_PER_S, period)
-        for x, reached in zip(before.tolist(), approved.positions.tolist(), strict=True):
+        for x, reached in zip(before.tolist(), approved.values.tolist(), strict=True):
             slack = rounding(b, x, reached, b.velocity, dt) * dt if dt else 0.0
             assert abs(reached - x) <= b.velocity * dt + slack
         assert approved.report.disposition < Severity.STOP
@@ -614,7 +615,7 @@ def test_p23_in_lockstep_the_wall_clock_changes_nothing(legs):
         clock, gate = ManualClock(), SafetyGate(contract)
         sent = []
         arbiter = Arbiter(
-            lambda command: sent.append(command) or Sent(seq=command.seq, positions=command.positions),
+            lambda command: sent.append(command) or Sent(seq=command.seq, values=command.values),
             gate,
             clock=clock,
             control_period_s=0.05,

@@ -18,6 +18,7 @@ from embodied_env.backends.fake import Fault
 from embodied_env.contract import load_contract
 from embodied_env.env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_transition, read_run
+from embodied_env.record.arrays import from_bytes, is_reference, refer_to, references, to_bytes
 from embodied_env.record.rows import plain
 
 few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -127,6 +128,51 @@ def test_what_is_plain_shares_nothing_that_can_change(values, depth):
     kept = copy.deepcopy(before)
     array[:] = 7.0
     assert before == kept
+
+
+# -------------------------------------------------------------------------------------------------------------- images
+
+
+class Shelf:
+    """Keeps arrays as a log does, in memory."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def __call__(self, array):
+        data = to_bytes(array)
+        reference = refer_to(array, data)
+        self.kept[reference["sha256"]] = data
+        return reference
+
+
+numbers = st.one_of(npst.boolean_dtypes(), npst.integer_dtypes(), npst.floating_dtypes(sizes=(16, 32, 64)))
+
+
+@many
+@given(npst.arrays(numbers, npst.array_shapes(min_dims=3, max_dims=4, min_side=0, max_side=4)))
+def test_every_image_comes_back_from_beside_its_row_bit_by_bit(array):
+    shelf = Shelf()
+    row = strict(json.dumps(plain({"deep": [array]}, shelf), allow_nan=False))
+    ((where, reference),) = references(row)
+    found = from_bytes(reference, shelf.kept[reference["sha256"]])
+    assert where == "deep[0]"
+    assert (found.shape, found.dtype) == (array.shape, array.dtype.newbyteorder("<"))
+    assert found.tobytes() == array.astype(found.dtype).tobytes()
+
+
+@many
+@given(anything)
+def test_anything_with_its_arrays_beside_it_is_strict_json(value):
+    strict(json.dumps(plain(value, Shelf()), allow_nan=False))
+
+
+@many
+@given(st.integers(1, 2), st.booleans(), st.data())
+def test_an_array_stands_beside_its_row_when_it_is_an_image_or_has_more_than_4096_numbers(ndim, is_large, data):
+    size = 4097 if is_large else data.draw(st.integers(0, 4096))
+    array = np.zeros((size,) if ndim == 1 else (size, 1))
+    assert is_reference(plain(array, Shelf())) == is_large
 
 
 # ------------------------------------------------------------------------------------------------------- whole episodes

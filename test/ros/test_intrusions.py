@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from embodied_env.backends.ros.node import RELIABLE, RosNode
 from embodied_env.clock import SteadyClock
 from embodied_env.contract.messages import message_class
 from embodied_env.errors import BackendNotReadyError, ResetNeededError, UsageError
-from embodied_env.lockstep import FAULT_TOPIC
+from embodied_env.lockstep import FAULT_TOPIC, PICTURE_TOPIC, STEPPED_TOPIC, Stepped
 
 pytestmark = pytest.mark.ros
 
@@ -58,6 +59,58 @@ def test_nonsense_on_the_fault_topic_is_ignored(env):
     *_, info = env.step(ZERO)
     stranger.close()
     assert info["end_reason"] == ""
+
+
+def test_an_acknowledgement_of_a_step_that_was_not_asked_for_is_ignored(env):
+    env.reset(seed=1)
+    backend = backend_of(env)
+    stranger = RosNode("stranger", namespace=backend._ros.node.get_namespace(), clock=SteadyClock())
+    stepped = stranger.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEPPED_TOPIC, RELIABLE)
+    assert stranger.wait_until(lambda: stepped.get_subscription_count() > 0, 5.0)
+    newest = tuple((0, 0) for _ in env.unwrapped.contract.sensors)
+    stepped.publish(
+        stepped.msg_type(data=array.array("q", Stepped(epoch=backend._epoch, step=99, newest=newest).to_data()))
+    )
+    time.sleep(0.2)
+    *_, info = env.step(ZERO)
+    stranger.close()
+    assert info["sensors"]["joints"]["age_s"] == 0.0
+
+
+def test_a_second_publisher_on_a_sensors_topic_is_named_at_the_reset():
+    env = embodied_env.make("arm_reach", backend="mujoco_ros", reset_timeout_s=8.0)
+    try:
+        env.reset(seed=1)
+        stranger = RosNode("stranger", namespace=backend_of(env)._ros.node.get_namespace(), clock=SteadyClock())
+        stranger.node.create_publisher(message_class("sensor_msgs/msg/JointState"), "joint_states", RELIABLE)
+        env.unwrapped._stepper._backend.reset_timeout_s = 2.0
+        assert stranger.wait_until(lambda: backend_of(env)._ros.node.count_publishers("joint_states") == 2, 5.0)
+        with pytest.raises(BackendNotReadyError, match=r"\['joint_states'\] have more than one publisher"):
+            env.reset()
+        stranger.close()
+        env.unwrapped._stepper._backend.reset_timeout_s = 8.0
+        env.reset()
+    finally:
+        env.close()
+
+
+def test_a_strangers_picture_is_not_taken_for_the_simulators():
+    env = embodied_env.make("arm_reach", backend="mujoco_ros", render_mode="rgb_array")
+    try:
+        env.reset(seed=1)
+        backend = backend_of(env)
+        stranger = RosNode("stranger", namespace=backend._ros.node.get_namespace(), clock=SteadyClock())
+        pictures = stranger.node.create_publisher(message_class("sensor_msgs/msg/Image"), PICTURE_TOPIC, RELIABLE)
+        assert stranger.wait_until(lambda: pictures.get_subscription_count() > 0, 5.0)
+        small = pictures.msg_type(encoding="rgb8", height=2, width=2)
+        seconds, small.header.stamp.nanosec = divmod(backend._origin_ns, 1_000_000_000)
+        small.header.stamp.sec = seconds
+        pictures.publish(small)
+        time.sleep(0.2)
+        assert env.render().shape == (480, 640, 3)
+        stranger.close()
+    finally:
+        env.close()
 
 
 def test_an_interrupt_while_the_world_moves_ends_the_episode(env):
@@ -183,7 +236,8 @@ def test_a_demo_that_is_asked_to_end_closes_its_run_and_its_simulator(number, st
 
 
 def test_an_attached_simulator_that_was_started_again_is_found_by_reset(tmp_path):
-    command = [sys.executable, "-m", "embodied_env.cli", "sim", "arm_reach", "--namespace", "/again"]
+    """Also where a sensor has no stamp, and the new publisher counts its messages anew."""
+    command = [sys.executable, "-m", "embodied_env.cli", "sim", "cart_goal", "--namespace", "/again"]
 
     def start():
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -191,16 +245,16 @@ def test_an_attached_simulator_that_was_started_again_is_found_by_reset(tmp_path
         return process
 
     simulator = start()
-    env = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace="/again", step_timeout_s=1.0)
+    env = embodied_env.make("cart_goal", backend="mujoco_ros", spawn=False, namespace="/again", step_timeout_s=1.0)
     try:
         env.reset(seed=1)
         simulator.terminate()
         simulator.communicate(timeout=20)
-        *_, truncated, info = env.step(ZERO)
+        *_, truncated, info = env.step(np.zeros(2))
         assert (truncated, info["end_reason"]) == (True, "backend_lost:timeout")
         simulator = start()
         env.reset(seed=1)
-        assert env.step(ZERO)[-1]["end_reason"] == ""
+        assert env.step(np.zeros(2))[-1]["end_reason"] == ""
     finally:
         env.close()
         simulator.terminate()

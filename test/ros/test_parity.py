@@ -13,9 +13,15 @@ from embodied_env.tasks import load_task
 pytestmark = pytest.mark.ros
 
 
+CONTRACTS = ("arm_reach", "cart_goal", "door_open")
+
+
 @pytest.fixture
-def pair():
-    environments = [embodied_env.make("arm_reach", backend=backend) for backend in ("mujoco", "mujoco_ros")]
+def pair(request):
+    environments = [
+        embodied_env.make(request.param, backend=backend, evaluator_info=True, render_mode="rgb_array")
+        for backend in ("mujoco", "mujoco_ros")
+    ]
     yield environments
     for env in environments:
         env.close()
@@ -44,7 +50,15 @@ def account(transition):
         transition.info["task"],
         transition.info["episode_index"],
         transition.info["step_index"],
-        {name: sensor["stamp_ns"] for name, sensor in transition.info["sensors"].items()},
+        {
+            name: (sensor["stamp_ns"], sensor["seq"], sensor["quality"], sensor.get("confidence"))
+            for name, sensor in transition.info["sensors"].items()
+        },
+        {
+            (name, field): values.tobytes()
+            for name, truth in transition.info["evaluator"].items()
+            for field, values in truth.items()
+        },
     )
 
 
@@ -58,10 +72,13 @@ def run(env, actions):
     return accounts
 
 
-def test_500_random_actions_are_bit_identical(pair):
+@pytest.mark.parametrize(
+    ("pair", "steps"), [("arm_reach", 500), ("cart_goal", 300), ("door_open", 120)], indirect=["pair"]
+)
+def test_random_actions_are_bit_identical(pair, steps):
     rng = np.random.default_rng(0)
-    actions = rng.uniform(-1.3, 1.3, size=(500, 6))
-    actions[100:102] = np.nan
+    actions = rng.uniform(-1.3, 1.3, size=(steps, *pair[0].action_space.shape))
+    actions[steps // 5 : steps // 5 + 2] = np.nan
     results = []
     for env in pair:
         env.reset(seed=17)
@@ -69,13 +86,16 @@ def test_500_random_actions_are_bit_identical(pair):
     assert results[0] == results[1]
 
 
-def test_scripted_episodes_to_success_are_bit_identical(pair):
+@pytest.mark.parametrize(
+    ("pair", "episodes"), [("arm_reach", 3), ("cart_goal", 1), ("door_open", 1)], indirect=["pair"]
+)
+def test_scripted_episodes_to_success_are_bit_identical(pair, episodes):
     results = []
     for env in pair:
         contract = env.unwrapped.contract
         policy = load_task(contract).scripted(MujocoKinematics(contract, load_profile(contract, "mujoco")))
         accounts = []
-        for episode in range(3):
+        for episode in range(episodes):
             observation, _ = env.reset(seed=episode)
             ended = False
             while not ended:
@@ -87,6 +107,18 @@ def test_scripted_episodes_to_success_are_bit_identical(pair):
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("pair", CONTRACTS, indirect=True)
+def test_the_picture_is_bit_identical(pair):
+    pictures = []
+    for env in pair:
+        env.reset(seed=2)
+        env.step(env.unwrapped.contract.action_space.sample() * 0.0)
+        pictures.append(env.render())
+    assert pictures[0].dtype == np.uint8
+    assert pictures[0].tobytes() == pictures[1].tobytes()
+
+
+@pytest.mark.parametrize("pair", CONTRACTS, indirect=True)
 def test_three_resets_in_a_row_without_a_seed_are_bit_identical(pair):
     results = []
     for env in pair:
@@ -98,7 +130,7 @@ def test_three_resets_in_a_row_without_a_seed_are_bit_identical(pair):
                 (
                     {key: value.tobytes() for key, value in observation.items()},
                     info["reset"]["seed_applied"],
-                    info["reset"]["sampled"]["target"].tobytes(),
+                    {name: value.tobytes() for name, value in info["reset"]["sampled"].items()},
                 )
             )
         results.append(readings)

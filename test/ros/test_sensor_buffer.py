@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from embodied_env.backends.ros.node import Arrival
 from embodied_env.backends.ros.sensors import SensorBuffer
 from embodied_env.contract import FieldSpec, SensorSpec
+from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.sim.messages import to_message
 from embodied_env.transition import Quality
 
@@ -103,3 +106,109 @@ def test_a_malformed_message_is_an_invalid_sample_with_its_reason():
     sample = buffer.sample()
     assert sample.quality is Quality.INVALID
     assert "position of b is missing" in sample.reason
+
+
+# ------------------------------------------------------------------------------------------- messages without a stamp
+
+TOUCH = SensorSpec(
+    topic="touch",
+    type="std_msgs/msg/Bool",
+    fields={"data": FieldSpec(unit="1", low=0, high=1)},
+    max_age_s=1.0,
+    timeline="receive",
+)
+
+
+def touch(*, number, value=1):
+    info = {"source_timestamp": 10, "received_timestamp": 20, "publication_sequence_number": number}
+    message = to_message(TOUCH, {"data": np.array([value], dtype=np.int8)}, 0)
+    return Arrival(key="touch", message=message, info=info, arrival_ns=30, arrival_system_ns=40)
+
+
+@pytest.fixture
+def unstamped():
+    return SensorBuffer("touch", TOUCH)
+
+
+def test_a_message_without_a_stamp_is_no_sample_before_it_is_asked_for(unstamped):
+    unstamped.put(touch(number=1))
+    assert unstamped.sample() is None
+
+
+def test_a_message_without_a_stamp_gets_that_under_which_it_was_delivered(unstamped):
+    unstamped.put(touch(number=1))
+    assert unstamped.accept(stamp_ns=70, number=1)
+    sample = unstamped.sample()
+    assert (sample.stamp_ns, sample.seq, sample.quality) == (70, 0, Quality.OK)
+    assert sample.values["data"].tolist() == [1]
+
+
+def test_a_message_that_is_not_there_yet_is_waited_for(unstamped):
+    unstamped.put(touch(number=1))
+    assert not unstamped.accept(stamp_ns=70, number=2)
+
+
+def test_a_repeated_message_without_a_stamp_is_no_new_reading(unstamped):
+    unstamped.put(touch(number=1, value=1))
+    unstamped.accept(stamp_ns=70, number=1)
+    unstamped.put(touch(number=2, value=1))
+    assert unstamped.accept(stamp_ns=70, number=2)
+    assert (unstamped.sample().stamp_ns, unstamped.sample().seq) == (70, 0)
+
+
+def test_a_message_of_an_earlier_epoch_is_not_taken_for_one_of_this(unstamped):
+    unstamped.put(touch(number=1, value=1))
+    unstamped.clear()
+    assert not unstamped.accept(stamp_ns=70, number=2)
+    unstamped.put(touch(number=2, value=0))
+    assert unstamped.accept(stamp_ns=70, number=2)
+    assert unstamped.sample().values["data"].tolist() == [0]
+
+
+def test_a_message_of_a_stranger_does_not_stand_for_one_of_the_simulator(unstamped):
+    for number in range(1, 200):
+        unstamped.put(touch(number=1000 + number, value=0))  # a stranger's publisher counts for itself
+    unstamped.put(touch(number=7, value=1))
+    assert unstamped.accept(stamp_ns=70, number=7)
+    assert unstamped.sample().values["data"].tolist() == [1]
+    unstamped.put(touch(number=1300, value=0))
+    assert not unstamped.accept(stamp_ns=80, number=8)
+
+
+def test_a_simulator_that_was_started_anew_counts_anew(unstamped):
+    unstamped.put(touch(number=500))
+    assert unstamped.accept(stamp_ns=70, number=500)
+    unstamped.clear()
+    unstamped.put(touch(number=1))
+    assert unstamped.accept(stamp_ns=90, number=1)
+
+
+def test_a_middleware_without_numbers_is_refused_for_messages_without_a_stamp(unstamped):
+    with pytest.raises(BackendNotReadyError, match=r"does not number its messages.*allowed: rmw_fastrtps_cpp"):
+        unstamped.put(touch(number=None))
+
+
+def test_a_stamp_is_waited_for_where_the_message_has_one(buffer):
+    buffer.put(arrival(stamp_ns=5, number=1))
+    assert buffer.accept(stamp_ns=5, number=1)
+    assert not buffer.accept(stamp_ns=6, number=1)
+
+
+def test_a_header_that_a_type_does_not_have_is_refused():
+    spec = SensorSpec(
+        topic="foreign",
+        type="std_msgs/msg/Int32",
+        fields={"data": FieldSpec(unit="1", low=0, high=9, path="data")},
+        max_age_s=1.0,
+    )
+    with pytest.raises(ContractError, match=r"sensors\.foreign\.timeline.*Int32 has none; allowed: receive"):
+        SensorBuffer("foreign", spec)
+
+
+def test_a_malformed_message_has_no_values():
+    spec = dataclasses.replace(SENSOR, frame="map")
+    buffer = SensorBuffer("point", spec)
+    buffer.put(arrival(stamp_ns=5, number=1))
+    sample = buffer.sample()
+    assert (sample.quality, dict(sample.values)) == (Quality.INVALID, {})
+    assert "map" in sample.reason

@@ -33,7 +33,7 @@ class Bench:
         if self.broken:
             raise BackendLostError("gone", "the wire is cut")
         self.sent.append(command)
-        return Sent(seq=command.seq, positions=command.positions)
+        return Sent(seq=command.seq, values=command.values)
 
     def publish(self, action=(0.0, 0.0)):
         with self.arbiter.turn() as (reference, dt_s):
@@ -59,7 +59,7 @@ def running():
 def test_the_reference_is_what_was_published_last(lockstep):
     approved = lockstep.publish((0.1, 0.0))
     reference = lockstep.arbiter.reference
-    assert reference.positions.tolist() == approved.positions.tolist()
+    assert reference.positions.tolist() == approved.values.tolist()
     assert reference.velocities.tolist() == approved.report.velocity_si.tolist()
     assert reference.seq == approved.seq == 1
 
@@ -105,7 +105,7 @@ def test_two_commands_at_one_instant_are_one_motion(running):
     first = running.publish((1.0, 0.0))
     second = running.publish((1.0, 0.0))
     assert [finding.code for finding in second.report.findings] == ["clock.dt"]
-    assert second.positions.tolist() == first.positions.tolist()
+    assert second.values.tolist() == first.values.tolist()
 
 
 def test_after_a_short_pause_the_robot_still_has_its_velocity(running):

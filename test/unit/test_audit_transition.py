@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import math
+import types
 from importlib import resources
 
 import gymnasium
@@ -516,6 +517,58 @@ def test_an_action_of_a_wrong_shape_that_was_refused_is_sound(rows, contract):
 def test_an_action_without_the_actuators_of_the_contract_is_named(folder, action):
     own, (row, *_), _ = play("two actuators", folder)
     assert the_problem(changed(row, **both("action", action)), own).startswith(f"inner.action is {action}, and no gate")
+
+
+# -------------------------------------------------------------------------------------------------------------- images
+
+IMAGE = {"sha256": "a" * 64, "dtype": "uint8", "shape": [4, 5, 3]}
+
+
+@pytest.fixture
+def seeing(contract):
+    """Give a double of the contract with a camera."""
+    front = gymnasium.spaces.Box(0, 255, (4, 5, 3), np.uint8)
+    space = gymnasium.spaces.Dict({**contract.observation_space.spaces, "front_image": front})
+    return types.SimpleNamespace(
+        name=contract.name,
+        fingerprint=contract.fingerprint,
+        sensors=contract.sensors,
+        action_space=contract.action_space,
+        observation_space=space,
+    )
+
+
+def test_a_row_that_refers_to_its_image_is_sound(rows, seeing):
+    row = changed(rows["first"], **both("observation__front_image", IMAGE))
+    assert audit_transition(row) == []
+    assert audit_transition(row, seeing) == []
+
+
+@pytest.mark.parametrize("image", [np.zeros((4, 5, 3), np.uint8), np.zeros((4, 5, 3), np.uint8).tolist()])
+def test_a_row_that_has_its_image_as_an_array_or_a_list_is_sound(rows, seeing, image):
+    assert audit_transition(changed(rows["first"], **both("observation__front_image", image)), seeing) == []
+
+
+@pytest.mark.parametrize(
+    ("image", "allowed"),
+    [
+        ({**IMAGE, "dtype": "float32"}, "an array of uint8 of the shape (4, 5, 3)"),
+        ({**IMAGE, "shape": [5, 4, 3]}, "an array of uint8 of the shape (4, 5, 3)"),
+        ({"sha256": "a" * 64}, "numbers of the shape (4, 5, 3)"),
+        (np.zeros((5, 4, 3), np.uint8), "numbers of the shape (4, 5, 3)"),
+        (np.full((4, 5, 3), -1), "[[[0, 0, 0]"),
+    ],
+)
+def test_an_image_that_is_not_of_the_contracts_space_is_named(rows, seeing, image, allowed):
+    problem = the_problem(changed(rows["first"], **both("observation__front_image", image)), seeing)
+    assert problem.startswith("inner.observation.front_image is ")
+    assert f"; allowed: {allowed}" in problem
+
+
+def test_an_image_that_an_outer_wrapper_changed_is_named_by_its_hash(rows):
+    row = changed(rows["first"], **both("observation__front_image", IMAGE))
+    row["observation"]["front_image"] = {**IMAGE, "sha256": "b" * 64}
+    assert the_problem(row).startswith("observation.front_image.sha256 is 'bbbb")
 
 
 # ------------------------------------------------------------------------------------ rows as step returned them alone

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -315,9 +317,7 @@ def test_show_json_says_what_the_contract_promises(small, capsys):
     contract = parse(document())
     assert shown["contract"]["fingerprint"] == contract.fingerprint
     assert {row["key"] for row in shown["observation_space"]} == set(contract.observation_space)
-    assert shown["action_space"] == [
-        {"actuator": "arm", "shape": [2], "dtype": "float64", "low": [-1.0, -1.0], "high": [1.0, 1.0]}
-    ]
+    assert shown["action_space"] == [{"actuator": "arm", "shape": [2], "dtype": "float64", "low": -1.0, "high": 1.0}]
     assert shown["limits_after_margins"][0] == {
         "actuator": "arm",
         "joint": "a",
@@ -334,9 +334,95 @@ def test_show_json_says_what_the_contract_promises(small, capsys):
     assert shown["backends"]["fake"]["fingerprint"] == contract.backend_fingerprint("fake")
 
 
-def test_show_of_a_delta_gives_its_unit_per_step(write, capsys):
-    assert main(["contract", "show", write(changed("actuators.arm.command", "position_delta")), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["limits_after_margins"][0]["action_si_unit"] == "rad per step"
+@pytest.mark.parametrize(
+    ("command", "unit"), [("position", "rad"), ("position_delta", "rad per step"), ("velocity", "rad/s")]
+)
+def test_show_gives_the_unit_of_the_action(command, unit, write, capsys):
+    assert main(["contract", "show", write(changed("actuators.arm.command", command)), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["limits_after_margins"][0]["action_si_unit"] == unit
+
+
+def table(out, title):
+    """Return the rows of a printed table as lists of cells, its heading first."""
+    lines = out.splitlines()
+    start = [line.strip() for line in lines].index(title)
+    rows = itertools.takewhile(lambda line: line[:1] in "┏┃┡│└", lines[start + 1 :])
+    return [[cell.strip() for cell in re.split("[┃│]", row)[1:-1]] for row in rows if row[0] in "┃│"]
+
+
+def test_show_of_a_twist_has_velocities_and_no_positions(capsys):
+    assert main(["contract", "show", "cart_goal", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["actuators"][0]["frame"] == "base_link"
+    forward, turn = shown["limits_after_margins"]
+    assert (forward["joint"], forward["position"], forward["action_si_unit"]) == ("linear.x", None, "m/s")
+    assert (turn["joint"], turn["action_si"]) == ("angular.z", [-1.5 * 0.95, 1.5 * 0.95])
+
+
+def test_show_of_a_twist_prints_no_column_of_positions(capsys):
+    assert main(["contract", "show", "cart_goal"]) == 0
+    heading = table(capsys.readouterr().out, "limits after margins")[0]
+    assert heading[:4] == ["actuator", "joint", "unit", "velocity_per_s"]
+
+
+def test_show_resolves_the_shape_and_precision_of_every_field(capsys):
+    assert main(["contract", "show", "door_open", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    fields = {(row["sensor"], row["field"]): row for row in shown["fields"]}
+    camera, depth = fields["camera", "image"], fields["depth", "image"]
+    assert (camera["shape"], camera["dtype"], camera["low"], camera["high"]) == ([96, 96, 3], "uint8", 0, 255)
+    assert (depth["shape"], depth["dtype"], depth["no_return"]) == ([64, 64, 1], "float32", 100)
+    assert (fields["joints", "velocity"]["shape"], fields["handle", "position"]["shape"]) == ([6], [3])
+
+
+def test_show_gives_the_bound_of_an_image_once(capsys):
+    assert main(["contract", "show", "door_open", "--json"]) == 0
+    spaces = {row["key"]: row for row in json.loads(capsys.readouterr().out)["observation_space"]}
+    assert spaces["camera_image"] == {
+        "key": "camera_image", "shape": [96, 96, 3], "dtype": "uint8", "low": 0, "high": 255
+    }  # fmt: skip
+
+
+def test_show_gives_bounds_that_differ_by_component(write, capsys):
+    assert main(["contract", "show", write(changed(f"{FIELD}.low", [-3, -2])), "--json"]) == 0
+    spaces = {row["key"]: row for row in json.loads(capsys.readouterr().out)["observation_space"]}
+    assert (spaces["joints_position"]["low"], spaces["joints_position"]["high"]) == ([-3.0, -2.0], 4.0)
+
+
+def test_show_gives_a_key_in_the_observation_to_the_fields_of_the_agent_alone(capsys):
+    assert main(["contract", "show", "cart_goal", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    keys = {(row["sensor"], row["field"]): row["observation_key"] for row in shown["fields"]}
+    assert keys["scan", "ranges"] == "scan_ranges"
+    assert keys["true_pose", "position"] is None
+    in_space = {row["key"] for row in shown["observation_space"]}
+    assert {key for key in keys.values() if key is not None} <= in_space
+
+
+def test_show_prints_of_each_sensor_what_is_expected_of_its_messages(capsys):
+    assert main(["contract", "show", "door_open"]) == 0
+    heading, *rows = table(capsys.readouterr().out, "sensors")
+    by_name = {row[0]: dict(zip(heading, row, strict=True)) for row in rows}
+    assert {key: by_name["camera"][key] for key in ("encoding", "frame", "rate_hz", "timeline")} == {
+        "encoding": "rgb8", "frame": "wrist_camera_optical", "rate_hz": "10", "timeline": "header"
+    }  # fmt: skip
+    assert by_name["handle"]["mask"] == "true"
+    assert by_name["door_state"]["visibility"] == "evaluator"
+    assert "child_frame" not in heading  # no sensor has one
+
+
+def test_show_says_how_many_applied_actions_are_observed(write, capsys):
+    assert main(["contract", "show", write(changed("applied_actions", 2)), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["contract"]["applied_actions"] == 2
+    assert {row["key"]: row["shape"] for row in shown["observation_space"]}["applied_actions"] == [4]
+
+
+def test_show_says_that_without_a_header_the_reception_is_the_stamp(capsys):
+    assert main(["contract", "show", "cart_goal", "--json"]) == 0
+    owners = {row["what"]: row["owner"] for row in json.loads(capsys.readouterr().out)["who_owns_what"]}
+    assert owners["sensors.collision.stamp_ns"] == "environment process"
+    assert owners["sensors.scan.stamp_ns"] == "world process (simulator or robot)"
 
 
 def test_show_of_a_continuous_joint_has_no_position_limits(write, capsys):
@@ -360,7 +446,6 @@ def test_show_prints_a_table_of_each_kind(small, capsys):
     for title in ("observation space", "limits after margins", "sensors", "safety", "task", "who owns what"):
         assert any(line.strip() == title for line in out.splitlines())
     assert "[-0.98, 1.98]" in out
-    assert "2 x -4" in out  # both components of joints_position
 
 
 def test_show_prints_names_in_brackets_as_they_are(small, capsys):
@@ -370,7 +455,10 @@ def test_show_prints_names_in_brackets_as_they_are(small, capsys):
 
 def test_show_of_two_actuators_names_both_parts_of_the_action(write, capsys):
     arm = document()["actuators"]["arm"]
-    halves = {name: {**arm, "joints": {joint: arm["joints"][joint]}} for name, joint in (("left", "a"), ("right", "b"))}
+    halves = {
+        name: {**arm, "topic": name, "joints": {joint: arm["joints"][joint]}}
+        for name, joint in (("left", "a"), ("right", "b"))
+    }
     assert main(["contract", "show", write(changed("actuators", halves)), "--json"]) == 0
     assert [row["actuator"] for row in json.loads(capsys.readouterr().out)["action_space"]] == ["left", "right"]
 
@@ -384,3 +472,22 @@ def test_show_works_where_ros_and_mujoco_cannot_be_imported(small):
     )
     done = subprocess.run([sys.executable, "-c", code, small], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# ------------------------------------------------------------------------------------------------------- pictures
+
+
+def test_a_picture_of_a_world_is_saved_by_its_name(tmp_path, capsys):
+    image = pytest.importorskip("PIL.Image", reason="needs the extra images")
+    status = main(["contract", "picture", "arm_reach", "--out", str(tmp_path / "pictures")])
+    if status == 2 and "rendering" in capsys.readouterr().err:
+        pytest.skip("nothing here renders off screen")
+    assert status == 0
+    with image.open(tmp_path / "pictures" / "arm_reach.png") as picture:
+        assert picture.size == (640, 480)
+        assert picture.convert("L").resize((32, 24)).getextrema()[0] < 150  # there is something to see
+
+
+def test_a_picture_with_a_seed_below_zero_is_refused(tmp_path, capsys):
+    assert main(["contract", "picture", "arm_reach", "--out", str(tmp_path), "--seed", "-1"]) == 2
+    assert "--seed -1 is not allowed" in capsys.readouterr().err

@@ -63,27 +63,6 @@ def test_a_wrong_policy_is_wrong_usage(capsys, tmp_path, policy, problem):
     assert problem in capsys.readouterr().err
 
 
-def test_a_policy_that_raises_leaves_a_whole_record(tmp_path, capsys, monkeypatch):
-    source = (
-        "import numpy as np\n"
-        "calls = 0\n"
-        "def fails(observation):\n"
-        "    global calls\n"
-        "    calls += 1\n"
-        "    if calls == 4:\n"
-        "        raise RuntimeError('on purpose')\n"
-        "    return np.zeros(6)\n"
-    )
-    (tmp_path / "failing_policies.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RuntimeError, match="on purpose"):
-        main(["evaluate", "arm_reach", "--policy", "failing_policies:fails", "--out", str(tmp_path / "runs")])
-    (path,) = (tmp_path / "runs").iterdir()
-    run = embodied_env.read_run(path)
-    assert run.clean
-    assert len(list(run.transitions())) == 3
-
-
 def test_the_hold_policy_stays_where_the_joints_are_measured():
     text = CONTRACT.text.replace("command: position_delta", "command: position")
     contract = embodied_env.contract.parse_contract(text)
@@ -108,3 +87,17 @@ def test_a_task_without_a_script_says_so():
 def test_zero_episodes_are_wrong_usage(capsys, tmp_path):
     assert main(["evaluate", "arm_reach", "--episodes", "0", "--out", str(tmp_path)]) == 2
     assert "allowed: 1 or more" in capsys.readouterr().err
+
+
+def test_a_policy_that_raises_is_named_and_its_run_is_closed(tmp_path, capsys, monkeypatch):
+    source = "import numpy as np\nasked = []\ndef third(observation):\n    asked.append(1)\n    if len(asked) == 3:\n        raise RuntimeError('out of ideas')\n    return np.zeros(6)\n"
+    (tmp_path / "tired_policies.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    status = main(["evaluate", "arm_reach", "--out", str(tmp_path), "--json", "--policy", "tired_policies:third"])
+    said = capsys.readouterr()
+    assert (status, said.out) == (1, "")
+    assert "'tired_policies:third' raised in episode 1, step 3: RuntimeError: out of ideas" in said.err
+    assert "in third\n" in said.err  # the user's own traceback
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir() and path.name != "__pycache__")
+    report = embodied_env.audit_run(folder)
+    assert (report.transitions, report.problems) == (2, ())

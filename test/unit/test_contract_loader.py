@@ -28,9 +28,23 @@ from embodied_env.contract import (
     parse_contract,
 )
 from embodied_env.contract.loader import config_folders, find_contract
-from embodied_env.contract.messages import ACTUATOR_MESSAGES, SENSOR_MESSAGES
+from embodied_env.contract.messages import ACTUATOR_MESSAGES, ENCODINGS, PATH_DTYPES, SENSOR_MESSAGES, TWIST_AXES
 from embodied_env.contract.model import Nonfinite, WatchdogSpec
 from embodied_env.errors import ContractError
+from embodied_env.sim.profile import (
+    Contact,
+    Draw,
+    Drive,
+    Mover,
+    Rays,
+    Render,
+    Source,
+    WheelOdometry,
+    WorldProfile,
+)
+from embodied_env.tasks.navigate import NavigateParameters, Pilot
+from embodied_env.tasks.open_door import OpenDoorParameters
+from embodied_env.tasks.reach import ReachParameters
 
 
 def refusal(source):
@@ -54,6 +68,9 @@ def text_with(line, instead_of="version: 1"):
         ("episode.horizon_step", "horizon_steps"),
         ("sensors.joints.max_ages_s", "max_age_s"),
         ("sensors.joints.fields.position.unite", "unit"),
+        ("sensors.joints.fields.position.no_retrun", "no_return"),
+        ("sensors.joints.encodig", "encoding"),
+        ("aplied_actions", "applied_actions"),
         ("actuators.arm.comand", "command"),
         ("actuators.arm.joints.a.velocty", "velocity"),
         ("safety.margin", "margins"),
@@ -130,6 +147,11 @@ def test_another_schema_is_refused(schema):
         ("actuators.arm.joints.a.position", 1.0, "1.0 is not allowed; allowed: a list"),
         ("actuators.arm.joints.a.position", [0, 1, 2], "[0, 1, 2] is not allowed; allowed: 2 values"),
         ("sensors.tcp.fields.position.low", "x", '"x" is not allowed; allowed: a valid number or a list'),
+        ("sensors.tcp.fields.position.shape", 3, "3 is not allowed; allowed: a list"),
+        ("sensors.tcp.fields.position.no_return", float("inf"), "Infinity is not allowed; allowed: a finite number"),
+        ("sensors.tcp.timeline", "sent", "\"sent\" is not allowed; allowed: 'header' or 'receive'"),
+        ("sensors.tcp.frame", 1, "1 is not allowed; allowed: text"),
+        ("applied_actions", 1.0, "1.0 is not allowed; allowed: a valid integer"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_quoted_with_what_is_allowed(path, value, problem):
@@ -340,10 +362,89 @@ def test_pydantic_and_yaml_are_imported_only_to_load():
     assert done.stdout.splitlines() == ["[]", "['pydantic', 'yaml']"]
 
 
-def test_the_page_of_the_contract_names_every_key_type_and_unit():
-    page = (Path(__file__).parents[2] / "docs" / "contract.md").read_text()
-    specs = [Contract, Episode, SensorSpec, FieldSpec, ActuatorSpec, JointLimits, Safety, Margins, ResetOption]
-    keys = {field.name for spec in [*specs, Nonfinite, WatchdogSpec] for field in dataclasses.fields(spec)}
-    units = {u for message in SENSOR_MESSAGES.values() for field in message.fields.values() for u in field.units}
-    words = set(re.findall(r"[\w/*]+", " ".join(re.findall(r"`([^`\n]+)`", page))))
-    assert (keys | units | set(SENSOR_MESSAGES) | set(ACTUATOR_MESSAGES)) - {"source", "text"} <= words
+PAGE = (Path(__file__).parents[2] / "docs" / "contract.md").read_text()
+
+
+def section(title):
+    """Return a section of the page of the contract, without its title."""
+    after = PAGE.split(f"{title}\n", 1)[1]
+    return re.split(r"^#", after, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def words(text):
+    """Return the words that stand in it as code."""
+    return set(re.findall(r"[\w/*^]+", " ".join(re.findall(r"`([^`\n]+)`", text))))
+
+
+@pytest.mark.parametrize(
+    ("title", "specs"),
+    [
+        ("### The heading", [Episode]),
+        ("### `sensors.<sensor>`", [SensorSpec, FieldSpec]),
+        ("### `actuators.<actuator>`", [ActuatorSpec, JointLimits]),
+        ("### `safety`", [Safety, Margins, Nonfinite, WatchdogSpec]),
+        ("### `reset_options.<option>`", [ResetOption]),
+        ("### `task`", [ReachParameters, OpenDoorParameters, NavigateParameters, Pilot]),
+        (
+            "### `backends.<backend>`",
+            [WorldProfile, Source, Rays, WheelOdometry, Contact, Draw, Mover, Drive, Render],
+        ),
+    ],
+)
+def test_the_page_of_the_contract_names_every_key_in_its_section(title, specs):
+    keys = {field.name for spec in specs for field in dataclasses.fields(spec)}
+    assert keys - words(section(title)) == set()
+
+
+def test_the_page_of_the_contract_names_every_key_of_the_top():
+    assert {field.name for field in dataclasses.fields(Contract)} - {"source", "text"} <= words(PAGE)
+
+
+def test_the_page_of_the_contract_says_of_every_field_of_a_message_what_it_is():
+    found, type_ = {}, ""
+    for line in section("#### Messages").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 5 and "`" in cells[1]:
+            type_ = code[0] if (code := re.findall("`([^`]+)`", cells[0])) else type_
+            field = re.findall("`([^`]+)`", cells[1])[0]
+            found[type_, field] = (cells[2], tuple(re.findall("`([^`]+)`", cells[3])), cells[4])
+    known = {
+        (type_, name): field for type_, message in SENSOR_MESSAGES.items() for name, field in message.fields.items()
+    }
+    assert set(known) | {("package/msg/Type", "path")} == set(found)
+    for place, field in known.items():
+        shape, units, dtype = found[place]
+        lengths = ["joints"] if field.shape is None else shape.split(", ")
+        assert lengths == [str(size or length) for size, length in zip(field.shape or lengths, lengths, strict=True)]
+        assert (units, dtype) == (field.units or (), field.dtype)
+
+
+def test_the_page_of_the_contract_says_which_messages_have_no_header():
+    without = {name for name, message in SENSOR_MESSAGES.items() if not message.header}
+    assert set(re.findall("`([^`]+)`, no header", section("#### Messages"))) == without
+
+
+def test_the_page_of_the_contract_says_of_every_encoding_what_it_gives():
+    found = {}
+    for line in section("#### Images").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        for encoding in re.findall("`([^`]+)`", cells[0]):
+            found[encoding] = re.match(r"(\w+), channels (\d)", cells[1]).groups()
+    assert found == {
+        name: ("uint8" if encoding.metres_per_unit is None else "float32", str(encoding.channels))
+        for name, encoding in ENCODINGS.items()
+    }
+
+
+def test_the_page_of_the_contract_says_which_commands_a_message_can_say():
+    found = {}
+    for line in section("### `actuators.<actuator>`").splitlines():
+        cells = [re.findall("`([^`]+)`", cell) for cell in line.strip("|").split("|")]
+        if len(cells) == 3 and cells[0]:
+            found[cells[0][0]] = (tuple(cells[1]), "with a header" in line)
+    assert found == {name: (message.commands, message.header) for name, message in ACTUATOR_MESSAGES.items()}
+
+
+def test_the_page_of_the_contract_names_every_axis_of_a_twist_and_every_precision():
+    assert set(TWIST_AXES) <= set(re.findall(r"`([^`\n]+)`", section("### `actuators.<actuator>`")))
+    assert set(PATH_DTYPES) <= words(section("### `sensors.<sensor>`"))

@@ -78,6 +78,103 @@ def test_a_field_has_the_precision_of_its_message():
     assert parse(changed("sensors.gap", sensor)).observation_space["gap_range"].dtype == np.float32
 
 
+def box_of(type_, name, field, **keys):
+    """Return the space of one more sensor's field."""
+    sensor = {"topic": "extra", "type": type_, "fields": {name: field}, "max_age_s": 0.1, **keys}
+    return parse(changed("sensors.extra", sensor)).observation_space[f"extra_{name}"]
+
+
+IMAGE = "sensor_msgs/msg/Image"
+
+
+@pytest.mark.parametrize(
+    ("type_", "encoding", "channels"),
+    [
+        (IMAGE, "rgb8", 3),
+        (IMAGE, "bgra8", 4),
+        (IMAGE, "mono8", 1),
+        ("sensor_msgs/msg/CompressedImage", "rgb8", 3),
+    ],
+)
+def test_an_image_is_bytes_of_rows_columns_and_channels(type_, encoding, channels):
+    field = {"unit": "1", "low": 0, "high": 255, "shape": [4, 6, channels]}
+    assert box_of(type_, "image", field, encoding=encoding) == spaces.Box(0, 255, (4, 6, channels), np.uint8)
+
+
+@pytest.mark.parametrize("encoding", ["32FC1", "16UC1"])
+def test_a_depth_image_is_metres_of_rows_and_columns(encoding):
+    field = {"unit": "m", "low": 0, "high": 20, "shape": [4, 6, 1], "no_return": 20}
+    assert box_of(IMAGE, "image", field, encoding=encoding) == spaces.Box(0.0, 20.0, (4, 6, 1), np.float32)
+
+
+def test_a_list_bounds_each_component_of_a_shaped_field_by_rows():
+    low = [-1, -2, -3, -4, -5, -6]
+    field = {"unit": "m", "low": low, "high": 10, "shape": [2, 3]}
+    box = box_of("sensor_msgs/msg/PointCloud2", "points", field)
+    assert box.low.tolist() == [[-1, -2, -3], [-4, -5, -6]]
+    assert (box.high == 10).all()
+
+
+def test_a_field_with_a_path_has_the_declared_shape_and_precision():
+    field = {"unit": "1", "low": -5, "high": [4, 5], "path": "points[0].counts", "shape": [2], "dtype": "int32"}
+    box = box_of("my_msgs/msg/Thing", "counts", field)
+    assert (box.dtype, box.low.tolist(), box.high.tolist()) == (np.int32, [-5, -5], [4, 5])
+
+
+def test_a_field_with_a_path_alone_is_one_float64():
+    field = {"unit": "1", "low": 0, "high": 1, "path": "level"}
+    assert box_of("my_msgs/msg/Thing", "level", field) == spaces.Box(0.0, 1.0, (1,), np.float64)
+
+
+def test_applied_actions_follow_each_other_and_are_not_bounded():
+    source = changed("actuators.arm.scale", "physical", changed("applied_actions", 3))
+    box = parse(changed("actuators.arm.joints.b.position", [-0.5, 0.5], source)).observation_space["applied_actions"]
+    assert box.dtype == np.float64
+    assert box.shape == (6,)
+    assert np.isinf(box.low).all()
+    assert np.isinf(box.high).all()
+
+
+def test_there_are_no_applied_actions_that_were_not_asked_for():
+    assert "applied_actions" not in sorted(parse(document()).observation_space)
+
+
+def driven(scale):
+    """Return a contract of a base alone, with two axes."""
+    limits = {"position": None, "acceleration": 1.0}
+    axes = {"linear.x": {**limits, "velocity": 0.8, "unit": "m"}, "angular.z": {**limits, "velocity": 1.5}}
+    base = {"topic": "cmd_vel", "type": "geometry_msgs/msg/Twist", "command": "twist", "scale": scale, "joints": axes}
+    return parse(changed("actuators", {"base": base}))
+
+
+def test_a_normalised_twist_of_one_is_the_velocity_limit_after_margins():
+    contract = driven("normalized")
+    assert contract.action_space == spaces.Box(-1.0, 1.0, (2,), np.float64)
+    scale = ActionLayout(contract).scale
+    assert scale.to_si(np.array([1.0, -1.0])).tolist() == [0.8 * 0.95, -1.5 * 0.95]
+    assert scale.to_si(np.zeros(2)).tolist() == [0.0, 0.0]
+
+
+def test_a_physical_twist_is_symmetric_and_has_the_velocity_limits_after_margins():
+    space = driven("physical").action_space
+    assert space.high.tolist() == [0.8 * 0.95, 1.5 * 0.95]
+    assert (space.low == -space.high).all()
+
+
+@pytest.mark.parametrize(
+    ("command", "is_velocity"), [("position", False), ("position_delta", False), ("velocity", True)]
+)
+def test_a_velocity_is_marked_per_joint(command, is_velocity):
+    layout = ActionLayout(parse(changed("actuators.arm.command", command)))
+    assert layout.is_velocity.tolist() == [is_velocity] * 2
+
+
+def test_a_joint_that_is_driven_by_velocity_is_scaled_by_its_velocity_and_keeps_its_position_limits():
+    layout = ActionLayout(parse(changed("actuators.arm.command", "velocity")))
+    assert layout.scale.to_si(np.ones(2)).tolist() == [3.0 * 0.95] * 2
+    assert layout.limits.position_high.tolist() == [2.0 - 0.02] * 2
+
+
 def test_the_layout_of_a_field_says_its_key_shape_and_bounds():
     (layout,) = field_layouts("joints", parse(document()).sensors["joints"])
     assert (layout.sensor, layout.field, layout.key, layout.shape) == ("joints", "position", "joints_position", (2,))

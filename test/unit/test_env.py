@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ import embodied_env
 from embodied_env.backends.fake import Fault
 from embodied_env.clock import ManualClock
 from embodied_env.env import EmbodiedEnv
-from embodied_env.errors import BackendNotReadyError, ClosedError, ResetNeededError, UsageError
+from embodied_env.errors import BackendNotReadyError, ClosedError, MissingDependencyError, ResetNeededError, UsageError
 
 
 @pytest.fixture
@@ -214,10 +217,176 @@ def test_the_virtual_clock_makes_two_runs_of_one_seed_identical_latencies_includ
     assert run() == run()
 
 
+# ------------------------------------------------------------------------------------------------------- pictures
+
+
+def test_a_world_without_pictures_offers_no_render_mode():
+    env = embodied_env.make("arm_reach", backend="fake")
+    assert env.metadata["render_modes"] == []
+    env.close()
+    with pytest.raises(UsageError, match=r"render_mode='rgb_array' is not available with fake here; allowed: None"):
+        embodied_env.make("arm_reach", backend="fake", render_mode="rgb_array")
+
+
+def test_a_window_is_offered_only_where_a_display_is(monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    env = embodied_env.make("arm_reach", backend="mujoco")
+    assert env.metadata["render_modes"] == ["rgb_array"]
+    env.close()
+    with pytest.raises(UsageError, match=r"render_mode='human' is not available"):
+        embodied_env.make("arm_reach", backend="mujoco", render_mode="human")
+    monkeypatch.setenv("DISPLAY", ":99")
+    env = embodied_env.make("arm_reach", backend="mujoco")
+    assert env.metadata["render_modes"] == ["rgb_array", "human"]
+    env.close()
+
+
+def test_a_picture_before_the_first_reset_needs_a_reset():
+    env = embodied_env.make("arm_reach", backend="mujoco", render_mode="rgb_array")
+    with pytest.raises(ResetNeededError):
+        env.render()
+    env.close()
+
+
+def test_a_picture_has_the_size_that_the_contract_says():
+    env = embodied_env.make("arm_reach", backend="mujoco", render_mode="rgb_array")
+    env.reset(seed=1)
+    try:
+        picture = env.render()
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+    finally:
+        env.close()
+    assert (picture.dtype.name, picture.shape) == ("uint8", (480, 640, 3))
+    assert picture.std() > 1.0
+
+
+def test_a_picture_without_a_render_mode_is_none_and_says_why():
+    env = embodied_env.make("arm_reach", backend="mujoco")
+    env.reset(seed=1)
+    with pytest.warns(UserWarning, match="without a render_mode"):
+        assert env.render() is None
+    env.close()
+
+
+# ------------------------------------------------------------------------------------------------- applied actions
+
+
+def remembering(count):
+    return dataclasses.replace(embodied_env.load_contract("arm_reach"), applied_actions=count)
+
+
+def test_the_last_applied_actions_are_in_the_observation_oldest_first():
+    env = embodied_env.make(remembering(3), backend="fake")
+    env.reset(seed=1)
+    applied = []
+    for size in (0.01, -0.02, 0.9, 0.03):
+        observation, *_, info = env.step(np.full(6, size))
+        applied.append(info["action"]["applied"])
+    env.close()
+    np.testing.assert_array_equal(observation["applied_actions"], np.concatenate(applied[1:]))
+    assert (applied[2] < 0.9).all()  # what was applied, not what was asked for
+
+
+def test_after_a_reset_the_applied_actions_are_to_hold_still():
+    env = embodied_env.make(remembering(2), backend="fake")
+    env.reset(seed=1)
+    env.step(np.full(6, 0.1))
+    observation, _ = env.reset()
+    env.close()
+    np.testing.assert_allclose(observation["applied_actions"], np.zeros(12), atol=1e-12)
+
+
+def test_absolute_positions_are_held_at_the_measured_ones_after_a_reset():
+    contract = remembering(1)
+    arm = dataclasses.replace(contract.actuators["arm"], command="position", scale="physical")
+    env = embodied_env.make(dataclasses.replace(contract, actuators={"arm": arm}), backend="mujoco")
+    observation, _ = env.reset(seed=1)
+    env.close()
+    np.testing.assert_allclose(observation["applied_actions"], observation["joints_position"])
+
+
+def test_an_epoch_never_repeats_and_steps_are_counted(env):
+    assert env.unwrapped.epoch == -1
+    env.reset(seed=1)
+    env.step(env.action_space.sample())
+    assert (env.unwrapped.epoch, env.unwrapped.step_index) == (0, 1)
+    env.reset(seed=1)
+    assert (env.unwrapped.epoch, env.unwrapped.step_index) == (1, 0)
+
+
+def test_what_the_last_reset_drew_is_at_hand_for_the_evaluator():
+    env = embodied_env.make("arm_reach", backend="fake")
+    env.reset(seed=1, options={"target": [-0.4, 0.1, 0.2]})
+    assert env.unwrapped.last_reset.reset.sampled["target"].tolist() == [-0.4, 0.1, 0.2]
+
+
 def test_faults_are_an_option_of_the_fake_world():
     env = EmbodiedEnv(
         scripted_tasks.contract(), backend="fake", clock=ManualClock(), faults=[Fault(kind="refuse", step=1)]
     )
     env.reset(seed=1)
     assert env.step(HOLD)[4]["end_reason"] == "backend_lost:refused"
+    env.close()
+
+
+# --------------------------------------------------------------------------------------------------------- specs
+
+
+def shortened_arm():
+    """Return a Contract that no file holds any more: it was changed in memory."""
+    contract = embodied_env.load_contract("arm_reach")
+    return dataclasses.replace(contract, episode=dataclasses.replace(contract.episode, horizon_steps=3))
+
+
+def again(spec):
+    """Make the environment of a spec; return it, closed, after a seeded reset, and what the reset returned."""
+    made = gymnasium.make(spec)
+    observation, _ = made.reset(seed=4)
+    made.close()
+    return made.unwrapped, observation
+
+
+@pytest.mark.parametrize("through_json", [False, True])
+@pytest.mark.parametrize("backend", ["fake", "mujoco"])
+def test_the_spec_of_a_contract_in_memory_makes_the_same_environment(backend, through_json):
+    if backend == "mujoco":
+        pytest.importorskip("mujoco")
+    contract = shortened_arm()
+    env = embodied_env.make(contract, backend=backend, clock="virtual")
+    observation, _ = env.reset(seed=4)
+    env.close()
+    spec = gymnasium.envs.registration.EnvSpec.from_json(env.spec.to_json()) if through_json else env.spec
+    other, seen = again(spec)
+    assert (other.contract, other.contract.source) == (contract, contract.source)
+    assert (other.contract.fingerprint, other.backend_name) == (contract.fingerprint, backend)
+    assert all(np.array_equal(observation[key], seen[key]) for key in observation)
+
+
+def test_a_model_beside_the_file_of_a_contract_in_memory_is_found_again(tmp_path):
+    pytest.importorskip("mujoco")
+    shipped = embodied_env.load_contract("arm_reach")
+    model = dict(shipped.backends["mujoco"])["model"]
+    xml = next(Path(embodied_env.__file__).parent.rglob(model)).read_text()
+    (tmp_path / "beside.xml").write_text(xml)
+    text = shipped.text.replace(f"model: {model}", "model: beside.xml")
+    contract = embodied_env.contract.parse_contract(text, source=str(tmp_path / "arm.yaml"))
+    env = embodied_env.make(contract, backend="mujoco")
+    env.close()
+    assert again(env.spec)[0].contract == contract
+
+
+def test_a_mapping_that_make_did_not_write_is_no_contract():
+    with pytest.raises(UsageError, match=r"'text'.*allowed: one of `make`'s"):
+        EmbodiedEnv({"text": "contract: embodied_env/1"}, backend="fake")
+
+
+def test_a_display_that_does_not_answer_is_a_clear_error_and_the_environment_can_be_closed(monkeypatch):
+    pytest.importorskip("mujoco")
+    monkeypatch.setenv("DISPLAY", ":4711")
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    env = embodied_env.make("arm_reach", backend="mujoco", render_mode="human")
+    with pytest.raises(MissingDependencyError, match=r"needs a display.*set DISPLAY to one that answers"):
+        env.reset(seed=1)
     env.close()

@@ -30,6 +30,8 @@ JOINTS = document()["actuators"]["arm"]["joints"]
         ("safety", {"margins": {"position": 0.02}}),  # the rest are the defaults
         ("sensors.tcp.on_gap", "hold"),
         ("sensors.tcp.rate_hz", 0),
+        ("sensors.tcp.confidence_radius_m", 0.1),
+        ("applied_actions", 0),
         ("sensors.joints.fields.position.low", -4),  # written -4.0
     ],
 )
@@ -50,9 +52,16 @@ def test_what_does_not_change_the_meaning_does_not_change_the_fingerprint(path, 
         ("sensors.tcp.on_gap", "stop"),
         ("sensors.tcp.visibility", "evaluator"),
         ("sensors.tcp.mask", True),
+        ("sensors.tcp.timeline", "receive"),
+        ("sensors.tcp.frame", "base_link"),
+        ("sensors.tcp.confidence_radius_m", 0.2),
+        ("sensors.tcp.fields.position.path", "pose.position"),
+        ("applied_actions", 1),
         ("sensors.joints.fields.position.low", -4.1),
         ("sensors.joints.fields.position.joints", ["b", "a"]),
         ("actuators.arm.command", "position_delta"),
+        ("actuators.arm.command", "velocity"),
+        ("actuators.arm.type", "sensor_msgs/msg/JointState"),
         ("actuators.arm.scale", "physical"),
         ("actuators.arm.joints", {"b": JOINTS["b"], "a": JOINTS["a"]}),
         ("actuators.arm.joints.a.position", [-1.0, 2.1]),
@@ -80,7 +89,7 @@ def test_the_unit_changes_the_fingerprint():
 
 def test_the_order_of_actuators_changes_the_fingerprint_since_it_orders_the_joints():
     arm = document()["actuators"]["arm"]
-    one, two = ({**arm, "joints": {joint: JOINTS[joint]}} for joint in JOINTS)
+    one, two = ({**arm, "topic": joint, "joints": {joint: JOINTS[joint]}} for joint in JOINTS)
     forth = parse(changed("actuators", {"one": one, "two": two}))
     back = parse(changed("actuators", {"two": two, "one": one}))
     assert forth.fingerprint != back.fingerprint
@@ -107,8 +116,28 @@ def test_the_fingerprint_is_a_sha256_in_hex():
     assert len(bytes.fromhex(SMALL.fingerprint)) == 32
 
 
-def test_the_shipped_contract_has_a_fingerprint():
-    assert len(load_contract("arm_reach").fingerprint) == 64
+SCAN = {"type": "sensor_msgs/msg/LaserScan", "topic": "scan", "max_age_s": 0.1}
+RANGES = {"unit": "m", "low": 0, "high": 8, "shape": [3]}
+PICTURE = {"type": "sensor_msgs/msg/Image", "topic": "image", "max_age_s": 0.1, "encoding": "rgb8"}
+PIXELS = {"image": {"unit": "1", "low": 0, "high": 255, "shape": [2, 2, 3]}}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({**SCAN, "fields": {"ranges": RANGES}}, {**SCAN, "fields": {"ranges": {**RANGES, "shape": [4]}}}),
+        ({**SCAN, "fields": {"ranges": RANGES}}, {**SCAN, "fields": {"ranges": {**RANGES, "no_return": 8}}}),
+        ({**SCAN, "fields": {"ranges": RANGES}}, {**SCAN, "fields": {"ranges": {**RANGES, "nan": 0}}}),
+        ({**PICTURE, "fields": PIXELS}, {**PICTURE, "fields": PIXELS, "encoding": "bgr8"}),
+    ],
+)
+def test_what_is_read_from_a_message_changes_the_fingerprint(one, other):
+    assert parse(changed("sensors.extra", one)).fingerprint != parse(changed("sensors.extra", other)).fingerprint
+
+
+@pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "door_open"])
+def test_a_shipped_contract_has_a_fingerprint(name):
+    assert len(load_contract(name).fingerprint) == 64
 
 
 def test_the_meaning_names_the_schema_and_the_semantics():

@@ -78,7 +78,7 @@ class Rude:
 def test_every_dress_of_two_real_numbers_is_accepted(gate, action):
     approved = gate.judge(action, REST, PERIOD_S)
     assert approved.report.disposition is Severity.PASS
-    assert approved.positions == pytest.approx([0.005, 0.0], rel=1e-3)
+    assert approved.values == pytest.approx([0.005, 0.0], rel=1e-3)
 
 
 def test_integers_are_accepted(gate):
@@ -185,7 +185,7 @@ def test_an_action_at_the_edge_of_its_space_is_not_clipped_when_the_robot_moves_
     fast = at((0.0, VELOCITY), (0.0, -VELOCITY))
     approved = gate.judge([1.0, -1.0], fast, PERIOD_S)
     assert approved.report.findings == ()
-    assert approved.positions.tolist() == [VELOCITY * PERIOD_S, -VELOCITY * PERIOD_S]
+    assert approved.values.tolist() == [VELOCITY * PERIOD_S, -VELOCITY * PERIOD_S]
 
 
 def test_the_box_says_which_joints_it_clipped_and_by_how_much(gate):
@@ -201,7 +201,7 @@ def test_the_box_says_which_joints_it_clipped_and_by_how_much(gate):
 
 def test_a_displacement_starts_from_the_last_published_command(gate):
     approved = gate.judge([0.1, 0.0], at((1.0, 0.1), (-1.0, 0.0)), PERIOD_S)
-    assert approved.positions.tolist() == [1.0 + 0.1 * VELOCITY * PERIOD_S, -1.0]
+    assert approved.values.tolist() == [1.0 + 0.1 * VELOCITY * PERIOD_S, -1.0]
 
 
 def test_two_actuators_take_a_dict():
@@ -216,7 +216,7 @@ def test_two_actuators_take_a_dict():
         )
     )
     approved = gate.judge({"lower": [0.1], "upper": [-0.1]}, REST, PERIOD_S)
-    assert approved.positions.tolist() == [-0.1 * VELOCITY * PERIOD_S, 0.1 * VELOCITY * PERIOD_S]
+    assert approved.values.tolist() == [-0.1 * VELOCITY * PERIOD_S, 0.1 * VELOCITY * PERIOD_S]
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_towards_the_end_of_the_range_the_robot_brakes_in_time(gate):
     near = at((2.0 - 0.05, 0.5), (0.0, 0.0))
     approved = gate.judge([1.0, 0.0], near, PERIOD_S)
     assert codes(approved) == ["pos.limit"]
-    reached, speed = approved.positions[0], approved.report.velocity_si[0]
+    reached, speed = approved.values[0], approved.report.velocity_si[0]
     assert reached + speed**2 / (2 * DECELERATION) == pytest.approx(2.0)
 
 
@@ -278,13 +278,13 @@ def test_a_state_that_no_velocity_can_save_stops_and_says_so(gate):
 def test_a_stop_brakes_every_joint_also_those_without_a_problem(gate):
     approved = gate.judge([0.0, 1.0], at((1.99, 1.0), (0.0, 0.3)), PERIOD_S)
     assert approved.report.velocity_si[1] == 0.0
-    assert approved.positions[0] <= 2.0
+    assert approved.values[0] <= 2.0
 
 
 def test_braking_from_a_state_that_nothing_can_save_raises_nothing_whatever_latched(gate):
     gate.latch(ESTOP)
     approved = gate.judge([0.0, 0.0], at((1.99, 1.0), (0.0, 0.0)), PERIOD_S)
-    assert approved.positions[0] == 2.0
+    assert approved.values[0] == 2.0
     assert not approved.report.guaranteed["position"]
 
 
@@ -347,7 +347,7 @@ def test_a_limiter_with_a_bug_is_caught_before_anything_is_published(gate, monke
     approved = gate.judge([0.1, 0.1], REST, PERIOD_S)
     assert codes(approved) == ["fault.internal"]
     assert approved.report.disposition is Severity.STOP
-    assert approved.positions.tolist() == [0.0, 0.0]
+    assert approved.values.tolist() == [0.0, 0.0]
     assert gate.latched.code == "fault.internal"
 
 

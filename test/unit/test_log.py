@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 from mcap.reader import make_reader
 from mcap.records import Chunk
@@ -111,6 +113,146 @@ def test_a_row_that_is_not_strict_json_is_refused_and_leaves_no_trace(path):
     writer.write("transition", {"row": 1}, log_time_ns=0)
     writer.close()
     assert (list(LogReader(path)), LogReader(path).problem) == ([{"row": 1}], "")
+
+
+# ------------------------------------------------------------------------------------------------------------- arrays
+
+
+def images(count):
+    generator = np.random.default_rng(0)
+    return [generator.integers(0, 256, (4, 5, 3), dtype=np.uint8) for _ in range(count)]
+
+
+def write_arrays(path, arrays):
+    """Write a row after each array, with the reference to it."""
+    writer = LogWriter(path)
+    for n, array in enumerate(arrays):
+        writer.write("transition", {"row": n, "image": writer.store(array, log_time_ns=n)}, log_time_ns=n)
+    writer.close()
+    return LogReader(path)
+
+
+def messages(path):
+    with path.open("rb") as file:
+        return [(channel, message) for _, channel, message in make_reader(file).iter_messages(log_time_order=False)]
+
+
+def test_arrays_come_back_by_the_references_in_their_rows(path):
+    reader = write_arrays(path, images(5))
+    for row, image in zip(reader, images(5), strict=True):
+        found = reader.array(row["image"])
+        assert found.dtype == image.dtype
+        assert np.array_equal(found, image)
+
+
+def test_a_log_with_arrays_is_clean_and_has_no_row_more(path):
+    reader = write_arrays(path, images(5))
+    assert (len(list(reader)), reader.problem) == (5, "")
+
+
+def test_a_reader_of_mcap_and_numpy_alone_finds_the_arrays(path):
+    write_arrays(path, images(2))
+    found = messages(path)
+    arrays = {hashlib.sha256(m.data).hexdigest(): m.data for channel, m in found if channel.topic == "array"}
+    rows = [json.loads(m.data) for channel, m in found if channel.topic == "transition"]
+    for row, image in zip(rows, images(2), strict=True):
+        reference = row["image"]
+        again = np.frombuffer(arrays[reference["sha256"]], reference["dtype"]).reshape(reference["shape"])
+        assert np.array_equal(again, image)
+
+
+def test_the_channel_says_what_its_bytes_are(path):
+    write_arrays(path, images(1))
+    (channel,) = [channel for channel, _ in messages(path) if channel.topic == "array"]
+    assert (channel.message_encoding, channel.schema_id) == ("raw", 0)
+    assert "little-endian" in channel.metadata["data"]
+
+
+def test_an_array_stands_before_the_row_that_refers_to_it(path):
+    write_arrays(path, images(3))
+    assert [channel.topic for channel, _ in messages(path)] == ["array", "transition"] * 3
+
+
+def test_the_same_content_is_written_once(path):
+    (image,) = images(1)
+    reader = write_arrays(path, [image, image.copy(), image])
+    assert [channel.topic for channel, _ in messages(path)] == ["array"] + ["transition"] * 3
+    assert all(np.array_equal(reader.array(row["image"]), image) for row in reader)
+
+
+def test_the_same_bytes_in_another_shape_are_told_apart_by_their_references(path):
+    (image,) = images(1)
+    reader = write_arrays(path, [image, image.reshape(5, 4, 3)])
+    assert [reader.array(row["image"]).shape for row in reader] == [(4, 5, 3), (5, 4, 3)]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([[[np.nan, np.inf], [-np.inf, -0.0]]], np.float32),
+        np.asfortranarray(np.arange(24.0).reshape(2, 3, 4)),
+        np.arange(24, dtype=">i4").reshape(2, 3, 4),
+        np.arange(48, dtype=np.int16).reshape(2, 6, 4)[:, ::2],
+        np.array([[[True, False]]]),
+        np.zeros((0, 4, 3), np.uint8),
+    ],
+    ids=["not finite", "Fortran order", "big-endian", "strided", "boolean", "empty"],
+)
+def test_every_array_of_numbers_comes_back_bit_by_bit(path, array):
+    reader = write_arrays(path, [array])
+    (row,) = reader
+    found = reader.array(row["image"])
+    assert (found.shape, found.dtype) == (array.shape, array.dtype.newbyteorder("<"))
+    assert found.tobytes() == array.astype(found.dtype).tobytes()
+
+
+def test_an_array_that_was_read_cannot_be_written(path):
+    reader = write_arrays(path, images(1))
+    (row,) = reader
+    with pytest.raises(ValueError, match="read-only"):
+        reader.array(row["image"])[:] = 0
+
+
+@pytest.mark.parametrize("reference", [{}, {"sha256": "0" * 64, "dtype": "uint8", "shape": [1]}, {"sha256": [1]}])
+def test_an_array_that_is_not_there_is_an_error_that_names_it(path, reference):
+    reader = write_arrays(path, images(1))
+    with pytest.raises(RecordError, match=r"log\.mcap: there is no array \{"):
+        reader.array(reference)
+
+
+@pytest.mark.parametrize("wrong", [{"shape": [4, 4]}, {"dtype": "float64"}, {"dtype": "no type"}, {"shape": ["a"]}])
+def test_a_reference_that_does_not_fit_its_bytes_is_an_error(path, wrong):
+    reader = write_arrays(path, images(1))
+    (row,) = reader
+    with pytest.raises(RecordError, match=r"log\.mcap: the array \{.*\} cannot be read"):
+        reader.array({**row["image"], **wrong})
+
+
+def test_an_array_that_was_damaged_is_an_error_also_in_a_log_that_was_never_closed(path):
+    writer = LogWriter(path)
+    (image,) = images(1)
+    reference = writer.store(image, log_time_ns=0)
+    writer.write("transition", {"row": 0}, log_time_ns=0)
+    data = bytearray(path.read_bytes())
+    data[data.index(image.tobytes()) + 7] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(RecordError, match="there is no array"):
+        LogReader(path).array(reference)
+    writer.close()
+
+
+def test_cut_anywhere_every_row_that_is_read_has_its_array(path):
+    writer = LogWriter(path)
+    start = path.stat().st_size
+    for n, image in enumerate(images(4)):
+        writer.write("transition", {"row": n, "image": writer.store(image, log_time_ns=n)}, log_time_ns=n)
+    whole = path.read_bytes()
+    for end in range(start, len(whole), 3):
+        path.write_bytes(whole[:end])
+        reader = LogReader(path)
+        for row, image in zip(reader, images(4), strict=False):
+            assert np.array_equal(reader.array(row["image"]), image), end
+    writer.close()
 
 
 # ------------------------------------------------------------------------------------------------------ unclean files
@@ -262,6 +404,35 @@ def test_a_full_disk_ends_the_log_with_an_error_and_keeps_the_rows_before_it(pat
     assert [row["row"] for row in LogReader(path)] == [0, 1, 2]
 
 
+def test_a_full_disk_in_the_middle_of_an_array_ends_the_log_before_it(path):
+    printed = run(
+        """
+        import pathlib, resource, sys
+        import numpy as np
+        from embodied_env.errors import RecordError
+        from embodied_env.record.log import LogWriter
+        writer = LogWriter(pathlib.Path(sys.argv[1]))
+        writer.write("transition", {"row": 0}, log_time_ns=0)
+        limit = pathlib.Path(sys.argv[1]).stat().st_size + 10_000
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        for act in (
+            lambda: writer.store(np.zeros((100, 100, 3), np.uint8), log_time_ns=0),
+            lambda: writer.store(np.zeros((2, 2, 3), np.uint8), log_time_ns=0),
+            lambda: writer.write("transition", {"row": 1}, log_time_ns=0),
+        ):
+            try:
+                act()
+            except RecordError as error:
+                print(error)
+        writer.close()
+        """,
+        path,
+    ).splitlines()
+    first = f"{path}: an array cannot be written: [Errno 27] File too large"
+    assert printed == [first, f"{first}; an array is not written either", f"{first}; row 1 is not written either"]
+    assert [row["row"] for row in LogReader(path)] == [0]
+
+
 def test_without_mcap_the_error_says_what_to_install(path):
     printed = run(
         """
@@ -284,6 +455,7 @@ def test_without_mcap_the_error_says_what_to_install(path):
 
 WRITER = """
 import itertools, os, pathlib, sys
+import numpy as np
 from embodied_env.record.log import LogWriter
 
 for line in sys.stdin:  # a path per line: a process that writes rows to it until it is killed
@@ -292,7 +464,8 @@ for line in sys.stdin:  # a path per line: a process that writes rows to it unti
         os.write(1, b"pid %d\\n" % os.getpid())
         writer = LogWriter(pathlib.Path(line.strip()))
         for n in itertools.count():
-            writer.write("transition", {"row": n, "text": "x" * (7 * n % 50)}, log_time_ns=n)
+            image = writer.store(np.full((40, 50, 3), n % 256, np.uint8), log_time_ns=n)
+            writer.write("transition", {"row": n, "text": "x" * (7 * n % 50), "image": image}, log_time_ns=n)
             os.write(1, b"%d\\n" % n)
     os.waitpid(child, 0)
     os.write(1, b"dead\\n")
@@ -313,7 +486,7 @@ def writers():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_after_a_sigkill_every_acknowledged_row_is_read_back(writers, path, seed):
+def test_after_a_sigkill_every_acknowledged_row_is_read_back_with_its_array(writers, path, seed):
     moment = random.Random(seed)
     writers.stdin.write(f"{path}\n")
     writers.stdin.flush()
@@ -325,7 +498,8 @@ def test_after_a_sigkill_every_acknowledged_row_is_read_back(writers, path, seed
     for line in iter(writers.stdout.readline, "dead\n"):
         acknowledged = int(line)
     reader = LogReader(path)
-    found = [row["row"] for row in reader]
-    assert found == list(range(len(found)))
+    found = list(reader)
+    assert [row["row"] for row in found] == list(range(len(found)))
     assert len(found) >= acknowledged + 1
+    assert all((reader.array(row["image"]) == row["row"] % 256).all() for row in found)
     assert not reader.clean

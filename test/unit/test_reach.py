@@ -16,7 +16,7 @@ from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.world import World, load_profile
 from embodied_env.tasks import Policy, ScriptedTask, Task, load_task
 from embodied_env.tasks.reach import Reach, ReachParameters
-from embodied_env.transition import Judgement, Sample, Snapshot, Verdict
+from embodied_env.transition import Judgement, Quality, Sample, Snapshot, Verdict
 
 CONTRACT = load_contract("arm_reach")
 PROFILE = load_profile(CONTRACT, "mujoco")
@@ -92,8 +92,12 @@ def test_success_outside_the_workspace_is_both() -> None:
 RIGHT = {"tip": "tcp", "target": "target", "success_radius_m": 0.03}
 WRONG = {
     "an unknown sensor": ({**RIGHT, "tip": "tpc"}, "task.tip", "'tpc' is not known.*'tcp'.*allowed: target, tcp"),
-    "a sensor without a position": ({**RIGHT, "target": "true_distance"}, "task.target", "no such sensor with a field"),
-    "joints for a point": ({**RIGHT, "tip": "joints"}, "task.tip", "no such sensor with a field position"),
+    "a sensor without a position": (
+        {**RIGHT, "target": "true_distance"},
+        "task.target",
+        "no such sensor with position",
+    ),
+    "joints for a point": ({**RIGHT, "tip": "joints"}, "task.tip", "no such sensor with position"),
     "a radius of zero": ({**RIGHT, "success_radius_m": 0.0}, "task.success_radius_m", "0.0 is not allowed.*> 0"),
     "a negative weight": ({**RIGHT, "effort_weight": -0.1}, "task.effort_weight", "-0.1 is not allowed.*>= 0"),
     "an empty workspace": (
@@ -195,11 +199,10 @@ def test_the_scripted_policy_commands_absolute_positions_where_the_action_is_one
     np.testing.assert_allclose(si, 0.5 + LAYOUT.scale.to_si(scripted()(seen)))
 
 
-@pytest.mark.parametrize("hidden", ["tcp", "joints"])
-def test_the_scripted_policy_needs_what_it_reads_in_the_observation(hidden: str) -> None:
-    sensor = replace(CONTRACT.sensors[hidden], visibility="evaluator", mask=False)
+def test_the_scripted_policy_needs_what_it_reads_in_the_observation() -> None:
+    hidden = replace(CONTRACT.sensors["tcp"], visibility="evaluator", mask=False)
     with pytest.raises(UsageError, match="in the observation"):
-        scripted(replace(CONTRACT, sensors={**CONTRACT.sensors, hidden: sensor}))
+        scripted(replace(CONTRACT, sensors={**CONTRACT.sensors, "tcp": hidden}))
 
 
 # ----------------------------------------------------------------------------------------------- reachability
@@ -207,8 +210,8 @@ def test_the_scripted_policy_needs_what_it_reads_in_the_observation(hidden: str)
 
 def look(world: World) -> Snapshot:
     samples = {
-        name: Sample(sensor=name, values=values, stamp_ns=stamp_ns, arrival_ns=stamp_ns)
-        for name, (stamp_ns, values) in world.read().items()
+        name: Sample(sensor=name, values=reading.values, stamp_ns=reading.stamp_ns, arrival_ns=reading.stamp_ns)
+        for name, reading in world.read().items()
     }
     return Snapshot(now_ns=world.now_ns, samples=samples)
 
@@ -254,3 +257,14 @@ def test_no_target_can_be_drawn_within_reach_of_the_home_pose() -> None:
     option = CONTRACT.reset_options["target"]
     nearest = np.clip(tip, option.low_array, option.high_array)
     assert np.linalg.norm(nearest - tip) > CONTRACT.task.parameters["success_radius_m"]
+
+
+def test_an_old_reading_at_the_target_is_no_success() -> None:
+    world = World(CONTRACT, load_profile(CONTRACT, "mujoco"))
+    world.reset(0, {})
+    seen = look(world)
+    tip = seen.samples["tcp"].values["position"]
+    there = replace(seen.samples["target"], values={**seen.samples["target"].values, "position": tip})
+    for quality, reached in ((Quality.OK, True), (Quality.STALE, False), (Quality.LOST, False)):
+        now = replace(seen, samples={**seen.samples, "target": replace(there, quality=quality)})
+        assert load_task(CONTRACT).judge(seen, now, np.zeros(6)).verdict.success is reached

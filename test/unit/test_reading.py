@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -76,6 +77,29 @@ def test_the_manifest_is_what_is_on_disk(closed):
 
 def test_a_path_may_be_text(closed):
     assert read_run(str(closed)).path == closed
+
+
+class Camera(gymnasium.ObservationWrapper):
+    """Adds an image that the environment does not have."""
+
+    image = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
+
+    def observation(self, observation):
+        return {**observation, "front_image": self.image}
+
+
+def test_an_image_is_read_by_the_reference_in_its_row(tmp_path):
+    env = RecordTransitions(Camera(EmbodiedEnv("arm_reach", backend="fake")), tmp_path)
+    env.reset(seed=1)
+    env.close()
+    run = read_run(env.path)
+    (row,) = run.resets()
+    assert np.array_equal(run.array(row["observation"]["front_image"]), Camera.image)
+
+
+def test_an_image_that_the_run_does_not_have_is_an_error(closed):
+    with pytest.raises(RecordError, match=r"transitions\.mcap: there is no array"):
+        read_run(closed).array({"sha256": "0" * 64, "dtype": "uint8", "shape": [4, 5, 3]})
 
 
 def test_a_run_can_be_read_while_it_is_written(tmp_path):

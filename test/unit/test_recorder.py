@@ -116,7 +116,56 @@ def test_a_reset_row_has_what_was_asked_and_what_came_back(env):
         "options": {"target": [-0.4, 0.1, 0.2]},
         "observation": plain(observation),
         "info": plain(info),
+        "inner": row["inner"],
     }
+
+
+def with_a_hidden_target():
+    contract = load_contract("arm_reach")
+    hidden = {name: replace(option, visibility="evaluator") for name, option in contract.reset_options.items()}
+    return replace(contract, reset_options=hidden)
+
+
+def test_a_reset_row_has_what_was_drawn_also_what_only_the_evaluator_may_know(tmp_path):
+    env = RecordTransitions(EmbodiedEnv(with_a_hidden_target(), backend="fake"), tmp_path)
+    _, info = env.reset(seed=1)
+    env.close()
+    (row,) = read_run(env.path).resets()
+    report = env.unwrapped.last_reset.reset
+    assert info["reset"]["sampled"] == {}
+    assert row["inner"]["sampled"] == {"target": report.sampled["target"].tolist()}
+    assert (row["inner"]["seed_applied"], row["inner"]["level"]) == (report.seed_applied, report.level)
+
+
+def test_a_reset_row_has_the_evaluators_readings(env):
+    env.reset(seed=1)
+    env.close()
+    (row,) = read_run(env.path).resets()
+    (distance,) = row["inner"]["evaluator"]["true_distance"]["range"]
+    assert distance == float(env.unwrapped.last_reset.samples["true_distance"].values["range"][0])
+
+
+class MuteReset(gymnasium.Wrapper):
+    """A wrapper that answers every second reset in the place of the environment."""
+
+    count = 0
+    answer = None
+
+    def reset(self, **options):
+        self.count += 1
+        if self.count % 2:
+            self.answer = self.env.reset(**options)
+        return self.answer
+
+
+def test_a_reset_that_the_environment_did_not_make_has_no_account(tmp_path):
+    env = RecordTransitions(MuteReset(fake()), tmp_path)
+    env.reset(seed=1)
+    env.reset(seed=1)
+    env.close()
+    first, second = read_run(env.path).resets()
+    assert first["inner"] is not None
+    assert second["inner"] is None
 
 
 def test_a_transition_row_has_what_was_given_and_what_came_back(env):
@@ -256,6 +305,53 @@ def test_floats_keep_every_bit(env):
     env.close()
     (row,) = read_run(env.path).transitions()
     assert np.array(row["action"]).tobytes() == action.tobytes()
+
+
+class Camera(gymnasium.ObservationWrapper):
+    """Adds an image, another one at each step, that the environment does not have."""
+
+    shape = (4, 5, 3)
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.seen = []
+
+    def observation(self, observation):
+        self.seen.append(np.random.default_rng(len(self.seen)).integers(0, 256, self.shape, dtype=np.uint8))
+        return {**observation, "front_image": self.seen[-1]}
+
+
+def test_an_image_stands_beside_its_row_and_comes_back_bit_by_bit(tmp_path):
+    camera = Camera(fake())
+    env = RecordTransitions(camera, tmp_path)
+    env.reset(seed=1)
+    env.step(STILL)
+    env.close()
+    run = read_run(env.path)
+    for row, image in zip(run.rows(), camera.seen, strict=True):
+        reference = row["observation"]["front_image"]
+        assert (reference["dtype"], reference["shape"]) == ("uint8", [4, 5, 3])
+        assert np.array_equal(run.array(reference), image)
+
+
+def test_the_first_transition_refers_to_its_images_too(tmp_path):
+    env = RecordTransitions(Camera(fake()), tmp_path)
+    env.reset(seed=1)
+    env.step(STILL)
+    env.close()
+    first = strict((env.path / "first_transition.json").read_text())
+    assert first == next(read_run(env.path).transitions())
+
+
+def test_an_image_is_put_down_before_the_agent_can_write_into_it(tmp_path):
+    env = RecordTransitions(Camera(fake()), tmp_path)
+    observation, _ = env.reset(seed=1)
+    before = observation["front_image"].copy()
+    observation["front_image"][:] = 0
+    env.close()
+    run = read_run(env.path)
+    (row,) = run.resets()
+    assert np.array_equal(run.array(row["observation"]["front_image"]), before)
 
 
 def test_a_step_that_raises_leaves_no_row_and_raises_on(env):

@@ -108,7 +108,7 @@ def test_what_is_published_for_a_malformed_action_is_finite_braking(make, name):
     before = sent(env)[-1]
     env.step(action)
     after = sent(env)[-1]
-    assert np.isfinite(after.positions).all()
+    assert np.isfinite(after.values).all()
     assert (np.abs(after.report.velocity_si) <= np.abs(before.report.velocity_si)).all()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import threading
 import time
@@ -12,10 +13,19 @@ import pytest
 import scripted_tasks
 from scripted_tasks import PERIOD_NS, PERIOD_S, LateRiser, Scene, SlowBackend
 
+import embodied_env
 import embodied_env.backends
+from embodied_env import load_contract
 from embodied_env.backends.fake import FakeBackend, Fault
 from embodied_env.clock import NS_PER_S, SteadyClock
-from embodied_env.errors import BackendNotReadyError, ClosedError, InternalFaultError, ResetNeededError, UsageError
+from embodied_env.errors import (
+    BackendNotReadyError,
+    ClosedError,
+    ContractError,
+    InternalFaultError,
+    ResetNeededError,
+    UsageError,
+)
 from embodied_env.transition import END_REASONS, Quality, Severity, end_kind, order_end_reasons
 
 
@@ -60,20 +70,20 @@ def test_a_malformed_action_brakes_is_reported_and_the_episode_goes_on(scene, ac
     assert done.info["safety"]["disposition"] == Severity.HOLD
     assert done.info["action_clipped"] is True
     assert (done.terminated, done.truncated) == (False, False)
-    assert scene.sent[-1].positions.tolist() == [0.0, 0.0]
+    assert scene.sent[-1].values.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("action", [[0.1, 0.1], (0.1, 0.1), np.full(2, 0.1, np.float16), np.array([1, 0])])
 def test_a_well_formed_action_of_another_type_moves_the_robot(scene, action):
     done = scene.step(action)
     assert done.report.disposition <= Severity.LIMIT
-    assert scene.sent[-1].positions[0] > 0.0
+    assert scene.sent[-1].values[0] > 0.0
 
 
 def test_a_huge_action_is_clipped_and_reported(scene):
     done = scene.step(np.array([1e308, -1e308]))
     assert done.info["action_clipped"] is True
-    assert np.abs(scene.sent[-1].positions).max() <= PERIOD_S
+    assert np.abs(scene.sent[-1].values).max() <= PERIOD_S
 
 
 def test_three_malformed_actions_in_a_row_truncate_the_episode(scene):
@@ -385,7 +395,7 @@ def test_a_reading_outside_its_declared_range_is_handed_out_unclipped_with_its_q
     narrow = {"joints": ["shoulder", "elbow"], "unit": "rad", "low": -0.02, "high": 0.02}
     scene = scene_of(sensors__joints__fields={"position": narrow})
     done = scene.run(5, (1.0, 0.0))
-    assert done.observation["joints_position"][0] == scene.sent[-1].positions[0] > 0.02
+    assert done.observation["joints_position"][0] == scene.sent[-1].values[0] > 0.02
     assert done.info["sensors"]["joints"]["quality"] == Quality.OUT_OF_RANGE
     scene.close()
 
@@ -511,7 +521,7 @@ def test_the_task_judges_the_world_before_and_after_and_what_was_applied():
 
 def test_what_is_published_is_what_is_reported(scene):
     done = scene.step((0.3, 3.0))
-    assert scene.sent[-1].positions.tolist() == list(done.info["action"]["applied_si"].values())
+    assert scene.sent[-1].values.tolist() == list(done.info["action"]["applied_si"].values())
 
 
 def test_the_evaluators_readings_are_in_info_only_when_asked_for():
@@ -718,3 +728,35 @@ def test_no_backend_takes_a_command_that_it_did_not_check():
     ]
     checked = [text for text in sends if "isinstance(command, Approved)" in text or "class Backend(Protocol)" in text]
     assert len(sends) == len(checked) >= 3
+
+
+# ------------------------------------------------------------------------------------------------------ reset options
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**400, "left", None, True, [True, False, True], np.ma.masked, [[0.0] * 3], [np.nan] * 3, [1e9] * 3, object()],
+    ids=["huge", "text", "none", "true", "truths", "masked", "nested", "nan", "far", "an object"],
+)
+def test_a_reset_option_that_is_no_value_within_its_bounds_is_refused_and_changes_nothing(value):
+    env = embodied_env.make("arm_reach", backend="fake")
+    env.reset(seed=1)
+    with pytest.raises(UsageError, match=r"reset option target=.* is not allowed; allowed: shape \(3,\)"):
+        env.reset(options={"target": value})
+    env.step(np.zeros(6))
+    env.close()
+
+
+@pytest.mark.parametrize("options", [[], "target", 5])
+def test_reset_options_that_are_no_mapping_are_refused(options):
+    env = embodied_env.make("arm_reach", backend="fake")
+    with pytest.raises(UsageError, match="allowed: a mapping of reset options"):
+        env.reset(options=options)
+    env.close()
+
+
+def test_a_joint_that_only_the_evaluator_sees_cannot_be_commanded_by_position():
+    contract = load_contract("arm_reach")
+    hidden = dataclasses.replace(contract.sensors["joints"], visibility="evaluator", mask=False)
+    with pytest.raises(ContractError, match=r"no sensor reports the position of 'j1'; needed: .* of the agent"):
+        dataclasses.replace(contract, sensors={**contract.sensors, "joints": hidden})

@@ -34,7 +34,7 @@ class Bench:
             self.failures -= 1
             raise BackendLostError("refused", "not now")
         self.sent.append(command)
-        return Sent(seq=command.seq, positions=command.positions)
+        return Sent(seq=command.seq, values=command.values)
 
     def cruise(self):
         for _ in range(4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,7 +16,8 @@ import pytest
 from embodied_env.contract import Contract, load_contract, parse_contract
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.errors import BackendLostError, ContractError, ResetNeededError, UsageError
-from embodied_env.sim.profile import Draw, Source
+from embodied_env.sim.channel import Reading
+from embodied_env.sim.profile import Contact, Draw, Mover, Rays, Render, Source, WheelOdometry
 from embodied_env.sim.world import World, WorldProfile, load_profile
 
 PERIOD_NS = 50_000_000
@@ -94,14 +96,14 @@ def cart_contract(folder: Path, kp: float = KP_N_PER_M) -> Contract:
 
 
 def values(world: World) -> dict[str, dict[str, np.ndarray]]:
-    return {name: fields for name, (_, fields) in world.read().items()}
+    return {name: reading.values for name, reading in world.read().items()}
 
 
-def as_bytes(readings: Mapping[str, tuple[int, Mapping[str, np.ndarray]]], origin_ns: int) -> list[tuple[Any, ...]]:
+def as_bytes(readings: Mapping[str, Reading], origin_ns: int) -> list[tuple[Any, ...]]:
     return [
-        (name, field, stamp_ns - origin_ns, value.dtype.str, value.tobytes())
-        for name, (stamp_ns, fields) in readings.items()
-        for field, value in fields.items()
+        (name, field, reading.stamp_ns - origin_ns, value.dtype.str, value.tobytes())
+        for name, reading in readings.items()
+        for field, value in reading.values.items()
     ]
 
 
@@ -162,25 +164,23 @@ def test_efforts_stay_within_the_torque_limits_of_the_arm() -> None:
 def test_writing_into_what_was_read_changes_no_later_reading() -> None:
     world = arm_world()
     world.reset(0, {})
-    world.read()["joints"][1]["position"][:] = 99.0
-    np.testing.assert_array_equal(world.read()["joints"][1]["position"], world.sense("joints")["position"])
+    world.read()["joints"].values["position"][:] = 99.0
+    np.testing.assert_array_equal(world.read()["joints"].values["position"], world.sense("joints")["position"])
 
 
-def test_a_slow_sensor_keeps_its_stamp_and_value_between_due_times() -> None:
-    world = arm_world(with_sensor("tcp", rate_hz=8.0))  # due 0.125 s, 0.25 s, 0.375 s ... after the reset
+def test_a_slow_sensor_is_read_at_its_due_times_and_held_between_them() -> None:
+    world = arm_world(with_sensor("tcp", rate_hz=8.0))
     world.reset(0, {})
     origin_ns = world.now_ns
-    taken = {0: world.sense("tcp")["position"]}
+    held: dict[int, bytes] = {}
     for k in range(1, 11):
         world.command(HOME + 0.02 * k)
         world.step()
-        if k in (3, 5, 8, 10):
-            taken[k] = world.sense("tcp")["position"]
-        stamp_ns, fields = world.read()["tcp"]
-        last = max(taken)
-        assert stamp_ns == origin_ns + last * PERIOD_NS
-        assert world.due("tcp") is (k == last)
-        np.testing.assert_array_equal(fields["position"], taken[last])
+        reading = world.read()["tcp"]
+        due_ns = k * PERIOD_NS // 125_000_000 * 125_000_000  # 8 Hz: in the midst of a control period, too
+        assert reading.stamp_ns == origin_ns + due_ns
+        assert held.setdefault(due_ns, reading.values["position"].tobytes()) == reading.values["position"].tobytes()
+    assert len(set(held.values())) == len(held) == 5
 
 
 def test_a_sensor_without_a_rate_is_due_at_every_step() -> None:
@@ -188,8 +188,7 @@ def test_a_sensor_without_a_rate_is_due_at_every_step() -> None:
     world.reset(0, {})
     for _ in range(3):
         world.step()
-        assert world.due("joints")
-        assert world.read()["joints"][0] == world.now_ns
+        assert world.read()["joints"].stamp_ns == world.now_ns
 
 
 # -------------------------------------------------------------------------------------------- time and commands
@@ -217,7 +216,7 @@ def test_after_a_reset_every_sample_is_newer_than_it() -> None:
     world.step()
     before_ns = world.now_ns
     world.reset(1, {})
-    assert all(stamp_ns > before_ns for stamp_ns, _ in world.read().values())
+    assert all(reading.stamp_ns > before_ns for reading in world.read().values())
 
 
 def test_a_servo_target_goes_linearly_to_the_command(tmp_path: Path) -> None:
@@ -335,6 +334,461 @@ def test_refuses_an_unknown_option() -> None:
 def test_refuses_an_option_of_another_shape() -> None:
     with pytest.raises(UsageError, match=r"target has shape \(2,\); allowed: \(3,\)"):
         arm_world().reset(0, {"target": np.zeros(2)})
+
+
+# ------------------------------------------------------------------------------------------- a yard with everything
+
+YARD = """
+contract: embodied_env/1
+name: yard
+version: 1
+control_period_s: 0.1
+episode: {horizon_steps: 10}
+sensors: {SENSORS}
+actuators:
+  paddle:
+    topic: commands
+    type: std_msgs/msg/Float64MultiArray
+    command: velocity
+    joints: {paddle: {position: null, velocity: 9.0, acceleration: 9.0}}
+reset_options:
+  flat: {type: vector, low: [-1.0, 2.0], high: [1.0, 3.0]}
+  goal: {type: vector, low: [4.0, 4.0, 1.0], high: [5.0, 5.0, 2.0]}
+  start: {type: vector, low: [0.3, 0.0, -3.0], high: [0.5, 0.2, 3.0]}
+  phase: {type: scalar, low: 0.0, high: 1.0}
+task: {type: nowhere:Nothing}
+backends: {mujoco: {model: yard.xml}}
+"""
+YARD_MODEL = """
+<mujoco>
+  <option timestep="0.01"/>
+  <worldbody>
+    <geom name="floor" type="plane" size="9 9 1"/>
+    <camera name="above" pos="0 0 9"/>
+    <body name="paddle" pos="0 0 0.2">
+      <joint name="paddle" axis="0 0 1"/><geom type="box" size="0.6 0.05 0.1" mass="5"/>
+    </body>
+    <body name="box" pos="9 9 0.4">
+      <freejoint name="box"/><geom name="box" type="box" size="0.1 0.1 0.1"/><site name="box" pos="0.2 0 0"/>
+    </body>
+    <body name="ball" pos="0.3 -0.3 0.5"><freejoint/><geom size="0.1"/></body>
+    <body name="flat" mocap="true" pos="0 0 0.7"><site name="flat"/></body>
+    <body name="goal" mocap="true"><site name="goal"/></body>
+    <body name="truck" mocap="true"><geom name="truck" type="box" size="0.1 0.1 0.3"/><site name="truck"/></body>
+  </worldbody>
+  <actuator><velocity name="paddle" joint="paddle" kv="5"/></actuator>
+  <sensor><accelerometer name="felt" site="box"/></sensor>
+</mujoco>
+"""
+POINT = "type: geometry_msgs/msg/PointStamped, fields: {position: {unit: m, low: -9, high: 9}}, max_age_s: 1.0"
+FELT = "fields: {linear_acceleration: {unit: m/s^2, low: -9, high: 9}}, max_age_s: 1.0"
+SEEN = {
+    "box": f"{{topic: box, {POINT}}}",
+    "truck": f"{{topic: truck, {POINT}}}",
+    "goal": f"{{topic: goal, {POINT}}}",
+    "flat": f"{{topic: flat, {POINT}}}",
+    "slow": f"{{topic: slow, {POINT}, rate_hz: 3}}",
+    "fast": f"{{topic: fast, {POINT}, rate_hz: 70}}",
+    "felt": f"{{topic: felt, type: sensor_msgs/msg/Imu, {FELT}, rate_hz: 40}}",
+    "scan": "{topic: scan, type: sensor_msgs/msg/LaserScan, rate_hz: 25, max_age_s: 1.0, "
+    "fields: {ranges: {unit: m, shape: [9], low: 0, high: 9}}}",
+    "bump": "{topic: bump, type: std_msgs/msg/Bool, timeline: receive, max_age_s: 1.0, "
+    "fields: {data: {unit: '1', low: 0, high: 1}}}",
+    "odom": "{topic: odom, type: nav_msgs/msg/Odometry, rate_hz: 12, max_age_s: 1.0, "
+    "fields: {position: {unit: m, low: -9, high: 9}}}",
+}
+SEEN["twin"] = SEEN["odom"].replace("topic: odom", "topic: twin")
+MOVER = Mover(mocap="truck", from_m=(-1.0, 1.0, 0.3), to_m=(1.0, 1.0, 0.3), speed_m_per_s=0.5)  # 8 s there and back
+NOISE = {"position": 0.1}
+YARD_SOURCES = {
+    "box": Source(site="box", noise=NOISE),
+    "truck": Source(site="truck"),
+    "goal": Source(site="goal"),
+    "flat": Source(site="flat"),
+    "slow": Source(site="box", noise=NOISE, delay_s=0.25),
+    "fast": Source(site="box", noise=NOISE, dropout=0.3),
+    "felt": Source(sensors={"linear_acceleration": "felt"}),
+    "scan": Source(rays=Rays(site="box", angle_min_rad=-3, angle_max_rad=3, range_min_m=0.05, range_max_m=8)),
+    "bump": Source(contact=Contact(body="box", ignore=("floor",))),
+    "odom": Source(odometry=WheelOdometry(site="box", noise_per_m=0.1, noise_per_rad=0.1)),
+}
+TRUE_ODOMETRY = Source(odometry=WheelOdometry(site="box"))
+YARD_SOURCES["twin"] = YARD_SOURCES["odom"]
+YARD_DRAWS = {
+    "flat": Draw(mocap="flat"),
+    "goal": Draw(mocap="goal"),
+    "start": Draw(pose="box"),
+    "phase": Draw(mover="truck"),
+}
+
+
+def yard(folder: Path, *sensors: str, **changes: Any) -> World:
+    """Return a world with these sensors, or all."""
+    (folder / "yard.xml").write_text(YARD_MODEL)
+    names = sensors or tuple(SEEN)
+    seen = ", ".join(f"{name}: {changes.pop(name, SEEN[name])}" for name in names)
+    contract = parse_contract(YARD.replace("SENSORS", seen), source=str(folder / "yard.yaml"))
+    given = {name: YARD_SOURCES[name] for name in names}
+    profile = WorldProfile(model="yard.xml", sources=given, draws=YARD_DRAWS, movers={"truck": MOVER})
+    return World(contract, replace(profile, **changes))
+
+
+def spin(world: World, steps: int, speed: float = 4.0) -> list[dict[str, Reading]]:
+    rows = []
+    for _ in range(steps):
+        world.command(np.array([speed]))
+        world.step()
+        rows.append(world.read())
+    return rows
+
+
+def trace(world: World, steps: int = 40, look: Any = lambda: None) -> list[bytes]:
+    """Return each position and velocity after each step of an episode, to the last bit."""
+    world.reset(1, {})
+    states = []
+    for _ in range(steps):
+        spin(world, 1)
+        look()
+        states.append(world._data.qpos.tobytes() + world._data.qvel.tobytes())
+    return states
+
+
+def sensor_bytes(world: World, sensor: str, steps: int = 30) -> list[tuple[int, bytes]]:
+    world.reset(1, {})
+    origin_ns = world.now_ns
+    rows = [world.read(), *spin(world, steps)]
+    return [
+        (row[sensor].stamp_ns - origin_ns, b"".join(v.tobytes() for v in row[sensor].values.values())) for row in rows
+    ]
+
+
+# ------------------------------------------------------------------------------------ looking leaves the world alone
+
+
+def test_the_world_moves_alike_whatever_is_sensed(tmp_path: Path) -> None:
+    assert trace(yard(tmp_path)) == trace(yard(tmp_path, "slow"))
+
+
+def test_the_world_moves_alike_when_somebody_asks_for_more(tmp_path: Path) -> None:
+    world = yard(tmp_path, "slow", "odom", "bump")
+    asked = trace(world, look=lambda: [world.sense(name) for name in ("slow", "odom", "bump")])
+    assert asked == trace(yard(tmp_path, "slow", "odom", "bump"))
+
+
+def test_the_world_moves_alike_when_it_is_rendered(tmp_path: Path) -> None:
+    world = yard(tmp_path, "slow", render=Render(width=16, height=16))
+    assert trace(world, 5, look=world.render) == trace(yard(tmp_path, "slow"), 5)
+    world.close()
+
+
+def test_sensing_changes_nothing_from_which_mujoco_goes_on(tmp_path: Path) -> None:
+    world = yard(tmp_path)
+    world.reset(1, {})
+    mujoco, model, data = world._model.mujoco, world._model.mj, world._data
+    kind = int(mujoco.mjtState.mjSTATE_INTEGRATION)
+    before, after = np.empty((2, mujoco.mj_stateSize(model, kind)))
+    for _ in range(20):
+        spin(world, 1)
+        mujoco.mj_step(model, data)
+        mujoco.mj_getState(model, data, before, kind)
+        for name in SEEN:
+            world.sense(name)
+        mujoco.mj_getState(model, data, after, kind)
+        assert before.tobytes() == after.tobytes()
+
+
+@pytest.mark.parametrize("sensor", SEEN)
+def test_what_a_sensor_reads_depends_on_no_other_sensor(tmp_path: Path, sensor: str) -> None:
+    assert sensor_bytes(yard(tmp_path, sensor), sensor) == sensor_bytes(yard(tmp_path), sensor)
+
+
+def test_what_a_sensor_reads_depends_on_no_order(tmp_path: Path) -> None:
+    backwards = yard(tmp_path, *reversed(SEEN))
+    forwards = yard(tmp_path)
+    for sensor in SEEN:
+        assert sensor_bytes(backwards, sensor) == sensor_bytes(forwards, sensor)
+
+
+def test_what_a_sensor_reads_depends_on_no_other_s_rate(tmp_path: Path) -> None:
+    slower = yard(tmp_path, "odom", "slow", "box", odom=SEEN["odom"].replace("rate_hz: 12", "rate_hz: 2"))
+    for sensor in ("slow", "box"):
+        assert sensor_bytes(slower, sensor) == sensor_bytes(yard(tmp_path), sensor)
+
+
+def test_two_odometers_have_errors_of_their_own(tmp_path: Path) -> None:
+    world = yard(tmp_path)
+    world.reset(1, {})
+    row = spin(world, 20)[-1]
+    assert (row["odom"].values["position"][:2] != row["twin"].values["position"][:2]).all()
+
+
+def test_odometry_follows_the_motion(tmp_path: Path) -> None:
+    world = yard(tmp_path, "odom", odom=SEEN["odom"].replace("rate_hz: 12, ", ""), sources={"odom": TRUE_ODOMETRY})
+    world.reset(1, {"start": np.array([0.5, 0.1, 0.0])})
+    start = place_of_box(world)
+    row = spin(world, 20)[-1]["odom"]
+    way = place_of_box(world) - start
+    assert abs(way[0]) > 0.1
+    np.testing.assert_allclose(row.values["position"][:2], way[:2], atol=1e-9)
+
+
+def test_what_is_read_does_not_depend_on_who_asked_before(tmp_path: Path) -> None:
+    world = yard(tmp_path)
+    world.reset(1, {})
+    rows = []
+    for _ in range(30):
+        spin(world, 1)
+        for name in SEEN:
+            world.sense(name)
+        world.read()
+        rows.append(world.read())
+    quiet = yard(tmp_path)
+    quiet.reset(1, {})
+    for asked, unasked in zip(rows, spin(quiet, 30), strict=True):
+        assert as_bytes(asked, 0) == as_bytes(unasked, 0)
+
+
+def test_what_is_sensed_is_the_state_now_when_no_sensor_is_due(tmp_path: Path) -> None:
+    world = yard(tmp_path, "slow")
+    world.reset(0, {"phase": np.array(0.0)})
+    spin(world, 1)
+    assert world._data.time == pytest.approx(0.1)
+    np.testing.assert_allclose(world.sense("slow")["position"], place_of_box(world), atol=1e-12)
+
+
+def place_of_box(world: World) -> np.ndarray:
+    """Return where the site `box` is, by the state of its joint alone."""
+    state, matrix = world._data.joint("box").qpos, np.empty(9)
+    world._model.mujoco.mju_quat2Mat(matrix, state[3:])
+    return np.array(state[:3] + matrix.reshape(3, 3) @ [0.2, 0.0, 0.0])
+
+
+def test_a_reading_is_of_the_state_at_its_stamp(tmp_path: Path) -> None:
+    world = yard(tmp_path, "box", sources={"box": Source(site="box")})
+    world.reset(0, {})
+    for _ in range(5):
+        row = spin(world, 1)[0]["box"]
+        np.testing.assert_allclose(row.values["position"], place_of_box(world), atol=1e-12)
+
+
+def test_a_mover_is_where_it_is_at_the_stamp(tmp_path: Path) -> None:
+    world = yard(tmp_path, "truck")
+    world.reset(0, {"phase": np.array(0.0)})
+    origin_ns = world.now_ns
+    for row in spin(world, 5):
+        passed_s = (row["truck"].stamp_ns - origin_ns) / 1e9
+        assert row["truck"].values["position"][0] == pytest.approx(-1.0 + 0.5 * passed_s)
+
+
+def test_writing_into_what_was_read_changes_nothing(tmp_path: Path) -> None:
+    world = yard(tmp_path, "box")
+    world.reset(0, {})
+    world.read()["box"].values["position"][:] = 99.0
+    assert (world.read()["box"].values["position"] < 9.0).all()
+
+
+# -------------------------------------------------------------------------------------------------- across resets
+
+
+def test_every_sensor_has_a_reading_of_the_reset(tmp_path: Path) -> None:
+    world = yard(tmp_path)
+    world.reset(0, {})
+    assert {name: reading.stamp_ns for name, reading in world.read().items()} == dict.fromkeys(SEEN, world.now_ns)
+
+
+def test_no_reading_of_the_episode_before_is_read_again(tmp_path: Path) -> None:
+    world = yard(tmp_path)
+    world.reset(0, {})
+    spin(world, 7)
+    world.reset(1, {})
+    reset_ns = world.now_ns
+    for row in [world.read(), *spin(world, 10)]:
+        assert all(reading.stamp_ns >= reset_ns for reading in row.values())
+
+
+def test_an_episode_reads_alike_after_another_one(tmp_path: Path) -> None:
+    world, fresh = yard(tmp_path), yard(tmp_path)
+    world.reset(5, {})
+    spin(world, 13, speed=-6.0)
+    rows = []
+    for each in (world, fresh):
+        each.reset(3, {})
+        origin_ns = each.now_ns
+        rows.append([as_bytes(row, origin_ns) for row in (each.read(), *spin(each, 20))])
+    assert rows[0] == rows[1]
+
+
+def test_a_touch_of_the_episode_before_is_forgotten(tmp_path: Path) -> None:
+    world = yard(tmp_path, "bump")
+    far = {"start": np.array([5.0, -5.0, 0.0])}
+    world.reset(0, {"start": np.array([0.5, 0.1, 0.0])})
+    assert any(row["bump"].values["data"][0] for row in spin(world, 10))
+    world.reset(0, far)
+    assert not any(row["bump"].values["data"][0] for row in [world.read(), *spin(world, 5)])
+
+
+def test_a_touch_within_a_control_period_is_reported_once(tmp_path: Path) -> None:
+    passing = Mover(mocap="truck", from_m=(-0.5, 1.0, 0.3), to_m=(5.5, 1.0, 0.3), speed_m_per_s=30.0)
+    world = yard(tmp_path, "bump", movers={"truck": passing})
+    world.reset(0, {"start": np.array([0.0, 1.0, 0.0]), "phase": np.array(0.0)})
+    touches = [row["bump"].values["data"][0] for row in [world.read(), *spin(world, 2)]]
+    assert touches == [0, 1, 0]
+
+
+def test_a_reset_that_is_refused_leaves_the_episode_as_it_is(tmp_path: Path) -> None:
+    world = yard(tmp_path)
+    world.reset(0, {})
+    before = as_bytes(world.read(), 0)
+    with pytest.raises(UsageError):
+        world.reset(1, {"phase": np.array(math.nan)})
+    assert as_bytes(world.read(), 0) == before
+    world.step()
+
+
+# ------------------------------------------------------------------------------------------------ draws and movers
+
+
+def test_a_flat_draw_keeps_the_height_of_its_body(tmp_path: Path) -> None:
+    world = yard(tmp_path, "flat")
+    world.reset(0, {"flat": np.array([0.4, 2.2])})
+    np.testing.assert_array_equal(world.sense("flat")["position"], [0.4, 2.2, 0.7])
+
+
+def test_a_draw_of_three_numbers_is_the_whole_position(tmp_path: Path) -> None:
+    world = yard(tmp_path, "goal")
+    world.reset(0, {"goal": np.array([4.1, 4.2, 1.3])})
+    np.testing.assert_array_equal(world.sense("goal")["position"], [4.1, 4.2, 1.3])
+
+
+def test_a_pose_is_drawn_as_x_y_and_heading_at_the_height_of_the_model(tmp_path: Path) -> None:
+    world = yard(tmp_path, "box")
+    world.reset(0, {"start": np.array([3.0, 4.0, math.pi / 2])})
+    np.testing.assert_allclose(world._data.joint("box").qpos, [3, 4, 0.4, math.sqrt(0.5), 0, 0, math.sqrt(0.5)])
+    np.testing.assert_allclose(world.sense("box")["position"], [3.0, 4.2, 0.4], atol=1e-12)
+
+
+def truck_x(folder: Path, phase: float, steps: int, speed: float = 0.5) -> float:
+    world = yard(folder, "truck", movers={"truck": replace(MOVER, speed_m_per_s=speed)})
+    world.reset(0, {"phase": np.array(phase)})
+    spin(world, steps)
+    x, y, z = world.sense("truck")["position"]
+    assert (y, z) == (1.0, 0.3)
+    return float(x)
+
+
+@pytest.mark.parametrize(
+    ("phase", "steps", "x"),
+    [
+        (0.0, 0, -1.0),
+        (0.25, 0, 0.0),
+        (0.5, 0, 1.0),
+        (0.75, 0, 0.0),
+        (1.0, 0, -1.0),
+        (0.0, 10, -0.5),
+        (0.5, 10, 0.5),
+        (0.4, 10, 0.9),  # it turns on the way: 0.4 m to the end, 0.1 m back
+        (0.9, 10, -0.9),
+        (0.0, 80, -1.0),
+        (0.3, 80, 0.2),
+        (-0.25, 0, 0.0),
+    ],
+)
+def test_a_mover_goes_to_and_fro(tmp_path: Path, phase: float, steps: int, x: float) -> None:
+    assert truck_x(tmp_path, phase, steps) == pytest.approx(x, abs=1e-9)
+
+
+def test_a_mover_without_speed_stays(tmp_path: Path) -> None:
+    assert truck_x(tmp_path, 0.3, 10, speed=0.0) == pytest.approx(0.2)
+
+
+def test_a_reset_puts_a_mover_back(tmp_path: Path) -> None:
+    world = yard(tmp_path, "truck")
+    for _ in range(2):
+        world.reset(0, {"phase": np.array(0.1)})
+        assert world.sense("truck")["position"][0] == pytest.approx(-0.6)
+        spin(world, 7)
+
+
+def test_a_mover_pushes_what_is_in_its_way(tmp_path: Path) -> None:
+    world = yard(tmp_path, "box")
+    world.reset(0, {"start": np.array([0.0, 1.0, 0.0]), "phase": np.array(0.25)})
+    spin(world, 15)
+    assert abs(world.sense("box")["position"][0] - 0.2) > 0.2
+
+
+WRONG_DRAWS = {
+    "a pose of a joint that is not free": ({"start": Draw(pose="paddle")}, "start.pose", "'paddle' .* is not free"),
+    "a pose of a joint that is not there": ({"start": Draw(pose="bx")}, "start.pose", "no such joint .*: 'bx'"),
+    "a mover that is not there": ({"phase": Draw(mover="trck")}, "phase.mover", r"no such mover: 'trck'.*'truck'"),
+    "two keys": ({"goal": Draw(mocap="goal", mover="truck")}, "goal", "mocap and mover is given; allowed: one"),
+    "no key": ({"goal": Draw()}, "goal", "nothing is given; allowed: one of the keys"),
+    "a pose for two numbers": ({"flat": Draw(pose="box")}, "flat", r"'flat' has shape \(2,\); allowed: \(3,\)"),
+    "a phase of three numbers": ({"goal": Draw(mover="truck")}, "goal", r"has shape \(3,\); allowed: \(\)"),
+}
+
+
+@pytest.mark.parametrize(("draws", "path", "problem"), WRONG_DRAWS.values(), ids=WRONG_DRAWS.keys())
+def test_refuses_a_draw_with(tmp_path: Path, draws: dict[str, Draw], path: str, problem: str) -> None:
+    with pytest.raises(ContractError, match=problem) as caught:
+        yard(tmp_path, draws={**YARD_DRAWS, **draws})
+    assert caught.value.path == f"backends.mujoco.draws.{path}"
+
+
+def test_refuses_a_mover_of_a_body_that_is_no_mocap(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match=r"'box' of yard.xml is not a mocap body") as caught:
+        yard(tmp_path, movers={"truck": replace(MOVER, mocap="box")})
+    assert caught.value.path == "backends.mujoco.movers.truck.mocap"
+
+
+def test_refuses_an_option_that_is_not_finite(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"reset option goal is \[nan  1.  1.\]; allowed: finite numbers"):
+        yard(tmp_path).reset(0, {"goal": np.array([math.nan, 1.0, 1.0])})
+
+
+# -------------------------------------------------------------------------------------------------------- pictures
+
+
+def test_the_world_is_shown_as_the_profile_says(tmp_path: Path) -> None:
+    world = yard(tmp_path, "slow", render=Render(camera="above", width=20, height=10))
+    world.reset(0, {})
+    picture = world.render()
+    world.close()
+    assert (picture.shape, picture.dtype) == ((10, 20, 3), np.uint8)
+    assert picture.any()
+
+
+def test_before_the_first_reset_the_world_is_shown_as_the_model_has_it(tmp_path: Path) -> None:
+    world = yard(tmp_path, "slow", draws=YARD_DRAWS, render=Render(width=24, height=16))
+    before = world.render()
+    world.close()
+    assert before.std() > 0
+
+
+def test_refuses_a_camera_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match=r"no such camera in yard.xml: 'abve'") as caught:
+        yard(tmp_path, render=Render(camera="abve"))
+    assert caught.value.path == "backends.mujoco.render.camera"
+
+
+def test_a_picture_shows_the_state_now_when_no_sensor_is_due(tmp_path: Path) -> None:
+    world = yard(tmp_path, "slow", render=Render(width=16, height=16))
+    world.reset(0, {"phase": np.array(0.0)})
+    spin(world, 1)
+    world.render()
+    np.testing.assert_allclose(world._data.site("box").xpos, place_of_box(world), atol=1e-12)
+    world.close()
+
+
+def test_without_cameras_no_library_renders(tmp_path: Path) -> None:
+    world = yard(tmp_path, "slow")
+    world.reset(0, {})
+    assert world.renderer_library == ""
+
+
+def test_closing_twice_is_once(tmp_path: Path) -> None:
+    world = yard(tmp_path, "slow")
+    world.close()
+    world.close()
 
 
 # --------------------------------------------------------------------------------------------------- stability
@@ -484,8 +938,8 @@ def test_refuses_an_actuator_that_drives_another_joint(tmp_path: Path) -> None:
 
 def test_refuses_a_drawn_option_that_is_not_a_position(tmp_path: Path) -> None:
     contract = cart_contract(tmp_path)
-    flat = contract.text.replace("low: [2.0, 2.0, 2.0], high: [3.0, 3.0, 3.0]", "low: [2.0, 2.0], high: [3.0, 3.0]")
-    with pytest.raises(ContractError, match=r"'b' has shape \(2,\); allowed: \(3,\)") as caught:
+    flat = contract.text.replace("low: [2.0, 2.0, 2.0], high: [3.0, 3.0, 3.0]", "low: [2.0], high: [3.0]")
+    with pytest.raises(ContractError, match=r"'b' has shape \(1,\); allowed: \(2,\) or \(3,\)") as caught:
         World(parse_contract(flat, source=contract.source), CART_PROFILE)
     assert caught.value.path == "backends.mujoco.draws.b"
 
@@ -495,6 +949,25 @@ def test_refuses_a_drawn_option_that_is_not_a_position(tmp_path: Path) -> None:
 
 def profile_of(profile: dict[str, Any]) -> WorldProfile:
     return load_profile(replace(ARM, backends={"mujoco": profile}), "mujoco")
+
+
+def source_text(**keys: Any) -> dict[str, Any]:
+    return {"model": "arm6.xml", "sources": {"tcp": keys}}
+
+
+def rays_text(**keys: Any) -> dict[str, Any]:
+    rays = {"site": "tcp", "angle_min_rad": -1.0, "angle_max_rad": 1.0, "range_min_m": 0.1, "range_max_m": 8.0}
+    return source_text(rays={**rays, **keys})
+
+
+def mover_text(**keys: Any) -> dict[str, Any]:
+    mover = {"mocap": "target", "from_m": [0.0, 0.0, 0.0], "to_m": [1.0, 0.0, 0.0], "speed_m_per_s": 1.0}
+    return {"model": "arm6.xml", "movers": {"truck": {**mover, **keys}}}
+
+
+def drive_text(**keys: Any) -> dict[str, Any]:
+    drive = {"left": "l", "right": "r", "radius_m": 0.1, "separation_m": 0.4}
+    return {"model": "arm6.xml", "drives": {"base": {**drive, **keys}}}
 
 
 WRONG_KEYS = {
@@ -510,9 +983,47 @@ WRONG_KEYS = {
         "sources.true_distance.distance[1]",
         "missing",
     ),
-    "a draw of nothing": ({"model": "arm6.xml", "draws": {"target": {}}}, "draws.target.mocap", "missing"),
     "no time to step": ({"model": "arm6.xml", "step_timeout_s": 0.0}, "step_timeout_s", "0.0 is not allowed"),
     "no time to reset": ({"model": "arm6.xml", "reset_timeout_s": -1.0}, "reset_timeout_s", "-1.0 is not allowed"),
+    "time that runs backwards": (source_text(delay_s=-0.1), "sources.tcp.delay_s", "-0.1 .*allowed: seconds >= 0"),
+    "a reading that always gets lost": (source_text(dropout=1.0), "sources.tcp.dropout", "1.0 .*probability in"),
+    "less than no loss": (source_text(dropout=-0.1), "sources.tcp.dropout", "-0.1 .*probability in"),
+    "less than no noise": (
+        source_text(noise={"position": -0.1}),
+        "sources.tcp.noise.position",
+        "-0.1 .*a standard deviation >= 0",
+    ),
+    "rays from left to right": (
+        rays_text(angle_min_rad=1.0, angle_max_rad=-1.0),
+        "sources.tcp.rays",
+        r"\(1.0, -1.0\) .*angle_min_rad < angle_max_rad",
+    ),
+    "a range that is empty": (
+        rays_text(range_min_m=8.0),
+        "sources.tcp.rays",
+        r"\(8.0, 8.0\) .*0 <= range_min_m < range_max_m",
+    ),
+    "a range below zero": (rays_text(range_min_m=-0.1), "sources.tcp.rays", r"\(-0.1, 8.0\) .*0 <= range_min_m"),
+    "odometry better than true": (
+        source_text(odometry={"site": "tcp", "noise_per_rad": -0.1}),
+        "sources.tcp.odometry",
+        r"\(0.0, -0.1\) .*errors >= 0",
+    ),
+    "a mover that goes backwards": (
+        mover_text(speed_m_per_s=-1.0),
+        "movers.truck.speed_m_per_s",
+        "-1.0 .*m/s >= 0",
+    ),
+    "a mover that goes nowhere": (mover_text(to_m=[0.0, 0.0, 0.0]), "movers.truck", "another point than from_m"),
+    "a mover on a plane": (mover_text(to_m=[0.0, 1.0]), "movers.truck.to_m", "missing"),
+    "a wheel without a size": (drive_text(radius_m=0.0), "drives.base", r"\(0.0, 0.4\) .*radius_m > 0"),
+    "wheels at one place": (drive_text(separation_m=0.0), "drives.base", r"\(0.1, 0.0\) .*separation_m > 0"),
+    "a picture without a size": (
+        {"model": "arm6.xml", "render": {"width": 0}},
+        "render",
+        r"\(0, 480\) .*a width and a height >= 1",
+    ),
+    "a delay that is no number": (source_text(delay_s=math.inf), "sources.tcp.delay_s", "finite number"),
 }
 
 

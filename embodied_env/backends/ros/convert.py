@@ -3,76 +3,217 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.backends.ros.fields import Field, MalformedMessageError, Message, ReadField, check_length
+from embodied_env.backends.ros.images import compressed_reader, image_reader
+from embodied_env.backends.ros.paths import path_reader
+from embodied_env.backends.ros.ranges import cloud_reader, range_reader, scan_reader
 from embodied_env.contract import SensorSpec
-from embodied_env.contract.spaces import FieldLayout, field_layouts
+from embodied_env.contract.confidence import position_confidence
+from embodied_env.contract.messages import SENSOR_MESSAGES, message_class, message_field
+from embodied_env.contract.paths import check_message, has_header
+from embodied_env.contract.readings import InvalidReadingError, check_rotation
+from embodied_env.contract.spaces import field_layouts
+
+__all__ = ["MalformedMessageError", "SensorReader", "Values", "stamp_ns"]
 
 Values = dict[str, NDArray[Any]]
 
 
-class MalformedMessageError(Exception):
-    """A message that does not have what the contract declares; the text says what."""
-
-
-def stamp_ns(message: Any) -> int:  # noqa: ANN401 - a generated type
+def stamp_ns(message: Message) -> int:
     """Return the acquisition stamp of a message's header, in nanoseconds of its clock."""
     stamp = message.header.stamp
     return int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
 
 
 class SensorReader:
-    """Reads the messages of one sensor into fresh arrays of the contract's shapes and precision."""
+    """Reads the messages of one sensor into fresh arrays of the contract's shapes and precision.
+
+    Attributes:
+        has_header: whether its messages have a header, and so a stamp and a frame.
+    """
 
     def __init__(self, name: str, sensor: SensorSpec) -> None:
-        """Resolve the fields of `sensor`."""
-        self._layouts = field_layouts(name, sensor)
-        self._joints = {field: spec.joints or () for field, spec in sensor.fields.items()}
-        self._read_field = _READERS[sensor.type]
+        """Resolve the fields of `sensor`.
 
-    def read(self, message: Any) -> Values:  # noqa: ANN401 - a generated type
+        Raises:
+            MissingDependencyError: for a package of messages, or a decoder of images, that is not installed.
+            ContractError: for a sensor that its message type cannot be (`embodied_env.contract.paths.check_message`).
+        """
+        check_message(name, sensor)
+        self._sensor = sensor
+        fields = [
+            Field(layout=layout, spec=sensor.fields[layout.field], sensor=sensor)
+            for layout in field_layouts(name, sensor)
+        ]
+        self._readers = {field.name: _reader(field) for field in fields}
+        known = SENSOR_MESSAGES.get(sensor.type)
+        self._has_covariance = known is not None and known.covariance
+        self.has_header = has_header(message_class(sensor.type))
+
+    def read(self, message: Message) -> Values:
         """Return field -> array; raises MalformedMessageError."""
-        return {layout.field: self._read_field(message, layout, self._joints[layout.field]) for layout in self._layouts}
+        sensor = self._sensor
+        if sensor.frame is not None:
+            _check_frame("frame_id", message.header.frame_id, sensor.frame)
+        if sensor.child_frame is not None:
+            _check_frame("child_frame_id", message.child_frame_id, sensor.child_frame)
+        try:
+            return {name: read(message) for name, read in self._readers.items()}
+        except InvalidReadingError as error:
+            raise MalformedMessageError(str(error)) from error
+
+    def confidence(self, message: Message) -> float | None:
+        """Return the confidence in the position (`embodied_env.contract.confidence`); None without a covariance."""
+        if not self._has_covariance:
+            return None
+        return position_confidence(message.pose.covariance, self._sensor.confidence_radius_m)
 
 
-def _read_joints(message: Any, layout: FieldLayout, joints: tuple[str, ...]) -> NDArray[Any]:  # noqa: ANN401
-    """Pick joints by name, in the contract's order."""
-    names: list[str] = message.name
-    values = np.frombuffer(getattr(message, layout.field), dtype=np.float64)
-    if len(values) != len(names):
-        raise MalformedMessageError(f"{layout.field} has {len(values)} values for {len(names)} names")
-    if names == list(joints):
+def _check_frame(key: str, found: str, wanted: str) -> None:
+    if found != wanted:
+        raise MalformedMessageError(f"{key} is {found!r}; the contract declares {wanted!r}")
+
+
+def _reader(field: Field) -> ReadField:
+    if field.spec.path is not None:
+        return path_reader(field)
+    return _READERS[field.sensor.type](field)
+
+
+def _joint_state(field: Field) -> ReadField:
+    pick = _by_name(field)
+    return lambda message: pick(message.name, getattr(message, field.name))
+
+
+def _joint_trajectory(field: Field) -> ReadField:
+    """Read the last point."""
+    pick = _by_name(field)
+    part = {"position": "positions", "velocity": "velocities"}[field.name]
+
+    def read(message: Message) -> NDArray[Any]:
+        if not message.points:
+            raise MalformedMessageError("the trajectory has no points")
+        return pick(message.joint_names, getattr(message.points[-1], part))
+
+    return read
+
+
+def _by_name(field: Field) -> Callable[[list[str], Any], NDArray[Any]]:
+    """Return what picks joints by name, in the contract's order."""
+    joints = list(field.spec.joints or ())
+
+    def pick(names: list[str], data: Any) -> NDArray[Any]:  # noqa: ANN401 - an array.array
+        values = np.frombuffer(data, dtype=np.float64)
+        if len(values) != len(names):
+            raise MalformedMessageError(f"{field.name} has {len(values)} values for {len(names)} names")
+        if names == joints:
+            return values.copy()
+        places = {name: place for place, name in enumerate(names)}
+        if len(places) != len(names):
+            raise MalformedMessageError(f"a joint is named twice in {names}")
+        missing = [joint for joint in joints if joint not in places]
+        if missing:
+            raise MalformedMessageError(f"{field.name} of {', '.join(missing)} is missing; the message has {names}")
+        return values[[places[joint] for joint in joints]]
+
+    return pick
+
+
+def _sequence(field: Field) -> ReadField:
+    """Read the data of a Float64MultiArray; its layout says nothing that the contract does not."""
+
+    def read(message: Message) -> NDArray[Any]:
+        values = np.frombuffer(message.data, dtype=np.float64)
+        check_length(field.name, values.size, field.shape[0])
         return values.copy()
-    places = {name: place for place, name in enumerate(names)}
-    if len(places) != len(names):
-        raise MalformedMessageError(f"a joint is named twice in {names}")
-    missing = [joint for joint in joints if joint not in places]
-    if missing:
-        raise MalformedMessageError(f"{layout.field} of {', '.join(missing)} is missing; the message has {names}")
-    return values[[places[joint] for joint in joints]]
+
+    return read
 
 
-def _read_pose(message: Any, layout: FieldLayout, joints: tuple[str, ...]) -> NDArray[Any]:  # noqa: ANN401, ARG001
-    part = getattr(message.pose, layout.field)
-    if layout.field == "position":
-        return np.array([part.x, part.y, part.z])
-    return np.array([part.x, part.y, part.z, part.w])
+def _scalar(field: Field) -> ReadField:
+    get = attrgetter(field.name)
+    return lambda message: np.array((get(message),), dtype=field.dtype)
 
 
-def _read_point(message: Any, layout: FieldLayout, joints: tuple[str, ...]) -> NDArray[Any]:  # noqa: ANN401, ARG001
-    return np.array([message.point.x, message.point.y, message.point.z])
+def _vector(field: Field, places: Mapping[str, str]) -> ReadField:
+    """Read a point, vector or quaternion; `places` says where in the message it stands."""
+    axes = "xyzw"[: field.shape[0]]
+    get = attrgetter(*(f"{places[field.name]}.{axis}" for axis in axes))
+    rotation = message_field(field.sensor, field.name, field.spec).rotation
+
+    def read(message: Message) -> NDArray[Any]:
+        values = np.array(get(message), dtype=field.dtype)
+        if rotation:
+            check_rotation(field.name, values)
+        return values
+
+    return read
 
 
-def _read_range(message: Any, layout: FieldLayout, joints: tuple[str, ...]) -> NDArray[Any]:  # noqa: ANN401, ARG001
-    return np.array([message.range], dtype=layout.dtype)
+def _pose_with_covariance(field: Field) -> ReadField:
+    if field.name == "covariance":
+        return lambda message: np.array(message.pose.covariance, dtype=field.dtype)
+    return _vector(field, {"position": "pose.pose.position", "orientation": "pose.pose.orientation"})
 
 
-_READERS: Mapping[str, Callable[[Any, FieldLayout, tuple[str, ...]], NDArray[Any]]] = {
-    "sensor_msgs/msg/JointState": _read_joints,
-    "geometry_msgs/msg/PoseStamped": _read_pose,
-    "geometry_msgs/msg/PointStamped": _read_point,
-    "sensor_msgs/msg/Range": _read_range,
+def _imu(field: Field) -> ReadField:
+    """Read a field of an Imu, unless the message says, by a covariance that begins with -1, that it has none."""
+    get = _vector(field, {field.name: field.name})
+    covariance = attrgetter(f"{field.name}_covariance")
+
+    def read(message: Message) -> NDArray[Any]:
+        if covariance(message)[0] == -1:
+            raise MalformedMessageError(f"the message has no {field.name}: its covariance begins with -1")
+        return get(message)
+
+    return read
+
+
+def _battery(field: Field) -> ReadField:
+    get = _scalar(field)
+
+    def read(message: Message) -> NDArray[Any]:
+        value = get(message)
+        if np.isnan(value[0]):
+            raise MalformedMessageError(f"{field.name} is NaN: not measured")
+        return value
+
+    return read
+
+
+_POSE = {"position": "pose.position", "orientation": "pose.orientation"}
+_ODOMETRY = {
+    "position": "pose.pose.position",
+    "orientation": "pose.pose.orientation",
+    "linear": "twist.twist.linear",
+    "angular": "twist.twist.angular",
+}
+
+_READERS: Mapping[str, Callable[[Field], ReadField]] = {
+    "sensor_msgs/msg/JointState": _joint_state,
+    "trajectory_msgs/msg/JointTrajectory": _joint_trajectory,
+    "std_msgs/msg/Float64MultiArray": _sequence,
+    "std_msgs/msg/Float64": _scalar,
+    "std_msgs/msg/Bool": _scalar,
+    "geometry_msgs/msg/PoseStamped": partial(_vector, places=_POSE),
+    "geometry_msgs/msg/PoseWithCovarianceStamped": _pose_with_covariance,
+    "geometry_msgs/msg/PointStamped": partial(_vector, places={"position": "point"}),
+    "geometry_msgs/msg/Twist": partial(_vector, places={"linear": "linear", "angular": "angular"}),
+    "geometry_msgs/msg/TwistStamped": partial(_vector, places={"linear": "twist.linear", "angular": "twist.angular"}),
+    "geometry_msgs/msg/WrenchStamped": partial(_vector, places={"force": "wrench.force", "torque": "wrench.torque"}),
+    "nav_msgs/msg/Odometry": partial(_vector, places=_ODOMETRY),
+    "sensor_msgs/msg/Imu": _imu,
+    "sensor_msgs/msg/Range": range_reader,
+    "sensor_msgs/msg/LaserScan": scan_reader,
+    "sensor_msgs/msg/Image": image_reader,
+    "sensor_msgs/msg/CompressedImage": compressed_reader,
+    "sensor_msgs/msg/PointCloud2": cloud_reader,
+    "sensor_msgs/msg/BatteryState": _battery,
 }

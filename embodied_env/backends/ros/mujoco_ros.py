@@ -1,9 +1,11 @@
-"""The embedded simulator in its own process, over ROS 2, in lockstep (`embodied_env.lockstep`)."""
+"""The embedded simulator in its own process, over ROS 2, in lockstep (`embodied_env.lockstep`).
+
+The module is long because one side of that conversation is told in one place.
+"""
 
 from __future__ import annotations
 
 import array
-import json
 import os
 import secrets
 import time
@@ -11,9 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embodied_env.backends.base import Capabilities
+from embodied_env.backends.ros.commands import to_command
+from embodied_env.backends.ros.convert import stamp_ns
 from embodied_env.backends.ros.node import PATROL_S, RELIABLE, REPEAT_S, RosNode
 from embodied_env.backends.ros.sensors import SensorBuffer
+from embodied_env.backends.ros.simulator_services import SimulatorServices
 from embodied_env.clock import NS_PER_S, Clock, Stamp
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract
@@ -21,16 +29,13 @@ from embodied_env.contract.messages import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError, UsageError
 from embodied_env.lockstep import (
-    EPOCH_PARAMETER,
     FAULT_TOPIC,
-    NODE,
-    OPTIONS_PARAMETER,
-    RESET_SERVICE,
-    SEED_PARAMETER,
+    PICTURE_TOPIC,
     STEP_TOPIC,
     STEPPED_TOPIC,
     ResetReply,
     SimulatorFault,
+    Stepped,
     StepToken,
     digest,
 )
@@ -40,6 +45,7 @@ from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, S
 
 _FAULT = "/fault"  # not a sensor's name
 _STEPPED = "/stepped"
+_PICTURE = "/picture"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +61,13 @@ class MujocoRosBackend:
 
     name = "mujoco_ros"
     capabilities = Capabilities(
-        exact_step=True, pausable=True, seedable=True, state_query=True, transport=True, reset_levels=("world",)
+        exact_step=True,
+        pausable=True,
+        seedable=True,
+        state_query=True,
+        transport=True,
+        reset_levels=("world",),
+        render_modes=("rgb_array",),
     )
 
     def __init__(
@@ -109,8 +121,9 @@ class MujocoRosBackend:
         self._usable = False
         self._origin_ns = 0
         self._epoch = self._step = 0
-        self._stepped = -1  # the last step of this epoch that the simulator acknowledged
+        self._stepped: Stepped | None = None  # the last step of this epoch that the simulator acknowledged
         self._last: _Step | None = None
+        self._picture: Any = None
 
     # ------------------------------------------------------------------------------------------ connecting
 
@@ -128,15 +141,15 @@ class MujocoRosBackend:
             namespace = f"/embodied_env_{os.getpid()}_{secrets.token_hex(4)}" if self._spawn else "/"
         if self._spawn:
             domain = {} if self._domain_id is None else {"ROS_DOMAIN_ID": str(self._domain_id)}
-            self._child = Child(
-                simulator("-", namespace=namespace), first_line=dump_contract(self._contract), environment=domain
-            )
+            spec = simulator("-", namespace=namespace, source=self._contract.source)
+            self._child = Child(spec, first_line=dump_contract(self._contract), environment=domain)
         self._ros = RosNode("environment", namespace=namespace, clock=self._clock, domain_id=self._domain_id)
         self._buffers = {name: SensorBuffer(name, sensor) for name, sensor in self._contract.sensors.items()}
         node, receiver = self._ros.node, self._ros.receiver
         for name, sensor in self._contract.sensors.items():
             receiver.subscribe(name, message_class(sensor.type), sensor.topic)
         receiver.subscribe(_FAULT, message_class("std_msgs/msg/String"), FAULT_TOPIC)
+        receiver.subscribe(_PICTURE, message_class("sensor_msgs/msg/Image"), PICTURE_TOPIC)
         receiver.subscribe(_STEPPED, message_class("std_msgs/msg/Int64MultiArray"), STEPPED_TOPIC)
         self._publishers = [
             node.create_publisher(message_class(actuator.type), actuator.topic, RELIABLE)
@@ -160,12 +173,15 @@ class MujocoRosBackend:
         def connected() -> bool:
             self._patrol()
             return all(publisher.get_subscription_count() for publisher in listening) and all(
-                node.count_publishers(sensor.topic) for sensor in self._contract.sensors.values()
+                node.count_publishers(sensor.topic) == 1 for sensor in self._contract.sensors.values()
             )
 
         if not ros.wait_until(connected, end - time.monotonic()):
             deaf = [publisher.topic_name for publisher in listening if not publisher.get_subscription_count()]
             mute = [s.topic for s in self._contract.sensors.values() if not node.count_publishers(s.topic)]
+            shared = [s.topic for s in self._contract.sensors.values() if node.count_publishers(s.topic) > 1]
+            if shared and not deaf and not mute:
+                raise BackendNotReadyError(f"{shared} have more than one publisher; allowed: the simulator alone")
             raise BackendNotReadyError(
                 f"no simulator in namespace {node.get_namespace()}: nobody reads {deaf}, nobody publishes {mute} "
                 f"(start one with: embodied-env sim {self._contract.name}; same ROS_DOMAIN_ID?)"
@@ -188,16 +204,17 @@ class MujocoRosBackend:
         try:
             ros = self._connect(end)
             self._begin_epoch(ros, request)
-            self._set_reset_parameters(ros, request, end)
-            reply = self._trigger_reset(ros, end)
-            self._await_first_samples(ros, reply, end)
+            services = SimulatorServices(receiver=ros.receiver, patrol=self._patrol)
+            services.set_reset_parameters(self._epoch, request, end)
+            reply = services.reset(self._epoch, self._contract.fingerprint, end)
+            self._await_first_samples(ros, reply, services, end)
         except (TimeoutError, BackendLostError) as error:
             raise BackendNotReadyError(f"reset: {error}") from None
         if self._child is not None:
             self._child.note_shared_memory()
         self._usable = True
         self._origin_ns = reply.stamp_ns
-        report = ResetReport(level="world", seed_applied=request.seed, sampled=reply.sampled)
+        report = ResetReport(level="world", seed_applied=request.seed, sampled=reply.sampled, details=reply.details)
         return Snapshot(now_ns=reply.stamp_ns, samples=self._samples(), reset=report)
 
     def _begin_epoch(self, ros: RosNode, request: ResetRequest) -> None:
@@ -207,73 +224,37 @@ class MujocoRosBackend:
             buffer.clear()
         self._fault = self._last = None
         self._epoch = self._epoch_base + request.epoch
-        self._step, self._stepped = 0, -1
+        self._step, self._stepped = 0, None
 
-    def _set_reset_parameters(self, ros: RosNode, request: ResetRequest, end: float) -> None:
-        from rcl_interfaces.srv import SetParameters  # noqa: PLC0415 - rclpy is known to be here
-        from rclpy.parameter import Parameter  # noqa: PLC0415
-
-        options = {name: value.tolist() for name, value in request.options.items()}
-        values = {
-            EPOCH_PARAMETER: self._epoch,
-            SEED_PARAMETER: request.seed,
-            OPTIONS_PARAMETER: json.dumps(options),
-        }
-        call = SetParameters.Request(
-            parameters=[Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
-        )
-        response = ros.receiver.call(
-            SetParameters, f"{NODE}/set_parameters", call, end - time.monotonic(), self._patrol
-        )
-        refused = [result.reason for result in response.results if not result.successful]
-        if refused:
-            raise BackendNotReadyError(f"the simulator refused the reset: {'; '.join(refused)}")
-
-    def _trigger_reset(self, ros: RosNode, end: float) -> ResetReply:
-        from std_srvs.srv import Trigger  # noqa: PLC0415 - rclpy is known to be here
-
-        response = ros.receiver.call(Trigger, RESET_SERVICE, Trigger.Request(), end - time.monotonic(), self._patrol)
-        if not response.success:
-            raise BackendNotReadyError(f"the simulator could not reset: {response.message}")
-        try:
-            reply = ResetReply.from_text(response.message)
-        except ValueError as error:
-            raise BackendNotReadyError(str(error)) from None
-        if reply.epoch != self._epoch:
-            raise BackendNotReadyError("the simulator was reset by somebody else at the same time")
-        if reply.fingerprint != self._contract.fingerprint:
-            raise BackendNotReadyError(
-                f"the simulator runs a contract of fingerprint {reply.fingerprint[:12]}, "
-                f"not {self._contract.fingerprint[:12]} ({self._contract.name})"
-            )
-        return reply
-
-    def _await_first_samples(self, ros: RosNode, reply: ResetReply, end: float) -> None:
+    def _await_first_samples(self, ros: RosNode, reply: ResetReply, services: SimulatorServices, end: float) -> None:
         """Wait for a sample of the reset from every sensor; ask again for those sent before we were heard."""
         repeat = time.monotonic() + REPEAT_S
-        due_ns = dict.fromkeys(self._buffers, reply.stamp_ns)
-        while (late := self._late(due_ns)) or self._stepped < 0:
+        while missing := self._missing():
             if time.monotonic() > end:
-                raise TimeoutError(f"no reading newer than the reset from {', '.join(late) or 'the simulator'}")
+                raise TimeoutError(f"no reading newer than the reset from {', '.join(missing)}")
             if time.monotonic() > repeat:
-                self._trigger_reset(ros, end)
+                services.reset(self._epoch, self._contract.fingerprint, end)
                 repeat = time.monotonic() + REPEAT_S
             self._take(ros, min(PATROL_S, max(0.0, end - time.monotonic())))
             self._patrol()
         self._check_not_ahead(reply.stamp_ns)
+        if old := [name for name, buffer in self._buffers.items() if buffer.stamp_ns < reply.stamp_ns]:
+            raise BackendNotReadyError(f"these readings are older than the reset: {', '.join(old)}")
 
     # ----------------------------------------------------------------------------------------------- step
 
     def send(self, command: Approved) -> Sent:
-        """Publish one message per actuator, joints in contract order."""
+        """Publish one message per actuator."""
         if not isinstance(command, Approved):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
         self._running()
-        parts = self._layout.split(command.positions)
+        parts = self._layout.split(command.values)
+        period_ns = self._contract.control_period_ns
+        now_ns = self._origin_ns + self._step * period_ns
         commands = []
-        for publisher, part in zip(self._publishers, parts.values(), strict=True):
-            message = publisher.msg_type()
-            message.data = array.array("d", part.tobytes())
+        for name, publisher in zip(parts, self._publishers, strict=True):
+            actuator = self._contract.actuators[name]
+            message = to_command(actuator, parts[name], stamp_ns=now_ns, period_s=period_ns / NS_PER_S)
             publisher.publish(message)
             commands.append(message)
         token = StepToken(
@@ -282,7 +263,7 @@ class MujocoRosBackend:
             digests=tuple(digest(part) for part in parts.values()),
         )
         self._last = _Step(token=token, commands=commands)
-        return Sent(seq=command.seq, positions=command.positions)
+        return Sent(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - `read` waits
         """Publish the step token; `read` waits for the world."""
@@ -293,16 +274,14 @@ class MujocoRosBackend:
         self._publish_token()
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
-        """Wait until every due sensor is stamped at `after` or later."""
+        """Wait until the step has been run, and every reading that it delivered is here."""
         ros = self._running()
         end = time.monotonic() + self._left_s(deadline)
-        due_ns = {name: s.due_ns(after.ns, self._origin_ns) for name, s in self._contract.sensors.items()}
         repeat = time.monotonic() + REPEAT_S
-        while (late := self._late(due_ns)) or self._stepped < self._step:
+        while missing := self._missing():
             now = time.monotonic()
             if now > end:
-                missing = ", ".join(late) or "the simulator's acknowledgement"
-                raise BackendLostError("timeout", f"at {after.ns} ns these are missing: {missing}")
+                raise BackendLostError("timeout", f"at {after.ns} ns these are missing: {', '.join(missing)}")
             if now > repeat:
                 self._publish_again()
                 repeat = now + REPEAT_S
@@ -313,8 +292,12 @@ class MujocoRosBackend:
         self._check_not_ahead(after.ns)
         return Snapshot(now_ns=after.ns, samples=self._samples())
 
-    def _late(self, due_ns: Mapping[str, int]) -> list[str]:
-        return [name for name, buffer in self._buffers.items() if buffer.stamp_ns < due_ns[name]]
+    def _missing(self) -> list[str]:
+        """Return whose newest reading, as the simulator told it, is not here yet."""
+        if self._stepped is None or self._stepped.step < self._step:
+            return ["the simulator's acknowledgement"]
+        newest = zip(self._buffers.items(), self._stepped.newest, strict=True)
+        return [name for (name, buffer), (stamp_ns, number) in newest if not buffer.accept(stamp_ns, number)]
 
     def _check_not_ahead(self, now_ns: int) -> None:
         """A reading of the future of this step is one of somebody else's step or reset."""
@@ -340,14 +323,19 @@ class MujocoRosBackend:
         for arrival in ros.receiver.take(timeout_s):
             if arrival.key == _STEPPED:
                 self._take_acknowledgement(arrival.message.data)
+            elif arrival.key == _PICTURE:
+                self._picture = arrival.message
             elif arrival.key == _FAULT:
                 self._take_fault(arrival.message.data)
             else:
                 self._buffers[arrival.key].put(arrival)
 
     def _take_acknowledgement(self, data: Sequence[int]) -> None:
-        if len(data) == 2 and data[0] == self._epoch:
-            self._stepped = max(self._stepped, int(data[1]))
+        stepped = Stepped.from_data(data, len(self._buffers))
+        if stepped is None or stepped.epoch != self._epoch or stepped.step > self._step:
+            return  # not a simulator's, or not this episode's: anybody may publish here
+        if self._stepped is None or stepped.step >= self._stepped.step:
+            self._stepped = stepped
 
     def _take_fault(self, text: str) -> None:
         try:
@@ -360,6 +348,26 @@ class MujocoRosBackend:
     def _samples(self) -> dict[str, Any]:
         samples = {name: buffer.sample() for name, buffer in self._buffers.items()}
         return {name: sample for name, sample in samples.items() if sample is not None}
+
+    # --------------------------------------------------------------------------------------------- picture
+
+    def render(self) -> NDArray[np.uint8]:
+        """Return a picture of the simulator's world as it is now, shape (height, width, 3).
+
+        Raises:
+            BackendLostError: when none comes within the time of a step.
+            MissingDependencyError: when the simulator cannot render.
+        """
+        ros, end = self._running(), time.monotonic() + self.step_timeout_s
+        self._picture = None
+        taken_ns = SimulatorServices(receiver=ros.receiver, patrol=self._patrol).render(end)
+        while not _is_picture(self._picture, taken_ns):
+            if time.monotonic() > end:
+                raise BackendLostError("timeout", "the picture did not come")
+            self._take(ros, PATROL_S)
+            self._patrol()
+        picture = self._picture
+        return np.frombuffer(picture.data, dtype=np.uint8).reshape(picture.height, picture.width, 3).copy()
 
     # ------------------------------------------------------------------------------------------------ end
 
@@ -392,6 +400,13 @@ class MujocoRosBackend:
 
     def _left_s(self, deadline: Stamp) -> float:
         return max(0.0, (deadline.ns - self._clock.now_ns()) / NS_PER_S)
+
+
+def _is_picture(message: Any, taken_ns: int) -> bool:  # noqa: ANN401 - a sensor_msgs/Image
+    """Return whether this is the picture that was taken then: anybody may publish one."""
+    if message is None or stamp_ns(message) != taken_ns or message.encoding != "rgb8":
+        return False
+    return len(message.data) == int(message.height) * int(message.width) * 3
 
 
 def _timeout_s(name: str, option: float | None, profile: Mapping[str, Any], default: float) -> float:

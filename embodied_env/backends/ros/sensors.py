@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from embodied_env.backends.ros.convert import MalformedMessageError, SensorReader, stamp_ns
 from embodied_env.backends.ros.node import Arrival
 from embodied_env.contract import SensorSpec
-from embodied_env.contract.spaces import field_layouts
+from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.transition import Quality, Sample
+
+_KEPT = 64  # messages without a stamp that are kept for `accept`
+_NO_NUMBERS = (
+    "{}: this middleware does not number its messages, which a sensor by receipt needs; allowed: rmw_fastrtps_cpp"
+)
 
 
 @dataclass(kw_only=True)
@@ -22,17 +25,25 @@ class _Counts:
 
 
 class SensorBuffer:
-    """One sensor's buffer. The observation never steps back: an older stamp is counted, not taken."""
+    """One sensor's buffer. The observation never steps back: an older stamp is counted, not taken.
+
+    With the timeline ``receive`` a message has no stamp of its own: it gets the one that `accept` is asked for.
+    """
 
     def __init__(self, name: str, sensor: SensorSpec) -> None:
         """Prepare to read `sensor`."""
         self._name = name
         self._reader = SensorReader(name, sensor)
-        self._layouts = field_layouts(name, sensor)
+        self._by_header = sensor.timeline == "header"
+        if self._by_header and not self._reader.has_header:
+            raise ContractError(
+                f"sensors.{name}.timeline", f"'header' is not allowed: a {sensor.type} has none; allowed: receive"
+            )
         self._counts = _Counts()
         self._newest: Arrival | None = None
         self._newest_stamp_ns = -1
-        self._last_number: int | None = None
+        self._last_number = 0  # of the publisher; it counts from 1
+        self._unstamped: dict[int, Arrival] = {}  # by the number of their publication
         self._seq = -1
         self._sample: Sample | None = None
 
@@ -42,8 +53,10 @@ class SensorBuffer:
         return self._newest_stamp_ns
 
     def clear(self) -> None:
-        """Begin an epoch: forget everything but the publisher's numbering."""
+        """Begin an epoch: forget everything."""
         self._newest = self._sample = None
+        self._unstamped.clear()
+        self._last_number = 0  # it may be another publisher now
         self._newest_stamp_ns = -1
         self._seq = -1
         self._counts = _Counts()
@@ -52,9 +65,16 @@ class SensorBuffer:
         """Take a message that has arrived."""
         number = arrival.info["publication_sequence_number"]
         if number is not None:
-            if self._last_number is not None and number > self._last_number + 1 and self._newest is not None:
+            if 0 < self._last_number < number - 1 and self._newest is not None:
                 self._counts.lost += number - self._last_number - 1
-            self._last_number = max(number, self._last_number or 0)
+            self._last_number = max(number, self._last_number)
+        if not self._by_header:
+            if number is None:
+                raise BackendNotReadyError(_NO_NUMBERS.format(self._name))
+            self._unstamped[number] = arrival
+            while len(self._unstamped) > _KEPT:
+                del self._unstamped[next(iter(self._unstamped))]
+            return
         stamp = stamp_ns(arrival.message)
         if stamp == self._newest_stamp_ns:
             self._counts.duplicated += 1
@@ -63,6 +83,18 @@ class SensorBuffer:
         else:
             self._newest, self._newest_stamp_ns, self._sample = arrival, stamp, None
             self._seq += 1
+
+    def accept(self, stamp_ns: int, number: int) -> bool:
+        """Return whether the reading is here that has this stamp, and was last published under this number.
+
+        With the timeline ``receive`` it gets the stamp, and is then the newest.
+        """
+        if self._by_header:
+            return self._newest_stamp_ns >= stamp_ns
+        if stamp_ns > self._newest_stamp_ns and number in self._unstamped:
+            self._newest, self._newest_stamp_ns, self._sample = self._unstamped[number], stamp_ns, None
+            self._seq += 1
+        return self._newest_stamp_ns >= stamp_ns
 
     def sample(self) -> Sample | None:
         """Return the newest sample, and the counts since the last call; None before the first message."""
@@ -80,8 +112,8 @@ class SensorBuffer:
             values = self._reader.read(arrival.message)
         except MalformedMessageError as error:
             quality, reason = Quality.INVALID, str(error)
-            values = {layout.field: np.full(layout.shape, np.nan, layout.dtype) for layout in self._layouts}
-        if self._newest_stamp_ns == 0:
+            values = {}
+        if self._by_header and self._newest_stamp_ns == 0:
             quality, reason = Quality.ZERO_STAMP, "the message carries no stamp"
         return Sample(
             sensor=self._name,
@@ -94,4 +126,5 @@ class SensorBuffer:
             seq=self._seq,
             quality=quality,
             reason=reason,
+            confidence=self._reader.confidence(arrival.message),
         )

@@ -1,0 +1,75 @@
+"""Approved commands to messages. What the embedded simulator does with them is in `embodied_env.sim.commands`."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from embodied_env.contract import ActuatorSpec, FloatArray
+from embodied_env.contract.messages import message_class
+
+Message = Any  # a generated type
+
+
+def to_command(actuator: ActuatorSpec, values: FloatArray, *, stamp_ns: int, period_s: float) -> Message:
+    """Return the message that commands `values`.
+
+    Args:
+        actuator: whose command it is.
+        values: positions or velocities (`ActuatorSpec.is_velocity`) in SI units, in the order of joints; (n,).
+        stamp_ns: for the header, where the message has one. A trajectory begins at its stamp; 0: at once.
+        period_s: when the point of a trajectory is to be reached, after its beginning.
+    """
+    message = message_class(actuator.type)()
+    if hasattr(message, "header"):
+        _set_time(message.header.stamp, stamp_ns)
+        message.header.frame_id = actuator.frame or ""
+    _WRITERS[actuator.type](message, values, actuator, round(period_s * 1e9))
+    return message
+
+
+def _set_time(time: Message, ns: int) -> None:
+    time.sec, time.nanosec = divmod(ns, 1_000_000_000)
+
+
+def _write_sequence(message: Message, values: FloatArray, actuator: ActuatorSpec, period_ns: int) -> None:  # noqa: ARG001
+    message.data = array.array("d", values.tobytes())
+
+
+def _write_scalar(message: Message, values: FloatArray, actuator: ActuatorSpec, period_ns: int) -> None:  # noqa: ARG001
+    (message.data,) = values.tolist()
+
+
+def _write_joint_state(message: Message, values: FloatArray, actuator: ActuatorSpec, period_ns: int) -> None:  # noqa: ARG001
+    message.name = list(actuator.joints)
+    setattr(message, "velocity" if actuator.is_velocity else "position", array.array("d", values.tobytes()))
+
+
+def _write_trajectory(message: Message, values: FloatArray, actuator: ActuatorSpec, period_ns: int) -> None:
+    point = message_class("trajectory_msgs/msg/JointTrajectoryPoint")()
+    point.positions = array.array("d", values.tobytes())
+    _set_time(point.time_from_start, period_ns)
+    message.joint_names = list(actuator.joints)
+    message.points = [point]
+
+
+def _write_twist(message: Message, values: FloatArray, actuator: ActuatorSpec, period_ns: int) -> None:  # noqa: ARG001
+    """Axes that the actuator does not have stay 0: they are commanded to rest."""
+    for name, value in zip(actuator.joints, values.tolist(), strict=True):
+        part, axis = name.split(".")
+        setattr(getattr(message, part), axis, value)
+
+
+def _write_twist_stamped(message: Message, values: FloatArray, actuator: ActuatorSpec, period_ns: int) -> None:
+    _write_twist(message.twist, values, actuator, period_ns)
+
+
+_WRITERS: Mapping[str, Callable[[Message, FloatArray, ActuatorSpec, int], None]] = {
+    "std_msgs/msg/Float64MultiArray": _write_sequence,
+    "std_msgs/msg/Float64": _write_scalar,
+    "sensor_msgs/msg/JointState": _write_joint_state,
+    "trajectory_msgs/msg/JointTrajectory": _write_trajectory,
+    "geometry_msgs/msg/Twist": _write_twist,
+    "geometry_msgs/msg/TwistStamped": _write_twist_stamped,
+}

@@ -1,0 +1,87 @@
+"""What infinities and NaN mean in distances that rays measured (REP-117), and what a contract puts in their place."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract.model import FieldSpec
+from embodied_env.contract.readings import InvalidReadingError
+
+
+def substitute(distances: NDArray[Any], spec: FieldSpec, *, too_near: float = math.nan) -> NDArray[Any]:
+    """Put declared values in the place of what is no distance, in `distances` itself, and return it.
+
+    +inf, nothing was met: ``no_return``. -inf, something too near to measure: `too_near`, the least distance that the
+    instrument measures. NaN, nothing was measured: ``nan``. What has no declared value stays, and is invalid.
+    """
+    if np.isfinite(distances).all():
+        return distances
+    unmeasured = np.isnan(distances)
+    if spec.no_return is not None:
+        np.copyto(distances, spec.no_return, where=np.isposinf(distances))
+    if math.isfinite(too_near):
+        np.copyto(distances, too_near, where=np.isneginf(distances))
+    if spec.nan is not None:
+        np.copyto(distances, spec.nan, where=unmeasured)
+    return distances
+
+
+def settle(
+    name: str, distances: NDArray[Any], spec: FieldSpec, *, near: float = math.nan, nothing: str = "NaN"
+) -> NDArray[Any]:
+    """Do what `substitute` does, and refuse what is left.
+
+    Args:
+        name: of the field.
+        distances: or coordinates of points, in metres.
+        spec: it may declare `no_return`, for +inf, and `nan`.
+        near: what stands for -inf: the least distance of the sensor. NaN: nothing does.
+        nothing: what is NaN in `distances`, for the reason.
+
+    Raises:
+        InvalidReadingError: for a value that nothing stands for.
+    """
+    substitute(distances, spec, too_near=near)
+    if np.isfinite(distances).all():
+        return distances
+    for is_left, meaning in (
+        (np.isneginf, "-inf (too close)"),
+        (np.isposinf, "+inf (met nothing), and no_return is not declared"),
+        (np.isnan, f"{nothing} (measured nothing), and nan is not declared"),
+    ):
+        if count := np.count_nonzero(is_left(distances)):
+            raise InvalidReadingError(f"{count} of {distances.size} values of {name} are {meaning}")
+    return distances
+
+
+def settle_ranges(name: str, ranges: NDArray[Any], spec: FieldSpec, low_m: float, high_m: float) -> NDArray[Any]:
+    """Discard what is outside of the limits of a LaserScan or Range, as both definitions ask; then `settle`."""
+    if not (math.isfinite(low_m) and low_m <= high_m):
+        raise InvalidReadingError(f"the limits of the sensor, {low_m:g} m to {high_m:g} m, are no interval")
+    np.copyto(ranges, np.nan, where=np.isfinite(ranges) & ((ranges < low_m) | (ranges > high_m)))
+    return settle(name, ranges, spec, near=low_m, nothing=f"NaN or outside of {low_m:g} m to {high_m:g} m")
+
+
+def settle_depth(name: str, depth: NDArray[Any], spec: FieldSpec, *, nothing: str = "NaN") -> NDArray[Any]:
+    """Refuse negative depths: REP-118 gives them no meaning. Then `settle`."""
+    if count := np.count_nonzero(np.isfinite(depth) & (depth < 0)):
+        raise InvalidReadingError(f"{count} of {depth.size} values of {name} are negative; allowed: depths >= 0 m")
+    return settle(name, depth, spec, nothing=nothing)
+
+
+def to_units(metres: NDArray[Any], metres_per_unit: float) -> NDArray[np.uint16]:
+    """Round depths to whole units of the wire; 0, no measurement, for what has none."""
+    units = np.rint(metres.astype(np.float64) / metres_per_unit)
+    known = np.isfinite(units) & (units >= 0) & (units <= np.iinfo(np.uint16).max)
+    return np.where(known, units, 0.0).astype(np.uint16)
+
+
+def from_units(units: NDArray[Any], metres_per_unit: float) -> NDArray[np.float32]:
+    """Return depths in metres; NaN for 0 (REP-118)."""
+    depth: NDArray[np.float32] = np.multiply(units, np.float32(metres_per_unit), dtype=np.float32)
+    np.copyto(depth, np.nan, where=units == 0)
+    return depth

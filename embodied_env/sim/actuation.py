@@ -1,0 +1,115 @@
+"""From commands to the controls of a MuJoCo model: position servos, velocity servos, differential drives."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from embodied_env.contract import ActuatorSpec, Contract, FloatArray
+from embodied_env.contract.checks import one_of
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import UsageError
+from embodied_env.sim.model import MjData, Model
+from embodied_env.sim.profile import Drive, WorldProfile
+
+
+class Actuation:
+    """Applies the flat command of all actuators.
+
+    Positions are reached along a straight line over the control period; velocities act at once, as long as the next
+    command is not there.
+
+    Attributes:
+        joints: the names of what is commanded, in the order of the flat command.
+    """
+
+    def __init__(self, contract: Contract, profile: WorldProfile, model: Model) -> None:
+        """Resolve servos and drives; raises ContractError for what the model does not have or is of another kind."""
+        layout = ActionLayout(contract)
+        self.joints = layout.joints
+        self._is_velocity = layout.is_velocity
+        twists = [name for name, actuator in contract.actuators.items() if actuator.command == "twist"]
+        for name in profile.drives:
+            if name not in twists:
+                raise model.error(f"{model.path}.drives.{name}", f"no such actuator of a twist: {one_of(name, twists)}")
+        controls: list[int] = []
+        rows: list[FloatArray] = []
+        for name, actuator in contract.actuators.items():
+            indices, block = (_drive if name in twists else _servos)(name, actuator, profile, model)
+            if len({*controls, *indices}) < len(controls) + len(indices):
+                raise model.error(f"actuators.{name}", "it drives a joint that is driven already; allowed: once")
+            controls += indices
+            whole = np.zeros((len(indices), layout.size))
+            whole[:, layout.slices[name]] = block
+            rows += list(whole)
+        self._controls = np.array(controls, dtype=np.intp)
+        self._mix = np.array(rows)
+        self._is_position = ~self._is_velocity
+        positions = np.array(self.joints)[self._is_position].tolist()
+        self._qpos = model.joint_addresses((joint, "actuators") for joint in positions).qpos
+        self._sent = self._target = np.zeros(layout.size)
+
+    def begin(self, data: MjData) -> None:
+        """Hold the position that the joints have, at rest."""
+        self._sent = np.zeros(len(self.joints))
+        self._sent[self._is_position] = data.qpos[self._qpos]
+        self._target = self._sent
+        self.apply(data, self._mix @ self._sent)
+
+    def command(self, values: FloatArray) -> None:
+        """Take the command of the next control period; raises UsageError for another shape."""
+        target = np.array(values, dtype=np.float64)
+        if target.shape != self._sent.shape:
+            raise UsageError(
+                f"a command of shape {target.shape} is not allowed; allowed: {self._sent.shape}, "
+                f"the joints {', '.join(self.joints)}"
+            )
+        self._target = target
+
+    def path(self, substeps: int) -> FloatArray:
+        """Return the controls during each physics step of a control period, which leads to the command.
+
+        Shape (substeps, n_controls).
+        """
+        start = np.where(self._is_velocity, self._target, self._sent)
+        parts = np.arange(1, substeps + 1)[:, np.newaxis] / substeps
+        whole: FloatArray = (start + parts * (self._target - start)) @ self._mix.T
+        self._sent = self._target
+        return whole
+
+    def apply(self, data: MjData, controls: FloatArray) -> None:
+        """Set the controls, one row of `path`."""
+        data.ctrl[self._controls] = controls
+
+
+def _servos(
+    name: str,
+    actuator: ActuatorSpec,
+    profile: WorldProfile,  # noqa: ARG001 - only drives need it
+    model: Model,
+) -> tuple[list[int], FloatArray]:
+    """Return the servos of joints, and that each takes its own value."""
+    indices = [
+        model.servo(joint, f"actuators.{name}.joints.{joint}", velocity=actuator.is_velocity)
+        for joint in actuator.joints
+    ]
+    return indices, np.eye(len(indices))
+
+
+def _drive(name: str, actuator: ActuatorSpec, profile: WorldProfile, model: Model) -> tuple[list[int], FloatArray]:
+    """Return the servos of the wheels, rad/s, and how a twist turns them: (v -+ w separation / 2) / radius."""
+    path = f"{model.path}.drives"
+    drive: Drive | None = profile.drives.get(name)
+    if drive is None:
+        allowed = f"{name}: {{left, right, radius_m, separation_m}}"
+        raise model.error(path, f"nothing turns the twist of {name!r} into motion; allowed: {allowed}")
+    axes = list(actuator.joints)
+    if set(axes) != {"linear.x", "angular.z"}:
+        raise model.error(
+            f"actuators.{name}.joints", f"a differential drive cannot do {axes}; allowed: linear.x and angular.z"
+        )
+    wheels = [model.servo(getattr(drive, side), f"{path}.{name}.{side}", velocity=True) for side in ("left", "right")]
+    by_axis = {
+        "linear.x": np.array([1.0, 1.0]) / drive.radius_m,
+        "angular.z": np.array([-0.5, 0.5]) * drive.separation_m / drive.radius_m,
+    }
+    return wheels, np.stack([by_axis[axis] for axis in axes], axis=1)

@@ -1,0 +1,204 @@
+"""The instruments that need more than one number out of MuJoCo: scanner, odometer, bumper.
+
+Each is built from its part of the profile, and gives its fields as functions of the state now.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import FloatArray
+from embodied_env.sim.model import MjData, Model
+from embodied_env.sim.profile import Contact, Rays, WheelOdometry
+
+_SEEN_GROUPS = np.array([1, 1, 1, 0, 0, 0], dtype=np.uint8)
+"""The groups of geoms that are drawn by default: what a camera sees, a scanner sees."""
+
+
+def range_limits_m(extras: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the least and the greatest distance that a sensor measures, by what its message says of it."""
+    return extras.get("range_min_m", 0.0), extras.get("range_max_m", math.inf)
+
+
+class Scanner:
+    """Casts rays from a site."""
+
+    def __init__(self, model: Model, data: MjData, rays: Rays, beams: int, path: str) -> None:
+        """Resolve the site; raises ContractError for one that the model does not have."""
+        self._model, self._data, self._rays = model, data, rays
+        self._site = model.find("site", rays.site, f"{path}.rays.site")
+        self._body = int(model.mj.site_bodyid[self._site])
+        angles = np.linspace(rays.angle_min_rad, rays.angle_max_rad, beams)
+        self._directions = np.stack([np.cos(angles), np.sin(angles), np.zeros(beams)], axis=1)
+        self._hit = np.empty(beams, dtype=np.int32)
+
+    def ranges(self) -> FloatArray:
+        """Return the distances, m, shape (beams,): +inf where nothing is in range, -inf where it is too near."""
+        data = self._data
+        world = self._directions @ data.site_xmat[self._site].reshape(3, 3).T
+        distances = np.empty(len(world))
+        self._model.mujoco.mj_multiRay(
+            self._model.mj,
+            data,
+            data.site_xpos[self._site],
+            world.ravel(),
+            _SEEN_GROUPS,
+            True,  # static geoms are seen
+            self._body,
+            self._hit,
+            distances,
+            None,
+            len(world),
+            self._rays.range_max_m,
+        )
+        distances[(distances < 0) | (distances > self._rays.range_max_m)] = math.inf
+        distances[distances < self._rays.range_min_m] = -math.inf
+        return distances
+
+    def extras(self) -> dict[str, Any]:
+        """Return what a message says beside the ranges."""
+        return {
+            name: getattr(self._rays, name) for name in ("angle_min_rad", "angle_max_rad", "range_min_m", "range_max_m")
+        }
+
+
+class Odometer:
+    """Sums up the motion of a site in its own plane, with errors, from zero at each reset.
+
+    The errors are random walks: after d metres and r radians the way is off by noise_per_m * sqrt(d) along it and the
+    heading by noise_per_rad * sqrt(r), as standard deviations. The covariance is carried along to first order:
+    P' = F P F^T + G Q G^T with the Jacobians of x' = x + R(theta) (dx, dy), theta' = theta + dtheta.
+    """
+
+    def __init__(self, model: Model, data: MjData, odometry: WheelOdometry, path: str) -> None:
+        """Resolve the site; raises ContractError for one that the model does not have."""
+        self._model, self._data, self._odometry = model, data, odometry
+        self._site = model.find("site", odometry.site, f"{path}.odometry.site")
+        self._rng = np.random.default_rng(0)
+        self._pose = np.zeros(3)
+        self._covariance = np.zeros((3, 3))
+        self._seen = np.zeros(3)
+
+    def begin(self, seed: Sequence[int]) -> None:
+        """Begin at zero, where the site is now. The errors depend on `seed` and the motion alone."""
+        self._rng = np.random.default_rng(seed)
+        self._pose, self._covariance = np.zeros(3), np.zeros((3, 3))
+        self._seen = self._true_pose()
+
+    def advance(self) -> None:
+        """Add the motion since the last call, as if it had been straight."""
+        now = self._true_pose()
+        way = now - self._seen
+        turned = math.remainder(way[2], math.tau)
+        moved = _turned(way[:2], -self._seen[2])
+        self._seen = now
+        distance = float(np.hypot(*moved))
+        along, heading = self._rng.standard_normal(2)
+        variances = self._odometry.noise_per_m**2 * distance, self._odometry.noise_per_rad**2 * abs(turned)
+        if distance > 0:
+            moved = moved * (1.0 + along * math.sqrt(variances[0]) / distance)
+        step = _turned(moved, self._pose[2])
+        toward = step / distance if distance > 0 else np.zeros(2)
+        jacobian = np.eye(3)
+        jacobian[:2, 2] = -step[1], step[0]
+        spread = np.zeros((3, 3))
+        spread[:2, :2] = variances[0] * np.outer(toward, toward)
+        spread[2, 2] = variances[1]
+        self._covariance = jacobian @ self._covariance @ jacobian.T + spread
+        self._pose[:2] += step
+        self._pose[2] = math.remainder(self._pose[2] + turned + heading * math.sqrt(variances[1]), math.tau)
+
+    def position(self) -> FloatArray:
+        """Return x, y, 0 in the odometry's frame, m."""
+        return np.array([self._pose[0], self._pose[1], 0.0])
+
+    def orientation(self) -> FloatArray:
+        """Return the heading as a quaternion x, y, z, w."""
+        half = self._pose[2] / 2.0
+        return np.array([0.0, 0.0, math.sin(half), math.cos(half)])
+
+    def linear(self) -> FloatArray:
+        """Return the velocity in the frame of the site, m/s, shape (3,)."""
+        return self._velocity()[3:]
+
+    def angular(self) -> FloatArray:
+        """Return the angular velocity in the frame of the site, rad/s, shape (3,)."""
+        return self._velocity()[:3]
+
+    def extras(self) -> dict[str, Any]:
+        """Return the covariance of the pose, shape (36,): x, y, z, roll, pitch, yaw."""
+        whole = np.zeros((6, 6))
+        place = np.ix_((0, 1, 5), (0, 1, 5))
+        whole[place] = self._covariance
+        return {"covariance": whole.ravel()}
+
+    def _true_pose(self) -> FloatArray:
+        x, y, _ = self._data.site_xpos[self._site]
+        matrix = self._data.site_xmat[self._site]
+        return np.array([x, y, math.atan2(matrix[3], matrix[0])])
+
+    def _velocity(self) -> FloatArray:
+        velocity = np.empty(6)
+        mujoco = self._model.mujoco
+        site = int(mujoco.mjtObj.mjOBJ_SITE)
+        mujoco.mj_objectVelocity(self._model.mj, self._data, site, self._site, velocity, 1)
+        return velocity
+
+
+class Bumper:
+    """Remembers whether a body touched anything since its last reading.
+
+    A touch at the instant of a reading belongs to it, and not to the next one.
+    """
+
+    def __init__(self, model: Model, data: MjData, contact: Contact, path: str) -> None:
+        """Resolve body and geoms; raises ContractError for what the model does not have."""
+        self._data = data
+        mj = model.mj
+        root = model.find("body", contact.body, f"{path}.contact.body")
+        own = np.zeros(mj.ngeom + 1, dtype=bool)  # the last, at -1, stands for what is no geom: flexible bodies
+        for geom in range(mj.ngeom):
+            body = int(mj.geom_bodyid[geom])
+            while body not in (0, root):
+                body = int(mj.body_parentid[body])
+            own[geom] = body == root
+        other = ~own
+        for i, name in enumerate(contact.ignore):
+            other[model.find("geom", name, f"{path}.contact.ignore[{i}]")] = False
+        self._counts = np.outer(own, other) | np.outer(other, own)  # by the geoms of a contact
+        self._touched = self._is_told = False
+
+    def begin(self) -> None:
+        """Forget everything."""
+        self._touched = self._is_told = False
+
+    def watch(self) -> None:
+        """Look at the contacts from which the last physics step went on."""
+        if self._is_told:
+            self._is_told = False
+        elif not self._touched:
+            self._touched = self._touches()
+
+    def touched(self) -> bool:
+        """Return whether there was a touch since the last reading, or is one now."""
+        return self._touched or self._touches()
+
+    def forget(self) -> None:
+        """Forget the touches up to now: they were told."""
+        self._touched, self._is_told = False, True
+
+    def _touches(self) -> bool:
+        if not self._data.ncon:
+            return False
+        a, b = self._data.contact.geom.T
+        return bool(self._counts[a, b].any())
+
+
+def _turned(vector: NDArray[np.float64], angle_rad: float) -> FloatArray:
+    cos, sin = math.cos(angle_rad), math.sin(angle_rad)
+    return np.array([cos * vector[0] - sin * vector[1], sin * vector[0] + cos * vector[1]])

@@ -1,0 +1,96 @@
+"""What tasks and their scripted policies have in common: checked parameters, fresh readings, what the agent sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import Contract, FloatArray, SensorSpec
+from embodied_env.contract.checks import one_of
+from embodied_env.contract.messages import JOINT_SENSOR
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import ContractError, UsageError
+from embodied_env.transition import Quality, Snapshot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checks:
+    """Checks the parameters of a task: what is wrong is a ContractError at ``task.<parameter>``."""
+
+    contract: Contract
+
+    def require(self, key: str, value: object, allowed: str, *, holds: bool) -> None:
+        """Refuse `value` unless it holds what is `allowed`."""
+        if not holds:
+            self._refuse(key, f"{value} is not allowed; allowed: {allowed}")
+
+    def sensor(self, key: str, name: str, *fields: str, joints: bool = False) -> SensorSpec:
+        """Return the sensor called `name`, which must have `fields`: of joints, or not."""
+        sensors = self.contract.sensors
+        fitting = [
+            known
+            for known, sensor in sensors.items()
+            if all(field in sensor.fields and (sensor.fields[field].joints is not None) == joints for field in fields)
+        ]
+        if name not in fitting:
+            of = " of joints" if joints else ""
+            self._refuse(key, f"no such sensor with {' and '.join(fields)}{of}: {one_of(name, fitting)}")
+        return sensors[name]
+
+    def _refuse(self, key: str, problem: str) -> None:
+        raise ContractError(f"task.{key}", problem, source=self.contract.source)
+
+
+def is_fresh(snapshot: Snapshot, *sensors: str) -> bool:
+    """Return whether the newest readings of `sensors` are real ones, and not old ones handed out again."""
+    return all(snapshot.samples[name].quality in (Quality.OK, Quality.OUT_OF_RANGE) for name in sensors)
+
+
+def seen(contract: Contract, sensor: str) -> str:
+    """Return `sensor`; raises UsageError when the agent does not see it."""
+    if contract.sensors[sensor].visibility != "agent":
+        raise UsageError(f"the scripted policy needs the sensor {sensor!r} in the observation, not the evaluator's")
+    return sensor
+
+
+def joint_reader(contract: Contract, joints: tuple[str, ...]) -> Callable[[Mapping[str, NDArray[Any]]], FloatArray]:
+    """Return the function from an observation to the positions of `joints`, shape (n_joints,).
+
+    Raises:
+        UsageError: when the agent does not see one of them.
+    """
+    found = {
+        joint: (f"{name}_position", index)
+        for name, sensor in contract.sensors.items()
+        if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
+        for index, joint in enumerate(sensor.fields["position"].joints or ())
+    }
+    unseen = [joint for joint in joints if joint not in found]
+    if unseen:
+        raise UsageError(f"the scripted policy needs the joints {', '.join(unseen)} in the observation")
+    places = [found[joint] for joint in joints]
+    return lambda observation: np.array([observation[key][index] for key, index in places])
+
+
+def joint_action(layout: ActionLayout, positions: FloatArray, velocity: FloatArray, period_s: float) -> Any:  # noqa: ANN401
+    """Return the action, of the action space, that moves joints at `velocity`: slower, where one would be too fast.
+
+    Args:
+        layout: of the action: positions or displacements of joints.
+        positions: where they are, shape (n_joints,).
+        velocity: in unit/s, shape (n_joints,).
+        period_s: the control period.
+    """
+    delta = period_s * velocity
+    delta /= max(1.0, float(np.max(np.abs(delta) / (layout.limits.velocity * period_s))))
+    action = layout.scale.from_si(np.where(layout.is_delta, delta, positions + delta))
+    return layout.as_action(np.clip(action, layout.scale.low, layout.scale.high))
+
+
+def damped_inverse(jacobian: FloatArray, damping: float) -> FloatArray:
+    """Return J^T (J J^T + lambda^2 I)^-1, shape (n, m), of J of shape (m, n): near a singularity slow, not wild."""
+    return jacobian.T @ np.linalg.inv(jacobian @ jacobian.T + damping**2 * np.eye(len(jacobian)))

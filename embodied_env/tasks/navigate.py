@@ -1,0 +1,218 @@
+"""Navigate: drive to the goal and touch nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import Contract, FloatArray, KinematicModel
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import UsageError
+from embodied_env.tasks.base import Policy
+from embodied_env.tasks.common import Checks, is_fresh, seen
+from embodied_env.transition import Judgement, Snapshot, Verdict
+
+# Of the scripted policy. Lengths are beyond the radius of the robot.
+LOOKAHEAD_M = 1.5  # a course is clear when nothing is in the way for so far, or up to the goal
+CLEARANCE_M = 0.1  # to each side of a course; less counts as blocked
+COMFORT_M = 0.3  # to each side of a course, where there is room
+STOP_M = 0.2  # before what is straight ahead
+BLOCKED_COST_RAD = 6.0  # turning so much further is no worse than a blocked course
+NARROW_COST_RAD = 1.0  # the same for a course without comfort
+TURN_COST = 0.25  # per rad away from straight ahead, so that it does not waver between two equal courses
+BRAKING = 0.6  # the part of the deceleration that it counts on
+TURN_GAIN_PER_S = 2.0
+ARRIVAL_GAIN_PER_S = 1.5
+CREEP_M_PER_S = 0.1
+
+COURSES_RAD = np.linspace(-2.2, 2.2, 89)  # where it may turn to, from straight ahead; what is behind is not seen
+_ALONG = np.stack([np.cos(COURSES_RAD), np.sin(COURSES_RAD)])
+_ACROSS = np.stack([-np.sin(COURSES_RAD), np.cos(COURSES_RAD)])
+_NOTHING_M = 1e3  # farther than any scanner sees
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pilot:
+    """The keys of ``task.pilot:``: the agent's sensors that the scripted policy reads, and the robot's size.
+
+    They are in the robot's frame, with the origin in the middle of the axle, x forward, y left; so is the scanner.
+    """
+
+    odometry: str  # a sensor with linear and angular velocity
+    laser: str  # a sensor with ranges
+    laser_angles_rad: tuple[float, float]  # of the first and of the last ray
+    detection: str  # a sensor with the position of the goal
+    detection_age_s: float  # how old a detection is when it is read, on average
+    radius_m: float  # of the robot, around the middle of its axle
+
+
+@dataclass(frozen=True, kw_only=True)
+class NavigateParameters:
+    """The keys of ``task:``. The sensors `pose`, `goal` and `collision` may be the evaluator's."""
+
+    pose: str  # a sensor with the robot's position
+    goal: str  # a sensor with the goal's position, in the same frame
+    collision: str  # a sensor with data that is not 0 when the robot touched something
+    success_radius_m: float
+    progress_weight: float = 1.0  # per m
+    effort_weight: float = 0.01
+    success_bonus: float = 10.0
+    collision_penalty: float = 10.0
+    pilot: Pilot | None = None  # None: there is no scripted policy
+
+
+class Navigate:
+    """The reward is what the robot came nearer to the goal in a step, minus effort and collision, plus a bonus.
+
+    Distances are on the floor, m; the effort is the weighted square of the applied action. Failure ``collision``: it
+    touched something. Success: the distance is at most the success radius, by fresh readings, and nothing was touched.
+    """
+
+    version = 1
+    terms = ("progress", "effort", "collision", "success")
+    Parameters = NavigateParameters
+
+    def __init__(self, contract: Contract, parameters: NavigateParameters) -> None:
+        """Check the parameters against the contract; raises ContractError at ``task.<parameter>``."""
+        self._contract = contract
+        self._p = p = parameters
+        checks = Checks(contract=contract)
+        checks.sensor("pose", p.pose, "position")
+        checks.sensor("goal", p.goal, "position")
+        checks.sensor("collision", p.collision, "data")
+        checks.require("success_radius_m", p.success_radius_m, "a radius > 0, in m", holds=p.success_radius_m > 0)
+        for key in ("progress_weight", "effort_weight", "success_bonus", "collision_penalty"):
+            value = getattr(p, key)
+            checks.require(key, value, "a number >= 0", holds=value >= 0)
+        if p.pilot is not None:
+            _check_pilot(checks, p.pilot)
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> Judgement:
+        """Judge one step by what it changed, and by where the robot is after it."""
+        p = self._p
+        distance_m = self._distance_m(current)
+        collided = bool(current.samples[p.collision].values["data"][0])
+        fresh = is_fresh(current, p.pose, p.goal, p.collision)
+        arrived = distance_m <= p.success_radius_m and fresh and not collided
+        terms = {
+            "progress": p.progress_weight * (self._distance_m(previous) - distance_m),
+            "effort": -p.effort_weight * float(applied @ applied),
+            "collision": -p.collision_penalty if collided else 0.0,
+            "success": p.success_bonus if arrived else 0.0,
+        }
+        verdict = Verdict(success=arrived, failure="collision" if collided else "")
+        return Judgement(reward=sum(terms.values()), verdict=verdict, terms=terms)
+
+    def scripted(self, kinematics: KinematicModel) -> Policy:  # noqa: ARG002 - protocol; a cart has no Jacobian
+        """Return the policy that steers for the clear course nearest to the goal, and slows before what is ahead.
+
+        It reads velocity, ranges and the detected goal from the observation, and nothing else, and it remembers
+        nothing. It takes a detection to where the robot has driven since; without a valid one it stops.
+
+        Raises:
+            UsageError: when one of them is not in the observation, or the action has no linear.x or no angular.z.
+        """
+        pilot = self._seen_pilot()
+        layout = ActionLayout(self._contract)
+        missing = [axis for axis in ("linear.x", "angular.z") if axis not in layout.joints]
+        if missing:
+            raise UsageError(f"the scripted policy drives by a twist, and the action has no {' and no '.join(missing)}")
+        forward, turn = layout.joints.index("linear.x"), layout.joints.index("angular.z")
+        fastest_m_per_s = layout.limits.velocity[forward]
+        braking_m_per_s2 = BRAKING * layout.limits.deceleration[forward]
+        see = self._scanner(pilot)
+
+        def act(observation: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - of the action space
+            velocity = np.zeros(layout.size)
+            if observation.get(f"{pilot.detection}_valid", np.ones(1))[0]:
+                goal, obstacles = _present_goal(observation, pilot), see(observation)
+                course_rad = _course_rad(goal, obstacles, pilot.radius_m)
+                able_to_stop_m_per_s = math.sqrt(2.0 * braking_m_per_s2 * _room_ahead_m(obstacles, pilot.radius_m))
+                arriving_m_per_s = ARRIVAL_GAIN_PER_S * float(np.linalg.norm(goal)) + CREEP_M_PER_S
+                speed_m_per_s = min(fastest_m_per_s, able_to_stop_m_per_s, arriving_m_per_s)
+                velocity[forward] = speed_m_per_s * max(0.0, math.cos(course_rad))
+                velocity[turn] = TURN_GAIN_PER_S * course_rad
+            action = layout.scale.from_si(velocity)
+            return layout.as_action(np.clip(action, layout.scale.low, layout.scale.high))
+
+        return act
+
+    def _seen_pilot(self) -> Pilot:
+        """Return the pilot's parameters; raises UsageError when there are none, or the agent does not see a sensor."""
+        pilot = self._p.pilot
+        if pilot is None:
+            raise UsageError("the scripted policy needs task.pilot: what it reads, and how large the robot is")
+        for sensor in (pilot.odometry, pilot.laser, pilot.detection):
+            seen(self._contract, sensor)
+        return pilot
+
+    def _scanner(self, pilot: Pilot) -> Callable[[Mapping[str, NDArray[Any]]], FloatArray]:
+        """Return the function from an observation to what the scanner met: points of shape (n, 2), m."""
+        spec = self._contract.sensors[pilot.laser].fields["ranges"]
+        (beams,) = spec.shape or (0,)
+        angles_rad = np.linspace(*pilot.laser_angles_rad, beams)
+        rays = np.stack([np.cos(angles_rad), np.sin(angles_rad)], axis=1)
+        nothing_m = math.inf if spec.no_return is None else spec.no_return
+
+        def see(observation: Mapping[str, NDArray[Any]]) -> FloatArray:
+            ranges = observation[f"{pilot.laser}_ranges"].astype(np.float64)
+            return (rays * ranges[:, np.newaxis])[ranges < nothing_m]
+
+        return see
+
+    def _distance_m(self, snapshot: Snapshot) -> float:
+        goal, pose = (snapshot.samples[name].values["position"] for name in (self._p.goal, self._p.pose))
+        return float(np.linalg.norm((goal - pose)[:2]))
+
+
+def _check_pilot(checks: Checks, pilot: Pilot) -> None:
+    checks.sensor("pilot.odometry", pilot.odometry, "linear", "angular")
+    checks.sensor("pilot.laser", pilot.laser, "ranges")
+    checks.sensor("pilot.detection", pilot.detection, "position")
+    first, last = angles = pilot.laser_angles_rad
+    checks.require("pilot.laser_angles_rad", angles, "two angles, the first below the last", holds=first < last)
+    age_s, radius_m = pilot.detection_age_s, pilot.radius_m
+    checks.require("pilot.detection_age_s", age_s, "seconds >= 0", holds=age_s >= 0)
+    checks.require("pilot.radius_m", radius_m, "a radius > 0, in m", holds=radius_m > 0)
+
+
+def _present_goal(observation: Mapping[str, NDArray[Any]], pilot: Pilot) -> FloatArray:
+    """Return where the goal is now, shape (2,), m: the robot has driven on since it was detected."""
+    speed_m_per_s = float(observation[f"{pilot.odometry}_linear"][0])
+    turned_rad = float(observation[f"{pilot.odometry}_angular"][2]) * pilot.detection_age_s
+    x, y = observation[f"{pilot.detection}_position"][:2].tolist()
+    x -= speed_m_per_s * pilot.detection_age_s
+    cos, sin = math.cos(turned_rad), math.sin(turned_rad)
+    return np.array([cos * x + sin * y, cos * y - sin * x])
+
+
+def _course_rad(goal: FloatArray, obstacles: FloatArray, radius_m: float) -> float:
+    """Return the cheapest of COURSES_RAD: near to the goal's direction, clear, with room to its sides.
+
+    Args:
+        goal: where the goal is, shape (2,), m.
+        obstacles: points, shape (n, 2), m.
+        radius_m: of the robot.
+    """
+    needed_m = min(LOOKAHEAD_M, float(np.linalg.norm(goal)))
+    toward_rad = math.atan2(goal[1], goal[0])
+    cost = np.abs(np.remainder(COURSES_RAD - toward_rad + math.pi, math.tau) - math.pi)
+    cost += TURN_COST * np.abs(COURSES_RAD)
+    along, across = obstacles @ _ALONG, np.abs(obstacles @ _ACROSS)  # shape (n, courses)
+    for side_m, weight_rad in ((CLEARANCE_M, BLOCKED_COST_RAD), (COMFORT_M, NARROW_COST_RAD)):
+        in_the_way = (across < radius_m + side_m) & (along > 0)
+        free_m = np.where(in_the_way, along, _NOTHING_M).min(axis=0, initial=_NOTHING_M) - radius_m
+        cost += weight_rad * np.clip(1.0 - free_m / max(needed_m, 1e-9), 0.0, 1.0)
+    return float(COURSES_RAD[np.argmin(cost)])
+
+
+def _room_ahead_m(obstacles: FloatArray, radius_m: float) -> float:
+    """Return how far the robot may go straight ahead, m; 0 when something is nearer than it should be."""
+    x, y = obstacles.T
+    ahead = x[(np.abs(y) < radius_m) & (x > radius_m / 2)]  # what is beside it is not ahead of it
+    return max(0.0, float(ahead.min(initial=_NOTHING_M)) - radius_m - STOP_M)

@@ -1,0 +1,180 @@
+"""Open the door: press its lever handle down and push it open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import Contract, FloatArray, KinematicModel
+from embodied_env.contract.checks import one_of
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.tasks.base import Policy
+from embodied_env.tasks.common import Checks, damped_inverse, is_fresh, joint_action, joint_reader, seen
+from embodied_env.transition import Judgement, Snapshot, Verdict
+
+# Of the scripted policy. The finger lies across the lever, near its free end, and its tip stands beyond it.
+INSET_M = 0.03  # from the lever's free end towards its hub
+BEYOND_M = 0.03  # from the lever's axis towards the door
+HOVER_M = 0.06  # above the lever's axis, before it is pressed
+BESIDE_M = 0.025  # so far along the lever from its place the tip is still at its place,
+SHORT_M = 0.02  # and so far before it
+BELOW_M = 0.02  # a tip so much lower than the lever's axis has slipped off;
+RETREAT_M = 0.11  # so far before its place it is clear of the lever, and may rise
+SPEED_M_PER_S = 0.25
+PRESS_M_PER_S = 0.1
+GAIN_PER_S = 4.0
+AXIS_GAIN_PER_S = 2.0  # how fast the finger turns to the door
+PRESS_UNTIL_RAD = (0.52, 0.62)  # angles of the lever: pressing gets slower, and ends
+PUSH_FROM_RAD = (0.42, 0.54)  # pushing begins, and is at full speed
+DAMPING_M = 0.03  # the lambda of the damped least squares
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenDoorParameters:
+    """The keys of ``task:``. The sensors `door` and `distance` may be the evaluator's, and so may `wrench`."""
+
+    door: str  # a JointState sensor with the position of `hinge`, rad: 0 when closed
+    hinge: str
+    distance: str  # a Range sensor: from the fingertip to the handle
+    handle: str  # a pose sensor: the free end of the lever; x out of the door, y along the lever to its free end
+    opened_at_rad: float
+    wrench: str | None = None  # a WrenchStamped sensor, with `max_force_n`
+    max_force_n: float | None = None  # a larger force is a failure
+    opening_weight: float = 10.0  # per rad
+    approach_weight: float = 1.0  # per m
+    success_bonus: float = 10.0
+    tip_site: str = "tcp"  # of the scripted policy: the end of the finger
+    wrist_site: str = "wrist"  # of the scripted policy: behind the tip, on the finger's axis
+
+
+class OpenDoor:
+    """The reward is what the door opened and what the fingertip came nearer to the handle in a step, and a bonus.
+
+    Both are differences, so nothing is earned by going to and fro. Success: the hinge's angle, freshly measured, is at
+    least `opened_at_rad`. Failure ``excessive_force``: the wrench's force exceeds `max_force_n`.
+    """
+
+    version = 1
+    terms = ("opening", "approach", "success")
+    Parameters = OpenDoorParameters
+
+    def __init__(self, contract: Contract, parameters: OpenDoorParameters) -> None:
+        """Check the parameters against the contract; raises ContractError at ``task.<parameter>``."""
+        self._contract = contract
+        self._p = p = parameters
+        checks = Checks(contract=contract)
+        hinges = checks.sensor("door", p.door, "position", joints=True).fields["position"].joints or ()
+        allowed = f"a joint of {p.door}: {one_of(p.hinge, hinges)}"
+        checks.require("hinge", p.hinge, allowed, holds=p.hinge in hinges)
+        self._hinge = hinges.index(p.hinge)
+        checks.sensor("distance", p.distance, "range")
+        checks.sensor("handle", p.handle, "position", "orientation")
+        if p.wrench is not None:
+            checks.sensor("wrench", p.wrench, "force")
+        both = (p.wrench is None) == (p.max_force_n is None)
+        allowed = "a force in N, with a wrench to measure it, or neither"
+        checks.require("max_force_n", p.max_force_n, allowed, holds=both)
+        positive = p.max_force_n is None or p.max_force_n > 0
+        checks.require("max_force_n", p.max_force_n, "a force > 0, in N", holds=positive)
+        checks.require("opened_at_rad", p.opened_at_rad, "an angle > 0, in rad", holds=p.opened_at_rad > 0)
+        for key in ("opening_weight", "approach_weight", "success_bonus"):
+            checks.require(key, getattr(p, key), "a weight >= 0", holds=getattr(p, key) >= 0)
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> Judgement:  # noqa: ARG002 - protocol
+        """Judge one step by what it changed, and by where the door is after it."""
+        p = self._p
+        opened = self._angle_rad(current) >= p.opened_at_rad and is_fresh(current, p.door)
+        terms = {
+            "opening": p.opening_weight * (self._angle_rad(current) - self._angle_rad(previous)),
+            "approach": p.approach_weight * (self._distance_m(previous) - self._distance_m(current)),
+            "success": p.success_bonus if opened else 0.0,
+        }
+        failure = "" if self._force_n(current) <= (p.max_force_n or np.inf) else "excessive_force"
+        return Judgement(reward=sum(terms.values()), verdict=Verdict(success=opened, failure=failure), terms=terms)
+
+    def scripted(self, kinematics: KinematicModel) -> Policy:
+        """Return the policy that presses the lever with the finger and pushes, by damped least squares.
+
+        It reads the joints' positions and the pose of the handle from the observation, and nothing else, and it
+        remembers nothing: what it does next follows from where the tip is to the handle, and from the lever's angle.
+
+        Raises:
+            UsageError: when one of them is not in the observation.
+        """
+        layout = ActionLayout(self._contract)
+        joints = joint_reader(self._contract, layout.joints)
+        handle, period_s = seen(self._contract, self._p.handle), self._contract.control_period_s
+        tip_site, wrist_site = self._p.tip_site, self._p.wrist_site
+
+        def act(observation: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - of the action space
+            positions = joints(observation)
+            tip, wrist = (kinematics.position_m(site, positions) for site in (tip_site, wrist_site))
+            out, along = _axes(observation[f"{handle}_orientation"])
+            tip_m_per_s = _tip_velocity(observation[f"{handle}_position"] - tip, out, along)
+            straight = tip + np.linalg.norm(tip - wrist) * _level(out)  # where the wrist is behind the tip
+            wrist_m_per_s = tip_m_per_s + AXIS_GAIN_PER_S * (straight - wrist)
+            jacobian = np.vstack([kinematics.jacobian(site, positions) for site in (tip_site, wrist_site)])
+            velocity = damped_inverse(jacobian, DAMPING_M) @ np.concatenate([tip_m_per_s, wrist_m_per_s])
+            return joint_action(layout, positions, velocity, period_s)
+
+        return act
+
+    def _angle_rad(self, snapshot: Snapshot) -> float:
+        return float(snapshot.samples[self._p.door].values["position"][self._hinge])
+
+    def _distance_m(self, snapshot: Snapshot) -> float:
+        return float(snapshot.samples[self._p.distance].values["range"][0])
+
+    def _force_n(self, snapshot: Snapshot) -> float:
+        if self._p.wrench is None:
+            return 0.0
+        return float(np.linalg.norm(snapshot.samples[self._p.wrench].values["force"]))
+
+
+def _tip_velocity(handle: FloatArray, out: FloatArray, along: FloatArray) -> FloatArray:
+    """Return how the tip moves, m/s, shape (3,).
+
+    Args:
+        handle: from the tip to the lever's free end, m.
+        out: the normal of the door, towards the robot.
+        along: from the lever's hub to its free end.
+    """
+    drop_rad = -np.arcsin(np.clip(along[2], -1.0, 1.0))
+    normal, up = _level(out), np.array([0.0, 0.0, 1.0])
+    side = np.cross(up, normal)
+    to_place = handle - INSET_M * along - BEYOND_M * normal
+    before, beside, above = float(to_place @ normal), float(to_place @ side), float(to_place @ up)
+    if before > -RETREAT_M and above > BELOW_M:
+        return SPEED_M_PER_S * normal  # slipped off: back, before it goes up
+    if abs(beside) > BESIDE_M or before < -SHORT_M:
+        rise = above + HOVER_M
+        across = before * normal + beside * side if rise < HOVER_M / 2 else np.zeros(3)
+        return _capped(rise * up + across)
+    press = float(np.interp(drop_rad, PRESS_UNTIL_RAD, (1.0, 0.0)))
+    push = float(np.interp(drop_rad, PUSH_FROM_RAD, (0.0, 1.0)))
+    away = (1.0 - push) * _capped(before * normal) - push * SPEED_M_PER_S * normal
+    return away + _capped(beside * side) - press * PRESS_M_PER_S * up
+
+
+def _capped(error_m: FloatArray) -> FloatArray:
+    """Return the velocity, m/s, that closes `error_m` (3,) at a gain, up to a speed."""
+    return error_m * min(GAIN_PER_S, SPEED_M_PER_S / max(float(np.linalg.norm(error_m)), 1e-9))
+
+
+def _axes(quaternion: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the x and the y axis that a unit quaternion x, y, z, w turns to: columns of its rotation matrix."""
+    x, y, z, w = quaternion
+    return (
+        np.array([1 - 2 * (y * y + z * z), 2 * (x * y + w * z), 2 * (x * z - w * y)]),
+        np.array([2 * (x * y - w * z), 1 - 2 * (x * x + z * z), 2 * (y * z + w * x)]),
+    )
+
+
+def _level(axis: FloatArray) -> FloatArray:
+    """Return the horizontal unit vector nearest to `axis`."""
+    flat = np.array([axis[0], axis[1], 0.0])
+    return flat / max(float(np.linalg.norm(flat)), 1e-9)

@@ -1,0 +1,224 @@
+"""Wrappers of this package that are not about the record: `ActionChunks`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
+from gymnasium.vector.utils import batch_space
+
+from embodied_env.errors import ResetNeededError, UsageError
+
+Rejection = Literal["", "epoch", "future"]
+"""Why nothing of a chunk was executed: it is of another epoch, or not due yet. "": it was accepted."""
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """What chunks need of the innermost environment; `EmbodiedEnv` has it."""
+
+    @property
+    def epoch(self) -> int:
+        """The number of the episode, which never repeats."""
+        ...
+
+    @property
+    def step_index(self) -> int:
+        """How many steps of this episode were taken."""
+        ...
+
+
+class StepReturn(NamedTuple):
+    """What `step` of the wrapped environment returned."""
+
+    observation: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkResult:
+    """What became of a chunk. Each of its actions is in exactly one of `transitions`, `expired` and `unused`.
+
+    Attributes:
+        transitions: what each executed action returned, in order.
+        expired: how many actions were dropped, because their step had been taken.
+        unused: how many actions were left when the episode ended, or all of a chunk that was rejected.
+        rejected: why nothing was executed; "" when the chunk was accepted.
+    """
+
+    transitions: tuple[StepReturn, ...] = ()
+    expired: int = 0
+    unused: int = 0
+    rejected: Rejection = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the episode ended with the last transition."""
+        return any(taken.terminated or taken.truncated for taken in self.transitions[-1:])
+
+
+class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """Executes chunks of actions, one `step` of the wrapped environment each.
+
+    It belongs outside of `RecordTransitions`, whose rows are steps, and of every wrapper that changes single actions.
+    Step k is the step that makes ``info["step_index"]`` k: the first action after a reset is for step 1. The epoch of
+    an episode is ``env.unwrapped.epoch`` after its reset; of it, ``env.unwrapped.step_index`` steps have been taken.
+
+    Every action of a chunk is judged by itself: a malformed one brakes for its step, as it does without chunks. A chunk
+    that cannot be taken apart (no sequence, or for `step` not of `length` actions) is one malformed action: the robot
+    brakes for one step, and as many in a row as the contract allows end the episode.
+
+    Attributes:
+        length: the number of actions in a chunk of `step`.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], length: int) -> None:
+        """Wrap `env`; an action of `step` is `length` of its actions.
+
+        Args:
+            env: an environment of this package, in any wrappers; its action space is a Box or a Dict of Boxes.
+            length: the number of actions in a chunk of `step`, >= 1; `step_chunk` takes any number.
+
+        Raises:
+            UsageError: for another environment, another action space, or another length.
+        """
+        RecordConstructorArgs.__init__(self, length=length)
+        super().__init__(env)
+        base = env.unwrapped
+        if not isinstance(base, Counting):
+            raise UsageError(
+                f"{type(base).__qualname__} cannot take chunks: it does not count its episodes and steps; "
+                "allowed: an environment made by embodied_env"
+            )
+        boxes = env.action_space.values() if isinstance(env.action_space, spaces.Dict) else [env.action_space]
+        if not all(isinstance(box, spaces.Box) for box in boxes):
+            raise UsageError(f"the action space {env.action_space} has no chunks; allowed: a Box, or a Dict of Boxes")
+        self.length = _as_integer("length", length)
+        self.action_space = batch_space(env.action_space, self.length)
+        self._base: Counting = base
+        self._brake = _not_a_number(env.action_space)
+        self._episode: int | None = None  # the epoch of the running episode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._episode = self._base.epoch
+        return observation, info
+
+    def step(self, actions: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # noqa: ANN401 - agents send anything
+        """Execute a chunk, for a learner whose action is a chunk.
+
+        Args:
+            actions: an element of `action_space`: shape (length, n), or a dict of them; or a sequence of `length`
+                actions. It is executed until it or the episode ends.
+
+        Returns:
+            The last observation, the plain sum of the rewards, the last flags, and the last info with
+            ``info["chunk"]``: ``executed`` steps, their ``rewards`` (shape (length,) float64, NaN for a step that was
+            not taken), and ``malformed``: the chunk could not be taken apart.
+
+        Raises:
+            ResetNeededError: outside an episode. Nothing is published.
+        """
+        self._check_running()
+        chunk = _taken_apart(actions)
+        malformed = chunk is None or len(chunk) != self.length
+        transitions: list[StepReturn] = []
+        for action in [self._brake] if chunk is None or malformed else chunk:
+            transitions.append(self._take(action))
+            if self._episode is None:
+                break
+        last = transitions[-1]
+        rewards = np.full(self.length, np.nan)
+        rewards[: len(transitions)] = [float(taken.reward) for taken in transitions]
+        total = float(np.sum(rewards[: len(transitions)]))
+        account = {"executed": len(transitions), "rewards": rewards, "malformed": malformed}
+        return last.observation, total, last.terminated, last.truncated, {**last.info, "chunk": account}
+
+    def step_chunk(self, actions: Any, *, epoch: int, first_step: int) -> ChunkResult:  # noqa: ANN401 - see step
+        """Execute what is due of a chunk, for a policy that infers while the robot moves.
+
+        An action is never executed at a step that it is not for. One whose step has been taken has expired and is
+        dropped. A chunk of another epoch, or one that begins after the next step, is rejected: nothing is executed,
+        and a chunk that came too early may be given again when its first step is due.
+
+        Args:
+            actions: a sequence of actions for the steps `first_step`, `first_step` + 1, ...; or, as in `step`, an array
+                or a dict of arrays. It must not be written before this returns.
+            epoch: ``env.unwrapped.epoch`` of the episode that the actions are for.
+            first_step: the step that the first action is for, >= 1.
+
+        Raises:
+            UsageError: when `epoch` or `first_step` is no such integer. Nothing is published.
+            ResetNeededError: outside an episode. Nothing is published.
+        """
+        first = _as_integer("first_step", first_step)
+        of_epoch = _as_integer("epoch", epoch, least=0)
+        self._check_running()
+        chunk = _taken_apart(actions)
+        if chunk is None:
+            chunk = [self._brake]
+        if of_epoch != self._base.epoch:
+            return ChunkResult(unused=len(chunk), rejected="epoch")
+        if first > self._base.step_index + 1:
+            return ChunkResult(unused=len(chunk), rejected="future")
+        transitions: list[StepReturn] = []
+        expired = 0
+        for step, action in enumerate(chunk, first):
+            if step <= self._base.step_index:  # asked each time: a wrapper inside may take several steps for an action
+                expired += 1
+                continue
+            transitions.append(self._take(action))
+            if self._episode is None:
+                break
+        unused = len(chunk) - expired - len(transitions)
+        return ChunkResult(transitions=tuple(transitions), expired=expired, unused=unused)
+
+    def _check_running(self) -> None:
+        if self._episode != self._base.epoch:
+            raise ResetNeededError("a chunk outside an episode: call reset() first; nothing was published")
+
+    def _take(self, action: Any) -> StepReturn:  # noqa: ANN401 - agents send anything
+        """Take one step. One that ends the episode, or raises, leaves none running."""
+        episode, self._episode = self._episode, None
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if not (terminated or truncated):
+            self._episode = episode
+        return StepReturn(observation, cast("float", reward), terminated, truncated, info)
+
+
+def _as_integer(name: str, value: object, *, least: int = 1) -> int:
+    try:
+        number = operator.index(cast("Any", value))
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise UsageError(f"{name}={value!r} is not allowed; allowed: an integer >= {least}")
+    return number
+
+
+def _taken_apart(actions: Any) -> list[Any] | None:  # noqa: ANN401 - agents send anything
+    """Return the single actions of a chunk as they are, or None where there is no telling them apart."""
+    try:
+        if isinstance(actions, Mapping):
+            (count,) = {len(part) for part in actions.values()}
+            return [{name: part[i] for name, part in actions.items()} for i in range(count)]
+        return [actions[i] for i in range(len(actions))]
+    except Exception:  # noqa: BLE001 - a foreign object may raise anything; the robot must brake, not crash
+        return None
+
+
+def _not_a_number(space: gymnasium.Space[Any]) -> Any:  # noqa: ANN401 - of the action space
+    """Return an action at which the robot brakes, also through wrappers that calculate with actions."""
+    if isinstance(space, spaces.Dict):
+        return {name: _not_a_number(part) for name, part in space.items()}
+    return np.full(cast("tuple[int, ...]", space.shape), np.nan)

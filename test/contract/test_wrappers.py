@@ -1,0 +1,477 @@
+"""Gymnasium's wrappers over every contract: the two tables of docs/wrappers.md, row by row."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import wrappers
+from gymnasium.utils.env_checker import data_equivalence
+
+import embodied_env
+from embodied_env.contract import parse_contract
+from embodied_env.errors import MissingDependencyError
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.wrappers import ActionChunks
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs" / "wrappers.md"
+CONTRACTS = sorted(file.stem for file in (ROOT / "config").glob("*.yaml"))
+STEPS = 5
+
+# ---------------------------------------------------------------------------------------------------------- the tables
+
+AS_IT_IS = "as it is"
+FLAT = "after FlattenObservation"
+LIMITED = "after TimeLimit"
+RENDERED = "with a renderer"
+PIXELS = "after AddRenderObservation"
+NEVER = "does not apply"
+INSIDE = {
+    FLAT: ("FlattenObservation",),
+    LIMITED: ("TimeLimit",),
+    PIXELS: ("AddRenderObservation",),
+}
+"""Verdict -> what has to be between the environment and the wrapper."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A wrapper, how it is put on, and what Gymnasium says where it is put on the bare environment and must not be."""
+
+    name: str
+    verdict: str
+    wrap: Callable[[gymnasium.Env], gymnasium.Env]
+    refusal: str = ""
+    needs: tuple[str, ...] = ()
+    warns: str = ""
+    first: tuple[str, ...] = ()
+
+    @property
+    def stack(self) -> tuple[str, ...]:
+        """From the environment outwards."""
+        return (*self.first, *INSIDE.get(self.verdict, ()), self.name)
+
+
+def vectors_of(env):
+    """The keys of an observation that are no images."""
+    return [key for key, box in env.observation_space.items() if len(box.shape) == 1]
+
+
+def imported(name):
+    """A wrapper that imports another package, when it is put on."""
+
+    def wrap(env):
+        return getattr(wrappers, name)(env)
+
+    return wrap
+
+
+TABLE = [
+    Row(
+        "AddRenderObservation",
+        RENDERED,
+        wrappers.AddRenderObservation,
+        refusal="requires render_mode to be not None",
+    ),
+    Row("AddWhiteNoise", RENDERED, lambda env: wrappers.AddWhiteNoise(env, 0.5)),
+    Row(
+        "ArrayConversion",
+        AS_IT_IS,
+        lambda env: wrappers.ArrayConversion(env, np, np),
+        needs=("array_api_compat",),
+    ),
+    Row(
+        "AtariPreprocessing",
+        NEVER,
+        wrappers.AtariPreprocessing,
+        refusal="Disable frame-skipping in the original env",
+        needs=("cv2",),
+    ),
+    Row("Autoreset", AS_IT_IS, wrappers.Autoreset),
+    Row("ClipAction", AS_IT_IS, wrappers.ClipAction),
+    Row("ClipReward", AS_IT_IS, lambda env: wrappers.ClipReward(env, -1.0, 1.0)),
+    Row("DelayObservation", AS_IT_IS, lambda env: wrappers.DelayObservation(env, 2)),
+    Row("DiscretizeAction", AS_IT_IS, lambda env: wrappers.DiscretizeAction(env, 3, multidiscrete=True)),
+    Row(
+        "DiscretizeObservation",
+        FLAT,
+        lambda env: wrappers.DiscretizeObservation(env, 3, multidiscrete=True),
+        refusal="is only compatible with Box continuous observations",
+        first=("FilterObservation",),  # it takes as long for every pixel as for a joint
+    ),
+    Row(
+        "DtypeObservation",
+        FLAT,
+        lambda env: wrappers.DtypeObservation(env, np.float32),
+        refusal="requires a Box, Discrete, MultiDiscrete, or MultiBinary space",
+        warns="precision lowered by casting to float32",
+    ),
+    Row("FilterObservation", AS_IT_IS, lambda env: wrappers.FilterObservation(env, vectors_of(env)[:2])),
+    Row("FlattenObservation", AS_IT_IS, wrappers.FlattenObservation),
+    Row("FrameStackObservation", AS_IT_IS, lambda env: wrappers.FrameStackObservation(env, 3)),
+    Row(
+        "GrayscaleObservation",
+        PIXELS,
+        wrappers.GrayscaleObservation,
+        refusal="requires a Box observation space",
+    ),
+    Row(
+        "HumanRendering",
+        RENDERED,
+        wrappers.HumanRendering,
+        refusal="Expected env.render_mode to be one of",
+        needs=("pygame",),
+    ),
+    Row("JaxToNumpy", AS_IT_IS, imported("JaxToNumpy"), needs=("array_api_compat", "jax")),
+    Row("JaxToTorch", AS_IT_IS, imported("JaxToTorch"), needs=("array_api_compat", "jax", "torch")),
+    Row(
+        "MaxAndSkipObservation",
+        FLAT,
+        lambda env: wrappers.MaxAndSkipObservation(env, 2),
+        refusal="The observation space must have the shape attribute",
+    ),
+    Row(
+        "NormalizeObservation",
+        FLAT,
+        wrappers.NormalizeObservation,
+        refusal="requires the observation space to have a shape",
+    ),
+    Row("NormalizeReward", AS_IT_IS, wrappers.NormalizeReward),
+    Row("NumpyToTorch", AS_IT_IS, imported("NumpyToTorch"), needs=("array_api_compat", "torch")),
+    Row("ObstructView", RENDERED, lambda env: wrappers.ObstructView(env, 0.1, 8)),
+    Row("OrderEnforcing", AS_IT_IS, wrappers.OrderEnforcing),
+    Row("PassiveEnvChecker", AS_IT_IS, wrappers.PassiveEnvChecker),
+    Row("RecordEpisodeStatistics", AS_IT_IS, wrappers.RecordEpisodeStatistics),
+    Row(
+        "RecordVideo",
+        RENDERED,
+        lambda env: wrappers.RecordVideo(env, "videos"),
+        refusal="Render mode is None, which is incompatible with RecordVideo",
+        needs=("moviepy",),
+    ),
+    Row("RenderCollection", RENDERED, wrappers.RenderCollection, refusal="Expected env.render_mode to be not None"),
+    Row("RepeatAction", AS_IT_IS, lambda env: wrappers.RepeatAction(env, 2)),
+    Row("RescaleAction", AS_IT_IS, lambda env: wrappers.RescaleAction(env, -2.0, 2.0)),
+    Row(
+        "RescaleObservation",
+        FLAT,
+        lambda env: wrappers.RescaleObservation(env, -1.0, 1.0),
+        refusal="requires a Box observation space",
+    ),
+    Row(
+        "ReshapeObservation",
+        FLAT,
+        lambda env: wrappers.ReshapeObservation(env, (1, *(env.observation_space.shape or ()))),
+        refusal="requires a Box observation space",
+    ),
+    Row(
+        "ResizeObservation",
+        PIXELS,
+        lambda env: wrappers.ResizeObservation(env, (24, 32)),
+        refusal="requires a Box observation space",
+        needs=("cv2",),
+    ),
+    Row("StickyAction", AS_IT_IS, lambda env: wrappers.StickyAction(env, 0.5)),
+    Row(
+        "TimeAwareObservation",
+        LIMITED,
+        wrappers.TimeAwareObservation,
+        refusal="must be wrapped by a TimeLimit wrapper or the spec specify a `max_episode_steps`",
+    ),
+    Row("TimeLimit", AS_IT_IS, lambda env: wrappers.TimeLimit(env, STEPS - 1)),
+    Row("TransformAction", AS_IT_IS, lambda env: wrappers.TransformAction(env, lambda action: -action, None)),
+    Row("TransformObservation", AS_IT_IS, lambda env: wrappers.TransformObservation(env, copy, None)),
+    Row("TransformReward", AS_IT_IS, lambda env: wrappers.TransformReward(env, lambda reward: 2.0 * reward)),
+]
+ROWS = {row.name: row for row in TABLE}
+
+STACKS = [
+    ("TimeLimit", "TimeAwareObservation", "NormalizeObservation", "RecordEpisodeStatistics"),
+    ("PassiveEnvChecker", "OrderEnforcing", "TimeLimit", "RecordEpisodeStatistics"),
+    ("FilterObservation", "FlattenObservation", "FrameStackObservation"),
+    ("FrameStackObservation", "FlattenObservation", "NormalizeObservation"),
+    ("RescaleAction", "FlattenObservation", "RescaleObservation", "DelayObservation"),
+    ("ClipAction", "StickyAction", "RecordEpisodeStatistics", "NormalizeReward", "ClipReward"),
+]
+"""From the environment outwards. `RecordTransitions` is put outside of each."""
+
+# ------------------------------------------------------------------------------------------------------------- the docs
+
+
+def cells(heading):
+    """The cells of each row of the table under `heading`, without their backticks."""
+    section = DOCS.read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
+    return [[cell.strip().replace("`", "") for cell in row] for row in rows]
+
+
+def test_every_wrapper_of_gymnasium_has_a_row():
+    assert sorted(ROWS) == sorted(set(wrappers.__all__) - {"vector"})  # a module: wrappers of vector environments
+
+
+def test_the_docs_have_the_same_rows_and_verdicts():
+    assert [row[:3] for row in cells("One by one")] == [
+        [row.name, row.verdict, row.refusal.replace("`", "")] for row in TABLE
+    ]
+
+
+def test_the_docs_have_the_same_stacks():
+    assert [row[0] for row in cells("Stacks")] == [" → ".join(stack) for stack in STACKS]
+
+
+# ---------------------------------------------------------------------------------------------------------- row by row
+
+
+@pytest.fixture(params=CONTRACTS)
+def contract(request):
+    return request.param
+
+
+@pytest.fixture
+def make(monkeypatch, tmp_path):
+    """Make environments that are closed in the end; videos go to a folder of the test, windows nowhere."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    with contextlib.ExitStack() as stack:
+
+        def made(contract, backend="fake", **options):
+            env = embodied_env.make(contract, backend=backend, clock="virtual", **options)
+            stack.callback(env.close)
+            return env
+
+        yield made
+
+
+def missing(row):
+    return [module for module in row.needs if importlib.util.find_spec(module) is None]
+
+
+def needs_what_it_needs(row):
+    if missing(row):
+        pytest.skip(f"{row.name} needs {', '.join(missing(row))}, which is not installed")
+
+
+def put_on(env, *names):
+    """Wrap `env`, from the inside outwards."""
+    for row in (ROWS[name] for name in names):
+        with pytest.warns(UserWarning, match=row.warns) if row.warns else contextlib.nullcontext():
+            env = row.wrap(env)
+    return env
+
+
+def episode(env, steps=STEPS):
+    """Reset and take a few steps, with another reset where an episode ends; return all that an agent sees."""
+    observation, info = env.reset(seed=3)
+    env.action_space.seed(3)
+    seen = [as_arrays(observation)]
+    for _ in range(steps):
+        assert as_arrays(observation) in env.observation_space
+        assert isinstance(info, dict)
+        observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        assert np.isfinite(reward)
+        assert not (terminated and truncated)
+        seen.append((as_arrays(observation), float(reward), bool(terminated), bool(truncated)))
+        if terminated or truncated:
+            assert as_arrays(observation) in env.observation_space
+            observation, info = env.reset()
+    assert as_arrays(observation) in env.observation_space
+    return seen
+
+
+def as_arrays(observation):
+    """Arrays of other packages are read as NumPy's; the space of an environment does not know them."""
+    if isinstance(observation, dict):
+        return {key: as_arrays(value) for key, value in observation.items()}
+    return np.asarray(observation) if hasattr(observation, "__dlpack__") else observation
+
+
+IN_PROCESS = [row.name for row in TABLE if row.verdict in (AS_IT_IS, FLAT, LIMITED)]
+
+
+@pytest.mark.parametrize("name", IN_PROCESS)
+def test_it_works_and_sees_the_same_for_the_same_seed(contract, make, name):
+    row = ROWS[name]
+    needs_what_it_needs(row)
+    first, second = (episode(put_on(make(contract), *row.stack)) for _ in range(2))
+    assert data_equivalence(first, second)
+
+
+@pytest.mark.parametrize("name", [row.name for row in TABLE if row.refusal])
+def test_gymnasium_refuses_it_on_the_bare_environment_with_this_reason(contract, make, name):
+    row = ROWS[name]
+    if row.verdict == NEVER:
+        needs_what_it_needs(row)
+    with pytest.raises((TypeError, ValueError), match=re.escape(row.refusal)):
+        row.wrap(make(contract))
+
+
+@pytest.mark.parametrize(
+    "name", [row.name for row in TABLE if row.verdict == AS_IT_IS and row.name != "FilterObservation"]
+)
+def test_what_works_as_it_is_works_after_flattening_too(make, name):
+    needs_what_it_needs(ROWS[name])
+    episode(put_on(make(CONTRACTS[0]), "FlattenObservation", name))
+
+
+def test_only_the_filter_has_to_come_before_flattening(make):
+    flat = put_on(make(CONTRACTS[0]), "FlattenObservation")
+    with pytest.raises(ValueError, match="only usable with `Dict` and `Tuple` observations"):
+        wrappers.FilterObservation(flat, ["joints_position"])
+
+
+def test_one_cameras_image_is_an_image_for_wrappers_of_images(make):
+    env, key = next(
+        (env, key)
+        for env in map(make, CONTRACTS)
+        for key, box in env.observation_space.items()
+        if box.shape[2:] == (3,) and box.dtype == np.uint8
+    )
+    box = env.observation_space[key]
+    image = wrappers.TransformObservation(env, lambda observation: observation[key], box)
+    grey = put_on(image, "GrayscaleObservation", "FrameStackObservation")
+    episode(grey)
+    assert grey.observation_space.shape == (3, *box.shape[:2])
+
+
+def test_a_wrapper_that_draws_changes_the_worlds_of_resets_without_a_seed(make):
+    worlds = []
+    for steps in (1, 2):
+        env = put_on(make("arm_reach"), "StickyAction")
+        env.reset(seed=3)
+        for _ in range(steps + 1):  # the first action is never sticky
+            env.step(np.zeros(6))
+        worlds.append(env.reset()[1]["reset"]["seed_applied"])
+    assert worlds[0] != worlds[1]
+
+
+# ------------------------------------------------------------------------------------------------ pictures, and stacks
+
+
+@contextlib.contextmanager
+def skipped_without_a_renderer():
+    try:
+        yield
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+
+
+def of_pictures():
+    """Every wrapper over one contract; over the others one, since what a picture shows is nothing to a wrapper."""
+    names = [row.name for row in TABLE if row.verdict in (RENDERED, PIXELS)]
+    return [(CONTRACTS[0], name) for name in names] + [(name, "AddRenderObservation") for name in CONTRACTS[1:]]
+
+
+@pytest.mark.parametrize(("contract", "name"), of_pictures())
+def test_it_works_with_a_renderer(make, contract, name):
+    row = ROWS[name]
+    needs_what_it_needs(row)
+    env = make(contract, backend="mujoco", render_mode="rgb_array")
+    with skipped_without_a_renderer():
+        env.reset(seed=1)
+        env.render()
+    env = put_on(env, *row.stack)
+    episode(env, steps=2)
+    env.render()
+    env.close()
+
+
+@pytest.mark.parametrize("backend", ["fake", "mujoco"])
+@pytest.mark.parametrize("stack", STACKS, ids=" ".join)
+def test_a_stack_works_inside_of_the_recorder(contract, make, tmp_path, stack, backend):
+    env = RecordTransitions(put_on(make(contract, backend=backend), *stack), tmp_path)
+    with skipped_without_a_renderer(), contextlib.closing(env):
+        episode(env)
+    run = read_run(env.path)
+    assert len(list(run.transitions())) == STEPS
+    _, *recorded, _ = (layer["class"].split(":")[1] for layer in run.manifest["wrappers"])
+    assert tuple(reversed(recorded)) == stack
+
+
+def test_chunks_go_outside_of_the_recorder(contract, make, tmp_path):
+    inner = RecordTransitions(put_on(make(contract), "FlattenObservation", "RecordEpisodeStatistics"), tmp_path)
+    with contextlib.closing(ActionChunks(inner, 3)) as env:
+        env.reset(seed=3)
+        env.action_space.seed(3)
+        observation, *_, info = env.step(env.action_space.sample())
+    assert observation in env.observation_space
+    assert len(list(read_run(inner.path).transitions())) == info["chunk"]["executed"] >= 1
+
+
+# ------------------------------------------------------------------------------------------------------------- endings
+
+
+def short(kind):
+    """The arm's contract with three steps, and no success."""
+    text = (ROOT / "config" / "arm_reach.yaml").read_text()
+    for old, new in (
+        ("horizon_steps: 200, kind: time_limit", f"horizon_steps: 3, kind: {kind}"),
+        ("success_radius_m: 0.03", "success_radius_m: 0.000001"),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    return parse_contract(text)
+
+
+def run_out(env):
+    """Step to the end; return what `reset` and each step returned as (observation, terminated, truncated, info)."""
+    observation, info = env.reset(seed=1)
+    seen = [(observation, False, False, info)]
+    while not any(seen[-1][1:3]):
+        observation, _, *flags, info = env.step(env.action_space.sample())
+        seen.append((observation, *flags, info))
+    return seen
+
+
+@pytest.mark.parametrize("wrap", [(), ("RecordEpisodeStatistics",), ("TransformReward", "RecordEpisodeStatistics")])
+def test_a_finite_horizon_terminates_and_counts_down_to_zero(make, wrap):
+    seen = run_out(put_on(make(short("finite_horizon")), *wrap))
+    assert [observation["time_remaining"].tolist() for observation, *_ in seen] == [[1.0], [2 / 3], [1 / 3], [0.0]]
+    assert seen[-1][1:3] == (True, False)
+    assert seen[-1][3]["end_reason"] == "horizon"
+
+
+def test_the_time_that_remains_is_found_in_a_flat_observation(make):
+    bare = make(short("finite_horizon"))
+    flat = put_on(bare, "FlattenObservation", "RecordEpisodeStatistics")
+    seen = run_out(flat)
+    unflattened = [gymnasium.spaces.unflatten(bare.observation_space, observation) for observation, *_ in seen]
+    assert [observation["time_remaining"].tolist() for observation in unflattened] == [[1.0], [2 / 3], [1 / 3], [0.0]]
+    assert seen[-1][1:3] == (True, False)
+
+
+def test_a_time_limit_truncates_and_has_no_time_in_its_observation(make):
+    env = put_on(make(short("time_limit")), "RecordEpisodeStatistics", "FlattenObservation")
+    seen = run_out(env)
+    assert seen[-1][1:3] == (False, True)
+    assert seen[-1][3]["end_reason"] == "time_limit"
+    assert "time_remaining" not in env.unwrapped.observation_space.spaces
+
+
+@pytest.mark.parametrize("kind", ["finite_horizon", "time_limit"])
+def test_episode_statistics_count_the_steps_of_either_ending(make, kind):
+    info = run_out(put_on(make(short(kind)), "FlattenObservation", "RecordEpisodeStatistics"))[-1][3]
+    assert info["episode"]["l"] == info["step_index"] == 3
+
+
+def test_time_awareness_finds_the_limit_that_make_was_given(make):
+    env = put_on(make("arm_reach", max_episode_steps=2), "TimeAwareObservation")
+    seen = run_out(env)
+    assert env.get_wrapper_attr("max_timesteps") == 2
+    assert len(seen) == 3
+    assert seen[-1][1:3] == (False, True)
+
+
+def test_time_awareness_finds_the_limit_that_gymnasium_was_given():
+    inner = gymnasium.make("embodied_env/ArmReach-v0", backend="fake", clock="virtual", max_episode_steps=2)
+    env = put_on(inner, "TimeAwareObservation")
+    assert run_out(env)[-1][1:3] == (False, True)
+    env.close()

@@ -1,0 +1,237 @@
+"""Properties of what is commanded by velocity: twists, wheels, joints with and without position limits."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safety_strategies import bounds, examples, finite_vectors, rounding, steps_of_time
+
+from embodied_env.clock import ManualClock
+from embodied_env.contract import load_contract, parse_contract
+from embodied_env.safety import Arbiter, Reference, SafetyGate
+from embodied_env.safety.limits import brake_velocity, limit_velocity, velocity_interval
+from embodied_env.transition import Finding, Sent, Severity
+
+MIXED = """
+contract: embodied_env/1
+name: mixed
+version: 1
+control_period_s: 0.1
+episode: {horizon_steps: 10}
+sensors:
+  joints: {topic: joint_states, type: sensor_msgs/msg/JointState, max_age_s: 1.0,
+    fields: {position: {joints: [arm, rail], unit: rad, low: -9, high: 9}}}
+actuators:
+  base: {topic: cmd_vel, type: geometry_msgs/msg/TwistStamped, command: twist, scale: normalized, joints: {
+    linear.x: {position: null, velocity: 1.0, acceleration: 2.0, deceleration: 4.0, unit: m},
+    angular.z: {position: null, velocity: 2.0, acceleration: 5.0}}}
+  rail: {topic: rail, type: std_msgs/msg/Float64, command: velocity, scale: physical, joints: {
+    rail: {position: [-1.0, 1.0], velocity: 0.5, acceleration: 1.0}}}
+  arm: {topic: arm, type: std_msgs/msg/Float64, command: position, scale: normalized, joints: {
+    arm: {position: [-2.0, 2.0], velocity: 1.0, acceleration: 4.0}}}
+task: {type: "embodied_env.tasks.reach:Reach"}
+"""
+CONTRACT = parse_contract(MIXED)
+LAYOUT = SafetyGate(CONTRACT).layout
+LIMITS = LAYOUT.limits
+AXES = LAYOUT.is_velocity
+
+
+def reference(velocities=(0.0, 0.0, 0.0, 0.0), positions=(0.0, 0.0, 0.0, 0.0)) -> Reference:
+    return Reference(positions=np.array(positions), velocities=np.array(velocities), seq=0, epoch=0)
+
+
+def as_action(vector):
+    return LAYOUT.as_action(np.asarray(vector, dtype=np.float64))
+
+
+def velocities() -> st.SearchStrategy[np.ndarray]:
+    """Velocities within the limits, at which the gate may find its reference."""
+    parts = st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=4)
+    return parts.map(lambda part: np.array(part) * LIMITS.velocity)
+
+
+@examples(80)
+@given(finite_vectors(4), velocities())
+def test_a_published_velocity_keeps_speed_and_acceleration(action, before):
+    approved = SafetyGate(CONTRACT).judge(as_action(action), reference(before), 0.1)
+    assert (np.abs(approved.values[AXES]) <= LIMITS.velocity[AXES]).all()
+    most = np.maximum(LIMITS.acceleration, LIMITS.deceleration) * 0.1
+    assert (np.abs(approved.values - before)[AXES] <= most[AXES] * (1 + 1e-12)).all()
+
+
+@examples(80)
+@given(velocities(), st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=4))
+def test_an_admissible_velocity_is_published_bit_for_bit(before, parts):
+    action = as_action([*parts[:2], 0.5 * parts[2], 0.0])
+    approved = SafetyGate(CONTRACT).judge(action, reference(before), 10.0)  # so much time that every change is slow
+    wanted = LAYOUT.scale.to_si(np.concatenate([np.atleast_1d(part) for part in action.values()]))
+    assert approved.values[:2].tobytes() == wanted[:2].tobytes()
+    np.testing.assert_array_equal(approved.report.applied[:2], np.concatenate(list(action.values()))[:2])
+
+
+@examples(60)
+@given(bounds(), st.floats(-1.0, 1.0), st.floats(0.0, 1.0), steps_of_time, st.floats(-3.0, 3.0))
+def test_the_nearest_velocity_of_the_interval_is_taken(b, part, at, dt, asked):
+    x = 0.0 if not np.isfinite(b.low) else b.low + at * (b.high - b.low)
+    v = part * b.velocity
+    lower, upper = velocity_interval(x, v, b, dt)
+    step = limit_velocity(x, v, asked * b.velocity, b, dt)
+    if lower <= upper:
+        nearest = min(max(asked * b.velocity, lower), upper)
+        assert step.velocity == pytest.approx(nearest, rel=1e-14, abs=1e-15 * abs(v))
+        assert (step.code == "") == (step.velocity == asked * b.velocity)
+    else:
+        slack = rounding(b, x, step.position, v, dt)
+        assert abs(step.velocity) <= max(abs(brake_velocity(v, b, dt)), abs(lower), abs(upper)) + slack
+
+
+@pytest.mark.parametrize("bad", [np.full(2, np.nan), np.full(2, np.inf), np.zeros(3), "stop"])
+def test_a_malformed_action_slows_what_moves(bad):
+    before = np.array([0.9, -1.5, 0.2, 0.0])
+    action = {**as_action(np.zeros(4)), "base": bad}
+    approved = SafetyGate(CONTRACT).judge(action, reference(before), 0.1)
+    assert approved.report.disposition is Severity.HOLD
+    slowed = np.maximum(0.0, np.abs(before) - LIMITS.deceleration * 0.1)
+    np.testing.assert_allclose(np.abs(approved.values[AXES]), slowed[AXES])
+    assert (approved.values * before >= 0.0).all()
+
+
+def test_a_joint_is_stopped_before_the_end_of_its_range_by_its_measured_position():
+    gate, position, velocity = SafetyGate(CONTRACT), 0.0, 0.0
+    for _ in range(200):
+        state = reference((0.0, 0.0, velocity, 0.0), (0.0, 0.0, position, 0.0))
+        approved = gate.judge(as_action([0.0, 0.0, 0.475, 0.0]), state, 0.1)
+        velocity = float(approved.values[2])
+        position += 0.1 * velocity
+        assert position <= LIMITS.position_high[2] + 1e-12
+    assert position == pytest.approx(LIMITS.position_high[2], abs=1e-3)
+    assert velocity == pytest.approx(0.0, abs=1e-3)
+
+
+def test_a_measured_position_beyond_its_limit_brakes_and_does_not_end_the_episode():
+    gate = SafetyGate(CONTRACT)
+    approved = gate.judge(as_action([0.0, 0.0, 0.4, 0.0]), reference((0, 0, 0.4, 0), (0, 0, 1.2, 0)), 0.1)
+    assert approved.report.disposition is Severity.HOLD
+    assert approved.values[2] == pytest.approx(0.4 - LIMITS.deceleration[2] * 0.1)
+    assert gate.latched is None
+
+
+def test_holding_is_no_velocity_and_the_last_position():
+    gate = SafetyGate(CONTRACT)
+    held = gate.hold_action(reference((0.3, 0.2, 0.1, 0.0), (0.0, 0.0, 0.5, 1.5)))
+    approved = gate.judge(as_action(held), reference((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.5, 1.5)), 0.1)
+    np.testing.assert_allclose(approved.values, [0.0, 0.0, 0.0, 1.5])
+    assert approved.report.disposition is Severity.PASS
+
+
+class World:
+    """Takes commands of a free-running world."""
+
+    def __init__(self):
+        self.clock = ManualClock()
+        self.sent = []
+        self.gate = SafetyGate(CONTRACT)
+        self.arbiter = Arbiter(self.send, self.gate, clock=self.clock, control_period_s=0.1, free_running=True)
+        self.arbiter.resync(np.zeros(4), 0)
+
+    def send(self, command):
+        self.sent.append(command)
+        return Sent(seq=command.seq, values=command.values)
+
+    def publish(self, action):
+        self.clock.advance_ns(100_000_000)
+        with self.arbiter.turn() as (state, dt_s):
+            self.arbiter.send(self.gate.judge(as_action(action), state, dt_s))
+
+
+def test_stopping_brakes_a_twist_to_rest_step_by_step():
+    world = World()
+    for _ in range(10):
+        world.publish([1.0, -1.0, 0.0, 0.0])
+    fast = world.sent[-1].values
+    world.arbiter.stop(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop"))
+    speeds = np.abs([command.values[:2] for command in world.sent[9:]])
+    np.testing.assert_allclose(fast[:2], LIMITS.velocity[:2] * [1, -1])
+    assert (np.diff(speeds, axis=0) <= 0).all()
+    assert world.sent[-1].values[:2].tolist() == [0.0, 0.0]
+
+
+def test_after_a_pause_a_commanded_velocity_still_counts():
+    world = World()
+    for _ in range(10):
+        world.publish([1.0, 0.0, 0.0, 0.0])
+    world.clock.advance_ns(5_000_000_000)
+    with world.arbiter.turn() as (state, dt_s):
+        assert state.velocities[0] == pytest.approx(LIMITS.velocity[0])  # it was never told to stop
+        assert dt_s == pytest.approx(0.1)
+
+
+def test_the_measured_position_is_that_of_velocity_commands_only():
+    world = World()
+    world.arbiter.measure(np.array([7.0, 7.0, 0.25, 7.0]), np.zeros(4))
+    assert world.arbiter.reference.positions[2:].tolist() == [0.25, 0.0]
+
+
+def test_an_old_measurement_brings_the_limits_nearer_by_what_may_have_been_driven_since():
+    world = World()
+    world.arbiter.measure(np.array([0.0, 0.0, 0.25, 0.0]), np.array([0.0, 0.0, 0.5, 9.0]))
+    slack = world.arbiter.reference.slack
+    np.testing.assert_allclose(slack, [0.0, 0.0, 0.5 * LIMITS.velocity[2], 0.0])
+
+
+def test_a_joint_whose_sensor_is_gone_is_braked_before_it_can_be_at_its_limit():
+    gate, truth, velocity = SafetyGate(CONTRACT), 0.0, 0.0
+    for step in range(200):
+        slack = np.array([0.0, 0.0, LIMITS.velocity[2] * 0.1 * step, 0.0])  # measured once, at zero
+        state = dataclasses.replace(reference((0.0, 0.0, velocity, 0.0)), slack=slack)
+        approved = gate.judge(as_action([0.0, 0.0, 0.475, 0.0]), state, 0.1)
+        velocity = float(approved.values[2])
+        truth += 0.1 * velocity
+        assert truth <= LIMITS.position_high[2]
+    assert velocity == 0.0
+    assert gate.latched is None
+
+
+def test_a_position_is_guaranteed_only_where_it_is_known_to_be_inside():
+    gate, hold = SafetyGate(CONTRACT), as_action(np.zeros(4))
+    for state, known in (
+        (reference(), True),
+        (dataclasses.replace(reference(), slack=np.array([0.0, 0.0, 2.0, 0.0])), False),
+        (reference(positions=(0.0, 0.0, 1.3, 0.0)), False),
+        (reference(positions=(0.0, 0.0, 0.0, 2.2)), False),
+    ):
+        assert gate.judge(hold, state, 0.1).report.guaranteed["position"] is known
+
+
+def test_asking_again_for_what_was_applied_is_no_clipping():
+    gate, rng = SafetyGate(CONTRACT), np.random.default_rng(0)
+    for _ in range(500):
+        before = rng.uniform(-1.0, 1.0, 4) * LIMITS.velocity * [1, 1, 1, 0]
+        state = reference(before)
+        applied = gate.judge(as_action(rng.uniform(-1.0, 1.0, 4)), state, 0.1).report.applied
+        again = gate.judge(LAYOUT.as_action(applied), state, 0.1).report
+        if (again.applied[:2] == applied[:2]).all():
+            assert not [f for f in again.findings if {"linear.x", "angular.z"} & set(f.joints)]
+
+
+def test_a_wheel_needs_no_sensor_and_a_limited_joint_does():
+    wheel = MIXED.replace("position: [-1.0, 1.0], velocity: 0.5", "position: null, velocity: 0.5").replace(
+        "rail]", "x]"
+    )
+    assert parse_contract(wheel).actuators["rail"].joints["rail"].position is None
+    with pytest.raises(Exception, match=r"no sensor reports the position of 'rail'"):
+        parse_contract(MIXED.replace("rail]", "x]"))
+
+
+def test_a_monitored_velocity_is_published_as_asked():
+    safety = dataclasses.replace(CONTRACT.safety, mode="monitor")
+    gate = SafetyGate(dataclasses.replace(CONTRACT, safety=safety))
+    approved = gate.judge(as_action([1.0, 0.0, 0.0, 0.0]), reference(), 0.1)
+    assert approved.values[0] == LIMITS.velocity[0]
+    assert [finding.code for finding in approved.report.findings] == ["acc.limit"]
+    assert load_contract("arm_reach").safety.mode == "enforce"

@@ -1,0 +1,156 @@
+"""Commands to messages and back, over real messages on the wire."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from rclpy.serialization import deserialize_message, serialize_message
+
+from embodied_env.backends.ros.commands import to_command
+from embodied_env.contract import ActuatorSpec, JointLimits
+from embodied_env.contract.messages import ACTUATOR_MESSAGES
+from embodied_env.sim.commands import from_command
+
+pytestmark = pytest.mark.ros
+
+LIMITS = JointLimits(position=None, velocity=1.0, acceleration=1.0)
+PERIOD_S = 0.05
+STAMP_NS = 3_000_000_007
+
+
+def actuator(message_type, command, *joints, **keys):
+    return ActuatorSpec(topic="topic", type=message_type, command=command, joints=dict.fromkeys(joints, LIMITS), **keys)
+
+
+ACTUATORS = {
+    "array": actuator("std_msgs/msg/Float64MultiArray", "position_delta", "a", "b", "c"),
+    "number": actuator("std_msgs/msg/Float64", "velocity", "a"),
+    "positions": actuator("sensor_msgs/msg/JointState", "position", "a", "b", "c"),
+    "velocities": actuator("sensor_msgs/msg/JointState", "velocity", "a", "b", "c"),
+    "trajectory": actuator("trajectory_msgs/msg/JointTrajectory", "position", "a", "b", "c", frame="base"),
+    "twist": actuator("geometry_msgs/msg/Twist", "twist", "angular.z", "linear.x"),
+    "twist_stamped": actuator("geometry_msgs/msg/TwistStamped", "twist", "linear.x", "angular.z", frame="base"),
+}
+
+
+def command(name, values=None):
+    """Return the message as it arrives."""
+    spec = ACTUATORS[name]
+    values = np.arange(1.0, 1.0 + len(spec.joints)) if values is None else values
+    message = to_command(spec, values, stamp_ns=STAMP_NS, period_s=PERIOD_S)
+    return deserialize_message(serialize_message(message), type(message))
+
+
+def test_every_command_type_is_in_the_table():
+    assert {spec.type for spec in ACTUATORS.values()} == set(ACTUATOR_MESSAGES)
+
+
+@pytest.mark.parametrize("name", ACTUATORS)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_a_command_survives_the_wire_bit_for_bit(name, data):
+    size = len(ACTUATORS[name].joints)
+    finite = st.floats(allow_nan=False, allow_infinity=False)
+    values = np.array(data.draw(st.lists(finite, min_size=size, max_size=size)))
+    received = from_command(ACTUATORS[name], command(name, values))
+    assert (received.dtype, received.shape, received.tobytes()) == (np.float64, (size,), values.tobytes())
+
+
+@pytest.mark.parametrize("name", ["positions", "velocities", "trajectory", "twist_stamped"])
+def test_a_header_has_the_stamp_and_the_frame(name):
+    header = command(name).header
+    assert (header.stamp.sec, header.stamp.nanosec) == (3, 7)
+    assert header.frame_id == (ACTUATORS[name].frame or "")
+
+
+def test_a_joint_state_commands_only_what_its_actuator_does():
+    assert (list(command("positions").position), list(command("positions").velocity)) == ([1.0, 2.0, 3.0], [])
+    assert (list(command("velocities").position), list(command("velocities").velocity)) == ([], [1.0, 2.0, 3.0])
+
+
+def test_a_trajectory_is_one_point_at_the_end_of_the_period():
+    (point,) = command("trajectory").points
+    assert list(point.positions) == [1.0, 2.0, 3.0]
+    assert (point.time_from_start.sec, point.time_from_start.nanosec) == (0, 50_000_000)
+
+
+def test_axes_of_a_twist_that_are_not_declared_are_commanded_to_rest():
+    twist = command("twist")
+    assert (twist.angular.z, twist.linear.x) == (1.0, 2.0)
+    assert (twist.linear.y, twist.linear.z, twist.angular.x, twist.angular.y) == (0.0, 0.0, 0.0, 0.0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(order=st.permutations(["a", "b", "c"]))
+def test_joints_of_a_command_are_found_by_name(order):
+    message = command("positions")
+    message.name, message.position = order, [{"a": 1.0, "b": 2.0, "c": 3.0}[joint] for joint in order]
+    assert from_command(ACTUATORS["positions"], message).tolist() == [1.0, 2.0, 3.0]
+
+
+def changed(actuator_name, /, **changes):
+    message = command(actuator_name)
+    for key, value in changes.items():
+        setattr(message, key, value)
+    return actuator_name, message
+
+
+def changed_point(**changes):
+    message = command("trajectory")
+    for key, value in changes.items():
+        setattr(message.points[0], key, value)
+    return "trajectory", message
+
+
+def turning(name, value):
+    message = command(name)
+    getattr(message, "twist", message).angular.y = value
+    return name, message
+
+
+def in_another_frame():
+    message = command("twist_stamped")
+    message.header.frame_id = "map"
+    return "twist_stamped", message
+
+
+def two_points():
+    message = command("trajectory")
+    message.points = [message.points[0], message.points[0]]
+    return "trajectory", message
+
+
+MALFORMED = {
+    "an array too short": lambda: changed("array", data=[1.0, 2.0]),
+    "an array too long": lambda: changed("array", data=[1.0, 2.0, 3.0, 4.0]),
+    "nan in an array": lambda: changed("array", data=[1.0, math.nan, 3.0]),
+    "an infinite number": lambda: changed("number", data=math.inf),
+    "a missing joint": lambda: changed("positions", name=["a", "b"], position=[1.0, 2.0]),
+    "an unknown joint": lambda: changed("positions", name=["a", "b", "d"]),
+    "a joint too many": lambda: changed("positions", name=["a", "b", "c", "d"], position=[1.0, 2.0, 3.0, 4.0]),
+    "a joint named twice": lambda: changed("positions", name=["a", "b", "b"]),
+    "a joint once too often": lambda: changed("positions", name=["a", "b", "c", "c"], position=[1.0, 2.0, 3.0, 3.0]),
+    "names without values": lambda: changed("positions", position=[]),
+    "velocities missing": lambda: changed("velocities", velocity=[]),
+    "a nan velocity": lambda: changed("velocities", velocity=[1.0, math.nan, 1.0]),
+    "no point": lambda: changed("trajectory", points=[]),
+    "two points": two_points,
+    "a point too short": lambda: changed_point(positions=[1.0]),
+    "an axis that is not there": lambda: turning("twist", 0.1),
+    "a nan axis that is not there": lambda: turning("twist", math.nan),
+    "a stamped axis that is not there": lambda: turning("twist_stamped", -0.1),
+    "another frame": in_another_frame,
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_what_is_not_a_whole_command_is_none(case):
+    name, message = MALFORMED[case]()
+    assert from_command(ACTUATORS[name], message) is None

@@ -1,0 +1,416 @@
+"""ActionChunks: every action at its own step or not at all, and every one of them accounted for."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import scripted_tasks
+from gymnasium.wrappers import Autoreset, DiscretizeAction, RepeatAction, RescaleAction, TimeLimit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embodied_env.clock import ManualClock
+from embodied_env.env import EmbodiedEnv
+from embodied_env.errors import ClosedError, ResetNeededError, UsageError
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.transition import Severity
+from embodied_env.wrappers import ActionChunks
+
+HORIZON = 10
+PUSH = 0.1
+
+
+class Base(EmbodiedEnv):
+    """Keeps the steps that it took: (epoch, step, first component of the action)."""
+
+    def __init__(self, **options):
+        super().__init__(scripted_tasks.contract(**options), backend="fake", clock=ManualClock())
+        self.taken = []
+
+    def step(self, action):
+        returned = super().step(action)
+        self.taken.append((self.epoch, self.step_index, 0.0 if isinstance(action, dict) else np.ravel(action)[0]))
+        return returned
+
+
+@pytest.fixture
+def base():
+    made = Base()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def env(base):
+    chunks = ActionChunks(base, 4)
+    chunks.reset(seed=1)
+    return chunks
+
+
+def numbered(first, count):
+    """Actions that say in themselves which step they are for: PUSH per step, of two joints."""
+    return [np.full(2, PUSH * step / HORIZON) for step in range(first, first + count)]
+
+
+def steps_of(base):
+    """The step of each action that was taken, as it was meant, beside the step at which it was taken."""
+    return [(round(value * HORIZON / PUSH), step) for _, step, value in base.taken]
+
+
+# --------------------------------------------------------------------------------------------------------- step_chunk
+
+
+def test_a_chunk_is_executed_step_by_step_and_each_step_is_returned(env, base):
+    result = env.step_chunk(numbered(1, 3), epoch=base.epoch, first_step=1)
+    assert steps_of(base) == [(1, 1), (2, 2), (3, 3)]
+    assert [taken.info["step_index"] for taken in result.transitions] == [1, 2, 3]
+    assert [taken.reward for taken in result.transitions] == [1.0, 2.0, 3.0]
+    assert (result.expired, result.unused, result.rejected, result.ended) == (0, 0, "", False)
+
+
+def test_a_transition_is_the_five_values_of_step(env, base):
+    (taken,) = env.step_chunk(numbered(1, 1), epoch=base.epoch, first_step=1).transitions
+    observation, reward, terminated, truncated, info = taken
+    assert observation in base.observation_space
+    assert (reward, terminated, truncated) == (1.0, False, False)
+    assert info["action"]["requested"].tolist() == numbered(1, 1)[0].tolist()
+
+
+def test_actions_whose_step_has_been_taken_are_dropped(env, base):
+    env.step_chunk(numbered(1, 3), epoch=base.epoch, first_step=1)
+    result = env.step_chunk(numbered(2, 4), epoch=base.epoch, first_step=2)
+    assert result.expired == 2
+    assert steps_of(base)[3:] == [(4, 4), (5, 5)]
+
+
+def test_a_chunk_that_is_too_late_as_a_whole_leaves_the_robot_alone(env, base):
+    env.step_chunk(numbered(1, 3), epoch=base.epoch, first_step=1)
+    result = env.step_chunk(numbered(1, 2), epoch=base.epoch, first_step=1)
+    assert (result.transitions, result.expired, result.rejected) == ((), 2, "")
+    assert base.step_index == 3
+
+
+@pytest.mark.parametrize("off", [-1, 1])
+def test_a_chunk_of_another_epoch_is_rejected_whole(env, base, off):
+    env.reset()
+    result = env.step_chunk(numbered(1, 3), epoch=base.epoch + off, first_step=1)
+    assert (result.transitions, result.expired, result.unused, result.rejected) == ((), 0, 3, "epoch")
+    assert base.taken == []
+
+
+def test_a_chunk_that_begins_after_the_next_step_is_rejected_whole(env, base):
+    result = env.step_chunk(numbered(2, 3), epoch=base.epoch, first_step=2)
+    assert (result.transitions, result.expired, result.unused, result.rejected) == ((), 0, 3, "future")
+    assert base.taken == []
+
+
+def test_a_chunk_that_came_too_early_may_be_given_again_when_it_is_due(env, base):
+    early = numbered(2, 2)
+    env.step_chunk(early, epoch=base.epoch, first_step=2)
+    env.step_chunk(numbered(1, 1), epoch=base.epoch, first_step=1)
+    assert env.step_chunk(early, epoch=base.epoch, first_step=2).rejected == ""
+    assert steps_of(base) == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_execution_stops_at_the_end_of_the_episode(env, base):
+    result = env.step_chunk(numbered(1, HORIZON + 3), epoch=base.epoch, first_step=1)
+    assert (len(result.transitions), result.unused, result.ended) == (HORIZON, 3, True)
+    assert result.transitions[-1].truncated
+
+
+def test_execution_stops_at_the_end_that_a_wrapper_inside_makes(base):
+    env = ActionChunks(TimeLimit(base, 2), 4)
+    env.reset(seed=1)
+    result = env.step_chunk(numbered(1, 4), epoch=base.epoch, first_step=1)
+    assert (len(result.transitions), result.unused) == (2, 2)
+    with pytest.raises(ResetNeededError):
+        env.step_chunk(numbered(3, 1), epoch=base.epoch, first_step=3)
+    assert base.step_index == 2
+
+
+def test_an_empty_chunk_does_nothing(env, base):
+    result = env.step_chunk([], epoch=base.epoch, first_step=1)
+    assert (result.transitions, result.unused, result.ended) == ((), 0, False)
+
+
+def test_an_array_is_a_chunk_of_its_rows(env, base):
+    env.step_chunk(np.array(numbered(1, 3)), epoch=base.epoch, first_step=1)
+    assert steps_of(base) == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_malformed_action_brakes_for_its_step_only(env, base):
+    actions = numbered(1, 3)
+    actions[1] = np.full(2, np.nan)
+    result = env.step_chunk(actions, epoch=base.epoch, first_step=1)
+    dispositions = [taken.info["safety"]["disposition"] for taken in result.transitions]
+    assert dispositions == [Severity.PASS, Severity.HOLD, Severity.PASS]
+
+
+@pytest.mark.parametrize("chunk", [None, 0.1, np.array(0.1), object(), iter([]), {"a": [1], "b": [1, 2]}, {}])
+def test_what_is_no_chunk_brakes_for_the_one_step_it_is_for(env, base, chunk):
+    result = env.step_chunk(chunk, epoch=base.epoch, first_step=1)
+    (taken,) = result.transitions
+    assert taken.info["safety"]["disposition"] == Severity.HOLD
+
+
+def test_one_action_in_place_of_a_chunk_is_never_executed_as_one(env, base):
+    result = env.step_chunk(np.full(2, PUSH), epoch=base.epoch, first_step=1)
+    assert {taken.info["safety"]["disposition"] for taken in result.transitions} == {Severity.HOLD}
+
+
+@pytest.mark.parametrize("first_step", [0, -1, 1.0, "1", None])
+def test_a_first_step_that_is_no_step_is_refused_by_value(env, base, first_step):
+    with pytest.raises(UsageError, match=r"first_step=.*allowed: an integer >= 1"):
+        env.step_chunk(numbered(1, 1), epoch=base.epoch, first_step=first_step)
+    assert base.taken == []
+
+
+@pytest.mark.parametrize("epoch", [-1, 0.5, None])
+def test_an_epoch_that_is_none_is_refused_by_value(env, base, epoch):
+    with pytest.raises(UsageError, match=r"epoch=.*allowed: an integer >= 0"):
+        env.step_chunk(numbered(1, 1), epoch=epoch, first_step=1)
+    assert base.taken == []
+
+
+def test_integers_of_numpy_are_integers(env, base):
+    result = env.step_chunk(numbered(1, 1), epoch=np.int64(base.epoch), first_step=np.int64(1))
+    assert len(result.transitions) == 1
+
+
+def test_a_wrapper_inside_that_takes_several_steps_for_an_action_lets_the_others_expire(base):
+    env = ActionChunks(RepeatAction(base, 3), 4)
+    env.reset(seed=1)
+    result = env.step_chunk(numbered(1, 5), epoch=base.epoch, first_step=1)
+    assert steps_of(base) == [(1, 1), (1, 2), (1, 3), (4, 4), (4, 5), (4, 6)]
+    assert (len(result.transitions), result.expired, result.unused) == (2, 3, 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.none(),  # a reset
+            st.tuples(st.integers(0, 6), st.integers(-1, 1), st.integers(1, HORIZON + 3)),
+        ),
+        max_size=12,
+    )
+)
+def test_no_action_is_executed_at_another_step_and_each_is_accounted_for(calls):
+    base = Base()
+    env = ActionChunks(base, 4)
+    env.reset(seed=1)
+    for call in calls:
+        if call is None:
+            env.reset()
+            continue
+        count, epoch, first = call
+        try:
+            result = env.step_chunk(numbered(first, count), epoch=max(0, base.epoch + epoch), first_step=first)
+        except ResetNeededError:
+            assert base.step_index == HORIZON
+            continue
+        assert len(result.transitions) + result.expired + result.unused == count
+        assert not (result.rejected and (result.transitions or result.expired))
+        assert result.ended == (bool(result.transitions) and base.step_index == HORIZON)
+    assert all(meant == step for meant, step in steps_of(base))
+    env.close()
+
+
+# --------------------------------------------------------------------------------------------------------------- step
+
+
+def test_the_action_of_a_learner_is_a_chunk_of_the_environments_actions(env, base):
+    assert env.action_space.shape == (4, 2)
+    assert (env.action_space.low == base.action_space.low).all()
+    assert (env.action_space.high == base.action_space.high).all()
+    observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+    assert observation in env.observation_space
+    assert (reward, terminated, truncated) == (1.0 + 2.0 + 3.0 + 4.0, False, False)
+    assert info["step_index"] == 4
+
+
+def test_the_info_of_a_chunk_says_which_steps_were_taken(env):
+    chunk = env.step(np.array(numbered(1, 4)))[-1]["chunk"]
+    assert (chunk["executed"], chunk["malformed"]) == (4, False)
+    assert chunk["rewards"].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_step_that_was_not_taken_has_no_reward(env, base):
+    for _ in range(2):
+        env.step(np.zeros((4, 2)))
+    _, reward, terminated, truncated, info = env.step(np.zeros((4, 2)))
+    assert (reward, terminated, truncated) == (9.0 + 10.0, False, True)
+    assert info["chunk"]["executed"] == 2
+    np.testing.assert_array_equal(info["chunk"]["rewards"], [9.0, 10.0, np.nan, np.nan])
+    assert info["end_reason"] == "time_limit"
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [np.full((3, 2), PUSH), np.full((5, 2), PUSH), np.full(2, PUSH), [], None, PUSH, "go", {"arm": np.zeros((3, 2))}],
+    ids=["short", "long", "one action", "empty", "none", "number", "text", "dict"],
+)
+def test_a_malformed_chunk_brakes_for_one_step(env, base, chunk):
+    *_, info = env.step(chunk)
+    assert (info["chunk"]["executed"], info["chunk"]["malformed"]) == (1, True)
+    assert info["chunk"]["rewards"].shape == (4,)
+    assert info["safety"]["disposition"] == Severity.HOLD
+    assert base.step_index == 1
+
+
+def test_malformed_chunks_in_a_row_end_the_episode(env):
+    ends = [env.step(None)[-1]["end_reason"] for _ in range(3)]
+    assert ends == ["", "", "safety_stop:form.repeated"]
+
+
+def test_a_malformed_chunk_brakes_through_wrappers_that_calculate_with_actions(base):
+    env = ActionChunks(RescaleAction(base, -2.0, 2.0), 4)
+    env.reset(seed=1)
+    assert env.step("go")[-1]["safety"]["disposition"] == Severity.HOLD
+
+
+@pytest.fixture
+def base_of_two():
+    arm = scripted_tasks.document()["actuators"]["arm"]
+    shoulder, elbow = arm["joints"].items()
+    made = Base(
+        actuators={"arm": arm | {"joints": dict([shoulder])}, "hand": arm | {"topic": "h", "joints": dict([elbow])}}
+    )
+    yield made
+    made.close()
+
+
+def test_with_several_actuators_a_chunk_is_a_dict_of_chunks(base_of_two):
+    env = ActionChunks(base_of_two, 3)
+    env.reset(seed=1)
+    assert {name: box.shape for name, box in env.action_space.items()} == {"arm": (3, 1), "hand": (3, 1)}
+    *_, info = env.step(env.action_space.sample())
+    assert (info["chunk"]["executed"], info["chunk"]["malformed"]) == (3, False)
+    *_, info = env.step({"arm": np.zeros((2, 1)), "hand": np.zeros((2, 1))})
+    assert (info["chunk"]["executed"], info["chunk"]["malformed"]) == (1, True)
+    assert info["safety"]["disposition"] == Severity.HOLD
+
+
+def test_parts_of_different_lengths_are_no_chunk(base_of_two):
+    env = ActionChunks(base_of_two, 3)
+    env.reset(seed=1)
+    chunk = {"arm": np.zeros((3, 1)), "hand": np.zeros((2, 1))}
+    (taken,) = env.step_chunk(chunk, epoch=base_of_two.epoch, first_step=1).transitions
+    assert taken.info["safety"]["disposition"] == Severity.HOLD
+
+
+def test_vector_environments_stack_chunks():
+    envs = gymnasium.vector.SyncVectorEnv([lambda: ActionChunks(Base(episode__horizon_steps=6), 4)] * 2)
+    envs.reset(seed=1)
+    *_, infos = envs.step(envs.action_space.sample())
+    assert infos["chunk"]["rewards"].shape == (2, 4)
+    assert infos["chunk"]["executed"].tolist() == [4, 4]
+    *_, truncated, infos = envs.step(envs.action_space.sample())
+    assert truncated.all()
+    assert infos["chunk"]["executed"].tolist() == [2, 2]
+    envs.close()
+
+
+# --------------------------------------------------------------------------------------------------- where, and when
+
+
+def test_a_recorder_inside_records_each_step(tmp_path):
+    recorder = RecordTransitions(EmbodiedEnv(scripted_tasks.contract(), backend="fake"), tmp_path)
+    env = ActionChunks(recorder, 4)
+    env.reset(seed=1)
+    env.step(np.array(numbered(1, 4)))
+    env.step_chunk(numbered(5, 2), epoch=env.unwrapped.epoch, first_step=5)
+    env.close()
+    run = read_run(recorder.path)
+    assert [row["info"]["step_index"] for row in run.transitions()] == [1, 2, 3, 4, 5, 6]
+    assert [row["action"] for row in run.transitions()] == [action.tolist() for action in numbered(1, 6)]
+
+
+@pytest.mark.parametrize("call", ["step", "step_chunk"])
+def test_a_chunk_before_reset_is_refused(base, call):
+    env = ActionChunks(base, 2)
+    with pytest.raises(ResetNeededError):
+        give(env, call)
+    assert base.taken == []
+
+
+@pytest.mark.parametrize("call", ["step", "step_chunk"])
+def test_a_chunk_after_the_end_is_refused(env, base, call):
+    env.step_chunk(numbered(1, HORIZON), epoch=base.epoch, first_step=1)
+    with pytest.raises(ResetNeededError):
+        give(env, call)
+    assert len(base.taken) == HORIZON
+
+
+@pytest.mark.parametrize("call", ["step", "step_chunk"])
+def test_a_chunk_after_a_reset_that_went_round_the_wrapper_is_refused(env, base, call):
+    base.reset()
+    with pytest.raises(ResetNeededError):
+        give(env, call)
+    assert base.taken == []
+
+
+@pytest.mark.parametrize("call", ["step", "step_chunk"])
+def test_a_chunk_after_a_step_that_failed_is_refused(call):
+    base = Base(task={"raise_at": 2})
+    env = ActionChunks(base, 3)
+    env.reset(seed=1)
+    with pytest.raises(RuntimeError, match="the task has an error"):
+        give(env, call)
+    with pytest.raises(ResetNeededError):
+        give(env, call)
+    env.close()
+
+
+def test_a_reset_that_is_refused_leaves_the_episode_as_it_was(env, base):
+    with pytest.raises(UsageError, match="'nowhere' is not known"):
+        env.reset(options={"nowhere": 1.0})
+    assert len(env.step_chunk(numbered(1, 2), epoch=base.epoch, first_step=1).transitions) == 2
+
+
+def test_a_chunk_after_close_is_refused(env):
+    env.close()
+    with pytest.raises(ClosedError):
+        give(env, "step")
+
+
+def test_a_chunk_never_runs_on_into_the_episode_that_a_wrapper_inside_began(base):
+    env = ActionChunks(Autoreset(base), 4)
+    env.reset(seed=1)
+    for _ in range(3):
+        env.step(np.zeros((4, 2)))
+    with pytest.raises(ResetNeededError):
+        env.step(np.zeros((4, 2)))
+    assert len(base.taken) == HORIZON
+
+
+def give(env, call):
+    if call == "step":
+        return env.step(np.zeros(env.action_space.shape))
+    return env.step_chunk(numbered(1, 3), epoch=max(0, env.unwrapped.epoch), first_step=1)
+
+
+@pytest.mark.parametrize("length", [0, -1, 2.0, None, "4"])
+def test_a_length_that_is_no_count_is_refused_by_value(base, length):
+    with pytest.raises(UsageError, match=r"length=.*allowed: an integer >= 1"):
+        ActionChunks(base, length)
+
+
+def test_an_environment_that_does_not_count_is_refused():
+    with pytest.raises(UsageError, match="CartPoleEnv cannot take chunks"):
+        ActionChunks(gymnasium.make("CartPole-v1"), 2)
+
+
+def test_actions_without_bounds_in_the_reals_are_refused(base):
+    with pytest.raises(UsageError, match="allowed: a Box, or a Dict of Boxes"):
+        ActionChunks(DiscretizeAction(base, 3), 2)
+
+
+def test_the_wrapper_stands_in_the_spec(tmp_path):
+    env = ActionChunks(gymnasium.make("embodied_env/ArmReach-v0", backend="fake"), 3)
+    again = gymnasium.make(env.spec)
+    assert isinstance(again, ActionChunks)
+    assert again.length == 3
+    env.close()
+    again.close()

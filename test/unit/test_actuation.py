@@ -1,0 +1,328 @@
+"""From commands to the controls of a model: what acts when, and which servos fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_env.contract import Contract, parse_contract
+from embodied_env.errors import ContractError, UsageError
+from embodied_env.sim.actuation import Actuation
+from embodied_env.sim.model import Model
+from embodied_env.sim.profile import Drive, WorldProfile
+from embodied_env.sim.world import World
+
+CONTRACT = """
+contract: embodied_env/1
+name: rover
+version: 1
+control_period_s: 0.05
+episode: {horizon_steps: 10}
+sensors:
+  joints:
+    topic: joint_states
+    type: sensor_msgs/msg/JointState
+    fields:
+      position: {joints: [lift, pan, left, right], unit: rad, low: -90, high: 90}
+      velocity: {joints: [lift, pan, left, right], unit: rad/s, low: -90, high: 90}
+    max_age_s: 1.0
+task: {type: nowhere:Nothing}
+backends: {mujoco: {model: rover.xml}}
+actuators:
+"""
+LIMITS = "velocity: 1.0, acceleration: 1.0"
+LIFT = f"""
+  lift:
+    topic: lift
+    type: std_msgs/msg/Float64MultiArray
+    command: position
+    joints: {{lift: {{position: [-1.0, 1.0], {LIMITS}}}}}
+"""
+PAN = f"""
+  pan:
+    topic: pan
+    type: std_msgs/msg/Float64MultiArray
+    command: velocity
+    joints: {{pan: {{position: null, {LIMITS}}}}}
+"""
+BASE = f"""
+  base:
+    topic: cmd_vel
+    type: geometry_msgs/msg/Twist
+    command: twist
+    joints:
+      angular.z: {{position: null, {LIMITS}}}
+      linear.x: {{position: null, {LIMITS}, unit: m}}
+"""
+DRIVE = Drive(left="left", right="right", radius_m=0.1, separation_m=0.4)
+SERVOS = {
+    "lift": '<position name="lift" joint="lift" kp="100" kv="5"/>',
+    "pan": '<velocity name="pan" joint="pan" kv="10"/>',
+    "left": '<velocity name="left" joint="left" kv="10"/>',
+    "right": '<velocity name="right" joint="right" kv="10"/>',
+}
+
+
+def contract_in(folder: Path, actuators: str = LIFT + PAN + BASE, **servos: str) -> Contract:
+    bodies = "".join(
+        f'<body><joint name="{joint}" axis="0 0 1" armature="1e-4"/><geom size="0.1" mass="1e-3" contype="0"/></body>'
+        for joint in SERVOS
+    )
+    (folder / "rover.xml").write_text(
+        f'<mujoco><option timestep="0.005" gravity="0 0 0" integrator="implicitfast"/>'
+        f"<worldbody>{bodies}</worldbody><actuator>{''.join({**SERVOS, **servos}.values())}</actuator>"
+        f'<keyframe><key name="home" qpos="0.3 0 0 0"/></keyframe></mujoco>'
+    )
+    return parse_contract(CONTRACT + actuators, source=str(folder / "rover.yaml"))
+
+
+def profile(**drives: Drive) -> WorldProfile:
+    return WorldProfile(model="rover.xml", keyframe="home", drives=drives)
+
+
+class Rover:
+    """An actuation on a model of its own. The command is: lift, pan, angular.z, linear.x."""
+
+    def __init__(self, folder: Path) -> None:
+        contract, world = contract_in(folder), profile(base=DRIVE)
+        self.model = Model(contract, world, "backends.mujoco")
+        self.data = self.model.new_data()
+        self.actuation = Actuation(contract, world, self.model)
+        self.actuation.begin(self.data)
+
+    def path(self, *command: float, substeps: int = 4) -> dict[str, np.ndarray]:
+        """Return the controls of each servo during a period that leads to `command`."""
+        if command:
+            self.actuation.command(np.array(command))
+        rows = []
+        for controls in self.actuation.path(substeps):
+            self.actuation.apply(self.data, controls)
+            rows.append(self.data.ctrl.copy())
+        return dict(zip(SERVOS, np.array(rows).T, strict=True))
+
+
+def test_the_command_names_joints_and_axes_in_the_order_of_the_contract(tmp_path: Path) -> None:
+    assert Rover(tmp_path).actuation.joints == ("lift", "pan", "angular.z", "linear.x")
+
+
+def test_a_reset_holds_the_positions_and_stops_the_rest(tmp_path: Path) -> None:
+    rover = Rover(tmp_path)
+    rover.path(0.9, 0.5, 0.5, 0.5)
+    rover.actuation.begin(rover.data)
+    np.testing.assert_array_equal(rover.data.ctrl, [0.3, 0.0, 0.0, 0.0])
+
+
+def test_after_a_reset_the_first_path_leads_nowhere(tmp_path: Path) -> None:
+    rover = Rover(tmp_path)
+    rover.path(0.9, 0.5, 0.5, 0.5)
+    rover.actuation.begin(rover.data)
+    for servo, controls in rover.path().items():
+        np.testing.assert_array_equal(controls, np.full(4, 0.3 if servo == "lift" else 0.0))
+
+
+def test_a_position_is_reached_along_a_straight_line_at_the_end_of_the_period(tmp_path: Path) -> None:
+    np.testing.assert_allclose(Rover(tmp_path).path(0.7, 0, 0, 0)["lift"], [0.4, 0.5, 0.6, 0.7], rtol=1e-15)
+
+
+def test_the_next_position_starts_from_the_last_command(tmp_path: Path) -> None:
+    rover = Rover(tmp_path)
+    rover.path(0.7, 0, 0, 0)
+    np.testing.assert_allclose(rover.path(-0.1, 0, 0, 0)["lift"], [0.5, 0.3, 0.1, -0.1], atol=1e-15)
+
+
+def test_a_velocity_acts_at_once_and_through_the_whole_period(tmp_path: Path) -> None:
+    np.testing.assert_array_equal(Rover(tmp_path).path(0.3, 0.8, 0, 0)["pan"], np.full(4, 0.8))
+
+
+def test_without_a_new_command_the_last_one_goes_on(tmp_path: Path) -> None:
+    rover = Rover(tmp_path)
+    rover.path(0.7, 0.8, 0, 0)
+    again = rover.path()
+    np.testing.assert_array_equal(again["lift"], np.full(4, 0.7))
+    np.testing.assert_array_equal(again["pan"], np.full(4, 0.8))
+
+
+def test_driving_ahead_turns_both_wheels_alike(tmp_path: Path) -> None:
+    controls = Rover(tmp_path).path(0.3, 0, 0, 0.5)
+    np.testing.assert_allclose([controls["left"], controls["right"]], np.full((2, 4), 5.0), rtol=1e-15)
+
+
+def test_turning_left_turns_the_left_wheel_back_and_the_right_one_ahead(tmp_path: Path) -> None:
+    controls = Rover(tmp_path).path(0.3, 0, 1.5, 0)
+    np.testing.assert_allclose(controls["left"], np.full(4, -3.0), rtol=1e-15)  # 1.5 rad/s * 0.2 m / 0.1 m
+    np.testing.assert_allclose(controls["right"], np.full(4, 3.0), rtol=1e-15)
+
+
+def test_a_curve_is_the_sum_of_both(tmp_path: Path) -> None:
+    controls = Rover(tmp_path).path(0.3, 0, -1.0, 0.5)
+    np.testing.assert_allclose(controls["left"], np.full(4, 7.0), rtol=1e-15)
+    np.testing.assert_allclose(controls["right"], np.full(4, 3.0), rtol=1e-15)
+
+
+def test_a_velocity_changes_no_other_control(tmp_path: Path) -> None:
+    rover = Rover(tmp_path)
+    before = rover.path(0.7, 0.1, 0.2, 0.3)
+    after = rover.path(0.7, 0.9, 0.2, 0.3)
+    assert after["left"][0] == before["left"][0]
+    assert after["right"][0] == before["right"][0]
+    np.testing.assert_array_equal(after["lift"], np.full(4, 0.7))
+
+
+def test_what_the_caller_does_with_its_array_later_changes_no_command(tmp_path: Path) -> None:
+    rover = Rover(tmp_path)
+    command = np.array([0.3, 0.8, 0.0, 0.0])
+    rover.actuation.command(command)
+    command[:] = 99.0
+    np.testing.assert_array_equal(rover.path()["pan"], np.full(4, 0.8))
+
+
+def test_refuses_a_command_of_another_shape(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"shape \(3,\).*allowed: \(4,\), the joints lift, pan, angular.z, linear.x"):
+        Rover(tmp_path).actuation.command(np.zeros(3))
+
+
+def test_a_velocity_servo_turns_its_joint_through_the_whole_period(tmp_path: Path) -> None:
+    world = World(contract_in(tmp_path), profile(base=DRIVE))
+    world.reset(0, {})
+    command = np.array([0.3, 0.8, 0.0, 0.0])
+    world.command(command)
+    world.step()  # gathers speed
+    before_rad = world.sense("joints")["position"][1]
+    world.command(command)
+    world.step()
+    read = world.sense("joints")
+    assert read["velocity"][1] == pytest.approx(0.8, rel=1e-3)
+    assert read["position"][1] - before_rad == pytest.approx(0.8 * 0.05, rel=1e-3)
+
+
+# ----------------------------------------------------------------------------------------------- what is refused
+
+
+def refused(contract: Contract, **drives: Drive) -> ContractError:
+    with pytest.raises(ContractError) as caught:
+        World(contract, profile(**drives))
+    return caught.value
+
+
+WRONG_SERVOS = {
+    "a motor for a position": (LIFT, "lift", '<motor name="lift" joint="lift"/>', "is not a position servo"),
+    "a motor for a velocity": (PAN, "pan", '<motor name="pan" joint="pan"/>', "is not a velocity servo"),
+    "a velocity servo for a position": (
+        LIFT,
+        "lift",
+        '<velocity name="lift" joint="lift" kv="3"/>',
+        "is not a position servo (gain 3, stiffness 0, damping 3, gear 1)",
+    ),
+    "a position servo for a velocity": (
+        PAN,
+        "pan",
+        '<position name="pan" joint="pan" kp="7" kv="2"/>',
+        "is not a velocity servo (gain 7, stiffness 7, damping 2, gear 1)",
+    ),
+    "a position servo as stiff as it damps for a velocity": (
+        PAN,
+        "pan",
+        '<position name="pan" joint="pan" kp="2" kv="2"/>',
+        "is not a velocity servo (gain 2, stiffness 2, damping 2, gear 1)",
+    ),
+    "a servo that integrates for a position": (
+        LIFT,
+        "lift",
+        '<intvelocity name="lift" joint="lift" kp="7" actrange="-1 1"/>',
+        "is not a position servo (gain 7, stiffness 7, damping 0, gear 1, and it integrates its control)",
+    ),
+    "a geared servo": (
+        LIFT,
+        "lift",
+        '<position name="lift" joint="lift" kp="7" gear="2"/>',
+        "is not a position servo (gain 7, stiffness 7, damping 0, gear 2)",
+    ),
+    "a servo that does not go where it is told": (
+        LIFT,
+        "lift",
+        '<general name="lift" joint="lift" biastype="affine" gainprm="7" biasprm="0 -6 0"/>',
+        "is not a position servo (gain 7, stiffness 6, damping 0, gear 1)",
+    ),
+    "a servo of another joint": (LIFT, "lift", '<position name="lift" joint="pan"/>', "does not drive the joint"),
+}
+
+
+@pytest.mark.parametrize(("actuators", "joint", "servo", "problem"), WRONG_SERVOS.values(), ids=WRONG_SERVOS.keys())
+def test_refuses(tmp_path: Path, actuators: str, joint: str, servo: str, problem: str) -> None:
+    error = refused(contract_in(tmp_path, actuators, **{joint: servo}))
+    assert error.path == f"actuators.{joint}.joints.{joint}"
+    assert problem in error.problem
+
+
+def test_refuses_a_velocity_servo_of_a_joint_that_is_not_one_number(tmp_path: Path) -> None:
+    contract = contract_in(tmp_path, PAN, pan='<velocity name="ball" joint="ball" kv="1"/>')
+    model = tmp_path / "rover.xml"
+    ball = '<body><joint name="ball" type="ball"/><geom size="0.1"/></body></worldbody>'
+    model.write_text(model.read_text().replace("</worldbody>", ball).replace('qpos="0.3 0 0 0"', ""))
+    error = refused(
+        parse_contract(contract.text.replace("{pan: {position", "{ball: {position"), source=contract.source)
+    )
+    assert "the joint 'ball' is not one number; allowed: a hinge or a slide joint" in error.problem
+
+
+def test_takes_a_position_servo_with_a_filter(tmp_path: Path) -> None:
+    servo = '<position name="lift" joint="lift" kp="7" timeconst="0.1"/>'
+    World(contract_in(tmp_path, LIFT, lift=servo), profile()).reset(0, {})
+
+
+@pytest.mark.parametrize("servo", ['<motor name="left" joint="left"/>', '<position name="left" joint="left" kp="1"/>'])
+def test_refuses_a_wheel_without_a_velocity_servo(tmp_path: Path, servo: str) -> None:
+    error = refused(contract_in(tmp_path, BASE, left=servo), base=DRIVE)
+    assert error.path == "backends.mujoco.drives.base.left"
+    assert "'left' of rover.xml is not a velocity servo" in error.problem
+
+
+def test_refuses_a_wheel_that_is_not_there(tmp_path: Path) -> None:
+    error = refused(contract_in(tmp_path, BASE), base=Drive(left="left", right="rigt", radius_m=1, separation_m=1))
+    assert error.path == "backends.mujoco.drives.base.right"
+    assert "'rigt' is not known (did you mean 'right'?)" in error.problem
+
+
+def test_refuses_one_wheel_for_both(tmp_path: Path) -> None:
+    error = refused(contract_in(tmp_path, BASE), base=Drive(left="left", right="left", radius_m=1, separation_m=1))
+    assert error.path == "actuators.base"
+    assert error.problem == "it drives a joint that is driven already; allowed: once"
+
+
+def test_refuses_a_wheel_that_another_actuator_drives(tmp_path: Path) -> None:
+    error = refused(
+        contract_in(tmp_path, PAN + BASE), base=Drive(left="pan", right="right", radius_m=1, separation_m=1)
+    )
+    assert error.path == "actuators.base"
+
+
+def test_refuses_a_twist_without_a_drive(tmp_path: Path) -> None:
+    error = refused(contract_in(tmp_path, BASE))
+    assert error.path == "backends.mujoco.drives"
+    assert "nothing turns the twist of 'base' into motion; allowed: base: {left, right" in error.problem
+
+
+def test_refuses_a_drive_of_no_actuator(tmp_path: Path) -> None:
+    error = refused(contract_in(tmp_path, BASE), base=DRIVE, bsae=DRIVE)
+    assert error.path == "backends.mujoco.drives.bsae"
+    assert "'bsae' is not known (did you mean 'base'?)" in error.problem
+
+
+def test_refuses_a_drive_of_an_actuator_that_takes_no_twist(tmp_path: Path) -> None:
+    error = refused(contract_in(tmp_path, PAN), pan=DRIVE)
+    assert error.path == "backends.mujoco.drives.pan"
+
+
+@pytest.mark.parametrize("axes", [("linear.x", "linear.y"), ("linear.x",), ("linear.x", "linear.y", "angular.z")])
+def test_refuses_what_a_differential_drive_cannot_do(tmp_path: Path, axes: tuple[str, ...]) -> None:
+    joints: dict[str, Any] = {
+        axis: f"{{position: null, {LIMITS}, unit: {'m' if axis.startswith('linear') else 'rad'}}}" for axis in axes
+    }
+    written = ", ".join(f"{axis}: {limits}" for axis, limits in joints.items())
+    base = BASE[: BASE.index("    joints:")] + f"    joints: {{{written}}}\n"
+    error = refused(contract_in(tmp_path, base), base=DRIVE)
+    assert error.path == "actuators.base.joints"
+    assert f"cannot do {list(axes)}; allowed: linear.x and angular.z" in error.problem

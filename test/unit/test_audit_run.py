@@ -1,0 +1,471 @@
+"""The audit of a run: a sound run has no problem; what is wrong with a run, a row or a leak is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+
+import gymnasium
+import numpy as np
+import pytest
+import strategies
+from gymnasium.wrappers import FlattenObservation
+
+import embodied_env
+from embodied_env.cli.evaluation import evaluate
+from embodied_env.contract import load_contract
+from embodied_env.env import EmbodiedEnv
+from embodied_env.errors import RecordError
+from embodied_env.record import RecordTransitions, audit_run, read_run
+from embodied_env.record.leaks import STEPS, LeakWatch
+from embodied_env.record.log import LogReader, LogWriter
+from embodied_env.record.rows import RESET, TRANSITION
+
+
+def secretive():
+    """Return a contract in which the joints' velocities, that vary also in the fake world, are the evaluator's."""
+    contract = load_contract("arm_reach")
+    joints = contract.sensors["joints"]
+    seen = dataclasses.replace(joints, fields={"position": joints.fields["position"]})
+    velocity = {"velocity": joints.fields["velocity"]}
+    hidden = dataclasses.replace(joints, topic="truth", visibility="evaluator", mask=False, fields=velocity)
+    return dataclasses.replace(contract, sensors={**contract.sensors, "joints": seen, "truth": hidden})
+
+
+def fake(**options):
+    return EmbodiedEnv(secretive(), backend="fake", **options)
+
+
+def record(env, folder, steps, resets=1):
+    """Record episodes in which the arm moves at every step; return the run directory."""
+    recorder = RecordTransitions(env, folder)
+    for _ in range(resets):
+        recorder.reset(seed=3)
+        for step in range(steps):
+            recorder.step(0.1 * np.sin(1 + step + np.arange(6)))
+    recorder.close()
+    return recorder.path
+
+
+def truth(env):
+    """Return what only the evaluator may know, of the last step or reset."""
+    last, start = env.unwrapped.last_transition, env.unwrapped.last_reset
+    snapshot = start if last is None or last.snapshot.now_ns < start.now_ns else last.snapshot
+    return snapshot.samples["truth"].values["velocity"][:1].copy()
+
+
+class Leaking(gymnasium.ObservationWrapper):
+    """Puts the evaluator's reading into the observation."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        hint = gymnasium.spaces.Box(-10.0, 10.0, (1,))
+        self.observation_space = gymnasium.spaces.Dict({**env.observation_space.spaces, "hint": hint})
+
+    def observation(self, observation):
+        return {**observation, "hint": truth(self)}
+
+
+LEAK = "equals evaluator truth.velocity[0] over {} steps in which it varies: the evaluator's reading reaches the agent"
+
+
+def leaks_of(path):
+    return [problem for problem in audit_run(path).problems if "reaches the agent" in problem]
+
+
+# ----------------------------------------------------------------------------------------------------------- sound runs
+
+
+def test_a_run_that_keeps_its_word_is_sound(tmp_path):
+    path = record(fake(), tmp_path, 30, resets=2)
+    report = audit_run(path)
+    assert report.problems == ()
+    assert (report.sound, report.transitions, report.path) == (True, 60, path)
+
+
+def test_a_scripted_run_in_the_simulator_is_sound(tmp_path):
+    pytest.importorskip("mujoco")
+    done = evaluate(load_contract("arm_reach"), backend="mujoco", policy="scripted", episodes=2, seed=1, out=tmp_path)
+    assert audit_run(done.path).problems == ()
+
+
+def test_the_evaluators_truth_in_info_is_the_users_own_wish(tmp_path):
+    assert audit_run(record(fake(evaluator_info=True), tmp_path, 30)).problems == ()
+
+
+def test_a_run_without_a_transition_is_no_evidence(tmp_path):
+    assert audit_run(record(fake(), tmp_path, 0, resets=0)).problems == (
+        "the run has no transition: there is no evidence in it",
+    )
+
+
+def test_it_is_a_public_name():
+    assert embodied_env.audit_run is audit_run
+
+
+def with_cameras():
+    """Return a contract with a camera of the agent and a depth camera of the evaluator."""
+    document = strategies.document()
+    document["episode"]["horizon_steps"] = 100
+    camera = {"type": "sensor_msgs/msg/Image", "max_age_s": 1.0}
+    rgb = {"image": {"shape": [6, 8, 3], "unit": "1", "low": 0, "high": 255}}
+    depth = {"image": {"shape": [4, 4, 1], "unit": "m", "low": 0.0, "high": 9.0}}
+    document["sensors"]["front"] = {**camera, "topic": "front", "encoding": "rgb8", "fields": rgb}
+    document["sensors"]["truth"] = {
+        **camera, "topic": "truth", "encoding": "32FC1", "fields": depth, "visibility": "evaluator",
+    }  # fmt: skip
+    return strategies.parse(document)
+
+
+@pytest.mark.parametrize("evaluator_info", [False, True])
+def test_a_run_with_cameras_is_sound_and_its_rows_refer_to_their_images(tmp_path, evaluator_info):
+    env = RecordTransitions(EmbodiedEnv(with_cameras(), backend="fake", evaluator_info=evaluator_info), tmp_path)
+    env.reset(seed=1)
+    observation, *_ = env.step(np.zeros(2))
+    env.close()
+    assert audit_run(env.path).problems == ()
+    run = read_run(env.path)
+    (row,) = run.transitions()
+    assert np.array_equal(run.array(row["observation"]["front_image"]), observation["front_image"])
+    assert row["inner"]["observation"]["front_image"] == row["observation"]["front_image"]
+    depth = env.unwrapped.last_transition.snapshot.samples["truth"].values["image"]
+    assert run.array(row["inner"]["evaluator"]["truth"]["image"]).tobytes() == depth.tobytes()
+
+
+# ------------------------------------------------------------------------------------------------- leaks, through wrappers
+
+
+def test_a_wrapper_that_copies_an_evaluators_reading_into_the_observation_is_found_and_named(tmp_path):
+    report = audit_run(record(Leaking(fake()), tmp_path, 25))
+    assert not report.sound
+    assert report.problems[0] == f"observation.hint[0] {LEAK.format(25)}"
+
+
+def test_a_leak_through_a_structure_that_another_wrapper_changed_is_found(tmp_path):
+    (problem,) = leaks_of(record(FlattenObservation(Leaking(fake())), tmp_path, 25))
+    assert problem == f"observation[0] {LEAK.format(25)}"  # keys are flattened in their order
+
+
+def test_a_leak_through_float32_is_found(tmp_path):
+    class Rounding(Leaking):
+        def observation(self, observation):
+            return {**observation, "hint": truth(self).astype(np.float32)}
+
+    assert leaks_of(record(Rounding(fake()), tmp_path, 25)) == [f"observation.hint[0] {LEAK.format(25)}"]
+
+
+def test_a_leak_that_an_environment_hides_in_one_of_its_own_fields_is_found(tmp_path):
+    class Hiding(Leaking):
+        def observation(self, observation):
+            position = observation["tcp_position"].copy()
+            position[1] = truth(self)[0]
+            return {**observation, "tcp_position": position}
+
+    assert leaks_of(record(Hiding(fake()), tmp_path, 25)) == [f"observation.tcp_position[1] {LEAK.format(25)}"]
+
+
+def test_a_leak_is_named_even_where_every_row_has_problems_of_its_own(tmp_path):
+    report = audit_run(record(Leaking(fake()), tmp_path, 150))
+    assert "reaches the agent" in report.problems[0]
+    assert len(report.problems) == 101
+    assert report.problems[-1] == "and 51 more problems"
+
+
+# ------------------------------------------------------------------------------------------------- leaks, number by number
+
+
+def step(observation, evaluator):
+    return {"schema": TRANSITION, "observation": observation, "inner": {"evaluator": evaluator}}
+
+
+def reset(observation, evaluator):
+    return {**step(observation, evaluator), "schema": RESET}
+
+
+def watched(rows):
+    watch = LeakWatch()
+    for row in rows:
+        watch.add(row)
+    return watch.problems()
+
+
+def steps(pairs):
+    """Return rows in which the agent has `a` and the evaluator `e`, for each pair (a, e)."""
+    return [step({"field": [0.0, a]}, {"sensor": {"value": [e]}}) for a, e in pairs]
+
+
+START = reset({"field": [0.0, -1.0]}, {"sensor": {"value": [-1.0]}})
+
+
+def test_twenty_varying_steps_are_a_leak():
+    (problem,) = watched([START, *steps([(0.1 * k, 0.1 * k) for k in range(STEPS)])])
+    assert problem == (
+        "observation.field[1] equals evaluator sensor.value[0] over 20 steps in which it varies: "
+        "the evaluator's reading reaches the agent"
+    )
+
+
+def test_nineteen_varying_steps_are_none():
+    assert watched([START, *steps([(0.1 * k, 0.1 * k) for k in range(STEPS - 1)])]) == []
+
+
+def test_steps_in_which_the_reading_stays_the_same_do_not_count_and_do_not_interrupt():
+    def held(count):
+        return [START, *steps([(0.1 * (k // 3), 0.1 * (k // 3)) for k in range(3 * count)])]
+
+    assert watched(held(STEPS - 1)) == []
+    assert "over 20 steps" in watched(held(STEPS))[0]
+
+
+def test_constants_may_agree():
+    assert watched([START, *steps([(7.0, 7.0)] * 200)]) == []
+
+
+def test_a_step_that_differs_interrupts():
+    half = [(0.1 * k, 0.1 * k) for k in range(STEPS - 1)]
+    assert watched([START, *steps([*half, (5.0, 6.0), *half])]) == []
+
+
+def test_a_leak_in_episodes_that_are_all_short_is_found():
+    short = steps([(0.1 * k, 0.1 * k) for k in range(STEPS // 4)])
+    (problem,) = watched([START, *short] * 4)
+    assert f"over {STEPS} steps" in problem
+
+
+def test_a_jump_at_a_reset_is_no_variation():
+    starts = [reset({"field": [0.0, 0.1 * k]}, {"sensor": {"value": [0.1 * k]}}) for k in range(2 * STEPS)]
+    rows = [row for k, start in enumerate(starts) for row in (start, *steps([(0.1 * k, 0.1 * k)] * 3))]
+    assert watched(rows) == []
+
+
+def test_a_leak_through_steps_alone_is_found_in_short_episodes():
+    other = reset({"field": [0.0, 5.0]}, {"sensor": {"value": [-1.0]}})
+    (problem,) = watched([other, *steps([(0.1 * k, 0.1 * k) for k in range(5)])] * 4)
+    assert f"over {STEPS} steps" in problem
+
+
+def test_a_leak_that_begins_in_mid_episode_is_found():
+    pairs = [(-9.0, 0.1 * k) for k in range(30)] + [(0.1 * k, 0.1 * k) for k in range(30, 67)]
+    (problem,) = watched([START, *steps(pairs)])
+    assert "over 37 steps" in problem
+
+
+def test_of_several_leaks_of_one_reading_the_longest_is_told():
+    pairs = [(0.1 * k, 0.1 * k) for k in range(50)]
+    gap = steps([(-7.0, 3.0)])
+    (problem,) = watched([START, *steps(pairs[:21]), *gap, *steps(pairs), *gap, *steps(pairs[:30])])
+    assert "over 50 steps" in problem
+
+
+def test_a_reading_that_was_rounded_to_float32_is_found():
+    pairs = [(float(np.float32(0.1 * k)), 0.1 * k) for k in range(STEPS)]
+    assert any(a != e for a, e in pairs)
+    assert len(watched([START, *steps(pairs)])) == 1
+
+
+def test_readings_that_are_close_are_none():
+    assert watched([START, *steps([(0.1 * k, np.nextafter(0.1 * k, 9.0)) for k in range(1, 60)])]) == []
+
+
+def test_what_was_not_measured_equals_nothing():
+    assert watched([START, *steps([(None, None)] * 60)]) == []
+
+
+def test_a_step_without_an_account_interrupts():
+    half = steps([(0.1 * k, 0.1 * k) for k in range(STEPS - 1)])
+    assert watched([START, *half, {**half[0], "inner": None}, *half]) == []
+
+
+def test_every_pair_is_named():
+    def row(k):
+        return step(
+            {"a": [0.1 * k, 5.0], "b": {"c": 0.3 * k}}, {"x": {"p": [[1.0, 0.1 * k]]}, "y": {"q": [0.1 * k, 0.3 * k]}}
+        )
+
+    assert [problem.partition(" over ")[0] for problem in watched(map(row, range(1, 40)))] == [
+        "observation.a[0] equals evaluator x.p[0][1]",
+        "observation.a[0] equals evaluator y.q[0]",
+        "observation.b.c equals evaluator y.q[1]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrap", "name"),
+    [
+        (lambda x: x, "observation"),
+        (lambda x: [x, "text", [1.0, 2.0]], "observation[0]"),
+        (lambda x: [{"deep": [[x]]}], "observation[0].deep[0][0]"),
+        (lambda x: {"": None, "big": 10**400, "same": x}, "observation.same"),
+    ],
+)
+def test_numbers_are_found_in_any_structure(wrap, name):
+    (problem,) = watched(step(wrap(0.1 * k), {"s": {"v": [0.1 * k]}}) for k in range(STEPS))
+    assert problem.startswith(f"{name} equals evaluator s.v[0] over 20 steps")
+
+
+def test_images_and_large_fields_are_not_searched():
+    image = {"sha256": "0" * 64, "dtype": "uint8", "shape": [4, 4, 3]}
+    rows = [
+        step({"image": image, "large": [0.1 * k] * 5000}, {"s": {"v": [0.1 * k], "image": image}}) for k in range(30)
+    ]
+    assert watched(rows) == []
+
+
+def test_an_observation_whose_fields_change_begins_anew():
+    pairs = [(0.1 * k, 0.1 * k) for k in range(STEPS - 1)]
+    other = [{**row, "observation": {**row["observation"], "new": 1.0}} for row in steps(pairs)]
+    assert watched([START, *steps(pairs), *other]) == []
+
+
+# -------------------------------------------------------------------------------------------------------- unsound runs
+
+
+class Camera(gymnasium.ObservationWrapper):
+    """Adds an image, another one at each step."""
+
+    count = 0
+
+    def observation(self, observation):
+        self.count += 1
+        return {**observation, "image": np.full((4, 5, 3), self.count, np.uint8)}
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return {"sound": record(fake(), folder, 4, resets=2), "camera": record(Camera(fake()), folder, 2)}
+
+
+@pytest.fixture
+def path(originals, tmp_path):
+    return shutil.copytree(originals["sound"], tmp_path / "run")
+
+
+def rewrite(path, change):
+    """Write the log of a run anew from the list of rows that `change` returns."""
+    log = path / "transitions.mcap"
+    rows = change(list(LogReader(log)))
+    log.unlink()
+    writer = LogWriter(log)
+    for row in rows:
+        named = row if isinstance(row, dict) else {}
+        writer._append(  # a row that `write` would refuse too
+            "reset" if named.get("schema") == RESET else "transition",
+            json.dumps(row).encode(),
+            sequence=0,
+            log_time_ns=0,
+        )
+    writer.close()
+
+
+def change_manifest(path, **values):
+    file = path / "manifest.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def the_problem(path):
+    (problem,) = audit_run(path).problems
+    return problem
+
+
+def test_a_run_that_was_never_closed_is_not_sound(path):
+    change_manifest(path, clean=False)
+    assert the_problem(path) == "manifest.json: the run was never closed"
+
+
+def test_a_damaged_log_is_named_and_the_rows_before_it_are_audited(path):
+    log = path / "transitions.mcap"
+    log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
+    report = audit_run(path)
+    assert "its writer was stopped after" in report.problems[0]
+    assert 0 < report.transitions < 8
+
+
+def changed_at(number, **changes):
+    return lambda rows: [{**row, **changes} if row["row"] == number else row for row in rows]
+
+
+def test_a_problem_of_a_row_is_named_with_its_number(path):
+    rewrite(path, changed_at(3, reward=100.0))
+    problem = the_problem(path)
+    assert problem.startswith("row 3: reward is 100.0, but the environment returned ")
+
+
+def test_a_row_that_is_gone_is_found(path):
+    rewrite(path, lambda rows: [row for row in rows if row["row"] != 8] + [{**rows[8], "row": 9}])
+    assert the_problem(path) == "row 8: row is 9; allowed: 8, its place in the log"
+
+
+def test_a_reset_that_is_not_whole_is_named(path):
+    rewrite(path, lambda rows: [{k: v for k, v in rows[0].items() if k != "info"}, *rows[1:]])
+    assert the_problem(path) == "row 0: info is missing"
+
+
+def test_a_reset_that_an_outer_wrapper_made_up_is_named(path):
+    rewrite(path, changed_at(5, inner=None))
+    assert the_problem(path) == (
+        "row 5: inner is null: an outer wrapper answered a reset that the environment did not make"
+    )
+
+
+def test_a_row_of_another_schema_is_named(path):
+    rewrite(path, changed_at(1, schema="somebody/1"))
+    assert the_problem(path) == (
+        "row 1: schema is 'somebody/1'; allowed: embodied_env/reset/1, embodied_env/transition/1"
+    )
+
+
+def test_a_row_that_is_no_object_is_named(path):
+    rewrite(path, lambda rows: [*rows, [1, 2]])
+    assert the_problem(path) == "row 10: it is [1, 2]; allowed: an object"
+
+
+def test_an_array_that_is_not_in_the_log_is_named_where_it_is_referred_to(originals, tmp_path):
+    path = shutil.copytree(originals["camera"], tmp_path / "run")
+    missing = [problem for problem in audit_run(path).problems if "no array" in problem]
+    assert missing == []
+    rewrite(path, lambda rows: rows)  # the rows, without their arrays
+    missing = [problem for problem in audit_run(path).problems if "no array" in problem]
+    assert len(missing) == 3
+    assert missing[0].startswith("row 0: observation.image: transitions.mcap: there is no array {'sha256': '")
+
+
+def test_rows_are_audited_under_the_contract_of_the_run(path):
+    rewrite(
+        path,
+        lambda rows: [
+            {**row, "info": {**row["info"], "contract": "0" * 64}} if row["row"] == 2 else row for row in rows
+        ],
+    )
+    assert the_problem(path).startswith(f"row 2: info.contract is {'0' * 64}, but the fingerprint of arm_reach is ")
+
+
+def test_a_contract_that_was_changed_afterwards_is_named(path):
+    contract = json.loads((path / "manifest.json").read_text())["contract"]
+    text = contract["text"].replace('"horizon_steps": 200', '"horizon_steps": 100')
+    assert text != contract["text"]
+    change_manifest(path, contract={**contract, "text": text})
+    assert the_problem(path).startswith(f"manifest.json: contract.fingerprint is '{contract['fingerprint'][:9]}")
+
+
+@pytest.mark.parametrize("contract", [None, {}, {"text": 5}])
+def test_a_manifest_without_a_contract_is_named(path, contract):
+    change_manifest(path, contract=contract)
+    assert the_problem(path).startswith("manifest.json: contract.text is ")
+
+
+def test_a_contract_that_cannot_be_read_is_named(path):
+    change_manifest(path, contract={"text": "contract: nonsense/1", "fingerprint": "0"})
+    assert the_problem(path).startswith("manifest.json: contract.text cannot be read: ")
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(RecordError, match="is not a run directory"):
+        audit_run(tmp_path)
+
+
+def test_a_report_is_frozen(path):
+    report = audit_run(path)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        report.transitions = 0

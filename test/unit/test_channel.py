@@ -1,0 +1,437 @@
+"""The way of a reading: when it is due, what errors it has, how late it is, whether it is lost."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_env.contract.model import FieldSpec, SensorSpec
+from embodied_env.sim.channel import Reading, SensorChannel
+from embodied_env.sim.profile import Contact, Source
+from embodied_env.sim.sensing import Measured
+
+PERIOD_NS = 100_000_000
+ORIGIN_NS = 300_000_000
+POSITION = FieldSpec(unit="m", low=-9.0, high=9.0)
+ORIENTATION = FieldSpec(unit="1", low=-1.0, high=1.0)
+COVARIANCE = FieldSpec(unit="1", low=-1.0, high=1.0)
+IDENTITY = np.array([0.0, 0.0, 0.0, 1.0])
+
+
+def spec(kind: str = "geometry_msgs/msg/PoseStamped", **changes: Any) -> SensorSpec:
+    given = {"fields": {"position": POSITION, "orientation": ORIENTATION}, "max_age_s": 1.0, **changes}
+    return SensorSpec(topic="pose", type=kind, **given)
+
+
+def channel_of(sensor: SensorSpec | None = None, name: str = "pose", **source: Any) -> SensorChannel:
+    return SensorChannel(name, sensor or spec(), Source(**source), PERIOD_NS)
+
+
+def measured(mark: float = 0.0, **extras: Any) -> Measured:
+    return Measured(values={"position": np.full(3, mark), "orientation": IDENTITY.copy()}, extras=extras)
+
+
+def begun(channel: SensorChannel, seed: int = 0, first: Measured | None = None) -> SensorChannel:
+    channel.begin(seed, ORIGIN_NS, first or measured())
+    return channel
+
+
+def newest(channel: SensorChannel) -> Reading:
+    assert channel.newest is not None
+    return channel.newest
+
+
+def run(channel: SensorChannel, periods: int, substeps: int = 10) -> list[Reading]:
+    """Step periods after the reset; a reading's position is the period in which it was taken. Return what is there."""
+    seen = []
+    for k in range(1, periods + 1):
+        start_ns = ORIGIN_NS + (k - 1) * PERIOD_NS
+        for substep in range(1, substeps + 1):
+            now_ns = start_ns + PERIOD_NS * substep // substeps
+            if now_ns >= channel.due_ns:
+                channel.capture(now_ns, measured(float(k)))
+        channel.deliver(start_ns + PERIOD_NS)
+        seen.append(newest(channel))
+    return seen
+
+
+def after_reset_ms(readings: list[Reading]) -> list[int]:
+    return [(reading.stamp_ns - ORIGIN_NS) // 1_000_000 for reading in readings]
+
+
+def many(channel: SensorChannel, count: int, first: Measured) -> list[Reading]:
+    """Return so many readings of the same thing."""
+    begun(channel, first=first)
+    readings = []
+    for k in range(1, count + 1):
+        channel.capture(ORIGIN_NS + k * PERIOD_NS, first)
+        channel.deliver(ORIGIN_NS + k * PERIOD_NS)
+        readings.append(newest(channel))
+    return readings
+
+
+# ----------------------------------------------------------------------------------------------------- due times
+
+
+def test_without_a_rate_it_is_due_at_the_end_of_each_control_period() -> None:
+    assert after_reset_ms(run(begun(channel_of()), 4)) == [100, 200, 300, 400]
+
+
+def test_a_rate_that_divides_the_control_period_is_met_exactly() -> None:
+    assert after_reset_ms(run(begun(channel_of(spec(rate_hz=5.0))), 6)) == [0, 200, 200, 400, 400, 600]
+
+
+def test_a_rate_between_is_met_at_the_first_physics_step_at_or_after_the_due_time() -> None:
+    # 8 Hz: due at 125, 250, 375, 500 ms; physics steps are 10 ms
+    assert after_reset_ms(run(begun(channel_of(spec(rate_hz=8.0))), 5)) == [0, 130, 250, 380, 500]
+
+
+def test_due_times_do_not_drift_with_late_steps() -> None:
+    readings = run(begun(channel_of(spec(rate_hz=3.0))), 100)
+    due_ms = sorted({*after_reset_ms(readings)})
+    assert due_ms == [10 * math.ceil(n * 1000 / 3 / 10) for n in range(31)]
+
+
+def test_a_rate_above_that_of_the_physics_is_due_at_each_of_its_steps() -> None:
+    channel = begun(channel_of(spec(rate_hz=1000.0)))
+    assert after_reset_ms(run(channel, 3)) == [100, 200, 300]
+    assert newest(channel).seq == 3  # of the others nobody was told
+
+
+def test_a_due_time_that_the_clock_cuts_to_nanoseconds_is_served_once() -> None:
+    channel = begun(channel_of(spec(rate_hz=30.0)))  # due at 66 666 666.67 ns, and the physics is there at ...666
+    taken = []
+    for substep in range(1, 31):
+        now_ns = ORIGIN_NS + PERIOD_NS * substep // 30
+        if now_ns >= channel.due_ns:
+            channel.capture(now_ns, measured())
+            taken.append(substep)
+    assert taken == [10, 20, 30]
+
+
+# --------------------------------------------------------------------------------------------- delay and drop-out
+
+
+def test_a_delayed_reading_is_stamped_when_it_was_taken_and_there_when_the_delay_is_over() -> None:
+    assert after_reset_ms(run(begun(channel_of(delay_s=0.2)), 5)) == [0, 0, 100, 200, 300]
+
+
+def test_a_delay_that_is_no_whole_period_ends_with_the_next_one() -> None:
+    assert after_reset_ms(run(begun(channel_of(delay_s=0.15)), 5)) == [0, 0, 100, 200, 300]
+
+
+def test_a_delayed_reading_has_the_values_of_when_it_was_taken() -> None:
+    readings = run(begun(channel_of(delay_s=0.2)), 5)
+    assert [reading.values["position"][0] for reading in readings] == [0.0, 0.0, 1.0, 2.0, 3.0]
+
+
+def test_the_first_reading_is_there_at_once_whatever_the_delay_and_the_dropout() -> None:
+    reading = newest(begun(channel_of(delay_s=10.0, dropout=0.999), first=measured(7.0)))
+    assert (reading.stamp_ns, reading.seq, reading.values["position"][0]) == (ORIGIN_NS, 0, 7.0)
+
+
+def test_the_first_reading_has_noise() -> None:
+    assert newest(begun(channel_of(noise={"position": 0.1}))).values["position"].all()
+
+
+def test_a_reading_under_way_at_a_reset_never_arrives() -> None:
+    channel = begun(channel_of(delay_s=0.2))
+    run(channel, 1)
+    channel.begin(1, ORIGIN_NS + 2 * PERIOD_NS, measured(-1.0))
+    channel.deliver(ORIGIN_NS + 10 * PERIOD_NS)
+    assert newest(channel).values["position"][0] == -1.0
+
+
+def test_a_reset_begins_the_due_times_anew() -> None:
+    channel = begun(channel_of(spec(rate_hz=4.0)))
+    channel.begin(1, ORIGIN_NS + PERIOD_NS, measured())
+    assert channel.due_ns == pytest.approx(ORIGIN_NS + PERIOD_NS + 250_000_000, abs=1)
+
+
+def test_without_dropout_no_reading_is_lost() -> None:
+    assert newest_seq(channel_of(dropout=0.0), 500) == 500
+
+
+def newest_seq(channel: SensorChannel, count: int) -> int:
+    return many(channel, count, measured())[-1].seq
+
+
+def test_dropout_loses_its_share_of_the_readings() -> None:
+    arrived = newest_seq(channel_of(dropout=0.3), 5000)
+    assert abs(arrived / 5000 - 0.7) < 5 * math.sqrt(0.3 * 0.7 / 5000)
+
+
+def test_a_lost_reading_leaves_the_one_before_it() -> None:
+    readings = run(begun(channel_of(dropout=0.5)), 40)
+    marks = [reading.values["position"][0] for reading in readings]
+    assert after_reset_ms(readings) == [100 * mark for mark in marks]
+    assert 5 < len(set(marks)) < 35
+
+
+def test_the_due_times_go_on_when_a_reading_is_lost() -> None:
+    sensor = spec(rate_hz=4.0)
+    lossy = sorted({*after_reset_ms(run(begun(channel_of(sensor, dropout=0.5)), 100))})
+    sound = sorted({*after_reset_ms(run(begun(channel_of(sensor)), 100))})
+    assert set(lossy) < set(sound)
+
+
+# ------------------------------------------------------------------------------------------------------ timeline
+
+
+def test_on_the_timeline_of_the_receipt_the_stamp_is_the_end_of_the_period_that_delivered() -> None:
+    # 8 Hz, late by 40 ms: taken at 130, 250, 380, 500 ms
+    channel = begun(channel_of(spec(rate_hz=8.0, timeline="receive"), delay_s=0.04))
+    assert after_reset_ms(run(channel, 6)) == [0, 200, 300, 300, 500, 600]
+
+
+def test_on_the_timeline_of_the_receipt_the_first_stamp_is_that_of_the_reset() -> None:
+    assert newest(begun(channel_of(spec(timeline="receive")))).stamp_ns == ORIGIN_NS
+
+
+# --------------------------------------------------------------------------------------------------------- noise
+
+
+def test_position_noise_has_no_mean_and_the_declared_deviation() -> None:
+    readings = many(channel_of(noise={"position": 0.2}), 4000, measured(1.0))
+    errors = np.array([reading.values["position"] for reading in readings]) - 1.0
+    assert np.abs(errors.mean(axis=0)).max() < 5 * 0.2 / math.sqrt(4000)
+    np.testing.assert_allclose(errors.std(axis=0), 0.2, rtol=0.06)
+
+
+def test_the_components_of_the_noise_are_independent() -> None:
+    readings = many(channel_of(noise={"position": 0.2}), 4000, measured())
+    correlation = np.corrcoef([reading.values["position"] for reading in readings], rowvar=False)
+    assert np.abs(correlation - np.eye(3)).max() < 0.08
+
+
+def test_orientation_noise_turns_by_the_declared_deviation_about_each_axis() -> None:
+    readings = many(channel_of(noise={"orientation": 0.05}), 4000, measured())
+    quaternions = np.array([reading.values["orientation"] for reading in readings])
+    np.testing.assert_allclose(np.linalg.norm(quaternions, axis=1), 1.0, rtol=1e-12)
+    turned_rad = 2.0 * quaternions[:, :3]  # small angles
+    np.testing.assert_allclose(turned_rad.std(axis=0), 0.05, rtol=0.06)
+    assert np.abs(turned_rad.mean(axis=0)).max() < 5 * 0.05 / math.sqrt(4000)
+
+
+def test_orientation_noise_turns_what_was_measured() -> None:
+    tipped = np.array([1.0, 0.0, 0.0, 0.0])  # half a turn about x
+    first = Measured(values={"position": np.zeros(3), "orientation": tipped}, extras={})
+    for reading in many(channel_of(noise={"orientation": 0.05}), 100, first):
+        assert abs(reading.values["orientation"] @ tipped) > math.cos(0.15)  # half of the angle between them
+
+
+def test_a_field_without_noise_stays_as_it_was_measured() -> None:
+    reading = newest(begun(channel_of(noise={"position": 0.2})))
+    np.testing.assert_array_equal(reading.values["orientation"], IDENTITY)
+
+
+def test_a_field_called_orientation_that_is_no_quaternion_has_plain_noise() -> None:
+    heading = FieldSpec(unit="rad", low=-9.0, high=9.0, path="heading.orientation", dtype="float32")
+    channel = channel_of(spec("any/msg/Heading", fields={"orientation": heading}), noise={"orientation": 0.1})
+    first = Measured(values={"orientation": np.ones(1, dtype=np.float32)}, extras={})
+    errors = [reading.values["orientation"][0] - 1.0 for reading in many(channel, 1000, first)]
+    assert np.std(errors) == pytest.approx(0.1, rel=0.1)
+
+
+def test_noise_keeps_the_precision_of_the_message() -> None:
+    scan = FieldSpec(unit="m", shape=(2,), low=0.0, high=9.0)
+    channel = channel_of(spec("sensor_msgs/msg/LaserScan", fields={"ranges": scan}), noise={"ranges": 0.1})
+    first = Measured(values={"ranges": np.ones(2, dtype=np.float32)}, extras={})
+    assert newest(begun(channel, first=first)).values["ranges"].dtype == np.float32
+
+
+def scan_of(*ranges: float, deviation: float) -> np.ndarray:
+    """Return 200 noisy scans of what is `ranges` far, by a scanner from 0.5 m to 8 m, shape (200, n)."""
+    scan = FieldSpec(unit="m", shape=(len(ranges),), low=0.0, high=9.0)
+    channel = channel_of(spec("sensor_msgs/msg/LaserScan", fields={"ranges": scan}), noise={"ranges": deviation})
+    values = {"ranges": np.array(ranges, dtype=np.float32)}
+    first = Measured(values=values, extras={"range_min_m": 0.5, "range_max_m": 8.0})
+    return np.array([reading.values["ranges"] for reading in many(channel, 200, first)])
+
+
+def test_noise_brings_no_range_out_of_the_scanner_s_limits() -> None:
+    scans = scan_of(0.51, 7.99, deviation=0.5)
+    assert (scans.min(), scans.max()) == (0.5, 8.0)
+
+
+def test_noise_leaves_what_is_out_of_range_as_it_is() -> None:
+    scans = scan_of(math.inf, -math.inf, math.nan, deviation=0.5)
+    np.testing.assert_array_equal(scans, np.tile([np.inf, -np.inf, np.nan], (200, 1)))
+
+
+def test_noise_leaves_a_negative_distance_as_it_is() -> None:
+    distance = FieldSpec(unit="m", low=0.0, high=9.0)
+    channel = channel_of(spec("sensor_msgs/msg/Range", fields={"range": distance}), noise={"range": 0.5})
+    first = Measured(values={"range": np.array([-1.0], dtype=np.float32)}, extras={})
+    assert {reading.values["range"][0] for reading in many(channel, 100, first)} == {-1.0}
+
+
+def test_noise_makes_no_distance_negative() -> None:
+    distance = FieldSpec(unit="m", low=0.0, high=9.0)
+    channel = channel_of(spec("sensor_msgs/msg/Range", fields={"range": distance}), noise={"range": 0.5})
+    first = Measured(values={"range": np.array([0.01], dtype=np.float32)}, extras={})
+    assert min(reading.values["range"][0] for reading in many(channel, 100, first)) == 0.0
+
+
+# --------------------------------------------------------------------------------------------------------- seeds
+
+
+def positions(channel: SensorChannel, seed: int, count: int = 20) -> bytes:
+    begun(channel, seed)
+    return b"".join(reading.values["position"].tobytes() for reading in run(channel, count))
+
+
+def noisy_channel(name: str = "pose", **changes: Any) -> SensorChannel:
+    return channel_of(spec(**changes), name, noise={"position": 0.1}, dropout=0.3, delay_s=0.1)
+
+
+def test_the_same_seed_gives_the_same_bytes() -> None:
+    assert positions(noisy_channel(), 3) == positions(noisy_channel(), 3)
+
+
+def test_the_same_seed_gives_the_same_bytes_after_another_episode() -> None:
+    channel = noisy_channel()
+    positions(channel, 4, count=7)
+    assert positions(channel, 3) == positions(noisy_channel(), 3)
+
+
+def test_another_seed_gives_other_bytes() -> None:
+    assert positions(noisy_channel(), 3) != positions(noisy_channel(), 4)
+
+
+def test_two_sensors_have_different_errors() -> None:
+    assert positions(noisy_channel("a"), 3) != positions(noisy_channel("b"), 3)
+
+
+def test_a_lost_reading_shifts_no_noise() -> None:
+    lossy = begun(channel_of(noise={"position": 0.1}, dropout=0.5))
+    sound = {reading.stamp_ns: reading for reading in run(begun(channel_of(noise={"position": 0.1})), 50)}
+    for reading in run(lossy, 50)[5:]:
+        assert reading.values["position"].tobytes() == sound[reading.stamp_ns].values["position"].tobytes()
+
+
+# ---------------------------------------------------------------------------------------------------- covariance
+
+
+POSE_COVARIANCE = "geometry_msgs/msg/PoseWithCovarianceStamped"
+
+
+def covariance(**changes: Any) -> np.ndarray:
+    extras = changes.pop("extras", {})
+    reading = newest(begun(channel_of(spec(POSE_COVARIANCE), **changes), first=measured(**extras)))
+    return np.asarray(reading.extras["covariance"])
+
+
+def test_the_covariance_is_that_of_the_noise() -> None:
+    expected = np.diag([0.09, 0.09, 0.09, 0.01, 0.01, 0.01])
+    np.testing.assert_allclose(covariance(noise={"position": 0.3, "orientation": 0.1}), expected.ravel())
+
+
+def test_without_noise_the_covariance_is_zero() -> None:
+    np.testing.assert_array_equal(covariance(), np.zeros(36))
+
+
+def test_noise_adds_to_the_covariance_of_an_instrument() -> None:
+    own = np.arange(36.0)
+    expected = own + np.diag([0.25, 0.25, 0.25, 0.0, 0.0, 0.0]).ravel()
+    np.testing.assert_allclose(covariance(noise={"position": 0.5}, extras={"covariance": own}), expected)
+
+
+def test_a_covariance_that_the_contract_declares_is_a_field() -> None:
+    fields = {"position": POSITION, "covariance": COVARIANCE}
+    channel = channel_of(spec(POSE_COVARIANCE, fields=fields), noise={"position": 0.3})
+    reading = newest(begun(channel, first=Measured(values={"position": np.zeros(3)}, extras={})))
+    np.testing.assert_array_equal(reading.values["covariance"], reading.extras["covariance"])
+
+
+def test_a_message_without_a_covariance_gets_none() -> None:
+    assert dict(newest(begun(channel_of(noise={"position": 0.3}))).extras) == {}
+
+
+# -------------------------------------------------------------------------------------------------------- copies
+
+
+def test_a_copy_of_a_reading_has_values_of_its_own() -> None:
+    reading = newest(begun(channel_of()))
+    reading.copy().values["position"][:] = 99.0
+    np.testing.assert_array_equal(reading.values["position"], 0.0)
+
+
+def test_a_copy_of_a_reading_is_equal_otherwise() -> None:
+    reading = run(begun(channel_of(spec(POSE_COVARIANCE))), 3)[-1]
+    copy = reading.copy()
+    assert (copy.stamp_ns, copy.seq, copy.extras) == (reading.stamp_ns, reading.seq, reading.extras)
+
+
+# ------------------------------------------------------------------------------------------------------ contacts
+
+
+def bump(**source: Any) -> SensorChannel:
+    fields = {"data": FieldSpec(unit="1", low=0, high=1)}
+    sensor = spec("std_msgs/msg/Bool", fields=fields, timeline="receive")
+    return begun(channel_of(sensor, contact=Contact(body="base"), **source), first=touch(0))
+
+
+def touch(value: int) -> Measured:
+    return Measured(values={"data": np.array([value], dtype=np.int8)}, extras={})
+
+
+def told(channel: SensorChannel, *touches: int) -> int:
+    """Take these readings in one control period; return what is seen of them."""
+    for i, value in enumerate(touches, start=1):
+        channel.capture(ORIGIN_NS + i, touch(value))
+    channel.deliver(ORIGIN_NS + PERIOD_NS)
+    return int(newest(channel).values["data"][0])
+
+
+def test_a_touch_is_told_by_the_newest_of_several_readings() -> None:
+    assert told(bump(), 0, 1, 0, 0) == 1
+
+
+def test_a_touch_is_told_once() -> None:
+    channel = bump()
+    told(channel, 1, 0)
+    assert told(channel, 0, 0) == 0
+
+
+def test_without_a_touch_none_is_told() -> None:
+    assert told(bump(), 0, 0, 0) == 0
+
+
+def test_a_touch_of_a_reading_that_was_lost_is_told_by_the_next_one() -> None:
+    channel = bump(dropout=0.5)
+    channel._rng = Draws(0.0, 0.9)  # lost, sent
+    told(channel, 1)
+    assert newest(channel).seq == 0
+    assert told(channel, 0) == 1
+
+
+def test_a_touch_under_way_at_a_reset_is_told_to_nobody() -> None:
+    channel = bump(dropout=0.5)
+    channel._rng = Draws(0.0)
+    told(channel, 1)
+    channel.begin(1, ORIGIN_NS, touch(0))
+    channel._rng = Draws(0.9)
+    assert told(channel, 0) == 0
+
+
+class Draws:
+    """Draws what it is told."""
+
+    def __init__(self, *draws: float) -> None:
+        self._draws = list(draws)
+
+    def random(self) -> float:
+        return self._draws.pop(0)
+
+
+# ------------------------------------------------------------------------------------------------ what does not fit
+
+
+def test_a_reading_without_values_keeps_its_reason() -> None:
+    first = Measured(values={}, extras={}, problem="x does not fit")
+    reading = newest(begun(channel_of(noise={"position": 0.1}), first=first))
+    assert (reading.values, reading.problem, reading.copy().problem) == ({}, "x does not fit", "x does not fit")

@@ -1,0 +1,678 @@
+"""The instruments of a simulated world, and what else its sources read, against geometry worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+
+from embodied_env.contract import Contract, load_contract, parse_contract
+from embodied_env.errors import ContractError
+from embodied_env.sim.instruments import Bumper, Odometer, Scanner
+from embodied_env.sim.model import Model
+from embodied_env.sim.profile import Contact, Rays, Source, WheelOdometry, WorldProfile
+from embodied_env.sim.sensing import Measured
+from embodied_env.sim.world import World
+
+ARM = load_contract("arm_reach")
+
+
+def model_of(folder: Path, worldbody: str, rest: str = "") -> Model:
+    (folder / "model.xml").write_text(
+        f'<mujoco><option gravity="0 0 0" timestep="0.01"/><worldbody>{worldbody}</worldbody>{rest}</mujoco>'
+    )
+    return Model(replace(ARM, source=str(folder / "x.yaml")), WorldProfile(model="model.xml"), "backends.mujoco")
+
+
+def state_of(model: Model) -> Any:
+    data = model.new_data()
+    mujoco.mj_forward(model.mj, data)
+    return data
+
+
+# ------------------------------------------------------------------------------------------------------- scanner
+
+ROBOT = """
+<body name="robot" pos="0 0 0.5" euler="EULER">
+  <geom name="shell" size="0.3"/>
+  <site name="laser" euler="MOUNT"/>
+  <body><geom name="mast" type="box" size="0.05 0.05 0.05" pos="0 -0.6 0"/></body>
+</body>
+<geom name="front" type="box" size="0.1 20 5" pos="2.1 0 0"/>
+"""
+
+
+def scan(folder: Path, worldbody: str = ROBOT, *, beams: int = 5, euler: str = "0 0 0", mount: str = "0 0 0") -> Any:
+    """Scan from -60 to 60 degrees, from 0.5 to 8 m; the wall in front is 2 m far."""
+    model = model_of(folder, worldbody.replace("EULER", euler).replace("MOUNT", mount))
+    rays = Rays(site="laser", angle_min_rad=-math.pi / 3, angle_max_rad=math.pi / 3, range_min_m=0.5, range_max_m=8.0)
+    return Scanner(model, state_of(model), rays, beams, "x").ranges()
+
+
+def test_a_wall_ahead_is_d_over_the_cosine_of_the_angle_away(tmp_path: Path) -> None:
+    angles = np.linspace(-math.pi / 3, math.pi / 3, 5)
+    np.testing.assert_allclose(scan(tmp_path), 2.0 / np.cos(angles), rtol=1e-9)
+
+
+def test_the_robot_s_turn_turns_the_beams(tmp_path: Path) -> None:
+    angles = np.linspace(-math.pi / 3, math.pi / 3, 5) + math.radians(10)
+    np.testing.assert_allclose(scan(tmp_path, euler="0 0 10"), 2.0 / np.cos(angles), rtol=1e-9)
+
+
+def test_a_tilted_mount_tilts_the_plane_of_the_beams(tmp_path: Path) -> None:
+    # nose down by 30 degrees: straight ahead is 2 m / cos 30, and the height does not matter, the wall is high
+    assert scan(tmp_path, mount="0 30 0")[2] == pytest.approx(2.0 / math.cos(math.radians(30)))
+
+
+def test_the_first_beam_is_the_rightmost(tmp_path: Path) -> None:
+    worldbody = ROBOT + '<geom type="box" size="0.1 0.1 5" pos="1 -1.7320508 0"/>'  # at -60 degrees, 2 m
+    ranges = scan(tmp_path, worldbody)
+    assert ranges[0] < 2.0
+    assert ranges[-1] == pytest.approx(4.0)
+
+
+def test_a_single_beam_looks_along_the_first_angle(tmp_path: Path) -> None:
+    np.testing.assert_allclose(scan(tmp_path, beams=1), [4.0])
+
+
+def test_what_is_beyond_the_range_is_not_met(tmp_path: Path) -> None:
+    far = ROBOT.replace("2.1 0 0", "8.2 0 0")  # 8.1 m
+    np.testing.assert_array_equal(scan(tmp_path, far), np.full(5, np.inf))
+
+
+def test_what_is_just_within_the_range_is_met(tmp_path: Path) -> None:
+    assert scan(tmp_path, ROBOT.replace("2.1 0 0", "8.09 0 0"))[2] == pytest.approx(7.99)
+
+
+def test_nothing_there_is_not_met(tmp_path: Path) -> None:
+    empty = ROBOT[: ROBOT.index("<geom name=" + '"front"')]
+    assert (scan(tmp_path, empty)[2:] == np.inf).all()
+
+
+def test_what_is_too_near_is_minus_infinity(tmp_path: Path) -> None:
+    np.testing.assert_array_equal(scan(tmp_path, ROBOT.replace("2.1 0 0", "0.5 0 0"))[2], -np.inf)
+
+
+def test_its_own_body_is_not_met_but_what_hangs_on_it_is(tmp_path: Path) -> None:
+    mast = ROBOT.replace("0 -0.6 0", "1 -1.7320508 0")
+    ranges = scan(tmp_path, mast)
+    assert ranges[0] == pytest.approx(2.0, abs=0.1)
+    assert ranges[2] == pytest.approx(2.0)  # the shell, all around it, is not in the way
+
+
+@pytest.mark.parametrize(("group", "seen"), [(0, True), (1, True), (2, True), (3, False), (4, False), (5, False)])
+def test_what_a_camera_does_not_see_a_scanner_does_not_see(tmp_path: Path, group: int, seen: bool) -> None:
+    ranges = scan(tmp_path, ROBOT.replace('name="front"', f'name="front" group="{group}"'))
+    assert (ranges[2] == pytest.approx(2.0)) == seen
+
+
+def test_a_scanner_refuses_a_site_that_is_not_there(tmp_path: Path) -> None:
+    model = model_of(tmp_path, ROBOT.replace("EULER", "0 0 0").replace("MOUNT", "0 0 0"))
+    rays = Rays(site="lsaer", angle_min_rad=-1, angle_max_rad=1, range_min_m=0.1, range_max_m=8)
+    with pytest.raises(ContractError, match=r"no such site in model.xml: 'lsaer'.*'laser'") as caught:
+        Scanner(model, state_of(model), rays, 3, "backends.mujoco.sources.scan")
+    assert caught.value.path == "backends.mujoco.sources.scan.rays.site"
+
+
+# ------------------------------------------------------------------------------------------------------ odometer
+
+CART = """
+<body name="cart" pos="0 0 0.2"><freejoint name="cart"/><geom size="0.1"/><site name="base" pos="0.1 0 0"/></body>
+"""
+
+
+class Drive:
+    """Puts a cart where it is told, and reads its odometry."""
+
+    def __init__(self, folder: Path, **errors: float) -> None:
+        self.model = model_of(folder, CART)
+        self.data = state_of(self.model)
+        self.odometer = Odometer(self.model, self.data, WheelOdometry(site="base", **errors), "x")
+        self.odometer.begin([0])
+
+    def put(self, x: float, y: float, heading: float) -> None:
+        self.data.qpos[:] = x, y, 0.2, math.cos(heading / 2), 0, 0, math.sin(heading / 2)
+        mujoco.mj_forward(self.model.mj, self.data)
+
+    def go(self, *pose: float) -> None:
+        self.put(*pose)
+        self.odometer.advance()
+
+    def pose(self) -> np.ndarray:
+        x, y, z, w = self.odometer.orientation()
+        assert (x, y) == (0.0, 0.0)
+        return np.array([*self.odometer.position()[:2], 2.0 * math.atan2(z, w)])
+
+
+def place_of_base(x: float, y: float, heading: float) -> np.ndarray:
+    return np.array([x + 0.1 * math.cos(heading), y + 0.1 * math.sin(heading), heading])
+
+
+def seen_from(frame: np.ndarray, pose: np.ndarray) -> np.ndarray:
+    """Return the plane pose `pose` in `frame`."""
+    cos, sin = math.cos(frame[2]), math.sin(frame[2])
+    x, y = pose[:2] - frame[:2]
+    return np.array([cos * x + sin * y, -sin * x + cos * y, math.remainder(pose[2] - frame[2], math.tau)])
+
+
+WAY = [(0.5, -0.2, 0.3), (1.0, 0.4, 1.4), (0.2, 1.5, 2.9), (-1.0, 1.0, -2.9), (-1.0, 1.0, -1.0), (0.0, -2.0, 0.0)]
+
+
+def test_without_errors_odometry_is_the_motion_since_the_reset(tmp_path: Path) -> None:
+    drive = Drive(tmp_path)
+    drive.put(2.0, 1.0, 0.7)
+    drive.odometer.begin([0])
+    for pose in WAY:
+        drive.go(*pose)
+        expected = seen_from(place_of_base(2.0, 1.0, 0.7), place_of_base(*pose))
+        np.testing.assert_allclose(drive.pose(), expected, atol=1e-13)
+
+
+def test_odometry_begins_at_zero_at_each_reset(tmp_path: Path) -> None:
+    drive = Drive(tmp_path, noise_per_m=0.1, noise_per_rad=0.1)
+    drive.go(1.0, 2.0, 0.5)
+    drive.odometer.begin([0])
+    drive.odometer.advance()
+    np.testing.assert_array_equal(drive.pose(), np.zeros(3))
+    np.testing.assert_array_equal(drive.odometer.extras()["covariance"], np.zeros(36))
+
+
+def test_the_heading_of_odometry_wraps(tmp_path: Path) -> None:
+    drive = Drive(tmp_path)
+    for heading in np.arange(0.0, 3.5 * math.pi, 0.4):
+        drive.go(0.0, 0.0, heading)
+        assert drive.pose()[2] == pytest.approx(math.remainder(heading, math.tau), abs=1e-12)
+
+
+def test_a_cart_at_rest_gathers_no_error(tmp_path: Path) -> None:
+    drive = Drive(tmp_path, noise_per_m=1.0, noise_per_rad=1.0)
+    for _ in range(100):
+        drive.odometer.advance()
+    np.testing.assert_array_equal(drive.pose(), np.zeros(3))
+    np.testing.assert_array_equal(drive.odometer.extras()["covariance"], np.zeros(36))
+
+
+def test_reading_odometry_does_not_change_it(tmp_path: Path) -> None:
+    drive = Drive(tmp_path, noise_per_m=0.1, noise_per_rad=0.1)
+    drive.go(*WAY[0])
+    first = drive.pose()
+    np.testing.assert_array_equal(drive.pose(), first)
+
+
+def test_velocities_are_in_the_frame_of_the_site(tmp_path: Path) -> None:
+    drive = Drive(tmp_path)
+    drive.put(0.0, 0.0, math.pi / 2)
+    drive.data.qvel[:] = 0.0, 0.5, 0.0, 0.0, 0.0, 2.0  # it drives north, which is ahead, and turns left
+    mujoco.mj_forward(drive.model.mj, drive.data)
+    np.testing.assert_allclose(drive.odometer.linear(), [0.5, 0.2, 0.0], atol=1e-12)  # the site is 0.1 m ahead
+    np.testing.assert_allclose(drive.odometer.angular(), [0.0, 0.0, 2.0], atol=1e-12)
+
+
+def test_the_errors_of_odometry_spread_as_its_covariance_says(tmp_path: Path) -> None:
+    drive = Drive(tmp_path, noise_per_m=0.05, noise_per_rad=0.05)
+    ways = 1500
+    ends = np.empty((ways, 3))
+    covariance = np.zeros((6, 6))
+    for seed in range(ways):
+        drive.put(0.0, 0.0, 0.0)
+        drive.odometer.begin([seed])
+        for pose in WAY:
+            drive.go(*pose)
+        ends[seed] = drive.pose()
+        covariance += drive.odometer.extras()["covariance"].reshape(6, 6) / ways
+    true = seen_from(place_of_base(0.0, 0.0, 0.0), place_of_base(*WAY[-1]))
+    errors = ends - true
+    errors[:, 2] = [math.remainder(error, math.tau) for error in errors[:, 2]]
+    place = np.ix_((0, 1, 5), (0, 1, 5))
+    declared, found = covariance[place], errors.T @ errors / ways
+    scale = np.sqrt(np.outer(np.diag(declared), np.diag(declared)))
+    np.testing.assert_allclose(found / scale, declared / scale, atol=0.15)
+    assert not covariance[2:5].any()  # z, roll and pitch have no error
+    assert not covariance[:, 2:5].any()
+
+
+def test_odometry_errors_have_the_declared_deviations(tmp_path: Path) -> None:
+    drive = Drive(tmp_path, noise_per_m=0.1, noise_per_rad=0.2)
+    along, heading = [], []
+    for seed in range(1500):
+        drive.put(0.0, 0.0, 0.0)
+        drive.odometer.begin([seed])
+        drive.go(4.0, 0.0, 0.0)
+        along.append(drive.pose()[0] - 4.0)
+        drive.odometer.begin([seed])
+        drive.go(4.0, 0.0, 2.25)
+        heading.append(math.remainder(drive.pose()[2] - 2.25, math.tau))
+    assert np.std(along) == pytest.approx(0.1 * math.sqrt(4.0), rel=0.1)
+    assert np.std(heading) == pytest.approx(0.2 * math.sqrt(2.25), rel=0.1)
+
+
+def test_a_turn_through_the_back_is_as_short_as_it_is(tmp_path: Path) -> None:
+    drive = Drive(tmp_path, noise_per_rad=0.1)
+    drive.put(0.0, 0.0, 3.0)
+    drive.odometer.begin([0])
+    drive.go(0.0, 0.0, -3.0)
+    variance = drive.odometer.extras()["covariance"].reshape(6, 6)[5, 5]
+    assert variance == pytest.approx(0.1**2 * (math.tau - 6.0))
+
+
+def test_equal_seeds_and_ways_give_equal_odometry(tmp_path: Path) -> None:
+    ends = []
+    for seed in (3, 4, 3):
+        drive = Drive(tmp_path, noise_per_m=0.1, noise_per_rad=0.1)
+        drive.odometer.begin([seed])
+        for pose in WAY:
+            drive.go(*pose)
+        ends.append(drive.pose().tobytes())
+    assert ends[0] == ends[2] != ends[1]
+
+
+# -------------------------------------------------------------------------------------------------------- bumper
+
+BOXES = """
+<geom name="floor" type="plane" size="9 9 1"/>
+<geom name="wall" type="box" size="0.1 1 1" pos="2 0 1"/>
+<body name="base" pos="0 0 0.5"><freejoint/><geom name="hull" type="box" size="0.2 0.2 0.2"/>
+  <body name="bumper" pos="0.15 0 0"><joint axis="1 0 0" type="slide"/>
+    <geom name="rim" type="box" size="0.2 0.2 0.2"/>
+    <body pos="0.05 0 0"><joint axis="1 0 0" type="slide"/><geom name="tip" type="box" size="0.2 0.2 0.2"/></body>
+  </body>
+</body>
+<body name="ball" pos="0 5 0.5"><freejoint/><geom name="ball" size="0.1"/></body>
+"""
+CLEAR, AT_WALL, ON_FLOOR = (0.0, 0.5), (1.6, 0.5), (0.0, 0.15)
+
+
+class Bump:
+    """Puts a body where it is told, and asks its bumper."""
+
+    def __init__(self, folder: Path, body: str = "base", ignore: tuple[str, ...] = ()) -> None:
+        self.model = model_of(folder, BOXES)
+        self.data = state_of(self.model)
+        self.bumper = Bumper(self.model, self.data, Contact(body=body, ignore=ignore), "backends.mujoco.sources.bump")
+        self.bumper.begin()
+
+    def put(self, place: tuple[float, float]) -> None:
+        self.data.qpos[0], self.data.qpos[2] = place
+        mujoco.mj_forward(self.model.mj, self.data)
+
+    def step(self, place: tuple[float, float]) -> None:
+        """Do a physics step that goes on from this place."""
+        self.put(place)
+        self.bumper.watch()
+
+    def reading(self, place: tuple[float, float] = CLEAR) -> bool:
+        self.put(place)
+        touched = self.bumper.touched()
+        self.bumper.forget()
+        return touched
+
+
+def test_a_touch_now_is_reported(tmp_path: Path) -> None:
+    assert Bump(tmp_path).reading(AT_WALL)
+
+
+def test_without_a_touch_nothing_is_reported(tmp_path: Path) -> None:
+    assert not Bump(tmp_path).reading(CLEAR)
+
+
+def test_a_touch_between_two_readings_is_reported_once(tmp_path: Path) -> None:
+    bump = Bump(tmp_path)
+    for place in (CLEAR, AT_WALL, CLEAR):
+        bump.step(place)
+    assert [bump.reading(), bump.reading()] == [True, False]
+
+
+def test_a_touch_at_the_instant_of_a_reading_is_not_reported_again(tmp_path: Path) -> None:
+    bump = Bump(tmp_path)
+    assert bump.reading(AT_WALL)
+    bump.step(AT_WALL)  # the next physics step goes on from there
+    bump.step(CLEAR)
+    assert not bump.reading(CLEAR)
+
+
+def test_a_touch_that_lasts_is_reported_again(tmp_path: Path) -> None:
+    bump = Bump(tmp_path)
+    assert bump.reading(AT_WALL)
+    bump.step(AT_WALL)
+    bump.step(AT_WALL)
+    assert bump.reading(CLEAR)
+
+
+def test_asking_does_not_forget(tmp_path: Path) -> None:
+    bump = Bump(tmp_path)
+    bump.step(AT_WALL)
+    bump.put(CLEAR)
+    assert [bump.bumper.touched(), bump.bumper.touched()] == [True, True]
+
+
+def test_a_reset_forgets_a_touch(tmp_path: Path) -> None:
+    bump = Bump(tmp_path)
+    bump.step(AT_WALL)
+    bump.bumper.begin()
+    assert not bump.reading(CLEAR)
+
+
+def test_touches_within_the_body_do_not_count(tmp_path: Path) -> None:
+    bump = Bump(tmp_path)
+    names = {frozenset(bump.model.mj.geom(g).name for g in pair) for pair in bump.data.contact.geom}
+    assert frozenset({"hull", "tip"}) in names  # they do touch: only parent and child are spared by MuJoCo
+    assert not bump.reading(CLEAR)
+
+
+def test_what_hangs_on_the_body_counts(tmp_path: Path) -> None:
+    assert Bump(tmp_path).reading((1.55, 0.5))  # only rim and tip reach the wall
+
+
+def test_a_touch_of_a_part_counts_only_for_what_it_hangs_on(tmp_path: Path) -> None:
+    assert Bump(tmp_path, body="bumper").reading(CLEAR)  # its tip touches the hull, which is not its own
+
+
+def test_a_touch_of_others_does_not_count(tmp_path: Path) -> None:
+    bump = Bump(tmp_path, body="ball")
+    assert not bump.reading(AT_WALL)
+
+
+@pytest.mark.parametrize(("ignore", "touched"), [((), True), (("wall",), True), (("floor",), False)])
+def test_an_ignored_geom_does_not_count(tmp_path: Path, ignore: tuple[str, ...], touched: bool) -> None:
+    assert Bump(tmp_path, ignore=ignore).reading(ON_FLOOR) == touched
+
+
+def test_an_ignored_geom_hides_no_other(tmp_path: Path) -> None:
+    assert Bump(tmp_path, ignore=("floor",)).reading((1.6, 0.15))
+
+
+def test_a_bumper_refuses_a_geom_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match=r"no such geom in model.xml: 'flor'.*'floor'") as caught:
+        Bump(tmp_path, ignore=("wall", "flor"))
+    assert caught.value.path == "backends.mujoco.sources.bump.contact.ignore[1]"
+
+
+def test_a_bumper_refuses_a_body_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match=r"no such body in model.xml: 'bse'.*'base'") as caught:
+        Bump(tmp_path, body="bse")
+    assert caught.value.path == "backends.mujoco.sources.bump.contact.body"
+
+
+# ------------------------------------------------------------------------------------------------------- sources
+
+HEAD = """
+contract: embodied_env/1
+name: lab
+version: 1
+control_period_s: 0.05
+episode: {horizon_steps: 10}
+actuators:
+  arm:
+    topic: commands
+    type: std_msgs/msg/Float64MultiArray
+    command: velocity
+    joints: {turn: {position: null, velocity: 1.0, acceleration: 1.0}}
+task: {type: nowhere:Nothing}
+backends: {mujoco: {model: lab.xml}}
+sensors:
+"""
+LAB = """
+<mujoco><option timestep="0.01"/>
+  <worldbody>
+    <site name="base" pos="1 2 3" euler="0 0 90"/>
+    <geom name="floor" type="plane" size="9 9 1"/>
+    <camera name="eye" pos="0 0 9"/>
+    <body name="arm" pos="4 4 4" euler="30 40 50">
+      <joint name="turn" axis="0 0 1"/><geom size="0.1" mass="2" pos="0.3 0 0"/><site name="tip" pos="0.5 0 0"/>
+    </body>
+  </worldbody>
+  <actuator><velocity name="turn" joint="turn" kv="10"/></actuator>
+  <sensor>
+    <framequat name="attitude" objtype="site" objname="tip"/>
+    <framepos name="place" objtype="site" objname="tip"/>
+    <force name="force" site="tip"/>
+    <touch name="touch" site="base"/>
+    <rangefinder name="up" site="base"/>
+    <user name="seven" dim="7"/>
+    <clock name="clock"/>
+  </sensor>
+</mujoco>
+"""
+POSE = "geometry_msgs/msg/PoseStamped"
+FIELD = "{unit: m, low: -9, high: 9}"
+UNITS = {"position": "m", "orientation": '"1"', "covariance": '"1"', "range": "m", "force": "N", "torque": "N*m"}
+
+
+def lab(folder: Path, kind: str, *fields: str, keys: str = "") -> Contract:
+    (folder / "lab.xml").write_text(LAB)
+    written = ", ".join(
+        field if ":" in field else f"{field}: {{unit: {UNITS[field]}, low: -90, high: 90}}" for field in fields
+    )
+    sensor = f"  it: {{topic: it, type: {kind}, max_age_s: 1.0, fields: {{{written}}}{keys}}}\n"
+    return parse_contract(HEAD + sensor, source=str(folder / "lab.yaml"))
+
+
+def lab_world(contract: Contract, **source: Any) -> World:
+    world = World(contract, WorldProfile(model="lab.xml", sources={"it": Source(**source)}))
+    world.reset(0, {})
+    return world
+
+
+def rotation(xyzw: np.ndarray) -> np.ndarray:
+    matrix = np.empty(9)
+    mujoco.mju_quat2Mat(matrix, np.roll(xyzw, 1))
+    return matrix.reshape(3, 3)
+
+
+def test_a_sensor_of_the_model_is_read_by_its_name(tmp_path: Path) -> None:
+    world = lab_world(lab(tmp_path, POSE, "position"), sensors={"position": "place"})
+    np.testing.assert_array_equal(world.sense("it")["position"], world._data.sensor("place").data)
+
+
+def test_a_quaternion_of_the_model_becomes_x_y_z_w(tmp_path: Path) -> None:
+    world = lab_world(lab(tmp_path, POSE, "orientation"), sensors={"orientation": "attitude"})
+    w, x, y, z = world._data.sensor("attitude").data
+    np.testing.assert_array_equal(world.sense("it")["orientation"], [x, y, z, w])
+
+
+def test_an_orientation_by_site_is_that_of_the_model_s_sensor(tmp_path: Path) -> None:
+    world = lab_world(lab(tmp_path, POSE, "orientation"), site="tip")
+    sensor = np.roll(world._data.sensor("attitude").data, -1)
+    assert abs(world.sense("it")["orientation"] @ sensor) == pytest.approx(1.0, rel=1e-12)
+
+
+def test_a_relative_pose_is_that_seen_from_the_other_site(tmp_path: Path) -> None:
+    world = lab_world(lab(tmp_path, POSE, "position", "orientation"), site="tip", relative_to="base")
+    read, data = world.sense("it"), world._data
+    x, y, z = data.site("tip").xpos - [1, 2, 3]
+    np.testing.assert_allclose(read["position"], [y, -x, z], atol=1e-12)  # base is turned left by 90 degrees
+    tip, base = (data.site(name).xmat.reshape(3, 3) for name in ("tip", "base"))
+    np.testing.assert_allclose(rotation(read["orientation"]), base.T @ tip, atol=1e-12)
+
+
+def test_a_touch_sensor_as_a_bool_is_whether_it_is_touched(tmp_path: Path) -> None:
+    contract = lab(tmp_path, "std_msgs/msg/Bool", 'data: {unit: "1", low: 0, high: 1}', keys=", timeline: receive")
+    world = lab_world(contract, sensors={"data": "touch"})
+    world._data.sensordata[world._model.mj.sensor("touch").adr] = 300.7  # N
+    assert world._senses.read("it").values["data"] == [1]
+    assert world._senses.read("it").values["data"].dtype == np.int8
+
+
+def test_a_rangefinder_that_meets_nothing_reads_infinity(tmp_path: Path) -> None:
+    world = lab_world(lab(tmp_path, "sensor_msgs/msg/Range", "range"), sensors={"range": "up"})
+    assert world._data.sensor("up").data == [-1]
+    assert world.sense("it")["range"] == [np.inf]
+
+
+def test_a_field_with_a_path_is_read_from_a_sensor_of_the_model(tmp_path: Path) -> None:
+    contract = lab(tmp_path, "any/msg/Any", "seven: {unit: m, path: a.b, shape: [7], low: -9, high: 9, dtype: float32}")
+    values = lab_world(contract, sensors={"seven": "seven"}).sense("it")["seven"]
+    assert (values.shape, values.dtype) == ((7,), np.float32)
+
+
+def whole(folder: Path, value: float, dtype: str = "uint8", kind: str = "any/msg/Any", path: str = "data") -> Measured:
+    """Return a reading of a whole number with a path, from a sensor of the model that measured `value`."""
+    field = f"seven: {{unit: m, path: {path}, low: 0, high: 1, dtype: {dtype}}}"
+    world = lab_world(lab(folder, kind, field, keys=", timeline: receive"), sensors={"seven": "clock"})
+    world._data.sensordata[world._model.mj.sensor("clock").adr] = value
+    return world._senses.read("it")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0, 256.0, 0.5])
+def test_what_a_whole_number_cannot_hold_is_a_problem_and_no_value(tmp_path: Path, value: float) -> None:
+    measured = whole(tmp_path, value)
+    problem = f"1 of 1 values of seven do not fit into uint8; the first is {value}"
+    assert (measured.values, measured.problem) == ({}, problem)
+
+
+def test_what_a_whole_number_can_hold_is_read(tmp_path: Path) -> None:
+    measured = whole(tmp_path, 255.0)
+    assert (measured.values["seven"].tolist(), measured.problem) == ([255], "")
+
+
+def test_what_is_beyond_the_floats_of_a_field_is_infinite(tmp_path: Path) -> None:
+    assert whole(tmp_path, 1e300, "float32").values["seven"] == [np.inf]
+
+
+def test_what_does_not_fit_is_delivered_with_its_reason(tmp_path: Path) -> None:
+    field = "seven: {unit: m, path: data, low: 0, high: 1, dtype: uint8}"
+    world = lab_world(lab(tmp_path, "any/msg/Any", field), sensors={"seven": "clock"})
+    world.step()  # not at a whole second
+    reading = world.read()["it"]
+    assert (reading.values, reading.problem != "") == ({}, True)
+
+
+@pytest.mark.ros
+@pytest.mark.parametrize(("value", "fits"), [(0.0, True), (1.0, True), (5.0, False)])
+def test_a_boolean_of_a_message_that_is_known_is_0_or_1(tmp_path: Path, value: float, fits: bool) -> None:
+    pytest.importorskip("sensor_msgs")
+    assert (whole(tmp_path, value, "int8", "sensor_msgs/msg/BatteryState", "present").problem == "") is fits
+
+
+def refused(contract: Contract, **source: Any) -> ContractError:
+    with pytest.raises(ContractError) as caught:
+        lab_world(contract, **source)
+    return caught.value
+
+
+def test_refuses_a_sensor_of_another_size(tmp_path: Path) -> None:
+    error = refused(lab(tmp_path, POSE, "position"), sensors={"position": "seven"})
+    assert error.path == "backends.mujoco.sources.it.sensors.position"
+    assert error.problem == "'seven' has 7 values; allowed: 3, shape (3,)"
+
+
+def test_refuses_a_sensor_that_the_model_does_not_have(tmp_path: Path) -> None:
+    error = refused(lab(tmp_path, POSE, "position"), sensors={"position": "palce"})
+    assert "no such sensor in lab.xml: 'palce' is not known (did you mean 'place'?)" in error.problem
+
+
+def test_refuses_a_field_that_the_sensor_does_not_have(tmp_path: Path) -> None:
+    error = refused(lab(tmp_path, POSE, "position"), sensors={"positon": "place"})
+    assert error.path == "backends.mujoco.sources.it.sensors.positon"
+    assert "'positon' is not known (did you mean 'position'?)" in error.problem
+
+
+def test_refuses_a_field_that_its_source_does_not_give(tmp_path: Path) -> None:
+    contract = lab(tmp_path, "geometry_msgs/msg/WrenchStamped", "force", "torque")
+    error = refused(contract, sensors={"force": "force"})
+    assert (error.path, error.problem) == ("sensors.it.fields.torque", "its source in this world does not give it")
+
+
+def test_refuses_a_path_beside_the_joints_of_a_joint_state(tmp_path: Path) -> None:
+    fields = ("position: {joints: [turn], unit: rad, low: -9, high: 9}", f"extra: {FIELD[:-1]}, path: header.x}}")
+    error = refused(lab(tmp_path, "sensor_msgs/msg/JointState", *fields))
+    assert error.path == "sensors.it.fields.extra"
+
+
+def test_refuses_a_path_beside_the_pixels_of_an_image(tmp_path: Path) -> None:
+    fields = ('image: {unit: "1", shape: [4, 4, 3], low: 0, high: 255}', f"extra: {FIELD[:-1]}, path: header.x}}")
+    error = refused(lab(tmp_path, "sensor_msgs/msg/Image", *fields, keys=", encoding: rgb8"), camera="eye")
+    assert error.path == "sensors.it.fields.extra"
+
+
+def test_refuses_noise_of_a_field_that_is_not_there(tmp_path: Path) -> None:
+    error = refused(lab(tmp_path, POSE, "position"), site="tip", noise={"orientation": 0.1})
+    assert error.path == "backends.mujoco.sources.it.noise.orientation"
+    assert "'orientation' is not known" in error.problem
+
+
+def test_refuses_noise_of_whole_numbers(tmp_path: Path) -> None:
+    contract = lab(tmp_path, "std_msgs/msg/Bool", 'data: {unit: "1", low: 0, high: 1}', keys=", timeline: receive")
+    error = refused(contract, contact=Contact(body="arm"), noise={"data": 0.1})
+    assert error.path == "backends.mujoco.sources.it.noise.data"
+    assert error.problem == "noise is added to measured floating-point fields only"
+
+
+def test_refuses_noise_of_a_covariance(tmp_path: Path) -> None:
+    contract = lab(tmp_path, "geometry_msgs/msg/PoseWithCovarianceStamped", "position", "covariance")
+    error = refused(contract, site="tip", noise={"covariance": 0.1})
+    assert error.path == "backends.mujoco.sources.it.noise.covariance"
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "source", "needed"),
+    [
+        (POSE, ["position"], {"camera": "eye"}, f"camera is given; a {POSE} sensor needs site or sensors"),
+        ("sensor_msgs/msg/Range", ["range"], {"site": "tip"}, "needs distance or sensors"),
+        ("nav_msgs/msg/Odometry", ["position"], {"site": "tip"}, "needs odometry or sensors"),
+        ("geometry_msgs/msg/WrenchStamped", ["force"], {"site": "tip"}, "WrenchStamped sensor needs sensors"),
+        ("any/msg/Any", [f"x: {FIELD[:-1]}, path: x}}"], {}, "nothing is given; a any/msg/Any sensor needs sensors"),
+        (
+            "sensor_msgs/msg/LaserScan",
+            ["ranges: {unit: m, shape: [3], low: 0, high: 9}"],
+            {"distance": ("tip", "base")},
+            "distance is given; a sensor_msgs/msg/LaserScan sensor needs rays or sensors",
+        ),
+    ],
+)
+def test_refuses_a_source_that_does_not_fit(
+    tmp_path: Path, kind: str, fields: list[str], source: dict[str, Any], needed: str
+) -> None:
+    error = refused(lab(tmp_path, kind, *fields), **source)
+    assert error.path == "backends.mujoco.sources.it"
+    assert needed in error.problem
+
+
+@pytest.mark.parametrize("source", [{"sensors": {"position": "place"}}, {}])
+def test_refuses_a_frame_for_what_is_no_site(tmp_path: Path, source: dict[str, Any]) -> None:
+    fields = "position: {joints: [turn], unit: rad, low: -9, high: 9}"
+    kind, field = (POSE, "position") if source else ("sensor_msgs/msg/JointState", fields)
+    error = refused(lab(tmp_path, kind, field), relative_to="base", **source)
+    assert error.path == "backends.mujoco.sources.it.relative_to"
+
+
+def test_refuses_a_frame_that_is_not_there(tmp_path: Path) -> None:
+    error = refused(lab(tmp_path, POSE, "position"), site="tip", relative_to="bsae")
+    assert error.path == "backends.mujoco.sources.it.relative_to"
+    assert "no such site in lab.xml: 'bsae'" in error.problem
+
+
+@pytest.mark.parametrize(("encoding", "channels", "unit"), [("bgr8", 3, '"1"'), ("mono8", 1, '"1"'), ("16UC1", 1, "m")])
+def test_refuses_an_encoding_that_is_not_rendered(tmp_path: Path, encoding: str, channels: int, unit: str) -> None:
+    image = f"image: {{unit: {unit}, shape: [4, 6, {channels}], low: 0, high: 255}}"
+    error = refused(lab(tmp_path, "sensor_msgs/msg/Image", image, keys=f", encoding: {encoding}"), camera="eye")
+    assert error.path == "sensors.it.encoding"
+    assert error.problem == f"'{encoding}' is not rendered; allowed: rgb8, 32FC1"
+
+
+def test_refuses_a_camera_that_is_not_there(tmp_path: Path) -> None:
+    image = 'image: {unit: "1", shape: [4, 6, 3], low: 0, high: 255}'
+    error = refused(lab(tmp_path, "sensor_msgs/msg/Image", image, keys=", encoding: rgb8"), camera="ear")
+    assert error.path == "backends.mujoco.sources.it.camera"
+
+
+def test_a_colour_camera_gives_rows_columns_and_colours(tmp_path: Path) -> None:
+    image = 'image: {unit: "1", shape: [4, 6, 3], low: 0, high: 255}'
+    world = lab_world(lab(tmp_path, "sensor_msgs/msg/Image", image, keys=", encoding: rgb8"), camera="eye")
+    picture = world.read()["it"].values["image"]
+    world.close()
+    assert (picture.shape, picture.dtype) == ((4, 6, 3), np.uint8)
+
+
+def test_a_depth_camera_gives_metres(tmp_path: Path) -> None:
+    image = "image: {unit: m, shape: [4, 6, 1], low: 0, high: 255}"
+    world = lab_world(lab(tmp_path, "sensor_msgs/msg/Image", image, keys=", encoding: 32FC1"), camera="eye")
+    picture = world.read()["it"].values["image"]
+    world.close()
+    assert (picture.shape, picture.dtype) == ((4, 6, 1), np.float32)
+    assert picture[0, 0, 0] == pytest.approx(9.0, abs=0.01)  # the floor, seen from above

@@ -1,0 +1,350 @@
+"""The in-process simulator as a backend: what a reader of its sensors' messages would make of them, and its life."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_env.backends.mujoco import MujocoBackend
+from embodied_env.clock import Domain, ManualClock, Stamp
+from embodied_env.contract import parse_contract
+from embodied_env.errors import BackendLostError, ClosedError, ContractError, UsageError
+from embodied_env.sim.channel import Reading
+from embodied_env.transition import Quality, ResetRequest, Sample
+
+CONTRACT = """
+contract: embodied_env/1
+name: room
+version: 1
+control_period_s: 0.05
+episode: {horizon_steps: 10}
+sensors:
+  scan:
+    topic: scan
+    type: sensor_msgs/msg/LaserScan
+    fields: {ranges: {shape: [3], unit: m, low: 0, high: 10, no_return: 10.0, nan: 9.0}}
+    max_age_s: 1.0
+  bare:
+    topic: bare
+    type: sensor_msgs/msg/LaserScan
+    fields: {ranges: {shape: [3], unit: m, low: 0, high: 10}}
+    max_age_s: 1.0
+  seen:
+    topic: seen
+    type: geometry_msgs/msg/PoseWithCovarianceStamped
+    fields: {position: {unit: m, low: -9, high: 9}}
+    confidence_radius_m: 0.1
+    max_age_s: 1.0
+  sure:
+    topic: sure
+    type: geometry_msgs/msg/PoseWithCovarianceStamped
+    fields: {position: {unit: m, low: -9, high: 9}}
+    max_age_s: 1.0
+  depth:
+    topic: depth
+    type: sensor_msgs/msg/Image
+    encoding: 32FC1
+    fields: {image: {shape: [1, 2, 1], unit: m, low: 0, high: 10, no_return: 10.0, nan: 9.0}}
+    max_age_s: 1.0
+  depth_mm:
+    topic: depth_mm
+    type: sensor_msgs/msg/Image
+    encoding: 16UC1
+    fields: {image: {shape: [1, 2, 1], unit: m, low: 0, high: 10, no_return: 10.0, nan: 9.0}}
+    max_age_s: 1.0
+  turned:
+    topic: turned
+    type: geometry_msgs/msg/PoseStamped
+    fields: {orientation: {unit: "1", low: -2, high: 2}}
+    max_age_s: 1.0
+  plain:
+    topic: plain
+    type: geometry_msgs/msg/PointStamped
+    fields: {position: {unit: m, low: -9, high: 9}}
+    max_age_s: 1.0
+actuators:
+  arm:
+    topic: commands
+    type: std_msgs/msg/Float64MultiArray
+    command: velocity
+    joints: {turn: {position: null, velocity: 1.0, acceleration: 1.0}}
+task: {type: nowhere:Nothing}
+backends:
+  mujoco:
+    model: room.xml
+    sources:
+      scan: &scan {rays: {site: laser, angle_min_rad: -1.57, angle_max_rad: 1.57, range_min_m: 0.5, range_max_m: 4.0}}
+      bare: *scan
+      seen: {site: laser, noise: {position: 0.05}}
+      sure: {site: laser}
+      turned: {site: laser}
+      depth: {sensors: {image: two}}
+      depth_mm: {sensors: {image: two}}
+      plain: {site: laser, noise: {position: 0.05}}
+    render: {width: 12, height: 8}
+"""
+# To the right a wall that is too near, ahead nothing, to the left a wall at 2 m.
+MODEL = """
+<mujoco>
+  <option timestep="0.01"/>
+  <worldbody>
+    <light pos="0 0 5"/><camera name="eye" pos="0 0 5"/>
+    <geom type="box" size="1 0.1 1" pos="0 -0.4 0"/>
+    <geom type="box" size="1 0.1 1" pos="0 2.1 0"/>
+    <body><joint name="turn" axis="1 0 0"/><geom size="0.1"/><site name="laser"/></body>
+  </worldbody>
+  <actuator><velocity name="turn" joint="turn" kv="1"/></actuator>
+  <sensor><user name="two" dim="2"/></sensor>
+</mujoco>
+"""
+DEADLINE = Stamp(10**12, Domain.STEADY)
+REQUEST = ResetRequest(epoch=1, seed=3)
+
+
+def backend(folder: Path, **options: Any) -> MujocoBackend:
+    (folder / "room.xml").write_text(MODEL)
+    contract = parse_contract(CONTRACT, source=str(folder / "room.yaml"))
+    return MujocoBackend(contract, clock=ManualClock(), **options)
+
+
+def opened(folder: Path) -> MujocoBackend:
+    room = backend(folder)
+    room.open()
+    return room
+
+
+def samples(folder: Path) -> dict[str, Sample]:
+    return dict(opened(folder).reset(REQUEST, DEADLINE).samples)
+
+
+def ranges(folder: Path, sensor: str) -> list[float]:
+    return [round(float(value), 2) for value in samples(folder)[sensor].values["ranges"]]
+
+
+# ------------------------------------------------------------------------------- what a reader of the message makes
+
+
+def test_a_ray_that_met_nothing_is_what_the_contract_puts_there(tmp_path: Path) -> None:
+    assert ranges(tmp_path, "scan")[1] == 10.0
+
+
+def test_what_is_too_near_to_measure_is_the_least_distance_that_is_measured(tmp_path: Path) -> None:
+    assert ranges(tmp_path, "scan")[0] == 0.5
+
+
+def test_a_distance_stays_as_it_was_measured(tmp_path: Path) -> None:
+    assert ranges(tmp_path, "scan")[2] == 2.0
+
+
+def test_a_ray_that_met_nothing_makes_the_reading_invalid_where_the_contract_says_nothing(tmp_path: Path) -> None:
+    sample = samples(tmp_path)["bare"]
+    assert (sample.quality, dict(sample.values)) == (Quality.INVALID, {})
+    assert sample.reason == "1 of 3 values of ranges are +inf (met nothing), and no_return is not declared"
+
+
+def test_ranges_have_the_precision_of_the_message(tmp_path: Path) -> None:
+    assert samples(tmp_path)["scan"].values["ranges"].dtype == np.float32
+
+
+class OneReading:
+    """A world that says one thing."""
+
+    now_ns = 5
+
+    def __init__(self, sensor: str, values: np.ndarray, field: str = "ranges") -> None:
+        self.reading = Reading(values={field: values}, extras={}, stamp_ns=4, seq=2)
+        self.sensor = sensor
+
+    def read(self) -> dict[str, Reading]:
+        return {self.sensor: self.reading}
+
+
+def read_of(folder: Path, world: OneReading) -> Sample:
+    room = backend(folder)
+    room._world, room._usable = world, True  # type: ignore[assignment]
+    return room.read(DEADLINE, DEADLINE).samples[world.sensor]
+
+
+def test_a_ray_that_measured_nothing_is_what_the_contract_puts_there(tmp_path: Path) -> None:
+    sample = read_of(tmp_path, OneReading("scan", np.array([1.0, np.nan, 3.0], dtype=np.float32)))
+    np.testing.assert_array_equal(sample.values["ranges"], [1.0, 9.0, 3.0])
+
+
+def invalid(folder: Path, sensor: str, values: Any, field: str = "ranges") -> str:
+    """Return why the reading is invalid."""
+    sample = read_of(folder, OneReading(sensor, np.array(values, dtype=np.float32), field))
+    assert (sample.quality, dict(sample.values)) == (Quality.INVALID, {})
+    return sample.reason
+
+
+def test_a_ray_that_measured_nothing_makes_the_reading_invalid_where_the_contract_says_nothing(tmp_path: Path) -> None:
+    assert "1 of 3 values of ranges are NaN" in invalid(tmp_path, "bare", [1.0, np.nan, 3.0])
+
+
+def test_a_negative_distance_makes_the_reading_invalid(tmp_path: Path) -> None:
+    assert "outside of 0 m to inf m" in invalid(tmp_path, "bare", [1.0, -0.1, 3.0])
+
+
+def test_what_is_too_near_for_an_instrument_of_unknown_range_is_at_zero(tmp_path: Path) -> None:
+    sample = read_of(tmp_path, OneReading("scan", np.array([1.0, -np.inf, 3.0], dtype=np.float32)))
+    np.testing.assert_array_equal(sample.values["ranges"], [1.0, 0.0, 3.0])
+
+
+def test_a_negative_depth_makes_the_reading_invalid(tmp_path: Path) -> None:
+    assert "1 of 2 values of image are negative" in invalid(tmp_path, "depth", [[[1.0], [-2.0]]], "image")
+
+
+def test_depth_in_millimetres_is_rounded_as_its_message_is(tmp_path: Path) -> None:
+    sample = read_of(tmp_path, OneReading("depth_mm", np.array([[[1.0004], [0.0001]]], dtype=np.float32), "image"))
+    np.testing.assert_array_equal(sample.values["image"].ravel(), np.float32([1.0, 9.0]))
+
+
+@pytest.mark.parametrize("quaternion", [[0, 0, 0, 0], [0, 0, 0, 1.2], [0, 0, 0, np.nan]])
+def test_an_orientation_far_from_a_unit_quaternion_makes_the_reading_invalid(
+    tmp_path: Path, quaternion: list[float]
+) -> None:
+    assert "orientation is no rotation" in invalid(tmp_path, "turned", quaternion, "orientation")
+
+
+def test_what_does_not_fit_into_its_message_makes_the_reading_invalid(tmp_path: Path) -> None:
+    world = OneReading("scan", np.ones(3, dtype=np.float32))
+    world.reading = replace(world.reading, values={}, problem="ranges do not fit")
+    sample = read_of(tmp_path, world)
+    assert (sample.quality, sample.reason, dict(sample.values)) == (Quality.INVALID, "ranges do not fit", {})
+
+
+def test_stamp_and_number_are_those_of_the_reading(tmp_path: Path) -> None:
+    sample = read_of(tmp_path, OneReading("scan", np.ones(3, dtype=np.float32)))
+    assert (sample.sensor, sample.stamp_ns, sample.seq) == ("scan", 4, 2)
+
+
+def test_the_confidence_follows_from_the_noise(tmp_path: Path) -> None:
+    # a deviation of 0.05 m, and 0.1 m are good enough: two sigma
+    assert samples(tmp_path)["seen"].confidence == pytest.approx(math.erf(2.0 / math.sqrt(2.0)))
+
+
+def test_without_noise_the_confidence_is_unknown(tmp_path: Path) -> None:
+    confidence = samples(tmp_path)["sure"].confidence
+    assert confidence is not None
+    assert math.isnan(confidence)
+
+
+def test_a_message_without_a_covariance_has_no_confidence(tmp_path: Path) -> None:
+    assert samples(tmp_path)["plain"].confidence is None
+
+
+def test_a_sample_never_shares_an_array_with_the_next_one(tmp_path: Path) -> None:
+    room = opened(tmp_path)
+    first = room.reset(REQUEST, DEADLINE).samples
+    second = room.read(DEADLINE, DEADLINE).samples
+    for name, sample in first.items():
+        for field, values in sample.values.items():
+            assert not np.shares_memory(values, second[name].values[field])
+
+
+# ---------------------------------------------------------------------------------------------------------- its life
+
+
+def test_a_step_moves_the_world_by_one_control_period(tmp_path: Path) -> None:
+    room = opened(tmp_path)
+    start_ns = room.reset(REQUEST, DEADLINE).now_ns
+    room.advance(DEADLINE, DEADLINE)
+    assert room.read(DEADLINE, DEADLINE).now_ns == start_ns + 50_000_000
+
+
+def test_it_says_no_library_when_no_sensor_is_a_camera(tmp_path: Path) -> None:
+    report = opened(tmp_path).reset(REQUEST, DEADLINE).reset
+    assert report is not None
+    assert "renderer" not in report.details
+
+
+def test_it_is_shown_before_the_first_reset_too(tmp_path: Path) -> None:
+    room = opened(tmp_path)
+    before = room.render()
+    room.reset(REQUEST, DEADLINE)
+    np.testing.assert_array_equal(room.render(), before)  # nothing was drawn, and nothing moved
+    room.close()
+    assert before.shape == (8, 12, 3)
+    assert before.any()
+
+
+def test_it_cannot_be_shown_before_it_is_open(tmp_path: Path) -> None:
+    with pytest.raises(BackendLostError, match="not open"):
+        backend(tmp_path).render()
+
+
+def test_closing_frees_the_renderer(tmp_path: Path) -> None:
+    room = opened(tmp_path)
+    room.render()
+    renderer = room._opened()._renderer
+    room.close()
+    with pytest.raises(ClosedError):
+        renderer.rgb(None, 0, 1, 1)
+
+
+def test_it_cannot_be_shown_after_it_was_closed(tmp_path: Path) -> None:
+    room = opened(tmp_path)
+    room.close()
+    with pytest.raises(BackendLostError, match="not open"):
+        room.render()
+
+
+def test_closing_what_was_never_opened_does_nothing(tmp_path: Path) -> None:
+    room = backend(tmp_path)
+    room.close()
+    room.close()
+
+
+@pytest.mark.parametrize("end", ["halt", "close"])
+def test_after_its_end_it_moves_no_more(tmp_path: Path, end: str) -> None:
+    room = opened(tmp_path)
+    room.reset(REQUEST, DEADLINE)
+    room.halt("test") if end == "halt" else room.close()
+    with pytest.raises(BackendLostError):
+        room.advance(DEADLINE, DEADLINE)
+
+
+def test_a_halted_world_is_reset_again(tmp_path: Path) -> None:
+    room = opened(tmp_path)
+    room.reset(REQUEST, DEADLINE)
+    room.halt("test")
+    room.reset(REQUEST, DEADLINE)
+    room.advance(DEADLINE, DEADLINE)
+
+
+def test_after_a_reset_that_failed_it_moves_no_more(tmp_path: Path) -> None:
+    room = opened(tmp_path)
+    room.reset(REQUEST, DEADLINE)
+    with pytest.raises(UsageError):
+        room.reset(ResetRequest(epoch=2, seed=3, options={"goal": np.zeros(2)}), DEADLINE)
+    with pytest.raises(BackendLostError):
+        room.advance(DEADLINE, DEADLINE)
+
+
+def test_it_takes_only_what_the_gate_approved(tmp_path: Path) -> None:
+    room = opened(tmp_path)
+    room.reset(REQUEST, DEADLINE)
+    with pytest.raises(TypeError, match="only Approved, not ndarray"):
+        room.send(np.zeros(1))  # type: ignore[arg-type]
+
+
+def test_a_wrong_profile_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
+    contract = parse_contract(CONTRACT.replace("width: 12", "width: 0"), source=str(tmp_path / "room.yaml"))
+    with pytest.raises(ContractError, match="a width and a height >= 1"):
+        MujocoBackend(contract, clock=ManualClock())
+
+
+@pytest.mark.ros
+def test_a_path_that_leads_nowhere_is_refused_where_its_message_is_known(tmp_path: Path) -> None:
+    pytest.importorskip("std_msgs")
+    (tmp_path / "room.xml").write_text(MODEL)
+    head, plain, tail = CONTRACT.partition("  plain:\n")
+    told = head + plain + tail.replace("{position: {unit: m,", "{position: {path: pint.x, unit: m,", 1)
+    room = MujocoBackend(parse_contract(told, source=str(tmp_path / "room.yaml")), clock=ManualClock())
+    with pytest.raises(ContractError, match=r"PointStamped has no such field: 'pint'"):
+        room.open()

@@ -1,0 +1,399 @@
+"""The task Navigate: its judgements, its parameters, and that its scripted policy solves it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import embodied_env
+from embodied_env.contract import Contract, FloatArray, TaskSpec, load_contract
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import ContractError, UsageError
+from embodied_env.sim.kinematics import MujocoKinematics
+from embodied_env.sim.world import World, load_profile
+from embodied_env.tasks import Policy, ScriptedTask, load_task
+from embodied_env.tasks.navigate import Navigate, NavigateParameters
+from embodied_env.transition import Judgement, Quality, Sample, Snapshot, Verdict
+
+CONTRACT = load_contract("cart_goal")
+PROFILE = load_profile(CONTRACT, "mujoco")
+SCALE = ActionLayout(CONTRACT).scale
+ANGLES_RAD = np.linspace(-2.36, 2.36, 90)
+NOTHING_M = 10.0
+ZERO = np.zeros(2)
+PLAIN = {"pose": "true_pose", "goal": "true_goal", "collision": "collision", "success_radius_m": 0.5}
+PILOT = {
+    "odometry": "odom",
+    "laser": "scan",
+    "laser_angles_rad": [-2.36, 2.36],
+    "detection": "goal",
+    "detection_age_s": 0.3,
+    "radius_m": 0.25,
+}
+
+
+def contract_with(**parameters: Any) -> Contract:
+    return replace(CONTRACT, task=TaskSpec(type=CONTRACT.task.type, parameters=parameters))
+
+
+def navigate(**changes: Any) -> Navigate:
+    return Navigate(CONTRACT, NavigateParameters(**{**PLAIN, **changes}))
+
+
+def snapshot(
+    distance_m: float = 3.0, *, height_m: float = 0.0, touched: bool = False, stale: str = "", quality: int = 1
+) -> Snapshot:
+    """Return a world in which the goal is at (1, 1), the robot so far from it, and the sensor `stale` not fresh."""
+    values = {
+        "true_pose": {"position": np.array([1.0 - distance_m, 1.0, 0.0])},
+        "true_goal": {"position": np.array([1.0, 1.0, height_m])},
+        "collision": {"data": np.array([touched], dtype=np.int8)},
+    }
+    samples = {
+        name: Sample(
+            sensor=name,
+            values=fields,
+            stamp_ns=0,
+            arrival_ns=0,
+            quality=Quality(quality) if name == stale else Quality.OK,
+        )
+        for name, fields in values.items()
+    }
+    return Snapshot(now_ns=0, samples=samples)
+
+
+def judged(task: Navigate, current: Snapshot, applied: FloatArray = ZERO) -> Judgement:
+    return task.judge(snapshot(3.0), current, applied)
+
+
+# --------------------------------------------------------------------------------------------------- judgements
+
+
+def test_the_reward_is_the_sum_of_the_named_terms() -> None:
+    judgement = judged(navigate(), snapshot(0.2, touched=True), np.array([0.5, -1.0]))
+    assert tuple(judgement.terms) == Navigate.terms
+    assert judgement.reward == sum(judgement.terms.values())
+
+
+def test_progress_is_what_the_distance_shrank() -> None:
+    assert judged(navigate(progress_weight=2.0), snapshot(2.5)).terms["progress"] == pytest.approx(1.0)
+
+
+def test_going_to_and_fro_earns_nothing() -> None:
+    task = navigate()
+    there, back = (task.judge(*pair, ZERO) for pair in ((snapshot(3), snapshot(2)), (snapshot(2), snapshot(3))))
+    assert there.reward + back.reward == pytest.approx(0.0)
+
+
+def test_the_effort_is_the_weighted_square_of_what_was_applied() -> None:
+    judgement = judged(navigate(effort_weight=0.1), snapshot(), np.array([1.0, -0.5]))
+    assert judgement.terms["effort"] == pytest.approx(-0.125)
+
+
+def test_success_at_the_edge_of_the_radius_earns_the_bonus() -> None:
+    judgement = judged(navigate(success_bonus=7.0), snapshot(0.5))
+    assert judgement.verdict == Verdict.succeeded()
+    assert judgement.terms["success"] == 7.0
+
+
+def test_outside_the_radius_the_task_goes_on() -> None:
+    judgement = judged(navigate(), snapshot(0.501))
+    assert judgement.verdict == Verdict.running()
+    assert judgement.terms["success"] == 0.0
+
+
+def test_heights_do_not_count() -> None:
+    assert judged(navigate(), snapshot(0.4, height_m=3.0)).verdict == Verdict.succeeded()
+
+
+def test_a_collision_is_a_failure_and_costs_its_penalty() -> None:
+    judgement = judged(navigate(collision_penalty=5.0), snapshot(touched=True))
+    assert judgement.verdict == Verdict.failed("collision")
+    assert judgement.terms["collision"] == -5.0
+
+
+def test_a_collision_at_the_goal_is_no_success() -> None:
+    judgement = judged(navigate(), snapshot(0.1, touched=True))
+    assert judgement.verdict == Verdict.failed("collision")
+    assert judgement.terms["success"] == 0.0
+
+
+@pytest.mark.parametrize("stale", ["true_pose", "true_goal", "collision"])
+@pytest.mark.parametrize("quality", [Quality.STALE, Quality.INVALID, Quality.LOST, Quality.FUTURE])
+def test_old_readings_are_no_success(stale: str, quality: Quality) -> None:
+    assert judged(navigate(), snapshot(0.1, stale=stale, quality=quality)).verdict == Verdict.running()
+
+
+def test_a_real_reading_outside_its_declared_range_counts() -> None:
+    far_out = snapshot(0.1, stale="true_pose", quality=Quality.OUT_OF_RANGE)
+    assert judged(navigate(), far_out).verdict == Verdict.succeeded()
+
+
+# --------------------------------------------------------------------------------------------------- parameters
+
+WRONG = {
+    "an unknown sensor": ({"pose": "true_pos"}, "task.pose", "'true_pos' is not known.*'true_pose'"),
+    "a sensor without a position": ({"goal": "scan"}, "task.goal", "no such sensor with position"),
+    "a collision that is a pose": ({"collision": "true_pose"}, "task.collision", "no such sensor with data"),
+    "a radius of zero": ({"success_radius_m": 0.0}, "task.success_radius_m", "0.0 is not allowed.*> 0"),
+    "a negative progress": ({"progress_weight": -1.0}, "task.progress_weight", "-1.0 is not allowed.*>= 0"),
+    "a negative effort": ({"effort_weight": -0.1}, "task.effort_weight", "-0.1 is not allowed.*>= 0"),
+    "a negative bonus": ({"success_bonus": -1.0}, "task.success_bonus", "-1.0 is not allowed.*>= 0"),
+    "a negative penalty": ({"collision_penalty": -1.0}, "task.collision_penalty", "-1.0 is not allowed.*>= 0"),
+    "an unknown key": ({"sucess_bonus": 1.0}, "task.sucess_bonus", "did you mean 'success_bonus'"),
+    "a text for a number": ({"success_bonus": "ten"}, "task.success_bonus", "ten"),
+    "a null for a sensor": ({"collision": None}, "task.collision", "null is not allowed"),
+}
+WRONG_PILOT = {
+    "an unknown key": ({"radius": 0.2}, "radius", "did you mean 'radius_m'"),
+    "an odometry without velocities": ({"odometry": "true_pose"}, "odometry", "no such sensor with linear and angular"),
+    "a laser without ranges": ({"laser": "imu"}, "laser", "no such sensor with ranges.*allowed: scan"),
+    "a detection without a position": ({"detection": "imu"}, "detection", "no such sensor with position"),
+    "angles the wrong way round": (
+        {"laser_angles_rad": [2.36, -2.36]},
+        "laser_angles_rad",
+        r"\(2.36, -2.36\) is not allowed",
+    ),
+    "a negative age": ({"detection_age_s": -0.1}, "detection_age_s", "-0.1 is not allowed.*seconds >= 0"),
+    "a radius of zero": ({"radius_m": 0.0}, "radius_m", "0.0 is not allowed.*> 0"),
+}
+
+
+@pytest.mark.parametrize(("changes", "path", "problem"), WRONG.values(), ids=WRONG.keys())
+def test_refuses_parameters_with(changes: dict[str, Any], path: str, problem: str) -> None:
+    with pytest.raises(ContractError, match=problem) as caught:
+        load_task(contract_with(**{**PLAIN, **changes}))
+    assert caught.value.path == path
+    assert caught.value.source == CONTRACT.source
+
+
+@pytest.mark.parametrize(("changes", "key", "problem"), WRONG_PILOT.values(), ids=WRONG_PILOT.keys())
+def test_refuses_a_pilot_with(changes: dict[str, Any], key: str, problem: str) -> None:
+    with pytest.raises(ContractError, match=problem) as caught:
+        load_task(contract_with(**PLAIN, pilot={**PILOT, **changes}))
+    assert caught.value.path == f"task.pilot.{key}"
+
+
+@pytest.mark.parametrize("missing", PLAIN)
+def test_refuses_a_missing_parameter(missing: str) -> None:
+    given = {key: value for key, value in PLAIN.items() if key != missing}
+    with pytest.raises(ContractError, match="missing") as caught:
+        load_task(contract_with(**given))
+    assert caught.value.path == f"task.{missing}"
+
+
+def test_the_shipped_contract_loads_as_a_scripted_task() -> None:
+    task = load_task(CONTRACT)
+    assert isinstance(task, Navigate)
+    assert isinstance(task, ScriptedTask)
+
+
+# -------------------------------------------------------------------------------------------- the scripted policy
+
+
+def scripted(contract: Contract = CONTRACT) -> Policy:
+    task = load_task(contract)
+    assert isinstance(task, ScriptedTask)
+    return task.scripted(MujocoKinematics(CONTRACT, PROFILE))
+
+
+POLICY = scripted()
+
+
+def observation(
+    goal: tuple[float, float] = (3.0, 0.0),
+    wall: Callable[[FloatArray], FloatArray] | None = None,
+    *,
+    speed_m_per_s: float = 0.0,
+    turning_rad_per_s: float = 0.0,
+    valid: bool = True,
+) -> dict[str, np.ndarray]:
+    """Return all that the policy may read. `wall`: from the rays' angles to distances, m."""
+    ranges = np.full(len(ANGLES_RAD), NOTHING_M) if wall is None else np.minimum(wall(ANGLES_RAD), NOTHING_M)
+    return {
+        "odom_linear": np.array([speed_m_per_s, 0.0, 0.0]),
+        "odom_angular": np.array([0.0, 0.0, turning_rad_per_s]),
+        "scan_ranges": ranges.astype(np.float32),
+        "goal_position": np.array([*goal, 0.0]),
+        "goal_valid": np.array([valid], dtype=np.int8),
+    }
+
+
+def commanded(seen: Mapping[str, np.ndarray], policy: Policy = POLICY) -> tuple[float, float]:
+    """Return forward speed and turning speed, m/s and rad/s."""
+    forward, turn = SCALE.to_si(policy(seen)).tolist()
+    return forward, turn
+
+
+def disc(x: float, y: float, radius_m: float) -> Callable[[FloatArray], FloatArray]:
+    """Return the distances to a round obstacle."""
+
+    def distances(angles: FloatArray) -> FloatArray:
+        along = x * np.cos(angles) + y * np.sin(angles)
+        across = y * np.cos(angles) - x * np.sin(angles)
+        hit = (along > 0) & (np.abs(across) < radius_m)
+        return np.where(hit, along - np.sqrt(np.maximum(radius_m**2 - across**2, 0.0)), NOTHING_M)
+
+    return distances
+
+
+def test_drives_straight_to_a_goal_ahead() -> None:
+    forward, turn = commanded(observation((3.0, 0.0)))
+    assert forward == pytest.approx(SCALE.si_high[0])
+    assert turn == pytest.approx(0.0, abs=0.1)
+
+
+@pytest.mark.parametrize("side", [1.0, -1.0], ids=["left", "right"])
+def test_turns_to_a_goal_beside_it(side: float) -> None:
+    forward, turn = commanded(observation((0.0, 3.0 * side)))
+    assert turn * side > 0
+    assert forward == pytest.approx(0.0, abs=0.1)
+
+
+def test_slows_towards_the_goal() -> None:
+    near, far = (commanded(observation((distance, 0.0)))[0] for distance in (0.2, 3.0))
+    assert 0.0 < near < far
+
+
+@pytest.mark.parametrize("side", [1.0, -1.0], ids=["left", "right"])
+def test_goes_round_an_obstacle_on_the_freer_side(side: float) -> None:
+    _, turn = commanded(observation((3.0, 0.0), disc(1.0, -0.15 * side, 0.3)))
+    assert turn * side > 0
+
+
+def test_does_not_drive_into_what_is_right_ahead() -> None:
+    forward, _ = commanded(observation((3.0, 0.0), disc(0.7, 0.0, 0.3)))
+    assert forward == 0.0
+
+
+def test_drives_on_past_what_is_beside_it() -> None:
+    forward, _ = commanded(observation((3.0, 0.0), disc(0.0, 0.6, 0.25)))
+    assert forward > 0.5
+
+
+def test_an_obstacle_behind_the_goal_does_not_matter() -> None:
+    _, turn = commanded(observation((0.6, 0.0), disc(1.6, 0.0, 0.3)))
+    assert turn == pytest.approx(0.0, abs=0.1)
+
+
+def test_takes_the_detection_to_where_it_has_driven_since() -> None:
+    seen, driven = observation((1.0, 1.0)), observation((1.0 + 0.3 * 0.5, 1.0), speed_m_per_s=0.5)
+    np.testing.assert_allclose(POLICY(driven), POLICY(seen))
+
+
+def test_takes_the_detection_to_where_it_has_turned_since() -> None:
+    turned = observation((3 * math.cos(0.3), 3 * math.sin(0.3)), turning_rad_per_s=1.0)
+    np.testing.assert_allclose(POLICY(turned), POLICY(observation((3.0, 0.0))))
+
+
+def test_stops_without_a_valid_detection() -> None:
+    np.testing.assert_array_equal(POLICY(observation(valid=False)), ZERO)
+
+
+def test_needs_no_mask_where_the_contract_declares_none() -> None:
+    unmasked = observation()
+    del unmasked["goal_valid"]
+    np.testing.assert_array_equal(POLICY(unmasked), POLICY(observation()))
+
+
+def test_remembers_nothing() -> None:
+    first = POLICY(observation())
+    POLICY(observation((-1.0, 2.0), disc(0.6, 0.1, 0.3)))
+    np.testing.assert_array_equal(POLICY(observation()), first)
+
+
+def test_stays_in_the_action_space() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        distances = rng.uniform(0.05, 10.0, len(ANGLES_RAD))
+        seen = observation((rng.uniform(-9, 9), rng.uniform(-9, 9)), lambda _, found=distances: found)
+        assert POLICY(seen) in CONTRACT.action_space
+
+
+def test_acts_at_the_goal_itself() -> None:
+    assert POLICY(observation((0.0, 0.0))) in CONTRACT.action_space
+
+
+@pytest.mark.parametrize("hidden", ["odom", "scan", "goal"])
+def test_the_scripted_policy_needs_what_it_reads_in_the_observation(hidden: str) -> None:
+    sensor = replace(CONTRACT.sensors[hidden], visibility="evaluator", mask=False)
+    with pytest.raises(UsageError, match=f"needs the sensor '{hidden}' in the observation"):
+        scripted(replace(CONTRACT, sensors={**CONTRACT.sensors, hidden: sensor}))
+
+
+def test_there_is_no_scripted_policy_without_a_pilot() -> None:
+    with pytest.raises(UsageError, match=r"needs task\.pilot"):
+        scripted(contract_with(**PLAIN))
+
+
+def test_the_scripted_policy_needs_an_action_that_turns() -> None:
+    base = CONTRACT.actuators["base"]
+    sledge = replace(base, joints={"linear.x": base.joints["linear.x"]})
+    with pytest.raises(UsageError, match=r"no angular\.z"):
+        scripted(replace(CONTRACT, actuators={"base": sledge}))
+
+
+# ------------------------------------------------------------------------------------------------ the warehouse
+
+
+def episode(seed: int, policy: Policy, options: dict[str, Any] | None = None) -> tuple[str, int]:
+    """Return why an episode ended, and after how many steps."""
+    env = embodied_env.make(CONTRACT, backend="mujoco", clock="virtual")
+    try:
+        seen, _ = env.reset(seed=seed, options=options or {})
+        for step in range(1, CONTRACT.episode.horizon_steps + 1):
+            seen, _, terminated, truncated, info = env.step(policy(seen))
+            if terminated or truncated:
+                return info["end_reason"], step
+    finally:
+        env.close()
+    return "", CONTRACT.episode.horizon_steps
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_scripted_policy_reaches_the_drawn_goals(seed: int) -> None:
+    assert episode(seed, POLICY)[0] == "success"
+
+
+def test_holding_still_ends_with_the_time() -> None:
+    assert episode(1, lambda _: ZERO) == ("time_limit", CONTRACT.episode.horizon_steps)
+
+
+def test_driving_on_blindly_ends_in_a_shelf() -> None:
+    assert episode(1, lambda _: np.array([1.0, 0.0]), {"start": [-3.5, 0.0, 0.0]})[0] == "failure:collision"
+
+
+def test_no_goal_can_be_drawn_within_reach_of_a_start() -> None:
+    goal, start = CONTRACT.reset_options["goal"], CONTRACT.reset_options["start"]
+    nearest_m = float(goal.low_array[0] - start.high_array[0])
+    assert nearest_m > CONTRACT.task.parameters["success_radius_m"]
+
+
+def test_nothing_is_touched_wherever_the_cart_starts() -> None:
+    world = World(CONTRACT, PROFILE)
+    start = CONTRACT.reset_options["start"]
+    for seed in range(20):
+        corner = np.where(np.array([seed & 1, seed & 2, seed & 4]), start.low_array, start.high_array)
+        world.reset(seed, {"start": corner} if seed < 8 else {})
+        world.command(ZERO)
+        for _ in range(3):
+            world.step()
+            assert not world.read()["collision"].values["data"][0]
+
+
+@pytest.mark.parametrize(("forward", "turn"), [(0.5, 0.0), (0.0, 1.2), (0.3, -0.8), (-0.3, 0.0)])
+def test_the_cart_moves_as_it_is_told(forward: float, turn: float) -> None:
+    world = World(CONTRACT, PROFILE)
+    world.reset(0, {"start": np.array([-3.5, 0.0, math.pi / 2])})
+    world.command(np.array([forward, turn]))
+    for _ in range(10):
+        world.step()
+    moving = world.sense("odom")
+    assert moving["linear"][0] == pytest.approx(forward, abs=0.01)
+    assert moving["angular"][2] == pytest.approx(turn, abs=0.02)
+    assert abs(moving["linear"][1]) < 0.01

@@ -1,0 +1,409 @@
+"""The task OpenDoor: its judgements, its parameters, its policy, and the door that it is about."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+
+import embodied_env
+from embodied_env.contract import Contract, FloatArray, TaskSpec, load_contract
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import ContractError, UsageError
+from embodied_env.sim.kinematics import MujocoKinematics
+from embodied_env.sim.model import SHIPPED
+from embodied_env.sim.world import load_profile
+from embodied_env.tasks import Policy, ScriptedTask, load_task
+from embodied_env.tasks.open_door import OpenDoor, OpenDoorParameters
+from embodied_env.transition import Judgement, Quality, Sample, Snapshot, Verdict
+
+CONTRACT = load_contract("door_open")
+PROFILE = load_profile(CONTRACT, "mujoco")
+LAYOUT = ActionLayout(CONTRACT)
+HOME = np.array([0.0, -1.879, 2.001, -0.122, 1.5707963, 0.0])
+RIGHT = {
+    "door": "door_state",
+    "hinge": "door_hinge",
+    "distance": "handle_distance",
+    "handle": "handle",
+    "opened_at_rad": 0.5,
+}
+
+
+def contract_with(**parameters: Any) -> Contract:
+    return replace(CONTRACT, task=TaskSpec(type=CONTRACT.task.type, parameters=parameters))
+
+
+def open_door(**changes: Any) -> OpenDoor:
+    return OpenDoor(CONTRACT, OpenDoorParameters(**{**RIGHT, **changes}))
+
+
+def snapshot(
+    angle_rad: float = 0.0, distance_m: float = 0.1, force_n: float = 0.0, quality: Quality = Quality.OK
+) -> Snapshot:
+    """Return a world in which the door's angle has this quality."""
+    values = {
+        "door_state": {"position": np.array([angle_rad])},
+        "handle_distance": {"range": np.array([distance_m], dtype=np.float32)},
+        "wrench": {"force": np.array([0.0, force_n, 0.0])},
+    }
+    samples = {
+        name: Sample(
+            sensor=name,
+            values=fields,
+            stamp_ns=0,
+            arrival_ns=0,
+            quality=quality if name == "door_state" else Quality.OK,
+        )
+        for name, fields in values.items()
+    }
+    return Snapshot(now_ns=0, samples=samples)
+
+
+def judged(task: OpenDoor, current: Snapshot, previous: Snapshot | None = None) -> Judgement:
+    return task.judge(previous or snapshot(), current, np.zeros(6))
+
+
+# --------------------------------------------------------------------------------------------------- judgements
+
+
+def test_the_reward_is_the_sum_of_the_named_terms() -> None:
+    judgement = judged(open_door(), snapshot(0.6, 0.05))
+    assert tuple(judgement.terms) == OpenDoor.terms
+    assert judgement.reward == sum(judgement.terms.values())
+
+
+def test_what_the_door_opened_in_the_step_is_rewarded() -> None:
+    judgement = judged(open_door(opening_weight=4.0), snapshot(0.3), snapshot(0.2))
+    assert judgement.terms["opening"] == pytest.approx(0.4)
+
+
+def test_what_the_tip_came_nearer_in_the_step_is_rewarded() -> None:
+    judgement = judged(open_door(approach_weight=2.0), snapshot(distance_m=0.3), snapshot(distance_m=0.4))
+    assert judgement.terms["approach"] == pytest.approx(0.2)
+
+
+def test_going_to_and_fro_earns_nothing() -> None:
+    there, back = (judged(open_door(), b, a) for a, b in ((snapshot(0.0), snapshot(0.2)), (snapshot(0.2), snapshot())))
+    assert there.reward + back.reward == pytest.approx(0.0)
+
+
+def test_success_at_the_edge_of_the_angle_earns_the_bonus() -> None:
+    judgement = judged(open_door(success_bonus=7.0), snapshot(0.5))
+    assert judgement.verdict == Verdict.succeeded()
+    assert judgement.terms["success"] == 7.0
+
+
+def test_below_the_angle_the_task_goes_on() -> None:
+    judgement = judged(open_door(), snapshot(0.499))
+    assert judgement.verdict == Verdict.running()
+    assert judgement.terms["success"] == 0.0
+
+
+@pytest.mark.parametrize("quality", [Quality.STALE, Quality.INVALID, Quality.LOST, Quality.FUTURE])
+def test_an_angle_that_was_not_freshly_measured_is_no_success(quality: Quality) -> None:
+    assert judged(open_door(), snapshot(0.6, quality=quality)).verdict == Verdict.running()
+
+
+def test_an_angle_outside_of_its_declared_range_is_a_real_one() -> None:
+    assert judged(open_door(), snapshot(1.8, quality=Quality.OUT_OF_RANGE)).verdict == Verdict.succeeded()
+
+
+def test_more_force_than_allowed_is_a_failure() -> None:
+    task = open_door(wrench="wrench", max_force_n=50.0)
+    assert judged(task, snapshot(force_n=50.1)).verdict == Verdict.failed("excessive_force")
+    assert judged(task, snapshot(force_n=50.0)).verdict == Verdict.running()
+
+
+def test_without_a_limit_any_force_is_allowed() -> None:
+    assert judged(open_door(), snapshot(force_n=1e6)).verdict == Verdict.running()
+
+
+def test_a_door_that_opens_by_too_much_force_is_both() -> None:
+    verdict = judged(open_door(wrench="wrench", max_force_n=50.0), snapshot(0.6, force_n=60.0)).verdict
+    assert verdict == Verdict(success=True, failure="excessive_force")
+
+
+# --------------------------------------------------------------------------------------------------- parameters
+
+WRONG = {
+    "an unknown sensor": (
+        {**RIGHT, "door": "door"},
+        "task.door",
+        "no such sensor with position of joints.*'door' is not known",
+    ),
+    "a pose for a joint": ({**RIGHT, "door": "handle"}, "task.door", "no such sensor with position of joints"),
+    "a joint of another sensor": ({**RIGHT, "hinge": "bolt"}, "task.hinge", "a joint of door_state: 'bolt'"),
+    "joints for a pose": ({**RIGHT, "handle": "joints"}, "task.handle", "no such sensor with position and orientation"),
+    "a pose for a distance": ({**RIGHT, "distance": "handle"}, "task.distance", "no such sensor with range"),
+    "a range for a wrench": (
+        {**RIGHT, "wrench": "handle_distance", "max_force_n": 9.0},
+        "task.wrench",
+        "no such sensor with force",
+    ),
+    "a wrench without a limit": ({**RIGHT, "wrench": "wrench"}, "task.max_force_n", "None is not allowed.*or neither"),
+    "a limit without a wrench": ({**RIGHT, "max_force_n": 9.0}, "task.max_force_n", "9.0 is not allowed.*or neither"),
+    "a limit of zero": ({**RIGHT, "wrench": "wrench", "max_force_n": 0.0}, "task.max_force_n", "0.0 .*a force > 0"),
+    "an angle of zero": (
+        {**RIGHT, "opened_at_rad": 0.0},
+        "task.opened_at_rad",
+        "0.0 is not allowed; allowed: an angle > 0",
+    ),
+    "a negative weight": ({**RIGHT, "approach_weight": -1.0}, "task.approach_weight", "-1.0 is not allowed.*>= 0"),
+    "a missing key": ({k: v for k, v in RIGHT.items() if k != "hinge"}, "task.hinge", "missing"),
+    "an unknown key": ({**RIGHT, "succes_bonus": 1.0}, "task.succes_bonus", "did you mean 'success_bonus'"),
+}
+
+
+@pytest.mark.parametrize(("parameters", "path", "problem"), WRONG.values(), ids=WRONG.keys())
+def test_refuses_parameters_with(parameters: dict[str, Any], path: str, problem: str) -> None:
+    with pytest.raises(ContractError, match=problem) as caught:
+        load_task(contract_with(**parameters))
+    assert caught.value.path == path
+    assert caught.value.source == CONTRACT.source
+
+
+def test_the_shipped_contract_loads_as_a_scripted_task() -> None:
+    task = load_task(CONTRACT)
+    assert isinstance(task, OpenDoor)
+    assert isinstance(task, ScriptedTask)
+
+
+def test_what_is_true_of_the_door_is_for_the_evaluator_alone() -> None:
+    hidden = {name for name, sensor in CONTRACT.sensors.items() if sensor.visibility == "evaluator"}
+    assert hidden == {"door_state", "latch_state", "handle_distance"}
+    assert not any(key.startswith(tuple(hidden)) for key in CONTRACT.observation_space)
+    assert CONTRACT.reset_options["door"].visibility == "evaluator"
+
+
+# -------------------------------------------------------------------------------------------- the scripted policy
+
+
+def scripted(contract: Contract = CONTRACT) -> Policy:
+    task = load_task(contract)
+    assert isinstance(task, ScriptedTask)
+    return task.scripted(MujocoKinematics(contract, PROFILE))
+
+
+def pose(lever_rad: float = 0.0, door_rad: float = 0.0) -> FloatArray:
+    """Return the orientation of the handle, a quaternion x, y, z, w: first the door turns, then the lever."""
+    wxyz, door, lever = np.empty(4), np.empty(4), np.empty(4)
+    mujoco.mju_axisAngle2Quat(door, np.array([0.0, 0.0, -1.0]), door_rad)
+    mujoco.mju_axisAngle2Quat(lever, np.array([-1.0, 0.0, 0.0]), lever_rad)
+    mujoco.mju_mulQuat(wxyz, door, lever)
+    return np.roll(wxyz, -1)
+
+
+def observation(handle: FloatArray, orientation: FloatArray, positions: FloatArray = HOME) -> dict[str, np.ndarray]:
+    """Return all that the policy may read."""
+    return {"joints_position": positions, "handle_position": handle, "handle_orientation": orientation}
+
+
+def moved(offset: tuple[float, float, float], orientation: FloatArray) -> FloatArray:
+    """Return how the policy moves the tip at home, m, when the place where it is to press is at `offset` from it."""
+    kinematics = MujocoKinematics(CONTRACT, PROFILE)
+    tip = kinematics.position_m("tcp", HOME)
+    out, along, _ = axes(orientation)
+    handle = tip + 0.03 * out + 0.03 * along + np.array(offset)
+    action = scripted()(observation(handle, orientation))
+    return kinematics.position_m("tcp", LAYOUT.scale.to_si(action)) - tip
+
+
+def axes(orientation: FloatArray) -> FloatArray:
+    """Return what the axes turn to by a quaternion x, y, z, w, one in each row."""
+    matrix = np.empty(9)
+    mujoco.mju_quat2Mat(matrix, np.roll(orientation, 1))
+    return matrix.reshape(3, 3).T
+
+
+def test_the_scripted_policy_stays_in_the_action_space() -> None:
+    policy, rng = scripted(), np.random.default_rng(2)
+    for _ in range(200):
+        orientation = rng.normal(size=4)
+        seen = observation(
+            rng.uniform(-2, 2, 3), orientation / np.linalg.norm(orientation), HOME + rng.normal(0, 0.3, 6)
+        )
+        assert policy(seen) in CONTRACT.action_space
+
+
+def test_the_scripted_policy_goes_above_the_lever_first() -> None:
+    x, y, z = moved((-0.1, 0.05, -0.06), pose())
+    assert x < -0.003
+    assert y > 0.001
+    assert abs(z) < 0.001
+
+
+def test_the_scripted_policy_presses_the_lever_when_it_is_above_it() -> None:
+    x, y, z = moved((0.0, 0.0, -0.02), pose())
+    assert z < -0.003
+    assert abs(x) < 0.001
+    assert abs(y) < 0.001
+
+
+def test_the_scripted_policy_pushes_when_the_lever_is_turned() -> None:
+    x, _, z = moved((0.0, 0.0, -0.02), pose(lever_rad=0.65))
+    assert x < -0.008
+    assert abs(z) < 0.002
+
+
+def test_the_scripted_policy_pushes_along_the_normal_of_the_door() -> None:
+    x, y, _ = moved((0.0, 0.0, -0.02), pose(lever_rad=0.65, door_rad=0.4))
+    assert math.atan2(y, -x) == pytest.approx(0.4, abs=0.1)
+
+
+def test_the_scripted_policy_goes_back_when_the_lever_is_above_its_finger() -> None:
+    x, _, z = moved((0.0, 0.0, 0.04), pose())
+    assert x > 0.008
+    assert abs(z) < 0.002
+
+
+def test_the_scripted_policy_rises_in_front_of_the_lever() -> None:
+    x, _, z = moved((-0.15, 0.0, 0.04), pose())
+    assert z > 0.008
+    assert abs(x) < 0.002
+
+
+def test_the_scripted_policy_remembers_nothing() -> None:
+    policy, seen = scripted(), observation(np.array([-0.65, -0.13, 0.3]), pose())
+    first = policy(seen)
+    policy(observation(np.array([-0.6, -0.1, 0.4]), pose(lever_rad=0.7)))
+    np.testing.assert_array_equal(policy(seen), first)
+
+
+def test_the_scripted_policy_needs_what_it_reads_in_the_observation() -> None:
+    hidden = replace(CONTRACT.sensors["handle"], visibility="evaluator", mask=False)
+    with pytest.raises(UsageError, match="in the observation"):
+        scripted(replace(CONTRACT, sensors={**CONTRACT.sensors, "handle": hidden}))
+
+
+# ------------------------------------------------------------------------------------------------------- the model
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return mujoco.MjModel.from_xml_path(str(SHIPPED / "door.xml"))
+
+
+def at_home(model: Any) -> Any:
+    data = mujoco.MjData(model)
+    mujoco.mj_resetDataKeyframe(model, data, 0)
+    return data
+
+
+def opened_rad(model: Any, lever_rad: float, torque_nm: float) -> float:
+    """Return the door's angle after 2 s of a torque on its hinge, with the lever held by a stiff spring."""
+    data = at_home(model)
+    hinge, lever = data.joint("door_hinge"), data.joint("handle")
+    for k in range(800):
+        held = 40.0 * (lever_rad - lever.qpos) - 0.5 * lever.qvel if lever_rad else 0.0
+        lever.qfrc_applied[:] = held
+        hinge.qfrc_applied[:] = torque_nm if k > 200 else 0.0
+        mujoco.mj_step(model, data)
+    return float(hinge.qpos[0])
+
+
+@pytest.mark.parametrize(("lever_rad", "torque_nm"), [(0.0, 10.0), (0.0, 200.0), (0.35, 200.0)])
+def test_the_latch_holds_while_the_lever_is_not_turned_far_enough(
+    model: Any, lever_rad: float, torque_nm: float
+) -> None:
+    assert opened_rad(model, lever_rad, torque_nm) < 0.01
+
+
+def test_the_latch_lets_go_when_the_lever_is_turned(model: Any) -> None:
+    assert opened_rad(model, 0.5, 10.0) > 0.5
+
+
+def test_the_lever_returns_by_itself(model: Any) -> None:
+    data = at_home(model)
+    data.joint("handle").qpos[:] = 0.7
+    for _ in range(400):
+        mujoco.mj_step(model, data)
+    assert data.joint("handle").qpos[0] == pytest.approx(0.0, abs=0.01)
+    assert data.joint("bolt").qpos[0] == pytest.approx(0.0, abs=0.001)
+
+
+def test_nothing_touches_at_home_wherever_the_door_stands(model: Any) -> None:
+    option = CONTRACT.reset_options["door"]
+    data = at_home(model)
+    for place in product(*zip(option.low_array, option.high_array, strict=True)):
+        data.mocap_pos[0, :2] = place
+        mujoco.mj_forward(model, data)
+        assert data.ncon == 0
+
+
+def test_the_site_of_the_handle_turns_with_lever_and_door(model: Any) -> None:
+    data = at_home(model)
+    for lever_rad, door_rad in ((0.0, 0.0), (0.5, 0.0), (0.5, 0.4)):
+        data.joint("handle").qpos[:], data.joint("door_hinge").qpos[:] = lever_rad, door_rad
+        mujoco.mj_forward(model, data)
+        turned = data.site("handle").xmat.reshape(3, 3).T
+        np.testing.assert_allclose(turned, axes(pose(lever_rad, door_rad)), atol=1e-12)
+
+
+def test_the_arm_is_that_of_arm_reach(model: Any) -> None:
+    """The arm is written out in both files, which must not drift apart."""
+    reach = mujoco.MjModel.from_xml_path(str(SHIPPED / "arm6.xml"))
+    links = ("base", "link1", "link2", "link3", "link4", "link5", "link6")
+    joints = ("j1", "j2", "j3", "j4", "j5", "j6")
+    kept = {
+        "body": (links, ("pos", "quat", "mass", "ipos", "iquat", "inertia", "gravcomp")),
+        "jnt": (joints, ("pos", "axis", "range", "stiffness", "type")),
+        "dof": (joints, ("damping", "armature", "frictionloss")),
+        "actuator": (joints, ("gainprm", "biasprm", "forcerange", "ctrlrange", "gear")),
+        "geom": (tuple(reach.geom(i).name for i in arm_geoms(reach)), ("type", "pos", "quat", "size", "solref")),
+    }
+    for kind, (names, attributes) in kept.items():
+        finder = {"jnt": "joint", "dof": "joint"}.get(kind, kind)
+        for name, attribute in product(names, attributes):
+            ours, theirs = (getattr(m, f"{kind}_{attribute}")[getattr(m, finder)(name).id] for m in (model, reach))
+            np.testing.assert_array_equal(ours, theirs, err_msg=f"{kind} {name} {attribute}")
+    assert len(arm_geoms(model)) == len(arm_geoms(reach))
+    assert (model.opt.timestep, model.opt.integrator) == (reach.opt.timestep, reach.opt.integrator)
+
+
+def arm_geoms(model: Any) -> list[int]:
+    return [i for i in range(model.ngeom) if model.body(model.geom_bodyid[i]).name.startswith(("base", "link"))]
+
+
+# ---------------------------------------------------------------------------------------------------- end to end
+
+
+def without_cameras(contract: Contract) -> Contract:
+    """Return the contract for a machine that cannot render."""
+    cameras = {name for name, sensor in contract.sensors.items() if sensor.encoding is not None}
+    backends = {
+        name: {**profile, "sources": {k: v for k, v in profile.get("sources", {}).items() if k not in cameras}}
+        for name, profile in contract.backends.items()
+        if name != "fake"
+    }
+    sensors = {name: sensor for name, sensor in contract.sensors.items() if name not in cameras}
+    return replace(contract, sensors=sensors, backends=backends)
+
+
+def outcome(policy: Policy, seed: int) -> str:
+    env = embodied_env.make(without_cameras(CONTRACT), backend="mujoco", clock="virtual")
+    seen, info = env.reset(seed=seed)
+    ended = False
+    while not ended:
+        seen, _, terminated, truncated, info = env.step(policy(seen))
+        ended = terminated or truncated
+    env.close()
+    return str(info["end_reason"])
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_scripted_policy_opens_the_door(seed: int) -> None:
+    assert outcome(scripted(), seed) == "success"
+
+
+def test_holding_still_opens_nothing() -> None:
+    def hold(seen: Mapping[str, np.ndarray]) -> FloatArray:
+        return LAYOUT.scale.from_si(HOME)
+
+    assert outcome(hold, 0) == "time_limit"

@@ -1,0 +1,463 @@
+"""Pictures made off screen. What needs EGL or OSMesa is skipped where neither is."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from embodied_env.errors import ClosedError, MissingDependencyError, UsageError
+from embodied_env.sim.model import import_mujoco
+from embodied_env.sim.rendering import Renderer, Viewer, display_available
+
+pytest.importorskip("mujoco", reason="needs mujoco: install the extra sim")
+mujoco = import_mujoco()  # whose warnings go to the log, not to a file
+
+AHEAD, TILTED, UP, FLAT = range(4)  # the cameras
+SKY, FLOOR = 0, -1  # rows of a picture taken AHEAD
+ROOM = """
+<mujoco>
+  <statistic extent="1"/>
+  <visual><map znear="0.01" zfar="50"/><quality shadowsize="512"/></visual>
+  <worldbody>
+    <light pos="0 0 5"/>
+    <camera name="ahead" pos="0 0 1" xyaxes="0 -1 0 0 0 1" fovy="90"/>
+    <camera name="tilted" pos="0 0 1" xyaxes="0 -1 0 0.6 0 0.8" fovy="40"/>
+    <camera name="up" pos="0 0 1" xyaxes="1 0 0 0 -1 0"/>
+    <camera name="flat" pos="0 0 1" xyaxes="0 -1 0 0 0 1" {orthographic} fovy="1"/>
+    <geom type="plane" size="0 0 1" rgba="0 0.6 0 1"/>
+    <body name="wall" mocap="true" pos="100 0 1">
+      <geom type="box" pos="1 0 0" size="1 4 4" rgba="0.8 0 0 1"/>
+    </body>
+  </worldbody>
+</mujoco>
+"""
+CHILD = """
+import hashlib, os, sys
+import mujoco
+from embodied_env.sim.rendering import Renderer
+
+model = mujoco.MjModel.from_xml_string(sys.stdin.read())
+data = mujoco.MjData(model)
+mujoco.mj_forward(model, data)
+renderer = Renderer(mujoco, model)
+"""
+
+
+@functools.cache
+def room_xml():
+    newer, older = (ROOM.format(orthographic=text) for text in ('projection="orthographic"', 'orthographic="true"'))
+    try:
+        mujoco.MjModel.from_xml_string(newer)
+    except ValueError:
+        return older
+    return newer
+
+
+@pytest.fixture
+def model():
+    return mujoco.MjModel.from_xml_string(room_xml())
+
+
+@pytest.fixture
+def data(model):
+    """The room with its wall out of sight."""
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    return data
+
+
+@pytest.fixture
+def new_renderer(model):
+    made = []
+
+    def make(of=model):
+        made.append(Renderer(mujoco, of))
+        return made[-1]
+
+    yield make
+    for renderer in made:
+        renderer.close()
+
+
+@pytest.fixture(scope="module")
+def has_library():
+    renderer = Renderer(mujoco, mujoco.MjModel.from_xml_string("<mujoco/>"))
+    try:
+        return renderer.library
+    except MissingDependencyError as missing:
+        pytest.skip(str(missing))
+    finally:
+        renderer.close()
+
+
+needs_renderer = pytest.mark.usefixtures("has_library")
+
+
+def wall_at(model, data, distance_m):
+    data.mocap_pos[0] = [distance_m, 0.0, 1.0]
+    mujoco.mj_forward(model, data)
+
+
+def run_child(script, **environ):
+    env = {key: value for key, value in os.environ.items() if key not in ("MUJOCO_GL", "PYOPENGL_PLATFORM")}
+    return subprocess.run(
+        [sys.executable, "-c", CHILD + script],
+        input=room_xml(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=env | environ,
+    )
+
+
+def digest(*pictures):
+    return hashlib.sha256(b"".join(picture.tobytes() for picture in pictures)).hexdigest()
+
+
+@needs_renderer
+def test_a_picture_has_the_size_asked_for(new_renderer, data):
+    picture = new_renderer().rgb(data, AHEAD, 33, 47)
+    assert (picture.shape, picture.dtype) == ((33, 47, 3), np.uint8)
+
+
+@needs_renderer
+def test_a_depth_picture_is_in_single_precision(new_renderer, data):
+    picture = new_renderer().depth(data, AHEAD, 33, 47)
+    assert (picture.shape, picture.dtype) == ((33, 47), np.float32)
+
+
+@needs_renderer
+def test_every_picture_is_an_array_of_its_own(new_renderer, data):
+    renderer = new_renderer()
+    first, second = renderer.rgb(data, AHEAD, 8, 8), renderer.rgb(data, AHEAD, 8, 8)
+    first[:] = 7
+    assert first.base is None
+    assert not (second == 7).all()
+
+
+@needs_renderer
+def test_row_zero_is_the_top(new_renderer, data):
+    renderer = new_renderer()
+    picture, depth = renderer.rgb(data, AHEAD, 40, 40), renderer.depth(data, AHEAD, 40, 40)
+    assert not picture[SKY].any()
+    assert (picture[FLOOR, :, 1] > 0).all()
+    assert np.isinf(depth[SKY]).all()
+    assert np.isfinite(depth[FLOOR]).all()
+
+
+@needs_renderer
+def test_column_zero_is_the_left(model, new_renderer, data):
+    data.mocap_pos[0] = [2.0, 5.5, 1.0]  # the camera looks along x, so y is to the left
+    mujoco.mj_forward(model, data)
+    red = new_renderer().rgb(data, AHEAD, 40, 40)[..., 0] > 0
+    assert red[:, :20].any()
+    assert not red[:, 20:].any()
+
+
+@needs_renderer
+def test_a_camera_is_chosen_by_its_index(new_renderer, data):
+    renderer = new_renderer()
+    assert renderer.rgb(data, AHEAD, 16, 16).any()
+    assert not renderer.rgb(data, UP, 16, 16).any()
+
+
+@needs_renderer
+@pytest.mark.parametrize("camera", [-1, 4])
+def test_a_camera_that_is_not_there_is_refused(new_renderer, data, camera):
+    with pytest.raises(UsageError, match=rf"no camera {camera}; allowed: 0 to 3"):
+        new_renderer().rgb(data, camera, 8, 8)
+
+
+@needs_renderer
+@pytest.mark.parametrize("distance_m", [0.02, 0.3, 1.0, 7.5, 49.0])
+def test_a_wall_is_as_far_in_every_pixel_as_it_is(model, new_renderer, data, distance_m):
+    wall_at(model, data, distance_m)
+    depth = new_renderer().depth(data, AHEAD, 200, 200)
+    assert np.allclose(depth[95:100, 95:105], distance_m, rtol=2e-6, atol=0.0)  # above the horizon of the floor
+
+
+@needs_renderer
+def test_the_floor_is_as_far_as_geometry_says(new_renderer, data):
+    depth = new_renderer().depth(data, AHEAD, 50, 20)
+    slopes = (np.arange(27, 50) + 0.5) / 25 - 1.0  # of the rays of the lower rows, down to 45 degrees
+    assert np.allclose(depth[27:], (1.0 / slopes)[:, np.newaxis], rtol=1e-5)
+
+
+@needs_renderer
+def test_depth_is_measured_along_the_optical_axis(new_renderer, data):
+    """A camera 1 m above the floor, whose axis falls by 0.6: the middle of the picture is 1 / 0.6 m away."""
+    depth = new_renderer().depth(data, TILTED, 101, 101)
+    assert depth[50, 50] == pytest.approx(1.0 / 0.6, rel=1e-5)
+
+
+@needs_renderer
+def test_an_orthographic_camera_measures_too(model, new_renderer, data):
+    wall_at(model, data, 2.5)
+    assert np.allclose(new_renderer().depth(data, FLAT, 20, 20)[5:15, 5:15], 2.5, atol=1e-5)
+
+
+@needs_renderer
+@pytest.mark.parametrize("camera", [UP, FLAT])
+def test_where_nothing_is_the_depth_is_infinite(new_renderer, data, camera):
+    assert (new_renderer().depth(data, camera, 16, 16) == np.inf).all()
+
+
+@needs_renderer
+def test_beyond_the_far_plane_the_depth_is_infinite(model, new_renderer, data):
+    wall_at(model, data, 50.5)
+    assert np.isinf(new_renderer().depth(data, AHEAD, 400, 400)[199, 199])
+
+
+@needs_renderer
+def test_sizes_and_kinds_of_pictures_do_not_disturb_each_other(model, new_renderer, data):
+    wall_at(model, data, 2.0)
+    renderer = new_renderer()
+    alone = renderer.rgb(data, AHEAD, 48, 64)
+    renderer.rgb(data, TILTED, 480, 640)
+    renderer.depth(data, AHEAD, 31, 17)
+    assert np.array_equal(renderer.rgb(data, AHEAD, 48, 64), alone)
+
+
+@needs_renderer
+def test_a_picture_may_be_larger_than_the_models_buffer(model, new_renderer, data):
+    model.vis.global_.offwidth = model.vis.global_.offheight = 16
+    assert new_renderer().rgb(data, AHEAD, 80, 90)[FLOOR, :, 1].all()
+
+
+@needs_renderer
+def test_a_picture_that_the_library_cannot_make_is_an_error(new_renderer, data):
+    renderer = new_renderer()
+    with pytest.raises(UsageError, match="cannot make a picture of 1 x 1000000 pixels"):
+        renderer.rgb(data, AHEAD, 1_000_000, 1)
+    assert renderer.rgb(data, AHEAD, 8, 8).any()
+
+
+@needs_renderer
+def test_two_renderers_in_turns_make_equal_pictures(new_renderer, data):
+    one, other = new_renderer(), new_renderer()
+    turns = [renderer.rgb(data, TILTED, 60, 80) for renderer in (one, other, one, other)]
+    assert all(np.array_equal(picture, turns[0]) for picture in turns)
+
+
+@needs_renderer
+def test_a_renderer_goes_on_when_another_is_closed(new_renderer, data):
+    one, other = new_renderer(), new_renderer()
+    before = one.rgb(data, TILTED, 20, 20)
+    other.rgb(data, TILTED, 20, 20)
+    other.close()
+    assert np.array_equal(one.rgb(data, TILTED, 20, 20), before)
+
+
+@needs_renderer
+def test_rendering_leaves_the_state_as_it_is(new_renderer, model, data):
+    spec = mujoco.mjtState.mjSTATE_INTEGRATION
+    before, after = np.empty((2, mujoco.mj_stateSize(model, spec)))
+    mujoco.mj_getState(model, data, before, spec)
+    new_renderer().rgb(data, AHEAD, 8, 8)
+    mujoco.mj_getState(model, data, after, spec)
+    assert np.array_equal(after, before)
+
+
+@needs_renderer
+def test_another_process_makes_the_same_bytes(new_renderer, data):
+    child = run_child(
+        "pictures = renderer.rgb(data, 1, 60, 80), renderer.depth(data, 1, 60, 80)\n"
+        "print(hashlib.sha256(b''.join(picture.tobytes() for picture in pictures)).hexdigest())"
+    )
+    renderer = new_renderer()
+    assert child.stdout.strip() == digest(renderer.rgb(data, 1, 60, 80), renderer.depth(data, 1, 60, 80))
+
+
+@needs_renderer
+def test_what_rangefinders_measure_along_is_not_in_the_picture(new_renderer):
+    xml = room_xml().replace("</worldbody>", '<site name="beam" pos="0.5 -0.3 1.2" zaxis="0.3 1 0"/></worldbody>')
+    sensor = '<sensor><rangefinder site="beam"/></sensor></mujoco>'
+    pictures = []
+    for text in (xml, xml.replace("</mujoco>", sensor)):
+        model = mujoco.MjModel.from_xml_string(text)
+        data = mujoco.MjData(model)
+        mujoco.mj_forward(model, data)
+        pictures.append(new_renderer(model).rgb(data, AHEAD, 64, 64))
+    assert np.array_equal(*pictures)
+
+
+@needs_renderer
+def test_too_many_shapes_for_a_picture_are_an_error_and_not_left_out(new_renderer):
+    sites = '<replicate count="10001" offset="0.001 0 0"><site/></replicate></worldbody>'
+    model = mujoco.MjModel.from_xml_string(room_xml().replace("</worldbody>", sites))
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    with pytest.raises(UsageError, match="too many shapes for a picture; allowed: fewer than 10000"):
+        new_renderer(model).rgb(data, AHEAD, 8, 8)
+
+
+@needs_renderer
+def test_the_library_is_reported(new_renderer):
+    assert new_renderer().library in ("egl", "osmesa")
+
+
+def test_a_renderer_without_a_picture_touches_no_gl():
+    child = run_child(
+        "renderer.close()\n"
+        "print([name for name in sys.modules if name.split('.')[0] == 'OpenGL' or name.startswith('mujoco.egl')])"
+    )
+    assert (child.returncode, child.stdout.strip(), child.stderr) == (0, "[]", "")
+
+
+@needs_renderer
+def test_closing_twice_is_closing_once(new_renderer, data):
+    renderer = new_renderer()
+    renderer.rgb(data, AHEAD, 8, 8)
+    renderer.close()
+    renderer.close()
+
+
+def test_after_close_there_is_no_picture(new_renderer, data):
+    renderer = new_renderer()
+    renderer.close()
+    with pytest.raises(ClosedError):
+        renderer.rgb(data, AHEAD, 8, 8)
+
+
+@needs_renderer
+@pytest.mark.parametrize(
+    "forgotten",
+    ["", "del renderer", "renderer.itself = renderer", "other = Renderer(mujoco, model); other.depth(data, 0, 8, 8)"],
+)
+def test_a_process_that_forgets_to_close_ends_without_noise(forgotten):
+    child = run_child(f"renderer.rgb(data, 0, 8, 8)\n{forgotten}\nprint('done')")
+    assert (child.returncode, child.stdout.strip(), child.stderr) == (0, "done", "")
+
+
+@needs_renderer
+@pytest.mark.parametrize("whose", ["renderer", "Renderer(mujoco, model)"])
+def test_a_fork_of_a_process_that_rendered_is_told_so_and_does_not_hang(whose):
+    child = run_child(
+        "renderer.rgb(data, 0, 8, 8)\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    try:\n"
+        f"        {whose}.rgb(data, 0, 8, 8)\n"
+        "    except Exception as error:\n"
+        "        print(error)\n"
+        "    renderer.close()\n"
+        "    sys.stdout.flush()\n"
+        "    os._exit(0)\n"  # as multiprocessing ends a fork; OSMesa crashes when Python ends in one
+        "else:\n"
+        "    print(os.waitpid(pid, 0)[1])\n"
+    )
+    assert (child.returncode, child.stderr) == (0, "")
+    assert child.stdout.splitlines()[-1] == "0"
+    assert 'use context="spawn"' in child.stdout
+
+
+ASKED = """
+try:
+    print(renderer.library)
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@needs_renderer
+@pytest.mark.parametrize("choice", ["", "glfw"])
+def test_what_names_neither_library_leaves_the_choice_open(choice):
+    child = run_child(f"os.environ['MUJOCO_GL'] = {choice!r}{ASKED}")
+    assert child.stdout.strip() in ("egl", "osmesa")
+
+
+@pytest.mark.parametrize("choice", ["nonsense", "disable"])
+def test_a_library_that_there_is_not_is_refused(choice):
+    child = run_child(f"os.environ['MUJOCO_GL'] = {choice!r}{ASKED.replace('ImportError', 'Exception')}")
+    assert child.stdout.startswith(f"UsageError MUJOCO_GL={choice!r} is not allowed where a picture is needed")
+
+
+def test_a_library_that_is_asked_for_is_the_only_one_that_is_tried():
+    child = run_child(f"os.environ['MUJOCO_GL'] = 'osmesa'{ASKED}")
+    assert child.stdout.strip() == "osmesa" or "egl is not tried since MUJOCO_GL is osmesa" in child.stdout
+
+
+def test_without_a_library_the_error_names_both_their_failures_and_the_remedy():
+    """PyOpenGL bound to a third library can be bound to neither."""
+    child = run_child(f"os.environ['PYOPENGL_PLATFORM'] = 'glx'{ASKED}")
+    assert child.stdout.startswith("MissingDependencyError")
+    for part in ("egl: ", "osmesa: ", "apt install libegl1 libegl-mesa0, or libosmesa6", "MUJOCO_GL"):
+        assert part in child.stdout
+
+
+def test_an_egl_without_a_device_is_named(tmp_path):
+    """The loader of EGL (libglvnd) is shown an empty folder of drivers."""
+    try:
+        ctypes.CDLL("libEGL.so.1")
+    except OSError:
+        pytest.skip("needs libEGL.so.1")
+    child = run_child(f"os.environ['MUJOCO_GL'] = 'egl'{ASKED}", __EGL_VENDOR_LIBRARY_DIRS=str(tmp_path))
+    assert "egl: libEGL.so.1 finds no device" in child.stdout
+
+
+@pytest.mark.parametrize("variable", ["DISPLAY", "WAYLAND_DISPLAY"])
+def test_a_display_is_there_when_one_is_named(monkeypatch, variable):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    assert not display_available()
+    monkeypatch.setenv(variable, ":0")
+    assert display_available()
+
+
+def test_a_window_without_a_display_is_an_error_and_not_the_end_of_the_process():
+    script = (
+        "from embodied_env.sim.rendering import Viewer\n"
+        "viewer = Viewer(mujoco, model)\n"
+        "try:\n"
+        "    viewer.show(data)\n"
+        "except ImportError as error:\n"
+        "    print(type(error).__name__)\n"
+        "viewer.close()"
+    )
+    child = run_child(script, DISPLAY="", WAYLAND_DISPLAY="")
+    assert (child.returncode, child.stdout.strip(), child.stderr) == (0, "MissingDependencyError", "")
+
+
+@pytest.fixture
+def display():
+    """A display that nobody sees."""
+    if not shutil.which("Xvfb"):
+        pytest.skip("needs Xvfb: apt install xvfb")
+    with subprocess.Popen(
+        ["Xvfb", "-displayfd", "1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as xvfb:
+        yield f":{xvfb.stdout.readline().strip()}"
+        xvfb.terminate()
+
+
+@needs_renderer
+@pytest.mark.parametrize("end", ["viewer.close(); viewer.close()", ""])
+def test_a_window_leaves_pictures_state_and_threads_as_they_are(display, end):
+    script = (
+        "import threading\n"
+        "from embodied_env.sim.rendering import Viewer\n"
+        "before = renderer.rgb(data, 1, 20, 20)\n"
+        "viewer = Viewer(mujoco, model)\n"
+        "viewer.show(data)\n"
+        "viewer.show(data)\n"
+        "assert (renderer.rgb(data, 1, 20, 20) == before).all()\n"
+        f"{end}\n"
+        "print(threading.active_count())"
+    )
+    child = run_child(script, DISPLAY=display)
+    assert (child.returncode, child.stdout.strip(), child.stderr) == (0, "1" if end else "2", "")
+
+
+def test_a_viewer_that_showed_nothing_is_closed_twice(model):
+    viewer = Viewer(mujoco, model)
+    viewer.close()
+    viewer.close()
