@@ -71,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminate)  # so that runs are closed and children ended
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell's background ignores it
         status = _run(sys.argv[1:] if argv is None else list(argv))
         sys.stdout.flush()
     except EmbodiedEnvError as error:

@@ -27,6 +27,7 @@ try:
     from rclpy.executors import SingleThreadedExecutor
     from rclpy.node import Node
     from rclpy.qos import QoSProfile, ReliabilityPolicy
+    from rclpy.signals import SignalHandlerOptions
 except ImportError as error:
     raise MissingDependencyError(
         f"rclpy ({error})",
@@ -74,7 +75,10 @@ class Receiver(Protocol):
 
 
 class RosNode:
-    """A context and a node of our own: other users of rclpy in this process are neither needed nor disturbed."""
+    """A context and a node of our own: other users of rclpy in this process are neither needed nor disturbed.
+
+    It takes no signals: rclpy would cut the connection before anybody could brake.
+    """
 
     def __init__(self, name: str, *, namespace: str, clock: Clock, domain_id: int | None = None) -> None:
         """Create the node.
@@ -92,7 +96,7 @@ class RosNode:
         self._context = Context()
         self._closed = False
         try:
-            rclpy.init(context=self._context, domain_id=domain_id)
+            rclpy.init(context=self._context, domain_id=domain_id, signal_handler_options=SignalHandlerOptions.NO)
             self.node = Node(
                 name, context=self._context, namespace=namespace, start_parameter_services=False, enable_rosout=False
             )
@@ -120,7 +124,7 @@ class RosNode:
             return
         self._closed = True
         self.node.destroy_node()
-        with contextlib.suppress(RuntimeError):  # already shut down by a signal handler
+        with contextlib.suppress(RuntimeError):  # already shut down, by whoever took hold of all contexts
             rclpy.shutdown(context=self._context)
 
 
