@@ -28,6 +28,7 @@ from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.messages import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError, UsageError
+from embodied_env.interrupts import held_interrupts
 from embodied_env.lockstep import (
     FAULT_TOPIC,
     PICTURE_TOPIC,
@@ -243,6 +244,7 @@ class MujocoRosBackend:
 
     # ----------------------------------------------------------------------------------------------- step
 
+    @held_interrupts()
     def send(self, command: Approved) -> Sent:
         """Publish one message per actuator."""
         if not isinstance(command, Approved):
@@ -305,6 +307,7 @@ class MujocoRosBackend:
         if ahead:
             raise BackendLostError("reset_by_other", f"{', '.join(ahead)} is stamped after {now_ns} ns")
 
+    @held_interrupts()
     def _publish_token(self) -> None:
         if self._last is None:
             raise BackendLostError("no_command", "advance() without a command since the reset")
@@ -312,6 +315,7 @@ class MujocoRosBackend:
         message.data = array.array("q", self._last.token.to_data())
         self._step_publisher.publish(message)
 
+    @held_interrupts()
     def _publish_again(self) -> None:
         """Repeat the commands and the token of this step. The simulator knows both: nothing runs twice."""
         if self._last is not None:

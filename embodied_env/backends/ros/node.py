@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError
+from embodied_env.interrupts import held_interrupts
 from embodied_env.ros_environment import LOG_HINT, check_ros_environment
 
 check_ros_environment()
@@ -96,10 +97,15 @@ class RosNode:
         self._context = Context()
         self._closed = False
         try:
-            rclpy.init(context=self._context, domain_id=domain_id, signal_handler_options=SignalHandlerOptions.NO)
-            self.node = Node(
-                name, context=self._context, namespace=namespace, start_parameter_services=False, enable_rosout=False
-            )
+            with held_interrupts():
+                rclpy.init(context=self._context, domain_id=domain_id, signal_handler_options=SignalHandlerOptions.NO)
+                self.node = Node(
+                    name,
+                    context=self._context,
+                    namespace=namespace,
+                    start_parameter_services=False,
+                    enable_rosout=False,
+                )
         except Exception as error:  # rclpy raises its own RCLError and many others here
             self._context.try_shutdown()
             raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
@@ -123,6 +129,10 @@ class RosNode:
         if self._closed:
             return
         self._closed = True
+        with held_interrupts():
+            self._destroy()
+
+    def _destroy(self) -> None:
         self.node.destroy_node()
         with contextlib.suppress(RuntimeError):  # already shut down, by whoever took hold of all contexts
             rclpy.shutdown(context=self._context)
@@ -148,6 +158,7 @@ class WaitSetReceiver:
         self._subscriptions[key] = self._node.create_subscription(message_type, topic, _never_called, RELIABLE)
         self._wait_set = self._make_wait_set(len(self._subscriptions), 0, 0, 1, 0, 0, self._context.handle)
 
+    @held_interrupts()
     def take(self, timeout_s: float) -> list[Arrival]:
         """Return what has arrived, waiting for the first at most `timeout_s`."""
         wait_set = self._wait_set
@@ -170,18 +181,20 @@ class WaitSetReceiver:
         """Return the response of a service; raises TimeoutError, or what `patrol` raises while it waits."""
         end = time.monotonic() + timeout_s
         client = self._clients.ready(service_type, name, end, patrol)
-        numbers = {client.handle.send_request(request)}
+        with held_interrupts():
+            numbers = {client.handle.send_request(request)}
         repeat = time.monotonic() + REPEAT_S
         wait_set = self._make_wait_set(0, 0, 0, 1, 0, 0, self._context.handle)
         while (left_s := end - time.monotonic()) > 0:
             patrol()
-            if time.monotonic() > repeat:
-                numbers.add(client.handle.send_request(request))
-                repeat = time.monotonic() + REPEAT_S
-            wait_set.clear_entities()
-            wait_set.add_client(client.handle)
-            wait_set.wait(round(min(PATROL_S, left_s) * NS_PER_S))
-            header, response = client.handle.take_response(service_type.Response)
+            with held_interrupts():
+                if time.monotonic() > repeat:
+                    numbers.add(client.handle.send_request(request))
+                    repeat = time.monotonic() + REPEAT_S
+                wait_set.clear_entities()
+                wait_set.add_client(client.handle)
+                wait_set.wait(round(min(PATROL_S, left_s) * NS_PER_S))
+                header, response = client.handle.take_response(service_type.Response)
             if header is not None and header.request_id.sequence_number in numbers:
                 return response
         raise TimeoutError(f"the service {name} did not answer within {timeout_s:.1f} s")
@@ -210,6 +223,7 @@ class ExecutorReceiver:
 
         self._node.create_subscription(message_type, topic, store, RELIABLE)
 
+    @held_interrupts()
     def take(self, timeout_s: float) -> list[Arrival]:
         """Return what has arrived, waiting for the first at most `timeout_s`."""
         self._executor.spin_once(timeout_sec=max(0.0, timeout_s))
@@ -231,7 +245,8 @@ class ExecutorReceiver:
             if time.monotonic() > repeat:
                 futures.append(client.call_async(request))
                 repeat = time.monotonic() + REPEAT_S
-            self._executor.spin_once(timeout_sec=min(PATROL_S, left_s))
+            with held_interrupts():
+                self._executor.spin_once(timeout_sec=min(PATROL_S, left_s))
         return next(future.result() for future in futures if future.done())
 
 
