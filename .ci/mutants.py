@@ -24,7 +24,15 @@ LIMITS, GATE = "test/property/test_limits_properties.py", "test/property/test_ga
 MACHINE, UNIT_GATE = "test/property/test_gate_machine.py", "test/unit/test_gate.py"
 VELOCITY = "test/property/test_velocity_properties.py"
 ARBITER, WATCHDOG = "test/unit/test_arbiter.py", "test/unit/test_watchdog.py"
-ROOM = (LIMITS, GATE, VELOCITY, MACHINE, UNIT_GATE, ARBITER, WATCHDOG)
+CHAIN, JERK = "test/property/test_chain_properties.py", "test/unit/test_jerk.py"
+REFUSALS, SHAPING = "test/unit/test_refusals.py", "test/unit/test_shaping.py"
+INTERVENTION, SITUATION = "test/unit/test_intervention.py", "test/unit/test_situation.py"
+TIGHTENING = "test/unit/test_tightening.py"
+RULES, STEPPER = "test/unit/test_safety_rules.py", "test/unit/test_stepper.py"
+ROOM = (
+    *(LIMITS, GATE, VELOCITY, CHAIN, MACHINE, UNIT_GATE, ARBITER, WATCHDOG),
+    *(REFUSALS, SHAPING, JERK, INTERVENTION, SITUATION, RULES, STEPPER, TIGHTENING),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +63,35 @@ def arbiter(name: str, old: str, new: str, by: str, tests: str) -> Mutant:
     return Mutant(name=name, file="arbiter.py", old=old, new=new, tests=tests, by=by)
 
 
+def limiter(name: str, old: str, new: str, by: str, tests: str = GATE) -> Mutant:
+    return Mutant(name=name, file="limiter.py", old=old, new=new, tests=tests, by=by)
+
+
+def findings(name: str, old: str, new: str, by: str, tests: str = GATE) -> Mutant:
+    return Mutant(name=name, file="findings.py", old=old, new=new, tests=tests, by=by)
+
+
+def refusals(name: str, old: str, new: str, by: str, tests: str = REFUSALS) -> Mutant:
+    return Mutant(name=name, file="refusals.py", old=old, new=new, tests=tests, by=by)
+
+
+def shaping(name: str, old: str, new: str, by: str, tests: str = SHAPING) -> Mutant:
+    return Mutant(name=name, file="shaping.py", old=old, new=new, tests=tests, by=by)
+
+
+def jerk(name: str, old: str, new: str, by: str, tests: str = JERK) -> Mutant:
+    return Mutant(name=name, file="jerk.py", old=old, new=new, tests=tests, by=by)
+
+
+def intervention(name: str, old: str, new: str, by: str, tests: str = INTERVENTION) -> Mutant:
+    return Mutant(name=name, file="intervention.py", old=old, new=new, tests=tests, by=by)
+
+
+def outside(name: str, file: str, old: str, new: str, *, by: str, tests: str) -> Mutant:
+    """Break what the room stands on: a file of the package."""
+    return Mutant(name=name, file=f"../{file}", old=old, new=new, tests=tests, by=by)
+
+
 def watchdog(name: str, old: str, new: str, by: str, tests: str = MACHINE) -> Mutant:
     return Mutant(name=name, file="watchdog.py", old=old, new=new, tests=tests, by=by)
 
@@ -63,21 +100,21 @@ MACHINE_OF_THE_ROBOT = "TestFreeRunningRobot or TestEpisodes"
 
 MUTANTS = (
     # what is commanded by velocity
-    gate(
+    limiter(
         "velocities are limited as positions",
         "limit_velocity(x, v, t, bounds, dt_s) if is_velocity else limit_joint",
         "limit_joint(x, v, t, bounds, dt_s) if is_velocity else limit_joint",
         "bit_for_bit or keeps_speed",
         VELOCITY,
     ),
-    gate(
+    limiter(
         "positions are published instead of velocities",
         "return np.where(self.layout.is_velocity, velocities, positions)",
         "return positions",
         "keeps_speed or bit_for_bit",
         VELOCITY,
     ),
-    gate(
+    limiter(
         "a measured position that lags ends the episode",
         "severity = Severity.HOLD if measured.issuperset(finding.joints) else Severity.STOP",
         "severity = Severity.STOP",
@@ -123,14 +160,14 @@ MUTANTS = (
         "old_measurement",
         VELOCITY,
     ),
-    gate(
+    limiter(
         "what may have been driven since a measurement does not count",
         "replace(bounds, low=bounds.low + slack, high=bounds.high - slack)",
         "replace(bounds, low=bounds.low - 0.0 * slack, high=bounds.high)",
         "sensor_is_gone",
         VELOCITY,
     ),
-    gate(
+    limiter(
         "a position is guaranteed wherever it is",
         '"position": sound and self._is_inside(reference, published),',
         '"position": sound,',
@@ -140,14 +177,14 @@ MUTANTS = (
     # the chain: each gate deleted
     gate(
         "no latch gate",
-        "        if self._latched is not None:\n            return self._approve",
-        "        if False:\n            return self._approve",
+        "        if self._latched is not None:\n            return self._limiter.brake",
+        "        if False:\n            return self._limiter.brake",
         "p13",
         GATE,
     ),
     form("NaN let through", "if not np.isfinite(vector).all():", "if False:", "not_finite or malformed"),
     form("shape let through", "if array.shape != (size,):", "if array.size != size:", "malformed"),
-    form("booleans let through", 'not in "fiu"', 'not in "fiub"', "malformed"),
+    form("booleans let through", 'not in "fiu"', 'not in "fiub"', "malformed", UNIT_GATE),
     form(
         "foreign errors let through",
         "    except Exception as error:  # noqa: BLE001 - a foreign object",
@@ -156,78 +193,88 @@ MUTANTS = (
     ),
     gate(
         "no space box",
-        "boxed = np.minimum(np.maximum(requested, layout.scale.low), layout.scale.high)",
+        "boxed = np.minimum(np.maximum(requested, self.layout.scale.low), self.layout.scale.high)",
         "boxed = requested.copy()",
         "p2",
     ),
     gate(
         "space box after the mapping",
-        "target = self._target(boxed, reference)",
-        "target = self._target(requested, reference)",
+        "target = self._limiter.target(boxed, reference)",
+        "target = self._limiter.target(requested, reference)",
         "p12",
     ),
-    gate(
+    limiter(
         "displacements from nowhere",
         "reference.positions + mapped, reference.positions",
         "mapped, reference.positions",
         "p12 or p23",
     ),
-    gate(
+    limiter(
         "no joint limits",
         "else limit_joint(x, v, t, bounds, dt_s)\n",
         "else JointStep(position=t, velocity=(t - x) / dt_s, code='', bound=t)\n",
         "p12",
     ),
-    gate(
+    limiter(
         "no joint limits and no post-condition",
-        "        steps = self._steps(target, reference, dt_s)\n        positions",
-        "        velocities = (target - reference.positions) / dt_s\n"
-        "        return self._approved(reference, dt_s, findings, requested, boxed, target, velocities)\n"
-        "        positions",
+        "        if self._limits_elsewhere:\n            velocities",
+        "        if True:\n            velocities",
         "p3",
     ),
-    gate(
+    limiter(
         "no post-condition",
         "        if problem := self._violation(reference, positions, velocities, dt_s):",
         "        if problem := '':",
         "bug_is_caught",
         UNIT_GATE,
     ),
-    gate(
+    limiter(
         "no post-condition on braking",
         "if problem and not self._is_hopeless(reference, dt_s):",
         "if False:",
         "even_braking_fails",
         UNIT_GATE,
     ),
-    gate("dt <= 0 moves", "if not dt_s > 0.0:", "if dt_s != dt_s:", "without_time"),
     gate(
+        "dt <= 0 moves",
+        "if not dt_s > 0.0:\n            findings.append",
+        "if dt_s != dt_s:\n            findings.append",
+        "without_time",
+    ),
+    gate(
+        "dt <= 0 moves a command without an action",
+        "if not dt_s > 0.0:\n            return self._braked",
+        "if dt_s != dt_s:\n            return self._braked",
+        "without_an_action",
+        CHAIN,
+    ),
+    limiter(
         "braking leaves the range",
-        "positions = self._kept_inside(reference.positions + velocities * dt_s, reference)",
-        "positions = reference.positions + velocities * dt_s",
+        "positions = self._kept_inside(reference.positions + velocities * dt_s, reference)\n            problem",
+        "positions = reference.positions + velocities * dt_s\n            problem",
         "p10 or p2 or raises_nothing",
         UNIT_GATE,
     ),
     # latch
     gate(
         "repeated malformed actions do not latch",
-        "            self.latch(findings[-1])\n",
-        "",
+        "            if finding.severity >= Severity.STOP:\n",
+        "            if finding.severity >= Severity.STOP and finding.gate != 'form':\n",
         MACHINE_OF_THE_ROBOT,
         MACHINE,
     ),
     gate("malformed actions are not counted", "self._malformed_in_a_row += 1", "pass", MACHINE_OF_THE_ROBOT, MACHINE),
     gate(
         "a good action does not begin the count anew",
-        "        self._malformed_in_a_row = 0\n        if not dt_s",
-        "        if not dt_s",
+        "        self._malformed_in_a_row = 0\n        findings = self._refuse",
+        "        findings = self._refuse",
         MACHINE_OF_THE_ROBOT,
         MACHINE,
     ),
     gate(
         "an infeasible state does not latch",
-        "            self.latch(refused)\n",
-        "            pass\n",
+        "            if finding.severity >= Severity.STOP:\n",
+        "            if finding.severity >= Severity.STOP and finding.gate != 'joint_limits':\n",
         "p14 or infeasible or save",
         UNIT_GATE,
     ),
@@ -253,25 +300,27 @@ MUTANTS = (
         MACHINE,
     ),
     # the report
-    gate(
+    findings(
         "the disposition is the mildest finding",
-        "disposition = max((finding",
-        "disposition = min((finding",
+        "return max((finding.severity",
+        "return min((finding.severity",
         "p13 or p12",
     ),
-    gate(
+    limiter(
         "interventions are not told",
         "intervened=disposition >= (Severity.LIMIT",
         "intervened=disposition > (Severity.LIMIT",
         "p12",
     ),
-    gate(
+    limiter(
         "applied is what was requested",
-        "applied = np.where(kept, boxed,",
-        "applied = np.where(kept | ~kept, boxed,",
+        "applied = np.where(published == target, boxed, applied)",
+        "applied = boxed",
         "p12 or p6",
     ),
-    gate("commands can be written", "array.flags.writeable = False", "pass", "cannot_be_written"),
+    limiter(
+        "commands can be written", "            array.flags.writeable = False", "            pass", "cannot_be_written"
+    ),
     form(
         "the agent's array is kept",
         "return array.astype(np.float64)",
@@ -280,13 +329,13 @@ MUTANTS = (
     ),
     gate(
         "monitoring clips",
-        "return self._monitor(requested, reference, dt_s, findings)",
-        "return self._monitor(boxed, reference, dt_s, findings)",
+        "return self._limiter.monitor(requested, reference, dt_s, findings)",
+        "return self._limiter.monitor(boxed, reference, dt_s, findings)",
         "monitoring",
     ),
-    gate(
+    limiter(
         "monitoring passes what is not finite",
-        "if not (np.abs(velocities) < _ABSURD).all():",
+        "if not (np.abs(velocities) < ABSURD).all():",
         "if False:",
         "monitoring",
     ),
@@ -366,7 +415,7 @@ MUTANTS = (
         "any rounding is forgiven",
         "abs(desired - chosen) <= _rounding_of_step(position, reached, bounds, dt_s) and",
         "abs(desired - chosen) <= 1e-3 * abs(chosen) and",
-        "p8 or p3 or p4",
+        "p9 or p8 or p3 or p4",
     ),
     limits(
         "a joint outside its range is snapped",
@@ -430,14 +479,14 @@ MUTANTS = (
     ),
     arbiter(
         "the reference is not updated",
-        "self._reference.positions, command.values),\n                velocities",
-        "self._reference.positions, self._reference.positions),\n                velocities",
+        "before.positions, sent.values),\n                velocities",
+        "before.positions, before.positions),\n                velocities",
         MACHINE_OF_THE_ROBOT,
         MACHINE,
     ),
     arbiter(
         "the reference has no velocity",
-        "velocities=command.report.velocity_si,",
+        "velocities=report.velocity_si,",
         "velocities=np.zeros_like(command.values),",
         "reference",
         ARBITER,
@@ -479,7 +528,7 @@ MUTANTS = (
     ),
     arbiter(
         "stopping brakes once",
-        "while self._free_running and command.report.velocity_si.any():",
+        "while self._free_running and slowest > 0.0:",
         "while False:",
         "p10",
         GATE,
@@ -516,6 +565,743 @@ MUTANTS = (
         "outlives",
         WATCHDOG,
     ),
+    # gates that refuse: each deleted, each threshold moved, two exchanged, comparisons that let NaN through
+    *(
+        refusals(f"no gate of {what}", f"        {line},\n", "", by, tests)
+        for what, line, by, tests in (
+            ("observation", "ObservationGate(contract)", "in_its_order or stop_of_the_observation", REFUSALS),
+            ("action age", "ActionAgeGate(contract)", "in_its_order or late_action", REFUSALS),
+            ("tracking", "*tracking", "in_its_order or blocked", REFUSALS),
+            ("force", "ForceGate(safety)", "in_its_order or too_large", REFUSALS),
+            ("latency", "LatencyGate(safety.latency)", "in_its_order or warning", REFUSALS),
+        )
+    ),
+    *(
+        refusals(f"no gate of {what}, by the machine", f"        {line},\n", "", MACHINE_OF_THE_ROBOT, MACHINE)
+        for what, line in (
+            ("observation", "ObservationGate(contract)"),
+            ("action age", "ActionAgeGate(contract)"),
+        )
+    ),
+    refusals(
+        "two gates that refuse are exchanged",
+        "        ObservationGate(contract),\n        ActionAgeGate(contract),",
+        "        ActionAgeGate(contract),\n        ObservationGate(contract),",
+        "in_its_order",
+    ),
+    findings(
+        "two gates are exchanged in the report",
+        '    "space_box",\n    "mapping",\n    "jerk",\n    "joint_limits",',
+        '    "joint_limits",\n    "mapping",\n    "jerk",\n    "space_box",',
+        "p12",
+        CHAIN,
+    ),
+    findings(
+        "findings are told as they come",
+        "sorted(findings, key=lambda",
+        "list(findings) or sorted(findings, key=lambda",
+        "p12",
+        CHAIN,
+    ),
+    gate(
+        "refusals ask before the form is read",
+        "        try:\n            requested = read_action",
+        "        if gravest(self._refuse(situation, reference)) >= Severity.HOLD:\n"
+        "            return self._braked(reference, dt_s, self._refuse(situation, reference))\n"
+        "        try:\n            requested = read_action",
+        "hide or not_touched or in_its_order or so_many",
+        REFUSALS,
+    ),
+    gate(
+        "nobody asks the gates that refuse",
+        "findings = self._refuse(situation, reference) + self._capped",
+        "findings = self._capped",
+        "p10",
+        CHAIN,
+    ),
+    gate(
+        "what is modified is not refused any more",
+        "        if gravest(findings) >= Severity.HOLD:\n            return",
+        "        if gravest(findings) >= Severity.STOP:\n            return",
+        "p10",
+        CHAIN,
+    ),
+    gate(
+        "a malformed action hides what else is wrong",
+        "beside = inputs if self._latched is not None else self._refuse(situation, reference)",
+        "beside = inputs",
+        "p13",
+        CHAIN,
+    ),
+    gate(
+        "monitoring refuses",
+        '        if self._mode == "enforce":\n            return findings',
+        "        if True:\n            return findings",
+        "monitoring",
+        CHAIN,
+    ),
+    gate(
+        "monitoring stops for interventions",
+        "self._capped(self._interventions.check())",
+        "self._interventions.check()",
+        "monitoring",
+        INTERVENTION,
+    ),
+    gate(
+        "looser limits hold at once",
+        "if not is_tighter(wanted, self._in_force):",
+        "if False:",
+        "loosening or acceleration_waits",
+        TIGHTENING,
+    ),
+    gate(
+        "changed limits never hold",
+        "        self._enforce(self._wanted)\n",
+        "",
+        "loosening or acceleration_waits",
+        TIGHTENING,
+    ),
+    gate(
+        "a wrong limit changes the others",
+        "wanted = changed_limits(self._contract, changes)",
+        "wanted = changed_limits(self._contract, dict(list(changes.items())[:1]))",
+        "change_nothing",
+        TIGHTENING,
+    ),
+    # safety inputs
+    gate(
+        "safety inputs do not latch",
+        "            self.latch(finding)  # also where the action is malformed\n",
+        "            pass\n",
+        "monitoring",
+        CHAIN,
+    ),
+    gate(
+        "safety inputs are not looked at",
+        "inputs = [] if situation is None else input_findings(situation.estops)",
+        "inputs = []",
+        "malformed or monitoring",
+        REFUSALS,
+    ),
+    refusals("an input that is not ok is ok", 'if state != "ok":', 'if state == "active":', "input", REFUSALS),
+    refusals("a state that nobody knows is inactive", '_INPUTS["unknown"])', '_INPUTS["inactive"])', "each_state"),
+    refusals(
+        "a safety input that expired is a STOP",
+        '"expired": (Severity.ESTOP',
+        '"expired": (Severity.STOP',
+        MACHINE_OF_THE_ROBOT,
+        MACHINE,
+    ),
+    refusals(
+        "a driver that is inactive is an ESTOP",
+        '"inactive": (Severity.STOP',
+        '"inactive": (Severity.ESTOP',
+        MACHINE_OF_THE_ROBOT,
+        MACHINE,
+    ),
+    refusals(
+        "contention is a HOLD",
+        '"contention": (Severity.STOP',
+        '"contention": (Severity.HOLD',
+        MACHINE_OF_THE_ROBOT,
+        MACHINE,
+    ),
+    # observation
+    refusals(
+        "a reading may be as old as it likes",
+        "if state.age_s > self._max_age_s[name]:",
+        "if state.age_s > 1e9:",
+        "bound_itself",
+    ),
+    refusals(
+        "the oldest reading that counts does not",
+        "if state.age_s > self._max_age_s[name]:",
+        "if state.age_s >= self._max_age_s[name]:",
+        "bound_itself",
+    ),
+    refusals(
+        "an age that is not finite counts",
+        "if state is None or not math.isfinite(state.age_s):",
+        "if state is None:",
+        "no_number",
+    ),
+    refusals(
+        "a reading of any quality counts",
+        "if state.quality not in _JUDGED_BY_AGE:",
+        "if False:",
+        "other_quality",
+    ),
+    refusals(
+        "a reading from the future counts",
+        "if state.quality is Quality.FUTURE or",
+        "if False or",
+        "other_quality",
+    ),
+    refusals(
+        "an age below zero counts",
+        " or state.age_s < -self._future_tolerance_s:",
+        ":",
+        "ahead_of_now",
+    ),
+    refusals(
+        "no clock may be ahead",
+        "state.age_s < -self._future_tolerance_s:",
+        "state.age_s <= -self._future_tolerance_s:",
+        "ahead_of_now",
+    ),
+    refusals(
+        "a silent sensor never stops",
+        "severity = Severity.STOP if self._in_a_row >= self._stop_steps else Severity.HOLD",
+        "severity = Severity.HOLD",
+        MACHINE_OF_THE_ROBOT,
+        MACHINE,
+    ),
+    refusals(
+        "a silent sensor stops a step late",
+        "if self._in_a_row >= self._stop_steps else",
+        "if self._in_a_row > self._stop_steps else",
+        MACHINE_OF_THE_ROBOT,
+        MACHINE,
+    ),
+    refusals(
+        "good readings do not begin the count anew",
+        "self._in_a_row = self._in_a_row + 1 if problems else 0",
+        "self._in_a_row = self._in_a_row + 1 if problems else self._in_a_row",
+        MACHINE_OF_THE_ROBOT,
+        MACHINE,
+    ),
+    refusals(
+        "the count of bad readings crosses a reset",
+        '        """Begin to count anew."""\n        self._in_a_row = 0\n',
+        '        """Begin to count anew."""\n',
+        "p17",
+        CHAIN,
+    ),
+    # action age, tracking, force, latency
+    refusals(
+        "the oldest action that counts does not",
+        "if situation.action_age_s <= self._max_age_s:",
+        "if situation.action_age_s < self._max_age_s:",
+        "up_to_its_age",
+    ),
+    refusals(
+        "an action of unknown age counts",
+        "if situation.action_age_s <= self._max_age_s:",
+        "if not situation.action_age_s > self._max_age_s:",
+        "unknown_age",
+    ),
+    refusals(
+        "an unknown position is where it should be",
+        "hit = ~(error <= self._tolerance)",
+        "hit = (error > self._tolerance)",
+        "position_is_unknown",
+    ),
+    refusals(
+        "the largest tracking error that is allowed is not",
+        "hit = ~(error <= self._tolerance)",
+        "hit = ~(error < self._tolerance)",
+        "tolerance_itself",
+    ),
+    refusals(
+        "velocities are tracked as positions",
+        " & ~self._layout.is_velocity",
+        "",
+        "nowhere_to_be",
+    ),
+    refusals(
+        "tracking holds at once",
+        "if self._in_a_row < self._spec.debounce_steps:",
+        "if self._in_a_row < 1:",
+        "in_a_row_make",
+    ),
+    refusals(
+        "tracking holds a step late",
+        "if self._in_a_row < self._spec.debounce_steps:",
+        "if self._in_a_row <= self._spec.debounce_steps:",
+        "in_a_row_make",
+    ),
+    refusals(
+        "a blocked robot never stops",
+        "Severity.STOP if self._in_a_row >= self._spec.stop_steps else Severity.HOLD",
+        "Severity.HOLD",
+        "in_a_row_make",
+    ),
+    refusals(
+        "a step on track does not begin the count anew",
+        "self._in_a_row = self._in_a_row + 1 if hit.any() else 0",
+        "self._in_a_row = self._in_a_row + 1 if hit.any() else self._in_a_row",
+        "count_anew",
+    ),
+    refusals(
+        "commands cross a reset",
+        "        self._sent.clear()\n",
+        "",
+        "p17",
+        CHAIN,
+    ),
+    refusals(
+        "one command less may act", "maxlen=spec.delay_steps + 1", "maxlen=max(1, spec.delay_steps)", "last_commands"
+    ),
+    refusals("one command more may act", "maxlen=spec.delay_steps + 1", "maxlen=spec.delay_steps + 2", "last_commands"),
+    refusals(
+        "only the ends of what was sent count",
+        "measured - sent.max(axis=0)",
+        "measured - sent.min(axis=0)",
+        "between_two",
+    ),
+    refusals("a metre is a turn", '"m": 1.0}', '"m": 2.0 * math.pi}', "turn_or_a_metre"),
+    refusals(
+        "the largest force that is allowed is not", "if not force <= limit:", "if not force < limit:", "as_large_as"
+    ),
+    refusals("an unknown force is small", "if not force <= limit:", "if force > limit:", "nothing_is_known"),
+    refusals("a missing force is none", "forces.get(name, math.nan)", "forces.get(name, 0.0)", "nothing_is_known"),
+    refusals(
+        "too large a force is a HOLD",
+        'Finding(gate="force", severity=Severity.STOP',
+        'Finding(gate="force", severity=Severity.HOLD',
+        "too_large or as_large",
+    ),
+    refusals(
+        "the budget itself is a miss",
+        "not situation.latency_s <= budget_s",
+        "not situation.latency_s < budget_s",
+        "budget_itself",
+    ),
+    refusals(
+        "an unknown latency is none",
+        "not situation.latency_s <= budget_s",
+        "situation.latency_s > budget_s",
+        "unknown_is_a_miss or is_unknown",
+    ),
+    refusals(
+        "a miss less is told", "if misses < self._spec.misses:", "if misses <= self._spec.misses:", "so_many_misses"
+    ),
+    refusals(
+        "a budget only warns",
+        'Severity.HOLD if self._spec.action == "hold" else Severity.PASS',
+        "Severity.PASS",
+        "so_many_misses",
+    ),
+    refusals("misses cross a reset", "        self._missed.clear()\n", "        pass\n", "p17", CHAIN),
+    # interventions
+    gate(
+        "interventions are not counted",
+        "self._interventions.count(intervened=approved.report.intervened)",
+        "pass",
+        "count",
+        INTERVENTION,
+    ),
+    gate(
+        "interventions are never told",
+        " + self._capped(self._interventions.check())",
+        "",
+        "too_many or warning",
+        INTERVENTION,
+    ),
+    gate("interventions cross a reset", "        self._interventions.reset()\n", "", "p17", CHAIN),
+    intervention(
+        "a share that warns stops",
+        "Severity.STOP if stops else Severity.PASS",
+        "Severity.STOP",
+        "share_itself or warning",
+    ),
+    intervention("no share stops", "Severity.STOP if stops else Severity.PASS", "Severity.PASS", "stops"),
+    intervention("the share itself warns", "share > spec.warn_share", "share >= spec.warn_share", "share_itself"),
+    intervention("the share itself stops", "share > spec.stop_share", "share >= spec.stop_share", "passes_itself"),
+    intervention("half a window is told", "len(self._seen) < spec.window_steps", "False", "not_full"),
+    # gates that weaken
+    limiter(
+        "the share is ignored",
+        "velocities = braking + share * (velocities - braking)",
+        "velocities = 1.0 * velocities",
+        "half or p12",
+        SHAPING,
+    ),
+    limiter(
+        "the share is that of the braking",
+        "velocities = braking + share * (velocities - braking)",
+        "velocities = velocities + share * (braking - velocities)",
+        "that_part_of_the_way",
+        SHAPING,
+    ),
+    limiter(
+        "a gate that weakens leads to nothing instead of braking",
+        "velocities = braking + share * (velocities - braking)",
+        "velocities = share * velocities",
+        "p5",
+        CHAIN,
+    ),
+    limiter(
+        "what a plug-in says is ignored",
+        "ruling = ruling_of(shaper, proposal)\n",
+        "ruling = ruling_of(shaper, proposal)\n            continue\n",
+        "half",
+        SHAPING,
+    ),
+    limiter(
+        "each plug-in is asked about the first proposal",
+        "velocities=_read_only(velocities),",
+        "velocities=_read_only(np.array([step.velocity for step in steps])),",
+        "multiply",
+        SHAPING,
+    ),
+    limiter(
+        "a plug-in that refuses is not obeyed",
+        "if gravest(rulings) >= Severity.HOLD:",
+        "if gravest(rulings) >= Severity.STOP:",
+        "brakes",
+        SHAPING,
+    ),
+    limiter(
+        "a plug-in that refuses is not told",
+        "return self.brake(reference, dt_s, findings + rulings, requested)",
+        "return self.brake(reference, dt_s, findings, requested)",
+        "p12 or brakes",
+        SHAPING,
+    ),
+    limiter(
+        "a plug-in cannot stop",
+        "severity = max(ruling.severity, Severity.HOLD)",
+        "severity = Severity.HOLD",
+        "latched",
+        SHAPING,
+    ),
+    limiter("a plug-in may write", "    copy.flags.writeable = False\n", "", "writes_into", SHAPING),
+    limiter(
+        "the workspace is promised to everybody",
+        '"workspace": sound and getattr(self._shapers.get("workspace"), "is_kept", False)',
+        '"workspace": sound',
+        "promises",
+        SHAPING,
+    ),
+    shaping(
+        "a share below zero is one", "0.0 < ruling.share < 1.0", "ruling.share < 1.0", "that_is_none or other_share"
+    ),
+    shaping("a share above one is one", "0.0 < ruling.share < 1.0", "0.0 < ruling.share", "other_share"),
+    shaping(
+        "a share that is NaN is one",
+        "0.0 < ruling.share < 1.0",
+        "not (ruling.share <= 0.0 or ruling.share >= 1.0)",
+        "other_share",
+    ),
+    shaping("a HOLD leaves its share", "ruling.severity is Severity.LIMIT and is_share", "is_share", "refuses_brakes"),
+    shaping(
+        "a plug-in that raises ends the program",
+        "    except Exception as error:  # noqa: BLE001 - foreign",
+        "    except OSError as error:  # noqa: BLE001 - foreign",
+        "raises",
+    ),
+    shaping(
+        "a plug-in that raises lets pass",
+        'Ruling(severity=Severity.STOP, detail=f"the gate raised',
+        'Ruling(severity=Severity.PASS, detail=f"the gate raised',
+        "raises",
+    ),
+    shaping(
+        "what is no ruling lets pass",
+        "    if not isinstance(ruling, Ruling) or",
+        "    if not isinstance(ruling, Ruling):\n        return Ruling(severity=Severity.PASS)\n    if",
+        "no_ruling",
+    ),
+    shaping(
+        "a plug-in that nobody offers is left out",
+        "        if name not in offered:\n",
+        "        if name not in offered:\n            continue\n",
+        "cannot_be_made",
+    ),
+    shaping("plug-ins get no parameters", ".load()(contract, **parameters)", ".load()(contract)", "its_parameters"),
+    gate("a reset is not passed on", "            shaper.reset()\n", "            pass\n", "passed_on", SHAPING),
+    gate("refusals are not reset", "            refusal.reset()\n", "            pass\n", "p17", CHAIN),
+    # a command without an action
+    gate(
+        "limit() does not latch",
+        "return self._kept(self._limiter.limit_target(target",
+        "return (self._limiter.limit_target(target",
+        "without_an_action",
+        SHAPING,
+    ),
+    gate(
+        "limit() ignores the latch",
+        "        if self._latched is not None:\n            return self._braked",
+        "        if False:\n            return self._braked",
+        "p14",
+        CHAIN,
+    ),
+    gate(
+        "limit() takes what is not finite",
+        "if not (np.abs(target) < ABSURD).all():",
+        "if (np.abs(target) >= ABSURD).any():",
+        "without_an_action",
+        CHAIN,
+    ),
+    limiter(
+        "the findings of the environment are lost",
+        "findings = in_order([*approved.report.findings, *answer.findings])",
+        "findings = answer.findings",
+        "p13",
+        CHAIN,
+    ),
+    limiter(
+        "the disposition of the environment is lost",
+        "disposition = max(approved.report.disposition, answer.disposition)",
+        "disposition = answer.disposition",
+        "p13",
+        CHAIN,
+    ),
+    limiter(
+        "the interventions of the environment are lost",
+        "intervened=approved.report.intervened or answer.intervened",
+        "intervened=answer.intervened",
+        "p13",
+        CHAIN,
+    ),
+    limiter(
+        "the request of the environment is lost", "        requested=approved.report.requested,\n", "", "p13", CHAIN
+    ),
+    limiter(
+        "what the relay applied is not what was applied",
+        "Approved(values=answer.applied_si, seq",
+        "Approved(values=approved.values, seq",
+        "p13",
+        CHAIN,
+    ),
+    # jerk
+    limiter(
+        "no bound on jerk",
+        "        smooth = self._smooth(target, reference, dt_s)\n",
+        "        smooth = target\n",
+        "jerk_is_kept",
+        CHAIN,
+    ),
+    limiter("jerk is promised at any rate", "sound and self._fixed_rate and", "sound and", "promised", JERK),
+    limiter(
+        "jerk is promised though it was not kept",
+        "self._fixed_rate and self._keeps_jerk(reference, velocities, dt_s)",
+        "self._fixed_rate",
+        "guaranteed_was_kept",
+        CHAIN,
+    ),
+    limiter(
+        "what has braked to rest is driven back",
+        "np.where(reference.velocities == 0.0, 0.0, accelerations)  # what",
+        "accelerations  # what",
+        "stays_there",
+        CHAIN,
+    ),
+    limiter(
+        "the last acceleration does not count",
+        "accelerations = np.zeros_like(desired) if reference.accelerations is None else reference.accelerations",
+        "accelerations = np.zeros_like(desired)",
+        "jerk_is_kept",
+        CHAIN,
+    ),
+    jerk(
+        "the jerk is not limited above",
+        "highest = np.minimum(accelerations + jerk * dt_s, slope",
+        "highest = np.minimum(np.inf, slope",
+        "jerk_is_kept",
+        CHAIN,
+    ),
+    jerk(
+        "the jerk is not limited below",
+        "lowest = np.maximum(accelerations - jerk * dt_s, -slope",
+        "lowest = np.maximum(-np.inf, -slope",
+        "jerk_is_kept",
+        CHAIN,
+    ),
+    jerk(
+        "no barrier at the speed limit",
+        "np.minimum(accelerations + jerk * dt_s, slope * (limits.velocity - velocities))",
+        "accelerations + jerk * dt_s",
+        "near_the_speed_limit",
+        JERK,
+    ),
+    jerk(
+        "no barrier at the speed limit backwards",
+        "np.maximum(accelerations - jerk * dt_s, -slope * (limits.velocity + velocities))",
+        "accelerations - jerk * dt_s",
+        "near_the_speed_limit",
+        JERK,
+    ),
+    jerk(
+        "the barrier breaks the jerk",
+        "highest = np.maximum(highest, accelerations - jerk * dt_s)",
+        "highest = 1.0 * highest",
+        "barrier_never",
+        JERK,
+    ),
+    jerk(
+        "a robot that is told to stop goes through zero",
+        "np.where(ahead <= 0.0, np.maximum(lowest, -reach), lowest)",
+        "lowest",
+        "through_zero",
+        JERK,
+    ),
+    jerk(
+        "a robot that is told to stop goes through zero backwards",
+        "np.where(ahead >= 0.0, np.minimum(highest, reach), highest)",
+        "highest",
+        "through_zero",
+        JERK,
+    ),
+    jerk(
+        "what keeps the jerk is filtered",
+        "np.maximum(slope * np.abs(ahead), jerk * dt_s)",
+        "slope * np.abs(ahead)",
+        "bit_for_bit",
+        JERK,
+    ),
+    jerk(
+        "joints without a limit are limited",
+        "np.where(is_limited & (np.abs",
+        "np.where((np.abs",
+        "without_a_limit",
+        JERK,
+    ),
+    jerk(
+        "ten times the jerk is kept",
+        "np.where(is_limited, limits.jerk * dt_s, np.inf)",
+        "np.where(is_limited, 10.0 * limits.jerk * dt_s, np.inf)",
+        "guaranteed_was_kept",
+        CHAIN,
+    ),
+    jerk("no limit of jerk is kept", "return bool(is_limited.any() and", "return bool(", "without_any_limit", JERK),
+    arbiter(
+        "the acceleration is forgotten",
+        "accelerations=None if no_time else (report.velocity_si - before.velocities) / report.dt_s",
+        "accelerations=None",
+        "reference_keeps",
+        JERK,
+    ),
+    arbiter(
+        "after a pause the acceleration is still there",
+        "velocities=acting, accelerations=None)",
+        "velocities=acting)",
+        "no_acceleration_is_left",
+        JERK,
+    ),
+    arbiter(
+        "the relay's velocities are not the reference",
+        "report = command.report if sent.report is None else sent.report",
+        "report = command.report",
+        "another_process_published",
+        CHAIN,
+    ),
+    # what the room stands on
+    watchdog(
+        "the watchdog ignores safety inputs",
+        "            if (finding := self._asserted()) is not None:\n                return finding\n",
+        "",
+        MACHINE_OF_THE_ROBOT,
+    ),
+    watchdog(
+        "a safety input does not brake between steps",
+        "        self._gate.latch(finding)\n        self._arbiter.brake(finding)\n",
+        "        self._gate.latch(finding)\n",
+        MACHINE_OF_THE_ROBOT,
+    ),
+    watchdog(
+        "a safety input does not latch between steps",
+        "        self._gate.latch(finding)\n        self._arbiter.brake(finding)\n",
+        "        self._arbiter.brake(finding)\n",
+        MACHINE_OF_THE_ROBOT,
+    ),
+    watchdog(
+        "of several inputs the mildest counts",
+        "finding = max(findings, key",
+        "finding = min(findings, key",
+        "gravest_counts",
+        WATCHDOG,
+    ),
+    watchdog(
+        "inputs that cannot be read are ok",
+        'inputs = {"the safety inputs": "unknown"}',
+        "inputs = {}",
+        "cannot_be_read",
+        WATCHDOG,
+    ),
+    watchdog(
+        "inputs that cannot be read blind the watchdog",
+        "        except Exception:  # noqa: BLE001 - a transport",
+        "        except KeyError:  # noqa: BLE001 - a transport",
+        "cannot_be_read",
+        WATCHDOG,
+    ),
+    outside(
+        "no sensor is required",
+        "situation.py",
+        "    return tuple(dict.fromkeys((*needed, *contract.safety.forces)))",
+        "    return tuple(contract.safety.forces)",
+        by="required",
+        tests=SITUATION,
+    ),
+    outside(
+        "the sensor of a force may be silent",
+        "situation.py",
+        "(*needed, *contract.safety.forces)",
+        "(*needed,)",
+        by="required",
+        tests=SITUATION,
+    ),
+    outside(
+        "readings do not age while the agent thinks",
+        "situation.py",
+        "/ NS_PER_S + latency_s,",
+        "/ NS_PER_S,",
+        by="age_on",
+        tests=SITUATION,
+    ),
+    outside(
+        "an unknown joint is at zero",
+        "situation.py",
+        "np.where(self._joints.known, self._joints.measured(snapshot)[0], np.nan)",
+        "self._joints.measured(snapshot)[0]",
+        by="nowhere",
+        tests=SITUATION,
+    ),
+    outside(
+        "actions do not age",
+        "stepper.py",
+        "since_ns = (now_ns - self._frozen_ns, now_ns - self._returned_ns)",
+        "since_ns = (now_ns - self._frozen_ns, 0)",
+        by="up_to_its_age",
+        tests=STEPPER,
+    ),
+    outside(
+        "the age of an action crosses a reset",
+        "stepper.py",
+        "        self._returned_ns = self._ledger.leave_step()\n        return observation, info",
+        "        self._ledger.leave_step()\n        return observation, info",
+        by="after_a_reset",
+        tests=STEPPER,
+    ),
+    outside(
+        "the stepper asks no safety input",
+        "stepper.py",
+        "estops=self._estops()\n        )\n\n    def _estops",
+        "estops={}\n        )\n\n    def _estops",
+        by="emergency or input",
+        tests=STEPPER,
+    ),
+    outside(
+        "the gate is not reset", "stepper.py", "        self._gate.reset()\n", "", by="crosses_a_reset", tests=STEPPER
+    ),
+    outside(
+        "the end names the latch",
+        "stepper.py",
+        'key=lambda found: (found.severity, found.gate != "latch")',
+        "key=lambda found: found.severity",
+        by="names_the_safety_input",
+        tests=STEPPER,
+    ),
+    outside(
+        "a plug-in may promise the workspace",
+        "contract/safety_rules.py",
+        'require(name != "workspace", f',
+        "require(True, f",
+        by="workspace",
+        tests=RULES,
+    ),
 )
 
 
@@ -528,7 +1314,19 @@ def copy_of_the_package(folder: Path) -> Path:
 
 def run(folder: Path, tests: tuple[str, ...], by: str) -> tuple[bool, str]:
     """Run tests in `folder` up to the first failure; return whether all passed, and what failed."""
-    command = [sys.executable, "-m", "pytest", *tests, "-x", "-q", "--noconftest", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *tests,
+        "-x",
+        "-q",
+        "--noconftest",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not long",
+    ]
     command += ["-c", os.devnull, "--rootdir", str(folder), "--import-mode=importlib", "-W", "ignore"]
     command += ["-o", "pythonpath=test/unit test/property", "--tb=line", *(["-k", by] if by else [])]
     path = os.pathsep.join(map(str, (folder, folder / "test/unit", folder / "test/property")))

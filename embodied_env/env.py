@@ -13,11 +13,13 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
-from embodied_env.backends import make_backend
-from embodied_env.clock import Clock, make_clock
-from embodied_env.contract import Contract, load_contract, parse_contract
+from embodied_env.backends import Backend, make_backend
+from embodied_env.clock import Clock, VirtualClock, make_clock
+from embodied_env.contract import Contract, JointLimits, load_contract, parse_contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import UsageError
+from embodied_env.guards import make_shapers
+from embodied_env.shutdown import close_at_exit, exit_on_sigterm
 from embodied_env.stepper import Stepper
 from embodied_env.tasks import load_task
 from embodied_env.transition import Observer, Snapshot, Transition
@@ -35,7 +37,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         last_transition: the last step's full account, or None.
         backend_name: which world is behind it.
         clock_name: which clock is under the ledger.
-        pacing: who waits for whom; "lockstep": the world waits for the agent.
+        pacing: who waits for whom; "lockstep": the world waits for the agent; "realtime": the agent for the world.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"]}  # noqa: RUF012 - each instance says its own
@@ -55,12 +57,9 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         **backend_options: Any,  # noqa: ANN401 - the backend checks its options
     ) -> None:
         """See `make`; nothing is started before the first `reset`. A mapping is what `make` puts into a spec."""
-        if pacing not in (None, "lockstep"):
-            raise UsageError(f"pacing={pacing!r} is not available; allowed: None, 'lockstep'")
         self.contract = _restored(contract) if isinstance(contract, Mapping) else load_contract(contract)
         self.backend_name = backend
         self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
-        self.pacing = "lockstep" if pacing is None else pacing
         self.render_mode = render_mode
         self.observation_space = cast("gymnasium.Space[Observation]", deepcopy(self.contract.observation_space))
         self.action_space = deepcopy(self.contract.action_space)  # seeding one environment's must not seed another's
@@ -70,6 +69,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             backend_options["namespace"] = namespace
         the_clock = make_clock(clock)
         world = make_backend(backend, self.contract, clock=the_clock, **backend_options)
+        self.pacing = _pacing(pacing, clock, world)
         render_modes = world.capabilities.render_modes
         if render_mode not in (None, *render_modes):
             offered = ", ".join(map(repr, (None, *render_modes)))
@@ -85,6 +85,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             clock=the_clock,
             evaluator_info=evaluator_info,
             observers=observers,
+            shapers=make_shapers(self.contract, latency_s=_latency_s(self.contract, world)),
         )
 
     @property
@@ -123,6 +124,9 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             ClosedError: after `close`.
         """
         self._stepper.check_reset(options)  # a reset that is refused draws no seed
+        if self.pacing == "realtime":
+            close_at_exit(self)
+            exit_on_sigterm()
         super().reset(seed=seed)
         world_seed = int(self.np_random.integers(_SEED_BOUND))
         result = self._stepper.reset(world_seed=world_seed, options=options, seeded=seed is not None)
@@ -164,6 +168,14 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         """Stamp the end of something outside of the step: ``mark("policy")`` right after inference (`Ledger.mark`)."""
         self._stepper.mark(name)
 
+    def clear_estop(self) -> None:
+        """Clear an ESTOP, for a person who has seen why: nothing moves before `reset`. No step and no reset does it."""
+        self._stepper.clear_estop()
+
+    def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
+        """Tighten the limits of joints while the robot runs; see `SafetyGate.change_limits`."""
+        return self._stepper.change_limits(changes)
+
     def processes(self) -> list[dict[str, Any]]:
         """Return role and pid of each process that was started for this environment."""
         return self._stepper.processes()
@@ -189,9 +201,9 @@ def make(
         contract: the name of a shipped contract, a path to a YAML file, or a Contract.
         record: a folder; the run is recorded into a new run directory in it (`RecordTransitions`).
         max_episode_steps: an outer `TimeLimit` beside the contract's own horizon. It shows in the wrapper stack.
-        **options: what `EmbodiedEnv` takes: `backend` ("mujoco", "mujoco_ros", "fake" or a third party's), `pacing`,
-            `render_mode`, `clock` ("steady" or "virtual"), `evaluator_info`, `spawn`, `namespace`, `observers`, and the
-            options of the backend.
+        **options: what `EmbodiedEnv` takes: `backend` ("mujoco", "mujoco_ros", "real", "fake" or a third party's),
+            `pacing` ("lockstep" or "realtime": as the backend is), `render_mode`, `clock` ("steady" or "virtual"),
+            `evaluator_info`, `spawn`, `namespace`, `observers`, and the options of the backend.
 
     Raises:
         ContractError: when the contract is wrong.
@@ -215,6 +227,22 @@ def make(
 
         env = RecordTransitions(env, record)
     return env
+
+
+def _pacing(asked: str | None, clock: str | Clock | None, world: Backend) -> str:
+    """Return who waits for whom; raises UsageError for what `world` cannot."""
+    free_running = world.capabilities.free_running
+    pacing = "realtime" if free_running else "lockstep"
+    if asked not in (None, pacing):
+        raise UsageError(f"pacing={asked!r} is not available with {world.name}; allowed: None, {pacing!r}")
+    if free_running and (clock == "virtual" or isinstance(clock, VirtualClock)):
+        raise UsageError(f"clock='virtual' is not available with {world.name}: it moves by itself; allowed: 'steady'")
+    return pacing
+
+
+def _latency_s(contract: Contract, world: Backend) -> float:
+    """Return how late a command may act where the world moves by itself: a control period, so that dt may vary too."""
+    return contract.control_period_s if world.capabilities.free_running else 0.0
 
 
 def _saved(contract: Contract) -> dict[str, str]:

@@ -15,7 +15,7 @@ from embodied_env.clock import NS_PER_S
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.ledger import Ledger
-from embodied_env.safety.gate import severity_and_code
+from embodied_env.safety.findings import severity_and_code
 from embodied_env.transition import GateReport, Quality, Sample, Severity, Snapshot
 
 Info = dict[str, Any]
@@ -71,7 +71,7 @@ class InfoBuilder:
             "applied_si": dict(zip(layout.joints, report.applied_si.tolist(), strict=True)),
         }
 
-    def safety(self, report: GateReport, *, latched: bool, watchdog_trips: int) -> Info:
+    def safety(self, report: GateReport, *, latched: bool, watchdog_trips: int, intervention_share: float) -> Info:
         """Return what the gates did."""
         severity, code = severity_and_code(report)
         return {
@@ -83,6 +83,7 @@ class InfoBuilder:
             "dt_s": report.dt_s,
             "latched": latched,
             "watchdog": {"trips": watchdog_trips},
+            "intervention_share": intervention_share,
             "estop": report.disposition is Severity.ESTOP,
         }
 

@@ -63,10 +63,10 @@ class Ledger:
         ns[Slot.PREVIOUS_RETURNED] = ns[Slot.RETURNED]
         self.stamp(Slot.ENTERED)
 
-    def leave_step(self) -> None:
-        """Stamp the return to the agent; its next mark counts from here."""
+    def leave_step(self) -> int:
+        """Stamp the return to the agent and return it; the agent's next mark counts from here."""
         self._marked = False
-        self.stamp(Slot.RETURNED)
+        return self.stamp(Slot.RETURNED)
 
     def step_is_accounted(self) -> None:
         """The durations of this step have been read: the next is not the first."""

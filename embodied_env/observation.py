@@ -23,9 +23,10 @@ GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 class ObservationBuilder:
     """Keeps the last valid sample of each sensor of one episode."""
 
-    def __init__(self, contract: Contract) -> None:
-        """Resolve the sensors of `contract`."""
+    def __init__(self, contract: Contract, *, future_tolerance_ns: int = 0) -> None:
+        """Resolve the sensors of `contract`. A stamp may be so far ahead of now, where clocks are read twice."""
         self._contract = contract
+        self._future_tolerance_ns = future_tolerance_ns
         self._layouts = {name: field_layouts(name, sensor) for name, sensor in contract.sensors.items()}
         self._held: dict[str, Sample] = {}
 
@@ -124,7 +125,7 @@ class ObservationBuilder:
         if sample is None or sample.quality is not Quality.OK:
             return sample
         age_ns = snapshot.now_ns - sample.stamp_ns
-        if age_ns < 0:
+        if age_ns < -self._future_tolerance_ns:
             return replace(sample, quality=Quality.FUTURE, reason=f"stamped {-age_ns} ns after now")
         if age_ns > self._contract.sensors[name].max_age_s * 1e9:
             return replace(sample, quality=Quality.STALE, reason=f"{age_ns / 1e9:.3f} s old")
@@ -165,6 +166,7 @@ class MeasuredJoints:
             for index, joint in enumerate(sensor.fields["position"].joints or ())
         }
         self._places = [found.get(joint) for joint in joints]
+        self.known = np.array([place is not None for place in self._places])  # which joints some sensor reports
 
     def measured(self, snapshot: Snapshot) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the position of each joint and its age, s, both of shape (n_joints,).

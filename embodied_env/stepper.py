@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 from embodied_env.backends.base import Backend
 from embodied_env.clock import NS_PER_S, Clock, Domain, Stamp
-from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.options import checked_options
 from embodied_env.errors import BackendError, BackendLostError, ClosedError, ResetNeededError, UsageError
 from embodied_env.info import Info, InfoBuilder, reset_info
+from embodied_env.interrupts import held_interrupts
 from embodied_env.ledger import Ledger, Slot
 from embodied_env.observation import MeasuredJoints, ObservationBuilder
-from embodied_env.safety import Arbiter, SafetyGate, Watchdog, WatchdogThread
+from embodied_env.safety import Arbiter, SafetyGate, Shaper, Watchdog, WatchdogThread, merged
+from embodied_env.situation import SituationReader
 from embodied_env.tasks import Task
 from embodied_env.transition import (
     TERMINATED_REASONS,
@@ -31,6 +33,7 @@ from embodied_env.transition import (
     Observer,
     ResetRequest,
     Severity,
+    Situation,
     Snapshot,
     Transition,
     Verdict,
@@ -53,8 +56,9 @@ class Stepper:
         clock: Clock,
         evaluator_info: bool = False,
         observers: Sequence[Observer] = (),
+        shapers: Mapping[str, Shaper] | None = None,
     ) -> None:
-        """Wire the parts. Nothing is started before the first `reset`."""
+        """Wire the parts. Nothing is started before the first `reset`. `shapers`: gates that weaken, by name."""
         self.contract = contract
         self.last_transition: Transition | None = None
         self.last_reset: Snapshot | None = None
@@ -64,10 +68,17 @@ class Stepper:
         self._evaluator_info = evaluator_info
         self._observers = tuple(observers)
         self._ledger = Ledger(clock)
-        self._observations = ObservationBuilder(contract)
-        self._gate = SafetyGate(contract)
+        capabilities = self._capabilities = backend.capabilities
+        tolerance_s = contract.safety.observation.future_tolerance_s if capabilities.free_running else 0.0
+        self._observations = ObservationBuilder(contract, future_tolerance_ns=round(tolerance_s * NS_PER_S))
+        self._gate = SafetyGate(
+            contract,
+            shapers=shapers,
+            fixed_rate=not capabilities.free_running,
+            limits_elsewhere=capabilities.acknowledges_commands,
+        )
         self._joints = MeasuredJoints(contract, self._gate.layout.joints)
-        capabilities = backend.capabilities
+        self._situations = SituationReader(contract, self._joints)
         self._arbiter = Arbiter(
             backend.send,
             self._gate,
@@ -81,6 +92,7 @@ class Stepper:
             contract.safety.watchdog,
             clock=clock,
             control_period_s=contract.control_period_s,
+            estops=self._estops,
         )
         self._watchdog_thread: WatchdogThread | None = None
         self._infos = InfoBuilder(
@@ -92,7 +104,7 @@ class Stepper:
         )
         self._domain = Domain.ROS if capabilities.free_running else Domain.SIM
         self._opened = self._closed = self._running = False
-        self._frozen_ns = 0
+        self._frozen_ns = self._returned_ns = 0
         self._epoch = 0
         self._episode_index, self._step_index = -1, 0
         self._origin_ns = 0
@@ -128,6 +140,9 @@ class Stepper:
         """
         checked = self.check_reset(options)
         request = ResetRequest(epoch=self._epoch, seed=world_seed, options=checked)
+        if self._running and self._capabilities.free_running:
+            self._end_episode()
+            self._brake("reset() in the middle of an episode")
         self._end_episode()
         self._pending = self._lost = None
         self._epoch += 1
@@ -149,7 +164,7 @@ class Stepper:
             snapshot, duration_s=(self._frozen_ns - entered_ns) / NS_PER_S, hidden=self._hidden_options()
         )
         observation = self._observations.observe(snapshot, 0, self._applied)
-        self._ledger.leave_step()
+        self._returned_ns = self._ledger.leave_step()
         return observation, info
 
     def _start_episode(self, snapshot: Snapshot) -> None:
@@ -199,10 +214,14 @@ class Stepper:
             if self._gate.layout.is_velocity.any():
                 self._arbiter.measure(*self._joints.measured(self._snapshot))
             with self._arbiter.turn() as (reference, dt_s):
-                approved = self._gate.judge(action, reference, dt_s)
+                approved = self._gate.judge(action, reference, dt_s, self._situation())
                 self._ledger.stamp(Slot.GATED)
                 self._pending = (_kept(action), approved, target, deadline)
-                self._arbiter.send(approved)
+                sent = self._arbiter.send(approved)
+                if sent.report is not None:
+                    answered = merged(approved, sent.report)
+                    self._latch(answered)
+                    self._pending = (self._pending[0], answered, target, deadline)
             self._ledger.stamp(Slot.PUBLISHED)
             published = True
             self._backend.advance(target, deadline)
@@ -214,6 +233,50 @@ class Stepper:
         except BaseException:
             self._give_up()
             raise
+
+    def _latch(self, answered: Approved) -> None:
+        """What is latched where the command went is latched here."""
+        for finding in answered.report.findings:
+            if finding.severity >= Severity.STOP:
+                self._gate.latch(finding)
+
+    def _situation(self) -> Situation:
+        """Return what is known beside the action: in a world that waits, no time has passed for it."""
+        since_ns = (0, 0)
+        if self._capabilities.free_running:
+            now_ns = self._clock.now_ns()
+            since_ns = (now_ns - self._frozen_ns, now_ns - self._returned_ns)
+        return self._situations.read(
+            self._snapshot, since_frozen_ns=since_ns[0], since_returned_ns=since_ns[1], estops=self._estops()
+        )
+
+    def _estops(self) -> Mapping[str, str]:
+        """Return the robot's safety inputs; those that cannot be read are unknown."""
+        if not self._capabilities.estop_inputs:
+            return {}
+        try:
+            estops: Mapping[str, str] = self._backend.estops()  # type: ignore[attr-defined] # its capabilities say so
+        except BackendError:
+            return {self._backend.name: "unknown"}
+        return estops
+
+    def clear_estop(self) -> None:
+        """Clear an ESTOP, on behalf of a person: a STOP is left, so nothing moves before `reset`."""
+        self._gate.clear_estop()
+
+    def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
+        """Change the limits of joints, between two commands; see `SafetyGate.change_limits`.
+
+        Raises:
+            UsageError: also where another process keeps the limits: it would not hear of it.
+        """
+        if self._capabilities.acknowledges_commands:
+            raise UsageError(
+                f"change_limits() is not available with a relay behind {self._backend.name}: it keeps the limits of "
+                "the contract that it was started with; start both with a tighter contract"
+            )
+        with self._arbiter.turn():
+            return self._gate.change_limits(changes)
 
     def finish(self) -> Transition:
         """Wait for the world, judge, and account for the step that `begin` began.
@@ -245,11 +308,11 @@ class Stepper:
         self.last_transition = transition
         if reasons:
             self._end_episode()
-            if self._backend.capabilities.free_running:  # a lockstep world stands still without steps
+            if self._capabilities.free_running:  # a lockstep world stands still without steps
                 self._brake("the episode has ended")
         for observer in self._observers:
             observer.observe(transition)
-        self._ledger.leave_step()
+        self._returned_ns = self._ledger.leave_step()
         return transition
 
     def mark(self, name: str) -> None:
@@ -262,6 +325,8 @@ class Stepper:
             try:
                 return self._observations.settle(self._backend.read(target, deadline))
             except BackendError as error:
+                if self._capabilities.free_running:  # it may still hear what it does not answer
+                    self._brake(f"lost: {error}")
                 self._lost = _as_lost(error)
         self._backend.halt(str(self._lost))
         return self._observations.lost(self._snapshot.now_ns, str(self._lost)), []
@@ -279,12 +344,17 @@ class Stepper:
         if self._step_index >= episode.horizon_steps:
             reasons.append("horizon" if episode.kind == "finite_horizon" else "time_limit")
         if approved.report.disposition >= Severity.STOP:
-            gravest = max(approved.report.findings, key=lambda finding: finding.severity)
-            reasons.append(f"safety_stop:{gravest.code}")
+            gravest = max(approved.report.findings, key=lambda found: (found.severity, found.gate != "latch"))
+            reasons.append(f"safety_stop:{self._cause(gravest)}")
         if self._lost is not None:
             reasons.append(f"backend_lost:{self._lost.why}")
         reasons += [f"sensor_gap:{name}" for name in gaps]
         return order_end_reasons(reasons)
+
+    def _cause(self, gravest: Finding) -> str:
+        """Return the code of what is wrong: of a STOP that was latched in this episode, of what latched it."""
+        latched = self._gate.latched
+        return latched.code if gravest.code == "latch.stop" and latched is not None else gravest.code
 
     def _account(
         self,
@@ -303,7 +373,10 @@ class Stepper:
         info["action_clipped"] = report.intervened
         info["action"] = self._infos.action(report)
         info["safety"] = self._infos.safety(
-            report, latched=self._gate.latched is not None, watchdog_trips=self._watchdog.trips
+            report,
+            latched=self._gate.latched is not None,
+            watchdog_trips=self._watchdog.trips,
+            intervention_share=self._gate.intervention_share,
         )
         info["latency"] = self._infos.latency(self._ledger, settled, self._frozen_ns)
         info["task"] = dict(judgement.terms)
@@ -357,7 +430,7 @@ class Stepper:
     def _check_can_show(self, mode: str) -> None:
         if self._closed:
             raise ClosedError("render() after close(): the environment is closed; make a new one")
-        if mode not in self._backend.capabilities.render_modes:
+        if mode not in self._capabilities.render_modes:
             raise UsageError(f"the backend {self._backend.name} cannot render {mode!r}")
         if self.last_reset is None:
             raise ResetNeededError("render() before the first reset(): there is nothing to see")
@@ -372,33 +445,38 @@ class Stepper:
         """Brake, then free everything. Idempotent; safe when nothing was ever started."""
         if self._closed:
             return
-        self._closed = True
-        running = self._running
-        self._end_episode()
-        if self._watchdog_thread is not None:
-            self._watchdog_thread.stop()
         try:
-            if running:
-                self._brake("close()")
+            with held_interrupts():
+                self._closed = True
+                running = self._running or self._capabilities.free_running
+                self._end_episode()
+                if self._watchdog_thread is not None:
+                    self._watchdog_thread.stop()
+                if running:
+                    self._brake("close()")
         finally:
-            self._backend.close()
+            if self._closed:  # an interrupt that came before it began leaves everything to the next call
+                self._backend.close()
 
     def _brake(self, why: str) -> None:
+        """Come to rest, whoever interrupts that: they are heard afterwards."""
         if self._lost is not None:
             return
-        try:
-            self._arbiter.stop(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop", detail=why))
-        except BackendError as error:
-            self._backend.halt(f"lost while braking: {error}")
+        with held_interrupts():
+            try:
+                self._arbiter.stop(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop", detail=why))
+            except BackendError as error:
+                self._backend.halt(f"lost while braking: {error}")
 
     def _give_up(self) -> None:
         """An error or an interrupt in the middle of a step: the world may be a step further than the account."""
-        self._end_episode()
-        try:
-            if self._backend.capabilities.free_running:
-                self._brake("an error in the middle of a step")
-        finally:
-            self._backend.halt("an error in the middle of a step")
+        with held_interrupts():
+            self._end_episode()
+            try:
+                if self._capabilities.free_running:
+                    self._brake("an error in the middle of a step")
+            finally:
+                self._backend.halt("an error in the middle of a step")
 
     def _end_episode(self) -> None:
         self._running = False
@@ -406,7 +484,7 @@ class Stepper:
 
     def _feed_watchdog(self) -> None:
         """Only a world that moves by itself is watched."""
-        if not self._backend.capabilities.free_running:
+        if not self._capabilities.free_running:
             return
         self._watchdog.feed()
         if self._watchdog_thread is None:

@@ -59,6 +59,26 @@ CODES: Mapping[str, int] = {
     "wd.hold": 50,
     "wd.stop": 51,
     "fault.internal": 60,
+    "estop.active": 70,
+    "estop.expired": 71,
+    "estop.unknown": 72,
+    "robot.protective_stop": 73,
+    "robot.inactive": 74,
+    "robot.contention": 75,
+    "obs.stale": 80,
+    "obs.future": 81,
+    "obs.invalid": 82,
+    "act.late": 90,
+    "act.dup": 91,
+    "act.epoch": 92,
+    "track.error": 100,
+    "force.limit": 110,
+    "jerk.limit": 120,
+    "ws.keepout": 130,
+    "gate.plugin": 140,
+    "lat.budget": 150,
+    "rate.intervention": 160,
+    "relay.silent": 170,
 }
 """Why a gate fired: the code in reports and in ``end_reason``, and its number in ``info["safety"]["code"]``."""
 
@@ -133,6 +153,32 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SensorState:
+    """A sensor when an action is judged: the age of its last valid reading, and the quality of its newest."""
+
+    quality: Quality
+    age_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What is known beside an action when it is judged.
+
+    `sensors` are those that an action needs. `measured` are the positions of the joints, shape (n_joints,), NaN where
+    unknown. `action_age_s` is the time since the observation was returned, `latency_s` that since it was frozen: both 0
+    in a world that waits. `estops` are the robot's own safety inputs: name -> "ok", or what is wrong ("active",
+    "expired", "unknown", "protective_stop", "inactive", "contention"). `forces`: sensor -> length of its limited field.
+    """
+
+    sensors: Mapping[str, SensorState]
+    measured: FloatArray
+    action_age_s: float = 0.0
+    latency_s: float = 0.0
+    estops: Mapping[str, str] = field(default_factory=dict)
+    forces: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class GateReport:
     """The account of one pass through the gates. Vectors are flat over all joints, in contract order.
 
@@ -168,10 +214,14 @@ class Approved:
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """What a backend did with an approved command: the values that really left, shape (n_joints,)."""
+    """What a backend did with an approved command: the values that really left, shape (n_joints,).
+
+    `report` is the account of the gate in another process that had the last word on them (a relay).
+    """
 
     seq: int
     values: FloatArray
+    report: GateReport | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

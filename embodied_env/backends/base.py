@@ -32,6 +32,10 @@ from embodied_env.transition import Approved, ResetRequest, Sent, Snapshot
 class Capabilities:
     """What a backend can do. `transport` says that sensors cross a middleware whose stamps can be read.
 
+    With `estop_inputs` it has a method ``estops() -> Mapping[str, str]``, to be called from any thread: the robot's own
+    safety inputs, by name, "ok" or what is wrong (`embodied_env.transition.Situation`). With `acknowledges_commands`
+    another process limits the commands, and ``send`` returns its account.
+
     `render_modes` are Gymnasium's: with "rgb_array" it has a method ``render() -> uint8 (height, width, 3)``, with
     "human" a method ``show() -> None``.
     """
@@ -43,6 +47,7 @@ class Capabilities:
     rewinds_time: bool = False
     state_query: bool = False
     acknowledges_commands: bool = False
+    estop_inputs: bool = False
     transport: bool = False
     reset_levels: tuple[str, ...] = ("task",)
     render_modes: tuple[str, ...] = ()

@@ -59,12 +59,17 @@ class FakeBackend:
     ) -> None:
         """Prepare a world for `contract` whose `faults` happen in every episode."""
         self.capabilities = Capabilities(
-            exact_step=not free_running, free_running=free_running, seedable=True, state_query=True
+            exact_step=not free_running,
+            free_running=free_running,
+            seedable=True,
+            state_query=True,
+            estop_inputs=True,
         )
         self.step_timeout_s = step_timeout_s
         self.reset_timeout_s = reset_timeout_s
         self.sent: list[Approved] = []
         self.halted: list[str] = []
+        self.estop_states: dict[str, str] = {}  # what `estops` reports; to be written by a test
         self._contract = contract
         self._clock = clock
         self._faults = tuple(faults)
@@ -149,6 +154,10 @@ class FakeBackend:
     def close(self) -> None:
         """Stop for good."""
         self._usable = False
+
+    def estops(self) -> dict[str, str]:
+        """Return the scripted safety inputs."""
+        return dict(self.estop_states)
 
     def processes(self) -> list[dict[str, Any]]:
         """There is none."""

@@ -10,12 +10,11 @@ from embodied_env.contract.model import (
     FieldSpec,
     FloatArray,
     JointLimits,
-    Margins,
     ResetOption,
-    Safety,
     SensorSpec,
     TaskSpec,
 )
+from embodied_env.contract.safety import Margins, Safety
 
 __all__ = [
     "ActuatorSpec",

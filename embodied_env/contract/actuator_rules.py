@@ -94,6 +94,8 @@ def _check_limits(path: str, limits: JointLimits, actuator: ActuatorSpec, contra
     check_positive(f"{path}.acceleration", limits.acceleration, f"{limits.unit}/s^2")
     if limits.deceleration is not None:
         check_positive(f"{path}.deceleration", limits.deceleration, f"{limits.unit}/s^2")
+    if limits.jerk is not None:
+        check_positive(f"{path}.jerk", limits.jerk, f"{limits.unit}/s^3")
     if limits.position is None:
         require(
             actuator.command != "position",

@@ -1,16 +1,68 @@
-"""The `KinematicModel` protocol: where a robot's parts are, given its joints."""
+"""Where a robot's parts are, given its joints: the protocol `KinematicModel`, and the tree of joints behind ours.
+
+A `JointTree` is pure numpy and takes many joint positions at once; `embodied_env.sim.kinematics` builds one from MJCF,
+`embodied_env.contract.urdf` from URDF. Frames are homogeneous transforms of shape (4, 4).
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from embodied_env.contract.model import FloatArray
 
+WORLD = -1
+"""The index of no joint at all: what is fixed to the world."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Capsules:
+    """The shape of a robot: one or more capsules for each link, in the world frame. A sphere has two equal ends.
+
+    `links` names the link of each capsule, (n,); `ends_m` has shape (n, 2, 3), or (k, n, 2, 3) for k positions of the
+    joints; `radii_m` has shape (n,).
+    """
+
+    links: tuple[str, ...]
+    ends_m: FloatArray
+    radii_m: FloatArray
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Levers:
+    """Upper bounds on how far capsules move when joints do, in m per joint unit.
+
+    `alone`, shape (n_capsules, n_joints): how far any point of a capsule moves. `apart`, shape (n_capsules, n_capsules,
+    n_joints): how much the distance of two capsules changes; a joint that carries both does not count.
+    """
+
+    alone: FloatArray
+    apart: FloatArray
+
 
 class KinematicModel(Protocol):
-    """Forward kinematics of one robot. Implementations: `embodied_env.sim.kinematics`."""
+    """Forward kinematics of one robot: `embodied_env.sim.kinematics`, `embodied_env.contract.urdf`.
 
-    joints: tuple[str, ...]
+    `joints` gives the order of all joint positions. `adjacent` are the pairs of links that touch by construction, so
+    that they are not checked against each other.
+    """
+
+    @property
+    def joints(self) -> tuple[str, ...]:
+        """The joints, in the order of joint positions."""
+        ...
+
+    @property
+    def adjacent(self) -> frozenset[frozenset[str]]:
+        """The pairs of links that touch by construction."""
+        ...
 
     def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
         """Return the position of `site` in the world frame, shape (3,), m, for joint positions of shape (n,)."""
@@ -19,3 +71,220 @@ class KinematicModel(Protocol):
     def jacobian(self, site: str, joint_positions: FloatArray) -> FloatArray:
         """Return the translational Jacobian of `site`, shape (3, n), m per joint unit."""
         ...
+
+    def capsules(self, joint_positions: FloatArray) -> Capsules:
+        """Return the robot's shape for joint positions of shape (n,), or of shape (k, n) for k of them at once."""
+        ...
+
+    def levers(self) -> Levers:
+        """Return how far the capsules, in the order of `capsules`, move at most when the joints do."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TreeJoint:
+    """One joint: a turn about, or a slide along, `axis` (a unit vector) through the origin of its own frame.
+
+    `frame` is that frame in the one of `parent` (an index of an earlier joint, or WORLD) where the value is zero; the
+    value is `ratio` * positions[`column`] + `offset`. `travel_m` is the largest value of a slide, in magnitude.
+    """
+
+    parent: int
+    frame: FloatArray
+    axis: FloatArray
+    slides: bool
+    column: int
+    ratio: float = 1.0
+    offset: float = 0.0
+    travel_m: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TreeShape:
+    """One capsule of a link: its ends, shape (2, 3), in the frame of `joint`, an index or WORLD."""
+
+    link: str
+    joint: int
+    ends_m: FloatArray
+    radius_m: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JointTree:
+    """Joints, each after its parent, and the capsules that they carry. `n_columns` is the number of joint positions."""
+
+    n_columns: int
+    joints: tuple[TreeJoint, ...]
+    shapes: tuple[TreeShape, ...]
+
+    def frames(self, positions: FloatArray) -> FloatArray:
+        """Return the frame of each joint, then the world's, shape (k, n_joints + 1, 4, 4), for positions (k, n)."""
+        columns, ratios, offsets, basis = self._terms
+        values = positions[:, columns] * ratios + offsets
+        weights = np.stack([np.ones_like(values), np.cos(values), np.sin(values), values], axis=-1)
+        steps = (weights.swapaxes(0, 1) @ basis).reshape(len(self.joints), len(positions), 4, 4)
+        frames = np.empty((len(self.joints) + 1, len(positions), 4, 4))
+        frames[WORLD] = np.eye(4)
+        for i, joint in enumerate(self.joints):
+            np.matmul(frames[joint.parent], steps[i], out=frames[i])
+        return frames.swapaxes(0, 1)
+
+    def capsules(self, positions: FloatArray) -> Capsules:
+        """Return the capsules at positions of shape (n,) or (k, n)."""
+        carriers, ends, radii = self._outline
+        many = np.atleast_2d(np.asarray(positions, dtype=np.float64))
+        placed = (self.frames(many)[:, carriers, :3] @ ends).swapaxes(-1, -2)
+        return Capsules(
+            links=tuple(shape.link for shape in self.shapes),
+            ends_m=placed if np.ndim(positions) > 1 else placed[0],
+            radii_m=radii,
+        )
+
+    def jacobian(self, joint: int, point_m: FloatArray, positions: FloatArray) -> FloatArray:
+        """Return how a point in the frame of `joint` moves, shape (3, n), m per joint unit, at positions (n,)."""
+        frames = self.frames(positions[None])[0]
+        point = frames[joint, :3, :3] @ point_m + frames[joint, :3, 3]
+        result = np.zeros((3, self.n_columns))
+        for i in self._chain(joint):
+            axis = frames[i, :3, :3] @ self.joints[i].axis
+            moved = axis if self.joints[i].slides else np.cross(axis, point - frames[i, :3, 3])
+            result[:, self.joints[i].column] += self.joints[i].ratio * moved
+        return result
+
+    @cached_property
+    def levers(self) -> Levers:
+        """How far the capsules move at most.
+
+        The bound for a turning joint: a chain of distances of neighbouring joints, the first of them from the axis.
+        """
+        by_joint = np.array([self._levers_of(shape) for shape in self.shapes]).reshape(-1, len(self.joints))
+        carries = np.array([[i in self._chain(s.joint) for i in range(len(self.joints))] for s in self.shapes])
+        carries = carries.reshape(by_joint.shape)
+        either = np.where(carries[:, None] != carries[None], by_joint[:, None] + by_joint[None], 0.0)
+        alone, apart = (np.zeros((*levers.shape[:-1], self.n_columns)) for levers in (by_joint, either))
+        for i, joint in enumerate(self.joints):
+            if joint.ratio != 0.0:  # a lever without bound stays one, but for that
+                alone[:, joint.column] += abs(joint.ratio) * by_joint[:, i]
+                apart[..., joint.column] += abs(joint.ratio) * either[..., i]
+        return Levers(alone=alone, apart=apart)
+
+    @cached_property
+    def adjacent(self) -> frozenset[frozenset[str]]:
+        """The pairs of links that are fixed to each other, or joined by a joint (a link without a shape is passed)."""
+        links: dict[int, set[str]] = {}
+        for shape in self.shapes:
+            links.setdefault(shape.joint, set()).add(shape.link)
+        pairs = {frozenset(pair) for group in links.values() for pair in combinations(sorted(group), 2)}
+        for joint, group in links.items():
+            shaped = [i for i in [*self._chain(joint), WORLD] if i in links and i != joint]
+            if joint != WORLD and shaped:
+                pairs |= {frozenset((a, b)) for a in group for b in links[shaped[0]] if a != b}
+        return frozenset(pairs)
+
+    def _chain(self, joint: int) -> list[int]:
+        """Return `joint` and those that carry it, the last one first."""
+        chain = []
+        while joint != WORLD:
+            chain.append(joint)
+            joint = self.joints[joint].parent
+        return chain
+
+    def _levers_of(self, shape: TreeShape) -> FloatArray:
+        """Return the levers of one capsule by joint of the tree, zero where a joint does not carry it."""
+        levers = np.zeros(len(self.joints))
+        for end in shape.ends_m:
+            offset, beyond = end, 0.0  # the next stop outwards, in this joint's frame, and what may follow it
+            for i in self._chain(shape.joint):
+                joint = self.joints[i]
+                from_axis = math.sqrt(max(0.0, float(offset @ offset) - float(offset @ joint.axis) ** 2))
+                levers[i] = max(levers[i], 1.0 if joint.slides else from_axis + beyond)
+                beyond += float(np.linalg.norm(offset)) + joint.travel_m
+                offset = joint.frame[:3, 3]
+        return levers
+
+    @cached_property
+    def _terms(self) -> tuple[NDArray[np.intp], FloatArray, FloatArray, FloatArray]:
+        """Column, ratio and offset by joint; and its step as a sum over 1, cos, sin and the value, (n, 4, 16)."""
+        basis = np.zeros((len(self.joints), 4, 4, 4))
+        for terms, joint in zip(basis, self.joints, strict=True):
+            terms[0] = np.eye(4)
+            if joint.slides:
+                terms[3, :3, 3] = joint.axis
+            else:
+                terms[0, :3, :3], terms[1, :3, :3], terms[2, :3, :3] = _turn_terms(joint.axis)
+            terms[:] = joint.frame @ terms
+        columns = np.array([joint.column for joint in self.joints], dtype=np.intp)
+        ratios = np.array([joint.ratio for joint in self.joints])
+        offsets = np.array([joint.offset for joint in self.joints])
+        return columns, ratios, offsets, basis.reshape(-1, 4, 16)
+
+    @cached_property
+    def _outline(self) -> tuple[NDArray[np.intp], FloatArray, FloatArray]:
+        """Joint (n,), ends as homogeneous columns (n, 4, 2), and radius (n,) of each capsule."""
+        ends = np.ones((len(self.shapes), 4, 2))
+        for columns, shape in zip(ends, self.shapes, strict=True):
+            columns[:3] = shape.ends_m.T
+        radii = np.array([shape.radius_m for shape in self.shapes])
+        radii.flags.writeable = False
+        return np.array([shape.joint for shape in self.shapes], dtype=np.intp), ends, radii
+
+
+def frame_of(position_m: Iterable[float], rotation: FloatArray | None = None) -> FloatArray:
+    """Return the transform of shape (4, 4) with this origin and this rotation matrix (None: none)."""
+    frame = np.eye(4)
+    frame[:3, 3] = list(position_m)
+    if rotation is not None:
+        frame[:3, :3] = rotation
+    return frame
+
+
+def _turn_terms(axis: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return what a turn by t about the unit vector u is made of: u u' + cos t (1 - u u') + sin t [u]x (Rodrigues)."""
+    x, y, z = axis
+    along = np.outer(axis, axis)
+    return along, np.eye(3) - along, np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
+
+
+def step_of(axis: FloatArray, value: float, *, slides: bool) -> FloatArray:
+    """Return the transform of a joint with this unit vector at this value, rad or m."""
+    if slides:
+        return frame_of(axis * value)
+    along, across, turned = _turn_terms(axis)
+    return frame_of((0.0, 0.0, 0.0), along + math.cos(value) * across + math.sin(value) * turned)
+
+
+def enclosing_capsule(kind: str, half_sizes_m: FloatArray) -> tuple[FloatArray, float]:
+    """Return ends (2, 3) and radius, m, of a capsule about a shape at the origin.
+
+    Args:
+        kind: ``sphere``; ``capsule`` and ``cylinder`` along z; ``box``; ``ellipsoid``.
+        half_sizes_m: (3,): the half extents of a box or an ellipsoid; of a sphere the radius, first; of the others the
+            radius, first, and half the length of the straight part, last.
+
+    A cylinder, and a box as the cylinder about its longest axis, gets the smallest capsule with its axis: with a
+    straight part of half length h < l and the radius hypot(r, l - h), which reaches to the rims. An ellipsoid with
+    semi-axes a >= b >= c lies in the capsule of radius b with half length a - b:
+    (a cos t - (a - b))^2 + (b sin t)^2 <= b^2 wherever a cos t >= a - b.
+    """
+    longest, radius = 2, float(half_sizes_m[0])
+    half = 0.0 if kind == "sphere" else float(half_sizes_m[2])
+    if kind in ("box", "ellipsoid"):
+        longest = int(np.argmax(half_sizes_m))
+        across = np.sort(np.delete(half_sizes_m, longest))
+        half, radius = float(half_sizes_m[longest]), float(np.hypot(*across))
+        if kind == "ellipsoid":
+            half, radius = half - float(across[1]), float(across[1])
+    if kind in ("box", "cylinder"):
+        halves = half * np.linspace(0.0, 1.0, 129)
+        radii = np.hypot(radius, half - halves)
+        smallest = int(np.argmin(radii**2 * (halves / 2.0 + radii / 3.0)))  # the volume over 4 pi
+        half, radius = float(halves[smallest]), float(radii[smallest])
+    ends = np.zeros((2, 3))
+    ends[:, longest] = (-half, half)
+    return ends, radius
+
+
+def moved_ends(frame: FloatArray, ends_m: FloatArray) -> FloatArray:
+    """Return points of shape (k, 3) after the transform `frame`."""
+    moved: FloatArray = ends_m @ frame[:3, :3].T + frame[:3, 3]
+    return moved

@@ -105,7 +105,25 @@ def parse_contract(text: str, *, source: str = "<text>") -> Contract:
     if isinstance(task, dict):
         parameters = {key: value for key, value in task.items() if key != "type"}
         document["task"] = {**{k: v for k, v in task.items() if k == "type"}, "parameters": parameters}
-    return parse_as(Contract, {**document, "source": source, "text": text}, source=source)
+    contract = parse_as(Contract, {**document, "source": source, "text": text}, source=source)
+    return contract if contract.safety.urdf is None else _with_limits_of_urdf(contract, contract.safety.urdf)
+
+
+def _with_limits_of_urdf(contract: Contract, file: str) -> Contract:
+    """Return `contract` with the tighter of its limits and those of the robot's URDF."""
+    from embodied_env.contract.urdf import load_urdf, tightened  # noqa: PLC0415 - only where there is one
+
+    try:
+        robot = load_urdf(contract.beside(file))
+        actuators = {
+            name: actuator
+            if actuator.command == "twist"
+            else dataclasses.replace(actuator, joints=tightened(actuator.joints, robot))
+            for name, actuator in contract.actuators.items()
+        }
+        return dataclasses.replace(contract, actuators=actuators)
+    except ContractError as error:
+        raise ContractError(f"safety.urdf: {error.path}", error.problem, source=contract.source) from None
 
 
 def dump_contract(contract: Contract) -> str:

@@ -6,17 +6,19 @@ builds them; a `Contract` that exists is sound.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-K = TypeVar("K")
-V = TypeVar("V")
+from embodied_env.contract.frozen import freeze
+from embodied_env.contract.safety import Margins, Safety
+
 FloatArray = NDArray[np.float64]
 
 SCHEMA = "embodied_env/1"
@@ -24,56 +26,6 @@ SCHEMA = "embodied_env/1"
 TIME_REMAINING = "time_remaining"
 APPLIED_ACTIONS = "applied_actions"
 """Keys of the observation that are no sensor's."""
-
-
-class FrozenDict(Mapping[K, V]):
-    """A read-only mapping that keeps its order, pickles, copies and hashes. Between two of them order counts."""
-
-    __slots__ = ("_data",)
-
-    def __init__(self, data: Mapping[K, V]) -> None:
-        """Copy `data`."""
-        self._data = dict(data)
-
-    def __getitem__(self, key: K) -> V:
-        """Return the value of `key`."""
-        return self._data[key]
-
-    def __iter__(self) -> Iterator[K]:
-        """Iterate over the keys in their written order."""
-        return iter(self._data)
-
-    def __len__(self) -> int:
-        """Count the keys."""
-        return len(self._data)
-
-    def __eq__(self, other: object) -> bool:
-        """Compare like OrderedDict: with another FrozenDict in order, with any other mapping without."""
-        if isinstance(other, FrozenDict):
-            return list(self.items()) == list(other.items())
-        return super().__eq__(other)
-
-    def __hash__(self) -> int:
-        """Hash the items, whatever their order, so that equal mappings hash alike."""
-        return hash(frozenset(self._data.items()))
-
-    def __repr__(self) -> str:
-        """Look like a dict."""
-        return repr(self._data)
-
-
-def _frozen(value: Any) -> Any:  # noqa: ANN401 - any value of a contract
-    """Return `value` with its mappings and lists made read-only, all the way down."""
-    if isinstance(value, Mapping):
-        return FrozenDict({key: _frozen(item) for key, item in value.items()})
-    if isinstance(value, (list, tuple)):
-        return tuple(_frozen(item) for item in value)
-    return value
-
-
-def _freeze(instance: object, *names: str) -> None:
-    for name in names:
-        object.__setattr__(instance, name, _frozen(getattr(instance, name)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +81,7 @@ class SensorSpec:
 
     def __post_init__(self) -> None:
         """Freeze the mappings."""
-        _freeze(self, "fields")
+        freeze(self, "fields")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,23 +92,15 @@ class JointLimits:
     velocity: float
     acceleration: float
     deceleration: float | None = None  # None: the same as acceleration
+    jerk: float | None = None  # unit/s^3; kept where the world steps at a fixed rate; None: not limited
     unit: Literal["rad", "m"] = "rad"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Margins:
-    """How far inside the joint limits the commands stay."""
-
-    position: float = 0.02  # inset at both ends, in the joint's unit
-    velocity: float = 0.95  # fraction of the limit that is used
-    acceleration: float = 0.9  # fraction of the limit that is used, braking included
 
 
 @dataclass(frozen=True, kw_only=True)
 class EffectiveLimits:
     """Joint limits after margins, as arrays of shape (n_joints,), in the order of the actuator's joints.
 
-    A continuous joint has position limits of -inf and +inf.
+    A continuous joint has position limits of -inf and +inf, one without a limit of jerk one of +inf.
     """
 
     joints: tuple[str, ...]
@@ -165,6 +109,7 @@ class EffectiveLimits:
     velocity: FloatArray
     acceleration: FloatArray
     deceleration: FloatArray
+    jerk: FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +130,7 @@ class ActuatorSpec:
 
     def __post_init__(self) -> None:
         """Freeze the mappings."""
-        _freeze(self, "joints")
+        freeze(self, "joints")
 
     def limits(self, margins: Margins) -> EffectiveLimits:
         """Return the limits that the gate enforces."""
@@ -199,32 +144,8 @@ class ActuatorSpec:
             velocity=np.array([j.velocity for j in joints], dtype=np.float64) * margins.velocity,
             acceleration=np.array([j.acceleration for j in joints], dtype=np.float64) * margins.acceleration,
             deceleration=np.array(decelerations, dtype=np.float64) * margins.acceleration,
+            jerk=np.array([np.inf if j.jerk is None else j.jerk for j in joints], dtype=np.float64),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Nonfinite:
-    """What a malformed action (NaN, infinite, wrong shape or type) leads to: HOLD, then STOP."""
-
-    stop_after: int = 3  # malformed actions in a row that make a STOP
-
-
-@dataclass(frozen=True, kw_only=True)
-class WatchdogSpec:
-    """When the in-process watchdog acts, in control periods without a step. Only in free-running worlds."""
-
-    hold_steps: int = 2
-    stop_steps: int = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class Safety:
-    """The safety gate's settings."""
-
-    mode: Literal["enforce", "monitor"] = "enforce"
-    margins: Margins = field(default_factory=Margins)
-    nonfinite: Nonfinite = field(default_factory=Nonfinite)
-    watchdog: WatchdogSpec = field(default_factory=WatchdogSpec)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +177,7 @@ class TaskSpec:
 
     def __post_init__(self) -> None:
         """Freeze the mappings."""
-        _freeze(self, "parameters")
+        freeze(self, "parameters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,8 +202,12 @@ class Contract:
         """Freeze the mappings and check every rule; raises ContractError."""
         from embodied_env.contract.rules import check  # noqa: PLC0415 - rules read the model
 
-        _freeze(self, "sensors", "actuators", "reset_options", "backends")
+        freeze(self, "sensors", "actuators", "reset_options", "backends")
         check(self)
+
+    def beside(self, file: str) -> Path:
+        """Return the path of a file that the contract names: relative to the folder that it was read from."""
+        return Path(self.source).parent / file
 
     @cached_property
     def control_period_ns(self) -> int:

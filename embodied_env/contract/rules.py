@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 
@@ -16,6 +15,7 @@ from embodied_env.contract.checks import (
     require,
 )
 from embodied_env.contract.model import Contract, ResetOption, TaskSpec
+from embodied_env.contract.safety_rules import check_safety
 from embodied_env.contract.sensor_rules import check_keys, check_sensors
 from embodied_env.errors import ContractError
 
@@ -32,9 +32,9 @@ def check(contract: Contract) -> None:
     """
     try:
         _check_heading(contract)
-        _check_safety(contract)
         check_sensors(contract.sensors)
         check_keys(contract)
+        check_safety(contract)
         check_actuators(contract)
         check_topics_differ(contract.sensors, contract.actuators)
         _check_reset_options(contract.reset_options)
@@ -78,28 +78,3 @@ def _check_task(task: TaskSpec) -> None:
     )
     for name, parameter in task.parameters.items():
         check_plain(f"task.{name}", parameter)
-
-
-def _check_safety(contract: Contract) -> None:
-    safety = contract.safety
-    margin = safety.margins.position
-    require(
-        math.isfinite(margin) and margin >= 0,
-        "safety.margins.position",
-        f"{margin} is not allowed; allowed: a finite number >= 0, in the unit of the joint",
-    )
-    for key in ("velocity", "acceleration"):
-        value = getattr(safety.margins, key)
-        require(0 < value <= 1, f"safety.margins.{key}", f"{value} is not allowed; allowed: a fraction in (0, 1]")
-    require(
-        safety.nonfinite.stop_after >= 1,
-        "safety.nonfinite.stop_after",
-        f"{safety.nonfinite.stop_after} is not allowed; allowed: 1 or more actions",
-    )
-    watchdog = safety.watchdog
-    require(
-        1 <= watchdog.hold_steps < watchdog.stop_steps,
-        "safety.watchdog",
-        f"hold_steps {watchdog.hold_steps} and stop_steps {watchdog.stop_steps} are not allowed; "
-        "allowed: 1 <= hold_steps < stop_steps",
-    )

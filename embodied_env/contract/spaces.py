@@ -179,6 +179,7 @@ class ActionLayout:
             velocity=flat([x.velocity for x in limits]),
             acceleration=flat([x.acceleration for x in limits]),
             deceleration=flat([x.deceleration for x in limits]),
+            jerk=flat([x.jerk for x in limits]),
         )
         self.scale = ActionScale(
             offset=flat([x.offset for x in scales]),

@@ -99,6 +99,10 @@ def _gates(row: Row) -> Iterator[str]:
         yield f"inner.report.disposition is {disposition}, but inner.findings make it {Severity(max(severity)).name}"
 
 
+_TELLING = ("latency", "intervention")
+"""Gates that may say something without doing anything."""
+
+
 def _gates_of_info(row: Row) -> Iterator[str]:
     """The disposition is the gravest of the gates; a gate has a code when it fired."""
     safety = row["info"]["safety"]
@@ -108,7 +112,7 @@ def _gates_of_info(row: Row) -> Iterator[str]:
             f"but the gravest of info.safety.severity is {max(safety['severity'])}"
         )
     for gate, level, code in zip(gates(), safety["severity"], safety["code"], strict=True):
-        if (level > 0) != (code > 0):
+        if (code == 0 and level > 0) or (code > 0 and level == 0 and gate not in _TELLING):
             yield f"info.safety.code of {gate} is {code}, but its severity is {level}; allowed: both 0, or none"
 
 

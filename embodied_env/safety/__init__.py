@@ -1,7 +1,10 @@
 """The safety gate: pure limits, the gate chain, the arbiter of the last published command, the watchdog."""
 
 from embodied_env.safety.arbiter import Arbiter
-from embodied_env.safety.gate import GATES, Reference, SafetyGate
+from embodied_env.safety.findings import GATES
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.limiter import Reference, merged
+from embodied_env.safety.shaping import Shaper
 from embodied_env.safety.watchdog import Watchdog, WatchdogThread
 
-__all__ = ["GATES", "Arbiter", "Reference", "SafetyGate", "Watchdog", "WatchdogThread"]
+__all__ = ["GATES", "Arbiter", "Reference", "SafetyGate", "Shaper", "Watchdog", "WatchdogThread", "merged"]

@@ -11,11 +11,13 @@ import numpy as np
 
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract import FloatArray
+from embodied_env.errors import BackendLostError
 from embodied_env.safety.gate import Reference, SafetyGate
 from embodied_env.transition import Approved, Finding, Sent
 
 _STALL_PERIODS = 3  # a position servo left alone for this long has arrived: its reference velocity is zero; a
 # commanded velocity still acts
+_PATIENCE_PERIODS = 20  # of braking that does not slow down: only a gate in another process can do that
 
 
 class Arbiter:
@@ -84,7 +86,7 @@ class Arbiter:
                 elapsed_s = (self._clock.now_ns() - self._published_ns) / NS_PER_S
                 if elapsed_s > _STALL_PERIODS * self._period_s:
                     acting = np.where(self._gate.layout.is_velocity, reference.velocities, 0.0)
-                    reference = replace(reference, velocities=acting)
+                    reference = self._reference = replace(reference, velocities=acting, accelerations=None)
                 dt_s = min(elapsed_s, self._period_s)
             yield reference, dt_s
 
@@ -96,12 +98,16 @@ class Arbiter:
             except BaseException:
                 self._reference = replace(self._reference, seq=command.seq)  # it may have left: its number is spent
                 raise
+            report = command.report if sent.report is None else sent.report
+            before = self._reference
+            no_time = not report.dt_s > 0.0
             self._reference = Reference(
-                positions=np.where(self._gate.layout.is_velocity, self._reference.positions, command.values),
-                velocities=command.report.velocity_si,
+                positions=np.where(self._gate.layout.is_velocity, before.positions, sent.values),
+                velocities=report.velocity_si,
                 seq=command.seq,
                 epoch=command.epoch,
-                slack=self._reference.slack,
+                slack=before.slack,
+                accelerations=None if no_time else (report.velocity_si - before.velocities) / report.dt_s,
             )
             self._published_ns = self._clock.now_ns()
             return sent
@@ -114,10 +120,23 @@ class Arbiter:
             return command
 
     def stop(self, finding: Finding) -> None:
-        """Brake until the reference is at rest. In lockstep the world stands still: one braking command is enough."""
+        """Brake until the reference is at rest. In lockstep the world stands still: one braking command is enough.
+
+        Raises:
+            BackendLostError: when nothing gets slower by it: whoever has the last word on commands does not brake.
+        """
         if self._reference.epoch < 0:
             return
-        command = self.brake(finding)
-        while self._free_running and command.report.velocity_si.any():
+        self.brake(finding)
+        slowest, vain = self._speed(), 0
+        while self._free_running and slowest > 0.0:
+            if vain > _PATIENCE_PERIODS:
+                raise BackendLostError("no_rest", f"{vain} braking commands in a row did not slow the robot down")
             self._clock.sleep_until_ns(self._published_ns + round(self._period_s * NS_PER_S))
-            command = self.brake(finding)
+            self.brake(finding)
+            speed = self._speed()
+            slowest, vain = min(slowest, speed), vain + 1 if speed >= slowest else 0
+
+    def _speed(self) -> float:
+        """Return the sum of the commanded speeds."""
+        return float(np.abs(self._reference.velocities).sum())

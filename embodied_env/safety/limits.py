@@ -25,6 +25,8 @@ import math
 import sys
 from dataclasses import dataclass
 
+from embodied_env.contract import EffectiveLimits
+
 _EPSILON = sys.float_info.epsilon
 
 
@@ -52,6 +54,21 @@ class JointStep:
     code: str
     bound: float
     feasible: bool = True
+
+
+def joint_bounds(limits: EffectiveLimits) -> list[Bounds]:
+    """Return the limits joint by joint, as plain floats."""
+    return [
+        Bounds(low=low, high=high, velocity=velocity, acceleration=acceleration, deceleration=deceleration)
+        for low, high, velocity, acceleration, deceleration in zip(
+            limits.position_low.tolist(),
+            limits.position_high.tolist(),
+            limits.velocity.tolist(),
+            limits.acceleration.tolist(),
+            limits.deceleration.tolist(),
+            strict=True,
+        )
+    ]
 
 
 def _braking_velocity(gap: float, deceleration: float, dt_s: float) -> float:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable, Mapping
 
 from embodied_env.clock import NS_PER_S, Clock
-from embodied_env.contract.model import WatchdogSpec
+from embodied_env.contract.safety import WatchdogSpec
 from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.refusals import input_findings
 from embodied_env.transition import Finding, Severity
 
 
@@ -19,9 +21,17 @@ class Watchdog:
     """
 
     def __init__(
-        self, arbiter: Arbiter, gate: SafetyGate, spec: WatchdogSpec, *, clock: Clock, control_period_s: float
+        self,
+        arbiter: Arbiter,
+        gate: SafetyGate,
+        spec: WatchdogSpec,
+        *,
+        clock: Clock,
+        control_period_s: float,
+        estops: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """Watch over `arbiter`; not armed until it is fed."""
+        """Watch over `arbiter`, and over the safety inputs `estops`; not armed until it is fed."""
+        self._estops = estops
         self._arbiter = arbiter
         self._gate = gate
         self._clock = clock
@@ -47,6 +57,8 @@ class Watchdog:
             fed_ns = self._fed_ns
             if fed_ns is None:
                 return None
+            if (finding := self._asserted()) is not None:
+                return finding
             age_ns = self._clock.now_ns() - fed_ns
             if age_ns < self._hold_ns:
                 return None
@@ -64,6 +76,20 @@ class Watchdog:
                 self.trips += 1
             self._arbiter.brake(finding)
             return finding
+
+    def _asserted(self) -> Finding | None:
+        """Brake, between steps too, while a safety input says so."""
+        try:
+            inputs = self._estops()
+        except Exception:  # noqa: BLE001 - a transport may raise anything; what cannot be read is unknown
+            inputs = {"the safety inputs": "unknown"}
+        findings = input_findings(inputs)
+        if not findings:
+            return None
+        finding = max(findings, key=lambda found: found.severity)
+        self._gate.latch(finding)
+        self._arbiter.brake(finding)
+        return finding
 
 
 class WatchdogThread:

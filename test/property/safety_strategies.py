@@ -27,8 +27,10 @@ from hypothesis.extra import numpy as npst
 from embodied_env.contract import ActuatorSpec, Contract, FieldSpec, JointLimits, Margins, Safety, SensorSpec, TaskSpec
 from embodied_env.contract.messages import JOINT_SENSOR
 from embodied_env.contract.model import Episode
-from embodied_env.safety import Reference, SafetyGate
+from embodied_env.safety import Reference, SafetyGate, Shaper
 from embodied_env.safety.limits import Bounds, rounding_of_velocity
+from embodied_env.safety.shaping import Proposal, Ruling
+from embodied_env.transition import Quality, SensorState, Severity, Situation
 
 _FRESH = int(os.environ.get("EMBODIED_ENV_EXAMPLES", "0"))
 _SEEDED = getattr(hypothesis.core, "global_force_seed", None) is not None
@@ -319,6 +321,113 @@ def reference_at(*states: tuple[float, float], seq: int = 0, epoch: int = 0) -> 
     """Return the reference of these (position, velocity), one per joint."""
     positions, velocities = zip(*states, strict=True)
     return Reference(positions=np.array(positions), velocities=np.array(velocities), seq=seq, epoch=epoch)
+
+
+# ------------------------------------------------------------------------------------------- what is beside the action
+
+
+def calm(reference: Reference, **changes: Any) -> Situation:
+    """Return the situation in which nothing is wrong, for a contract of `contract_of`, but for `changes`."""
+    fine: dict[str, Any] = {
+        "sensors": {"joints": SensorState(quality=Quality.OK, age_s=0.0)},
+        "measured": reference.positions,
+        "forces": {"joints": 0.0},
+    }
+    return Situation(**{**fine, **changes})
+
+
+INPUT_STATES = (
+    "ok",
+    "ok",
+    "ok",
+    "ok",
+    "active",
+    "expired",
+    "unknown",
+    "protective_stop",
+    "inactive",
+    "contention",
+    "?",
+)
+
+_AGES = st.one_of(st.sampled_from([0.0, 0.15, 0.2, -0.005, -1.0, math.nan, math.inf, -math.inf]), st.floats(-0.1, 0.3))
+_SENSORS = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries(
+        {"joints": st.builds(lambda q, a: SensorState(quality=q, age_s=a), st.sampled_from(Quality), _AGES)}
+    ),
+)
+_GOOD_SENSORS = st.just({"joints": SensorState(quality=Quality.OK, age_s=0.0)})
+_TIMES_BESIDE = st.one_of(st.sampled_from([0.0, 0.0, 0.1, 1.0, math.nan, math.inf]), st.floats(0.0, 0.3))
+_OFFSETS = st.sampled_from([0.0, 0.0, 0.0, 1e-3, -0.2, 5.0, math.nan, math.inf])
+_FORCES = st.sampled_from([{"joints": 0.0}, {"joints": 0.0}, {"joints": 5.0}, {"joints": math.nan}, {}])
+_INPUTS = st.dictionaries(st.sampled_from(["door", "button"]), st.sampled_from(INPUT_STATES))
+
+
+@functools.cache
+def circumstances(size: int, *, latching: bool = True) -> st.SearchStrategy[Any]:
+    """What may be known beside an action of `size` joints: a function of the reference that gives a Situation.
+
+    Anything may be wrong, in any combination; with `latching` False nothing that latches at once.
+    """
+
+    def of(sensors: Any, offsets: list[float], action: float, latency: float, inputs: Any, forces: Any) -> Any:
+        return lambda reference: Situation(
+            sensors=sensors,
+            measured=reference.positions + np.array(offsets),
+            action_age_s=action,
+            latency_s=latency,
+            estops=inputs if latching else {},
+            forces=forces if latching else {"joints": 0.0},
+        )
+
+    offsets = st.lists(_OFFSETS, min_size=size, max_size=size)
+    wrong = st.builds(of, _SENSORS, offsets, _TIMES_BESIDE, _TIMES_BESIDE, _INPUTS, _FORCES)
+    mostly = st.builds(of, _GOOD_SENSORS, st.just([0.0] * size), st.just(0.0), _TIMES_BESIDE, st.just({}), _FORCES)
+    return st.one_of(st.just(calm), mostly, wrong)
+
+
+class Weakener:
+    """A gate that weakens, which gives these rulings in turn."""
+
+    def __init__(self, answers: list[Ruling | None]) -> None:
+        self._answers, self._asked = answers, 0
+
+    def reset(self) -> None:
+        self._asked = 0
+
+    def rule(self, proposal: Proposal) -> Ruling | None:
+        self._asked += 1
+        return self._answers[(self._asked - 1) % len(self._answers)]
+
+
+_SHARES = st.one_of(st.sampled_from([0.0, 1.0, 0.5, 1e-9, math.nan, -1.0, 2.0]), st.floats(0.0, 1.0))
+_RULINGS = st.one_of(
+    st.none(),
+    st.builds(lambda share: Ruling(severity=Severity.LIMIT, share=share), st.floats(0.01, 0.99)),
+    st.builds(lambda severity, share: Ruling(severity=severity, share=share), st.sampled_from(Severity), _SHARES),
+)
+_WEAK_RULINGS = st.one_of(st.none(), st.floats(0.0, 1.0, exclude_min=True, exclude_max=True)).map(
+    lambda share: None if share is None else Ruling(severity=Severity.LIMIT, share=share)
+)
+
+
+@functools.cache
+def weakeners(*, refusing: bool = True) -> st.SearchStrategy[Any]:
+    """No, one or two gates that weaken: functions that make them anew. Without `refusing` they leave some share."""
+    answers = st.lists(_RULINGS if refusing else _WEAK_RULINGS, min_size=1, max_size=5)
+    named = st.dictionaries(st.sampled_from(["workspace", "fence", "slow"]), answers, max_size=2)
+    return named.map(lambda each: lambda: {name: Weakener(list(given)) for name, given in each.items()})
+
+
+def with_safety(contract: Contract, **changes: Any) -> Contract:
+    """Return the contract with these settings of its safety gate."""
+    return dataclasses.replace(contract, safety=dataclasses.replace(contract.safety, **changes))
+
+
+def remade(g: SimpleNamespace, shapers: dict[str, Shaper] | None = None, **safety: Any) -> SafetyGate:
+    """Return the gate of `g` with other gates that weaken, and other settings."""
+    return SafetyGate(with_safety(g.contract, **safety), shapers=shapers)
 
 
 # ----------------------------------------------------------------------------------------------------------- actions

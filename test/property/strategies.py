@@ -166,6 +166,8 @@ def joint_limits(draw: st.DrawFn, *, unit: str, margin: float, unlimited: bool) 
         limits["position"] = None
     if draw(st.booleans()):
         limits["deceleration"] = draw(positive | st.none())
+    if draw(st.booleans()):
+        limits["jerk"] = draw(positive | st.none())
     return limits
 
 
@@ -276,20 +278,59 @@ def sensors(draw: st.DrawFn, topic: str, type_: str, joints: list[str], unit: st
     }
 
 
+counts = st.integers(1, 9)
+
+gates_of_others = st.dictionaries(
+    names.filter(lambda name: name != "workspace"), st.dictionaries(names, plain_values, max_size=2), max_size=2
+)
+"""Gates of third parties, with their parameters. No package needs to offer them: they are looked for later."""
+
+
 @st.composite
-def safeties(draw: st.DrawFn) -> Document:
-    """Draw the settings of the safety gate."""
-    hold = draw(st.integers(1, 5))
+def safeties(draw: st.DrawFn, sensors: Document) -> Document:
+    """Draw the settings of the safety gate of a contract with these sensors."""
+    hold, debounce, window = draw(counts), draw(counts), draw(counts)
+    agents = [name for name, sensor in sensors.items() if sensor["visibility"] == "agent"]
+    tracking = {
+        "tolerance": draw(positive),
+        "delay_steps": draw(st.integers(0, 5)),
+        "debounce_steps": debounce,
+        "stop_steps": debounce + draw(counts),
+    }
     return {
         "mode": draw(st.sampled_from(["enforce", "monitor"])),
-        "margins": {
-            "position": draw(st.floats(0, 0.1)),
-            "velocity": draw(fractions),
-            "acceleration": draw(fractions),
+        "nonfinite": {"stop_after": draw(counts)},
+        "watchdog": {"hold_steps": hold, "stop_steps": hold + draw(counts)},
+        "observation": {
+            "required": draw(st.none() | st.lists(st.sampled_from(agents), unique=True)),
+            "stop_steps": draw(counts),
+            "future_tolerance_s": draw(st.floats(0, 1)),
         },
-        "nonfinite": {"stop_after": draw(st.integers(1, 9))},
-        "watchdog": {"hold_steps": hold, "stop_steps": hold + draw(st.integers(1, 9))},
+        "action": {"max_age_steps": draw(counts)},
+        "tracking": draw(st.sampled_from([None, tracking])),
+        "latency": {
+            "budget_s": draw(st.none() | positive),
+            "misses": draw(st.integers(1, window)),
+            "window_steps": window,
+            "action": draw(st.sampled_from(["warn", "hold"])),
+        },
+        "intervention": {
+            "window_steps": draw(counts),
+            "warn_share": draw(fractions),
+            "stop_share": draw(st.none() | fractions),
+        },
+        "forces": {
+            name: {"field": draw(st.sampled_from(sorted(sensors[name]["fields"]))), "limit": draw(positive)}
+            for name in draw(st.lists(st.sampled_from(sorted(sensors)), max_size=2, unique=True))
+        },
+        "gates": draw(gates_of_others),
     }
+
+
+@st.composite
+def margins(draw: st.DrawFn) -> Document:
+    """Draw the margins of the safety gate."""
+    return {"position": draw(st.floats(0, 0.1)), "velocity": draw(fractions), "acceleration": draw(fractions)}
 
 
 @st.composite
@@ -320,8 +361,11 @@ def documents(draw: st.DrawFn) -> Document:
         st.lists(topics, min_size=count + 3, max_size=count + 3, unique_by=lambda topic: topic.removeprefix("/"))
     )
     sensor_topics, command_topics = distinct[:count], distinct[count:]
-    safety = draw(safeties())
-    margin = safety["margins"]["position"]
+    insets = draw(margins())
+    margin = insets["position"]
+    seen = {
+        name: draw(sensors(topic, *kind)) for name, topic, kind in zip(sensor_names, sensor_topics, kinds, strict=True)
+    }
     return {
         "contract": "embodied_env/1",
         "name": draw(names),
@@ -331,10 +375,7 @@ def documents(draw: st.DrawFn) -> Document:
             "horizon_steps": draw(st.integers(1, 1000)),
             "kind": draw(st.sampled_from(["time_limit", "finite_horizon"])),
         },
-        "sensors": {
-            name: draw(sensors(topic, *kind))
-            for name, topic, kind in zip(sensor_names, sensor_topics, kinds, strict=True)
-        },
+        "sensors": seen,
         "actuators": {
             **{
                 f"actuator_{i}": draw(actuators(command_topics[i], group, unit, margin))
@@ -343,7 +384,7 @@ def documents(draw: st.DrawFn) -> Document:
             **({"base": draw(twists(command_topics[2]))} if draw(st.booleans()) else {}),
         },
         "applied_actions": draw(st.integers(0, 3)),
-        "safety": safety,
+        "safety": {"margins": insets, **draw(safeties(seen))},
         "reset_options": draw(st.dictionaries(names, reset_options(), max_size=2)),
         "task": {
             **draw(st.dictionaries(names.filter(lambda name: name != "type"), plain_values, max_size=3)),

@@ -5,6 +5,7 @@ P-numbers: ``reference/safety.md`` A4.4. The machines keep a small model beside 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import sys
@@ -15,21 +16,23 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from safety_strategies import examples, finite_vectors, joint_limits, plain_contract
+from safety_strategies import INPUT_STATES, calm, examples, finite_vectors, joint_limits, plain_contract
 
 from embodied_env.backends.fake import FakeBackend
 from embodied_env.clock import NS_PER_S, ManualClock, SteadyClock
-from embodied_env.contract.model import Nonfinite, WatchdogSpec
+from embodied_env.contract.safety import Nonfinite, ObservationAge, WatchdogSpec
 from embodied_env.errors import ClosedError, ResetNeededError
 from embodied_env.safety import Arbiter, SafetyGate, Watchdog
 from embodied_env.stepper import Stepper
-from embodied_env.transition import Finding, Judgement, Sent, Severity, Verdict
+from embodied_env.transition import Finding, Judgement, Quality, SensorState, Sent, Severity, Verdict
 
 PERIOD_S = 0.05
 PERIOD_NS = round(PERIOD_S * NS_PER_S)
 TICK_NS = PERIOD_NS // 2  # of the watchdog's thread
 SPEC = WatchdogSpec(hold_steps=2, stop_steps=10)
 STOP_AFTER = 3
+SILENT_STEPS = 3  # of a required sensor, that make a STOP
+INPUT_SEVERITY = {"ok": Severity.PASS, "inactive": Severity.STOP, "contention": Severity.STOP}  # others: ESTOP
 LIMITS = joint_limits()
 ROUNDING = 1e-12
 
@@ -45,13 +48,25 @@ class FreeRunningRobot(RuleBasedStateMachine):
 
     @initialize()
     def build(self):
-        contract = plain_contract(watchdog=SPEC, nonfinite=Nonfinite(stop_after=STOP_AFTER))
+        contract = plain_contract(
+            watchdog=SPEC,
+            nonfinite=Nonfinite(stop_after=STOP_AFTER),
+            observation=ObservationAge(stop_steps=SILENT_STEPS),
+        )
         self.clock = ManualClock(start_ns=17)
         self.sent, self.sent_ns = [], []
         self.gate = SafetyGate(contract)
         self.arbiter = Arbiter(self._send, self.gate, clock=self.clock, control_period_s=PERIOD_S, free_running=True)
-        self.watchdog = Watchdog(self.arbiter, self.gate, SPEC, clock=self.clock, control_period_s=PERIOD_S)
-        self.latched, self.malformed, self.epoch = Severity.PASS, 0, -1  # the model
+        self.inputs, self.is_silent = {}, False
+        self.watchdog = Watchdog(
+            self.arbiter,
+            self.gate,
+            SPEC,
+            clock=self.clock,
+            control_period_s=PERIOD_S,
+            estops=lambda: dict(self.inputs),
+        )
+        self.latched, self.malformed, self.silent, self.epoch = Severity.PASS, 0, 0, -1  # the model
         self.fed_ns = self.checked_ns = self.clock.now_ns()
         self.first_of_epoch = 0
         self.reset()
@@ -64,45 +79,116 @@ class FreeRunningRobot(RuleBasedStateMachine):
     def _latch(self, severity: Severity) -> None:
         self.latched = max(self.latched, severity)
 
-    def _step(self, action):
+    def _asserted(self) -> Severity:
+        """Return what the safety inputs ask for."""
+        return max((INPUT_SEVERITY.get(state, Severity.ESTOP) for state in self.inputs.values()), default=Severity.PASS)
+
+    def _step(self, action, *, age_s=0.0):
+        """Take a step; return the reference, the command, and the least disposition that the model wants."""
+        wanted = Severity.PASS
+        self._latch(self._asserted())
+        if not self.latched:
+            self.silent = self.silent + 1 if self.is_silent else 0
+            wanted = Severity.HOLD if self.is_silent or age_s > 2 * PERIOD_S else Severity.PASS
+            if self.silent >= SILENT_STEPS:
+                self._latch(Severity.STOP)
         self.watchdog.feed()
         self.fed_ns = self.clock.now_ns()
         with self.arbiter.turn() as (reference, dt_s):
-            approved = self.gate.judge(action, reference, dt_s)
+            beside = calm(reference, action_age_s=age_s, estops=dict(self.inputs))
+            if self.is_silent:
+                sensors = {"joints": SensorState(quality=Quality.STALE, age_s=9.0)}
+                beside = dataclasses.replace(beside, sensors=sensors)
+            approved = self.gate.judge(action, reference, dt_s, beside)
             self.arbiter.send(approved)
-        return reference, approved
+        return reference, approved, max(wanted, self.latched)
 
     @rule()
     def reset(self):
         self.gate.reset()
         self.latched = self.latched if self.latched is Severity.ESTOP else Severity.PASS
-        self.malformed = 0
+        self.malformed = self.silent = 0
         self.epoch += 1
         self.arbiter.resync(np.zeros(2) if not self.sent else self.sent[-1].values, self.epoch)
         self.first_of_epoch = len(self.sent)
         self.watchdog.feed()
         self.fed_ns = self.clock.now_ns()
 
-    @rule(action=finite_vectors(2))
-    def step(self, action):
-        was_latched = self.latched
-        reference, approved = self._step(action)
-        if was_latched:
-            assert approved.report.disposition == was_latched
+    @rule(action=finite_vectors(2), age_s=st.sampled_from([0.0, 0.0, 2 * PERIOD_S, 0.2, math.inf]))
+    def step(self, action, age_s):
+        was_latched = max(self.latched, self._asserted())
+        reference, approved, wanted = self._step(action, age_s=age_s)
+        if not was_latched:
+            self.malformed = 0
+        if wanted:
+            assert approved.report.disposition == wanted
             assert (np.abs(approved.report.velocity_si) <= np.abs(reference.velocities)).all()
         else:
-            self.malformed = 0
             assert approved.report.disposition <= Severity.HOLD
 
     @rule(actions=st.lists(BAD, min_size=1, max_size=STOP_AFTER + 1))
     def malformed_steps(self, actions):
         for action in actions:
             self.malformed += 1
+            reference, approved, wanted = self._step(action)
             if self.malformed >= STOP_AFTER:
                 self._latch(Severity.STOP)
-            reference, approved = self._step(action)
-            assert approved.report.disposition == max(Severity.HOLD, self.latched)
+            assert approved.report.disposition == max(Severity.HOLD, wanted, self.latched)
             assert (np.abs(approved.report.velocity_si) <= np.abs(reference.velocities)).all()
+
+    @rule(
+        actions=st.lists(finite_vectors(2), min_size=1, max_size=4),
+        end=st.sampled_from(["malformed", "silent", "input", "late", "pause"]),
+        state=st.sampled_from(INPUT_STATES[4:]),
+    )
+    def an_episode(self, actions, end, state):
+        """Everything is well and the robot moves; then one thing goes wrong."""
+        self.inputs, self.is_silent = {}, False
+        self.estop_is_cleared()
+        self.reset()
+        for action in actions:
+            self.clock.advance_ns(TICK_NS)
+            self.the_watchdog_looks()
+            self.step(action, 0.0)
+        if end == "malformed":
+            self.malformed_steps([None] * STOP_AFTER)
+        elif end == "silent":
+            for is_silent in [True] * (SILENT_STEPS - 1) + [False] + [True] * SILENT_STEPS:
+                self.is_silent = is_silent
+                self.step(actions[0], 0.0)
+        elif end == "late":
+            self.clock.advance_ns(TICK_NS)
+            self.the_watchdog_looks()
+            self.step(actions[0], math.inf)
+        elif end == "input":
+            self.inputs = {"door": state}
+            self.the_watchdog_looks()
+        else:
+            self.time_passes(21)
+
+    @rule(name=st.sampled_from(["door", "driver"]), state=st.sampled_from(INPUT_STATES))
+    def an_input_changes(self, name, state):
+        self.inputs[name] = state
+
+    @rule()
+    def every_input_is_ok(self):
+        self.inputs = dict.fromkeys(self.inputs, "ok")
+
+    @rule(is_silent=st.booleans())
+    def a_required_sensor_falls_silent_or_returns(self, is_silent):
+        self.is_silent = is_silent
+
+    @rule(action=finite_vectors(2))
+    def an_emergency_stop_is_cleared_by_nothing_but_a_person_and_a_reset(self, action):
+        self.inputs = {"door": "active"}
+        self._step(action)
+        self.inputs = {}
+        self.reset()
+        assert self._step(action)[1].report.disposition is Severity.ESTOP
+        self.estop_is_cleared()
+        assert self._step(action)[1].report.disposition is Severity.STOP
+        self.reset()
+        assert self._step(action)[1].report.disposition < Severity.STOP
 
     @rule(latch=st.sampled_from([Severity.STOP, Severity.ESTOP]))
     def something_latches(self, latch):
@@ -137,13 +223,14 @@ class FreeRunningRobot(RuleBasedStateMachine):
 
     @rule()
     def the_watchdog_looks(self):
-        age_ns = self.clock.now_ns() - self.fed_ns
+        age_ns, asserted = self.clock.now_ns() - self.fed_ns, self._asserted()
         before = len(self.sent)
         found = self.watchdog.check()
         self.checked_ns = self.clock.now_ns()
-        if age_ns >= SPEC.stop_steps * PERIOD_NS:
+        self._latch(asserted)
+        if not asserted and age_ns >= SPEC.stop_steps * PERIOD_NS:
             self._latch(Severity.STOP)
-        assert (found is not None) == (age_ns >= SPEC.hold_steps * PERIOD_NS)
+        assert (found is not None) == (asserted > Severity.PASS or age_ns >= SPEC.hold_steps * PERIOD_NS)
         assert len(self.sent) == before + (found is not None)
 
     @invariant()

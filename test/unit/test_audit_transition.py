@@ -22,6 +22,7 @@ from embodied_env.contract import load_contract
 from embodied_env.env import EmbodiedEnv
 from embodied_env.errors import UsageError
 from embodied_env.record import RecordTransitions, audit_transition, read_run
+from embodied_env.safety import GATES
 from embodied_env.transition import Quality
 
 STEP = json.loads(resources.files("embodied_env").joinpath("info.schema.json").read_text())["$defs"]["step"]
@@ -34,6 +35,13 @@ PLAIN = {
     "info": {"latency_ms": 12, "action_clipped": False, "wrapper_version": "v2"},
 }
 ABSENT = strategies.ABSENT
+
+LIMITS = GATES.index("joint_limits")
+
+
+def by_gate(**numbers):
+    """Return one number per gate, 0 for those that are not named."""
+    return [numbers.get(gate, 0) for gate in GATES]
 
 
 def changed(row, **changes):
@@ -360,10 +368,14 @@ CONTRADICTIONS = [  # row, changes, what the one problem begins with
     ("first", {"info__safety__disposition": 2}, "info.safety.disposition is 2, but inner.findings make it 1"),
     (
         "first",
-        {"info__safety__severity__4": 0},
-        "info.safety.severity is [0, 0, 0, 0, 0, 0, 0], but inner.findings make it",
+        {f"info__safety__severity__{LIMITS}": 0},
+        f"info.safety.severity is {by_gate()}, but inner.findings make it",
     ),
-    ("first", {"info__safety__code__4": 31}, "info.safety.code is [0, 0, 0, 0, 31, 0, 0], but inner.findings make it"),
+    (
+        "first",
+        {f"info__safety__code__{LIMITS}": 31},
+        f"info.safety.code is {by_gate(joint_limits=31)}, but inner.findings make it",
+    ),
     ("first", {"info__safety__disposition": 9}, "info.safety.disposition is 9; allowed: enum [0, 1, 2, 3, 4]"),
     (
         "first",
@@ -432,9 +444,9 @@ def test_of_two_findings_as_grave_at_one_gate_the_later_gives_the_code(rows):
     row = changed(row, inner__findings=[finding, {**finding, "code": "vel.limit"}])
     assert (
         the_problem(row)
-        == "info.safety.code is [0, 0, 0, 0, 32, 0, 0], but inner.findings make it [0, 0, 0, 0, 31, 0, 0]"
+        == f"info.safety.code is {by_gate(joint_limits=32)}, but inner.findings make it {by_gate(joint_limits=31)}"
     )
-    assert audit_transition(changed(row, info__safety__code__4=31)) == []
+    assert audit_transition(changed(row, **{f"info__safety__code__{LIMITS}": 31})) == []
 
 
 def test_an_action_that_was_changed_though_no_gate_fired_is_named(still):
@@ -590,7 +602,7 @@ def of_info(folder, step=1):
             "info.safety.disposition is 2, but the gravest of info.safety.severity is 1",
         ),
         (
-            {"info__safety__code": np.array([0, 10, 0, 0, 32, 0, 0])},
+            {"info__safety__code": np.array(by_gate(form=10, joint_limits=32))},
             "info.safety.code of form is 10, but its severity is 0",
         ),
         ({"info__action_clipped": False}, "info.action_clipped is False, but the disposition is LIMIT"),

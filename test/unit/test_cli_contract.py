@@ -16,6 +16,7 @@ from strategies import ABSENT, changed, document, parse
 
 from embodied_env import __version__
 from embodied_env.cli import VERBS, main
+from embodied_env.contract import load_contract
 from embodied_env.errors import BackendNotReadyError, ContractError, MissingDependencyError, UsageError
 
 JOINT = "actuators.arm.joints.a"
@@ -491,3 +492,12 @@ def test_a_picture_of_a_world_is_saved_by_its_name(tmp_path, capsys):
 def test_a_picture_with_a_seed_below_zero_is_refused(tmp_path, capsys):
     assert main(["contract", "picture", "arm_reach", "--out", str(tmp_path), "--seed", "-1"]) == 2
     assert "--seed -1 is not allowed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "ros",
+    [["--ros-args", "-r", "__node:=simulator"], ["--ros-args", "--", "--json"], ["--ros-args", "-p", "a:=1", "--"]],
+)
+def test_what_launch_appends_for_ros_is_no_argument_of_ours(ros, capsys):
+    assert main(["contract", "fingerprint", "arm_reach", *ros]) == 0
+    assert load_contract("arm_reach").fingerprint in capsys.readouterr().out

@@ -10,9 +10,8 @@ import scripted_tasks
 from scripted_tasks import ACCELERATION, DECELERATION, PERIOD_S, VELOCITY
 
 from embodied_env.errors import InternalFaultError
-from embodied_env.safety import GATES, Reference, SafetyGate
-from embodied_env.safety import gate as gate_module
-from embodied_env.safety.gate import severity_and_code
+from embodied_env.safety import GATES, Reference, SafetyGate, limiter
+from embodied_env.safety.findings import severity_and_code
 from embodied_env.transition import CODES, Finding, Severity
 
 STOP = Finding(gate="latch", severity=Severity.STOP, code="latch.stop")
@@ -342,8 +341,8 @@ def test_a_latched_gate_says_both_when_the_action_is_malformed_too(gate):
 
 def test_a_limiter_with_a_bug_is_caught_before_anything_is_published(gate, monkeypatch):
     """The one test that replaces a part: what it stands for is a bug, and there is no seam for bugs."""
-    broken = gate_module.JointStep(position=1.0, velocity=20.0, code="", bound=1.0)
-    monkeypatch.setattr(gate_module, "limit_joint", lambda *_: broken)
+    broken = limiter.JointStep(position=1.0, velocity=20.0, code="", bound=1.0)
+    monkeypatch.setattr(limiter, "limit_joint", lambda *_: broken)
     approved = gate.judge([0.1, 0.1], REST, PERIOD_S)
     assert codes(approved) == ["fault.internal"]
     assert approved.report.disposition is Severity.STOP
@@ -352,7 +351,7 @@ def test_a_limiter_with_a_bug_is_caught_before_anything_is_published(gate, monke
 
 
 def test_when_even_braking_fails_nothing_is_approved(gate, monkeypatch):
-    monkeypatch.setattr(gate_module, "brake_velocity", lambda *_: 50.0)
+    monkeypatch.setattr(limiter, "brake_velocity", lambda *_: 50.0)
     with pytest.raises(InternalFaultError, match="nothing is published"):
         gate.brake(REST, PERIOD_S, HOLD)
 
@@ -365,7 +364,13 @@ def test_an_action_that_passes_is_reported_unchanged_and_in_silence(gate):
     assert report.findings == ()
     assert not report.intervened
     assert report.applied.tolist() == report.requested.tolist() == [0.1, -0.1]
-    assert report.guaranteed == {"position": True, "velocity": True, "acceleration": True, "jerk": False}
+    assert report.guaranteed == {
+        "position": True,
+        "velocity": True,
+        "acceleration": True,
+        "jerk": False,
+        "workspace": False,
+    }
 
 
 def test_commands_are_numbered_from_the_reference_and_keep_its_epoch(gate):

@@ -20,7 +20,7 @@ from embodied_env.env import EmbodiedEnv
 from embodied_env.record.rows import plain
 from embodied_env.record.schema import step_info_schema, transition_schema
 from embodied_env.record.violations import violations
-from embodied_env.safety.gate import GATES
+from embodied_env.safety import GATES
 from embodied_env.stepper import Stepper
 from embodied_env.tasks import load_task
 from embodied_env.transition import CODES, END_REASONS, Quality, Severity

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from embodied_env.contract import KinematicModel, load_contract
-from embodied_env.errors import UsageError
+from embodied_env.errors import ContractError, UsageError
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.model import SHIPPED
 from embodied_env.sim.profile import Source, load_profile
@@ -142,3 +142,147 @@ def test_refuses_an_unknown_site() -> None:
 def test_refuses_joint_positions_of_another_shape() -> None:
     with pytest.raises(UsageError, match=r"shape \(5,\) are not allowed; allowed: \(6,\)"):
         arm().jacobian("tcp", HOME[:5])
+
+
+# ---------------------------------------------------------------------------------------------------------------- shape
+
+GEOMS = """
+<mujoco>
+  <worldbody>
+    <geom name="floor" type="plane" size="1 1 0.1"/>
+    <body name="pillar" pos="1 0 0"><geom type="box" size="0.1 0.1 0.1"/></body>
+    <body name="base" pos="0 0 0.1" euler="0 0 90">
+      <geom type="box" size="0.1 0.2 0.1"/>
+      <body name="slider" pos="0.1 0 0.2">
+        <joint name="j1" type="slide" axis="1 0 0" range="-0.5 0.7" ref="0.1"/>
+        <geom type="ellipsoid" size="0.05 0.1 0.2" pos="0 0 0.1"/>
+        <geom type="cylinder" size="0.3 0.3" contype="0" conaffinity="0"/>
+        <body name="turner" pos="0 0 0.3">
+          <joint name="j2" axis="0 1 0" pos="0 0 0.05" range="-90 90"/>
+          <joint name="j3" axis="1 0 0" range="-90 90"/>
+          <geom type="cylinder" fromto="0 0 0 0.4 0 0" size="0.05"/>
+          <body pos="0.4 0 0" euler="0 30 0">
+            <joint name="passive" axis="0 0 1" pos="0.01 0 0"/>
+            <geom type="sphere" size="0.06" pos="0.1 0.02 0"/>
+            <geom type="mesh" mesh="wedge"/>
+          </body>
+        </body>
+      </body>
+    </body>
+  </worldbody>
+  <asset>
+    <mesh name="wedge" vertex="0 0 0  0.3 0 0  0 0.1 0  0 0 0.05"/>
+  </asset>
+  <actuator>
+    <position name="j1" joint="j1"/><position name="j2" joint="j2"/><position name="j3" joint="j3"/>
+  </actuator>
+  <keyframe><key name="home" qpos="0 0 0 0.6"/></keyframe>
+</mujoco>
+"""
+
+
+def made_of(tmp_path, text: str) -> MujocoKinematics:
+    file = tmp_path / "robot.xml"
+    file.write_text(text)
+    actuator = CONTRACT.actuators["arm"]
+    joints = {name: actuator.joints[name] for name in ("j1", "j2", "j3")}
+    contract = replace(CONTRACT, actuators={"arm": replace(actuator, joints=joints)})
+    return MujocoKinematics(contract, replace(PROFILE, model=str(file), sources={}))
+
+
+def surface_points(mj: mujoco.MjModel, data: mujoco.MjData, geom: int) -> np.ndarray:
+    """Return points on (or in) a geom in the world frame, shape (k, 3)."""
+    kind, size = mujoco.mjtGeom(mj.geom_type[geom]), mj.geom_size[geom]
+    ball = np.random.default_rng(1).normal(size=(300, 3))
+    ball /= np.linalg.norm(ball, axis=1, keepdims=True)
+    turn = np.linspace(0, 2 * np.pi, 60)
+    ring = np.stack([np.cos(turn), np.sin(turn), np.ones_like(turn)], axis=1)
+    if kind == mujoco.mjtGeom.mjGEOM_SPHERE:
+        points = ball * size[0]
+    elif kind == mujoco.mjtGeom.mjGEOM_ELLIPSOID:
+        points = ball * size
+    elif kind == mujoco.mjtGeom.mjGEOM_BOX:
+        points = np.sign(ball) * size
+    elif kind == mujoco.mjtGeom.mjGEOM_CYLINDER:
+        points = np.concatenate([ring, -ring]) * [size[0], size[0], size[1]]
+    elif kind == mujoco.mjtGeom.mjGEOM_CAPSULE:
+        points = ball * size[0] + np.sign(ball[:, 2:]) * [0.0, 0.0, size[1]]
+    else:
+        mesh = mj.geom_dataid[geom]
+        points = mj.mesh_vert[mj.mesh_vertadr[mesh] :][: mj.mesh_vertnum[mesh]]
+    return points @ data.geom_xmat[geom].reshape(3, 3).T + data.geom_xpos[geom]
+
+
+def assert_encloses(model: MujocoKinematics, joints: np.ndarray) -> None:
+    """Every point of a geom that collides is in the capsule of the same index."""
+    shape, mj, data = model.capsules(joints), model._model.mj, model._data
+    data.qpos[model._at.qpos] = joints
+    mujoco.mj_kinematics(mj, data)
+    geoms = [
+        g for g in range(mj.ngeom) if mj.geom_contype[g] and mj.body_rootid[mj.geom_bodyid[g]] == mj.body("base").id
+    ]
+    assert len(geoms) == len(shape.links)
+    for geom, ends, radius in zip(geoms, shape.ends_m, shape.radii_m, strict=True):
+        points, along = surface_points(mj, data, geom), ends[1] - ends[0]
+        part = np.clip((points - ends[0]) @ along / max(along @ along, 1e-12), 0.0, 1.0)
+        assert (np.linalg.norm(points - ends[0] - part[:, None] * along, axis=1) <= radius + 1e-9).all()
+
+
+def test_the_arms_capsules_enclose_its_geoms() -> None:
+    model = MujocoKinematics(CONTRACT, PROFILE)
+    for joints_rad in random_joints(10):
+        assert_encloses(model, joints_rad)
+
+
+def test_geoms_of_every_type_are_enclosed(tmp_path) -> None:
+    model = made_of(tmp_path, GEOMS)
+    assert model.capsules(np.zeros(3)).links == ("base", "slider", "turner", "turner", "turner")
+    for joints in np.random.default_rng(3).uniform(-0.5, 0.7, (10, 3)):
+        assert_encloses(model, joints)
+
+
+def test_no_capsule_moves_further_than_its_levers_say(tmp_path) -> None:
+    rng = np.random.default_rng(4)
+    for model in (made_of(tmp_path, GEOMS), MujocoKinematics(CONTRACT, PROFILE)):
+        levers = model.levers()
+        for a, b in rng.uniform(-0.5, 0.7, (100, 2, len(model.joints))):
+            before, after = model.capsules(a).ends_m, model.capsules(b).ends_m
+            moved = np.linalg.norm(after - before, axis=-1).max(axis=-1)
+            assert (moved <= levers.alone @ np.abs(a - b) + 1e-12).all()
+            far_before, far_after = (np.linalg.norm(e[:, None, 0] - e[None, :, 1], axis=-1) for e in (before, after))
+            assert (np.abs(far_after - far_before) <= levers.apart @ np.abs(a - b) + 1e-12).all()
+
+
+def test_the_base_is_a_link_that_does_not_move() -> None:
+    model = MujocoKinematics(CONTRACT, PROFILE)
+    links, still = model.capsules(HOME).links, (model.levers().alone == 0.0).all(axis=1)
+    assert {link for link, is_still in zip(links, still, strict=True) if is_still} == {"base", "link1"}
+    assert all(still[i] for i, link in enumerate(links) if link == "base")
+    assert still[links.index("link1")]  # the column turns about its own axis
+
+
+def test_links_of_one_joint_and_excluded_ones_are_adjacent(tmp_path) -> None:
+    assert frozenset(("link2", "link3")) in MujocoKinematics(CONTRACT, PROFILE).adjacent
+    assert frozenset(("link2", "link4")) not in MujocoKinematics(CONTRACT, PROFILE).adjacent
+    excluded = GEOMS.replace("<asset>", '<contact><exclude body1="base" body2="turner"/></contact><asset>')
+    assert frozenset(("base", "turner")) not in made_of(tmp_path, GEOMS).adjacent
+    assert frozenset(("base", "turner")) in made_of(tmp_path, excluded).adjacent
+
+
+def test_many_positions_are_taken_at_once() -> None:
+    model = MujocoKinematics(CONTRACT, PROFILE)
+    many = random_joints(5)
+    at_once = model.capsules(many).ends_m
+    np.testing.assert_allclose(at_once, [model.capsules(one).ends_m for one in many], atol=1e-12)
+
+
+def test_refuses_a_geom_without_an_end_on_the_robot(tmp_path) -> None:
+    heights = GEOMS.replace("<asset>", '<asset><hfield name="hill" nrow="2" ncol="2" size="1 1 1 1"/>')
+    text = heights.replace('<geom type="sphere" size="0.06" pos="0.1 0.02 0"/>', '<geom type="hfield" hfield="hill"/>')
+    with pytest.raises(ContractError, match="of 'turner' is a hfield; allowed on a robot"):
+        made_of(tmp_path, text)
+
+
+def test_refuses_capsules_for_joint_positions_of_another_shape() -> None:
+    with pytest.raises(UsageError, match=r"shape \(2, 5\) are not allowed; allowed: \(6,\)"):
+        MujocoKinematics(CONTRACT, PROFILE).capsules(np.zeros((2, 5)))

@@ -1,4 +1,4 @@
-"""The launch file describes the same process as the table, checked with recording stand-ins for launch."""
+"""Each launch file describes the same process as the table, checked with recording stand-ins for launch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from embodied_env.processes import simulator
+from embodied_env.processes import relay, simulator
 
-LAUNCH = Path(__file__).parents[2] / "launch" / "sim.launch.py"
+LAUNCH = Path(__file__).parents[2] / "launch"
+PROCESSES = {"sim": simulator, "relay": relay}
 
 
 class Recorded:
@@ -37,8 +38,13 @@ class DeclareLaunchArgument(Recorded):
     pass
 
 
+@pytest.fixture(params=PROCESSES)
+def name(request):
+    return request.param
+
+
 @pytest.fixture
-def description(monkeypatch):
+def description(name, monkeypatch):
     names = {
         "launch": {"LaunchDescription": Recorded},
         "launch.actions": {"DeclareLaunchArgument": DeclareLaunchArgument},
@@ -46,20 +52,20 @@ def description(monkeypatch):
         "launch_ros": {},
         "launch_ros.actions": {"Node": Node},
     }
-    for name, attributes in names.items():
-        module = types.ModuleType(name)
+    for module_name, attributes in names.items():
+        module = types.ModuleType(module_name)
         vars(module).update(attributes)
-        monkeypatch.setitem(sys.modules, name, module)
-    spec = importlib.util.spec_from_file_location("sim_launch", LAUNCH)
+        monkeypatch.setitem(sys.modules, module_name, module)
+    spec = importlib.util.spec_from_file_location(f"{name}_launch", LAUNCH / f"{name}.launch.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.generate_launch_description().arguments[0]
 
 
-def test_it_starts_the_process_of_the_table(description):
+def test_it_starts_the_process_of_the_table(name, description):
     (node,) = [entity for entity in description if isinstance(entity, Node)]
     contract, namespace = LaunchConfiguration("contract"), LaunchConfiguration("namespace")
-    process = simulator(contract, namespace=namespace)
+    process = PROCESSES[name](contract, namespace=namespace)
     assert node.keywords["arguments"] == ["-m", process.module, *process.arguments]
     assert node.keywords["executable"] == LaunchConfiguration("python")
 
@@ -68,3 +74,7 @@ def test_every_argument_has_a_default_and_a_description(description):
     declared = {e.arguments[0]: e.keywords for e in description if isinstance(e, DeclareLaunchArgument)}
     assert set(declared) == {"contract", "namespace", "python"}
     assert all(keywords["default_value"] and keywords["description"] for keywords in declared.values())
+
+
+def test_there_is_no_other_launch_file():
+    assert {file.name for file in LAUNCH.glob("*.py")} == {f"{name}.launch.py" for name in PROCESSES}

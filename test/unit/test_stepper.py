@@ -19,6 +19,7 @@ from embodied_env import load_contract
 from embodied_env.backends.fake import FakeBackend, Fault
 from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import (
+    BackendLostError,
     BackendNotReadyError,
     ClosedError,
     ContractError,
@@ -26,7 +27,7 @@ from embodied_env.errors import (
     ResetNeededError,
     UsageError,
 )
-from embodied_env.transition import END_REASONS, Quality, Severity, end_kind, order_end_reasons
+from embodied_env.transition import END_REASONS, Finding, Quality, Severity, end_kind, order_end_reasons
 
 
 @pytest.fixture
@@ -760,3 +761,268 @@ def test_a_joint_that_only_the_evaluator_sees_cannot_be_commanded_by_position():
     hidden = dataclasses.replace(contract.sensors["joints"], visibility="evaluator", mask=False)
     with pytest.raises(ContractError, match=r"no sensor reports the position of 'j1'; needed: .* of the agent"):
         dataclasses.replace(contract, sensors={**contract.sensors, "joints": hidden})
+
+
+# ------------------------------------------------------------------------------------------- what is known beside actions
+
+
+ENDLESS = {"type": "scripted_tasks:Running"}  # does not look at the joints
+STRICT_TRACKING = {"tolerance": 0.01, "delay_steps": 0, "debounce_steps": 1, "stop_steps": 3}
+
+
+def gates_of(done):
+    return [(finding.gate, finding.code) for finding in done.report.findings if finding.gate != "joint_limits"]
+
+
+def silent(sensor, *, since=1, steps=20):
+    """Return the faults of a sensor that is silent from a step on."""
+    return [Fault(kind="drop", step=step, sensor=sensor) for step in range(since, since + steps)]
+
+
+def test_an_emergency_stop_brakes_and_truncates(scene):
+    scene.step((0.5, 0.0))
+    scene.backend.estop_states = {"door": "active"}
+    done = scene.step((1.0, 1.0))
+    assert (done.terminated, done.truncated) == (False, True)
+    assert done.info["end_reason"] == "safety_stop:estop.active"
+    assert done.info["safety"]["estop"] is True
+    assert done.info["safety"]["latched"] is True
+    assert abs(done.report.velocity_si[0]) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("expired", "safety_stop:estop.expired"),
+        ("unknown", "safety_stop:estop.unknown"),
+        ("protective_stop", "safety_stop:robot.protective_stop"),
+        ("inactive", "safety_stop:robot.inactive"),
+        ("contention", "safety_stop:robot.contention"),
+        ("fine", "safety_stop:estop.unknown"),
+    ],
+)
+def test_the_end_of_the_episode_names_the_safety_input(scene, state, reason):
+    scene.backend.estop_states = {"door": state}
+    assert scene.step().info["end_reason"] == reason
+
+
+def test_neither_steps_nor_a_reset_clear_an_emergency_stop(scene):
+    scene.backend.estop_states = {"door": "active"}
+    scene.step()
+    scene.backend.estop_states = {}
+    scene.reset()
+    done = scene.step((1.0, 1.0))
+    assert done.info["end_reason"] == "safety_stop:latch.estop"
+    assert done.report.velocity_si.tolist() == [0.0, 0.0]
+
+
+def test_a_person_clears_an_emergency_stop_and_a_reset_the_stop_that_is_left(scene):
+    scene.backend.estop_states = {"door": "active"}
+    scene.step()
+    scene.backend.estop_states = {}
+    scene.stepper.clear_estop()
+    with pytest.raises(ResetNeededError):
+        scene.step()
+    scene.reset()
+    assert scene.step((0.1, 0.1)).report.disposition is Severity.PASS
+
+
+def test_clearing_in_the_middle_of_an_episode_leaves_a_stop():
+    scene = scene_of(options={"free_running": True})
+    scene.stepper._gate.latch(scripted_estop())
+    scene.stepper.clear_estop()
+    assert scene.step().info["end_reason"] == "safety_stop:estop.active"
+    scene.close()
+
+
+def scripted_estop():
+    return Finding(gate="estop", severity=Severity.ESTOP, code="estop.active")
+
+
+def test_an_input_that_is_still_asserted_after_the_reset_ends_the_next_episode_too(scene):
+    scene.backend.estop_states = {"door": "active"}
+    scene.step()
+    scene.stepper.clear_estop()
+    scene.reset()
+    assert scene.step().info["end_reason"] == "safety_stop:estop.active"
+
+
+class WithoutInputs(FakeBackend):
+    """Has no safety inputs, and would not be able to say so."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.capabilities = dataclasses.replace(self.capabilities, estop_inputs=False)
+
+    def estops(self):
+        raise AssertionError("nobody asked")
+
+
+def test_a_world_without_safety_inputs_is_not_asked():
+    scene = Scene(backend=WithoutInputs)
+    scene.reset()
+    assert scene.step().report.disposition is Severity.PASS
+    scene.close()
+
+
+class MuteInputs(FakeBackend):
+    """Its safety inputs cannot be read."""
+
+    def estops(self):
+        raise BackendLostError("gone", "no such node")
+
+
+def test_safety_inputs_that_cannot_be_read_are_unknown():
+    scene = Scene(backend=MuteInputs)
+    scene.reset()
+    done = scene.step((1.0, 1.0))
+    assert done.info["end_reason"] == "safety_stop:estop.unknown"
+    assert done.report.velocity_si.tolist() == [0.0, 0.0]
+    scene.close()
+
+
+def test_a_required_sensor_that_falls_silent_is_held_and_then_stopped():
+    """Its reading is 0.15 s old at most before an action does not count any more: three steps."""
+    scene = scene_of(ENDLESS, options={"faults": silent("joints")}, safety__observation={"stop_steps": 3})
+    found = [scene.step((0.1, 0.1)) for _ in range(7)]
+    assert [done.report.disposition for done in found] == [
+        Severity.PASS,
+        Severity.PASS,
+        Severity.PASS,
+        Severity.PASS,
+        Severity.HOLD,
+        Severity.HOLD,
+        Severity.STOP,
+    ]
+    assert found[-1].info["end_reason"] == "safety_stop:obs.stale"
+    assert gates_of(found[4]) == [("observation", "obs.stale")]
+    scene.close()
+
+
+@pytest.mark.parametrize(("kind", "code"), [("nan", "obs.invalid"), ("future", "obs.future")])
+def test_a_required_sensor_that_is_wrong_is_held_for_the_next_action_at_once(kind, code):
+    scene = scene_of(ENDLESS, options={"faults": [Fault(kind=kind, step=1, sensor="joints")]})
+    found = [scene.step() for _ in range(3)]
+    assert [gates_of(done) for done in found] == [[], [("observation", code)], []]
+    scene.close()
+
+
+def test_a_sensor_that_is_not_required_may_be_silent_for_the_whole_episode():
+    scene = scene_of(options={"faults": silent("goal")})
+    assert [scene.step((0.1, 0.1)).report.disposition for _ in range(8)] == [Severity.PASS] * 8
+    scene.close()
+
+
+def test_nothing_stale_crosses_a_reset():
+    scene = scene_of(ENDLESS, options={"faults": silent("joints", since=2)}, safety__observation={"stop_steps": 2})
+    while not scene.step().truncated:
+        pass
+    scene.reset()
+    done = scene.step((0.1, 0.1))
+    assert done.report.disposition is Severity.PASS
+    assert done.info["safety"]["latched"] is False
+    scene.close()
+
+
+def test_a_blocked_robot_is_held_and_stopped():
+    scene = scene_of(options={"backend": Blocked}, safety__tracking=STRICT_TRACKING)
+    found = [scene.step((1.0, 0.0)) for _ in range(20) if scene.stepper._running]
+    codes = [done.info["end_reason"] for done in found]
+    assert codes[-1] == "safety_stop:track.error"
+    assert [done.report.disposition for done in found[-3:]] == [Severity.HOLD, Severity.HOLD, Severity.STOP]
+    scene.close()
+
+
+class Blocked(FakeBackend):
+    """Takes every command and does not move."""
+
+    def advance(self, target, deadline):
+        start = self._positions.copy()
+        super().advance(target, deadline)
+        self._positions = start
+
+
+def test_where_the_robot_was_sent_does_not_cross_a_reset():
+    scene = scene_of(safety__tracking={**STRICT_TRACKING, "tolerance": 1e-6})
+    scene.run(5, (1.0, 1.0))
+    scene.reset()
+    assert scene.step().report.disposition is Severity.PASS
+    scene.close()
+
+
+def running_scene(**changes):
+    """Return a free-running world on a manual clock; its watchdog never sees time pass by itself."""
+    changes.setdefault("safety__watchdog", {"hold_steps": 50, "stop_steps": 100})
+    return scene_of(options={"free_running": True}, **changes)
+
+
+def test_in_lockstep_an_action_is_never_late(scene):
+    scene.clock.advance_ns(100 * PERIOD_NS)
+    assert scene.step().report.disposition is Severity.PASS
+
+
+def test_in_a_world_that_moves_an_action_counts_up_to_its_age():
+    scene = running_scene()
+    scene.step()
+    scene.clock.advance_ns(2 * PERIOD_NS)
+    assert gates_of(scene.step()) == []
+    scene.clock.advance_ns(2 * PERIOD_NS + 1)
+    assert gates_of(scene.step()) == [("action_age", "act.late")]
+    assert gates_of(scene.step()) == []
+    scene.close()
+
+
+def test_the_first_action_after_a_reset_is_as_old_as_the_reset():
+    scene = running_scene()
+    scene.clock.advance_ns(2 * PERIOD_NS + 1)
+    assert gates_of(scene.step()) == [("action_age", "act.late")]
+    scene.clock.advance_ns(50 * PERIOD_NS)
+    scene.reset()
+    assert gates_of(scene.step()) == []
+    scene.close()
+
+
+def test_in_a_world_that_moves_readings_age_while_the_agent_thinks():
+    scene = running_scene(safety__action={"max_age_steps": 50})
+    scene.step()
+    scene.clock.advance_ns(3 * PERIOD_NS)
+    assert gates_of(scene.step()) == []
+    scene.clock.advance_ns(3 * PERIOD_NS + 1)
+    assert gates_of(scene.step()) == [("observation", "obs.stale")]
+    scene.close()
+
+
+def test_a_step_that_takes_longer_than_its_budget_is_told():
+    scene = running_scene(safety__latency={"budget_s": 0.02, "misses": 1})
+    scene.clock.advance_ns(20_000_000)
+    assert gates_of(scene.step()) == []
+    scene.clock.advance_ns(20_000_001)
+    assert gates_of(scene.step()) == [("latency", "lat.budget")]
+    scene.close()
+
+
+def test_the_share_of_interventions_is_told_at_every_step(scene):
+    shares = [scene.step(action).info["safety"]["intervention_share"] for action in ((9.0, 9.0), (0.0, 0.0), None)]
+    assert shares == [1.0, 1 / 2, 2 / 3]
+    scene.reset()
+    assert scene.step().info["safety"]["intervention_share"] == 0.0
+
+
+class DeafBackend(FakeBackend):
+    """A world that moves by itself, takes commands, and says nothing any more."""
+
+    def read(self, after, deadline):
+        if self._step >= 4:
+            raise BackendLostError("silent", "no reading of any sensor")
+        return super().read(after, deadline)
+
+
+def test_a_world_that_falls_silent_is_braked_before_the_connection_is_cut():
+    scene = Scene(quick_contract(), backend=DeafBackend, clock=SteadyClock(), free_running=True)
+    scene.reset()
+    last = scene.run(4, (0.5, 0.0))
+    assert last.info["end_reason"] == "backend_lost:silent"
+    assert any(command.report.velocity_si.any() for command in scene.sent)
+    assert not scene.sent[-1].report.velocity_si.any()
+    assert scene.backend.halted
+    scene.close()

@@ -11,7 +11,7 @@ import scripted_tasks
 from scripted_tasks import PERIOD_NS, PERIOD_S
 
 from embodied_env.clock import ManualClock, SteadyClock
-from embodied_env.contract.model import WatchdogSpec
+from embodied_env.contract.safety import WatchdogSpec
 from embodied_env.errors import BackendLostError
 from embodied_env.safety import Arbiter, SafetyGate, Watchdog, WatchdogThread
 from embodied_env.transition import Sent, Severity
@@ -24,9 +24,12 @@ class Bench:
 
     def __init__(self, clock, *, period_s=PERIOD_S):
         self.clock, self.sent, self.failures = clock, [], 0
+        self.inputs = {}  # what the safety inputs say, or an error
         self.gate = SafetyGate(scripted_tasks.contract(control_period_s=period_s))
         self.arbiter = Arbiter(self._send, self.gate, clock=clock, control_period_s=period_s, free_running=True)
-        self.watchdog = Watchdog(self.arbiter, self.gate, SPEC, clock=clock, control_period_s=period_s)
+        self.watchdog = Watchdog(
+            self.arbiter, self.gate, SPEC, clock=clock, control_period_s=period_s, estops=self._estops
+        )
         self.arbiter.resync(np.zeros(2), 0)
 
     def _send(self, command):
@@ -35,6 +38,11 @@ class Bench:
             raise BackendLostError("refused", "not now")
         self.sent.append(command)
         return Sent(seq=command.seq, values=command.values)
+
+    def _estops(self):
+        if isinstance(self.inputs, Exception):
+            raise self.inputs
+        return self.inputs
 
     def cruise(self):
         for _ in range(4):
@@ -167,6 +175,92 @@ def test_when_disarming_has_returned_nothing_more_is_published(bench):
     assert len(bench.sent) == published == 1
 
 
+# ------------------------------------------------------------------------------------------ safety inputs between steps
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "severity"),
+    [
+        ("active", "estop.active", Severity.ESTOP),
+        ("expired", "estop.expired", Severity.ESTOP),
+        ("unknown", "estop.unknown", Severity.ESTOP),
+        ("protective_stop", "robot.protective_stop", Severity.ESTOP),
+        ("inactive", "robot.inactive", Severity.STOP),
+        ("contention", "robot.contention", Severity.STOP),
+    ],
+)
+def test_between_steps_a_safety_input_brakes_and_latches(bench, state, code, severity):
+    """The agent may think for long: the robot does not wait for its next step."""
+    bench.inputs = {"door": state}
+    bench.clock.advance_ns(PERIOD_NS // 2)
+    found = bench.watchdog.check()
+    assert (found.code, found.severity) == (code, severity)
+    assert bench.sent[0].report.velocity_si[0] < 0.5
+    assert bench.gate.latched.code == code
+
+
+def test_between_steps_inputs_that_are_ok_publish_nothing(bench):
+    bench.inputs = {"door": "ok", "button": "ok"}
+    assert bench.watchdog.check() is None
+    assert bench.sent == []
+
+
+def test_a_safety_input_brakes_at_every_look_until_the_robot_rests(bench):
+    bench.inputs = {"door": "active"}
+    for _ in range(3):
+        bench.clock.advance_ns(PERIOD_NS // 2)
+        bench.watchdog.check()
+    assert len(bench.sent) == 3
+    assert bench.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
+
+
+def test_of_several_safety_inputs_the_gravest_counts(bench):
+    bench.inputs = {"driver": "inactive", "door": "active"}
+    assert bench.watchdog.check().code == "estop.active"
+    assert bench.gate.latched.severity is Severity.ESTOP
+
+
+def test_a_safety_input_that_was_asserted_for_a_moment_stays_latched(bench):
+    bench.inputs = {"door": "active"}
+    bench.watchdog.check()
+    bench.inputs = {"door": "ok"}
+    assert bench.watchdog.check() is None
+    with bench.arbiter.turn() as (reference, dt_s):
+        assert bench.gate.judge([1.0, 0.0], reference, dt_s).report.disposition is Severity.ESTOP
+
+
+def test_a_safety_input_is_no_trip_of_the_watchdog(bench):
+    bench.inputs = {"door": "active"}
+    bench.watchdog.check()
+    assert bench.watchdog.trips == 0
+
+
+def test_a_safety_input_is_watched_though_steps_come_in_time(bench):
+    for _ in range(3):
+        bench.clock.advance_ns(PERIOD_NS)
+        bench.watchdog.feed()
+        assert bench.watchdog.check() is None
+    bench.inputs = {"door": "expired"}
+    bench.watchdog.feed()
+    assert bench.watchdog.check().code == "estop.expired"
+
+
+def test_without_an_episode_no_safety_input_is_watched(bench):
+    bench.watchdog.disarm()
+    bench.inputs = {"door": "active"}
+    assert bench.watchdog.check() is None
+    assert bench.sent == []
+    assert bench.gate.latched is None
+
+
+def test_safety_inputs_that_cannot_be_read_are_unknown(bench):
+    """They must not keep the watchdog from braking, either."""
+    bench.inputs = BackendLostError("gone", "no such node")
+    assert bench.watchdog.check().code == "estop.unknown"
+    assert bench.gate.latched.severity is Severity.ESTOP
+    assert len(bench.sent) == 1
+
+
 def wait_until(condition):
     end = time.monotonic() + 5.0
     while not condition() and time.monotonic() < end:
@@ -187,6 +281,13 @@ def live():
 def test_the_thread_brakes_by_itself(live):
     live.watchdog.feed()
     assert wait_until(lambda: len(live.sent) >= 2)
+
+
+def test_the_thread_brakes_for_a_safety_input(live):
+    live.inputs = {"door": "active"}
+    live.watchdog.feed()
+    assert wait_until(lambda: live.gate.latched is not None and live.gate.latched.code == "estop.active")
+    assert wait_until(lambda: live.sent)
 
 
 def test_the_thread_outlives_a_world_that_refuses_a_command(live):

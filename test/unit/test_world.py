@@ -1040,6 +1040,105 @@ def test_refuses_a_backend_that_the_contract_has_no_profile_for() -> None:
     assert caught.value.path == "backends.gazebo"
 
 
+# ------------------------------------------------------------------------------------------------ free running
+
+ARM_TICK_NS = 10_000_000  # 4 of 20 physics steps
+
+
+def free_running_arm() -> World:
+    world = World(ARM, ARM_PROFILE, free_running=True)
+    world.reset(0, {})
+    return world
+
+
+def controls_of(world: World, ticks: int) -> list[float]:
+    """Step, and return the control of the first joint after each tick."""
+    controls = []
+    for _ in range(ticks):
+        world.step()
+        controls.append(float(world._data.ctrl[0]))
+    return controls
+
+
+def test_a_tick_is_a_fifth_of_a_control_period() -> None:
+    world = free_running_arm()
+    before_ns = world.now_ns
+    world.step()
+    assert world.now_ns - before_ns == world.tick_ns == ARM_TICK_NS
+
+
+@pytest.mark.parametrize(("period_s", "tick_ns"), [(0.0025, 2_500_000), (0.005, 2_500_000), (0.02, 5_000_000)])
+def test_a_tick_is_at_least_one_physics_step_and_whole_ones(period_s: float, tick_ns: int) -> None:
+    world = World(replace(ARM, control_period_s=period_s), ARM_PROFILE, free_running=True)
+    assert world.tick_ns == tick_ns
+
+
+def test_without_a_rate_a_sensor_is_due_at_every_tick() -> None:
+    world = free_running_arm()
+    for _ in range(7):
+        world.step()
+        assert {reading.stamp_ns for reading in world.read().values()} == {world.now_ns}
+
+
+def test_with_a_rate_a_sensor_is_due_by_its_rate_among_the_ticks() -> None:
+    world = World(with_sensor("tcp", rate_hz=20.0), ARM_PROFILE, free_running=True)
+    world.reset(0, {})
+    origin_ns, stamps = world.now_ns, []
+    for _ in range(10):
+        world.step()
+        stamps.append(world.read()["tcp"].stamp_ns - origin_ns)
+    assert stamps == [0] * 4 + [50_000_000] * 5 + [100_000_000]
+
+
+def test_a_command_is_reached_one_control_period_later_and_then_held() -> None:
+    world = free_running_arm()
+    world.command(HOME + np.array([0.1, 0, 0, 0, 0, 0]))
+    np.testing.assert_allclose(controls_of(world, 7), [0.02, 0.04, 0.06, 0.08, 0.1, 0.1, 0.1], rtol=1e-12)
+
+
+def test_a_newer_command_starts_from_where_the_last_one_has_led_to() -> None:
+    world = free_running_arm()
+    world.command(HOME + np.array([0.1, 0, 0, 0, 0, 0]))
+    controls_of(world, 2)
+    world.command(HOME + np.array([-0.06, 0, 0, 0, 0, 0]))
+    np.testing.assert_allclose(controls_of(world, 5), [0.02, 0.0, -0.02, -0.04, -0.06], atol=1e-12)
+
+
+def test_ticks_go_the_way_of_a_control_period_to_the_last_bit() -> None:
+    """With a command at each control period the physics are those of lockstep."""
+    ticking, stepping = free_running_arm(), arm_world()
+    stepping.reset(0, {})
+    for k in range(4):
+        for world, steps in ((ticking, 5), (stepping, 1)):
+            world.command(HOME + 0.05 * np.sin(k + np.arange(6.0)))
+            for _ in range(steps):
+                world.step()
+        for field in ("position", "velocity"):
+            np.testing.assert_array_equal(ticking.sense("joints")[field], stepping.sense("joints")[field])
+
+
+def test_after_a_reset_the_target_is_where_the_joints_are() -> None:
+    world = free_running_arm()
+    world.command(HOME + 0.2)
+    world.step()
+    world.reset(0, {})
+    np.testing.assert_array_equal(world.target, world.sense("joints")["position"])
+
+
+def test_the_target_cannot_be_changed_from_outside() -> None:
+    world = free_running_arm()
+    world.target[:] = 5.0
+    np.testing.assert_allclose(world.target, HOME, atol=1e-6)
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0])
+def test_a_command_timeout_that_is_not_above_zero_is_refused(timeout_s: float) -> None:
+    contract = replace(ARM, backends={"mujoco": {**ARM.backends["mujoco"], "command_timeout_s": timeout_s}})
+    with pytest.raises(ContractError, match="allowed: seconds > 0, or null") as caught:
+        load_profile(contract, "mujoco")
+    assert caught.value.path == "backends.mujoco.command_timeout_s"
+
+
 # ------------------------------------------------------------------------------------------------------ imports
 
 

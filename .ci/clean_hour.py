@@ -1,0 +1,51 @@
+"""An hour of each robot's time with nothing wrong, in `mujoco`: the gate never holds or stops without a reason.
+
+python .ci/clean_hour.py [SECONDS] [CONTRACT ...]
+
+The scripted policy drives. Every finding of HOLD or graver is false, and printed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import embodied_env
+from embodied_env.cli.policies import make_policy
+from embodied_env.transition import Severity
+
+CONTRACTS = ("arm_reach", "cart_goal", "door_open")
+
+
+def findings_of(name: str, seconds: float) -> tuple[int, Counter[str]]:
+    """Return how many steps were taken, and which findings there were, by severity and code."""
+    env = embodied_env.make(name, backend="mujoco")
+    contract = env.unwrapped.contract
+    policy = make_policy("scripted", contract, backend="mujoco", seed=0)
+    found: Counter[str] = Counter()
+    steps, seed, ended = 0, 0, True
+    while steps * contract.control_period_s < seconds:
+        if ended:
+            observation, _ = env.reset(seed=seed)
+            seed += 1
+        observation, _, terminated, truncated, _ = env.step(policy(observation))
+        ended = terminated or truncated
+        steps += 1
+        found.update(f"{f.severity.name} {f.code}" for f in env.unwrapped.last_transition.report.findings)
+    env.close()
+    return steps, found
+
+
+def main() -> None:
+    """Raise SystemExit for a false HOLD."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3600.0
+    for name in sys.argv[2:] or CONTRACTS:
+        steps, found = findings_of(name, seconds)
+        print(f"{name}: {steps} steps, {dict(found)}", flush=True)
+        false = {what: count for what, count in found.items() if Severity[what.split()[0]] >= Severity.HOLD}
+        if false:
+            raise SystemExit(f"{name}: held or stopped without a reason: {false}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""How the gates say what they did: findings, and their arrays in ``info``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from embodied_env.contract import FloatArray
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.safety.limits import JointStep
+from embodied_env.transition import CODES, Finding, GateReport, Severity
+
+GATES = (
+    "latch",
+    "form",
+    "estop",
+    "observation",
+    "action_age",
+    "tracking",
+    "force",
+    "latency",
+    "space_box",
+    "mapping",
+    "jerk",
+    "joint_limits",
+    "plugins",
+    "workspace",
+    "post_condition",
+    "watchdog",
+    "intervention",
+    "relay",
+)
+"""The gates in order: the axis of ``info["safety"]["severity"]`` and ``["code"]``.
+
+Refuse before modifying, shape before limits, limits before what only weakens. The last three stand beside the chain.
+"""
+
+
+def severity_and_code(report: GateReport) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return per gate of `GATES` its severity (int8) and the number of the code of its gravest finding (int16)."""
+    severity = np.zeros(len(GATES), dtype=np.int8)
+    code = np.zeros(len(GATES), dtype=np.int16)
+    for finding in report.findings:
+        gate = GATES.index(finding.gate)
+        if finding.severity >= severity[gate]:
+            severity[gate] = finding.severity
+            code[gate] = CODES[finding.code]
+    return severity, code
+
+
+def in_order(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Sort findings by their gates."""
+    return tuple(sorted(findings, key=lambda finding: GATES.index(finding.gate)))
+
+
+def gravest(findings: list[Finding]) -> Severity:
+    """Return the disposition that findings make."""
+    return max((finding.severity for finding in findings), default=Severity.PASS)
+
+
+def as_latch(latched: Finding) -> Finding:
+    """Say that a latch holds."""
+    code = "latch.estop" if latched.severity is Severity.ESTOP else "latch.stop"
+    return Finding(gate="latch", severity=latched.severity, code=code, detail=f"latched by {latched.code}")
+
+
+def change(gate: str, code: str, joints: tuple[str, ...], before: FloatArray, after: FloatArray) -> list[Finding]:
+    """Return the LIMIT of what a gate changed, in SI units, or nothing when it changed nothing."""
+    hit = before != after
+    if not hit.any():
+        return []
+    return [
+        Finding(
+            gate=gate,
+            severity=Severity.LIMIT,
+            code=code,
+            joints=named(joints, hit),
+            before=before[hit],
+            after=after[hit],
+            limit=after[hit],
+            margin=after[hit] - before[hit],
+        )
+    ]
+
+
+def box_finding(layout: ActionLayout, requested: FloatArray, boxed: FloatArray, mode: str) -> list[Finding]:
+    """Return the LIMIT of an action outside of its space, in action units, or nothing."""
+    clipped = boxed != requested
+    if not clipped.any():
+        return []
+    passed_on = requested if mode == "monitor" else boxed
+    return [
+        Finding(
+            gate="space_box",
+            severity=Severity.LIMIT,
+            code="box.clip",
+            joints=named(layout.joints, clipped),
+            before=requested[clipped],
+            after=passed_on[clipped],
+            limit=boxed[clipped],
+            margin=passed_on[clipped] - requested[clipped],
+        )
+    ]
+
+
+def limit_findings(
+    joints: tuple[str, ...], target: FloatArray, steps: list[JointStep], published: FloatArray
+) -> list[Finding]:
+    """Return one finding per bound that held, with the joints it held."""
+    findings = []
+    codes = sorted({step.code for step in steps if step.code}, key=lambda code: CODES[code])
+    for code in codes:
+        hit = np.array([step.code == code for step in steps])
+        findings.append(
+            Finding(
+                gate="joint_limits",
+                severity=Severity.LIMIT,
+                code=code,
+                joints=named(joints, hit),
+                before=target[hit],
+                after=published[hit],
+                limit=np.array([step.bound for step in steps])[hit],
+                margin=published[hit] - target[hit],
+            )
+        )
+    return findings
+
+
+def named(joints: tuple[str, ...], hit: np.ndarray[Any, Any]) -> tuple[str, ...]:
+    """Return the joints that are hit."""
+    return tuple(joint for joint, is_hit in zip(joints, hit, strict=True) if is_hit)

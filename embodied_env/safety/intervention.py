@@ -1,0 +1,45 @@
+"""How often the gate changed what was asked for: repeated clipping is told, never silent."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from embodied_env.contract.safety import Intervention
+from embodied_env.transition import Finding, Severity
+
+
+class InterventionRate:
+    """The share of the last steps in which the gate stepped in."""
+
+    def __init__(self, spec: Intervention) -> None:
+        """Count over a window of steps."""
+        self._spec = spec
+        self._seen: deque[bool] = deque(maxlen=spec.window_steps)
+
+    @property
+    def share(self) -> float:
+        """In [0, 1]; 0 before the first step."""
+        return sum(self._seen) / len(self._seen) if self._seen else 0.0
+
+    def reset(self) -> None:
+        """Begin an episode."""
+        self._seen.clear()
+
+    def count(self, *, intervened: bool) -> None:
+        """One more step."""
+        self._seen.append(intervened)
+
+    def check(self) -> list[Finding]:
+        """Tell a share that is too large, once the window is full; make a STOP of one where that is asked for."""
+        spec, share = self._spec, self.share
+        stops = spec.stop_share is not None and share > spec.stop_share
+        if len(self._seen) < spec.window_steps or not (stops or share > spec.warn_share):
+            return []
+        return [
+            Finding(
+                gate="intervention",
+                severity=Severity.STOP if stops else Severity.PASS,
+                code="rate.intervention",
+                detail=f"the gate changed {share:.0%} of the last {len(self._seen)} steps",
+            )
+        ]

@@ -1,0 +1,343 @@
+"""From a command to what is published: jerk, joint limits, what weakens, the post-condition; and braking.
+
+The only place that makes an `Approved`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from embodied_env.contract import Contract, EffectiveLimits, FloatArray
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import InternalFaultError
+from embodied_env.safety.findings import change, gravest, in_order, limit_findings
+from embodied_env.safety.jerk import keeps_jerk, limit_jerk
+from embodied_env.safety.limits import (
+    Bounds,
+    JointStep,
+    brake_velocity,
+    is_hopeless,
+    joint_bounds,
+    limit_joint,
+    limit_velocity,
+    violation,
+)
+from embodied_env.safety.shaping import Proposal, Shaper, ruling_of, share_of
+from embodied_env.transition import Approved, Finding, GateReport, Severity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """The last published command: positions and velocities of shape (n_joints,), its number, and its epoch.
+
+    What is commanded by velocity has its measured position here, and zero when it has no position limits; `slack` is
+    how far it may have moved since it was measured, in the joint's unit (None: not at all).
+    """
+
+    positions: FloatArray
+    velocities: FloatArray
+    seq: int
+    epoch: int
+    slack: FloatArray | None = None
+    accelerations: FloatArray | None = None  # of the last published command; None: none
+
+
+_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
+
+ABSURD = 1e100  # a speed at which even the arithmetic of the limits overflows; only monitoring lets one come so far
+
+
+class Limiter:
+    """Makes commands that keep every limit. It remembers nothing but the limits in force."""
+
+    def __init__(
+        self, contract: Contract, *, shapers: Mapping[str, Shaper], fixed_rate: bool, limits_elsewhere: bool
+    ) -> None:
+        """See `SafetyGate`."""
+        self._mode = contract.safety.mode
+        self.layout = ActionLayout(contract)
+        self.enforce(self.layout.limits)
+        self._shapers = shapers
+        self._fixed_rate = fixed_rate
+        self._limits_elsewhere = limits_elsewhere
+
+    def enforce(self, limits: EffectiveLimits) -> None:
+        """Keep these limits from now on; the action space stays that of the contract."""
+        self._limits = limits
+        self._bounds = joint_bounds(limits)
+
+    def limit_target(
+        self,
+        target: FloatArray,
+        reference: Reference,
+        dt_s: float,
+        findings: list[Finding],
+        requested: FloatArray,
+        boxed: FloatArray | None = None,
+    ) -> Approved:
+        """Jerk, joint limits, what weakens, post-condition. `boxed`: the action that asks for `target`, if any."""
+        joints = self.layout.joints
+        if self._limits_elsewhere:
+            velocities = np.where(self.layout.is_velocity, target, (target - reference.positions) / dt_s)
+            applied = requested if boxed is None else boxed
+            return self._approved(reference, dt_s, findings, requested, applied.copy(), target, velocities)
+        smooth = self._smooth(target, reference, dt_s)
+        findings = findings + change("jerk", "jerk.limit", joints, target, smooth)
+        steps = self._steps(smooth, reference, dt_s)
+        limited = self._published(np.array([s.position for s in steps]), np.array([s.velocity for s in steps]))
+        found = limit_findings(joints, smooth, steps, limited)
+        if infeasible := [finding for finding in found if finding.code == "limits.infeasible"]:
+            return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
+        findings += found
+        positions, velocities, rulings = self._weaken(steps, reference, dt_s)
+        published = self._published(positions, velocities)
+        if gravest(rulings) >= Severity.HOLD:
+            return self.brake(reference, dt_s, findings + rulings, requested)
+        findings += rulings
+        if problem := self._violation(reference, positions, velocities, dt_s):
+            finding = Finding(gate="post_condition", severity=Severity.STOP, code="fault.internal", detail=problem)
+            return self.brake(reference, dt_s, [*findings, finding], requested)
+        applied = self.as_action(published, reference)
+        if boxed is not None:
+            applied = np.where(published == target, boxed, applied)
+        return self._approved(reference, dt_s, findings, requested, applied, published, velocities)
+
+    def _smooth(self, target: FloatArray, reference: Reference, dt_s: float) -> FloatArray:
+        """Return the target whose jerk is kept, where joints have a limit of it."""
+        limits = self._limits
+        if not np.isfinite(limits.jerk).any():
+            return target
+        is_velocity, start = self.layout.is_velocity, reference.positions
+        desired = np.where(is_velocity, target, (target - start) / dt_s)
+        accelerations = np.zeros_like(desired) if reference.accelerations is None else reference.accelerations
+        accelerations = np.where(reference.velocities == 0.0, 0.0, accelerations)  # what has braked to rest stays there
+        kept = limit_jerk(desired, reference.velocities, accelerations, limits, dt_s)
+        return np.where(kept == desired, target, np.where(is_velocity, kept, start + kept * dt_s))
+
+    def _weaken(
+        self, steps: list[JointStep], reference: Reference, dt_s: float
+    ) -> tuple[FloatArray, FloatArray, list[Finding]]:
+        """Ask the gates that weaken, each with what the last one left; return positions, velocities and findings."""
+        positions = np.array([step.position for step in steps])
+        velocities = np.array([step.velocity for step in steps])
+        braking = self._braked(reference, dt_s)
+        found: list[Finding] = []
+        for name, shaper in self._shapers.items():
+            proposal = Proposal(
+                joints=self.layout.joints,
+                positions=_read_only(reference.positions),
+                previous=_read_only(reference.velocities),
+                velocities=_read_only(velocities),
+                braking=_read_only(braking),
+                dt_s=dt_s,
+            )
+            ruling = ruling_of(shaper, proposal)
+            if ruling.severity is Severity.PASS:
+                continue
+            gate, code = ("workspace", "ws.keepout") if name == "workspace" else ("plugins", "gate.plugin")
+            share = share_of(ruling)
+            if share == 0.0:
+                severity = max(ruling.severity, Severity.HOLD)
+                found.append(Finding(gate=gate, severity=severity, code=code, detail=f"{name}: {ruling.detail}"))
+                continue
+            before = self._published(positions, velocities)
+            velocities = braking + share * (velocities - braking)
+            positions = self._kept_inside(reference.positions + velocities * dt_s, reference)
+            after = self._published(positions, velocities)
+            detail = f"{name}: only {share:.4g} of it: {ruling.detail}"
+            found += [replace(f, detail=detail) for f in change(gate, code, self.layout.joints, before, after)]
+        return positions, velocities, found
+
+    def _braked(self, reference: Reference, dt_s: float) -> FloatArray:
+        """Return the velocities after one step of full braking."""
+        state = zip(reference.velocities.tolist(), self._bounds, strict=True)
+        return np.array([brake_velocity(velocity, bounds, dt_s) for velocity, bounds in state])
+
+    def _refuse_infeasible(
+        self, finding: Finding, reference: Reference, dt_s: float, findings: list[Finding], requested: FloatArray
+    ) -> Approved:
+        """STOP where our own commands led outside of the limits; HOLD where a measured position says so: it lags."""
+        measured = {joint for joint, by in zip(self.layout.joints, self.layout.is_velocity, strict=True) if by}
+        severity = Severity.HOLD if measured.issuperset(finding.joints) else Severity.STOP
+        return self.brake(reference, dt_s, [*findings, replace(finding, severity=severity)], requested)
+
+    def _published(self, positions: FloatArray, velocities: FloatArray) -> FloatArray:
+        """Return what is sent of a step: the velocities of what is commanded so, else the positions."""
+        return np.where(self.layout.is_velocity, velocities, positions)
+
+    def hold_action(self, reference: Reference) -> FloatArray:
+        """Return the action that asks for the reference to stay as it is, at rest. Flat, shape (n_joints,)."""
+        return self.as_action(self._published(reference.positions, np.zeros(self.layout.size)), reference)
+
+    def target(self, action: FloatArray, reference: Reference) -> FloatArray:
+        """Map an action to the positions or velocities that it asks for. Rounding does not lead over a bound."""
+        mapped = self.layout.scale.to_si(action)
+        limits = self._limits
+        moved = _undo_rounding(
+            reference.positions + mapped, reference.positions, limits.position_low, limits.position_high
+        )
+        return np.where(self.layout.is_delta, moved, mapped)
+
+    def as_action(self, published: FloatArray, reference: Reference) -> FloatArray:
+        """Map what is published back to the action that asks for it."""
+        scale = self.layout.scale
+        moved = _undo_rounding(published - reference.positions, reference.positions, scale.si_low, scale.si_high)
+        return scale.from_si(np.where(self.layout.is_delta, moved, published))
+
+    def _steps(self, target: FloatArray, reference: Reference, dt_s: float) -> list[JointStep]:
+        """Limit joint by joint."""
+        state = zip(reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), strict=True)
+        return [
+            limit_velocity(x, v, t, bounds, dt_s) if is_velocity else limit_joint(x, v, t, bounds, dt_s)
+            for (x, v, t), bounds, is_velocity in zip(
+                state, self._bounds_at(reference), self.layout.is_velocity, strict=True
+            )
+        ]
+
+    def _bounds_at(self, reference: Reference) -> list[Bounds]:
+        """Return the limits that hold here: nearer by as much as a measured position may be off."""
+        if reference.slack is None:
+            return self._bounds
+        return [
+            replace(bounds, low=bounds.low + slack, high=bounds.high - slack)
+            for bounds, slack in zip(self._bounds, reference.slack.tolist(), strict=True)
+        ]
+
+    def _is_inside(self, reference: Reference, published: FloatArray) -> bool:
+        """Tell whether every position is known to be within its limits."""
+        slack = 0.0 if reference.slack is None else reference.slack
+        positions = np.where(self.layout.is_velocity, reference.positions, published)
+        low, high = self._limits.position_low, self._limits.position_high
+        return bool(((positions - slack >= low) & (positions + slack <= high)).all())
+
+    def monitor(self, requested: FloatArray, reference: Reference, dt_s: float, findings: list[Finding]) -> Approved:
+        """Report what the limits would do, and do none of it; only what is no number in SI units is refused."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            target = self.target(requested, reference)
+            velocities = np.where(self.layout.is_velocity, target, (target - reference.positions) / dt_s)
+        if not (np.abs(velocities) < ABSURD).all():
+            detail = f"the action {requested.tolist()} is not finite in SI units"
+            finding = Finding(gate="form", severity=Severity.HOLD, code="form.nan", detail=detail)
+            return self.brake(reference, dt_s, [*findings, finding], requested)
+        steps = self._steps(target, reference, dt_s)
+        findings = [*findings, *limit_findings(self.layout.joints, target, steps, target)]
+        return self._approved(reference, dt_s, findings, requested, requested, target, velocities)
+
+    def brake(self, reference: Reference, dt_s: float, findings: list[Finding], requested: FloatArray) -> Approved:
+        """Approve full braking within the limits; with dt <= 0 no time has passed and the last command is repeated."""
+        sound = True
+        if dt_s > 0.0:
+            velocities = self._braked(reference, dt_s)
+            positions = self._kept_inside(reference.positions + velocities * dt_s, reference)
+            problem = self._violation(reference, positions, velocities, dt_s)
+            sound = not problem
+            if problem and not self._is_hopeless(reference, dt_s):
+                raise InternalFaultError(f"braking breaks a limit, nothing is published: {problem}")
+        else:
+            positions, velocities = reference.positions.copy(), reference.velocities.copy()
+        published = self._published(positions, velocities)
+        applied = self.as_action(published, reference)
+        return self._approved(reference, dt_s, findings, requested, applied, published, velocities, sound=sound)
+
+    def _kept_inside(self, positions: FloatArray, reference: Reference) -> FloatArray:
+        """Keep commanded positions inside their limits, and a joint found outside from going further out."""
+        low = np.minimum(self._limits.position_low, reference.positions)
+        high = np.maximum(self._limits.position_high, reference.positions)
+        return np.where(self.layout.is_velocity, positions, np.clip(positions, low, high))
+
+    def _violation(self, reference: Reference, positions: FloatArray, velocities: FloatArray, dt_s: float) -> str:
+        """Return the first broken limit of the exact values to be published, or "". Monitoring promises none."""
+        if self._mode == "monitor":
+            return ""
+        for i, bounds in enumerate(self._bounds_at(reference)):
+            problem = violation(
+                float(reference.positions[i]),
+                float(reference.velocities[i]),
+                float(positions[i]),
+                float(velocities[i]),
+                bounds,
+                dt_s,
+            )
+            if problem:
+                return f"{self.layout.joints[i]}: {problem}"
+        return ""
+
+    def _keeps_jerk(self, reference: Reference, velocities: FloatArray, dt_s: float) -> bool:
+        """Tell whether this command keeps the jerk of every joint that has a limit of it."""
+        if not dt_s > 0.0:
+            return False
+        before = 0.0 if reference.accelerations is None else reference.accelerations
+        return keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s)
+
+    def _is_hopeless(self, reference: Reference, dt_s: float) -> bool:
+        """Tell whether a joint is where not even braking keeps every limit."""
+        state = zip(
+            reference.positions.tolist(), reference.velocities.tolist(), self._bounds_at(reference), strict=True
+        )
+        return any(is_hopeless(x, v, bounds, dt_s) for x, v, bounds in state)
+
+    def _approved(  # noqa: PLR0913 - the parts of the report
+        self,
+        reference: Reference,
+        dt_s: float,
+        findings: list[Finding],
+        requested: FloatArray,
+        applied: FloatArray,
+        published: FloatArray,
+        velocities: FloatArray,
+        *,
+        sound: bool = True,
+    ) -> Approved:
+        """Build the approved command and its report, to be read only: the only place that makes an `Approved`."""
+        for array in (requested, applied, published, velocities):
+            array.flags.writeable = False
+        disposition = gravest(findings)
+        sound = sound and self._mode == "enforce" and not self._limits_elsewhere
+        report = GateReport(
+            disposition=disposition,
+            findings=in_order(findings),
+            intervened=disposition >= (Severity.LIMIT if self._mode == "enforce" else Severity.HOLD),
+            requested=requested,
+            applied=applied,
+            applied_si=published,
+            velocity_si=velocities,
+            dt_s=dt_s,
+            guaranteed={
+                "position": sound and self._is_inside(reference, published),
+                "velocity": sound,
+                "acceleration": sound,
+                "jerk": sound and self._fixed_rate and self._keeps_jerk(reference, velocities, dt_s),
+                "workspace": sound and getattr(self._shapers.get("workspace"), "is_kept", False),
+            },
+        )
+        return Approved(values=published, seq=reference.seq + 1, epoch=reference.epoch, report=report)
+
+
+def merged(approved: Approved, answer: GateReport) -> Approved:
+    """Return the command as another gate, which had the last word, changed it; what ours said comes first."""
+    findings = in_order([*approved.report.findings, *answer.findings])
+    disposition = max(approved.report.disposition, answer.disposition)
+    report = replace(
+        answer,
+        disposition=disposition,
+        findings=findings,
+        intervened=approved.report.intervened or answer.intervened,
+        requested=approved.report.requested,
+    )
+    return Approved(values=answer.applied_si, seq=approved.seq, epoch=approved.epoch, report=report)
+
+
+def _read_only(array: FloatArray) -> FloatArray:
+    """Return a copy that nobody can write: what a plug-in does to it changes nothing."""
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def _undo_rounding(value: FloatArray, reference: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+    """Put what rounding carried over a bound back on it. `value` is a sum or difference with `reference`."""
+    inside = np.clip(value, low, high)
+    return np.where(np.abs(value - inside) <= _ROUNDING * (np.abs(reference) + np.abs(value)), inside, value)

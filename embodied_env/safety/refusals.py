@@ -1,0 +1,229 @@
+"""The gates that refuse an action for what is known beside it, before it is touched: each one idea, in order.
+
+Each looks at the `Situation` and at the last published command and says what is wrong. HOLD brakes for this step, STOP
+and ESTOP are latched by the chain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.safety import LatencyBudget, Safety, Tracking
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.situation import required_sensors
+from embodied_env.transition import Finding, Quality, Severity, Situation
+
+_INPUTS: Mapping[str, tuple[Severity, str]] = {
+    "active": (Severity.ESTOP, "estop.active"),
+    "expired": (Severity.ESTOP, "estop.expired"),
+    "unknown": (Severity.ESTOP, "estop.unknown"),
+    "protective_stop": (Severity.ESTOP, "robot.protective_stop"),
+    "inactive": (Severity.STOP, "robot.inactive"),
+    "contention": (Severity.STOP, "robot.contention"),
+}
+
+_JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE)
+
+_FULL_TURN = {"rad": 2.0 * math.pi, "m": 1.0}  # the range of a joint without position limits
+
+
+class Refusal(Protocol):
+    """One gate that refuses."""
+
+    def reset(self) -> None:
+        """Begin an episode."""
+        ...
+
+    def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:
+        """Say what is wrong; `commanded` is the last published command, shape (n_joints,)."""
+        ...
+
+
+def input_findings(inputs: Mapping[str, str]) -> list[Finding]:
+    """Return a finding for each safety input that is not "ok"; a state that nobody knows is unknown."""
+    findings = []
+    for name, state in inputs.items():
+        if state != "ok":
+            severity, code = _INPUTS.get(state, _INPUTS["unknown"])
+            findings.append(Finding(gate="estop", severity=severity, code=code, detail=f"{name} is {state}"))
+    return findings
+
+
+class EstopGate:
+    """No motion while a safety input is asserted, has expired, or is unknown."""
+
+    def reset(self) -> None:
+        """Nothing is remembered: the latch is the chain's."""
+
+    def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
+        """Mirror the inputs."""
+        return input_findings(situation.estops)
+
+
+class ObservationGate:
+    """An action counts only with a valid and young reading of each sensor that it needs."""
+
+    def __init__(self, contract: Contract) -> None:
+        """Resolve the required sensors and how old each may be."""
+        self._max_age_s = {name: contract.sensors[name].max_age_s for name in required_sensors(contract)}
+        self._future_tolerance_s = contract.safety.observation.future_tolerance_s
+        self._stop_steps = contract.safety.observation.stop_steps
+        self._in_a_row = 0
+
+    def reset(self) -> None:
+        """Begin to count anew."""
+        self._in_a_row = 0
+
+    def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
+        """HOLD for each sensor that fails; STOP when steps in a row did."""
+        problems = [problem for name in self._max_age_s if (problem := self._problem(name, situation)) is not None]
+        self._in_a_row = self._in_a_row + 1 if problems else 0
+        severity = Severity.STOP if self._in_a_row >= self._stop_steps else Severity.HOLD
+        return [Finding(gate="observation", severity=severity, code=code, detail=text) for code, text in problems]
+
+    def _problem(self, name: str, situation: Situation) -> tuple[str, str] | None:
+        state = situation.sensors.get(name)
+        if state is None or not math.isfinite(state.age_s):
+            return "obs.invalid", f"nothing is known of {name}"
+        if state.quality is Quality.FUTURE or state.age_s < -self._future_tolerance_s:
+            return "obs.future", f"{name} is stamped in the future"
+        if state.quality not in _JUDGED_BY_AGE:
+            return "obs.invalid", f"{name} is {state.quality.name.lower()}"
+        if state.age_s > self._max_age_s[name]:
+            return "obs.stale", f"{name} is {state.age_s:.3f} s old; allowed: {self._max_age_s[name]} s"
+        return None
+
+
+class ActionAgeGate:
+    """An action counts only for so long after its observation. In a world that waits it is 0 old."""
+
+    def __init__(self, contract: Contract) -> None:
+        """Resolve the bound."""
+        self._max_age_s = contract.safety.action.max_age_steps * contract.control_period_s
+
+    def reset(self) -> None:
+        """Nothing is remembered."""
+
+    def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
+        """HOLD for an action that comes too late."""
+        if situation.action_age_s <= self._max_age_s:
+            return []
+        detail = f"{situation.action_age_s:.3f} s after its observation; allowed: {self._max_age_s} s"
+        return [Finding(gate="action_age", severity=Severity.HOLD, code="act.late", detail=detail)]
+
+
+class TrackingGate:
+    """The joints are where they were sent, give or take: a blocked robot is not driven further into what blocks it."""
+
+    def __init__(self, spec: Tracking, layout: ActionLayout, units: Mapping[str, str]) -> None:
+        """Resolve the tolerance of each joint that is commanded by position; `units`: joint -> "rad" or "m"."""
+        self._spec = spec
+        self._layout = layout
+        limits = layout.limits
+        turns = np.array([_FULL_TURN[units[joint]] for joint in layout.joints])
+        ranges = limits.position_high - limits.position_low
+        self._tolerance = spec.tolerance * np.where(np.isfinite(ranges), ranges, turns)
+        self._sent: deque[FloatArray] = deque(maxlen=spec.delay_steps + 1)
+        self._in_a_row = 0
+
+    def reset(self) -> None:
+        """Forget where the joints were sent."""
+        self._sent.clear()
+        self._in_a_row = 0
+
+    def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:
+        """HOLD, then STOP, for joints that have been far from where they were sent for several steps."""
+        self._sent.append(commanded)
+        error = self._error(situation.measured)
+        hit = ~(error <= self._tolerance) & ~self._layout.is_velocity
+        self._in_a_row = self._in_a_row + 1 if hit.any() else 0
+        if self._in_a_row < self._spec.debounce_steps:
+            return []
+        severity = Severity.STOP if self._in_a_row >= self._spec.stop_steps else Severity.HOLD
+        finding = Finding(
+            gate="tracking",
+            severity=severity,
+            code="track.error",
+            joints=tuple(joint for joint, is_hit in zip(self._layout.joints, hit, strict=True) if is_hit),
+            before=commanded[hit],
+            after=situation.measured[hit],
+            limit=self._tolerance[hit],
+            margin=self._tolerance[hit] - error[hit],
+        )
+        return [finding]
+
+    def _error(self, measured: FloatArray) -> FloatArray:
+        """Return how far each joint is from the nearest of the commands that may be acting. NaN where unknown."""
+        sent = np.stack(self._sent)
+        beyond: FloatArray = np.maximum(measured - sent.max(axis=0), sent.min(axis=0) - measured)
+        return np.maximum(beyond, 0.0)
+
+
+class ForceGate:
+    """No reading of force is larger than its limit."""
+
+    def __init__(self, safety: Safety) -> None:
+        """Resolve the limits."""
+        self._limits = {name: limit.limit for name, limit in safety.forces.items()}
+
+    def reset(self) -> None:
+        """Nothing is remembered."""
+
+    def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
+        """STOP for each sensor beyond its limit, or of which nothing is known."""
+        findings = []
+        for name, limit in self._limits.items():
+            force = situation.forces.get(name, math.nan)
+            if not force <= limit:
+                detail = f"{name} measures {force:.6g}; allowed: {limit}"
+                findings.append(Finding(gate="force", severity=Severity.STOP, code="force.limit", detail=detail))
+        return findings
+
+
+class LatencyGate:
+    """From the observation to the command no more time passes than the budget: misses are told, or HOLD."""
+
+    def __init__(self, spec: LatencyBudget) -> None:
+        """Count over a window of steps."""
+        self._spec = spec
+        self._missed: deque[bool] = deque(maxlen=spec.window_steps)
+
+    def reset(self) -> None:
+        """Begin to count anew."""
+        self._missed.clear()
+
+    def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
+        """Tell a miss; HOLD at so many of so many, where that is asked for."""
+        budget_s = self._spec.budget_s
+        if budget_s is None:
+            return []
+        self._missed.append(not situation.latency_s <= budget_s)
+        misses = sum(self._missed)
+        if misses < self._spec.misses:
+            return []
+        severity = Severity.HOLD if self._spec.action == "hold" else Severity.PASS
+        detail = f"{misses} of the last {len(self._missed)} steps took longer than {budget_s} s"
+        return [Finding(gate="latency", severity=severity, code="lat.budget", detail=detail)]
+
+
+def make_refusals(contract: Contract, layout: ActionLayout) -> tuple[Refusal, ...]:
+    """Return the refusing gates of `contract`, in order."""
+    safety = contract.safety
+    units = {
+        joint: limits.unit for actuator in contract.actuators.values() for joint, limits in actuator.joints.items()
+    }
+    tracking = () if safety.tracking is None else (TrackingGate(safety.tracking, layout, units),)
+    return (
+        EstopGate(),
+        ObservationGate(contract),
+        ActionAgeGate(contract),
+        *tracking,
+        ForceGate(safety),
+        LatencyGate(safety.latency),
+    )

@@ -1,0 +1,796 @@
+"""Properties of the whole chain: with what is known beside an action, with gates that weaken, with jerk.
+
+Where each property of ``reference/safety.md`` A4.4 is shown (files of test/property, unless a folder is named):
+
+====  ==========================================================================================================
+P1    finite: test_gate_properties::test_p1_*, test_limits_properties::test_p1_*, here test_p1_to_p4_*, the storms
+P2    box: test_gate_properties::test_p2_*, test_limits_properties::test_p2_*, here test_p1_to_p4_*
+P3    speed, acceleration, any dt: test_limits_properties::test_p3_*, test_gate_properties::test_p3_p4_*,
+      test_velocity_properties::*keeps_speed*, here test_p1_to_p4_*, the storms
+P4    range: test_limits_properties::test_p4_*, test_gate_properties::test_p3_p4_*, here test_p1_to_p4_*, the storms
+P5    an admissible velocity exists: test_limits_properties::test_p5_*, here test_p5_*
+P6    idempotent: test_limits_properties::test_p6_*, test_gate_properties::test_p6_*
+P7    identity: test_limits_properties::test_p7_*, test_gate_properties::test_p7_*, here test_p7_*
+P8    nearest: test_limits_properties::test_p8_*, test_velocity_properties::*nearest*
+P9    monotone: test_limits_properties::test_p9_*
+P10   rest is reached: test_limits_properties::test_p10_*, test_gate_properties::test_p10_*, here test_p10_*
+P11   inwards is never blocked: test_limits_properties::test_p11_*
+P12   the report is sound: test_gate_properties::test_p12_*, test_limits_properties::test_p12_*, here test_p12_*
+P13   no further gate lowers the disposition: test_gate_properties::test_p13_*, here test_p13_*
+P14   latches: test_gate_machine::FreeRunningRobot (steps, malformed steps, inputs on and off, a person's clearing,
+      resets, silent sensors, late actions, time, suspension), here test_p14_*
+P15   the watchdog: test_gate_machine::FreeRunningRobot, test/unit/test_watchdog.py
+P16   numbers increase, over threads: test_gate_machine::test_p16_*, here test_p16_*
+P17   nothing crosses a reset: test_gate_machine::FreeRunningRobot, here test_p17_*
+P18   configuration: test_limits_properties::test_p18_*, test_gate_properties::test_p18_*,
+      test/unit/test_safety_rules.py
+P19   determinism: here test_p19_*
+P20   two worlds, one report: here test_p20_*
+P21   does not apply: joints are clipped one by one, there is no mode that scales them together. Only the gate of the
+      workspace scales; that its share is the largest of its steps is shown in test_workspace_properties.py
+P22   many joints as each alone: test_gate_properties::test_p22_*
+P23   a pause gains nothing: test_gate_properties::test_p23_*
+====  ==========================================================================================================
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import math
+import threading
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from safety_strategies import (
+    Weakener,
+    actions_of,
+    any_actions,
+    bounds,
+    calm,
+    circumstances,
+    contract_of,
+    examples,
+    finite_vectors,
+    gates,
+    magnitudes,
+    plain_contract,
+    reference_at,
+    remade,
+    rounding,
+    stopping_excess,
+    weakeners,
+    with_safety,
+)
+from test_gate_properties import bits, flat, mapped
+
+from embodied_env import load_contract
+from embodied_env.backends import make_backend
+from embodied_env.backends.fake import FakeBackend
+from embodied_env.clock import ManualClock, SteadyClock
+from embodied_env.contract import JointLimits, parse_contract
+from embodied_env.contract.safety import (
+    ForceLimit,
+    Intervention,
+    LatencyBudget,
+    Nonfinite,
+    ObservationAge,
+    Tracking,
+    WatchdogSpec,
+)
+from embodied_env.safety import GATES, Arbiter, Reference, SafetyGate, merged
+from embodied_env.safety.shaping import Ruling
+from embodied_env.stepper import Stepper
+from embodied_env.transition import Finding, Judgement, Sent, Severity, Verdict
+
+STRICT = {
+    "tracking": Tracking(tolerance=0.05, delay_steps=1, debounce_steps=1, stop_steps=4),
+    "observation": ObservationAge(stop_steps=4),
+    "latency": LatencyBudget(budget_s=0.15, misses=1, action="hold"),
+    "forces": {"joints": ForceLimit(field="position", limit=1.0)},
+    "nonfinite": Nonfinite(stop_after=2),
+}
+SLOW = Ruling(severity=Severity.LIMIT, share=0.5)
+LAX = {"tracking": None, "latency": LatencyBudget(), "forces": {}}
+
+
+def numbers_of(found: Finding) -> tuple:
+    return found.before, found.after, found.limit, found.margin
+
+
+def told(report) -> list:
+    """Return all that the findings of a report say; what is not a number equals itself."""
+    return [
+        (f.gate, f.severity, f.code, f.joints, f.detail, [None if a is None else bits(a) for a in numbers_of(f)])
+        for f in report.findings
+    ]
+
+
+def same_command(one, other) -> bool:
+    """Tell whether two approved commands are the same, to the last bit of what is said of them."""
+    return (
+        bits(one.values) == bits(other.values)
+        and bits(one.report.velocity_si) == bits(other.report.velocity_si)
+        and bits(one.report.applied) == bits(other.report.applied)
+        and told(one.report) == told(other.report)
+    )
+
+
+def moved_on(reference: Reference, approved, dt: float) -> Reference:
+    """Return the reference after `approved`, with the acceleration that it took."""
+    velocities = approved.report.velocity_si
+    return dataclasses.replace(
+        reference,
+        positions=approved.values,
+        velocities=velocities,
+        seq=approved.seq,
+        accelerations=(velocities - reference.velocities) / dt,
+    )
+
+
+_PARTS = st.one_of(st.just(1.0), st.floats(0.001, 1.0))
+
+
+def _legs(g, draw_actions, *, latching: bool, most: int = 8):
+    leg = st.tuples(_PARTS, draw_actions(g.contract), circumstances(g.gate.layout.size, latching=latching))
+    return st.lists(leg, min_size=1, max_size=most)
+
+
+def rides(
+    draw_actions=any_actions, *, latching: bool = True, refusing: bool = True, joints: int = 3, mode: str = "enforce"
+):
+    """A gate, gates that weaken, and legs of (part of the control period, action, what is known beside it)."""
+    return gates(joints=joints, mode=mode).flatmap(
+        lambda g: st.tuples(st.just(g), weakeners(refusing=refusing), _legs(g, draw_actions, latching=latching))
+    )
+
+
+def with_jerk(g, jerk: float):
+    """Return the contract of `g` in which every joint has this limit of jerk, in parts of A / period."""
+    actuators = {
+        name: dataclasses.replace(
+            actuator,
+            joints={
+                joint: dataclasses.replace(limits, jerk=jerk * limits.acceleration / g.contract.control_period_s)
+                for joint, limits in actuator.joints.items()
+            },
+        )
+        for name, actuator in g.contract.actuators.items()
+    }
+    return dataclasses.replace(g.contract, actuators=actuators)
+
+
+# ------------------------------------------------------------------------------------------------ limits, whatever happens
+
+
+@examples(60)
+@given(rides(), st.one_of(st.none(), magnitudes(1e-2, 1e2)))
+def test_p1_to_p4_every_limit_holds_whatever_is_known_and_whoever_weakens(ride, jerk):
+    """Shares, refusals and jerk never make another limit break. Any dt, any action, any situation."""
+    g, make_shapers, legs = ride
+    contract = g.contract if jerk is None else with_jerk(g, jerk)
+    gate = SafetyGate(with_safety(contract, **STRICT), shapers=make_shapers())
+    reference, longest = g.reference, np.zeros(gate.layout.size)
+    for part, action, beside in legs:
+        dt = part * contract.control_period_s
+        approved = gate.judge(action, reference, dt, beside(reference))
+        assert np.isfinite(approved.report.applied).all()
+        for i, b in enumerate(g.bounds):
+            x, v = float(reference.positions[i]), float(reference.velocities[i])
+            reached, w = float(approved.values[i]), float(approved.report.velocity_si[i])
+            slack = 2.0 * rounding(b, x, reached, w, dt)
+            longest[i] = max(longest[i], slack * dt)
+            assert b.low <= reached <= b.high
+            assert abs(w) <= b.velocity
+            assert abs(v) - abs(w) <= b.deceleration * dt + slack
+            assert abs(w) - abs(v) <= b.acceleration * dt + slack
+            assert abs(reached - x - w * dt) <= slack * dt
+            allowed = 2.0 * longest[i] + abs(w) / b.deceleration * slack
+            assert stopping_excess(reached, w, b) <= Fraction(float(allowed))
+        reference = moved_on(reference, approved, dt)
+
+
+@examples(60)
+@given(rides(actions_of, latching=False, refusing=False))
+def test_p5_no_gate_leads_to_a_state_without_an_admissible_velocity(ride):
+    """Were one to, the next step would be a STOP for infeasible limits, or for the post-condition."""
+    g, make_shapers, legs = ride
+    gate = remade(g, make_shapers(), **{**STRICT, "nonfinite": Nonfinite(stop_after=99)})
+    reference = g.reference
+    for part, action, beside in legs:
+        dt = part * g.contract.control_period_s
+        approved = gate.judge(action, reference, dt, beside(reference))
+        codes = {finding.code for finding in approved.report.findings}
+        assert not codes & {"limits.infeasible", "fault.internal"}
+        reference = moved_on(reference, approved, dt)
+
+
+@examples(40)
+@given(gates(joints=3), st.data())
+def test_p7_a_situation_in_which_nothing_is_wrong_changes_nothing(g, data):
+    action = data.draw(any_actions(g.contract))
+    without = g.gate.judge(copy.deepcopy(action), g.reference, g.dt)
+    strict = remade(g, {"fence": Weakener([None])}, **STRICT)
+    assert same_command(without, strict.judge(copy.deepcopy(action), g.reference, g.dt, calm(g.reference)))
+
+
+@examples(30)
+@given(gates(joints=3), st.data())
+def test_p10_a_robot_that_is_refused_comes_to_rest_in_time(g, data):
+    """Whatever it asks for: a stale observation brakes it within |v| / (D dt) steps."""
+    gate = remade(g, **{**STRICT, "observation": ObservationAge(stop_steps=10**6)})
+    reference, dt = g.reference, g.dt
+    ticks = max(
+        math.ceil(Fraction(abs(float(v))) / (Fraction(b.deceleration) * Fraction(dt)))
+        for v, b in zip(reference.velocities, g.bounds, strict=True)
+    )
+    assume(ticks <= 100)
+    action = data.draw(actions_of(g.contract))
+    for _ in range(ticks):
+        approved = gate.judge(action, reference, dt, calm(reference, sensors={}))
+        assert approved.report.disposition is Severity.HOLD
+        assert (np.abs(approved.report.velocity_si) <= np.abs(reference.velocities)).all()
+        reference = moved_on(reference, approved, dt)
+    assert (np.abs(reference.velocities) <= ticks * 1e-15 * np.abs(g.reference.velocities)).all()
+
+
+# ------------------------------------------------------------------------------------------------------------ the report
+
+
+@examples(60)
+@given(rides(), st.one_of(st.none(), magnitudes(1e-2, 1e2)))
+def test_p12_the_report_says_what_happened_whatever_happened(ride, jerk):
+    g, make_shapers, legs = ride
+    contract = g.contract if jerk is None else with_jerk(g, jerk)
+    gate = SafetyGate(with_safety(contract, **STRICT), shapers=make_shapers())
+    reference = g.reference
+    for part, action, beside in legs:
+        dt = part * contract.control_period_s
+        was_latched = gate.latched
+        approved = gate.judge(action, reference, dt, beside(reference))
+        report = approved.report
+        severities = [finding.severity for finding in report.findings]
+        assert report.disposition == max(severities, default=Severity.PASS)
+        assert report.intervened == (report.disposition >= Severity.LIMIT)
+        places = [GATES.index(finding.gate) for finding in report.findings]
+        assert places == sorted(places)
+        assert (gate.latched is not None) == (was_latched is not None or report.disposition >= Severity.STOP)
+        if report.disposition >= Severity.HOLD:
+            braked = SafetyGate(contract).brake(reference, dt, Finding(gate="latch", severity=Severity.HOLD, code=""))
+            assert bits(approved.values) == bits(braked.values)
+        else:
+            _check_telescope(gate, action, reference, approved)
+        reference = moved_on(reference, approved, dt)
+
+
+def _check_telescope(gate, action, reference, approved) -> None:
+    """Check that the findings lead from the request to what is published, and that none is missing."""
+    value = flat(gate, action)
+    requested = mapped(gate, value, reference)
+    fired = [finding for finding in approved.report.findings if finding.severity >= Severity.LIMIT]
+    for finding in fired:
+        if finding.gate != "space_box" and value is not requested:
+            value = requested = mapped(gate, value, reference)
+        at = [gate.layout.joints.index(name) for name in finding.joints]
+        assert bits(value[at]) == bits(finding.before)
+        assert (finding.before != finding.after).all()
+        value[at] = finding.after
+    if value is not requested:
+        value = mapped(gate, value, reference)
+    assert bits(value) == bits(approved.values)
+    if not fired:
+        assert bits(approved.report.applied) == bits(flat(gate, action))
+
+
+@examples(60)
+@given(gates(joints=3), st.data())
+def test_p13_adding_a_gate_never_lowers_the_disposition(g, data):
+    """Of any two chains, of which one has all the gates of the other and more. The state is a safe one."""
+    action = data.draw(any_actions(g.contract))
+    beside = data.draw(circumstances(g.gate.layout.size))(g.reference)
+    few = data.draw(weakeners())
+    more = data.draw(weakeners())
+    keep = data.draw(st.sets(st.sampled_from(sorted(LAX))))
+    lax = {key: value for key, value in LAX.items() if key not in keep}
+    smaller = remade(g, few(), **{**STRICT, **lax})
+    larger = remade(g, {**{f"more_{name}": shaper for name, shaper in more().items()}, **few()}, **STRICT)
+    low = smaller.judge(copy.deepcopy(action), g.reference, g.dt, beside).report
+    high = larger.judge(copy.deepcopy(action), g.reference, g.dt, beside).report
+    assert low.disposition <= high.disposition
+
+
+@examples(60)
+@given(gates(joints=2), st.data())
+def test_p13_a_malformed_action_hides_nothing_of_what_is_wrong_beside_it(g, data):
+    """The gate of forms is one more gate: what refuses a good action refuses a malformed one as gravely."""
+    beside = data.draw(circumstances(g.gate.layout.size))(g.reference)
+    good, bad = (
+        remade(g, **STRICT).judge(action, g.reference, g.dt, beside).report
+        for action in (data.draw(actions_of(g.contract)), None)
+    )
+    assert bad.disposition >= good.disposition
+    wrong = {finding.code for finding in good.findings if finding.severity >= Severity.HOLD}
+    assert wrong - {"latch.stop", "latch.estop"} <= {finding.code for finding in bad.findings}
+
+
+@examples(40)
+@given(gates(joints=2), st.data())
+def test_p13_what_another_process_did_is_added_to_what_was_done_here(g, data):
+    """The report of a command that a relay had the last word on loses nothing of either."""
+    near = remade(g, data.draw(weakeners())(), **STRICT)
+    far = remade(g, data.draw(weakeners())())
+    beside = data.draw(circumstances(g.gate.layout.size))(g.reference)
+    here = near.judge(data.draw(any_actions(g.contract)), g.reference, g.dt, beside)
+    there = far.limit(here.values, g.reference, g.dt)
+    both = merged(here, there.report)
+    assert both.report.disposition == max(here.report.disposition, there.report.disposition)
+    assert both.report.intervened == (here.report.intervened or there.report.intervened)
+    assert sorted(f.code for f in both.report.findings) == sorted(
+        f.code for f in (*here.report.findings, *there.report.findings)
+    )
+    assert bits(both.values) == bits(there.values) == bits(both.report.applied_si)
+    assert bits(both.report.velocity_si) == bits(there.report.velocity_si)
+    assert both.report.requested.tobytes() == here.report.requested.tobytes()
+    assert (both.seq, both.epoch) == (here.seq, here.epoch)
+
+
+def test_p12_the_reference_is_what_another_process_published():
+    """With a relay the limits of the next step are measured from what left it, not from what it was sent."""
+    contract = plain_contract()
+    gate, relay = SafetyGate(contract, limits_elsewhere=True), SafetyGate(contract, shapers={"slow": Weakener([SLOW])})
+
+    def send(command):
+        answer = relay.limit(command.values, reference_at((0.0, 0.0), (0.0, 0.0)), 0.05)
+        return Sent(seq=command.seq, values=answer.values, report=answer.report)
+
+    arbiter = Arbiter(send, gate, clock=ManualClock(), control_period_s=0.05, free_running=False)
+    arbiter.resync(np.zeros(2), 0)
+    with arbiter.turn() as (reference, dt_s):
+        asked = gate.judge([1.0, -1.0], reference, dt_s)
+        answer = arbiter.send(asked)
+    assert np.abs(answer.values).max() < np.abs(asked.values).max()
+    assert bits(arbiter.reference.positions) == bits(answer.values)
+    assert bits(arbiter.reference.velocities) == bits(answer.report.velocity_si)
+    assert bits(arbiter.reference.accelerations) == bits(answer.report.velocity_si / 0.05)
+
+
+@examples(40)
+@given(rides(joints=2))
+def test_p14_once_latched_the_robot_only_slows_down_until_a_reset(ride):
+    g, make_shapers, legs = ride
+    gate = remade(g, make_shapers(), **STRICT)
+    reference, latched = g.reference, Severity.PASS
+    for part, action, beside in legs:
+        dt = part * g.contract.control_period_s
+        approved = gate.judge(action, reference, dt, beside(reference))
+        if latched:
+            assert approved.report.disposition >= latched
+            assert (np.abs(approved.report.velocity_si) <= np.abs(reference.velocities)).all()
+        assert (gate.latched.severity if gate.latched else Severity.PASS) >= latched
+        latched = gate.latched.severity if gate.latched else Severity.PASS
+        reference = moved_on(reference, approved, dt)
+
+
+@examples(40)
+@given(gates(joints=2), weakeners(), st.data())
+def test_p14_a_command_without_an_action_is_latched_like_one_with(g, make_shapers, data):
+    """What a relay does: `limit` obeys the latch, makes one, and keeps every limit."""
+    gate = remade(g, make_shapers())
+    reference = g.reference
+    for target in data.draw(st.lists(finite_vectors(gate.layout.size), min_size=1, max_size=5)):
+        was = gate.latched
+        approved = gate.limit(target, reference, g.dt)
+        assert (gate.latched is not None) == (was is not None or approved.report.disposition >= Severity.STOP)
+        if was is not None:
+            assert approved.report.disposition is was.severity
+            assert (np.abs(approved.report.velocity_si) <= np.abs(reference.velocities)).all()
+        for i, b in enumerate(g.bounds):
+            assert b.low <= approved.values[i] <= b.high
+            assert abs(approved.report.velocity_si[i]) <= b.velocity
+        reference = moved_on(reference, approved, g.dt)
+
+
+@examples(25)
+@given(gates(joints=2), st.sampled_from([0.0, -0.0, -1.0, math.nan, -math.inf]), st.data())
+def test_p23_without_time_a_command_without_an_action_repeats_the_last(g, dt, data):
+    approved = g.gate.limit(data.draw(finite_vectors(g.gate.layout.size)), g.reference, dt)
+    assert bits(approved.values) == bits(g.reference.positions)
+    assert bits(approved.report.velocity_si) == bits(g.reference.velocities)
+    assert approved.report.disposition is Severity.HOLD
+
+
+@examples(25)
+@given(gates(joints=2), st.sampled_from([math.nan, math.inf, -math.inf, 1e101]), st.data())
+def test_p1_a_command_without_an_action_that_is_no_number_brakes(g, bad, data):
+    target = np.zeros(g.gate.layout.size)
+    target[data.draw(st.integers(0, target.size - 1))] = bad
+    approved = g.gate.limit(target, g.reference, g.dt)
+    assert approved.report.disposition is Severity.HOLD
+    assert [finding.code for finding in approved.report.findings] == ["form.nan"]
+    assert np.isfinite(approved.values).all()
+    assert (np.abs(approved.report.velocity_si) <= np.abs(g.reference.velocities)).all()
+
+
+@examples(40)
+@given(rides(), st.data())
+def test_p17_after_a_reset_nothing_of_the_last_episode_is_left(ride, data):
+    """A gate that has seen anything, and was cleared and reset, judges like a new one: counts, latches, commands."""
+    g, make_shapers, legs = ride
+    used, new = (remade(g, make_shapers(), **STRICT) for _ in range(2))
+    reference = g.reference
+    for part, action, beside in legs:
+        dt = part * g.contract.control_period_s
+        approved = used.judge(copy.deepcopy(action), reference, dt, beside(reference))
+        reference = moved_on(reference, approved, dt)
+    used.clear_estop()
+    used.reset()
+    reference = g.reference
+    for part, action, beside in data.draw(_legs(g, any_actions, latching=True, most=4)):
+        dt = part * g.contract.control_period_s
+        commands = [gate.judge(copy.deepcopy(action), reference, dt, beside(reference)) for gate in (used, new)]
+        assert same_command(*commands)
+        assert used.intervention_share == new.intervention_share
+        reference = moved_on(reference, commands[0], dt)
+
+
+COUNTED = {
+    "silent sensors": ([0.0], {"sensors": {}}),
+    "tracking errors": ([0.0], {"measured": np.ones(1)}),
+    "misses of the budget": ([0.0], {"latency_s": 1.0}),
+    "malformed actions": ([math.nan], {}),
+    "interventions": ([9.0], {}),
+}
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+@pytest.mark.parametrize("what", COUNTED)
+def test_p17_no_count_crosses_a_reset(what, steps):
+    """After so many of them, a reset, and as many again the gate says what a new one says."""
+    action, changes = COUNTED[what]
+    settings = {
+        "tracking": Tracking(tolerance=0.05, delay_steps=2, debounce_steps=2, stop_steps=4),
+        "observation": ObservationAge(stop_steps=3),
+        "latency": LatencyBudget(budget_s=0.1, misses=3, window_steps=5, action="hold"),
+        "nonfinite": Nonfinite(stop_after=3),
+        "intervention": Intervention(window_steps=4, stop_share=0.5),
+    }
+    used, new = (SafetyGate(plain_contract(joints=1, **settings)) for _ in range(2))
+    away, here = reference_at((1.5, 0.0)), reference_at((0.0, 0.0))
+    for _ in range(steps):
+        used.judge(action, away, 0.05, calm(away, **changes))
+    used.reset()
+    for _ in range(6):
+        beside = calm(here, **changes)
+        assert same_command(used.judge(action, here, 0.05, beside), new.judge(action, here, 0.05, beside))
+        assert used.intervention_share == new.intervention_share
+
+
+@examples(30)
+@given(rides())
+def test_p19_the_same_trace_gives_the_same_reports(ride):
+    g, make_shapers, legs = ride
+    one, other = (remade(g, make_shapers(), **STRICT) for _ in range(2))
+    reference = g.reference
+    for part, action, beside in legs:
+        dt = part * g.contract.control_period_s
+        first = one.judge(copy.deepcopy(action), reference, dt, beside(reference))
+        second = other.judge(copy.deepcopy(action), reference, dt, beside(reference))
+        assert same_command(first, second)
+        assert first.report.guaranteed == second.report.guaranteed
+        reference = moved_on(reference, first, dt)
+
+
+# ------------------------------------------------------------------------------------------------------------ monitoring
+
+
+@examples(40)
+@given(rides(actions_of, mode="monitor", joints=2))
+def test_monitoring_refuses_only_for_the_robots_own_inputs_and_for_form(ride):
+    g, make_shapers, legs = ride
+    gate = remade(g, make_shapers(), **STRICT)
+    reference, asserted = g.reference, False
+    for part, action, beside in legs:
+        dt, situation = part * g.contract.control_period_s, beside(reference)
+        asserted = asserted or any(state != "ok" for state in situation.estops.values())
+        report = gate.judge(action, reference, dt, situation).report
+        if asserted:
+            assert report.disposition >= Severity.STOP
+            assert (np.abs(report.velocity_si) <= np.abs(reference.velocities)).all()
+        else:
+            form = [finding for finding in report.findings if finding.gate == "form"]
+            assert report.disposition <= (Severity.HOLD if form else Severity.LIMIT)
+            assert gate.latched is None
+
+
+# ------------------------------------------------------------------------------------------------------------------ jerk
+
+
+def _smooth_rides():
+    """A joint whose A is its D, with a limit of jerk, a fixed step, and what it is asked for from step to step."""
+    return st.tuples(
+        bounds(continuous=True),
+        magnitudes(1e-2, 1e2),
+        st.sampled_from([0.001, 0.01, 0.05, 0.2]),
+        st.lists(st.tuples(st.floats(-1.5, 1.5), st.integers(1, 12)), min_size=1, max_size=12),
+    )
+
+
+@examples(80)
+@given(_smooth_rides())
+def test_the_jerk_is_kept_in_free_motion_and_speed_and_acceleration_with_it(ride):
+    """|j| <= J (1 + 1e-6), from rest, with one dt. Only at rest an acceleration may end at once: see the limiter."""
+    b, part, dt, legs = ride
+    acceleration = b.acceleration
+    jerk = part * acceleration / dt
+    limits = JointLimits(position=None, velocity=b.velocity, acceleration=acceleration, jerk=jerk)
+    gate = SafetyGate(contract_of(limits, control_period_s=dt))
+    reference = dataclasses.replace(reference_at((0.0, 0.0)), accelerations=np.zeros(1))
+    for action in itertools.chain.from_iterable([u] * count for u, count in legs):
+        approved = gate.judge([action], reference, dt)
+        v, w = float(reference.velocities[0]), float(approved.report.velocity_si[0])
+        change = (w - v) / dt - float(reference.accelerations[0])
+        slack = 4e-9 * b.velocity / dt + rounding(b, 0.0, float(approved.values[0]), w, dt) / dt
+        keeps = abs(change) <= jerk * dt * (1 + 1e-6) + slack
+        assert keeps or v == 0.0
+        assert abs(w) <= b.velocity
+        assert abs(w - v) <= acceleration * dt + rounding(b, 0.0, float(approved.values[0]), w, dt)
+        if approved.report.guaranteed["jerk"]:
+            assert keeps
+        reference = moved_on(reference, approved, dt)
+
+
+@examples(60)
+@given(rides(latching=False), magnitudes(1e-2, 1e2))
+def test_a_jerk_that_is_guaranteed_was_kept(ride, part):
+    """Also near the ends of the range, through zero, while braking and where shares are taken."""
+    g, make_shapers, legs = ride
+    contract = with_jerk(g, part)
+    gate = SafetyGate(with_safety(contract, **STRICT), shapers=make_shapers())
+    dt = contract.control_period_s
+    reference = dataclasses.replace(g.reference, accelerations=np.zeros(gate.layout.size))
+    for _, action, beside in legs:
+        approved = gate.judge(action, reference, dt, beside(reference))
+        changes = (approved.report.velocity_si - reference.velocities) / dt - reference.accelerations
+        allowed = gate.layout.limits.jerk * dt + 2e-9 * gate.layout.limits.velocity / dt
+        kept = bool((np.abs(changes) <= allowed * (1 + 1e-9)).all())
+        assert kept or not approved.report.guaranteed["jerk"]
+        reference = moved_on(reference, approved, dt)
+
+
+@examples(40)
+@given(gates(joints=2), magnitudes(1e-2, 1e2), st.data())
+def test_a_robot_that_was_braked_to_rest_stays_there_when_asked_to(g, part, data):
+    """What is left of the deceleration does not move it, least of all backwards."""
+    gate = SafetyGate(with_jerk(g, part))
+    dt = g.contract.control_period_s
+    reference = dataclasses.replace(g.reference, accelerations=np.zeros(gate.layout.size))
+    for action in data.draw(st.lists(actions_of(g.contract), max_size=4)):
+        reference = moved_on(reference, gate.judge(action, reference, dt), dt)
+    hold = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
+    for _ in range(200):
+        if not reference.velocities.any():
+            break
+        reference = moved_on(reference, gate.brake(reference, dt, hold), dt)
+    assume(not reference.velocities.any())
+    approved = gate.judge(gate.layout.as_action(gate.hold_action(reference)), reference, dt)
+    for b, x, w in zip(g.bounds, reference.positions.tolist(), approved.report.velocity_si.tolist(), strict=True):
+        assert abs(w) <= rounding(b, x, x, 0.0, dt)
+
+
+# ---------------------------------------------------------------------------------------------------- two worlds, one gate
+
+
+class _Still:
+    """A task that never ends."""
+
+    version = 1
+    terms = ("zero",)
+
+    def judge(self, previous, current, applied):
+        return Judgement(reward=0.0, verdict=Verdict.running(), terms={"zero": 0.0})
+
+
+class _From(FakeBackend):
+    """A fake world that begins where it is told to."""
+
+    def __init__(self, contract, *, start, **options):
+        super().__init__(contract, **options)
+        self._start = start
+
+    def reset(self, request, deadline):
+        first = super().reset(request, deadline)
+        self._positions = self._start.copy()
+        return dataclasses.replace(self._snapshot(), reset=first.reset)
+
+
+def _reports(contract, backend, actions):
+    stepper = Stepper(contract, backend, _Still(), clock=ManualClock())
+    try:
+        stepper.reset(world_seed=3, options=None, seeded=True)
+        start = stepper._arbiter.reference.positions.copy()
+        reports = []
+        for action in actions:
+            stepper.begin(copy.deepcopy(action))
+            reports.append(stepper.finish().report)
+        return start, reports
+    finally:
+        stepper.close()
+
+
+def test_p20_one_trace_through_two_worlds_gives_the_same_reports():
+    """The simulated arm lags and the fake one does not; as long as both follow, the gate says the same of both."""
+    contract = with_safety(load_contract("arm_reach"), nonfinite=Nonfinite(stop_after=9))
+    draw = np.random.default_rng(20)
+    actions = [draw.uniform(-1.3, 1.3, 6) * draw.choice([0.05, 1.0]) for _ in range(60)]
+    actions[10] = [math.nan] * 6
+    actions[20] = np.zeros(5)
+    actions[30] = np.full(6, 1e308)
+    start, simulated = _reports(contract, make_backend("mujoco", contract, clock=ManualClock()), actions)
+    _, faked = _reports(contract, _From(contract, clock=ManualClock(), start=start), actions)
+    for one, other in zip(simulated, faked, strict=True):
+        assert bits(one.applied_si) == bits(other.applied_si)
+        assert bits(one.velocity_si) == bits(other.velocity_si)
+        assert bits(one.applied) == bits(other.applied)
+        assert told(one) == told(other)
+        assert (one.disposition, one.intervened, one.guaranteed) == (
+            other.disposition,
+            other.intervened,
+            other.guaranteed,
+        )
+    assert {f.code for report in faked for f in report.findings} >= {"form.nan", "form.shape", "box.clip", "acc.limit"}
+
+
+# ------------------------------------------------------------------------------------------------- steps, watchdog, close
+
+
+def test_p16_numbers_increase_when_a_step_the_watchdog_an_input_and_close_meet():
+    contract = plain_contract(
+        control_period_s=0.002, watchdog=WatchdogSpec(hold_steps=1, stop_steps=10**6), tracking=None
+    )
+    backend = FakeBackend(contract, clock=SteadyClock(), free_running=True)
+    stepper = Stepper(contract, backend, _Still(), clock=SteadyClock())
+    go, errors = threading.Event(), []
+
+    def toggle():
+        go.wait(5.0)
+        backend.estop_states = {"door": "active"}
+
+    def close():
+        go.wait(5.0)
+        threading.Event().wait(0.005)
+        stepper.close()
+
+    threads = [threading.Thread(target=work) for work in (toggle, close)]
+    stepper.reset(world_seed=1, options=None, seeded=True)
+    for thread in threads:
+        thread.start()
+    try:
+        for step in range(200):
+            stepper.begin([1.0, -1.0])
+            stepper.finish()
+            if step == 5:
+                go.set()
+    except Exception as error:  # the episode ends, or the environment is closed, at any moment
+        errors.append(error)
+    go.set()
+    for thread in threads:
+        thread.join(10.0)
+    numbers = [command.seq for command in backend.sent]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) >= 5
+    assert len(errors) == 1
+    latched = [command.report.disposition >= Severity.STOP for command in backend.sent].index(True)
+    speeds = [float(np.abs(command.report.velocity_si).max()) for command in backend.sent[latched:]]
+    assert speeds == sorted(speeds, reverse=True)
+
+
+# ----------------------------------------------------------------------------------------------------------------- storms
+
+STORMS = """
+contract: embodied_env/1
+name: storm
+version: 1
+control_period_s: 0.05
+episode: {horizon_steps: 10}
+sensors:
+  joints: {topic: joint_states, type: sensor_msgs/msg/JointState, max_age_s: 1.0,
+    fields: {position: {joints: [a, b], unit: rad, low: -9, high: 9}}}
+actuators:
+  arm: {topic: arm, type: std_msgs/msg/Float64MultiArray, command: COMMAND, scale: SCALE, joints: {
+    a: {position: [-6.28, 6.28], velocity: 3.1, acceleration: 8.0, deceleration: 10.0},
+    b: {position: [-0.3, 0.4], velocity: 2.0, acceleration: 20.0, deceleration: 5.0, jerk: 100.0}}}
+safety: {nonfinite: {stop_after: 1000000000}}
+task: {type: "embodied_env.tasks.reach:Reach"}
+"""
+TWIST = """
+  arm: {topic: arm, type: geometry_msgs/msg/Twist, command: twist, scale: SCALE, joints: {
+    linear.x: {position: null, velocity: 1.0, acceleration: 2.0, deceleration: 4.0, unit: m},
+    angular.z: {position: null, velocity: 2.0, acceleration: 5.0, jerk: 60.0}}}
+safety:"""
+
+
+def storm_contract(command: str, scale: str):
+    text = STORMS
+    if command == "twist":
+        text = text.replace(text[text.index("\n  arm:") : text.index("safety:") + len("safety:")], TWIST)
+    return parse_contract(text.replace("COMMAND", command).replace("SCALE", scale))
+
+
+def _maximal(step, draw, scale):
+    return scale.high
+
+
+def _alternating(step, draw, scale):
+    return scale.high if step // 7 % 2 else scale.low
+
+
+def _random(step, draw, scale):
+    return draw.uniform(-1.5, 1.5, scale.high.size) * scale.high
+
+
+def _laced(step, draw, scale):
+    action = _random(step, draw, scale) * draw.choice([1.0, 1e6, 1e300])
+    if draw.random() < 0.3:
+        action[draw.integers(scale.high.size)] = draw.choice([math.nan, math.inf, -math.inf, 5e-324])
+    return action
+
+
+AGENTS = {"max": _maximal, "alternating": _alternating, "random": _random, "NaN-laced": _laced}
+COMMANDS = [
+    ("position_delta", "normalized"),
+    ("position", "physical"),
+    ("velocity", "normalized"),
+    ("twist", "physical"),
+]
+
+
+def storm(command: str, scale: str, agent: str, *, steps: int, jittered: bool) -> None:
+    """Let an adversary act on the gate; judge it by differentiating what it publishes.
+
+    The bound that is stated: `limits.rounding_of_velocity` over the extent of the joint's range for each velocity, and
+    twice that for a difference of two. Speed and position are exceeded by nothing at all.
+    """
+    contract = storm_contract(command, scale)
+    gate, draw = SafetyGate(contract, shapers={"fence": Weakener([None])}), np.random.default_rng(steps)
+    limits, is_velocity, act = gate.layout.limits, gate.layout.is_velocity, AGENTS[agent]
+    known = np.isfinite(limits.position_low)
+    extent = np.where(known, np.maximum(np.abs(limits.position_low), np.abs(limits.position_high)), 0.0)
+    reference, truth = reference_at((0.0, 0.0), (0.0, 0.0)), np.zeros(2)
+    velocities = np.zeros(2)
+    for step in range(steps):
+        dt = contract.control_period_s * (draw.uniform(0.01, 1.0) if jittered else 1.0)
+        approved = gate.judge(act(step, draw, gate.layout.scale), reference, dt, calm(reference))
+        before, truth = truth, np.where(is_velocity, truth + approved.values * dt, approved.values)
+        after = np.where(is_velocity, approved.values, (truth - before) / dt)
+        slack = 8.0 * np.finfo(float).eps * (4.0 * extent / dt + limits.velocity)
+        assert np.isfinite(approved.values).all()
+        assert approved.report.disposition < Severity.STOP
+        assert (truth >= limits.position_low - is_velocity * 1e-9)[known].all()
+        assert (truth <= limits.position_high + is_velocity * 1e-9)[known].all()
+        assert (np.abs(approved.report.velocity_si) <= limits.velocity).all()
+        assert (np.abs(after) <= limits.velocity + slack).all()
+        assert (np.abs(after) - np.abs(velocities) <= limits.acceleration * dt + 2.0 * slack).all()
+        assert (np.abs(velocities) - np.abs(after) <= limits.deceleration * dt + 2.0 * slack).all()
+        velocities = after
+        moved = moved_on(reference, approved, dt)
+        reference = dataclasses.replace(moved, positions=np.where(is_velocity & ~known, 0.0, truth))
+
+
+@pytest.mark.parametrize("jittered", [False, True], ids=["fixed dt", "jittered dt"])
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize(("command", "scale"), COMMANDS)
+def test_no_limit_is_exceeded_in_a_storm_of_adversarial_steps(command, scale, agent, jittered):
+    storm(command, scale, agent, steps=150, jittered=jittered)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("jittered", [False, True], ids=["fixed dt", "jittered dt"])
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize(("command", "scale"), COMMANDS)
+def test_no_limit_is_exceeded_in_a_million_adversarial_steps(command, scale, agent, jittered):
+    """32 storms of 31 250 steps: 10^6."""
+    storm(command, scale, agent, steps=31_250, jittered=jittered)

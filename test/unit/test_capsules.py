@@ -1,0 +1,132 @@
+"""Signed distances of capsules against what one can count on one's fingers, and against brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embodied_env.safety.capsules import (
+    box_distance,
+    capsule_distance,
+    inside_distance,
+    plane_distance,
+    sphere_distance,
+)
+
+LOW, HIGH = np.array([-1.0, -2.0, -0.5]), np.array([1.0, 2.0, 0.5])
+RADIUS = np.array(0.1)
+STEPS = np.linspace(0.0, 1.0, 2001)
+
+coordinates = st.one_of(st.sampled_from([0.0, 1.0, -1.0, 0.5, 2.0, 1e-9]), st.floats(-3.0, 3.0))
+points = st.tuples(coordinates, coordinates, coordinates).map(np.array)
+segments = st.one_of(st.tuples(points, points), points.map(lambda p: (p, p))).map(np.array)
+
+
+def along(ends: np.ndarray) -> np.ndarray:
+    return ends[0] + STEPS[:, None] * (ends[1] - ends[0])
+
+
+def point_to_box(p: np.ndarray) -> np.ndarray:
+    """Return the signed distance of points (k, 3): the textbook form."""
+    q = np.abs(p - (LOW + HIGH) / 2) - (HIGH - LOW) / 2
+    return np.linalg.norm(np.maximum(q, 0.0), axis=-1) + np.minimum(q.max(axis=-1), 0.0)
+
+
+def point_to_segment(p: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    d = ends[1] - ends[0]
+    t = np.clip((p - ends[0]) @ d / max(d @ d, 1e-300), 0.0, 1.0)
+    return np.linalg.norm(p - ends[0] - t[:, None] * d, axis=-1)
+
+
+def resolution(ends: np.ndarray) -> float:
+    """Return how far apart the samples of `along` are, and rounding."""
+    return float(np.linalg.norm(ends[1] - ends[0])) / (len(STEPS) - 1) + 1e-9
+
+
+@settings(max_examples=200, deadline=None)
+@given(segments)
+def test_the_distance_to_a_box_is_that_of_the_nearest_point_of_the_segment(ends):
+    brute = point_to_box(along(ends)).min()
+    exact = box_distance(ends, RADIUS, LOW, HIGH) + RADIUS
+    assert brute - resolution(ends) <= exact <= brute + 1e-9
+
+
+@settings(max_examples=200, deadline=None)
+@given(segments, segments)
+def test_the_distance_of_two_capsules_is_that_of_their_nearest_points(ends, other):
+    brute = point_to_segment(along(ends), other).min()
+    exact = capsule_distance(ends, RADIUS, other, np.array(0.2)) + 0.3
+    assert brute - resolution(ends) <= exact <= brute + 1e-7
+
+
+@settings(max_examples=100, deadline=None)
+@given(segments, points)
+def test_the_distance_to_a_sphere_is_that_of_the_nearest_point(ends, center):
+    brute = np.linalg.norm(along(ends) - center, axis=-1).min()
+    exact = sphere_distance(ends, RADIUS, center, np.array(0.2)) + 0.3
+    assert brute - resolution(ends) <= exact <= brute + 1e-9
+
+
+@settings(max_examples=100, deadline=None)
+@given(segments, points.filter(lambda p: np.linalg.norm(p) > 0.1), st.floats(-1.0, 1.0))
+def test_the_distance_to_a_half_space_is_that_of_the_lowest_point(ends, normal, offset_m):
+    normal = normal / np.linalg.norm(normal)
+    brute = (along(ends) @ normal).min() - offset_m - RADIUS
+    assert plane_distance(ends, RADIUS, normal, offset_m) == pytest.approx(brute, abs=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(segments)
+def test_the_room_inside_a_box_is_that_of_the_furthest_point(ends):
+    p = along(ends)
+    brute = np.minimum(p - LOW, HIGH - p).min() - RADIUS
+    assert inside_distance(ends, RADIUS, LOW, HIGH) == pytest.approx(brute, abs=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(segments, segments, st.integers(0, 4))
+def test_a_distance_changes_by_no_more_than_the_ends_move(ends, moves, kind):
+    far = float(np.linalg.norm(moves, axis=-1).max())
+    functions = [
+        lambda e: box_distance(e, RADIUS, LOW, HIGH),
+        lambda e: inside_distance(e, RADIUS, LOW, HIGH),
+        lambda e: sphere_distance(e, RADIUS, LOW, RADIUS),
+        lambda e: capsule_distance(e, RADIUS, np.stack([LOW, HIGH]), RADIUS),
+        lambda e: plane_distance(e, RADIUS, np.array([0.0, 0.6, 0.8])),
+    ]
+    assert abs(functions[kind](ends + moves) - functions[kind](ends)) <= far + 1e-9
+
+
+def test_a_turned_box_is_the_box_seen_from_its_own_frame():
+    c, s = np.cos(0.7), np.sin(0.7)
+    rotation, origin = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]), np.array([1.0, 2.0, 3.0])
+    ends = np.array([[2.0, 0.3, 0.1], [1.5, 3.0, 0.2]])
+    turned = box_distance(ends @ rotation.T + origin, RADIUS, LOW, HIGH, (rotation, origin))
+    assert turned == pytest.approx(box_distance(ends, RADIUS, LOW, HIGH), abs=1e-12)
+
+
+def test_a_segment_through_a_box_is_as_deep_as_its_deepest_point():
+    ends = np.array([[-5.0, 0.2, 0.0], [5.0, 0.2, 0.0]])
+    assert box_distance(ends, RADIUS, LOW, HIGH) == pytest.approx(-0.5 - 0.1)
+
+
+def test_parallel_capsules_are_as_far_apart_as_their_lines():
+    ends = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    assert capsule_distance(ends, RADIUS, ends + np.array([0.5, 1.0, 0.0]), RADIUS) == pytest.approx(0.8)
+
+
+def test_two_points_are_capsules_too():
+    point = np.zeros((2, 3))
+    assert capsule_distance(point, RADIUS, point + np.array([0.0, 3.0, 4.0]), RADIUS) == pytest.approx(4.8)
+
+
+def test_many_capsules_and_boxes_are_measured_at_once():
+    rng = np.random.default_rng(3)
+    ends, radii = rng.uniform(-3, 3, (7, 4, 2, 3)), rng.uniform(0, 1, 4)
+    low = rng.uniform(-2, 0, (4, 3))
+    high = low + rng.uniform(0.1, 2, (4, 3))
+    at_once = box_distance(ends, radii, low, high)
+    one_by_one = [[box_distance(ends[k, i], radii[i], low[i], high[i]) for i in range(4)] for k in range(7)]
+    np.testing.assert_allclose(at_once, one_by_one, atol=1e-12)

@@ -1,0 +1,106 @@
+"""Safety inputs: only a safe value that is young enough is ok; silence, nonsense and a lost publisher are not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from embodied_env.backends.ros.estops import EstopInputs, EstopSpec, estop_specs
+from embodied_env.clock import NS_PER_S, ManualClock
+from embodied_env.errors import ContractError
+
+BUTTON = EstopSpec(name="button", topic="button")
+
+
+def said(data):
+    return SimpleNamespace(data=data)
+
+
+def inputs(*specs):
+    clock = ManualClock(start_ns=NS_PER_S)
+    return EstopInputs(specs or (BUTTON,), clock), clock
+
+
+def test_an_input_is_unknown_before_its_first_message():
+    found, _ = inputs()
+    assert found.states() == {"button": "unknown"}
+
+
+def test_a_safe_value_is_ok_until_it_expires():
+    found, clock = inputs()
+    found.put("button", said(False))
+    clock.advance_ns(NS_PER_S // 2)
+    assert found.states() == {"button": "ok"}
+    clock.advance_ns(1)
+    assert found.states() == {"button": "expired"}
+
+
+def test_any_other_value_is_active_and_stays_so_in_silence():
+    found, clock = inputs()
+    found.put("button", said(True))
+    clock.advance_ns(NS_PER_S)
+    assert found.states() == {"button": "active"}
+
+
+def test_an_unsafe_mode_of_the_robot_is_a_protective_stop():
+    found, _ = inputs(EstopSpec(name="mode", topic="mode", safe=(7, 3), kind="robot_mode"))
+    found.put("mode", said(3))
+    assert found.states() == {"mode": "ok"}
+    found.put("mode", said(4))
+    assert found.states() == {"mode": "protective_stop"}
+
+
+@pytest.mark.parametrize("message", [SimpleNamespace(), said(0), said(None), said("False"), said(float("nan"))])
+def test_what_is_not_the_safe_value_itself_is_not_safe(message):
+    found, _ = inputs()
+    found.put("button", message)
+    assert found.states() == {"button": "active"}
+
+
+def test_a_latched_value_does_not_expire_but_is_unknown_without_its_publisher():
+    found, clock = inputs(EstopSpec(name="button", topic="button", latched=True))
+    found.put("button", said(False))
+    clock.advance_ns(3600 * NS_PER_S)
+    assert found.states() == {"button": "ok"}
+    found.forget("button")
+    assert found.states() == {"button": "unknown"}
+
+
+def test_an_element_of_a_sequence_can_be_the_input():
+    found, _ = inputs(EstopSpec(name="io", topic="io", path="states[1].on", safe=(True,)))
+    found.put("io", SimpleNamespace(states=[SimpleNamespace(on=False), SimpleNamespace(on=True)]))
+    assert found.states() == {"io": "ok"}
+    found.put("io", SimpleNamespace(states=[]))
+    assert found.states() == {"io": "active"}
+
+
+def test_no_inputs_are_none():
+    assert estop_specs(None, "estop") == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "path"),
+    [
+        ({}, "estop.button.topic"),
+        ({"topic": "no topic"}, "estop.button.topic"),
+        ({"topic": "t", "tiemout_s": 1.0}, "estop.button.tiemout_s"),
+        ({"topic": "t", "timeout_s": 0.0}, "estop.button.timeout_s"),
+        ({"topic": "t", "timeout_s": float("inf")}, "estop.button.timeout_s"),
+        ({"topic": "t", "kind": "stop"}, "estop.button.kind"),
+        ({"topic": "t", "latched": "yes"}, "estop.button.latched"),
+        ({"topic": "t", "safe": ()}, "estop.button.safe"),
+        ({"topic": "t", "path": "nowhere"}, "estop.button.path"),
+        ({"topic": "t", "type": "std_msgs/msg/Bole"}, "estop.button.type"),
+    ],
+)
+def test_what_is_wrong_in_a_profile_is_named(values, path):
+    pytest.importorskip("std_msgs", reason="needs the messages of ROS 2")
+    with pytest.raises(ContractError) as caught:
+        estop_specs({"button": values}, "estop")
+    assert caught.value.path == path
+
+
+def test_a_sound_profile_is_read():
+    pytest.importorskip("std_msgs", reason="needs the messages of ROS 2")
+    assert estop_specs({"button": {"topic": "button", "safe": (False,)}}, "estop") == (BUTTON,)

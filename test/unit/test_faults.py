@@ -1,0 +1,218 @@
+"""Faults that need no ROS: the page docs/faults.md says which fault is tested where."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+import scripted_tasks
+from scripted_tasks import ACCELERATION, DECELERATION, PERIOD_NS, PERIOD_S, VELOCITY, Scene
+
+import embodied_env
+from embodied_env.backends.fake import FakeBackend, Fault
+from embodied_env.clock import NS_PER_S, ManualClock, SteadyClock
+from embodied_env.errors import RecordError, ResetNeededError
+from embodied_env.transition import Severity
+
+PATIENCE_S = 30.0
+ROUNDING = 1e-9
+ENDLESS = {"horizon_steps": 1000, "kind": "time_limit"}
+
+
+def contract(**changes):
+    return scripted_tasks.contract(episode=ENDLESS, **changes)
+
+
+def check_published(scene):
+    """What was published keeps range, speed, acceleration and deceleration, and its numbers increase by one."""
+    assert [command.seq for command in scene.sent] == list(
+        range(scene.sent[0].seq, scene.sent[0].seq + len(scene.sent))
+    )
+    for before, after in itertools.pairwise(scene.sent):
+        assert np.abs(after.values).max() <= 2.0
+        if before.epoch != after.epoch:
+            continue
+        dt_s = after.report.dt_s
+        assert np.abs(after.values - before.values).max() <= VELOCITY * dt_s + ROUNDING
+        faster = np.abs(after.report.velocity_si) - np.abs(before.report.velocity_si)
+        assert faster.max() <= ACCELERATION * dt_s + ROUNDING
+        assert (-faster).max() <= DECELERATION * dt_s + ROUNDING
+
+
+# ---------------------------------------------------------------------------------------------------------- clocks
+
+
+class SteppedClock(ManualClock):
+    """A clock whose system time somebody sets."""
+
+    offset_ns = 0
+
+    def system_ns(self):
+        return self.now_ns() + self.offset_ns
+
+
+@pytest.mark.parametrize("offset_s", [10, -10])
+def test_f17_a_step_of_the_system_clock_changes_no_duration_of_ours(offset_s):
+    def run(offset_ns):
+        clock = SteppedClock()
+        scene = Scene(contract(), clock=clock, free_running=True)
+        scene.reset()
+        scene.run(3, (0.3, 0.1))
+        clock.offset_ns = offset_ns
+        found = [scene.step((0.3, 0.1)) for _ in range(5)]
+        check_published(scene)
+        scene.close()
+        stages = [
+            {k: v for k, v in done.info["latency"].items() if k not in ("transport_s", "queue_s", "quality")}
+            for done in found
+        ]
+        return stages, [done.report.disposition for done in found]
+
+    stages, dispositions = run(offset_s * NS_PER_S)
+    assert (stages, dispositions) == run(0)
+    assert set(dispositions) == {Severity.PASS}
+
+
+def test_f24_a_slow_lockstep_world_is_late_on_the_wall_and_in_time_in_its_own_time():
+    """Four periods of wall time for one of the world, at every step."""
+    slow = [Fault(kind="delay", step=step, delay_s=4 * PERIOD_S) for step in range(1, 31)]
+    scene = Scene(contract(), faults=slow)
+    scene.reset()
+    for _ in range(30):
+        done = scene.step((0.2, 0.1))
+        assert done.report.disposition is Severity.PASS
+        assert done.info["sensors"]["joints"]["age_s"] == 0.0
+        assert not done.truncated
+    assert scene.clock.now_ns() >= 30 * 4 * PERIOD_NS
+    check_published(scene)
+    scene.close()
+
+
+# ----------------------------------------------------------------------------------------------------- blocked robot
+
+
+class Blocked(FakeBackend):
+    """Takes every command, and moves only while `is_free`."""
+
+    is_free = True
+
+    def advance(self, target, deadline):
+        start = self._positions.copy()
+        super().advance(target, deadline)
+        if not self.is_free:
+            self._positions = start
+
+
+def test_f39_a_blocked_robot_winds_nothing_up_and_does_not_jump_when_it_is_free_again():
+    scene = Scene(contract(safety__tracking={"tolerance": 0.02, "stop_steps": 100}), backend=Blocked)
+    scene.reset()
+    scene.run(3, (1.0, 0.0))
+    scene.backend.is_free = False
+    blocked_at = scene.backend._positions[0]
+    found = [scene.step((1.0, 0.0)) for _ in range(30)]
+    held = [done for done in found if done.report.disposition is Severity.HOLD]
+    assert {finding.code for done in held for finding in done.report.findings} == {"track.error"}
+    assert len(held) > 20
+    leads = [done.report.applied_si[0] - blocked_at for done in found]
+    assert max(leads) == leads[-1] == leads[-20]  # it came to rest, and nothing was added while it was blocked
+    tolerance, delay, debounce = 0.02 * 4.0, 2, 3
+    assert leads[-1] <= tolerance + (delay + debounce) * VELOCITY * PERIOD_S + VELOCITY**2 / (2 * DECELERATION)
+    scene.backend.is_free = True
+    after = [scene.step((0.0, 0.0)) for _ in range(5)]
+    assert [done.report.applied_si[0] - blocked_at for done in after] == [leads[-1]] * 5
+    assert after[-1].report.disposition is Severity.PASS
+    check_published(scene)
+    scene.close()
+
+
+# ------------------------------------------------------------------------------------------------------ wrong callers
+
+
+def test_f41_two_threads_that_step_one_environment_get_steps_or_documented_errors():
+    """Whoever comes second is told so; nothing is published twice, out of order, or beyond a limit."""
+    scene = Scene(contract(), clock=SteadyClock())
+    scene.reset()
+    unexpected, refused, steps = [], [], []
+    barrier, often = threading.Barrier(2), sys.getswitchinterval()
+
+    def step(sign):
+        barrier.wait()
+        for _ in range(100):
+            try:
+                steps.append(scene.step((0.3 * sign, 0.1)))
+            except ResetNeededError as error:
+                refused.append(error)
+            except BaseException as error:
+                unexpected.append(error)
+
+    threads = [threading.Thread(target=step, args=(sign,)) for sign in (1, -1)]
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+    finally:
+        sys.setswitchinterval(often)
+    assert not any(thread.is_alive() for thread in threads)
+    assert unexpected == []
+    assert len(steps) + len(refused) == 200
+    assert len(scene.sent) >= len(steps) > 0
+    check_published(scene)
+    scene.reset()
+    assert scene.step((0.1, 0.0)).report.disposition is Severity.PASS
+    scene.close()
+
+
+# ----------------------------------------------------------------------------------------------------------- disk
+
+
+class FullDisk:
+    """A log that cannot be written any more."""
+
+    def __init__(self, log):
+        self._log = log
+
+    def __getattr__(self, name):
+        return getattr(self._log, name)
+
+    def write(self, *_args, **_keywords):
+        raise RecordError("No space left on device")
+
+
+def test_f42_a_full_disk_is_an_error_that_says_so_and_the_robot_is_braked(tmp_path):
+    env = embodied_env.make("arm_reach", backend="fake", free_running=True, record=tmp_path)
+    env.reset(seed=1)
+    for _ in range(4):
+        env.step(np.full(6, 0.3))
+    backend = env.unwrapped._stepper._backend
+    log, env._log = env._log, FullDisk(env._log)
+    with pytest.raises(RecordError, match="No space left on device"):
+        env.step(np.full(6, 0.3))
+    end = time.monotonic() + PATIENCE_S
+    while backend.sent[-1].report.velocity_si.any() and time.monotonic() < end:  # nobody steps: the watchdog brakes
+        time.sleep(0.01)
+    assert not backend.sent[-1].report.velocity_si.any()
+    env._log = log
+    env.close()
+    assert len(list(embodied_env.read_run(env.path).transitions())) == 4
+
+
+# ---------------------------------------------------------------------------------------------------------- resets
+
+
+def test_f47_a_thousand_resets_leave_no_thread_and_no_file():
+    process = psutil.Process()
+    scene = Scene(contract(), clock=SteadyClock(), free_running=True)
+    scene.reset()
+    before = process.num_threads(), process.num_fds()
+    for _ in range(1000):
+        scene.reset()
+    assert scene.stepper.epoch == 1000
+    assert (process.num_threads(), process.num_fds()) <= before
+    scene.close()

@@ -1,0 +1,96 @@
+"""The page of the faults: every fault stands on it once, and every test that it names exists."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+from embodied_env.transition import CODES, END_REASONS
+
+ROOT = Path(__file__).parents[2]
+COLUMNS = ("id", "fault", "injected", "happens", "status", "tests", "hold", "rest")
+OPEN_ISSUES = {5, 6, 7, 8, 9}
+"""Whoever closes an issue takes it out here: then every row that waits for it has to be settled."""
+
+STATUS = re.compile(r"tested|(?:tested in part|pending), #(\d+)")
+NAME = re.compile(r"`([a-z_/]+\.py)::(test_\w+)`")
+TIMES = re.compile(r"-|\d+\.\d( / \d+\.\d)*")
+
+
+def rows():
+    lines = [line for line in (ROOT / "docs/faults.md").read_text().splitlines() if line.startswith("| F")]
+    return [dict(zip(COLUMNS, (cell.strip() for cell in line.strip("|").split("|")), strict=True)) for line in lines]
+
+
+ROWS = rows()
+each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])
+
+
+@functools.cache
+def names_in(path):
+    tree = ast.parse((ROOT / "test" / path).read_text())
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def issue(row):
+    number = STATUS.fullmatch(row["status"])[1]
+    return None if number is None else int(number)
+
+
+def test_every_fault_stands_once_and_in_its_order():
+    assert [row["id"] for row in ROWS] == [f"F{number:02}" for number in range(1, 51)]
+
+
+@each_row
+def test_nothing_is_left_empty(row):
+    assert all(row.values())
+
+
+@each_row
+def test_its_status_is_one_of_those_that_the_page_explains(row):
+    assert STATUS.fullmatch(row["status"])
+
+
+@each_row
+def test_what_is_left_waits_for_an_open_issue_and_is_named(row):
+    assert issue(row) in {None, *OPEN_ISSUES}
+    assert ("left: " in row["tests"]) == row["status"].startswith("tested in part")
+
+
+@each_row
+def test_the_tests_that_it_names_exist(row):
+    named = NAME.findall(row["tests"])
+    assert len(named) == row["tests"].count("::")
+    assert named or row["status"].startswith("pending")
+    for path, name in named:
+        assert name in names_in(path), f"{path} has no {name}"
+
+
+@each_row
+def test_its_codes_and_reasons_are_known(row):
+    gates = {code.partition(".")[0] for code in CODES if code}
+    for word in re.findall(r"`([a-z_]+[.:][a-z_.]+)`", row["happens"]):
+        kind, _, code = word.rpartition(":")
+        assert kind in ("", *END_REASONS)
+        if kind in ("", "safety_stop") and code.partition(".")[0] in gates:
+            assert code in CODES
+
+
+@each_row
+def test_times_are_periods_to_hold_and_then_to_rest(row):
+    assert TIMES.fullmatch(row["hold"])
+    assert TIMES.fullmatch(row["rest"])
+    pairs = zip(row["hold"].split(" / "), row["rest"].split(" / "), strict=True)
+    assert all(hold == rest == "-" or float(hold) <= float(rest) for hold, rest in pairs)
+
+
+@pytest.mark.parametrize("path", ["unit/test_faults.py", "ros/test_faults.py"])
+def test_every_test_of_a_fault_stands_in_its_row(path):
+    for name in names_in(path):
+        if found := re.match(r"test_(f\d\d)_", name):
+            (row,) = [row for row in ROWS if row["id"] == found[1].upper()]
+            assert (path, name) in NAME.findall(row["tests"])

@@ -1,0 +1,136 @@
+"""A contract with a URDF and a workspace: the tighter limits hold, and no link leaves, whatever the agent does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import embodied_env
+from embodied_env.contract import load_contract, parse_contract
+from embodied_env.contract.loader import dump_contract, find_contract
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.contract.urdf import load_urdf
+from embodied_env.contract.workspace import BoxSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
+from embodied_env.errors import ContractError
+from embodied_env.guards import make_shapers
+from embodied_env.transition import CODES
+
+DATA = Path(__file__).parent / "data"
+OWN = load_contract("arm_reach")
+CELL = WorkspaceSpec(
+    keep_in={"cell": BoxSpec(low_m=(-0.7, -0.7, -0.05), high_m=(0.7, 0.7, 0.9))}, ignore_links=("base",)
+)
+
+
+def with_urdf(file="arm6.urdf", **changes):
+    """Return the text of arm_reach with a URDF, and where it is."""
+    safety = replace(OWN.safety, urdf=file, **changes)
+    return dump_contract(replace(OWN, safety=safety))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Give a folder with the arm's URDF in it."""
+    (tmp_path / "arm6.urdf").write_text((DATA / "arm6.urdf").read_text())
+    return tmp_path
+
+
+def test_the_tighter_of_contract_and_urdf_holds(folder):
+    robot = load_urdf(folder / "arm6.urdf")
+    contract = parse_contract(with_urdf(), source=str(folder / "arm.yaml"))
+    for joint, limits in contract.actuators["arm"].joints.items():
+        own, given = OWN.actuators["arm"].joints[joint], robot.specs[joint]
+        assert limits.velocity == min(own.velocity, given.velocity or own.velocity)
+        assert limits.position[0] == max(own.position[0], given.position[0])
+        assert limits.position[1] == min(own.position[1], given.position[1])
+
+
+def test_a_slower_urdf_makes_a_smaller_step_of_the_same_action(folder):
+    text = (folder / "arm6.urdf").read_text()
+    slow = re.sub('velocity="[^"]*"', 'velocity="0.5"', text)
+    (folder / "arm6.urdf").write_text(slow)
+    contract = parse_contract(with_urdf(), source=str(folder / "arm.yaml"))
+    np.testing.assert_allclose(ActionLayout(contract).limits.velocity, 0.5 * OWN.safety.margins.velocity)
+    assert contract.fingerprint != replace(OWN, safety=contract.safety).fingerprint
+
+
+def test_a_contract_with_a_urdf_that_is_written_out_and_read_again_is_the_same(folder):
+    contract = parse_contract(with_urdf(), source=str(folder / "arm.yaml"))
+    again = parse_contract(dump_contract(contract), source=contract.source)
+    assert again == contract
+    assert again.fingerprint == contract.fingerprint
+
+
+def test_a_urdf_that_is_not_there_is_named(folder):
+    with pytest.raises(ContractError, match=r"safety.urdf: urdf: the file cannot be read: .*other.urdf"):
+        parse_contract(with_urdf("other.urdf"), source=str(folder / "arm.yaml"))
+
+
+def test_what_is_wrong_in_a_urdf_is_named(folder):
+    (folder / "arm6.urdf").write_text("<robot name='arm'><link name='a'/><link name='a'/></robot>")
+    with pytest.raises(ContractError, match=r"safety.urdf: urdf"):
+        parse_contract(with_urdf(), source=str(folder / "arm.yaml"))
+
+
+def test_without_a_shape_of_the_robot_a_workspace_is_refused():
+    contract = replace(OWN, safety=replace(OWN.safety, workspace=CELL), backends={"fake": {}})
+    with pytest.raises(ContractError, match="nothing says what the robot looks like"):
+        make_shapers(contract)
+
+
+def test_the_shape_may_come_from_the_urdf(folder):
+    contract = parse_contract(with_urdf(workspace=CELL), source=str(folder / "arm.yaml"))
+    assert list(make_shapers(replace(contract, backends={"fake": {}}))) == ["workspace"]
+
+
+def walled(wall_x_m):
+    """Return arm_reach beside a wall."""
+    wall = BoxSpec(low_m=(-2.0, -2.0, -0.5), high_m=(wall_x_m, 2.0, 2.0))
+    spec = WorkspaceSpec(keep_in={"wall": wall}, ignore_links=("base",))
+    return replace(OWN, safety=replace(OWN.safety, workspace=spec), source=str(find_contract("arm_reach")))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_whatever_the_agent_does_no_link_is_sent_through_a_wall(seed):
+    pytest.importorskip("mujoco")
+    contract = walled(0.45)
+    env = embodied_env.make(contract, backend="mujoco")
+    workspace = make_shapers(contract)["workspace"]._workspace
+    rng = np.random.default_rng(seed)
+    env.reset(seed=seed)
+    codes = set()
+    action = np.zeros(6)
+    for step in range(150):
+        if step % 20 == 0:
+            action = rng.choice([-1.0, 1.0], 6)
+        *_, terminated, truncated, info = env.step(action)
+        sent = np.array(list(info["action"]["applied_si"].values()))
+        assert workspace.h(sent) > -0.005
+        assert info["safety"]["guaranteed"]["workspace"]
+        codes.update(np.array(info["safety"]["code"]).tolist())
+        if terminated or truncated:
+            env.reset()
+    assert CODES["ws.keepout"] in codes
+    env.close()
+
+
+def test_a_region_around_the_fixed_base_is_refused_before_anything_starts():
+    ball = KeepOutSpec(sphere=SphereSpec(center_m=(0.0, 0.0, 0.05), radius_m=0.2))
+    contract = replace(OWN, safety=replace(OWN.safety, workspace=WorkspaceSpec(keep_out={"ball": ball})))
+    with pytest.raises(ContractError, match="ball"):
+        embodied_env.make(contract, backend="mujoco")
+
+
+def test_in_a_free_running_world_the_workspace_allows_for_a_late_command():
+    """Where dt varies the braking path does too: a period of latency covers it."""
+    pytest.importorskip("mujoco")
+    latencies_s = []
+    for free_running in (False, True):
+        env = embodied_env.make(walled(0.45), backend="fake", free_running=free_running)
+        latencies_s.append(env.unwrapped._stepper._gate._shapers["workspace"]._latency_s)
+        env.close()
+    assert latencies_s == [0.0, OWN.control_period_s]

@@ -1,0 +1,108 @@
+"""How often the gate changed what was asked for: counted, told, and made a STOP where that is asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scripted_tasks
+from scripted_tasks import PERIOD_S
+
+from embodied_env.contract.safety import Intervention
+from embodied_env.safety import Reference, SafetyGate
+from embodied_env.safety.intervention import InterventionRate
+from embodied_env.transition import Severity
+
+REST = Reference(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0)
+CLIPPED, KEPT = [5.0, 5.0], [0.0, 0.0]
+
+
+def rate(*seen, **spec):
+    counted = InterventionRate(Intervention(**{"window_steps": 4, "warn_share": 0.5, **spec}))
+    for intervened in seen:
+        counted.count(intervened=bool(intervened))
+    return counted
+
+
+def gate_with(changes=None, **intervention):
+    safety = {**scripted_tasks.document()["safety"], **(changes or {})}
+    return SafetyGate(scripted_tasks.contract(safety={**safety, "intervention": {"window_steps": 4, **intervention}}))
+
+
+def run(gate, *actions):
+    return [gate.judge(action, REST, PERIOD_S).report for action in actions]
+
+
+@pytest.mark.parametrize(("seen", "share"), [((), 0.0), ((1,), 1.0), ((1, 0, 0), 1 / 3), ((1, 1, 0, 0, 0, 0), 0.0)])
+def test_the_share_is_that_of_the_last_steps(seen, share):
+    assert rate(*seen).share == share
+
+
+def test_a_window_that_is_not_full_says_nothing():
+    assert rate(1, 1, 1).check() == []
+
+
+def test_the_share_itself_passes_and_one_more_step_is_told():
+    assert rate(1, 1, 0, 0).check() == []
+    (finding,) = rate(1, 1, 1, 0).check()
+    assert (finding.gate, finding.code, finding.severity) == ("intervention", "rate.intervention", Severity.PASS)
+    assert "75%" in finding.detail
+
+
+def test_the_share_that_stops_passes_itself_and_one_more_step_stops():
+    assert rate(1, 1, 1, 0, stop_share=0.75).check()[0].severity is Severity.PASS
+    assert rate(1, 1, 1, 1, stop_share=0.75).check()[0].severity is Severity.STOP
+
+
+def test_a_share_that_stops_below_the_one_that_warns_stops():
+    assert rate(1, 1, 0, 0, warn_share=0.9, stop_share=0.25).check()[0].severity is Severity.STOP
+
+
+def test_without_a_share_that_stops_nothing_stops():
+    assert rate(1, 1, 1, 1).check()[0].severity is Severity.PASS
+
+
+def test_a_reset_forgets():
+    counted = rate(1, 1, 1, 1)
+    counted.reset()
+    assert (counted.share, counted.check()) == (0.0, [])
+
+
+def test_the_gate_counts_what_it_changed_and_nothing_else():
+    gate = gate_with()
+    run(gate, CLIPPED, KEPT, KEPT, CLIPPED)
+    assert gate.intervention_share == 0.5
+
+
+def test_braking_for_a_malformed_action_counts():
+    gate = gate_with()
+    run(gate, None, KEPT)
+    assert gate.intervention_share == 0.5
+
+
+def test_a_warning_changes_nothing_of_the_action_after():
+    last = run(gate_with(), CLIPPED, CLIPPED, CLIPPED, CLIPPED, KEPT)[-1]
+    assert (last.disposition, last.intervened) == (Severity.PASS, False)
+    assert [finding.code for finding in last.findings] == ["rate.intervention"]
+
+
+def test_too_many_interventions_stop_the_episode_where_that_is_asked_for():
+    gate = gate_with(stop_share=0.75)
+    reports = run(gate, CLIPPED, CLIPPED, CLIPPED, CLIPPED, KEPT, KEPT)
+    assert [report.disposition for report in reports] == [Severity.LIMIT] * 4 + [Severity.STOP] * 2
+    assert gate.latched.code == "rate.intervention"
+
+
+def test_monitoring_tells_of_interventions_and_does_not_stop():
+    gate = gate_with({"mode": "monitor", "nonfinite": {"stop_after": 99}}, stop_share=0.75)
+    last = run(gate, None, None, None, None, KEPT)[-1]
+    assert [finding.code for finding in last.findings] == ["rate.intervention"]
+    assert last.disposition is Severity.LIMIT
+    assert gate.latched is None
+
+
+def test_a_reset_of_the_gate_begins_the_count_anew():
+    gate = gate_with(stop_share=0.75)
+    run(gate, CLIPPED, CLIPPED, CLIPPED, CLIPPED, KEPT)
+    gate.reset()
+    assert gate.intervention_share == 0.0
+    assert run(gate, KEPT)[0].disposition is Severity.PASS

@@ -1,0 +1,286 @@
+"""The bound on jerk by example: what is kept of a velocity, and when the bound gives way."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import scripted_tasks
+from scripted_tasks import ACCELERATION, PERIOD_S, VELOCITY
+
+from embodied_env.clock import ManualClock
+from embodied_env.contract.model import EffectiveLimits
+from embodied_env.safety import Arbiter, Reference, SafetyGate
+from embodied_env.safety.jerk import keeps_jerk, limit_jerk
+from embodied_env.transition import Finding, Sent, Severity
+
+JERK = 16.0  # x 0.0625 s = 1 unit/s^2 per step
+DT_S = 0.0625
+HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
+
+
+def limits(*jerks, most=4.0, braking=4.0) -> EffectiveLimits:
+    size = len(jerks)
+    return EffectiveLimits(
+        joints=tuple(f"j{i}" for i in range(size)),
+        position_low=np.full(size, -np.inf),
+        position_high=np.full(size, np.inf),
+        velocity=np.full(size, 1.0),
+        acceleration=np.full(size, most),
+        deceleration=np.full(size, braking),
+        jerk=np.array(jerks),
+    )
+
+
+def kept(desired, velocity=0.0, acceleration=0.0, **changes) -> float:
+    vectors = [np.array([float(value)]) for value in (desired, velocity, acceleration)]
+    return float(limit_jerk(*vectors, limits(JERK, **changes), DT_S)[0])
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_from_rest_the_first_step_takes_the_jerk(sign):
+    assert kept(sign) == sign * JERK * DT_S * DT_S
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_acceleration_goes_on_from_the_last_one(sign):
+    assert kept(sign, acceleration=sign * 2.0) == sign * (2.0 + JERK * DT_S) * DT_S
+
+
+def test_a_velocity_that_keeps_the_jerk_is_left_bit_for_bit():
+    desired = np.array([0.0624999, -0.01])
+    assert limit_jerk(desired, np.zeros(2), np.zeros(2), limits(JERK, JERK), DT_S).tolist() == desired.tolist()
+
+
+def test_a_difference_that_is_rounding_is_left_bit_for_bit():
+    desired = JERK * DT_S * DT_S + 5e-10
+    assert kept(desired) == desired
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_near_the_speed_limit_the_acceleration_falls_so_that_zero_is_reached_in_time(sign):
+    slope = JERK / 4.0
+    assert kept(sign * 3.0, velocity=sign * 0.9, acceleration=sign * 0.5) == pytest.approx(
+        sign * (0.9 + slope * 0.1 * DT_S), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_barrier_never_asks_for_more_jerk_than_is_allowed(sign):
+    """A speed limit reached with an acceleration: the jerk holds, and the speed limit is the joint limits' to keep."""
+    assert kept(sign, velocity=sign, acceleration=sign * 3.0) == pytest.approx(sign * (1.0 + 2.0 * DT_S))
+
+
+def test_the_lesser_of_acceleration_and_deceleration_makes_the_barrier():
+    for pair in ((2.0, 4.0), (4.0, 2.0)):
+        value = kept(1.0, 0.98, 0.5, most=pair[0], braking=pair[1])
+        assert value == pytest.approx(0.98 + JERK / 2.0 * 0.02 * DT_S)
+
+
+def test_a_joint_without_a_limit_is_left_alone():
+    desired = np.array([1.0, 1.0])
+    limited = limit_jerk(desired, np.zeros(2), np.zeros(2), limits(JERK, np.inf), DT_S)
+    assert limited.tolist() == [JERK * DT_S * DT_S, 1.0]
+
+
+def test_with_no_limit_at_all_nothing_is_touched():
+    desired = np.array([1.0, 1e300])
+    assert limit_jerk(desired, np.zeros(2), np.zeros(2), limits(np.inf, np.inf), DT_S) is desired
+
+
+def test_a_change_keeps_the_jerk_up_to_the_bound_and_its_rounding():
+    bound, rounding = JERK * DT_S, 2e-9 / DT_S
+    assert keeps_jerk(np.array([bound]), limits(JERK), DT_S)
+    assert keeps_jerk(np.array([-bound - 0.9 * rounding]), limits(JERK), DT_S)
+    assert not keeps_jerk(np.array([bound + 1.1 * rounding]), limits(JERK), DT_S)
+
+
+def test_one_joint_that_breaks_it_breaks_it_and_one_without_a_limit_cannot():
+    assert not keeps_jerk(np.array([0.0, 9.0]), limits(JERK, JERK), DT_S)
+    assert keeps_jerk(np.array([0.0, 9.0]), limits(JERK, np.inf), DT_S)
+
+
+def test_without_any_limit_no_jerk_is_promised():
+    assert not keeps_jerk(np.zeros(2), limits(np.inf, np.inf), DT_S)
+
+
+def test_a_change_that_is_no_number_keeps_nothing():
+    assert not keeps_jerk(np.array([np.nan]), limits(JERK), DT_S)
+
+
+# ------------------------------------------------------------------------------------------------------- in the chain
+
+
+def contract_with_jerk(jerk=40.0, **changes):
+    joint = scripted_tasks.document()["actuators"]["arm"]["joints"]["shoulder"]
+    limited = {**joint, "deceleration": ACCELERATION, "jerk": jerk}
+    return scripted_tasks.contract(actuators__arm__joints={"shoulder": limited, "elbow": joint}, **changes)
+
+
+class Bench:
+    """A gate and its arbiter in a world of fixed steps."""
+
+    def __init__(self, *, free_running=False, **changes):
+        self.clock = ManualClock()
+        self.gate = SafetyGate(contract_with_jerk(**changes), fixed_rate=not free_running)
+        self.arbiter = Arbiter(
+            lambda command: Sent(seq=command.seq, values=command.values),
+            self.gate,
+            clock=self.clock,
+            control_period_s=PERIOD_S,
+            free_running=free_running,
+        )
+        self.arbiter.resync(np.zeros(2), 0)
+
+    def step(self, *action, after_ns=50_000_000):
+        self.clock.advance_ns(after_ns)
+        with self.arbiter.turn() as (reference, dt_s):
+            approved = self.gate.judge(list(action), reference, dt_s)
+            self.arbiter.send(approved)
+        return approved
+
+    def brake_to_rest(self):
+        while self.arbiter.reference.velocities.any():
+            self.clock.advance_ns(50_000_000)
+            self.arbiter.brake(HOLD)
+
+
+def test_the_joint_that_is_limited_is_named_with_what_was_kept():
+    approved = Bench().step(1.0, 0.0)
+    (finding,) = [found for found in approved.report.findings if found.gate == "jerk"]
+    assert (finding.code, finding.severity, finding.joints) == ("jerk.limit", Severity.LIMIT, ("shoulder",))
+    assert finding.before == pytest.approx([VELOCITY * PERIOD_S])
+    assert finding.after == pytest.approx([40.0 * PERIOD_S**3])
+    assert approved.report.velocity_si[0] == pytest.approx(40.0 * PERIOD_S**2)
+
+
+def test_the_jerk_is_kept_from_step_to_step():
+    bench = Bench()
+    speeds = [0.0] + [float(bench.step(1.0, 0.0).report.velocity_si[0]) for _ in range(20)]
+    accelerations = [0.0] + [(b - a) / PERIOD_S for a, b in itertools.pairwise(speeds)]
+    jerks = [(b - a) / PERIOD_S for a, b in itertools.pairwise(accelerations)]
+    assert max(map(abs, jerks)) <= 40.0 * (1 + 1e-6)
+    assert max(speeds) <= VELOCITY
+    assert speeds[-1] == pytest.approx(VELOCITY, abs=0.02)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_told_to_stop_the_robot_does_not_go_through_zero(sign):
+    bench = Bench(jerk=20.0)
+    for _ in range(25):
+        bench.step(sign, 0.0)
+    speeds = [float(bench.step(0.0, 0.0).report.velocity_si[0]) * sign for _ in range(60)]
+    assert min(speeds) >= 0.0
+    assert speeds == sorted(speeds, reverse=True)
+    assert speeds[-1] < 1e-3
+
+
+def test_the_position_limit_wins():
+    bench = Bench()
+    for _ in range(200):
+        approved = bench.step(1.0, 0.0)
+        assert approved.values[0] <= 2.0
+    assert approved.values[0] == pytest.approx(2.0, abs=1e-3)
+
+
+def test_a_jerk_is_promised_where_the_rate_is_fixed_and_it_was_kept():
+    assert Bench().step(1.0, 0.0).report.guaranteed["jerk"]
+    assert not Bench(free_running=True).step(1.0, 0.0).report.guaranteed["jerk"]
+    gate = SafetyGate(contract_with_jerk())
+    moving = Reference(positions=np.zeros(2), velocities=np.array([0.5, 0.0]), seq=0, epoch=0)
+    assert not gate.brake(moving, PERIOD_S, HOLD).report.guaranteed["jerk"]
+
+
+def test_a_contract_without_jerk_promises_none():
+    gate = SafetyGate(scripted_tasks.contract())
+    rest = Reference(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0)
+    assert not gate.judge([0.0, 0.0], rest, PERIOD_S).report.guaranteed["jerk"]
+
+
+def test_braking_does_not_wait_for_the_jerk():
+    bench = Bench()
+    for _ in range(30):
+        bench.step(1.0, 0.0)
+    before = bench.arbiter.reference.velocities[0]
+    assert bench.arbiter.brake(HOLD).report.velocity_si[0] == pytest.approx(before - ACCELERATION * PERIOD_S)
+
+
+def test_a_robot_that_has_braked_to_rest_stays_there():
+    """Its last acceleration was that of braking; to fade it out would drive the robot backwards."""
+    bench = Bench()
+    for _ in range(30):
+        bench.step(1.0, 0.0)
+    bench.brake_to_rest()
+    at_rest = bench.arbiter.reference.positions.copy()
+    for _ in range(10):
+        approved = bench.step(0.0, 0.0)
+        assert approved.report.velocity_si.tolist() == [0.0, 0.0]
+    assert approved.values.tolist() == at_rest.tolist()
+
+
+def test_the_jump_in_acceleration_after_braking_is_not_promised_away():
+    bench = Bench()
+    for _ in range(30):
+        bench.step(1.0, 0.0)
+    bench.brake_to_rest()
+    assert not bench.step(0.0, 0.0).report.guaranteed["jerk"]
+    assert bench.step(0.0, 0.0).report.guaranteed["jerk"]
+
+
+@pytest.mark.parametrize("steps", [1, 3, 30])
+def test_after_a_pause_a_free_running_robot_does_not_move_backwards(steps):
+    """A servo left alone has arrived: neither its velocity nor its acceleration is still there."""
+    bench = Bench(free_running=True)
+    for _ in range(steps):
+        bench.step(1.0, 0.0)
+    speeds = [
+        float(bench.step(0.3, 0.0, after_ns=1_000_000_000 if k == 0 else 50_000_000).report.velocity_si[0])
+        for k in range(6)
+    ]
+    assert min(speeds) >= 0.0
+
+
+def test_after_a_pause_no_acceleration_is_left_and_none_is_made_up():
+    bench = Bench(free_running=True)
+    for _ in range(10):
+        bench.step(1.0, 0.0)
+    bench.clock.advance_ns(1_000_000_000)
+    with bench.arbiter.turn() as (reference, _):
+        assert reference.accelerations is None
+    bench.step(0.0, 0.0, after_ns=0)
+    assert bench.arbiter.reference.accelerations.tolist() == [0.0, 0.0]  # not that of the velocity of long ago
+
+
+def test_a_reset_begins_without_acceleration():
+    bench = Bench()
+    for _ in range(3):
+        bench.step(1.0, 0.0)
+    bench.arbiter.resync(np.zeros(2), 1)
+    assert bench.arbiter.reference.accelerations is None
+    assert bench.step(1.0, 0.0).report.velocity_si[0] == pytest.approx(40.0 * PERIOD_S**2)
+
+
+def test_the_reference_keeps_the_acceleration_of_what_was_published():
+    bench = Bench()
+    bench.step(1.0, 0.0)
+    bench.step(1.0, 0.0)
+    assert bench.arbiter.reference.accelerations == pytest.approx([80.0 * PERIOD_S, 0.0])
+
+
+def test_without_time_there_is_no_acceleration():
+    bench = Bench(free_running=True)
+    bench.step(1.0, 0.0)
+    bench.step(1.0, 0.0, after_ns=0)
+    assert bench.arbiter.reference.accelerations is None
+
+
+def test_what_is_commanded_by_velocity_keeps_its_jerk_too():
+    gate = SafetyGate(contract_with_jerk(actuators__arm__command="velocity"))
+    rest = Reference(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0)
+    approved = gate.judge([1.0, 1.0], rest, PERIOD_S)
+    assert approved.values[0] == pytest.approx(40.0 * PERIOD_S**2)
+    assert approved.values[1] == pytest.approx(ACCELERATION * PERIOD_S)
+    again = gate.judge([1.0, 1.0], dataclasses.replace(rest, velocities=approved.values), PERIOD_S)
+    assert again.values[0] == pytest.approx(2 * 40.0 * PERIOD_S**2)

@@ -1,0 +1,168 @@
+"""Absolute deadlines: no drift, no burst, and every one that was missed is counted once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import embodied_env
+from embodied_env.clock import ManualClock, VirtualClock
+from embodied_env.errors import UsageError
+from embodied_env.pacing import Pacer
+
+PERIOD_NS = 1000
+PERIODS_NS = st.integers(1, 10**9)
+STARTS_NS = st.integers(0, 10**15)
+many = settings(max_examples=100, deadline=None)
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(start_ns=5)
+
+
+@pytest.fixture
+def pacer(clock):
+    return Pacer(clock, PERIOD_NS)
+
+
+def late_by(pacer, clock, ns):
+    """Begin to wait so much after the deadline."""
+    clock.sleep_until_ns(pacer.deadline_ns + ns)
+    pacer.wait()
+
+
+@pytest.mark.parametrize("period_ns", [0, -1])
+def test_a_period_that_is_not_above_zero_is_refused(clock, period_ns):
+    with pytest.raises(UsageError, match="allowed: > 0"):
+        Pacer(clock, period_ns)
+
+
+def test_a_wait_ends_at_the_deadline(pacer, clock):
+    pacer.wait()
+    assert clock.now_ns() == 5 + PERIOD_NS
+
+
+def test_begin_anchors_the_grid_anew(pacer, clock):
+    clock.advance_ns(300)
+    pacer.begin()
+    pacer.wait()
+    assert clock.now_ns() == 5 + 300 + PERIOD_NS
+
+
+def test_begin_counts_from_zero(pacer, clock):
+    late_by(pacer, clock, 10)
+    pacer.begin()
+    assert (pacer.overruns, pacer.missed, pacer.overrun_ns) == (0, 0, 0)
+
+
+def test_a_wait_in_time_misses_nothing(pacer, clock):
+    late_by(pacer, clock, 0)
+    assert (pacer.overruns, pacer.missed, pacer.overrun_ns) == (0, 0, 0)
+
+
+def test_a_late_wait_returns_at_once(pacer, clock):
+    late_by(pacer, clock, 10)
+    assert clock.now_ns() == 5 + PERIOD_NS + 10
+
+
+def test_a_late_wait_is_one_overrun_of_its_length(pacer, clock):
+    late_by(pacer, clock, 10)
+    assert (pacer.overruns, pacer.missed, pacer.overrun_ns) == (1, 1, 10)
+
+
+def test_the_overrun_is_that_of_the_last_wait(pacer, clock):
+    late_by(pacer, clock, 10)
+    pacer.wait()
+    assert (pacer.overruns, pacer.overrun_ns) == (1, 0)
+
+
+@pytest.mark.parametrize("late_ns", [1, PERIOD_NS - 1, PERIOD_NS])
+def test_up_to_one_period_too_late_the_grid_stays(pacer, clock, late_ns):
+    late_by(pacer, clock, late_ns)
+    assert pacer.deadline_ns == 5 + 2 * PERIOD_NS
+
+
+def test_more_than_one_period_too_late_the_grid_begins_anew(pacer, clock):
+    late_by(pacer, clock, PERIOD_NS + 1)
+    assert pacer.deadline_ns == clock.now_ns() + PERIOD_NS
+
+
+def test_a_pause_is_not_caught_up_by_a_burst(pacer, clock):
+    late_by(pacer, clock, 50 * PERIOD_NS)
+    before_ns = clock.now_ns()
+    for _ in range(3):
+        pacer.wait()
+    assert clock.now_ns() - before_ns == 3 * PERIOD_NS
+
+
+@pytest.mark.parametrize(("late_ns", "missed"), [(1, 1), (1000, 1), (1001, 2), (2000, 2), (2001, 3), (9999, 10)])
+def test_deadlines_before_now_are_missed_and_one_that_is_now_is_not(pacer, clock, late_ns, missed):
+    late_by(pacer, clock, late_ns)
+    assert pacer.missed == missed
+
+
+@many
+@given(start_ns=STARTS_NS, period_ns=PERIODS_NS, parts=st.lists(st.floats(0, 1), max_size=50))
+def test_steps_in_time_do_not_drift(start_ns, period_ns, parts):
+    clock = ManualClock(start_ns)
+    pacer = Pacer(clock, period_ns)
+    for n, part in enumerate(parts, start=1):
+        clock.advance_ns(int(part * period_ns))  # the work of the step
+        pacer.wait()
+        assert clock.now_ns() == start_ns + n * period_ns
+    assert (pacer.overruns, pacer.missed) == (0, 0)
+
+
+@many
+@given(start_ns=STARTS_NS, period_ns=st.integers(1, 50), works_ns=st.lists(st.integers(0, 200), max_size=40))
+def test_every_missed_deadline_is_counted_once(start_ns, period_ns, works_ns):
+    """Against a model that walks through the deadlines one by one."""
+    clock = ManualClock(start_ns)
+    pacer = Pacer(clock, period_ns)
+    deadline_ns, missed, overruns = start_ns + period_ns, 0, 0
+    for work_ns in works_ns:
+        clock.advance_ns(work_ns)
+        now_ns = clock.now_ns()
+        passed = 0
+        while deadline_ns + passed * period_ns < now_ns:
+            passed += 1
+        missed, overruns = missed + passed, overruns + bool(passed)
+        anew = now_ns - deadline_ns > period_ns
+        pacer.wait()
+        assert clock.now_ns() == max(now_ns, deadline_ns)
+        deadline_ns = (now_ns if anew else deadline_ns) + period_ns
+        assert (pacer.missed, pacer.overruns, pacer.deadline_ns) == (missed, overruns, deadline_ns)
+
+
+@many
+@given(period_ns=st.integers(1, 50), works_ns=st.lists(st.integers(0, 200), max_size=40))
+def test_a_wait_is_never_longer_than_a_period(period_ns, works_ns):
+    clock = ManualClock()
+    pacer = Pacer(clock, period_ns)
+    for work_ns in works_ns:
+        clock.advance_ns(work_ns)
+        before_ns = clock.now_ns()
+        pacer.wait()
+        assert clock.now_ns() - before_ns <= period_ns
+
+
+def test_a_world_that_moves_by_itself_is_paced_in_real_time():
+    env = embodied_env.make("arm_reach", backend="fake", free_running=True, pacing="realtime")
+    assert env.unwrapped.pacing == "realtime"
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"free_running": True, "pacing": "lockstep"}, "pacing='lockstep' is not available with fake.*'realtime'"),
+        ({"free_running": False, "pacing": "realtime"}, "pacing='realtime' is not available with fake.*'lockstep'"),
+        ({"free_running": True, "clock": "virtual"}, "clock='virtual' is not available with fake: it moves by itself"),
+        ({"free_running": True, "clock": VirtualClock()}, "clock='virtual' is not available with fake"),
+    ],
+)
+def test_a_pace_or_a_clock_that_the_world_does_not_have_is_refused(options, problem):
+    with pytest.raises(UsageError, match=problem):
+        embodied_env.make("arm_reach", backend="fake", **options)

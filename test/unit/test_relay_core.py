@@ -1,0 +1,621 @@
+"""What a relay does: it arms, limits, refuses, brakes when commands stop, and stays at rest until it is armed anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from safety_strategies import contract_of, joint_limits, plain_contract
+
+import embodied_env
+from embodied_env.cli import WRONG_USAGE, main
+from embodied_env.clock import NS_PER_S, ManualClock
+from embodied_env.contract import JointLimits
+from embodied_env.contract.safety import WatchdogSpec
+from embodied_env.errors import ContractError, InternalFaultError
+from embodied_env.processes import relay
+from embodied_env.relay.core import RelayCore
+from embodied_env.relay.protocol import Armed, JointFields, Tag, write_command
+from embodied_env.relay.requirements import check_relayed, stopping_time_s
+from embodied_env.safety import SafetyGate
+from embodied_env.transition import Finding, Severity
+
+PERIOD_S = 0.05
+PERIOD_NS = round(PERIOD_S * NS_PER_S)
+WATCHDOG = WatchdogSpec(hold_steps=2, stop_steps=10)
+LIMITS = joint_limits()
+BASE = JointLimits(position=None, velocity=1.0, acceleration=4.0, deceleration=8.0)
+
+
+class Spy:
+    """Keeps what is published."""
+
+    def __init__(self):
+        self.published, self.said_applied, self.reports, self.states = [], [], [], []
+
+    def publish(self, command):
+        self.published.append(command)
+
+    def applied(self, fields):
+        self.said_applied.append(fields)
+
+    def report(self, report):
+        self.reports.append(report)
+
+    def state(self, state):
+        self.states.append(state)
+
+
+class Robot:
+    """A relay, its clock, and a client."""
+
+    def __init__(self, contract=None, *, armed=True, gate=None):
+        self.contract = contract or plain_contract(watchdog=WATCHDOG)
+        self.clock = ManualClock(start_ns=1_000 * NS_PER_S)
+        self.spy = Spy()
+        self.core = RelayCore(self.contract, self.spy, clock=self.clock, gate=gate)
+        self.layout = SafetyGate(self.contract).layout
+        self.epoch, self.seq = 0, 0
+        if armed:
+            self.arm()
+
+    def measure(self, positions=None, age_s=0.0):
+        values = np.zeros(self.layout.size) if positions is None else np.array(positions)
+        return self.core.measured("joints", values, self.clock.now_ns() - round(age_s * NS_PER_S))
+
+    def arm(self, positions=None):
+        self.measure(positions)
+        success, said = self.core.arm()
+        assert success, said
+        self.epoch, self.seq = Armed.from_text(said).epoch, 0
+
+    def say(self, values, **tag):
+        """Command `values` (None: brake) under the next number; return the report."""
+        self.seq += 1
+        vector = None if values is None else np.array(values, dtype=np.float64)
+        said = Tag(**{"epoch": self.epoch, "seq": self.seq, **tag})
+        self.core.command(write_command(said, vector, self.layout))
+        return self.spy.reports[-1]
+
+    def wait(self, periods=1):
+        """Let time pass, with a tick at the end of each period."""
+        for _ in range(periods):
+            self.clock.advance_ns(PERIOD_NS)
+            self.core.tick()
+
+    def move(self, steps=4):
+        """Drive both joints up, and stay in motion."""
+        for _ in range(steps):
+            self.clock.advance_ns(PERIOD_NS)
+            self.say([1.5] * self.layout.size)
+        assert not self.core.at_rest
+
+    @property
+    def state(self):
+        return self.spy.states[-1].state
+
+
+@pytest.fixture
+def robot():
+    return Robot()
+
+
+@pytest.fixture
+def base():
+    """A robot that is commanded by velocity, and has no position limits."""
+    return Robot(contract_of(BASE, BASE, command="velocity", watchdog=WATCHDOG))
+
+
+# ------------------------------------------------------------------------------------------------------------- arming
+
+
+def test_arming_begins_an_epoch_and_says_whose_limits_it_keeps():
+    robot = Robot(armed=False)
+    robot.measure()
+    success, said = robot.core.arm()
+    armed = Armed.from_text(said)
+    assert success
+    assert armed.epoch > 0
+    assert armed.fingerprint == robot.contract.fingerprint
+    assert armed.outside == ()
+
+
+def test_each_arming_has_a_greater_epoch_even_within_one_instant(robot):
+    first = robot.epoch
+    robot.arm()
+    assert robot.epoch > first
+
+
+def test_a_relay_that_starts_later_has_greater_epochs(robot):
+    for _ in range(3):
+        robot.arm()
+    later = Robot(armed=False)
+    later.clock.advance_ns(NS_PER_S)
+    later.arm()
+    assert later.epoch > robot.epoch
+
+
+def test_arming_alone_publishes_nothing(robot):
+    robot.wait(30)
+    assert robot.spy.published == []
+    assert robot.state == "armed"
+
+
+def test_it_cannot_be_armed_before_the_joints_are_measured():
+    success, said = Robot(armed=False).core.arm()
+    assert not success
+    assert "j0" in said
+
+
+def test_it_cannot_be_armed_on_an_old_measurement():
+    robot = Robot(armed=False)
+    robot.measure(age_s=0.2)
+    success, said = robot.core.arm()
+    assert not success
+    assert "0.200 s old; allowed: 0.15 s" in said
+
+
+@pytest.mark.parametrize("bad", [[math.nan, 0.0], [0.0, math.inf]])
+def test_a_measurement_that_is_not_finite_is_refused(bad):
+    robot = Robot(armed=False)
+    assert not robot.measure(bad)
+    assert not robot.core.arm()[0]
+
+
+def test_a_measurement_of_the_future_is_refused():
+    robot = Robot(armed=False)
+    assert not robot.measure(age_s=-1.0)
+    assert not robot.core.arm()[0]
+
+
+def test_an_older_measurement_does_not_replace_a_newer_one():
+    robot = Robot(armed=False)
+    robot.measure([0.5, 0.5])
+    robot.measure([0.1, 0.1], age_s=0.1)
+    robot.core.arm()
+    assert robot.core._arbiter.reference.positions.tolist() == [0.5, 0.5]
+
+
+def test_the_reference_begins_where_the_joints_are_measured():
+    robot = Robot(armed=False)
+    robot.arm([0.5, -0.5])
+    robot.clock.advance_ns(PERIOD_NS)
+    assert np.abs(robot.say([1.5, 1.5]).applied_si - [0.5, -0.5]).max() <= LIMITS.acceleration * PERIOD_S**2 + 1e-12
+
+
+def test_it_cannot_be_armed_in_motion(robot):
+    robot.move()
+    success, said = robot.core.arm()
+    assert not success
+    assert "in motion" in said
+
+
+def test_a_robot_found_outside_of_its_limits_is_named_and_only_let_in():
+    robot = Robot(armed=False)
+    robot.measure([2.5, 0.0])
+    assert Armed.from_text(robot.core.arm()[1]).outside == ("j0",)
+    robot.epoch = robot.core.tag.epoch
+    robot.clock.advance_ns(PERIOD_NS)
+    assert robot.say([9.0, 0.0]).applied_si[0] <= 2.5
+    robot.clock.advance_ns(PERIOD_NS)
+    assert robot.say([0.0, 0.0]).applied_si[0] < 2.5
+
+
+# ----------------------------------------------------------------------------------------------------------- commands
+
+
+def test_a_feasible_command_is_published_bit_for_bit(robot):
+    robot.clock.advance_ns(PERIOD_NS)
+    report = robot.say([0.001, -0.001])
+    assert report.published
+    assert report.disposition is Severity.PASS
+    assert robot.spy.published[-1].values.tolist() == [0.001, -0.001]
+
+
+def test_a_command_beyond_the_limits_is_limited_and_says_so(robot):
+    robot.clock.advance_ns(PERIOD_NS)
+    report = robot.say([1.0, 0.0])
+    assert report.disposition is Severity.LIMIT
+    assert [finding.code for finding in report.findings] == ["acc.limit"]
+    assert report.applied_si[0] <= LIMITS.acceleration * PERIOD_S**2
+
+
+def test_what_was_applied_is_said_under_the_tag_of_the_command(robot):
+    robot.clock.advance_ns(PERIOD_NS)
+    report = robot.say([1.0, 0.0])
+    said = robot.spy.said_applied[-1]
+    assert said.frame_id == report.tag.to_text() == f"{robot.epoch}/1"
+    assert said.positions == tuple(report.applied_si.tolist()) == tuple(robot.spy.published[-1].values.tolist())
+
+
+@pytest.mark.parametrize(
+    ("tag", "code"), [({"epoch": 5}, "act.epoch"), ({"seq": 4}, "act.dup"), ({"seq": 1}, "act.dup")]
+)
+def test_a_command_of_another_epoch_or_an_old_number_is_refused(robot, tag, code):
+    robot.move(steps=4)
+    before = len(robot.spy.published)
+    report = robot.say([0.0, 0.0], **tag)
+    assert (report.published, [finding.code for finding in report.findings]) == (False, [code])
+    assert len(robot.spy.published) == before
+    assert robot.core.refused == {code: 1}
+
+
+def test_a_refused_command_says_what_acts(robot):
+    robot.move()
+    report = robot.say([0.0, 0.0], seq=1)
+    assert report.applied_si.tolist() == robot.spy.published[-1].values.tolist()
+
+
+def test_a_command_of_the_epoch_before_is_refused(robot):
+    old = robot.epoch
+    robot.arm()
+    assert [finding.code for finding in robot.say([0.0, 0.0], epoch=old, seq=99).findings] == ["act.epoch"]
+
+
+@pytest.mark.parametrize("age_s", [0.11, -0.11, 3600.0])
+def test_a_command_whose_stamp_is_not_of_now_is_refused(robot, age_s):
+    stamp_ns = robot.clock.system_ns() - round(age_s * NS_PER_S)
+    tag = Tag(epoch=robot.epoch, seq=1)
+    robot.core.command(write_command(tag, np.zeros(2), robot.layout, stamp_ns=stamp_ns))
+    assert robot.core.refused == {"act.late": 1}
+
+
+def test_a_malformed_command_is_refused_and_does_not_use_up_its_number(robot):
+    robot.clock.advance_ns(PERIOD_NS)
+    said = write_command(Tag(epoch=robot.epoch, seq=1), np.zeros(2), robot.layout)
+    robot.core.command(dataclasses.replace(said, positions=(0.0, math.nan)))
+    robot.core.command(said)
+    assert [report.published for report in robot.spy.reports] == [False, True]
+    assert robot.core.refused == {"form.nan": 1}
+
+
+def test_what_has_no_tag_is_refused_and_reported_without(robot):
+    robot.core.command(JointFields(frame_id="base_link", names=(), positions=(), velocities=()))
+    assert robot.spy.reports[-1].tag is None
+    assert robot.spy.published == []
+
+
+def test_refused_commands_do_not_keep_the_watchdog_quiet(robot):
+    robot.move()
+    for _ in range(20):
+        robot.say([1.0, 1.0], seq=1)
+        robot.wait()
+    assert robot.core.at_rest
+    assert robot.state == "stopped"
+
+
+def test_commands_before_arming_are_refused():
+    robot = Robot(armed=False)
+    report = robot.say([0.0, 0.0])
+    assert [finding.code for finding in report.findings] == ["latch.stop"]
+    assert robot.spy.published == []
+
+
+def test_faster_commands_than_the_control_rate_move_no_faster(robot):
+    robot.clock.advance_ns(PERIOD_NS)
+    start = robot.say([1.5, 1.5]).applied_si[0]
+    for _ in range(50):
+        robot.clock.advance_ns(PERIOD_NS // 50)
+        end = robot.say([1.5, 1.5]).applied_si[0]
+    assert end - start <= LIMITS.velocity * PERIOD_S
+
+
+def test_a_pause_never_enlarges_the_step(robot):
+    robot.move()
+    before = robot.spy.published[-1].values
+    robot.clock.advance_ns(PERIOD_NS * 2 - 1)
+    assert (np.abs(robot.say([1.5, 1.5]).applied_si - before) <= LIMITS.velocity * PERIOD_S + 1e-12).all()
+
+
+# ------------------------------------------------------------------------------------------------------------ braking
+
+
+def test_it_brakes_when_commands_stop_for_the_hold_time(robot):
+    robot.move()
+    robot.wait(1)
+    assert robot.spy.reports[-1].cause == "command"
+    robot.wait(1)
+    report = robot.spy.reports[-1]
+    assert (report.cause, [finding.code for finding in report.findings]) == ("tick", ["wd.hold"])
+    assert (report.velocity_si < 1.0).all()
+
+
+def test_braking_ticks_bear_the_tag_of_the_last_command_and_a_tick(robot):
+    robot.move()
+    robot.wait(4)
+    assert [report.tag.to_text() for report in robot.spy.reports[-2:]] == [f"{robot.epoch}/4+{tick}" for tick in (1, 2)]
+
+
+def test_a_robot_commanded_by_position_is_sent_nothing_more_at_rest(robot):
+    robot.move()
+    robot.wait(8)
+    assert robot.core.at_rest
+    sent = len(robot.spy.published)
+    robot.wait(100)
+    assert len(robot.spy.published) == sent
+
+
+def test_a_robot_commanded_by_velocity_is_sent_zero_until_the_relay_stops(base):
+    base.move()
+    base.wait(9)
+    zeros = [command for command in base.spy.published if not command.values.any()]
+    assert len(zeros) >= 3
+    base.wait(1)
+    assert base.state == "stopped"
+    sent = len(base.spy.published)
+    base.wait(100)
+    assert len(base.spy.published) == sent
+    assert not base.spy.published[-1].values.any()
+
+
+def test_a_command_after_a_short_pause_ends_the_braking(robot):
+    robot.move()
+    robot.wait(3)
+    robot.clock.advance_ns(PERIOD_NS)
+    assert robot.say([1.5, 1.5]).cause == "command"
+    sent = len(robot.spy.published)
+    robot.wait(1)
+    assert len(robot.spy.published) == sent
+
+
+def test_it_stops_for_good_when_commands_stay_away(robot):
+    robot.move()
+    robot.wait(10)
+    assert robot.state == "stopped"
+    assert robot.spy.states[-1].latched == "wd.stop"
+    assert [finding.code for finding in robot.say([1.0, 1.0]).findings] == ["latch.stop"]
+    assert robot.core.at_rest
+
+
+def test_a_command_that_comes_after_the_stop_time_is_refused_though_no_tick_came_between(robot):
+    robot.move()
+    robot.clock.advance_ns(10 * PERIOD_NS)
+    assert not robot.say([1.0, 1.0]).published
+
+
+def test_arming_ends_a_stop(robot):
+    robot.move()
+    robot.wait(20)
+    robot.arm([0.3, 0.3])
+    robot.clock.advance_ns(PERIOD_NS)
+    assert robot.say([0.3, 0.3]).published
+
+
+def test_a_client_can_ask_for_braking_and_it_goes_on_until_the_next_command(robot):
+    robot.move()
+    robot.clock.advance_ns(PERIOD_NS)
+    assert robot.say(None).cause == "brake"
+    robot.wait(1)
+    assert robot.spy.reports[-1].cause == "tick"
+    robot.clock.advance_ns(PERIOD_NS)
+    assert robot.say([1.5, 1.5]).cause == "command"
+
+
+def test_a_client_that_goes_on_asking_for_braking_is_alive(robot):
+    robot.move()
+    for _ in range(40):
+        robot.clock.advance_ns(PERIOD_NS)
+        robot.say(None)
+        robot.core.tick()
+    assert robot.core.at_rest
+    assert robot.state == "armed"
+
+
+def test_ending_brakes_to_rest_and_refuses_everything(robot):
+    robot.move()
+    robot.core.end()
+    robot.wait(5)
+    assert robot.core.at_rest
+    assert not robot.say([1.0, 1.0]).published
+    assert not robot.core.arm()[0]
+
+
+# ------------------------------------------------------------------------------------------------------------- ESTOP
+
+
+def test_an_estop_brakes_at_once_and_is_latched(robot):
+    robot.move()
+    sent = len(robot.spy.published)
+    robot.clock.advance_ns(PERIOD_NS // 2)
+    robot.core.estop("pressed")
+    assert len(robot.spy.published) == sent + 1
+    robot.wait(5)
+    assert robot.core.at_rest
+    assert robot.state == "estop"
+    assert [finding.code for finding in robot.say([1.0, 1.0]).findings] == ["latch.estop"]
+
+
+def test_arming_does_not_clear_an_estop(robot):
+    robot.core.estop("pressed")
+    success, said = robot.core.arm()
+    assert not success
+    assert "clear_estop" in said
+
+
+def test_a_cleared_estop_is_a_stop_that_needs_arming(robot):
+    robot.core.estop("pressed")
+    assert robot.core.clear_estop()[0]
+    assert robot.state == "stopped"
+    assert not robot.say([0.0, 0.0]).published
+    robot.arm()
+    robot.clock.advance_ns(PERIOD_NS)
+    assert robot.say([0.0, 0.0]).published
+
+
+def test_clearing_what_is_no_estop_clears_nothing(robot):
+    robot.move()
+    robot.wait(10)
+    robot.core.clear_estop()
+    assert robot.state == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "state"),
+    [
+        ("active", "estop.active", "estop"),
+        ("expired", "estop.expired", "estop"),
+        ("unknown", "estop.unknown", "estop"),
+        ("protective_stop", "robot.protective_stop", "estop"),
+        ("no such state", "estop.unknown", "estop"),
+    ],
+)
+def test_an_input_that_is_not_ok_is_latched_while_armed(robot, said, code, state):
+    robot.core.inputs({"button": "ok"})
+    assert robot.state == "armed"
+    robot.core.inputs({"button": said})
+    assert (robot.state, robot.spy.states[-1].latched) == (state, code)
+    robot.core.inputs({"button": "ok"})
+    assert robot.state == state
+
+
+def test_an_input_that_is_not_ok_keeps_a_relay_from_being_armed_or_cleared(robot):
+    robot.core.inputs({"button": "active"})
+    assert not robot.core.clear_estop()[0]
+    robot.core.inputs({"button": "ok"})
+    assert robot.core.clear_estop()[0]
+    robot.core.inputs({"button": "unknown"})
+    robot.measure()
+    success, said = robot.core.arm()
+    assert not success
+    assert "estop.unknown" in said
+
+
+def test_an_input_that_is_not_known_before_the_first_arming_latches_nothing():
+    robot = Robot(armed=False)
+    robot.core.inputs({"button": "unknown"})
+    assert robot.state == "disarmed"
+    robot.core.inputs({"button": "ok"})
+    robot.arm()
+
+
+# ------------------------------------------------------------------------------------------------------------- faults
+
+
+class FaultyGate(SafetyGate):
+    """Catches itself breaking a limit, from when it is told to."""
+
+    broken = False
+
+    def limit(self, target, reference, dt_s):
+        if self.broken:
+            raise InternalFaultError("on purpose")
+        return super().limit(target, reference, dt_s)
+
+
+def test_a_gate_that_catches_itself_stops_and_brakes():
+    contract = plain_contract(watchdog=WATCHDOG)
+    gate = FaultyGate(contract)
+    robot = Robot(contract, gate=gate)
+    robot.move()
+    gate.broken = True
+    robot.clock.advance_ns(PERIOD_NS)
+    sent = len(robot.spy.published)
+    robot.say([1.0, 1.0])
+    assert len(robot.spy.published) == sent
+    assert robot.spy.states[-1].latched == "fault.internal"
+    robot.wait(5)
+    assert robot.core.at_rest
+    assert len(robot.spy.published) > sent
+
+
+class StoppingGate(SafetyGate):
+    """Asks for a STOP, from when it is told to."""
+
+    stopping = False
+
+    def limit(self, target, reference, dt_s):
+        if self.stopping:
+            return self.brake(reference, dt_s, Finding(gate="plugins", severity=Severity.STOP, code="gate.plugin"))
+        return super().limit(target, reference, dt_s)
+
+
+def test_a_gate_that_asks_for_a_stop_gets_one_and_then_there_is_silence():
+    contract = contract_of(BASE, BASE, command="velocity", watchdog=WATCHDOG)
+    gate = StoppingGate(contract)
+    robot = Robot(contract, gate=gate)
+    robot.move()
+    gate.stopping = True
+    robot.clock.advance_ns(PERIOD_NS)
+    assert robot.say([1.0, 1.0]).disposition is Severity.STOP
+    assert (robot.state, robot.spy.states[-1].latched) == ("stopped", "gate.plugin")
+    robot.wait(5)
+    assert robot.core.at_rest
+    sent = len(robot.spy.published)
+    robot.wait(20)
+    assert len(robot.spy.published) == sent
+
+
+def test_a_measured_position_beyond_its_limit_makes_a_velocity_brake():
+    limits = dataclasses.replace(BASE, position=(-1.0, 1.0))
+    robot = Robot(contract_of(limits, command="velocity", watchdog=WATCHDOG))
+    robot.move(steps=6)
+    robot.measure([0.999])
+    robot.clock.advance_ns(PERIOD_NS)
+    report = robot.say([1.0])
+    assert report.disposition >= Severity.HOLD
+    assert report.velocity_si[0] < 1.0
+
+
+# -------------------------------------------------------------------------------------------------- what it relays for
+
+
+def test_a_contract_that_is_only_monitored_is_refused():
+    with pytest.raises(ContractError, match=r"safety.mode: 'monitor' is not allowed"):
+        Robot(plain_contract(mode="monitor"))
+
+
+def test_a_contract_without_limits_is_refused():
+    unlimited = SimpleNamespace(
+        limits=lambda _margins: SimpleNamespace(
+            joints=("j0",), velocity=np.array([np.inf]), acceleration=np.ones(1), deceleration=np.ones(1)
+        )
+    )
+    contract = SimpleNamespace(
+        safety=SimpleNamespace(mode="enforce", margins=None), actuators={"arm": unlimited}, source=""
+    )
+    with pytest.raises(ContractError, match=r"actuators.arm.joints.j0.velocity"):
+        check_relayed(contract)
+
+
+@pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "door_open"])
+def test_every_shipped_contract_can_be_relayed(name):
+    check_relayed(embodied_env.load_contract(name))
+
+
+def test_the_stopping_time_is_that_of_the_slowest_joint_and_a_period():
+    slow = dataclasses.replace(LIMITS, deceleration=0.5)
+    assert stopping_time_s(contract_of(LIMITS, slow)) == pytest.approx(LIMITS.velocity / 0.5 + PERIOD_S)
+
+
+def test_relaying_what_is_only_monitored_is_wrong_usage(tmp_path, capsys):
+    other = tmp_path / "other.yaml"
+    text = embodied_env.load_contract("arm_reach").text
+    other.write_text(text.replace("mode: enforce", "mode: monitor"))
+    assert main(["relay", str(other)]) == WRONG_USAGE
+    assert "safety.mode: 'monitor' is not allowed" in capsys.readouterr().err
+
+
+def test_a_backend_without_a_profile_is_wrong_usage(capsys):
+    assert main(["relay", "arm_reach", "--backend", "reel"]) == WRONG_USAGE
+    assert "--backend 'reel' has no profile" in capsys.readouterr().err
+
+
+def test_the_relay_of_the_table_is_the_command_line():
+    spec = relay("arm_reach", namespace="/a", backend="real")
+    assert (spec.role, spec.arguments) == ("relay", ("relay", "arm_reach", "--namespace", "/a", "--backend", "real"))
+
+
+# -------------------------------------------------------------------------------------------------------------- state
+
+
+def test_the_state_is_published_when_it_changes_only(robot):
+    robot.core.announce()
+    told = len(robot.spy.states)
+    robot.clock.advance_ns(PERIOD_NS)
+    robot.say([0.001, 0.0])
+    robot.core.tick()
+    robot.core.announce()
+    assert len(robot.spy.states) == told

@@ -1,0 +1,241 @@
+"""What an environment and a relay say to each other: it reads back whole, and nothing else is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from safety_strategies import contract_of, joint_limits, plain_contract
+
+import embodied_env
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.relay.protocol import (
+    Armed,
+    JointFields,
+    MalformedCommandError,
+    RelayReport,
+    RelayState,
+    Tag,
+    limits_fingerprint,
+    read_command,
+    write_command,
+)
+from embodied_env.transition import Finding, GateReport, Severity
+
+BY_POSITION = ActionLayout(plain_contract())
+BY_VELOCITY = ActionLayout(contract_of(joint_limits(), joint_limits(), command="velocity"))
+TAG = Tag(epoch=1_700_000_000_000_000, seq=12)
+NAN = math.nan
+
+
+def fields(names=("j0", "j1"), positions=(0.5, -0.25), velocities=(), frame_id="7/1"):
+    return JointFields(frame_id=frame_id, names=names, positions=positions, velocities=velocities)
+
+
+@pytest.mark.parametrize("tag", [TAG, Tag(epoch=0, seq=0), Tag(epoch=2**63 - 1, seq=3, tick=9)])
+def test_a_tag_reads_back(tag):
+    assert Tag.from_text(tag.to_text()) == tag
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "1/", "/1", "1/2/3", "-1/2", "1/2+", " 1/2", "1/2\n", "1e3/2", "٣/1", "1/" + "9" * 20]
+)
+def test_what_is_no_tag_is_not_read(text):
+    with pytest.raises(ValueError, match="no tag"):
+        Tag.from_text(text)
+
+
+def test_tags_are_ordered_by_epoch_then_number_then_tick():
+    assert Tag(epoch=1, seq=9, tick=9) < Tag(epoch=2, seq=1) < Tag(epoch=2, seq=1, tick=1) < Tag(epoch=2, seq=2)
+
+
+@pytest.mark.parametrize("layout", [BY_POSITION, BY_VELOCITY], ids=["position", "velocity"])
+def test_a_command_reads_back_bit_for_bit(layout):
+    values = np.array([0.1 + 0.2, -5e-324])
+    command = read_command(write_command(TAG, values, layout, stamp_ns=5), layout)
+    assert (command.tag, command.target.tobytes(), command.stamp_ns) == (TAG, values.tobytes(), 5)
+
+
+def test_a_command_of_positions_has_no_velocities_and_the_other_way_round():
+    assert write_command(TAG, np.zeros(2), BY_POSITION).velocities == ()
+    assert write_command(TAG, np.zeros(2), BY_VELOCITY).positions == ()
+
+
+def test_a_command_that_names_no_joint_asks_for_braking():
+    said = write_command(TAG, None, BY_POSITION)
+    assert said.names == ()
+    assert read_command(said, BY_POSITION).target is None
+
+
+def test_joints_are_read_by_name_in_any_order():
+    command = read_command(fields(names=("j1", "j0"), positions=(1.0, 2.0)), BY_POSITION)
+    assert command.target.tolist() == [2.0, 1.0]
+
+
+def test_nan_stands_for_a_value_that_a_joint_does_not_have():
+    command = read_command(fields(velocities=(NAN, NAN)), BY_POSITION)
+    assert command.target.tolist() == [0.5, -0.25]
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (fields(frame_id=""), "form.type"),
+        (fields(frame_id="7/1+1"), "form.type"),
+        (fields(names=("j0",), positions=(0.0,)), "form.shape"),
+        (fields(names=("j0", "j0")), "form.shape"),
+        (fields(names=("j0", "j2")), "form.shape"),
+        (fields(names=("j0", "j1", "j2"), positions=(0.0, 0.0, 0.0)), "form.shape"),
+        (fields(positions=(0.0,)), "form.shape"),
+        (fields(names=()), "form.shape"),
+        (fields(velocities=(0.0, NAN)), "form.shape"),
+        (fields(velocities=(math.inf, NAN)), "form.shape"),
+        (fields(positions=()), "form.nan"),
+        (fields(positions=(0.0, NAN)), "form.nan"),
+        (fields(positions=(0.0, math.inf)), "form.nan"),
+        (fields(positions=(-math.inf, 0.0)), "form.nan"),
+    ],
+)
+def test_what_is_not_one_finite_value_per_joint_is_malformed(said, code):
+    with pytest.raises(MalformedCommandError) as caught:
+        read_command(said, BY_POSITION)
+    assert caught.value.finding_code == code
+
+
+def test_a_malformed_command_keeps_its_tag():
+    with pytest.raises(MalformedCommandError) as caught:
+        read_command(fields(positions=(0.0, NAN)), BY_POSITION)
+    assert caught.value.tag == Tag(epoch=7, seq=1)
+
+
+def test_positions_for_joints_commanded_by_velocity_are_malformed():
+    with pytest.raises(MalformedCommandError, match="j0 has a position"):
+        read_command(fields(), BY_VELOCITY)
+
+
+def test_the_fields_of_a_message_read_back():
+    message = SimpleNamespace(header=SimpleNamespace(stamp=SimpleNamespace(sec=0, nanosec=0), frame_id=""))
+    said = dataclasses.replace(fields(velocities=(1.0, 2.0)), stamp_ns=1_700_000_000_123_456_789)
+    assert JointFields.of(said.fill(message)) == said
+
+
+def report(**changes):
+    finding = Finding(
+        gate="joint_limits",
+        severity=Severity.LIMIT,
+        code="vel.limit",
+        joints=("j0",),
+        before=np.array([math.inf]),
+        after=np.array([0.1 + 0.2]),
+        limit=np.array([NAN]),
+        detail="why",
+    )
+    known = {
+        "tag": TAG,
+        "cause": "command",
+        "published": True,
+        "disposition": Severity.LIMIT,
+        "findings": (finding,),
+        "dt_s": 0.05,
+        "guaranteed": {"position": True, "jerk": False},
+        "joints": ("j0", "j1"),
+        "applied": np.array([0.5, -1.0]),
+        "applied_si": np.array([0.1, 1 / 3]),
+        "velocity_si": np.array([-0.0, 5e-324]),
+        "number": 4,
+        "published_ns": 17,
+    }
+    return RelayReport(**{**known, **changes})
+
+
+def test_a_report_reads_back_bit_for_bit():
+    said = report()
+    back = RelayReport.from_text(said.to_text())
+    assert back.to_text() == said.to_text()
+    assert back.velocity_si.tobytes() == said.velocity_si.tobytes()
+    assert (back.tag, back.disposition, back.guaranteed, back.joints) == (
+        said.tag,
+        said.disposition,
+        said.guaranteed,
+        said.joints,
+    )
+    (finding,) = back.findings
+    assert (finding.before.tolist(), finding.margin, finding.severity) == ([math.inf], None, Severity.LIMIT)
+
+
+def asked(*findings, disposition=Severity.PASS):
+    return GateReport(
+        disposition=disposition,
+        findings=findings,
+        intervened=False,
+        requested=np.array([1.0, 1.0]),
+        applied=np.array([1.0, 1.0]),
+        applied_si=np.array([2.0, 2.0]),
+        velocity_si=np.array([3.0, 3.0]),
+        dt_s=0.04,
+        guaranteed={"position": False, "velocity": False, "jerk": False},
+    )
+
+
+def test_a_report_is_strict_json():
+    json.loads(report().to_text(), parse_constant=pytest.fail)
+
+
+def test_a_report_of_what_had_no_tag_reads_back():
+    assert RelayReport.from_text(report(tag=None).to_text()).tag is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", "3", '{"tag": 5}', '{"tag": "x"}'])
+@pytest.mark.parametrize("kind", [Armed, RelayReport, RelayState])
+def test_foreign_text_is_a_value_error(kind, text):
+    with pytest.raises(ValueError):
+        kind.from_text(text)
+
+
+def test_a_report_with_a_key_too_many_is_not_read():
+    plain = {**json.loads(report().to_text()), "more": 1}
+    with pytest.raises(ValueError, match="not a relay's report"):
+        RelayReport.from_text(json.dumps(plain))
+
+
+def test_the_answer_to_arming_reads_back():
+    armed = Armed(epoch=2**53, fingerprint="ab", limits="cd", outside=("j1",))
+    assert Armed.from_text(armed.to_text()) == armed
+
+
+def test_a_state_reads_back():
+    state = RelayState(
+        state="estop",
+        epoch=3,
+        braking=True,
+        latched="estop.active",
+        detail="x",
+        fingerprint="f",
+        limits="l",
+        inputs={"a": "ok"},
+    )
+    assert RelayState.from_text(state.to_text()) == state
+
+
+def test_limits_have_a_fingerprint_that_any_change_of_them_changes():
+    prints = {
+        limits_fingerprint(ActionLayout(contract_of(limits, command=command)))
+        for command in ("position", "velocity")
+        for limits in (
+            joint_limits(),
+            dataclasses.replace(joint_limits(), velocity=0.5),
+            dataclasses.replace(joint_limits(), position=(-2.0, 2.5)),
+        )
+    }
+    assert len(prints) == 6
+
+
+@pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "door_open"])
+def test_every_shipped_contract_can_be_commanded(name):
+    layout = ActionLayout(embodied_env.load_contract(name))
+    values = np.linspace(-0.1, 0.1, layout.size)
+    assert read_command(write_command(TAG, values, layout), layout).target.tolist() == values.tolist()

@@ -1,0 +1,367 @@
+"""Gates that weaken, and those of third parties: the share that they leave, and what becomes of one that errs."""
+
+from __future__ import annotations
+
+import math
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scripted_tasks
+from scripted_tasks import JOINTS, PERIOD_S
+
+from embodied_env.errors import ContractError
+from embodied_env.safety import Reference, SafetyGate
+from embodied_env.safety.shaping import GROUP, Ruling, make_plugins, share_of
+from embodied_env.transition import Severity
+
+HALF = Ruling(severity=Severity.LIMIT, share=0.5, detail="near the table")
+STATE = {"positions": (0.25, 0.0), "velocities": (0.5, -0.25)}
+BRAKED = (0.1, 0.0)  # one step of full braking from there
+ASKED = (0.7, -0.45)  # what speeding up fully leads to
+
+
+def reference() -> Reference:
+    return Reference(**{key: np.array(values) for key, values in STATE.items()}, seq=0, epoch=0)
+
+
+class Says:
+    """A gate that weakens, which answers what it was told to and keeps what it was asked."""
+
+    def __init__(self, *answers):
+        self.answers, self.asked, self.resets = list(answers), [], 0
+
+    def reset(self):
+        self.resets += 1
+
+    def rule(self, proposal):
+        self.asked.append(proposal)
+        answer = self.answers[(len(self.asked) - 1) % len(self.answers)]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer(proposal) if callable(answer) else answer
+
+
+def gate_with(*, mode="enforce", **shapers) -> SafetyGate:
+    plain = scripted_tasks.document()["safety"]
+    return SafetyGate(scripted_tasks.contract(safety={**plain, "mode": mode}), shapers=shapers)
+
+
+def judged(*, action=(1.0, -1.0), mode="enforce", **shapers):
+    return gate_with(mode=mode, **shapers).judge(list(action), reference(), PERIOD_S)
+
+
+def of(approved, gate):
+    return [finding for finding in approved.report.findings if finding.gate == gate]
+
+
+# ---------------------------------------------------------------------------------------------------------- the share
+
+
+def test_without_an_answer_the_proposal_passes():
+    assert judged(fence=Says(None)).values.tolist() == judged().values.tolist()
+
+
+def test_half_a_share_is_half_the_way_from_braking_to_the_proposal():
+    approved = judged(fence=Says(HALF))
+    middle = (np.array(BRAKED) + np.array(ASKED)) / 2
+    assert approved.report.velocity_si.tolist() == pytest.approx(middle.tolist())
+    assert approved.values.tolist() == pytest.approx((reference().positions + middle * PERIOD_S).tolist())
+    assert approved.report.disposition is Severity.LIMIT
+
+
+@pytest.mark.parametrize("share", [0.01, 0.25, 0.9])
+def test_a_share_is_that_part_of_the_way_from_braking_to_the_proposal(share):
+    approved = judged(fence=Says(Ruling(severity=Severity.LIMIT, share=share)))
+    part = np.array(BRAKED) + share * (np.array(ASKED) - np.array(BRAKED))
+    assert approved.report.velocity_si.tolist() == pytest.approx(part.tolist())
+    assert approved.report.disposition is Severity.LIMIT
+
+
+def test_what_was_weakened_says_by_whom_why_and_how_far():
+    (finding,) = of(judged(fence=Says(HALF)), "plugins")
+    assert (finding.code, finding.severity, finding.joints) == ("gate.plugin", Severity.LIMIT, JOINTS)
+    assert "fence" in finding.detail
+    assert "near the table" in finding.detail
+    assert finding.before.tolist() == judged().values.tolist()
+    assert finding.after.tolist() == judged(fence=Says(HALF)).values.tolist()
+
+
+def test_the_gate_of_the_workspace_has_a_place_and_a_code_of_its_own():
+    (finding,) = of(judged(workspace=Says(HALF)), "workspace")
+    assert finding.code == "ws.keepout"
+    assert of(judged(workspace=Says(HALF)), "plugins") == []
+
+
+class Keeps(Says):
+    is_kept = True
+
+
+def test_only_a_gate_of_the_workspace_that_keeps_it_promises_the_workspace():
+    assert judged(workspace=Keeps(None)).report.guaranteed["workspace"]
+    assert not judged(workspace=Says(None)).report.guaranteed["workspace"]
+    assert not judged(fence=Keeps(None)).report.guaranteed["workspace"]
+
+
+def test_shares_multiply_and_each_gate_is_asked_about_what_the_last_one_left():
+    first, second = Says(HALF), Says(HALF)
+    approved = judged(first=first, second=second)
+    quarter = np.array(BRAKED) + 0.25 * (np.array(ASKED) - np.array(BRAKED))
+    assert approved.report.velocity_si.tolist() == pytest.approx(quarter.tolist())
+    assert first.asked[0].velocities.tolist() == pytest.approx(list(ASKED))
+    assert second.asked[0].velocities.tolist() == pytest.approx(((np.array(BRAKED) + ASKED) / 2).tolist())
+
+
+def test_a_gate_is_asked_about_what_the_joint_limits_left_not_about_the_request():
+    fence = Says(None)
+    judged(fence=fence)
+    (proposal,) = fence.asked
+    assert proposal.joints == JOINTS
+    assert proposal.velocities.tolist() == pytest.approx(list(ASKED))
+    assert proposal.braking.tolist() == pytest.approx(list(BRAKED))
+    assert (proposal.positions.tolist(), proposal.previous.tolist()) == ([0.25, 0.0], [0.5, -0.25])
+    assert proposal.dt_s == PERIOD_S
+
+
+def test_a_share_of_a_velocity_is_published_as_a_velocity():
+    contract = scripted_tasks.contract(actuators__arm__command="velocity")
+    gate = SafetyGate(contract, shapers={"fence": Says(HALF)})
+    approved = gate.judge([1.0, -1.0], reference(), PERIOD_S)
+    assert approved.values.tolist() == pytest.approx(((np.array(BRAKED) + ASKED) / 2).tolist())
+
+
+def test_a_ruling_that_passes_changes_no_bit_and_says_nothing():
+    approved = judged(action=(0.3, -0.1), fence=Says(Ruling(severity=Severity.PASS, share=0.3)))
+    assert approved.values.tobytes() == judged(action=(0.3, -0.1)).values.tobytes()
+    assert of(approved, "plugins") == []
+
+
+@pytest.mark.parametrize("share", [math.ulp(0.0), 1e-9, 0.5, math.nextafter(1.0, 0.0)])
+def test_a_share_between_nothing_and_everything_is_a_share(share):
+    assert share_of(Ruling(severity=Severity.LIMIT, share=share)) == share
+
+
+NONSENSE = [0.0, -0.0, -1e-9, -1.0, 1.0, math.nextafter(1.0, 2.0), 2.0, math.nan, math.inf, -math.inf, "all", None]
+
+
+@pytest.mark.parametrize("share", NONSENSE, ids=repr)
+def test_any_other_share_is_none(share):
+    assert share_of(Ruling(severity=Severity.LIMIT, share=share)) == 0.0
+
+
+@pytest.mark.parametrize("share", NONSENSE, ids=repr)
+def test_a_limit_with_a_share_that_is_none_brakes(share):
+    approved = judged(fence=Says(Ruling(severity=Severity.LIMIT, share=share)))
+    assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
+    assert approved.report.disposition is Severity.HOLD
+
+
+# ------------------------------------------------------------------------------------------------- what it may answer
+
+
+@pytest.mark.parametrize("severity", [Severity.HOLD, Severity.STOP, Severity.ESTOP])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_gate_that_refuses_brakes_whatever_share_it_names(severity, share):
+    approved = judged(fence=Says(Ruling(severity=severity, share=share)))
+    assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
+    assert approved.report.disposition is severity
+
+
+@pytest.mark.parametrize("severity", [Severity.STOP, Severity.ESTOP])
+def test_a_stop_of_a_plug_in_is_latched(severity):
+    gate = gate_with(fence=Says(Ruling(severity=severity), None))
+    gate.judge([1.0, 1.0], reference(), PERIOD_S)
+    assert (gate.latched.severity, gate.latched.code) == (severity, "gate.plugin")
+    assert gate.judge([1.0, 1.0], reference(), PERIOD_S).report.disposition is severity
+
+
+def test_a_hold_of_a_plug_in_is_over_when_it_says_so():
+    gate = gate_with(fence=Says(Ruling(severity=Severity.HOLD), None))
+    gate.judge([0.0, 0.0], reference(), PERIOD_S)
+    assert gate.latched is None
+    assert gate.judge([1.0, 1.0], reference(), PERIOD_S).report.disposition is Severity.LIMIT  # of acceleration
+
+
+def test_the_gravest_of_several_wins():
+    stop, half = Says(Ruling(severity=Severity.STOP)), Says(HALF)
+    for shapers in ({"a": stop, "b": half}, {"a": half, "b": stop}):
+        approved = judged(**shapers)
+        assert approved.report.disposition is Severity.STOP
+        assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
+
+
+@pytest.mark.parametrize("answer", [1.0, True, "stop", (Severity.LIMIT, 0.5), SimpleNamespace(), object()], ids=repr)
+def test_an_answer_that_is_no_ruling_stops(answer):
+    approved = judged(fence=Says(lambda _: answer))
+    assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
+    assert approved.report.disposition is Severity.STOP
+    assert "fence" in of(approved, "plugins")[0].detail
+
+
+@pytest.mark.parametrize("severity", [1, 9, -1, None, "LIMIT", math.nan], ids=repr)
+def test_a_ruling_of_no_severity_stops(severity):
+    approved = judged(fence=Says(Ruling(severity=severity, share=0.5)))
+    assert approved.report.disposition is Severity.STOP
+
+
+class MuteError(Exception):
+    def __str__(self):
+        raise ValueError("not even this")
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("a bug"), ZeroDivisionError(), MuteError()], ids=lambda e: type(e).__name__
+)
+def test_a_gate_that_raises_stops_the_robot_and_not_the_program(error):
+    gate = gate_with(fence=Says(error))
+    approved = gate.judge([1.0, -1.0], reference(), PERIOD_S)
+    assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
+    assert approved.report.disposition is gate.latched.severity is Severity.STOP
+    assert type(error).__name__ in of(approved, "plugins")[0].detail
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()], ids=lambda e: type(e).__name__)
+def test_an_interrupt_in_a_gate_is_not_swallowed(error):
+    with pytest.raises(type(error)):
+        judged(fence=Says(error))
+
+
+@pytest.mark.parametrize("name", ["positions", "previous", "velocities", "braking"])
+def test_a_gate_that_writes_into_what_it_is_shown_stops_and_moves_nothing(name):
+    """They are the arbiter's own reference, and what is about to be published."""
+
+    def scribble(proposal):
+        getattr(proposal, name)[:] = 99.0
+
+    state = reference()
+    gate = gate_with(fence=Says(scribble))
+    approved = gate.judge([1.0, -1.0], state, PERIOD_S)
+    assert approved.report.disposition is Severity.STOP
+    assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
+    assert (state.positions.tolist(), state.velocities.tolist()) == ([0.25, 0.0], [0.5, -0.25])
+
+
+# -------------------------------------------------------------------------------------------------- when it is asked
+
+
+def test_a_gate_that_weakens_is_not_asked_about_what_is_refused_anyway():
+    fence = Says(None)
+    judged(action=(math.nan, 0.0), fence=fence)
+    assert fence.asked == []
+
+
+def test_braking_is_not_asked_about():
+    """It must always be possible; a gate that weakens towards it could only say the same."""
+    fence, gate = Says(Ruling(severity=Severity.STOP)), None
+    gate = gate_with(fence=fence)
+    gate.latch(judged(fence=Says(Ruling(severity=Severity.STOP))).report.findings[-1])
+    gate.judge([1.0, 1.0], reference(), PERIOD_S)
+    assert fence.asked == []
+
+
+def test_a_reset_is_passed_on():
+    fence = Says(None)
+    gate_with(fence=fence).reset()
+    assert fence.resets == 1
+
+
+def test_a_command_that_comes_without_an_action_is_weakened_too():
+    """What a relay is sent."""
+    approved = gate_with(fence=Says(HALF)).limit(np.array([2.0, -2.0]), reference(), PERIOD_S)
+    assert approved.report.velocity_si.tolist() == pytest.approx(((np.array(BRAKED) + ASKED) / 2).tolist())
+
+
+def test_a_stop_of_a_command_without_an_action_is_latched():
+    gate = gate_with(fence=Says(Ruling(severity=Severity.STOP)))
+    gate.limit(np.array([0.25, 0.0]), reference(), PERIOD_S)
+    assert gate.latched.code == "gate.plugin"
+
+
+# -------------------------------------------------------------------------------------------------------- entry points
+
+MODULE = """
+class Slow:
+    def __init__(self, contract, share=0.5):
+        if not 0 < share < 1:
+            raise ValueError(f"share {share}")
+        self.contract, self.share = contract, share
+
+    def reset(self):
+        pass
+
+    def rule(self, proposal):
+        from embodied_env.safety.shaping import Ruling
+        from embodied_env.transition import Severity
+        return Ruling(severity=Severity.LIMIT, share=self.share, detail="slow")
+
+
+class Still(Slow):
+    pass
+"""
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Install a distribution that offers the gates `slow`, `still` and `gone`."""
+    (tmp_path / "a_partys_gates.py").write_text(MODULE)
+    info = tmp_path / "a_partys_gates-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: a-partys-gates\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        f"[{GROUP}]\nslow = a_partys_gates:Slow\nstill = a_partys_gates:Still\ngone = a_partys_gates:Gone\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("a_partys_gates", None)
+
+
+def contract_naming(**gates):
+    plain = scripted_tasks.document()["safety"]
+    return scripted_tasks.contract(safety={**plain, "gates": gates})
+
+
+def test_without_names_there_is_no_plug_in():
+    assert make_plugins(scripted_tasks.contract()) == {}
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_gate_of_a_third_party_is_made_with_the_contract_and_its_parameters():
+    contract = contract_naming(slow={"share": 0.25})
+    made = make_plugins(contract)["slow"]
+    assert (made.contract, made.share) == (contract, 0.25)
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_order_of_plug_ins_is_that_of_the_contract():
+    assert list(make_plugins(contract_naming(still={}, slow={}))) == ["still", "slow"]
+    assert list(make_plugins(contract_naming(slow={}, still={}))) == ["slow", "still"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_gate_of_a_third_party_weakens():
+    contract = contract_naming(slow={})
+    approved = SafetyGate(contract, shapers=make_plugins(contract)).judge([1.0, -1.0], reference(), PERIOD_S)
+    assert approved.report.velocity_si.tolist() == pytest.approx(((np.array(BRAKED) + ASKED) / 2).tolist())
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("gates", "message"),
+    [
+        ({"swift": {}}, "no installed package offers this gate"),
+        ({"slow": {"shape": 1}}, "the gate cannot be made"),
+        ({"slow": {"share": 7}}, "the gate cannot be made: share 7"),
+    ],
+)
+def test_a_plug_in_that_cannot_be_made_is_a_contract_error(gates, message):
+    with pytest.raises(ContractError, match=message) as caught:
+        make_plugins(contract_naming(**gates))
+    assert caught.value.path == f"safety.gates.{next(iter(gates))}"
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_plug_in_that_cannot_be_loaded_is_no_environment_without_it():
+    """Whatever the error: there is never a chain from which a gate that the contract names is missing."""
+    with pytest.raises((ContractError, AttributeError, ImportError)):
+        make_plugins(contract_naming(gone={}))

@@ -1,0 +1,95 @@
+"""Limits may be tightened while a robot runs; loosening waits for a reset; nonsense changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import strategies
+
+from embodied_env.errors import ContractError, UsageError
+from embodied_env.safety import Reference, SafetyGate
+
+CONTRACT = strategies.parse(strategies.document())
+OWN = CONTRACT.actuators["arm"].joints["a"]
+SLOW = replace(OWN, velocity=1.0)
+PERIOD_S = CONTRACT.control_period_s
+
+
+@pytest.fixture
+def gate():
+    return SafetyGate(CONTRACT)
+
+
+def fastest(gate):
+    """Return the largest velocity that joint a reaches from rest, asked for its upper end again and again."""
+    reference, fastest = Reference(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0), 0.0
+    for _ in range(30):
+        command = gate.judge([1.0, 0.0], reference, PERIOD_S)
+        reference = Reference(positions=command.values, velocities=command.report.velocity_si, seq=command.seq, epoch=0)
+        fastest = max(fastest, float(command.report.velocity_si[0]))
+    return fastest
+
+
+def test_a_tighter_velocity_holds_at_once(gate):
+    assert gate.change_limits({"a": SLOW})
+    assert fastest(gate) == pytest.approx(0.95)
+
+
+def test_a_joint_that_is_not_named_keeps_its_limits(gate):
+    gate.change_limits({"b": SLOW})
+    assert fastest(gate) > 0.95
+
+
+def test_loosening_waits_for_a_reset(gate):
+    gate.change_limits({"a": SLOW})
+    assert not gate.change_limits({"a": OWN})
+    assert fastest(gate) == pytest.approx(0.95)
+    gate.reset()
+    assert fastest(gate) > 0.95
+
+
+def test_another_acceleration_waits_for_a_reset(gate):
+    """With weaker brakes the last command may lead beyond a limit."""
+    assert not gate.change_limits({"a": replace(OWN, acceleration=1.0)})
+    before = fastest(gate)
+    gate.reset()
+    assert fastest(gate) < before
+
+
+@pytest.mark.parametrize(
+    "beyond",
+    [
+        {"velocity": OWN.velocity * 1.01},
+        {"acceleration": OWN.acceleration * 1.01},
+        {"position": (OWN.position[0], OWN.position[1] + 0.1)},
+        {"position": (OWN.position[0] - 0.1, OWN.position[1])},
+    ],
+)
+def test_nothing_goes_beyond_the_contract(gate, beyond):
+    with pytest.raises(UsageError, match="the contract's"):
+        gate.change_limits({"a": replace(OWN, **beyond)})
+
+
+@pytest.mark.parametrize("wrong", [{"velocity": float("nan")}, {"velocity": -1.0}, {"position": (1.0, -1.0)}])
+def test_limits_that_are_none_change_nothing_not_even_the_sound_ones_beside_them(gate, wrong):
+    before = fastest(gate)
+    with pytest.raises(ContractError):
+        gate.change_limits({"a": SLOW, "b": replace(OWN, **wrong)})
+    gate.reset()
+    assert fastest(gate) == before
+
+
+def test_an_unknown_joint_is_named(gate):
+    with pytest.raises(UsageError, match="'c' is not known"):
+        gate.change_limits({"c": SLOW})
+
+
+def test_the_action_keeps_its_meaning(gate):
+    """The action space is the contract's; what tighter limits take away shows as clipping."""
+    gate.change_limits({"a": SLOW})
+    reference = Reference(positions=np.zeros(2), velocities=np.array([0.95, 0.0]), seq=0, epoch=0)
+    report = gate.judge([0.5, 0.0], reference, PERIOD_S).report
+    assert report.intervened
+    assert [finding.code for finding in report.findings if "a" in finding.joints] == ["vel.limit"]

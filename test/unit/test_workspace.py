@@ -1,0 +1,308 @@
+"""What the workspace allows a planar arm of two links and the six-axis arm, case by case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embodied_env.contract import load_contract
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.contract.urdf import UrdfRobot, load_urdf, parse_urdf
+from embodied_env.contract.workspace import BoxSpec, CapsuleSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
+from embodied_env.contract.workspace_rules import check_workspace
+from embodied_env.errors import ContractError, UsageError
+from embodied_env.safety.limiter import joint_bounds
+from embodied_env.safety.limits import Bounds
+from embodied_env.safety.shaping import Proposal
+from embodied_env.safety.workspace import Scaling, Workspace, WorkspaceGate
+from embodied_env.sim.kinematics import MujocoKinematics
+from embodied_env.sim.profile import load_profile
+from embodied_env.transition import Severity
+
+DATA = Path(__file__).parent / "data"
+BOUNDS = Bounds(low=-6.3, high=6.3, velocity=3.0, acceleration=8.0, deceleration=10.0)
+WALL = KeepOutSpec(box=BoxSpec(low_m=(-2.0, 0.3, -1.0), high_m=(2.0, 0.5, 1.0)))
+DT_S = 0.05
+STRAIGHT = np.zeros(2)
+REST = np.zeros(2)
+
+
+def planar() -> UrdfRobot:
+    return load_urdf(DATA / "planar.urdf")
+
+
+def workspace(model: UrdfRobot | None = None, **spec) -> Workspace:
+    model = model or planar()
+    return Workspace(
+        WorkspaceSpec(**{"keep_out": {"wall": WALL}, **spec}), model, model.joints, [BOUNDS] * len(model.joints)
+    )
+
+
+def asked(of: Workspace, positions, velocities, **kwargs) -> Scaling:
+    """Ask, from rest, for velocities that are reached at once."""
+    return of.scale(np.array(positions), np.array(velocities), np.zeros(len(velocities)), DT_S, **kwargs)
+
+
+# ------------------------------------------------------------------------------------------------------------ distances
+
+
+def test_h_is_the_smallest_distance_less_the_margin():
+    assert workspace(margin_m=0.02).h(STRAIGHT) == pytest.approx(0.3 - 0.04 - 0.02)
+
+
+def test_the_nearest_is_named():
+    h_m, nearest = workspace().nearest(np.array([0.1, 0.1]))
+    assert nearest == "fore to keep_out.wall"
+    assert h_m == pytest.approx(0.3 - 0.5 * np.sin(0.1) - 0.5 * np.sin(0.2) - 0.06)
+
+
+def test_spheres_and_capsules_keep_out_too():
+    ball = KeepOutSpec(sphere=SphereSpec(center_m=(0.5, 0.5, 0.0), radius_m=0.1))
+    rod = KeepOutSpec(capsule=CapsuleSpec(ends_m=((0.5, -0.3, -1.0), (0.5, -0.3, 1.0)), radius_m=0.1))
+    assert workspace(keep_out={"ball": ball}).h(STRAIGHT) == pytest.approx(0.5 - 0.1 - 0.06)
+    assert workspace(keep_out={"ball": ball, "rod": rod}).nearest(STRAIGHT)[0] == pytest.approx(0.3 - 0.1 - 0.06)
+
+
+def test_a_keep_in_box_holds_every_link_that_moves():
+    cell = BoxSpec(low_m=(-2.0, -2.0, -0.05), high_m=(1.2, 2.0, 1.0))  # the post stands out of it, but cannot move
+    h_m, nearest = workspace(keep_out={}, keep_in={"cell": cell}, margin_m=0.0).nearest(STRAIGHT)
+    assert h_m == pytest.approx(0.01)  # the floor, under the upper link or the fore
+    assert "inside of keep_in.cell" in nearest
+
+
+def test_links_that_a_joint_joins_are_not_checked_against_each_other():
+    _, nearest = workspace(self_collision=True, keep_out={}).nearest(np.array([0.0, 3.0]))
+    assert nearest == "post to fore"
+
+
+def test_a_pair_that_is_ignored_is_not_checked():
+    spec = {"self_collision": True, "ignore_pairs": (("fore", "post"),)}
+    assert workspace(**spec).nearest(np.array([-1.5, 3.0]))[1] == "upper to keep_out.wall"
+
+
+def test_a_link_that_is_ignored_is_not_checked():
+    of = workspace(ignore_links=("fore",))
+    assert of.nearest(np.array([0.0, 1.5]))[1] == "upper to keep_out.wall"
+
+
+def test_everything_that_is_too_near_is_listed():
+    assert workspace().too_near(np.array([1.5, 0.0])) == [
+        "upper to keep_out.wall: " + f"{workspace()._clearances.measure(np.array([[1.5, 0.0]]))[0, 0]:.4f} m",
+        "fore to keep_out.wall: " + f"{workspace()._clearances.measure(np.array([[1.5, 0.0]]))[0, 1]:.4f} m",
+    ]
+    assert workspace().too_near(STRAIGHT) == []
+
+
+def test_joints_come_in_the_order_of_the_workspace():
+    model = planar()
+    turned = Workspace(WorkspaceSpec(keep_out={"wall": WALL}), model, ("elbow", "shoulder"), [BOUNDS, BOUNDS])
+    assert turned.h(np.array([0.3, 0.1])) == workspace().h(np.array([0.1, 0.3]))
+
+
+# -------------------------------------------------------------------------------------------------------------- scaling
+
+
+def test_all_of_a_motion_is_granted_where_nothing_is_near():
+    assert asked(workspace(), [-1.5, 0.0], [0.4, 0.4]).share == 1.0
+
+
+def test_less_is_granted_towards_a_wall():
+    scaling = asked(workspace(), [0.15, 0.0], [1.5, 0.0])
+    assert 0.0 < scaling.share < 1.0
+    assert scaling.nearest == "fore to keep_out.wall"
+    assert scaling.h_m == pytest.approx(0.3 - np.sin(0.15) - 0.06)
+
+
+def test_nothing_is_granted_into_a_wall():
+    touching = float(np.arcsin(0.24))
+    assert asked(workspace(), [touching, 0.0], [1.5, 0.0]).share == 0.0
+
+
+def test_a_motion_away_from_a_wall_is_granted_wherever_it_begins():
+    for shoulder in (float(np.arcsin(0.24)), 0.3, 0.35):  # touching, and inside
+        assert asked(workspace(), [shoulder, 0.0], [-2.0, 0.0]).share == 1.0
+
+
+def test_leaving_one_region_is_no_reason_to_go_deeper_into_another():
+    step = KeepOutSpec(box=BoxSpec(low_m=(0.8, 0.1, -1.0), high_m=(1.2, 0.24, 1.0)))
+    of, inside_both = workspace(keep_out={"wall": WALL, "step": step}), [0.33, 0.0]
+    assert asked(workspace(), inside_both, [-0.2, 0.0]).share == 1.0
+    assert asked(of, inside_both, [-0.2, 0.0]).share == 0.0
+    assert len(of.too_near(np.array(inside_both))) == 2
+
+
+def test_rest_is_granted_even_inside_a_wall():
+    assert asked(workspace(), [0.6, 0.0], [0.0, 0.0]).share == 1.0
+
+
+def test_a_distance_shrinks_by_no_more_than_its_share_in_a_step():
+    of = workspace(gamma=0.1)
+    before = of.h(np.array([0.1, 0.0]))
+    scaling = asked(of, [0.1, 0.0], [0.5, 0.0])
+    after = of.h(np.array([0.1 + scaling.share * 0.5 * DT_S, 0.0]))
+    assert scaling.share == 0.5
+    assert (1 - 0.1) * before <= after < before
+    assert asked(workspace(gamma=0.9), [0.1, 0.0], [0.5, 0.0]).share == 1.0
+
+
+def test_a_wall_between_here_and_where_the_braking_ends_is_seen():
+    thin = KeepOutSpec(box=BoxSpec(low_m=(0.5, 0.10, -0.1), high_m=(1.5, 0.101, 0.1)))
+    of = workspace(keep_out={"thin": thin}, margin_m=0.005, gamma=1.0)
+    before, after = np.array([0.0, 0.0]), np.array([2.0 * DT_S + 2.0 * 2.0 / 20.0, 0.0])
+    assert of.h(before) > 0.0
+    assert of.h(after) > 0.0
+    assert asked(of, before, [2.0, 0.0]).share < 1.0
+
+
+def test_a_late_command_keeps_further_away():
+    of, start, velocity = workspace(gamma=1.0), [0.0, 0.0], [1.0, 0.0]
+    assert asked(of, start, velocity).share == 1.0
+    assert asked(of, start, velocity, latency_s=0.2).share < 1.0
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_nothing_is_granted_where_a_position_is_not_known(broken):
+    assert asked(workspace(), [broken, 0.0], [0.1, 0.0]).share == 0.0
+    assert asked(workspace(), [0.0, 0.0], [broken, 0.0]).share == 0.0
+
+
+def test_nothing_is_granted_in_no_time():
+    assert workspace().scale(STRAIGHT, np.ones(2), REST, 0.0).share == 0.0
+
+
+def test_a_robot_that_slides_a_long_way_fast_is_refused_near_something_rather_than_sampled_forever():
+    text = (DATA / "gripper_cart.urdf").read_text().replace('lower="-0.8" upper="1.2"', 'lower="-80" upper="120"')
+    model = parse_urdf(text, ["slide"])
+    of = Workspace(
+        WorkspaceSpec(keep_out={"rail": KeepOutSpec(box=BoxSpec(low_m=(0.2, -90.0, 0.3), high_m=(0.3, 90.0, 0.5)))}),
+        model,
+        model.joints,
+        [replace(BOUNDS, velocity=20.0)],
+    )
+    assert of.scale(np.array([0.0]), np.array([20.0]), np.array([0.0]), DT_S).share < 1.0
+    assert of.scale(np.array([0.0]), np.array([2.0]), np.array([0.0]), DT_S).share == 1.0
+
+
+# ------------------------------------------------------------------------------------------------------------- the gate
+
+
+def proposal(velocities, positions=(0.15, 0.0)) -> Proposal:
+    return Proposal(
+        joints=("shoulder", "elbow"),
+        positions=np.array(positions),
+        previous=REST,
+        velocities=np.array(velocities),
+        braking=REST,
+        dt_s=DT_S,
+    )
+
+
+def test_the_gate_lets_what_is_granted_pass():
+    assert WorkspaceGate(workspace()).rule(proposal([-0.5, 0.0])) is None
+
+
+def test_the_gate_limits_to_the_share_and_says_why():
+    ruling = WorkspaceGate(workspace()).rule(proposal([1.5, 0.0]))
+    assert ruling is not None
+    assert (ruling.severity, ruling.detail) == (Severity.LIMIT, "fore to keep_out.wall: 0.0906 m left")
+    assert ruling.share == asked(workspace(), [0.15, 0.0], [1.5, 0.0]).share
+
+
+def test_the_gate_holds_where_nothing_is_granted():
+    ruling = WorkspaceGate(workspace()).rule(proposal([1.5, 0.0], (0.3, 0.0)))
+    assert ruling is not None
+    assert ruling.severity == Severity.HOLD
+
+
+# ------------------------------------------------------------------------------------------------------ the arm of six
+
+
+def test_the_arm_at_home_is_near_itself_only_where_its_links_are_close():
+    contract = load_contract("arm_reach")
+    model = MujocoKinematics(contract, load_profile(contract, "mujoco"))
+    spec = WorkspaceSpec(self_collision=True, margin_m=0.0)
+    of = Workspace(spec, model, model.joints, joint_bounds(ActionLayout(contract).limits))
+    home = np.array([0.0, -1.5707963, 1.6755161, -1.6755161, -1.5707963, 0.0])
+    assert of.h(home) > -0.005
+    folded = home + np.array([0.0, 0.0, 1.3, 0.0, 0.0, 0.0])
+    assert of.h(folded) < -0.005
+
+
+# --------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_a_region_that_part_of_the_fixed_base_is_in_is_refused_with_every_pair():
+    regions = {
+        "table": KeepOutSpec(box=BoxSpec(low_m=(-1.0, -1.0, -0.5), high_m=(1.0, 1.0, -0.03))),
+        "ball": KeepOutSpec(sphere=SphereSpec(center_m=(0.0, 0.0, 0.1), radius_m=0.05)),
+        "wall": WALL,
+    }
+    message = r"safety.workspace.keep_out: .*: 'post' is 0.030 m inside of 'table', 'post' is 0.010 m inside of 'ball';"
+    with pytest.raises(ContractError, match=message):
+        workspace(keep_out=regions)
+    assert workspace(keep_out=regions, ignore_links=("post",)).h(STRAIGHT) < 0.0
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"ignore_links": ("fre",)}, r"ignore_links\[0\]: no such link .*'fre' is not known \(did you mean 'fore'\?\)"),
+        ({"ignore_pairs": (("post", "uper"),)}, r"ignore_pairs\[0\]: .*did you mean 'upper'"),
+        ({"ignore_links": ("fore", "upper")}, "no joint moves any part of the robot"),
+    ],
+)
+def test_a_link_that_does_not_fit_is_named(spec, message):
+    with pytest.raises(ContractError, match=message):
+        workspace(**spec)
+
+
+def test_joints_of_another_robot_are_refused():
+    with pytest.raises(UsageError, match=r"2 bounds and the joints shoulder, wrist .* allowed: shoulder, elbow"):
+        Workspace(WorkspaceSpec(keep_out={"wall": WALL}), planar(), ("shoulder", "wrist"), [BOUNDS, BOUNDS])
+
+
+def test_a_slide_without_end_is_refused_where_something_turns_before_it():
+    text = (
+        (DATA / "planar.urdf")
+        .read_text()
+        .replace('<joint name="elbow" type="revolute">', '<joint name="elbow" type="prismatic">')
+    )
+    endless = parse_urdf(text.replace('<limit lower="-6.3" upper="6.3" velocity="3" effort="50"/>', ""))
+    with pytest.raises(ContractError, match="how far out the links fore may be is not known"):
+        workspace(endless)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"keep_out": {}}, "safety.workspace: there is nothing to keep"),
+        ({"keep_out": {"a": KeepOutSpec()}}, "safety.workspace.keep_out.a: 0 shapes; allowed: exactly one"),
+        ({"keep_in": {"a": BoxSpec(low_m=(0, 0, 0), high_m=(1, 0, 1))}}, r"keep_in.a: low \(0, 0, 0\) must be below"),
+        ({"keep_in": {"A b": BoxSpec(low_m=(0, 0, 0), high_m=(1, 1, 1))}}, "the name 'A b' is not allowed"),
+        (
+            {"keep_out": {"a": KeepOutSpec(sphere=SphereSpec(center_m=(0, 0, float("nan")), radius_m=1.0))}},
+            r"keep_out.a.sphere.center_m: \[0, 0, nan\] is not allowed",
+        ),
+        (
+            {"keep_out": {"a": KeepOutSpec(sphere=SphereSpec(center_m=(0, 0, 0), radius_m=0.0))}},
+            "keep_out.a.sphere.radius_m: 0.0 is not allowed",
+        ),
+        ({"ignore_pairs": (("a", "a"),)}, r"ignore_pairs\[0\]: \['a', 'a'\] is one link"),
+        ({"margin_m": -0.1}, "margin_m: -0.1 is not allowed"),
+        ({"gamma": 0.0}, "gamma: 0.0 is not allowed; allowed: above 0, up to 1"),
+    ],
+)
+def test_a_rule_of_the_contract_that_is_broken_is_named(spec, message):
+    actuators = load_contract("arm_reach").actuators
+    with pytest.raises(ContractError, match=message):
+        check_workspace("safety.workspace", WorkspaceSpec(**{"keep_out": {"wall": WALL}, **spec}), actuators)
+
+
+def test_a_robot_that_drives_has_no_workspace():
+    with pytest.raises(ContractError, match="is commanded by a twist"):
+        check_workspace(
+            "safety.workspace", WorkspaceSpec(keep_out={"wall": WALL}), load_contract("cart_goal").actuators
+        )
