@@ -26,18 +26,26 @@ _MOMENT_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSpec:
-    """One process: its role, the Python module that it runs, and its arguments."""
+    """One process: its role, the Python module that it runs, its arguments, and how long it may take to end, s."""
 
     role: str
     module: str
     arguments: tuple[Any, ...]  # strings, or substitutions of a launch file
+    grace_s: float = STOP_GRACE_S  # a relay brakes first: `embodied_env.relay.requirements.stopping_time_s`
 
 
-def simulator(contract: Any, *, namespace: Any = None, profile: Any = None, source: Any = None) -> ProcessSpec:  # noqa: ANN401
+def simulator(
+    contract: Any,  # noqa: ANN401 - a string, or a substitution of a launch file, like the others
+    *,
+    namespace: Any = None,  # noqa: ANN401
+    profile: Any = None,  # noqa: ANN401
+    source: Any = None,  # noqa: ANN401
+    free_running: bool = False,
+) -> ProcessSpec:
     """Return the embedded simulator of a contract: a name, a path, or ``-`` for a line on standard input.
 
     `source` says where a contract on standard input was read from. The values are strings, or what stands for them in
-    a launch file.
+    a launch file. `free_running`: it does not wait for anybody.
     """
     arguments = ["sim", contract]
     if namespace is not None:
@@ -46,7 +54,21 @@ def simulator(contract: Any, *, namespace: Any = None, profile: Any = None, sour
         arguments += ["--profile", profile]
     if source:
         arguments += ["--source", source]
+    if free_running:
+        arguments += ["--free-running"]
     return ProcessSpec(role="simulator", module="embodied_env.cli", arguments=tuple(arguments))
+
+
+def relay(contract: Any, *, namespace: Any = None, backend: Any = None, source: Any = None) -> ProcessSpec:  # noqa: ANN401
+    """Return the relay of a contract, given as for `simulator`; `backend` says whose profile has the e-stop inputs."""
+    arguments = ["relay", contract]
+    if namespace is not None:
+        arguments += ["--namespace", namespace]
+    if backend is not None:
+        arguments += ["--backend", backend]
+    if source:
+        arguments += ["--source", source]
+    return ProcessSpec(role="relay", module="embodied_env.cli", arguments=tuple(arguments))
 
 
 class Child:
@@ -68,6 +90,7 @@ class Child:
             BackendNotReadyError: when it cannot be started.
         """
         self.role = spec.role
+        self._grace_s = spec.grace_s
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
@@ -132,7 +155,7 @@ class Child:
             if insist is not None:
                 self._process.send_signal(insist)
             try:
-                self._process.wait(STOP_GRACE_S)
+                self._process.wait(self._grace_s)
                 break
             except subprocess.TimeoutExpired:
                 continue
@@ -157,8 +180,16 @@ class Child:
 os.register_at_fork(after_in_child=Child.let_go_of_all)
 
 
-def watch_parent(on_end: Callable[[], None]) -> None:
-    """In a child: call `on_end` when the parent has ended, and make sure that this process ends soon after.
+def first_line() -> str:
+    """In a child: read one line of standard input, byte by byte: what follows belongs to `watch_parent`."""
+    line = bytearray()
+    while (byte := os.read(0, 1)) not in (b"", b"\n"):
+        line += byte
+    return line.decode()
+
+
+def watch_parent(on_end: Callable[[], None], *, grace_s: float = STOP_GRACE_S) -> None:
+    """In a child: call `on_end` when the parent has ended, and make sure that this process ends `grace_s` after.
 
     Standard input is read to its end by a daemon thread.
     """
@@ -167,7 +198,7 @@ def watch_parent(on_end: Callable[[], None]) -> None:
         while os.read(0, 4096):
             pass
         on_end()
-        threading.Event().wait(STOP_GRACE_S)
+        threading.Event().wait(grace_s)
         os._exit(1)  # it did not stop by itself
 
     threading.Thread(target=watch, name="embodied_env parent watch", daemon=True).start()

@@ -16,6 +16,7 @@ BACKENDS = {
     "fake": "embodied_env.backends.fake:FakeBackend",
     "mujoco": "embodied_env.backends.mujoco:MujocoBackend",
     "mujoco_ros": "embodied_env.backends.ros.mujoco_ros:MujocoRosBackend",
+    "real": "embodied_env.backends.ros.real:RealBackend",
 }
 """Name -> module:factory. Third parties add one by the entry-point group ``embodied_env.backends``."""
 

@@ -77,7 +77,7 @@ def _scripted(contract: Contract, backend: str) -> Policy:
     task = load_task(contract)
     if not isinstance(task, ScriptedTask):
         raise UsageError(f"--policy scripted: the task {contract.task.type} has none")
-    simulated = [name for name in (backend, "mujoco", "mujoco_ros") if contract.backends.get(name)]
+    simulated = [name for name in (backend, "mujoco", "mujoco_ros") if "model" in contract.backends.get(name, {})]
     if not simulated:
         raise UsageError("--policy scripted: no backend profile of the contract describes the robot's model")
     profile = load_profile(contract, simulated[0])

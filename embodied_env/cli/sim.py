@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
-import sys
 import threading
 
 HELP = "run the embedded simulator in a process of its own"
@@ -17,13 +15,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--namespace", default=None, help="absolute ROS 2 namespace (default: the root)")
     parser.add_argument("--source", default="standard input", help="where the contract of - was read from")
     parser.add_argument("--profile", default="mujoco_ros", help="which of its backends (default: mujoco_ros)")
+    parser.add_argument(
+        "--free-running", action="store_true", help="on wall time, like a robot: it waits for nobody (backend: real)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Host the simulator until SIGINT, SIGTERM, or, with ``-``, the end of standard input."""
     from embodied_env.contract import load_contract, parse_contract
-    from embodied_env.processes import watch_parent
+    from embodied_env.processes import first_line, watch_parent
     from embodied_env.ros_environment import check_namespace
+    from embodied_env.sim.free_running import run_free_running
     from embodied_env.sim.node import run_simulator
     from embodied_env.sim.world import World, load_profile
 
@@ -33,22 +35,22 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     if args.contract == "-":
-        contract = parse_contract(_first_line(), source=args.source)
+        contract = parse_contract(first_line(), source=args.source)
         watch_parent(stop.set)
     else:
         contract = load_contract(args.contract)
-    world = World(contract, load_profile(contract, args.profile), path=f"backends.{args.profile}")
+    profile = load_profile(contract, args.profile)
+    world = World(contract, profile, path=f"backends.{args.profile}", free_running=args.free_running)
+    how = " on wall time" if args.free_running else ""
 
     def greet(namespace: str) -> None:
-        print(f"simulating {contract.name} in namespace {namespace}; Ctrl-C ends", flush=True)
+        print(f"simulating {contract.name}{how} in namespace {namespace}; Ctrl-C ends", flush=True)
 
-    run_simulator(contract, world, namespace=args.namespace, stop=stop, on_ready=greet)
+    if args.free_running:
+        timeout_s = profile.command_timeout_s
+        run_free_running(
+            contract, world, namespace=args.namespace, stop=stop, command_timeout_s=timeout_s, on_ready=greet
+        )
+    else:
+        run_simulator(contract, world, namespace=args.namespace, stop=stop, on_ready=greet)
     return 0
-
-
-def _first_line() -> str:
-    """Read one line from file descriptor 0, byte by byte: what follows belongs to the parent watch."""
-    line = bytearray()
-    while (byte := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n"):
-        line += byte
-    return line.decode()

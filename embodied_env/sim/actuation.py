@@ -15,18 +15,19 @@ from embodied_env.sim.profile import Drive, WorldProfile
 class Actuation:
     """Applies the flat command of all actuators.
 
-    Positions are reached along a straight line over the control period; velocities act at once, as long as the next
-    command is not there.
+    Positions are reached along a straight line, one control period after the command; then they are held. Velocities
+    act at once, as long as the next command is not there.
 
     Attributes:
         joints: the names of what is commanded, in the order of the flat command.
+        is_velocity: which of it are velocities, shape (n_joints,).
     """
 
     def __init__(self, contract: Contract, profile: WorldProfile, model: Model) -> None:
         """Resolve servos and drives; raises ContractError for what the model does not have or is of another kind."""
         layout = ActionLayout(contract)
         self.joints = layout.joints
-        self._is_velocity = layout.is_velocity
+        self.is_velocity = layout.is_velocity
         twists = [name for name, actuator in contract.actuators.items() if actuator.command == "twist"]
         for name in profile.drives:
             if name not in twists:
@@ -43,38 +44,52 @@ class Actuation:
             rows += list(whole)
         self._controls = np.array(controls, dtype=np.intp)
         self._mix = np.array(rows)
-        self._is_position = ~self._is_velocity
+        self._is_position = ~self.is_velocity
         positions = np.array(self.joints)[self._is_position].tolist()
         self._qpos = model.joint_addresses((joint, "actuators") for joint in positions).qpos
-        self._sent = self._target = np.zeros(layout.size)
+        self._start = self._sent = self._target = np.zeros(layout.size)
+        self._done = 0  # physics steps since the command
 
     def begin(self, data: MjData) -> None:
         """Hold the position that the joints have, at rest."""
         self._sent = np.zeros(len(self.joints))
         self._sent[self._is_position] = data.qpos[self._qpos]
-        self._target = self._sent
+        self._start = self._target = self._sent
         self.apply(data, self._mix @ self._sent)
 
     def command(self, values: FloatArray) -> None:
-        """Take the command of the next control period; raises UsageError for another shape."""
+        """Take the next command, from where the last one has led to by now; raises UsageError for another shape."""
         target = np.array(values, dtype=np.float64)
         if target.shape != self._sent.shape:
             raise UsageError(
                 f"a command of shape {target.shape} is not allowed; allowed: {self._sent.shape}, "
                 f"the joints {', '.join(self.joints)}"
             )
+        self._start = np.where(self.is_velocity, target, self._sent)
         self._target = target
+        self._done = 0
 
-    def path(self, substeps: int) -> FloatArray:
-        """Return the controls during each physics step of a control period, which leads to the command.
+    @property
+    def target(self) -> FloatArray:
+        """The command in force, shape (n_joints,). A fresh array."""
+        return self._target.copy()
 
+    def path(self, substeps: int, *, period: int | None = None) -> FloatArray:
+        """Return the controls during each of the next physics steps.
+
+        The command is reached `period` physics steps after it was given; None: after these.
         Shape (substeps, n_controls).
         """
-        start = np.where(self._is_velocity, self._target, self._sent)
-        parts = np.arange(1, substeps + 1)[:, np.newaxis] / substeps
-        whole: FloatArray = (start + parts * (self._target - start)) @ self._mix.T
-        self._sent = self._target
-        return whole
+        whole = substeps if period is None else period
+        steps = np.minimum(np.arange(self._done + 1, self._done + substeps + 1), whole)
+        way = self._start + steps[:, np.newaxis] / whole * (self._target - self._start)
+        self._done += substeps
+        if self._done >= whole:
+            self._start = self._sent = self._target
+        else:
+            self._sent = way[-1]
+        controls: FloatArray = way @ self._mix.T
+        return controls
 
     def apply(self, data: MjData, controls: FloatArray) -> None:
         """Set the controls, one row of `path`."""

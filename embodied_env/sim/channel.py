@@ -53,8 +53,8 @@ class SensorChannel:
         due_ns: when the next reading is due, on the clock of the world.
     """
 
-    def __init__(self, name: str, spec: SensorSpec, source: Source, control_period_ns: int) -> None:
-        """Prepare the way of the sensor `name`; without a rate it is due at the end of each control period."""
+    def __init__(self, name: str, spec: SensorSpec, source: Source, step_ns: int) -> None:
+        """Prepare the way of the sensor `name`; without a rate it is due at the end of each step of the world."""
         self._name, self._spec, self._source = name, spec, source
         self._layouts = {layout.field: layout for layout in field_layouts(name, spec)}
         self._is_ranging = {field: message_field(spec, field, spec.fields[field]).ranging for field in source.noise}
@@ -62,7 +62,7 @@ class SensorChannel:
         self._covariance = _covariance(source.noise) if known is not None and known.covariance else None
         self._delay_ns = round(source.delay_s * _NS_PER_S)
         self._rng = np.random.default_rng(0)
-        self._interval_ns = _NS_PER_S / spec.rate_hz if spec.rate_hz else float(control_period_ns)
+        self._interval_ns = _NS_PER_S / spec.rate_hz if spec.rate_hz else float(step_ns)
         self._origin_ns = self._count = self.due_ns = 0
         self._under_way: deque[tuple[int, int, Measured]] = deque()  # due, taken, what
         self._is_contact = source.contact is not None

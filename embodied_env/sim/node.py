@@ -1,17 +1,21 @@
-"""The ROS 2 node that hosts the world: one step per token, resets by a service (`embodied_env.lockstep`)."""
+"""The ROS 2 node that hosts the world: one step per token, resets by a service (`embodied_env.lockstep`).
+
+What it shares with the world that does not wait (`embodied_env.sim.free_running`) is `WorldNode` and `turning`.
+"""
 
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 
-from embodied_env.contract import Contract, FloatArray, SensorSpec
+from embodied_env.contract import ActuatorSpec, Contract, FloatArray, SensorSpec
 from embodied_env.contract.messages import message_class
 from embodied_env.contract.paths import check_message
 from embodied_env.errors import (
@@ -34,6 +38,7 @@ from embodied_env.lockstep import (
     digest,
 )
 from embodied_env.ros_environment import LOG_HINT, check_ros_environment
+from embodied_env.sim.channel import Reading
 from embodied_env.sim.commands import from_command
 from embodied_env.sim.messages import set_stamp, to_message
 from embodied_env.sim.world import World
@@ -53,101 +58,77 @@ except ImportError as error:
         remedy='pip install "embodied_env[ros]", or source a ROS 2 installation',
     ) from None
 
+N = TypeVar("N", bound="WorldNode")
+
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
 
 _KEPT_COMMANDS = 64  # per actuator: those of the next step, and foreign ones among them
-_TURN_S = 0.05  # an executor is never turned without a timeout
-_NO_EPOCH = -1
+TURN_S = 0.05  # an executor is never turned without a timeout
+NO_EPOCH = -1
+_NOT_RESET = (ValueError, AttributeError, KeyError, BackendLostError, MissingDependencyError)
 _PICTURE = SensorSpec(
     topic="~/picture", type="sensor_msgs/msg/Image", encoding="rgb8", fields={}, max_age_s=1.0, frame="view"
 )
 
 
-class SimulatorNode:
-    """Hosts one world. All callbacks run in one thread."""
+class WorldNode:
+    """A node over one world: its sensors, pictures, and what a reset is to be. All callbacks run in one thread.
 
-    def __init__(self, contract: Contract, world: World, *, namespace: str | None, context: Context) -> None:
-        """Create the node, its topics and its services."""
+    Attributes:
+        node: the rclpy node, for an executor.
+    """
+
+    def __init__(
+        self, contract: Contract, world: World, *, namespace: str | None, context: Context, default_seed: int
+    ) -> None:
+        """Create the node, its topics and its services; `default_seed` is that of a reset that is told none."""
         self._contract = contract
         self._world = world
-        self._node = Node(NODE, context=context, namespace=namespace)
-        self._epoch = _NO_EPOCH
-        self._step = 0
-        self._token: StepToken | None = None
-        self._reply = ""
-        self._commands: list[deque[FloatArray]] = []
-        self._declare()
-
-    @property
-    def node(self) -> Node:
-        """The rclpy node, for an executor."""
-        return self._node
-
-    def _declare(self) -> None:
-        node = self._node
-        for name, default in ((EPOCH_PARAMETER, _NO_EPOCH), (SEED_PARAMETER, 0), (OPTIONS_PARAMETER, "{}")):
+        self.node = node = Node(NODE, context=context, namespace=namespace)
+        for name, default in ((EPOCH_PARAMETER, NO_EPOCH), (SEED_PARAMETER, default_seed), (OPTIONS_PARAMETER, "{}")):
             node.declare_parameter(name, default)
         self._sensors = {
             name: node.create_publisher(message_class(sensor.type), sensor.topic, RELIABLE)
-            for name, sensor in self._contract.sensors.items()
+            for name, sensor in contract.sensors.items()
         }
-        self._published_ns = dict.fromkeys(self._sensors, -1)
-        self._numbers = dict.fromkeys(self._sensors, 0)
-        self._clock = node.create_publisher(message_class("rosgraph_msgs/msg/Clock"), CLOCK_TOPIC, RELIABLE)
-        self._fault = node.create_publisher(message_class("std_msgs/msg/String"), "~/fault", RELIABLE)
-        self._stepped = node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), "~/stepped", RELIABLE)
-        for index, actuator in enumerate(self._contract.actuators.values()):
-            self._commands.append(deque(maxlen=_KEPT_COMMANDS))
+        for index, actuator in enumerate(contract.actuators.values()):
             node.create_subscription(
-                message_class(actuator.type), actuator.topic, self._command_callback(index), RELIABLE
+                message_class(actuator.type), actuator.topic, self._command_callback(index, actuator), RELIABLE
             )
-        node.create_subscription(message_class("std_msgs/msg/Int64MultiArray"), "~/step", self._on_token, RELIABLE)
         node.create_service(message_class("std_srvs/srv/Trigger"), "~/reset", self._on_reset)
         self._picture = node.create_publisher(message_class(_PICTURE.type), _PICTURE.topic, RELIABLE)
         node.create_service(message_class("std_srvs/srv/Trigger"), "~/render", self._on_render)
 
-    def _command_callback(self, index: int) -> Any:  # noqa: ANN401 - a callback
-        actuator = list(self._contract.actuators.values())[index]
-
+    def _command_callback(self, index: int, actuator: ActuatorSpec) -> Any:  # noqa: ANN401 - a callback
         def on_command(message: Any) -> None:  # noqa: ANN401 - a generated type
-            command = from_command(actuator, message)
-            if command is not None:
-                self._commands[index].append(command)
-                self._try_step()
+            self._take_command(index, from_command(actuator, message))
 
         return on_command
 
     def _on_reset(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
-        """Reset once per epoch; a repeated request is answered with the same reply and the same samples."""
+        """Reset as the parameters say; an epoch that is asked for again is answered again."""
         epoch, seed, options = (
-            self._node.get_parameter(name).value for name in (EPOCH_PARAMETER, SEED_PARAMETER, OPTIONS_PARAMETER)
+            self.node.get_parameter(name).value for name in (EPOCH_PARAMETER, SEED_PARAMETER, OPTIONS_PARAMETER)
         )
-        if epoch == _NO_EPOCH:
-            response.success, response.message = False, f"set the parameter {EPOCH_PARAMETER} first"
-            return response
-        if epoch != self._epoch:
-            try:
-                values = {name: np.array(value, dtype=np.float64) for name, value in json.loads(options).items()}
-                sampled = self._world.reset(int(seed), values)
-                self._check_readings()
-            except (ValueError, AttributeError, KeyError, BackendLostError, MissingDependencyError) as error:
-                response.success, response.message = False, f"{type(error).__name__}: {error}"
-                return response
-            self._publish_fault("reset_by_other", "the simulator was reset for another epoch")
-            self._epoch, self._step, self._token = epoch, 0, None
-            for commands in self._commands:
-                commands.clear()
-            library = self._world.renderer_library
-            self._reply = ResetReply(
-                epoch=epoch,
-                stamp_ns=self._world.now_ns,
-                sampled=sampled,
-                fingerprint=self._contract.fingerprint,
-                details={"renderer": library} if library else {},
-            ).to_text()
-        self._publish(again=True)
-        response.success, response.message = True, self._reply
+        try:
+            response.message, response.success = self._reset(int(epoch), int(seed), options), True
+        except _NOT_RESET as error:
+            response.success, response.message = False, f"{type(error).__name__}: {error}"
         return response
+
+    def _reset_world(self, epoch: int, seed: int, options: str) -> ResetReply:
+        """Reset the world by a seed and options (JSON), and say what came of it; raises one of `_NOT_RESET`."""
+        values = {name: np.array(value, dtype=np.float64) for name, value in json.loads(options).items()}
+        sampled = self._world.reset(seed, values)
+        self._check_readings()
+        library = self._world.renderer_library
+        return ResetReply(
+            epoch=epoch,
+            stamp_ns=self._stamp_ns(self._world.now_ns),
+            sampled=sampled,
+            fingerprint=self._contract.fingerprint,
+            details={"renderer": library} if library else {},
+        )
 
     def _on_render(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
         """Publish a picture of the world as it is now."""
@@ -156,9 +137,74 @@ class SimulatorNode:
         except (ContractError, MissingDependencyError, UsageError) as error:
             response.success, response.message = False, str(error)
             return response
-        self._picture.publish(to_message(_PICTURE, {"image": picture}, self._world.now_ns))
-        response.success, response.message = True, str(self._world.now_ns)
+        stamp_ns = self._stamp_ns(self._world.now_ns)
+        self._picture.publish(to_message(_PICTURE, {"image": picture}, stamp_ns))
+        response.success, response.message = True, str(stamp_ns)
         return response
+
+    def _check_readings(self) -> None:
+        """Raise BackendLostError for a reading that no message of its type can say."""
+        for name, reading in self._world.read().items():
+            if reading.problem:
+                raise BackendLostError("unfit_reading", f"{name}: {reading.problem}")
+
+    def _publish_reading(self, name: str, reading: Reading) -> None:
+        sensor, stamp_ns = self._contract.sensors[name], self._stamp_ns(reading.stamp_ns)
+        self._sensors[name].publish(to_message(sensor, reading.values, stamp_ns, reading.extras))
+
+    def _reset(self, epoch: int, seed: int, options: str) -> str:
+        """Reset, publish, and return the reply's text."""
+        raise NotImplementedError
+
+    def _take_command(self, index: int, command: FloatArray | None) -> None:
+        """Take a command of the actuator at `index`; None: a message that is none."""
+        raise NotImplementedError
+
+    def _stamp_ns(self, world_ns: int) -> int:
+        """Return what stands in messages for a time of the world."""
+        raise NotImplementedError
+
+
+class SimulatorNode(WorldNode):
+    """Hosts one world in lockstep."""
+
+    def __init__(self, contract: Contract, world: World, *, namespace: str | None, context: Context) -> None:
+        """Create the node, its topics and its services."""
+        self._epoch = NO_EPOCH
+        self._step = 0
+        self._token: StepToken | None = None
+        self._reply = ""
+        self._commands: list[deque[FloatArray]] = [deque(maxlen=_KEPT_COMMANDS) for _ in contract.actuators]
+        super().__init__(contract, world, namespace=namespace, context=context, default_seed=0)
+        node = self.node
+        self._published_ns = dict.fromkeys(self._sensors, -1)
+        self._numbers = dict.fromkeys(self._sensors, 0)
+        self._clock = node.create_publisher(message_class("rosgraph_msgs/msg/Clock"), CLOCK_TOPIC, RELIABLE)
+        self._fault = node.create_publisher(message_class("std_msgs/msg/String"), "~/fault", RELIABLE)
+        self._stepped = node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), "~/stepped", RELIABLE)
+        node.create_subscription(message_class("std_msgs/msg/Int64MultiArray"), "~/step", self._on_token, RELIABLE)
+
+    def _stamp_ns(self, world_ns: int) -> int:
+        return world_ns
+
+    def _take_command(self, index: int, command: FloatArray | None) -> None:
+        if command is not None:
+            self._commands[index].append(command)
+            self._try_step()
+
+    def _reset(self, epoch: int, seed: int, options: str) -> str:
+        """Reset once per epoch; a repeated request is answered with the same reply and the same samples."""
+        if epoch == NO_EPOCH:
+            raise UsageError(f"set the parameter {EPOCH_PARAMETER} first")
+        if epoch != self._epoch:
+            reply = self._reset_world(epoch, seed, options)
+            self._publish_fault("reset_by_other", "the simulator was reset for another epoch")
+            self._epoch, self._step, self._token = epoch, 0, None
+            for commands in self._commands:
+                commands.clear()
+            self._reply = reply.to_text()
+        self._publish(again=True)
+        return self._reply
 
     def _on_token(self, message: Any) -> None:  # noqa: ANN401 - a generated type
         token = StepToken.from_data(message.data)
@@ -180,7 +226,7 @@ class SimulatorNode:
             return
         for commands, wanted in zip(self._commands, token.digests, strict=True):
             if foreign := _drop_through(commands, wanted):
-                self._node.get_logger().warning(f"ignored {foreign} commands that no step token names")
+                self.node.get_logger().warning(f"ignored {foreign} commands that no step token names")
         self._token = None
         self._step = token.step
         self._world.command(np.concatenate([command for command in chosen if command is not None]))
@@ -191,12 +237,6 @@ class SimulatorNode:
             self._publish_fault(error.why, str(error))
             return
         self._publish(again=False)
-
-    def _check_readings(self) -> None:
-        """Raise BackendLostError for a reading that no message of its type can say."""
-        for name, reading in self._world.read().items():
-            if reading.problem:
-                raise BackendLostError("unfit_reading", f"{name}: {reading.problem}")
 
     def _publish_fault(self, why: str, detail: str) -> None:
         fault = SimulatorFault(epoch=self._epoch, why=why, detail=detail)
@@ -211,8 +251,7 @@ class SimulatorNode:
             if again or reading.stamp_ns > self._published_ns[name]:
                 self._published_ns[name] = reading.stamp_ns
                 self._numbers[name] += 1
-                sensor = self._contract.sensors[name]
-                self._sensors[name].publish(to_message(sensor, reading.values, reading.stamp_ns, reading.extras))
+                self._publish_reading(name, reading)
         newest = tuple(zip(self._published_ns.values(), self._numbers.values(), strict=True))
         stepped = message_class("std_msgs/msg/Int64MultiArray")()
         stepped.data = array.array("q", Stepped(epoch=self._epoch, step=self._step, newest=newest).to_data())
@@ -241,6 +280,34 @@ def make_executor(context: Context) -> Executor:
         return SingleThreadedExecutor(context=context)
 
 
+@contextlib.contextmanager
+def turning(contract: Contract, make: Callable[[Context], N]) -> Iterator[tuple[N, Executor]]:
+    """Make a node in a context of its own, and an executor to turn it by; both end with the block.
+
+    Raises:
+        BackendNotReadyError: when ROS 2 cannot be initialised.
+        ContractError: for a sensor that its message type cannot be.
+    """
+    for name, sensor in contract.sensors.items():
+        check_message(name, sensor)
+    context = Context()
+    try:
+        try:
+            rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
+            simulator = make(context)
+        except Exception as error:  # rclpy raises its own RCLError and many others here
+            raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
+        executor = make_executor(context)
+        executor.add_node(simulator.node)
+        try:
+            yield simulator, executor
+        finally:
+            executor.shutdown()
+            simulator.node.destroy_node()
+    finally:
+        context.try_shutdown()
+
+
 def run_simulator(
     contract: Contract,
     world: World,
@@ -249,7 +316,7 @@ def run_simulator(
     stop: threading.Event,
     on_ready: Callable[[str], None] = lambda _namespace: None,
 ) -> None:
-    """Host `world` until `stop` is set.
+    """Host `world` in lockstep until `stop` is set.
 
     Args:
         contract: what the world was built from.
@@ -262,23 +329,11 @@ def run_simulator(
         BackendNotReadyError: when ROS 2 cannot be initialised.
         ContractError: for a sensor that its message type cannot be.
     """
-    for name, sensor in contract.sensors.items():
-        check_message(name, sensor)
-    context = Context()
-    try:
-        try:
-            rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
-            simulator = SimulatorNode(contract, world, namespace=namespace, context=context)
-        except Exception as error:  # rclpy raises its own RCLError and many others here
-            raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
+
+    def make(context: Context) -> SimulatorNode:
+        return SimulatorNode(contract, world, namespace=namespace, context=context)
+
+    with turning(contract, make) as (simulator, executor):
         on_ready(simulator.node.get_namespace())
-        executor = make_executor(context)
-        executor.add_node(simulator.node)
-        try:
-            while not stop.is_set():
-                executor.spin_once(timeout_sec=_TURN_S)
-        finally:
-            executor.shutdown()
-            simulator.node.destroy_node()
-    finally:
-        context.try_shutdown()
+        while not stop.is_set():
+            executor.spin_once(timeout_sec=TURN_S)

@@ -114,6 +114,7 @@ class WorldProfile:
     movers: Mapping[str, Mover] = field(default_factory=dict)
     drives: Mapping[str, Drive] = field(default_factory=dict)  # by actuator whose command is a twist
     render: Render = field(default_factory=Render)
+    command_timeout_s: float | None = None  # free running: a velocity that is not commanded again for so long ends
     step_timeout_s: float = 5.0
     reset_timeout_s: float = 30.0
 
@@ -140,6 +141,8 @@ def _conditions(profile: WorldProfile) -> Iterator[tuple[str, object, str, bool]
     for key in ("step_timeout_s", "reset_timeout_s"):
         value = getattr(profile, key)
         yield key, value, "seconds > 0", value > 0
+    if (timeout_s := profile.command_timeout_s) is not None:
+        yield "command_timeout_s", timeout_s, "seconds > 0, or null", timeout_s > 0
     for name, source in profile.sources.items():
         path = f"sources.{name}"
         yield f"{path}.delay_s", source.delay_s, "seconds >= 0", source.delay_s >= 0

@@ -24,6 +24,8 @@ from embodied_env.sim.sensing import Senses, Values
 
 __all__ = ["World", "WorldProfile", "load_profile"]
 
+_TICKS_PER_PERIOD = 5  # about as often does a free-running world show itself
+
 _UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCTRL")
 
 Set = Callable[[FloatArray], None]
@@ -35,15 +37,20 @@ class World:
     Attributes:
         joints: the names of what is commanded, in the order of the flat action.
         now_ns: the world's time; it never goes back.
+        tick_ns: how far a step goes.
     """
 
-    def __init__(self, contract: Contract, profile: WorldProfile, *, path: str = "backends.mujoco") -> None:
+    def __init__(
+        self, contract: Contract, profile: WorldProfile, *, path: str = "backends.mujoco", free_running: bool = False
+    ) -> None:
         """Compile the model and resolve every name.
 
         Args:
             contract: what the world must offer.
             profile: which model, and what its names mean to the contract.
             path: where `profile` stands in the contract, for the messages.
+            free_running: a step is not a control period but a tick: about a fifth of it, a whole number of physics
+                steps. A sensor without a rate is due at every tick.
 
         Raises:
             ContractError: for a name, a shape or a period that model, profile and contract do not agree on.
@@ -56,8 +63,13 @@ class World:
         self._renderer = Renderer(model.mujoco, model.mj)
         self._viewer: Viewer | None = None
         self._senses = Senses(contract, profile, model, self._data, self._renderer)
+        self._period_substeps = self._substeps = self._whole_substeps()
+        self.tick_ns = contract.control_period_ns
+        if free_running:
+            self._substeps = max(1, round(self._period_substeps / _TICKS_PER_PERIOD))
+            self.tick_ns = contract.control_period_ns * self._substeps // self._period_substeps
         self._channels = {
-            name: SensorChannel(name, spec, profile.sources.get(name, Source()), contract.control_period_ns)
+            name: SensorChannel(name, spec, profile.sources.get(name, Source()), self.tick_ns)
             for name, spec in contract.sensors.items()
         }
         self._actuation = Actuation(contract, profile, model)
@@ -70,7 +82,6 @@ class World:
         self._camera = 0
         if profile.render.camera is not None:
             self._camera = model.find("camera", profile.render.camera, f"{path}.render.camera")
-        self._substeps = self._whole_substeps()
         self._warnings = [int(getattr(model.mujoco.mjtWarning, name)) for name in _UNSTABLE]
         self.now_ns = 0
         self._origin_ns = 0
@@ -109,14 +120,24 @@ class World:
         return drawn
 
     def command(self, values: FloatArray) -> None:
-        """Set what is to be reached at the end of the next step: positions, or velocities that act through it.
+        """Set the positions to be reached one control period from now, or velocities that act from now on.
 
         Shape (n_joints,), in joint units. Raises UsageError for another shape.
         """
         self._actuation.command(values)
 
+    @property
+    def target(self) -> FloatArray:
+        """The command in force, shape (n_joints,): after a reset the positions of the joints, and no velocity."""
+        return self._actuation.target
+
+    @property
+    def is_velocity(self) -> NDArray[np.bool_]:
+        """Which parts of a command are velocities, shape (n_joints,)."""
+        return self._actuation.is_velocity
+
     def step(self) -> None:
-        """Move by exactly one control period.
+        """Move by exactly one control period, or one tick.
 
         Raises:
             ResetNeededError: before the first reset, or after one that failed.
@@ -124,10 +145,11 @@ class World:
         """
         if not self._is_reset:
             raise ResetNeededError("step() of a world that is not reset: call reset() first")
-        start_ns, period_ns = self.now_ns, self._contract.control_period_ns
+        start_ns = self.now_ns
         due_ns = self._next_due_ns()
-        for substep, controls in enumerate(self._actuation.path(self._substeps), start=1):
-            now_ns = start_ns + period_ns * substep // self._substeps
+        controls_ahead = self._actuation.path(self._substeps, period=self._period_substeps)
+        for substep, controls in enumerate(controls_ahead, start=1):
+            now_ns = start_ns + self.tick_ns * substep // self._substeps
             self._actuation.apply(self._data, controls)
             self._move_bodies((now_ns - self._origin_ns) / 1e9)
             self._model.mujoco.mj_step(self._model.mj, self._data)

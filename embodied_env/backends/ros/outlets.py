@@ -1,0 +1,86 @@
+"""Where the approved commands of a robot go: the seam, and the outlet to the actuators' own topics."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Protocol
+
+from rclpy.node import Node
+
+from embodied_env.backends.ros.commands import to_command
+from embodied_env.backends.ros.node import PATROL_S, RELIABLE, Patrol
+from embodied_env.clock import NS_PER_S, Clock
+from embodied_env.contract import Contract
+from embodied_env.contract.messages import message_class
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import BackendNotReadyError
+from embodied_env.transition import Approved, Sent
+
+
+class Outlet(Protocol):
+    """Where approved commands go."""
+
+    def send(self, command: Approved) -> Sent:
+        """Publish, and return what was really sent."""
+        ...
+
+
+class ActuatorTopics:
+    """The outlet to the actuators' own topics. They know no epochs: a robot obeys the newest message."""
+
+    def __init__(self, contract: Contract, node: Node, clock: Clock) -> None:
+        """Create a publisher for each actuator of `contract`."""
+        self._clock = clock
+        self._layout = ActionLayout(contract)
+        self._period_s = contract.control_period_s
+        self._publishers = [
+            (actuator, node.create_publisher(message_class(actuator.type), actuator.topic, RELIABLE))
+            for actuator in contract.actuators.values()
+        ]
+
+    def send(self, command: Approved) -> Sent:
+        """Publish one message per actuator, stamped with the system's time."""
+        if not isinstance(command, Approved):
+            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        now_ns, parts = self._clock.system_ns(), self._layout.split(command.values)
+        for (actuator, publisher), part in zip(self._publishers, parts.values(), strict=True):
+            publisher.publish(to_command(actuator, part, stamp_ns=now_ns, period_s=self._period_s))
+        return Sent(seq=command.seq, values=command.values)
+
+
+class Trigger:
+    """The client of a std_srvs/Trigger; the responses come in by a thread that turns the node (`Listener`)."""
+
+    def __init__(self, node: Node, service: str, clock: Clock) -> None:
+        """Create the client of `service`, a name that is resolved in the node's namespace."""
+        self.name = node.resolve_service_name(service)
+        self._clock = clock
+        self._client = node.create_client(message_class("std_srvs/srv/Trigger"), service)
+
+    def call(self, deadline_ns: int, patrol: Patrol) -> Any:  # noqa: ANN401 - a generated type
+        """Call once, and return the response.
+
+        Args:
+            deadline_ns: of the wait, on the steady clock.
+            patrol: called now and then; raises when waiting has no sense any more.
+
+        Raises:
+            BackendNotReadyError: when nobody offers it, or it does not answer in time.
+        """
+        client, answered = self._client, threading.Event()
+        while not client.service_is_ready():
+            patrol()
+            if (now_ns := self._clock.now_ns()) > deadline_ns:
+                raise BackendNotReadyError(f"nobody offers the service {self.name}")
+            self._clock.sleep_until_ns(now_ns + _GLANCE_NS)
+        future = client.call_async(client.srv_type.Request())
+        future.add_done_callback(lambda _: answered.set())
+        while not answered.wait(PATROL_S):
+            patrol()
+            if self._clock.now_ns() > deadline_ns:
+                client.remove_pending_request(future)
+                raise BackendNotReadyError(f"the service {self.name} did not answer in time")
+        return future.result()
+
+
+_GLANCE_NS = NS_PER_S // 500  # between two looks whether the service is there

@@ -1,0 +1,305 @@
+"""The world that does not wait: on wall time, in this process, and in one of its own."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from itertools import pairwise
+
+import numpy as np
+import psutil
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from rcl_interfaces.srv import SetParameters
+from rclpy.parameter import Parameter
+from std_srvs.srv import Trigger
+
+import embodied_env
+from embodied_env.backends.ros.commands import to_command
+from embodied_env.backends.ros.convert import SensorReader, stamp_ns
+from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.clock import SteadyClock
+from embodied_env.contract.messages import message_class
+from embodied_env.errors import BackendLostError
+from embodied_env.lockstep import RESET_SERVICE, ResetReply
+from embodied_env.sim.free_running import run_free_running
+from embodied_env.sim.world import World, load_profile
+
+pytestmark = pytest.mark.ros
+
+ARM = embodied_env.load_contract("arm_reach")
+CART = embodied_env.load_contract("cart_goal")
+NAMESPACE = "/free"
+PATIENCE_S = 20.0
+
+
+class UnstableWorld(World):
+    """Diverges half a second after its first reset."""
+
+    resets = 0
+
+    def reset(self, seed, options):
+        self.resets += 1
+        return super().reset(seed, options)
+
+    def step(self):
+        if self.resets == 1 and self.now_ns > 500_000_000:
+            raise BackendLostError("sim_unstable", "diverged on purpose")
+        super().step()
+
+
+class Driver:
+    """Stands at the other end of a world's topics, without an environment."""
+
+    def __init__(self, contract):
+        self.contract = contract
+        self.ros = RosNode("driver", namespace=NAMESPACE, clock=SteadyClock())
+        self.readers = {name: SensorReader(name, sensor) for name, sensor in contract.sensors.items()}
+        for name, sensor in contract.sensors.items():
+            self.ros.receiver.subscribe(name, message_class(sensor.type), sensor.topic)
+        ((_, self.actuator),) = contract.actuators.items()
+        self.publisher = self.ros.node.create_publisher(
+            message_class(self.actuator.type), self.actuator.topic, RELIABLE
+        )
+        assert self.ros.wait_until(self.publisher.get_subscription_count, PATIENCE_S)
+
+    def listen(self, seconds):
+        """Return sensor -> arrivals of so long a time."""
+        heard = {name: [] for name in self.contract.sensors}
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for arrival in self.ros.receiver.take(0.05):
+                heard[arrival.key].append(arrival)
+        return heard
+
+    def newest(self, name):
+        """Return the fields of a reading taken after this call."""
+        asked_ns = time.time_ns()
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            for arrival in self.ros.receiver.take(0.05):
+                if arrival.key == name and stamp_ns(arrival.message) > asked_ns:
+                    return self.readers[name].read(arrival.message)
+        raise AssertionError(f"{name} is silent")
+
+    def command(self, *values):
+        self.publisher.publish(to_command(self.actuator, np.array(values), stamp_ns=time.time_ns(), period_s=0.05))
+
+    def reset(self, **parameters):
+        """Set parameters (reset.<name>), and call the reset; return the answer."""
+        if parameters:
+            request = SetParameters.Request(
+                parameters=[Parameter(f"reset.{k}", value=v).to_parameter_msg() for k, v in parameters.items()]
+            )
+            self.ros.receiver.call(SetParameters, "simulator/set_parameters", request, PATIENCE_S, lambda: None)
+        response = self.ros.receiver.call(Trigger, RESET_SERVICE, Trigger.Request(), PATIENCE_S, lambda: None)
+        assert response.success, response.message
+        return ResetReply.from_text(response.message)
+
+    def wait_for(self, condition, name, field):
+        """Wait until a reading fulfils the condition, and return it."""
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            values = self.newest(name)[field]
+            if condition(values):
+                return values
+            assert time.monotonic() < end, values
+
+
+@pytest.fixture
+def hosted(domain_id):
+    """Host a world of a contract in a thread; return who drives it."""
+    stop, threads, drivers = threading.Event(), [], []
+
+    def host(contract, world_class=World, **options):
+        world = world_class(contract, load_profile(contract, "mujoco_ros"), free_running=True)
+        ready = threading.Event()
+        thread = threading.Thread(
+            target=run_free_running,
+            args=(contract, world),
+            kwargs={"namespace": NAMESPACE, "stop": stop, "on_ready": lambda _: ready.set(), **options},
+        )
+        thread.start()
+        threads.append(thread)
+        assert ready.wait(PATIENCE_S)
+        drivers.append(Driver(contract))
+        return drivers[-1]
+
+    yield host
+    for driver in drivers:
+        driver.ros.close()
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.fixture
+def arm(hosted):
+    return hosted(ARM)
+
+
+# ------------------------------------------------------------------------------------------------------ its time
+
+
+def test_it_moves_without_anybody(arm):
+    heard = arm.listen(1.0)
+    assert all(len(arrivals) > 20 for arrivals in heard.values())  # of 100
+
+
+def test_its_stamps_are_the_system_time_never_of_the_future_and_they_grow(arm):
+    for arrivals in arm.listen(0.5).values():
+        stamps = [stamp_ns(arrival.message) for arrival in arrivals]
+        ages_s = [(a.arrival_system_ns - stamp) / 1e9 for a, stamp in zip(arrivals, stamps, strict=True)]
+        assert all(0.0 <= age_s < 1.0 for age_s in ages_s)
+        assert all(a < b for a, b in pairwise(stamps))
+
+
+def test_it_publishes_no_simulated_time(arm):
+    assert arm.ros.node.count_publishers("clock") == 0
+
+
+def test_a_delayed_reading_is_as_old_as_its_delay(hosted):
+    heard = hosted(CART).listen(2.0)["goal"]
+    ages_s = [(a.arrival_system_ns - stamp_ns(a.message)) / 1e9 for a in heard[1:]]
+    assert 0.2 <= min(ages_s) < 1.0
+
+
+# ---------------------------------------------------------------------------------------------------- its reset
+
+
+def test_each_reset_draws_anew(arm):
+    assert not np.array_equal(arm.reset().sampled["target"], arm.reset().sampled["target"])
+
+
+def test_a_reset_with_a_seed_is_that_of_lockstep(arm):
+    world = World(ARM, load_profile(ARM, "mujoco"))
+    np.testing.assert_array_equal(arm.reset(seed=7).sampled["target"], world.reset(7, {})["target"])
+
+
+def test_a_reset_takes_options(arm):
+    reply = arm.reset(options='{"target": [-0.4, 0.1, 0.2]}')
+    np.testing.assert_array_equal(reply.sampled["target"], [-0.4, 0.1, 0.2])
+    np.testing.assert_allclose(arm.newest("target")["position"], [-0.4, 0.1, 0.2])
+
+
+def test_an_epoch_that_is_asked_for_again_is_answered_again(arm):
+    assert arm.reset(epoch=3).to_text() == arm.reset().to_text()
+
+
+def test_a_reset_says_its_contract_and_its_time(arm):
+    before_ns = time.time_ns()
+    reply = arm.reset()
+    assert reply.fingerprint == ARM.fingerprint
+    assert before_ns <= reply.stamp_ns <= time.time_ns()
+
+
+def test_a_reset_that_cannot_be_says_why(arm):
+    with pytest.raises(AssertionError, match="no such reset option"):
+        arm.reset(options='{"nothing": [1.0]}')
+
+
+def test_after_a_reset_the_robot_is_home_and_an_old_command_is_forgotten(arm):
+    home = arm.newest("joints")["position"]
+    arm.command(*(home + 0.3))
+    arm.wait_for(lambda q: np.allclose(q, home + 0.3, atol=0.05), "joints", "position")
+    arm.reset()
+    np.testing.assert_allclose(arm.newest("joints")["position"], home, atol=0.02)
+    arm.listen(0.3)
+    np.testing.assert_allclose(arm.newest("joints")["position"], home, atol=0.02)
+
+
+# --------------------------------------------------------------------------------------------------- its commands
+
+
+def test_one_command_is_reached_and_held(arm):
+    home = arm.newest("joints")["position"]
+    arm.command(*(home + 0.1))
+    arm.wait_for(lambda q: np.allclose(q, home + 0.1, atol=0.02), "joints", "position")
+    arm.listen(0.5)
+    np.testing.assert_allclose(arm.newest("joints")["position"], home + 0.1, atol=0.02)
+
+
+@pytest.mark.parametrize("values", [(0.0,), (math.nan,) * 6], ids=["of another length", "not finite"])
+def test_a_malformed_command_is_ignored(arm, values):
+    home = arm.newest("joints")["position"]
+    arm.command(*values)
+    arm.listen(0.3)
+    np.testing.assert_allclose(arm.newest("joints")["position"], home, atol=0.02)
+
+
+def test_a_velocity_acts_on_without_a_timeout(hosted):
+    cart = hosted(CART)
+    cart.command(0.0, 0.5)
+    cart.wait_for(lambda w: w[2] > 0.4, "imu", "angular_velocity")
+    cart.listen(1.0)
+    assert cart.newest("imu")["angular_velocity"][2] > 0.4
+
+
+def test_a_velocity_ends_with_the_timeout_of_the_profile(hosted):
+    cart = hosted(CART, command_timeout_s=0.5)
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:  # it lasts as long as it is commanded
+        cart.command(0.0, 0.5)
+        cart.listen(0.1)
+    assert cart.newest("imu")["angular_velocity"][2] > 0.4
+    cart.wait_for(lambda w: abs(w[2]) < 0.05, "imu", "angular_velocity")
+
+
+def test_a_position_is_held_whatever_the_timeout(hosted):
+    arm = hosted(ARM, command_timeout_s=0.2)
+    home = arm.newest("joints")["position"]
+    arm.command(*(home + 0.1))
+    arm.listen(1.0)
+    np.testing.assert_allclose(arm.newest("joints")["position"], home + 0.1, atol=0.02)
+
+
+def test_a_world_that_broke_is_silent_until_a_reset(hosted):
+    arm = hosted(ARM, UnstableWorld)
+    end = time.monotonic() + PATIENCE_S
+    while any(arm.listen(0.5).values()):
+        assert time.monotonic() < end
+    arm.reset()
+    arm.newest("joints")
+
+
+# ------------------------------------------------------------------------------------------------------ its end
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_its_process_ends_when_it_is_asked_to(domain_id, number):
+    command = [sys.executable, "-m", "embodied_env.cli", "sim", "arm_reach", "--free-running", "--namespace", "/x"]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    assert "on wall time in namespace /x" in process.stdout.readline()
+    process.send_signal(number)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+
+
+def test_its_process_ends_when_its_parent_is_killed(domain_id):
+    script = (
+        "import time\n"
+        "from embodied_env.contract import load_contract\n"
+        "from embodied_env.contract.loader import dump_contract\n"
+        "from embodied_env.processes import Child, simulator\n"
+        "contract = load_contract('arm_reach')\n"
+        "child = Child(simulator('-', free_running=True), first_line=dump_contract(contract))\n"
+        "while 'wall time' not in child.last_words():\n"
+        "    time.sleep(0.1)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout.readline())
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.communicate()
+    end = time.monotonic() + PATIENCE_S
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < end, f"process {pid} lives on"
+        time.sleep(0.05)

@@ -1,0 +1,691 @@
+"""Episodes with a robot that waits for nobody: the free-running simulator in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from rclpy.node import Node
+from std_msgs.msg import Bool, Int32
+from std_srvs.srv import Trigger
+
+import embodied_env
+from embodied_env.backends import make_backend
+from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.backends.ros.real import CONTENTION, LATCHED_QOS
+from embodied_env.backends.ros.real_profile import load_real_profile
+from embodied_env.clock import NS_PER_S, Domain, ManualClock, Stamp, SteadyClock
+from embodied_env.contract.loader import dump_contract
+from embodied_env.contract.messages import message_class
+from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError, ResetNeededError, UsageError
+from embodied_env.processes import Child, simulator
+from embodied_env.sim.kinematics import MujocoKinematics
+from embodied_env.sim.messages import to_message
+from embodied_env.sim.profile import load_profile
+from embodied_env.tasks import load_task
+from embodied_env.testing import approve
+from embodied_env.transition import Quality, ResetRequest
+
+pytestmark = pytest.mark.ros
+
+ARM = embodied_env.load_contract("arm_reach")
+NAMESPACE = "/robot"
+DOMAIN_ID = 100
+ZERO = np.zeros(6)
+PATIENCE_S = 30.0
+
+
+def wait_for(condition, timeout_s=PATIENCE_S):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def with_profile(contract=ARM, **keys):
+    """A contract whose profile of the robot has these keys alone, beside a short look at the graph."""
+    return replace(contract, backends={**contract.backends, "real": {"discovery_s": 0.2, **keys}})
+
+
+def quick(contract):
+    """The contract with its own profile, but for a short look at the graph."""
+    return with_profile(contract, **contract.backends["real"])
+
+
+QUICK_ARM = quick(ARM)
+
+
+def scripted(contract):
+    return load_task(contract).scripted(MujocoKinematics(contract, load_profile(contract, "mujoco")))
+
+
+@pytest.fixture
+def robot(domain_id):
+    """Start the stand-in of a contract."""
+    children = []
+
+    def start(contract=QUICK_ARM):
+        spec = simulator("-", namespace=NAMESPACE, source=contract.source, free_running=True)
+        children.append(Child(spec, first_line=dump_contract(contract)))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.stop()
+
+
+@pytest.fixture
+def make():
+    """Make environments over the robot, which are closed in the end."""
+    made = []
+
+    def make_one(contract=QUICK_ARM, **options):
+        made.append(embodied_env.make(contract, backend="real", namespace=NAMESPACE, **options))
+        return made[-1]
+
+    yield make_one
+    for env in made:
+        env.close()
+
+
+@pytest.fixture
+def mortal(robot, make):
+    """An environment over an arm of its own, and the process of the arm."""
+    child = robot()
+    return make(), child
+
+
+@pytest.fixture(scope="module")
+def lasting_arm():
+    """An environment over an arm, for all tests that leave it as it is."""
+    namespace = f"/lasting_{os.getpid()}"
+    surroundings = {"ROS_DOMAIN_ID": str(DOMAIN_ID), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in surroundings.items():
+            patch.setenv(name, value)
+        spec = simulator("-", namespace=namespace, source=ARM.source, free_running=True)
+        child = Child(spec, first_line=dump_contract(ARM))
+        env = embodied_env.make(QUICK_ARM, backend="real", namespace=namespace, domain_id=DOMAIN_ID)
+        env.reset(seed=0)
+        finish(env)
+    yield env
+    env.close()
+    child.stop()
+
+
+def finish(env):
+    """End the episode, if one is running."""
+    with contextlib.suppress(ResetNeededError):
+        while True:
+            env.step(None)
+
+
+@pytest.fixture
+def arm(lasting_arm, domain_id):
+    """That environment, outside of an episode."""
+    yield lasting_arm
+    finish(lasting_arm)
+
+
+def kill(child):
+    child.note_shared_memory()
+    os.kill(child.pid, signal.SIGKILL)
+
+
+# ----------------------------------------------------------------------------------------------------- episodes
+
+
+def shortened(name, steps):
+    contract = embodied_env.load_contract(name)
+    return replace(contract, episode=replace(contract.episode, horizon_steps=steps))
+
+
+@pytest.fixture(
+    params=[
+        (ARM, "success"),
+        (shortened("cart_goal", 15), "time_limit"),
+        pytest.param((embodied_env.load_contract("cart_goal"), "success"), marks=pytest.mark.long),
+        pytest.param((embodied_env.load_contract("door_open"), "success"), marks=pytest.mark.long),
+    ],
+    ids=["arm_reach", "cart_goal, its begin", "cart_goal", "door_open"],
+)
+def episode(request, robot, make):
+    """A scripted episode: environment, each step's observation, info and transition, its mean step in periods, its end."""
+    contract, end = quick(request.param[0]), request.param[1]
+    robot(contract)
+    env, policy = make(contract), scripted(contract)
+    observation, _ = env.reset(seed=1)
+    rows, ended = [], False
+    started = time.monotonic()
+    while not ended:
+        observation, _, terminated, truncated, info = env.step(policy(observation))
+        rows.append((observation, info, env.unwrapped.last_transition))
+        ended = terminated or truncated
+    return env, rows, (time.monotonic() - started) / len(rows) / contract.control_period_s, end
+
+
+def test_a_scripted_episode_is_one_like_any_other(episode):
+    """One test of all that holds of an episode: it takes as long as it takes."""
+    env, rows, periods, end = episode
+    assert rows[-1][1]["end_reason"] == end
+    assert all(observation in env.observation_space for observation, *_ in rows)
+    assert [info["step_index"] for _, info, _ in rows] == list(range(1, len(rows) + 1))
+    assert 0.9 < periods < 5.0  # the last step also brakes
+    for _, _, transition in rows:
+        for sample in transition.snapshot.samples.values():
+            assert transition.snapshot.now_ns >= sample.stamp_ns
+            assert sample.quality in (Quality.OK, Quality.STALE)
+    ages_s = [s["age_s"] for _, info, _ in rows for name, s in info["sensors"].items() if name in ("joints", "odom")]
+    assert 0.0 <= min(ages_s) <= np.median(ages_s) < 0.5
+
+
+def test_the_robot_really_moves(arm):
+    env = arm
+    before, _ = env.reset(seed=1)
+    for _ in range(10):
+        after, *_ = env.step(np.array([0.2, 0, 0, 0, 0, 0]))
+    assert after["joints_position"][0] - before["joints_position"][0] > 0.05
+    np.testing.assert_allclose(after["joints_position"][1:], before["joints_position"][1:], atol=0.01)
+
+
+def test_the_robot_stays_where_it_is_told_to(arm):
+    env = arm
+    before, _ = env.reset(seed=1)
+    for _ in range(10):
+        after, *_ = env.step(ZERO)
+    np.testing.assert_allclose(after["joints_position"], before["joints_position"], atol=0.01)
+
+
+def test_steps_keep_the_grid_of_the_control_period(arm):
+    """Absolute deadlines: twenty steps take twenty periods, whatever each of them is late."""
+    env = arm
+    env.reset(seed=1)
+    started_ns = time.monotonic_ns()
+    for _ in range(20):
+        env.step(ZERO)
+    taken = (time.monotonic_ns() - started_ns) / ARM.control_period_ns
+    assert 19.0 < taken < 100.0
+
+
+def test_the_pace_and_the_transport_are_in_the_account(arm):
+    env = arm
+    env.reset(seed=1)
+    for _ in range(3):
+        *_, info = env.step(ZERO)
+    assert env.unwrapped.pacing == "realtime"
+    assert 0.02 < info["latency"]["period_s"] < 1.0
+    assert 0.0 < info["latency"]["transport_s"]["joints"] < 1.0
+
+
+def test_episodes_follow_each_other(arm):
+    env = arm
+    first = env.reset()[1]["episode_index"] + 1
+    for episode in range(3):
+        _, info = env.reset()
+        assert (info["reset"]["level"], info["reset"]["seed_applied"]) == ("world", -1)
+        assert set(info["reset"]["sampled"]) == {"target"}
+        *_, info = env.step(ZERO)
+        assert (info["end_reason"], info["episode_index"] - first, info["step_index"]) == ("", episode, 1)
+
+
+def test_a_recorded_run_is_sound(robot, make, tmp_path):
+    robot()
+    env = make(record=tmp_path)
+    env.reset(seed=1)
+    for _ in range(5):
+        env.step(ZERO)
+    path = env.path
+    env.close()
+    run = embodied_env.read_run(path)
+    assert run.clean
+    assert run.manifest["pacing"] == "realtime"
+    assert embodied_env.audit_run(path).problems == ()
+
+
+# ---------------------------------------------------------------------------------------------------- faults
+
+
+def test_a_killed_robot_truncates_the_episode_and_nothing_hangs(mortal):
+    env, child = mortal
+    env.reset(seed=1)
+    env.step(ZERO)
+    kill(child)
+    started, truncated = time.monotonic(), False
+    while not truncated:
+        observation, _, terminated, truncated, info = env.step(ZERO)
+        assert time.monotonic() - started < PATIENCE_S
+    assert not terminated
+    assert info["end_reason"].split(":")[0] in ("backend_lost", "sensor_gap", "safety_stop")
+    assert observation in env.observation_space
+    assert observation["joints_valid"] == 0
+
+
+def test_a_killed_robot_is_no_robot_to_reset(mortal):
+    env, child = mortal
+    env.reset(seed=1)
+    kill(child)
+    env.close()
+    again = embodied_env.make(QUICK_ARM, backend="real", namespace=NAMESPACE, reset_timeout_s=2.0)
+    with pytest.raises(BackendNotReadyError):
+        again.reset(seed=1)
+    again.close()
+
+
+def test_a_robot_that_comes_back_can_be_reset(robot, make):
+    env, first = make(), robot()
+    env.reset(seed=1)
+    first.stop()
+    while not env.step(ZERO)[3]:
+        pass
+    robot()
+    env.reset(seed=2)
+    *_, info = env.step(ZERO)
+    assert info["end_reason"] == ""
+
+
+def test_without_a_robot_the_reset_says_what_is_missing(domain_id, make):
+    env = make(reset_timeout_s=0.5)
+    with pytest.raises(
+        BackendNotReadyError, match=r"/robot/joint_states: nobody publishes it.*namespace /robot, ROS_DOMAIN_ID"
+    ):
+        env.reset(seed=1)
+
+
+def test_a_robot_of_another_contract_is_refused(robot, make):
+    robot(replace(ARM, version=2))
+    with pytest.raises(BackendNotReadyError, match="runs a contract of fingerprint"):
+        make().reset(seed=1)
+
+
+def test_reset_options_are_refused(arm):
+    env = arm
+    with pytest.raises(UsageError, match="reset options are not available with a robot: target"):
+        env.reset(options={"target": [-0.4, 0.0, 0.2]})
+
+
+# ------------------------------------------------------------------------------------------ the backend by itself
+
+
+class HandMade:
+    """A robot of our own making: every sensor is published by hand, and commands are kept."""
+
+    def __init__(self, contract=ARM):
+        self.contract = contract
+        self.ros = RosNode("hand_made", namespace=NAMESPACE, clock=SteadyClock())
+        self.node: Node = self.ros.node
+        self.publishers = {
+            name: self.node.create_publisher(message_class(sensor.type), sensor.topic, RELIABLE)
+            for name, sensor in contract.sensors.items()
+        }
+        for name, actuator in contract.actuators.items():
+            self.ros.receiver.subscribe(name, message_class(actuator.type), actuator.topic)
+        self.offset_s = dict.fromkeys(contract.sensors, 0.0)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        while not self._done.wait(0.01):
+            for name, publisher in self.publishers.items():
+                if (offset_s := self.offset_s[name]) is not None:
+                    publisher.publish(self._message(name, time.time_ns() + round(offset_s * 1e9)))
+
+    def _message(self, name, now_ns):
+        sensor = self.contract.sensors[name]
+        values = {field: np.full(len(spec.joints) if spec.joints else 3, 0.5) for field, spec in sensor.fields.items()}
+        return to_message(sensor, values, now_ns)
+
+    def close(self):
+        self._done.set()
+        self._thread.join()
+        self.ros.close()
+
+
+SIMPLE = with_profile(replace(ARM, sensors={name: ARM.sensors[name] for name in ("joints", "tcp", "target")}))
+
+
+@pytest.fixture
+def hand_made(domain_id):
+    made = HandMade(SIMPLE)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def backend(domain_id):
+    """Open backends over the robot of our own making."""
+    opened = []
+
+    def open_one(contract=SIMPLE, **options):
+        opened.append(make_backend("real", contract, clock=SteadyClock(), namespace=NAMESPACE, **options))
+        opened[-1].open()
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+        one.close()
+
+
+def in_s(seconds):
+    return Stamp(time.monotonic_ns() + round(seconds * NS_PER_S), Domain.STEADY)
+
+
+def reset(backend, timeout_s=PATIENCE_S):
+    return backend.reset(ResetRequest(epoch=0, seed=1), in_s(timeout_s))
+
+
+def test_without_a_service_a_reset_only_waits_for_the_sensors(hand_made, backend):
+    before_ns = time.time_ns()
+    snapshot = reset(backend())
+    assert snapshot.reset.level == "none"
+    assert set(snapshot.samples) == set(SIMPLE.sensors)
+    assert all(before_ns < sample.stamp_ns <= snapshot.now_ns for sample in snapshot.samples.values())
+
+
+def test_a_sensor_that_only_repeats_the_past_is_named(hand_made, backend):
+    hand_made.offset_s["tcp"] = -5.0
+    with pytest.raises(BackendNotReadyError, match=r"tcp \(stamped \d\.\d+ s before it: is its clock"):
+        reset(backend(), 2.0)
+
+
+def test_a_silent_sensor_is_named(hand_made, backend):
+    hand_made.offset_s["tcp"] = None
+    with pytest.raises(BackendNotReadyError, match=r"reset from tcp \(no message on tcp_pose\)$"):
+        reset(backend(), 2.0)
+
+
+def test_a_sensor_by_receipt_is_stamped_as_it_arrives(domain_id, backend):
+    contract = replace(SIMPLE, sensors={**SIMPLE.sensors, "tcp": replace(SIMPLE.sensors["tcp"], timeline="receive")})
+    robot = HandMade(contract)
+    robot.offset_s["tcp"] = -1000.0  # whatever its header says
+    try:
+        snapshot = reset(backend(contract))
+    finally:
+        robot.close()
+    sample = snapshot.samples["tcp"]
+    assert sample.stamp_ns == sample.arrival_system_ns
+    assert 0.0 <= (snapshot.now_ns - sample.stamp_ns) / 1e9 < 1.0
+
+
+def test_a_sensor_of_the_future_is_never_fresh(hand_made, make):
+    hand_made.offset_s["tcp"] = 60.0
+    with pytest.raises(BackendNotReadyError, match=r"tcp \(stamped \d+ ns after now\)"):
+        make(SIMPLE, reset_timeout_s=5.0).reset(seed=1)
+
+
+def test_a_command_is_published_as_it_was_approved(hand_made, backend):
+    robot = backend()
+    snapshot = reset(robot)
+    positions = snapshot.samples["joints"].values["position"]
+    command = approve(SIMPLE, np.full(6, 0.5), positions=positions)
+    sent = robot.send(command)
+    (arrival,) = hand_made.ros.receiver.take(PATIENCE_S)
+    assert sent.seq == command.seq
+    np.testing.assert_array_equal(sent.values, command.values)
+    np.testing.assert_array_equal(arrival.message.data, command.values)
+
+
+def test_only_what_the_gate_approved_is_sent(hand_made, backend):
+    robot = backend()
+    reset(robot)
+    with pytest.raises(TypeError, match="Approved"):
+        robot.send(np.zeros(6))
+
+
+def test_after_halt_nothing_is_sent_until_the_next_reset(hand_made, backend):
+    robot = backend()
+    reset(robot)
+    robot.halt("a test")
+    with pytest.raises(BackendLostError, match="halted"):
+        robot.send(approve(SIMPLE, ZERO))
+    reset(robot)
+    robot.send(approve(SIMPLE, ZERO))
+
+
+def test_silence_of_every_sensor_is_a_lost_robot(hand_made, backend):
+    robot = backend(step_timeout_s=0.3)
+    reset(robot)
+    hand_made.offset_s = dict.fromkeys(hand_made.offset_s)
+    time.sleep(0.6)
+    with pytest.raises(BackendLostError, match="silent: no reading of any sensor"):
+        robot.read(in_s(0), in_s(1))
+
+
+def test_a_listener_that_failed_is_a_lost_robot_and_a_reset_makes_a_new_one(hand_made, backend):
+    robot = backend()
+    reset(robot)
+    robot._buffers["tcp"].put = None  # the next message of it cannot be taken
+    wait_for(lambda: robot._listener.failure is not None)
+    with pytest.raises(BackendLostError, match="listener: receiving failed: TypeError"):
+        robot.read(in_s(0), in_s(1))
+    reset(robot)
+    robot.read(in_s(0), in_s(1))
+
+
+def test_steps_wait_for_deadlines_counted_from_the_end_of_the_reset(hand_made, backend):
+    robot = backend()
+    reset(robot)
+    started_ns = time.monotonic_ns()
+    for _ in range(4):
+        robot.advance(in_s(0), in_s(1))
+    assert time.monotonic_ns() - started_ns > 3 * SIMPLE.control_period_ns
+
+
+def test_a_service_that_refuses_is_quoted(hand_made, domain_id, backend):
+    answer_with(hand_made, success=False, message="the brakes are on")
+    with pytest.raises(BackendNotReadyError, match="could not be reset: the brakes are on"):
+        reset(backend(with_profile(SIMPLE, reset={"service": "home"})), 10.0)
+
+
+def test_the_words_of_a_robot_need_not_be_a_simulators(hand_made, domain_id, backend):
+    answer_with(hand_made, success=True, message="at home")
+    report = reset(backend(with_profile(SIMPLE, reset={"service": "home"}))).reset
+    assert (report.level, report.sampled, report.details) == ("world", {}, {})
+
+
+def test_a_service_that_nobody_offers_is_named(hand_made, backend):
+    with pytest.raises(BackendNotReadyError, match="nobody offers the service /robot/home"):
+        reset(backend(with_profile(SIMPLE, reset={"service": "home"})), 1.0)
+
+
+def answer_with(hand_made, *, success, message):
+    """Offer the service `home`, turned in the thread that publishes."""
+    from rclpy.executors import SingleThreadedExecutor
+
+    def answer(_request, response):
+        response.success, response.message = success, message
+        return response
+
+    hand_made.node.create_service(Trigger, "home", answer)
+    executor = SingleThreadedExecutor(context=hand_made.node.context)
+    executor.add_node(hand_made.node)
+    publish = hand_made._message
+
+    def publish_and_turn(name, now_ns):
+        executor.spin_once(timeout_sec=0.0)
+        return publish(name, now_ns)
+
+    hand_made._message = publish_and_turn
+
+
+# ----------------------------------------------------------------------------------------------- safety inputs
+
+
+BUTTON = {"topic": "button", "timeout_s": 0.5}
+MODE = {"topic": "mode", "type": "std_msgs/msg/Int32", "safe": (7,), "kind": "robot_mode", "latched": True}
+
+
+@pytest.fixture
+def inputs(hand_made, backend):
+    """A backend with a button and a latched mode, and who publishes them."""
+    button = hand_made.node.create_publisher(Bool, "button", RELIABLE)
+    mode = hand_made.node.create_publisher(Int32, "mode", LATCHED_QOS)
+    return backend(with_profile(SIMPLE, estop={"button": BUTTON, "mode": MODE})), button, mode
+
+
+def press(publisher, *, until, backend, is_pressed):
+    """Publish until the backend has heard it."""
+    end = time.monotonic() + PATIENCE_S
+    while backend.estops()["button"] != until:
+        publisher.publish(Bool(data=is_pressed))
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_an_input_that_never_spoke_is_unknown(inputs):
+    robot, _, _ = inputs
+    assert robot.estops() == {"button": "unknown", "mode": "unknown", CONTENTION: "ok"}
+
+
+def test_before_open_every_input_is_unknown(domain_id):
+    robot = make_backend("real", with_profile(SIMPLE, estop={"button": BUTTON}), clock=SteadyClock())
+    assert robot.estops() == {"button": "unknown", CONTENTION: "unknown"}
+
+
+def test_an_input_is_ok_active_and_ok_again(inputs):
+    robot, button, _ = inputs
+    press(button, until="ok", backend=robot, is_pressed=False)
+    press(button, until="active", backend=robot, is_pressed=True)
+    press(button, until="ok", backend=robot, is_pressed=False)
+
+
+def test_an_input_that_falls_silent_expires(inputs):
+    robot, button, _ = inputs
+    press(button, until="ok", backend=robot, is_pressed=False)
+    wait_for(lambda: robot.estops()["button"] == "expired")
+
+
+def test_a_latched_input_is_heard_though_it_spoke_before_and_does_not_expire(hand_made, backend):
+    hand_made.node.create_publisher(Int32, "mode", LATCHED_QOS).publish(Int32(data=7))
+    robot = backend(with_profile(SIMPLE, estop={"mode": MODE}))
+    wait_for(lambda: robot.estops()["mode"] == "ok")
+    time.sleep(1.2)
+    assert robot.estops()["mode"] == "ok"
+
+
+def test_another_mode_of_the_robot_is_a_protective_stop(inputs):
+    robot, _, mode = inputs
+    mode.publish(Int32(data=3))
+    wait_for(lambda: robot.estops()["mode"] == "protective_stop")
+
+
+def test_a_latched_input_whose_publisher_has_gone_is_unknown(inputs, hand_made):
+    robot, _, mode = inputs
+    mode.publish(Int32(data=7))
+    wait_for(lambda: robot.estops()["mode"] == "ok")
+    hand_made.node.destroy_publisher(mode)
+    wait_for(lambda: robot.estops()["mode"] == "unknown")
+
+
+def test_inputs_are_kept_over_a_reset(inputs):
+    robot, button, mode = inputs
+    mode.publish(Int32(data=7))
+    press(button, until="ok", backend=robot, is_pressed=False)
+    wait_for(lambda: robot.estops()["mode"] == "ok")
+    reset(robot)
+    assert robot.estops()["mode"] == "ok"
+
+
+def test_any_thread_may_ask(inputs):
+    robot, button, _ = inputs
+    press(button, until="ok", backend=robot, is_pressed=False)
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(robot.estops()["button"])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == ["ok"] * 4
+
+
+# ------------------------------------------------------------------------------------------------- the profile
+
+
+@pytest.mark.parametrize(
+    ("keys", "path", "problem"),
+    [
+        ({"relais": True}, "relais", "unknown key"),
+        ({"relay": "no"}, "relay", "allowed"),
+        ({"reset": {}}, "reset.service", "the key is missing"),
+        ({"reset": {"service": "no good"}}, "reset.service", "not a ROS 2"),
+        ({"step_timeout_s": 0.05}, "step_timeout_s", "more than the control period of 0.05 s"),
+        ({"reset_timeout_s": 0.0}, "reset_timeout_s", "allowed: seconds > 0"),
+        ({"downstream_timeout_s": 0.01}, "downstream_timeout_s", "more than the control period"),
+        ({"downstream_timeout_s": True}, "downstream_timeout_s", "true is not allowed"),
+        ({"start_outside": "anywhere"}, "start_outside", "allowed"),
+        ({"estop": {"button": {}}}, "estop.button.topic", "the key is missing"),
+        ({"estop": {"button": {"topic": "no good"}}}, "estop.button.topic", "not a ROS 2 topic name"),
+        ({"estop": {"button": {**BUTTON, "timeout": 1.0}}}, "estop.button.timeout", "unknown key"),
+        ({"estop": {"button": {**BUTTON, "timeout_s": 0.0}}}, "estop.button.timeout_s", "seconds > 0"),
+        ({"estop": {"button": {**BUTTON, "timeout_s": "1"}}}, "estop.button.timeout_s", "allowed"),
+        ({"estop": {"button": {**BUTTON, "kind": "lever"}}}, "estop.button.kind", "allowed"),
+        ({"estop": {"button": {**BUTTON, "safe": ()}}}, "estop.button.safe", "no safe value"),
+        ({"estop": {"button": {**BUTTON, "type": "std_msgs/msg/Nothing"}}}, "estop.button.type", "Nothing"),
+        ({"estop": {"button": {**BUTTON, "path": "nothing"}}}, "estop.button.path", "leads nowhere"),
+    ],
+)
+def test_a_wrong_profile_is_refused_by_path_and_value(keys, path, problem):
+    with pytest.raises(ContractError, match=problem) as caught:
+        load_real_profile(with_profile(**keys))
+    assert caught.value.path == f"backends.real.{path}"
+
+
+def test_a_contract_without_a_robot_is_refused():
+    backends = {name: profile for name, profile in ARM.backends.items() if name != "real"}
+    with pytest.raises(ContractError, match="has no profile 'real'; it has: fake, mujoco, mujoco_ros"):
+        load_real_profile(replace(ARM, backends=backends))
+
+
+@pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "door_open"])
+def test_the_shipped_contracts_drive_the_stand_in(name):
+    assert load_real_profile(embodied_env.load_contract(name)).reset.service == "simulator/reset"
+
+
+# ------------------------------------------------------------------------------------------------------ options
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"pacing": "lockstep"}, "pacing='lockstep' is not available with real; allowed: None, 'realtime'"),
+        ({"clock": "virtual"}, "VirtualClock is not allowed with a robot; allowed: clock='steady'"),
+        ({"clock": ManualClock()}, "ManualClock is not allowed with a robot"),
+        ({"namespace": "robot"}, "namespace 'robot' is not allowed"),
+        ({"domain_id": 500}, "domain_id=500 is not allowed"),
+        ({"step_timeout_s": 0.0}, "step_timeout_s=0.0 is not allowed; allowed: seconds > 0"),
+        ({"render_mode": "rgb_array"}, "render_mode='rgb_array' is not available"),
+        ({"spawn": False}, "has no option 'spawn'"),
+    ],
+)
+def test_a_wrong_option_is_refused(options, problem):
+    with pytest.raises(UsageError, match=problem):
+        embodied_env.make(ARM, backend="real", **options)
+
+
+def test_realtime_is_the_pace_of_a_robot():
+    env = embodied_env.make(ARM, backend="real", pacing="realtime")
+    assert env.unwrapped.pacing == "realtime"
+    env.close()
+
+
+def test_closing_what_was_never_opened_is_safe():
+    robot = make_backend("real", ARM, clock=SteadyClock())
+    robot.halt("before open")
+    robot.close()
+    robot.close()
+
+
+def test_an_open_that_fails_leaves_nothing(domain_id):
+    sensors = {**ARM.sensors, "tcp": replace(ARM.sensors["tcp"], type="nowhere_msgs/msg/Nothing")}
+    with pytest.raises(Exception, match="nowhere_msgs"):
+        make_backend("real", replace(ARM, sensors=sensors), clock=SteadyClock()).open()
