@@ -1,0 +1,57 @@
+"""``embodied-env relay``: own the actuator topics, and brake when commands stop coming."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+
+HELP = "own the actuator topics, and brake when commands stop"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("contract", help="a contract's name or file; -: one line of standard input")
+    parser.add_argument("--namespace", default=None, help="absolute ROS 2 namespace (default: the root)")
+    parser.add_argument("--source", default="standard input", help="where the contract of - was read from")
+    parser.add_argument("--backend", default=None, help="whose profile names the e-stop inputs (default: real)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Relay until SIGINT, SIGTERM, or, with ``-``, the end of standard input; the robot is at rest when it ends."""
+    from embodied_env.contract import load_contract, parse_contract
+    from embodied_env.errors import UsageError
+    from embodied_env.guards import make_shapers
+    from embodied_env.processes import STOP_GRACE_S, first_line, watch_parent
+    from embodied_env.relay.requirements import check_relayed, stopping_time_s
+    from embodied_env.ros_environment import check_namespace
+
+    if args.namespace is not None:
+        check_namespace(args.namespace)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    from_parent = args.contract == "-"
+    contract = parse_contract(first_line(), source=args.source) if from_parent else load_contract(args.contract)
+    check_relayed(contract)
+    if args.backend is not None and args.backend not in contract.backends:  # its e-stops would silently be missing
+        known = ", ".join(contract.backends) or "none"
+        raise UsageError(f"--backend {args.backend!r} has no profile in {contract.name}; allowed: {known}")
+    profile = contract.backends.get(args.backend or "real", {})
+    if from_parent:
+        watch_parent(stop.set, grace_s=stopping_time_s(contract) + STOP_GRACE_S)
+
+    from embodied_env.relay.node import run_relay
+
+    def greet(namespace: str) -> None:
+        print(f"relaying {contract.name} in namespace {namespace}; Ctrl-C brakes and ends", flush=True)
+
+    run_relay(
+        contract,
+        namespace=args.namespace,
+        profile=profile,
+        stop=stop,
+        shapers=make_shapers(contract, latency_s=contract.control_period_s),
+        on_ready=greet,
+    )
+    return 0

@@ -1,0 +1,800 @@
+"""The environment behind a relay: whose answer is the account, and what becomes of the robot when one of them dies."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from std_msgs.msg import String
+from std_srvs.srv import Trigger as TriggerType
+
+import embodied_env
+from embodied_env.backends import make_backend
+from embodied_env.backends.ros.convert import SensorReader, stamp_ns
+from embodied_env.backends.ros.listener import Listener
+from embodied_env.backends.ros.node import RosNode
+from embodied_env.backends.ros.outlets import Trigger
+from embodied_env.backends.ros.relay_outlet import RELAY_STATE, RelayOutlet
+from embodied_env.clock import NS_PER_S, SteadyClock
+from embodied_env.contract.loader import dump_contract, load_contract
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError, UsageError
+from embodied_env.processes import Child, relay, simulator
+from embodied_env.relay.protocol import Armed, JointFields, RelayReport, RelayState, Tag, limits_fingerprint
+from embodied_env.safety import GATES
+from embodied_env.shared_memory import remove_abandoned, segments_of
+from embodied_env.sim.kinematics import MujocoKinematics
+from embodied_env.sim.profile import load_profile
+from embodied_env.tasks import load_task
+from embodied_env.testing import approve
+from embodied_env.transition import CODES, Finding, Severity
+
+pytestmark = [pytest.mark.ros, pytest.mark.kills]
+
+DOMAIN_ID = 101
+SURROUNDINGS = {"ROS_DOMAIN_ID": str(DOMAIN_ID), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+PATIENCE_S = 30.0
+SERVO_S = 0.5  # until the arm is where it was sent
+STILL = 0.05  # rad/s: a servo that holds
+ARM = embodied_env.load_contract("arm_reach")
+CART = embodied_env.load_contract("cart_goal")
+PERIOD_S = ARM.control_period_s
+LAYOUT = ActionLayout(ARM)
+DEEP = QoSProfile(depth=1000)
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+FORWARD = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+FORWARD.flags.writeable = False
+
+
+def with_profile(contract, **keys):
+    """A contract whose profile of the robot has these keys beside its own."""
+    profile = {**contract.backends["real"], "discovery_s": 0.3, **keys}
+    return replace(contract, backends={**contract.backends, "real": profile})
+
+
+RELAYED = with_profile(ARM, relay=True)
+
+
+def start(spec, contract=RELAYED, **options):
+    return Child(spec, first_line=dump_contract(contract), **options)
+
+
+class Witness:
+    """Hears what the relay says and publishes, and how the joints move."""
+
+    def __init__(self, namespace, contract=ARM, *, domain_id):
+        self.ros = RosNode("witness", namespace=namespace, clock=SteadyClock(), domain_id=domain_id)
+        self.listener = Listener(self.ros.node, SteadyClock())
+        self.reports, self.states, self.commands, self.moves = [], [], {}, []
+        self.services = {
+            name: Trigger(self.ros.node, f"relay/{name}", SteadyClock()) for name in ("arm", "estop", "clear_estop")
+        }
+        ((_, actuator),) = contract.actuators.items()
+        self._listen(actuator.type, actuator.topic, self._take_command)
+        self._listen("std_msgs/msg/String", "relay/report", lambda a: self.reports.append(_report(a)))
+        self._listen("std_msgs/msg/String", "relay/state", lambda a: self.states.append(_state(a)), LATCHED)
+        moving, field = ("joints", "velocity") if contract.name == ARM.name else ("imu", "angular_velocity")
+        reader = SensorReader(moving, contract.sensors[moving])
+        self._listen(
+            contract.sensors[moving].type,
+            contract.sensors[moving].topic,
+            lambda a: self.moves.append((stamp_ns(a.message), reader.read(a.message)[field])),
+        )
+        self.listener.start()
+
+    def _listen(self, kind, topic, take, qos=DEEP):
+        self.listener.subscribe(topic, kind, topic, qos, take)
+
+    def _take_command(self, arrival):
+        self.commands[arrival.info["publication_sequence_number"]] = arrival
+
+    def until(self, condition, timeout_s=PATIENCE_S):
+        end = time.monotonic() + timeout_s
+        while not (found := condition()):
+            self.listener.check()
+            assert time.monotonic() < end, (self.states[-1:], self.reports[-1:])
+            time.sleep(0.01)
+        return found
+
+    def call(self, name):
+        response = self.services[name].call(time.monotonic_ns() + round(PATIENCE_S * NS_PER_S), self.listener.check)
+        return response.success, response.message
+
+    def published(self):
+        return [report for report in self.reports if report.published]
+
+    def at_rest(self):
+        published = self.published()
+        return bool(published) and not published[-1].velocity_si.any()
+
+    def speeding(self):
+        """Whether the first joint is commanded at nearly its full speed."""
+        published = self.published()
+        return bool(published) and published[-1].velocity_si[0] > 0.9 * LAYOUT.limits.velocity[0]
+
+    def close(self):
+        self.listener.stop()
+        self.ros.close()
+
+
+def _report(arrival):
+    return RelayReport.from_text(arrival.message.data)
+
+
+def _state(arrival):
+    return RelayState.from_text(arrival.message.data)
+
+
+def check_account(witness):
+    """The actuator topic, joined with the relay's stamps by its sequence, keeps the limits when differentiated."""
+    witness.until(lambda: {report.number for report in witness.published()} <= set(witness.commands))
+    published = witness.published()
+    for report in published:
+        assert list(witness.commands[report.number].message.data) == report.applied_si.tolist()
+    for before, after in itertools.pairwise(published):
+        if before.tag.epoch != after.tag.epoch or after.number != before.number + 1:
+            continue
+        elapsed_s = (after.published_ns - before.published_ns) / NS_PER_S
+        assert 0.0 < after.dt_s <= min(elapsed_s, PERIOD_S) + 1e-3  # the stamps are taken around one publication
+        velocity = (after.applied_si - before.applied_si) / after.dt_s
+        assert (np.abs(velocity) <= LAYOUT.limits.velocity + 1e-9).all()
+        if elapsed_s <= 3 * PERIOD_S:  # else it has arrived meanwhile
+            faster = (np.abs(velocity) - np.abs(before.velocity_si)) / after.dt_s
+            assert (faster <= LAYOUT.limits.acceleration + 1e-6).all()
+            assert (-faster <= LAYOUT.limits.deceleration + 1e-6).all()
+    return published
+
+
+def check_it_came_to_rest(witness):
+    """Within the bound, by the relay's stamps and by the joints' own velocities; and it stays so."""
+    witness.until(lambda: witness.states[-1].state == "stopped")
+    witness.until(witness.at_rest)
+    time.sleep(0.5)
+    published = check_account(witness)
+    last = [report for report in published if report.cause == "command"][-1]
+    braking = [report for report in published if report.number >= last.number]
+    assert last.velocity_si.any()
+    assert {report.cause for report in braking[1:]} <= {"tick", "brake"}
+    gaps_s = np.diff([report.published_ns for report in braking]) / NS_PER_S
+    begin_s = (ARM.safety.watchdog.hold_steps + 1) * PERIOD_S  # to notice, and to the next tick
+    late_s = max(0.0, gaps_s[0] - begin_s) + float(np.maximum(gaps_s[1:] - PERIOD_S, 0.0).sum())  # of the machine
+    slowest_s = float((LAYOUT.limits.velocity / LAYOUT.limits.deceleration).max())
+    rest = next(report for report in braking if not report.velocity_si.any())
+    assert (rest.published_ns - last.published_ns) / NS_PER_S <= begin_s + slowest_s + PERIOD_S + late_s
+    assert late_s < 2.0
+    assert not any(report.velocity_si.any() for report in braking if report.number > rest.number)
+    check_it_stands_still(witness, since_ns=rest.published_ns, within_s=SERVO_S + late_s)
+
+
+def check_it_stands_still(witness, *, since_ns, within_s):
+    """No reading that was stamped later than that shows a motion. `since_ns`: of the steady clock."""
+    limit_ns = since_ns + round(within_s * NS_PER_S) + time.time_ns() - time.monotonic_ns()
+    witness.until(lambda: witness.moves and witness.moves[-1][0] > limit_ns)
+    time.sleep(0.3)
+    late = [np.abs(speeds).max() for stamp, speeds in witness.moves if stamp > limit_ns]
+    assert late
+    assert max(late) < STILL
+
+
+# --------------------------------------------------------------------------------------------------------- fixtures
+
+
+def remove_left(names):
+    """Remove the segments of killed processes that nobody who lives uses; a port may be shared by several."""
+    others = [process.pid for process in psutil.process_iter() if process.pid != os.getpid()]
+    ours = {name for name in segments_of(os.getpid()) if name.startswith("fastrtps_port")}
+    remove_abandoned(names.difference(ours, *(segments_of(pid) for pid in others)))
+
+
+@pytest.fixture(scope="module")
+def lasting_remains():
+    """Names of shared memory that killed processes used: others may have it open for longer than a test."""
+    names = set()
+    yield names
+    remove_left(names)
+
+
+@pytest.fixture
+def remains(domain_id, lasting_remains):
+    """The same, with what can be removed after the test."""
+    yield lasting_remains
+    remove_left(lasting_remains)
+
+
+@pytest.fixture(scope="module")
+def hosted(tmp_path_factory, lasting_remains):
+    """An arm, its relay, and a witness, for all tests in which neither is killed."""
+    namespace = f"/behind_{os.getpid()}"
+    folder = tmp_path_factory.mktemp("relayed")
+    (folder / "arm.yaml").write_text(
+        ARM.text.replace("  real:\n", "  real:\n    relay: true\n    discovery_s: 0.3\n"), encoding="utf-8"
+    )
+    specs = (simulator("-", namespace=namespace, free_running=True), relay("-", namespace=namespace))
+    children = [start(spec, environment=SURROUNDINGS) for spec in specs]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SURROUNDINGS.items():
+            patch.setenv(name, value)
+        witness = Witness(namespace, domain_id=DOMAIN_ID)
+        env = embodied_env.make(RELAYED, backend="real", namespace=namespace, domain_id=DOMAIN_ID)
+        env.reset(seed=0)
+        finish(env)
+    yield SimpleNamespace(namespace=namespace, path=folder / "arm.yaml", env=env, witness=witness)
+    env.close()
+    witness.close()
+    for child in reversed(children):
+        child.stop()
+
+
+def finish(env):
+    """End the episode, if one is running."""
+    with contextlib.suppress(ResetNeededError):
+        while True:
+            env.step(None)
+
+
+@pytest.fixture
+def witness(hosted, remains):
+    """The witness, who has forgotten everything but the state of the relay."""
+    witness = hosted.witness
+    witness.call("clear_estop")  # of the test before
+    witness.until(lambda: witness.at_rest() or not witness.reports)
+    with witness.listener.changed:
+        for heard in (witness.reports, witness.commands, witness.moves):
+            heard.clear()
+    return witness
+
+
+@pytest.fixture
+def env(hosted, witness):
+    """An environment behind the relay, at the begin of an episode."""
+    hosted.env.unwrapped.clear_estop()
+    hosted.env.reset(seed=1)
+    yield hosted.env
+    finish(hosted.env)
+
+
+@pytest.fixture
+def make(hosted):
+    """Make environments behind the relay, which are closed in the end."""
+    made = []
+
+    def make_one(contract=RELAYED, **options):
+        options = {"namespace": hosted.namespace, "domain_id": DOMAIN_ID, **options}
+        made.append(embodied_env.make(contract, backend="real", **options))
+        return made[-1]
+
+    yield make_one
+    for env in made:
+        env.close()
+
+
+def drive(env, witness):
+    """Step until the first joint is fast."""
+    while not witness.speeding():
+        *_, info = env.step(FORWARD)
+        assert not info["end_reason"]
+
+
+LEARNER = """
+import ctypes, json, sys
+import numpy as np
+import embodied_env
+
+path, namespace, hang_at = sys.argv[1], sys.argv[2], int(sys.argv[3])
+env = embodied_env.make(path, backend="real", namespace=namespace)
+action = np.zeros(env.action_space.shape)
+action[-1 if "cart" in path else 0] = 1.0
+env.reset(seed=1)
+print("reset", flush=True)
+ended = False
+while not ended:
+    if env.unwrapped.step_index == hang_at:
+        ctypes.PyDLL(None).usleep(5_000_000)  # a C call that keeps the interpreter to itself
+    *_, terminated, truncated, info = env.step(action)
+    ended = terminated or truncated
+print(json.dumps({"end_reason": info["end_reason"], "applied": info["action"]["applied"].tolist()}), flush=True)
+"""
+
+
+@pytest.fixture
+def learners(remains):
+    """Run learners in processes of their own; each is killed in the end."""
+    started = []
+
+    def run(path, namespace, *, domain_id=DOMAIN_ID, hang_at=-1):
+        process = subprocess.Popen(
+            [sys.executable, "-c", LEARNER, str(path), namespace, str(hang_at)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **SURROUNDINGS, "ROS_DOMAIN_ID": str(domain_id)},
+        )
+        started.append(process)
+        line = process.stdout.readline()
+        assert line == "reset\n", process.stderr.read()
+        remains.update(segments_of(process.pid))
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+# ----------------------------------------------------------------------------------------------------- the account
+
+
+def test_an_episode_behind_the_relay_is_sound_and_applied_is_what_the_relay_published(make, witness, tmp_path):
+    env = make(record=tmp_path)
+    kinematics = MujocoKinematics(ARM, load_profile(ARM, "mujoco"))
+    policy = load_task(ARM).scripted(kinematics)
+    observation, _ = env.reset(seed=1)
+    accounts, ended = [], False
+    while not ended:
+        observation, _, terminated, truncated, info = env.step(policy(observation))
+        accounts.append(env.unwrapped.last_transition.report)
+        ended = terminated or truncated
+    path = env.path
+    env.close()
+    assert info["end_reason"] == "success"
+    assert embodied_env.audit_run(path).problems == ()
+    published = {report.applied_si.tobytes(): report for report in check_account(witness)}
+    for account in accounts:
+        report = published[account.applied_si.tobytes()]
+        assert account.guaranteed["position"]
+        assert account.guaranteed["velocity"]
+        assert account.dt_s == report.dt_s or not report.velocity_si.any()
+
+
+def test_the_limits_are_those_of_the_relay(env, witness):
+    drive(env, witness)
+    *_, info = env.step(-FORWARD)
+    assert info["safety"]["code"][GATES.index("joint_limits")] == CODES["acc.limit"]
+    assert info["action"]["applied"][0] > 0.0
+    assert info["action_clipped"]
+    assert env.unwrapped._stepper._capabilities.acknowledges_commands
+
+
+def test_a_feasible_action_is_applied_bit_for_bit(env):
+    action = np.array([0.01, -0.02, 0.03, 0.0, -0.0, 1e-7])
+    for _ in range(3):
+        *_, info = env.step(action)
+        if info["safety"]["disposition"] == Severity.PASS:  # a busy machine is refused for its age
+            np.testing.assert_array_equal(info["action"]["applied"], action)
+
+
+def test_closing_while_it_moves_brakes_through_the_relay(make, witness):
+    env = make()
+    env.reset(seed=1)
+    drive(env, witness)
+    env.close()
+    assert witness.published()[-1].cause in ("brake", "tick")
+    assert witness.at_rest()
+    check_it_came_to_rest(witness)
+
+
+def test_episodes_follow_each_other_each_in_an_epoch_of_the_relay(env, witness):
+    drive(env, witness)
+    first = witness.published()[-1].tag.epoch
+    env.reset(seed=2)
+    *_, info = env.step(FORWARD)
+    assert info["end_reason"] == ""
+    witness.until(lambda: witness.published()[-1].tag.epoch > first)
+
+
+def test_an_estop_at_the_relay_ends_the_episode_and_is_cleared_by_hand_in_both(env, witness):
+    drive(env, witness)
+    witness.call("estop")
+    truncated = False
+    while not truncated:
+        *_, truncated, info = env.step(FORWARD)
+    assert info["end_reason"].startswith("safety_stop:")
+    assert info["safety"]["latched"]
+    assert witness.until(witness.at_rest)
+    with pytest.raises(BackendNotReadyError, match=r"could not be armed: .*call /.*/relay/clear_estop by hand"):
+        env.reset(seed=2)
+    assert witness.call("clear_estop")[0]
+    env.unwrapped.clear_estop()
+    env.reset(seed=3)
+    *_, info = env.step(FORWARD)
+    assert info["end_reason"] == ""
+
+
+def test_somebody_else_who_arms_the_relay_takes_it(env, witness):
+    *_, info = env.step(np.zeros(6))
+    witness.until(lambda: witness.call("arm")[0])
+    while not info["end_reason"]:
+        *_, info = env.step(np.zeros(6))
+    assert info["end_reason"] == "backend_lost:relay_taken"
+
+
+def test_a_relay_of_other_limits_is_refused(make, witness):
+    weak = ARM.actuators["arm"]
+    slow = replace(weak, joints={name: replace(limits, velocity=1.0) for name, limits in weak.joints.items()})
+    other = with_profile(replace(RELAYED, actuators={"arm": slow}), reset=None)
+    with pytest.raises(BackendNotReadyError, match=r"the relay keeps .* of fingerprint .*start it with this contract"):
+        make(other).reset(seed=1)
+
+
+def test_the_limits_behind_a_relay_cannot_be_changed_here(env):
+    with pytest.raises(UsageError, match=r"change_limits\(\) is not available with a relay"):
+        env.unwrapped.change_limits({"j1": replace(ARM.actuators["arm"].joints["j1"], velocity=1.0)})
+
+
+@pytest.mark.parametrize(
+    ("contract", "option", "is_relayed"),
+    [(ARM, None, False), (ARM, True, True), (RELAYED, None, True), (RELAYED, False, False)],
+)
+def test_the_option_goes_before_the_profile(contract, option, is_relayed):
+    backend = make_backend("real", contract, clock=SteadyClock(), relay=option)
+    assert backend.capabilities.acknowledges_commands == is_relayed
+    assert (RELAY_STATE in backend.estops()) == is_relayed
+
+
+def test_a_relay_is_there_or_not():
+    with pytest.raises(UsageError, match="relay='yes' is not allowed; allowed: True, False, None"):
+        make_backend("real", ARM, clock=SteadyClock(), relay="yes")
+
+
+def test_a_preflight_without_the_relay_says_that_it_is_missing(domain_id, make):
+    with pytest.raises(
+        BackendNotReadyError, match=r"no node /nowhere/relay publishes it.*start it: embodied-env relay"
+    ):
+        make(namespace="/nowhere", domain_id=domain_id, reset_timeout_s=0.5).reset(seed=1)
+
+
+# ------------------------------------------------------------------------------------------- somebody dies or hangs
+
+
+def test_a_killed_learner_leaves_a_robot_at_rest_until_it_is_armed(hosted, remains, learners, witness):
+    learner = learners(hosted.path, hosted.namespace)
+    witness.until(witness.speeding)
+    remains.update(segments_of(learner.pid))
+    learner.kill()
+    check_it_came_to_rest(witness)
+    epoch = witness.published()[-1].tag.epoch
+    assert witness.states[-1].latched == "wd.stop"
+    assert witness.call("arm")[0]
+    witness.until(lambda: (witness.states[-1].state, witness.states[-1].epoch > epoch) == ("armed", True))
+
+
+def test_a_policy_that_holds_the_interpreter_for_five_seconds_leaves_a_robot_at_rest(hosted, learners, witness):
+    learner = learners(hosted.path, hosted.namespace, hang_at=15)
+    witness.until(witness.speeding)
+    check_it_came_to_rest(witness)
+    assert learner.poll() is None
+    published = len(witness.published())
+    line, _ = learner.communicate(timeout=PATIENCE_S)
+    said = json.loads(line)
+    assert said["end_reason"].startswith("safety_stop:")
+    assert said["applied"] == [0.0] * 6
+    assert len(witness.published()) == published
+    assert witness.states[-1].state == "stopped"
+
+
+def test_ctrl_c_brakes_at_once_through_the_relay(hosted, learners, witness):
+    learner = learners(hosted.path, hosted.namespace)
+    witness.until(witness.speeding)
+    learner.send_signal(signal.SIGINT)
+    _, errors = learner.communicate(timeout=PATIENCE_S)
+    assert "KeyboardInterrupt" in errors
+    assert learner.returncode != 0
+    assert witness.until(witness.at_rest)
+    check_it_came_to_rest(witness)
+
+
+@pytest.fixture
+def mortal(domain_id, remains):
+    """Start what may die, in a domain of its own."""
+    children, witnesses = [], []
+    namespace = f"/mortal_{os.getpid()}"
+
+    def run(contract, *specs):
+        children.extend(start(spec(namespace), contract) for spec in specs)
+        witness = Witness(namespace, contract, domain_id=domain_id)
+        witnesses.append(witness)
+        witness.until(lambda: witness.moves and (len(specs) == 1 or witness.states))
+        return namespace, witness, children
+
+    yield run
+    remains.update(segments_of(os.getpid()), *(segments_of(child.pid) for child in children))
+    for witness in witnesses:
+        witness.close()
+    for child in reversed(children):
+        child.stop()
+
+
+def free_simulator(namespace):
+    return simulator("-", namespace=namespace, free_running=True)
+
+
+def relay_in(namespace):
+    return relay("-", namespace=namespace)
+
+
+def test_a_killed_relay_holds_the_steps_and_then_loses_the_robot_which_stays_where_it_was_sent(
+    domain_id, remains, mortal, make
+):
+    namespace, witness, (_, relay_child) = mortal(RELAYED, free_simulator, relay_in)
+    env = make(namespace=namespace, domain_id=domain_id)
+    env.reset(seed=1)
+    drive(env, witness)
+    remains.update(segments_of(relay_child.pid))
+    os.kill(relay_child.pid, signal.SIGKILL)
+    killed_ns = time.monotonic_ns()
+    infos = []
+    while not (infos and infos[-1]["end_reason"]):
+        *_, info = env.step(FORWARD)
+        infos.append(info)
+    assert infos[-1]["end_reason"] == "backend_lost:relay_silent"
+    silent = [info for info in infos if info["safety"]["code"][GATES.index("relay")] == CODES["relay.silent"]]
+    assert len(silent) >= ARM.safety.watchdog.stop_steps - 2  # the watchdog's braking counts too
+    for info in silent:
+        assert info["safety"]["disposition"] >= Severity.HOLD
+        assert not any(info["safety"]["guaranteed"].values())
+        np.testing.assert_array_equal(info["action"]["applied"], np.zeros(6))
+    check_it_stands_still(witness, since_ns=killed_ns, within_s=SERVO_S)
+    sent = witness.commands[max(witness.commands)].message.data
+    assert list(silent[-1]["action"]["applied_si"].values()) == list(sent)
+
+
+def test_a_killed_learner_of_a_base_without_a_relay_is_stopped_by_the_timeout_of_its_controller(
+    domain_id, remains, learners, mortal, tmp_path
+):
+    contract = with_profile(CART)
+    (tmp_path / "cart.yaml").write_text(CART.text.replace("  real:\n", "  real:\n    discovery_s: 0.3\n"))
+    assert load_contract(tmp_path / "cart.yaml").fingerprint == contract.fingerprint
+    namespace, witness, _ = mortal(contract, free_simulator)
+    learner = learners(tmp_path / "cart.yaml", namespace, domain_id=domain_id)
+    witness.until(lambda: witness.moves and abs(witness.moves[-1][1][2]) > 1.0)
+    remains.update(segments_of(learner.pid))
+    learner.kill()
+    killed_ns = time.monotonic_ns()
+    learner.wait()
+    timeout_s = contract.backends["real"]["downstream_timeout_s"]
+    check_it_stands_still(witness, since_ns=killed_ns, within_s=timeout_s + 1.5)
+
+
+# ------------------------------------------------------------------------------------------ the outlet by itself
+
+
+class FakeRelay:
+    """Arms, and answers commands as it is told to; None: it says nothing."""
+
+    def __init__(self, namespace):
+        self.ros = RosNode("relay", namespace=namespace, clock=SteadyClock())
+        self.listener = Listener(self.ros.node, SteadyClock())
+        self.reports = self.ros.node.create_publisher(String, "relay/report", DEEP)
+        self.ros.node.create_service(TriggerType, "relay/arm", self._arm)
+        self.listener.subscribe("command", "sensor_msgs/msg/JointState", "relay/command", DEEP, self._take)
+        self.armed = dict(fingerprint=ARM.fingerprint, limits=limits_fingerprint(LAYOUT))
+        self.success, self.message = True, ""
+        self.begins = np.zeros(6)
+        self.commands, self.armings = [], 0
+        self.answer = self.report
+        self.listener.start()
+
+    def _arm(self, _request, response):
+        self.armings += 1
+        response.success = self.success
+        response.message = self.message or Armed(epoch=self.armings, **self.armed).to_text()
+        return response
+
+    def _take(self, arrival):
+        fields = JointFields.of(arrival.message)
+        tag = Tag.from_text(fields.frame_id)
+        if tag.seq == 0:
+            text = self.refusal(fields, "act.dup").to_text()
+        else:
+            self.commands.append(fields)
+            found = self.answer(fields)
+            text = found if found is None or isinstance(found, str) else found.to_text()
+        if text is not None:
+            self.reports.publish(String(data=text))
+
+    def report(self, fields, **changes):
+        """A report that it was published as it came; of braking: that it stands."""
+        values = np.array(fields.positions) if fields.names else self.begins
+        plain = dict(
+            tag=Tag.from_text(fields.frame_id),
+            cause="command" if fields.names else "brake",
+            published=True,
+            disposition=Severity.PASS,
+            findings=(),
+            dt_s=PERIOD_S,
+            guaranteed={"position": True},
+            joints=LAYOUT.joints,
+            applied=np.zeros(6),
+            applied_si=values,
+            velocity_si=np.zeros(6),
+            number=1,
+            published_ns=0,
+        )
+        return RelayReport(**{**plain, **changes})
+
+    def refusal(self, fields, code, severity=Severity.HOLD):
+        findings = (Finding(gate="action_age", severity=severity, code=code, detail="no"),)
+        report = self.report(fields, findings=findings, disposition=severity, published=False)
+        return replace(report, applied_si=self.begins, guaranteed={}, dt_s=0.0, number=0)
+
+    def close(self):
+        self.listener.stop()
+        self.ros.close()
+
+
+@pytest.fixture
+def fake(domain_id, remains):
+    namespace = f"/fake_{os.getpid()}"
+    fake = FakeRelay(namespace)
+    ros = RosNode("client", namespace=namespace, clock=SteadyClock())
+    listener = Listener(ros.node, SteadyClock())
+    fake.outlet = RelayOutlet(ARM, ros.node, listener, SteadyClock())
+    listener.start()
+    yield fake
+    listener.stop()
+    ros.close()
+    fake.close()
+
+
+def silent(_fields):
+    """Answer nothing."""
+
+
+def in_s(seconds):
+    return time.monotonic_ns() + round(seconds * NS_PER_S)
+
+
+def arm(fake):
+    fake.outlet.arm(in_s(PATIENCE_S), lambda: np.zeros(6))
+
+
+def command(value=0.1):
+    return approve(ARM, np.full(6, value))
+
+
+def test_a_command_goes_out_under_a_tag_and_what_was_applied_comes_back(fake):
+    arm(fake)
+    asked = command()
+    sent = fake.outlet.send(asked)
+    assert fake.commands[-1].frame_id == "1/1"
+    np.testing.assert_array_equal(sent.values, asked.values)
+    np.testing.assert_array_equal(sent.report.applied, asked.report.applied)  # bit for bit, though it was not said so
+    assert sent.report.guaranteed == dict.fromkeys(asked.report.guaranteed, False) | {"position": True}
+    assert sent.report.disposition == Severity.PASS
+
+
+def test_a_command_that_is_to_brake_names_no_joint(fake):
+    arm(fake)
+    fake.outlet.send(approve(ARM, np.full(6, np.nan)))
+    assert fake.commands[-1].names == ()
+
+
+def test_an_answer_that_limits_is_the_account(fake):
+    arm(fake)
+    finding = Finding(gate="joint_limits", severity=Severity.LIMIT, code="acc.limit", joints=("j1",))
+    fake.answer = lambda fields: fake.report(
+        fields, findings=(finding,), applied=np.full(6, 0.02), applied_si=np.full(6, 0.004)
+    )
+    report = fake.outlet.send(command()).report
+    assert (report.findings[0].code, report.intervened, report.disposition) == ("acc.limit", True, Severity.LIMIT)
+    np.testing.assert_array_equal(report.applied, np.full(6, 0.02))
+
+
+def test_a_refused_command_keeps_the_code_of_the_relay_and_guarantees_nothing(fake):
+    arm(fake)
+    fake.answer = lambda fields: fake.refusal(fields, "latch.stop", Severity.STOP)
+    sent = fake.outlet.send(command())
+    assert [(f.code, f.severity) for f in sent.report.findings] == [("latch.stop", Severity.STOP)]
+    assert not any(sent.report.guaranteed.values())
+    np.testing.assert_array_equal(sent.values, fake.begins)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda _fake, _fields: None,
+        lambda _fake, _fields: "no report",
+        lambda fake, fields: fake.report(fields, joints=("another",)),
+        lambda fake, fields: fake.report(fields, applied_si=np.zeros(2)),
+        lambda fake, fields: fake.report(fields, applied_si=np.full(6, np.nan)),
+        lambda fake, fields: fake.report(fields, tag=Tag(epoch=1, seq=99)),
+    ],
+    ids=["silence", "no report", "of another robot", "of another size", "not finite", "of another command"],
+)
+def test_no_answer_is_a_hold_and_the_command_is_withdrawn(fake, answer):
+    arm(fake)
+    fake.answer = lambda fields: answer(fake, fields)
+    report = fake.outlet.send(command()).report
+    assert [(f.gate, f.code, f.severity) for f in report.findings] == [("relay", "relay.silent", Severity.HOLD)]
+    end = time.monotonic() + PATIENCE_S
+    while len(fake.commands) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert [fields.names == () for fields in fake.commands] == [False, True]
+
+
+def test_silence_at_as_many_commands_as_the_watchdog_allows_is_a_lost_robot(fake):
+    arm(fake)
+    fake.answer = silent
+    for _ in range(ARM.safety.watchdog.stop_steps - 1):
+        fake.outlet.send(command())
+    with pytest.raises(BackendLostError, match="relay_silent"):
+        fake.outlet.send(command())
+
+
+def test_an_answer_after_silence_begins_the_count_anew(fake):
+    arm(fake)
+    for answer in (silent, fake.report, silent):
+        fake.answer = answer
+        fake.outlet.send(command())
+    assert fake.outlet._silent == 1
+
+
+def test_a_relay_that_has_another_master_is_lost(fake):
+    arm(fake)
+    fake.answer = lambda fields: fake.refusal(fields, "act.epoch")
+    with pytest.raises(BackendLostError, match="relay_taken"):
+        fake.outlet.send(command())
+
+
+def test_what_is_not_approved_is_not_sent(fake):
+    with pytest.raises(TypeError, match="Approved"):
+        fake.outlet.send(np.zeros(6))
+
+
+@pytest.mark.parametrize("key", ["fingerprint", "limits"])
+def test_a_relay_that_keeps_something_else_is_refused(fake, key):
+    fake.armed[key] = "0" * 64
+    with pytest.raises(BackendNotReadyError, match=r"of fingerprint 000000000000, not"):
+        arm(fake)
+
+
+def test_a_relay_that_begins_elsewhere_is_not_used(fake):
+    fake.begins = np.full(6, 1.0)
+    with pytest.raises(BackendNotReadyError, match=r"it begins with j1 at 1, measured 0; allowed: a difference of"):
+        fake.outlet.arm(in_s(0.5), lambda: np.zeros(6))
+    assert fake.armings > 1
+    fake.outlet.arm(in_s(PATIENCE_S), lambda: np.ones(6))
+
+
+def test_a_relay_that_cannot_be_armed_is_quoted(fake):
+    fake.success, fake.message = False, "the robot is in motion"
+    with pytest.raises(BackendNotReadyError, match="could not be armed: the robot is in motion"):
+        fake.outlet.arm(in_s(0.5))
+
+
+def test_what_is_armed_but_is_no_relay_is_refused(fake):
+    fake.message = "armed and ready"
+    with pytest.raises(BackendNotReadyError, match=r"/relay/arm was answered by something else"):
+        arm(fake)
+
+
+def test_a_relay_that_was_never_heard_is_an_unknown_input(fake):
+    assert fake.outlet.estop() == "unknown"
+
+
+@pytest.mark.parametrize(("state", "said"), [("armed", "ok"), ("stopped", "ok"), ("estop", "active")])
+def test_the_state_of_the_relay_is_a_safety_input(fake, state, said):
+    publisher = fake.ros.node.create_publisher(String, "relay/state", LATCHED)
+    message = RelayState(state=state, epoch=1, braking=False, latched="", detail="", fingerprint="", limits="")
+    publisher.publish(String(data=message.to_text()))
+    end = time.monotonic() + PATIENCE_S
+    while fake.outlet.estop() == "unknown":
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert fake.outlet.estop() == said

@@ -1,0 +1,543 @@
+"""The relay as a process, driven by plain rclpy: limits on the topic, braking without its client, services, ends."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from geometry_msgs.msg import TwistStamped
+from rclpy.context import Context
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.signals import SignalHandlerOptions
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool, Float64MultiArray, String
+from std_srvs.srv import Trigger
+
+import embodied_env
+from embodied_env.contract import parse_contract
+from embodied_env.contract.loader import dump_contract
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.processes import Child, relay
+from embodied_env.relay.protocol import Armed, JointFields, RelayReport, RelayState, Tag, write_command
+from embodied_env.shared_memory import remove_abandoned, segments_of
+
+pytestmark = [pytest.mark.ros, pytest.mark.kills]
+
+NAMESPACE = "/relayed"
+TIMEOUT_S = 20.0
+ARM = embodied_env.load_contract("arm_reach")
+CART = embodied_env.load_contract("cart_goal")
+BUTTON = "    estop: {button: {topic: button, timeout_s: 4.0}}\n"
+WITH_BUTTON = ARM.text.replace("  real:\n", f"  real:\n{BUTTON}")
+CONTRACT_OF_ALL = parse_contract(WITH_BUTTON, source="test")
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+COMMANDS = {
+    "arm_reach": (Float64MultiArray, "arm_controller/commands", lambda message: list(message.data)),
+    "cart_goal": (TwistStamped, "cmd_vel", lambda message: [message.twist.linear.x, message.twist.angular.z]),
+}
+
+
+class Bench:
+    """A robot that reports its joints, and a client: one node of plain rclpy, turned by the test."""
+
+    def __init__(self, contract=ARM, *, domain_id):
+        self.contract, self.layout = contract, ActionLayout(contract)
+        self.context = Context()
+        rclpy.init(context=self.context, domain_id=domain_id, signal_handler_options=SignalHandlerOptions.NO)
+        self.node = Node("bench", context=self.context, namespace=NAMESPACE, enable_rosout=False)
+        self.executor = SingleThreadedExecutor(context=self.context)
+        self.executor.add_node(self.node)
+        self.commands, self.applied, self.reports, self.states, self.diagnostics = [], [], [], [], []
+        kind, topic, values_of = COMMANDS[contract.name]
+        self._listen(kind, topic, lambda m: self.commands.append(values_of(m)))
+        self._listen(JointState, "relay/applied", lambda m: self.applied.append(JointFields.of(m)))
+        self._listen(String, "relay/report", lambda m: self.reports.append(RelayReport.from_text(m.data)))
+        self._listen(String, "relay/state", lambda m: self.states.append(RelayState.from_text(m.data)), LATCHED)
+        self._listen(DiagnosticArray, "/diagnostics", self.diagnostics.append)
+        self.command = self.node.create_publisher(JointState, "relay/command", 10)
+        self.button = self.node.create_publisher(Bool, "button", 10)
+        self.pressed = False
+        self.joints = self.node.create_publisher(JointState, "joint_states", 10)
+        self.services = {
+            name: self.node.create_client(Trigger, f"relay/{name}") for name in ("arm", "estop", "clear_estop")
+        }
+        self.epoch = self.seq = 0
+        self.told_s = 0.0
+
+    def _listen(self, kind, topic, take, qos=10):
+        self.node.create_subscription(kind, topic, take, qos)
+
+    def turn(self, timeout_s=0.005):
+        """Report the joints now and then, and take one callback."""
+        if time.monotonic() - self.told_s > 0.01:
+            self.told_s = time.monotonic()
+            message = JointState(name=list(self.layout.joints), position=[0.0] * self.layout.size)
+            message.velocity = [0.0] * self.layout.size
+            message.header.stamp = self.node.get_clock().now().to_msg()
+            self.joints.publish(message)
+            self.button.publish(Bool(data=self.pressed))
+        self.executor.spin_once(timeout_sec=timeout_s)
+
+    def until(self, condition, timeout_s=TIMEOUT_S):
+        """Turn until a condition holds."""
+        end = time.monotonic() + timeout_s
+        while not (found := condition()):
+            assert time.monotonic() < end, (self.states[-1:], self.reports[-1:])
+            self.turn()
+        return found
+
+    def rest(self, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.turn()
+
+    def meet(self):
+        """Wait until the relay is there, and everybody hears everybody."""
+        self.until(lambda: all(client.service_is_ready() for client in self.services.values()))
+        self.until(lambda: self.command.get_subscription_count() and self.states)
+        if self.contract is ARM:
+            self.until(self.joints.get_subscription_count)
+        self.until(lambda: self.node.count_publishers("relay/report") and self.node.count_publishers("relay/applied"))
+        self.rest(0.3)
+
+    def call(self, name):
+        future = self.services[name].call_async(Trigger.Request())
+        self.until(future.done)
+        return future.result().success, future.result().message
+
+    def arm(self):
+        end = time.monotonic() + TIMEOUT_S
+        while not (answer := self.call("arm"))[0]:
+            assert time.monotonic() < end, answer
+            self.rest(0.1)
+        self.epoch, self.seq = Armed.from_text(answer[1]).epoch, 0
+        return Armed.from_text(answer[1])
+
+    def send(self, values, epoch=None, seq=None):
+        self.seq += seq is None
+        tag = Tag(epoch=epoch or self.epoch, seq=seq or self.seq)
+        vector = None if values is None else np.array(values)
+        self.command.publish(write_command(tag, vector, self.layout).fill(JointState()))
+        return tag
+
+    def ask(self, values, **tag):
+        """Send, and wait for the answer."""
+        sent, known = self.send(values, **tag), len(self.reports)
+        return self.until(lambda: next((r for r in self.reports[known:] if r.tag == sent), None))
+
+    def drive(self, steps, values=None):
+        """Command as fast a motion as there is, at the control rate."""
+        wanted = [3.0] * self.layout.size if values is None else values
+        for _ in range(steps):
+            self.ask(wanted)
+            self.rest(self.contract.control_period_s * 0.8)
+
+    def close(self):
+        self.executor.shutdown()
+        self.node.destroy_node()
+        self.context.try_shutdown()
+
+
+def at_rest(bench):
+    """The newest report says that the robot rests."""
+    published = [report for report in bench.reports if report.published]
+    return bool(published) and not published[-1].velocity_si.any()
+
+
+def start_relay(source, domain_id, log_folder):
+    """Start a relay as a person would, and return its process."""
+    surroundings = {"ROS_DOMAIN_ID": str(domain_id), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "embodied_env.cli", "relay", str(source), "--namespace", NAMESPACE],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **surroundings, "ROS_LOG_DIR": str(log_folder)},
+    )
+    assert "relaying" in process.stdout.readline()
+    return process
+
+
+def end_relay(process):
+    """Ask a relay to end; it must end well."""
+    process.terminate()
+    assert process.wait(timeout=TIMEOUT_S) == 0
+    process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def hosted(tmp_path_factory):
+    """One relay of the arm, with a button, for all tests in which nobody is killed; and its domain."""
+    folder = tmp_path_factory.mktemp("relay")
+    source = folder / "arm.yaml"
+    source.write_text(WITH_BUTTON)
+    process = start_relay(source, 98, folder / "log")
+    yield SimpleNamespace(process=process, domain_id=98)
+    end_relay(process)
+
+
+@pytest.fixture
+def bench(hosted):
+    """A robot and a client at the relay of all."""
+    bench = Bench(domain_id=hosted.domain_id)
+    bench.process = hosted.process
+    try:
+        bench.meet()
+        bench.until(lambda: bench.call("clear_estop")[0])  # of the test before
+        yield bench
+    finally:
+        bench.close()
+
+
+@pytest.fixture
+def armed(bench):
+    bench.arm()
+    return bench
+
+
+@pytest.fixture
+def remains(domain_id):
+    """Names of shared memory that killed or suspended processes used: removed when everybody has gone."""
+    names = set()
+    yield names
+    remove_abandoned(names)
+
+
+@pytest.fixture
+def own(domain_id, remains, tmp_path):
+    """Start a relay of the test's own."""
+    started = []
+
+    def start(contract=ARM, *, arm=True):
+        process = start_relay(contract.name, domain_id, tmp_path / "log")
+        remains.update(segments_of(process.pid))
+        bench = Bench(contract, domain_id=domain_id)
+        bench.process = process
+        started.append(bench)
+        bench.meet()
+        if arm:
+            bench.arm()
+        return bench
+
+    yield start
+    for bench in started:
+        end_relay(bench.process)
+        bench.close()
+
+
+def check_account(bench, rounding=1e-9):
+    """What was published, differentiated by the relay's own stamps, keeps every limit; and the topic says the same."""
+    bench.until(lambda: len(bench.commands) >= len([r for r in bench.reports if r.published]))
+    published = [report for report in bench.reports if report.published]
+    assert [report.applied_si.tolist() for report in published] == bench.commands
+    first = published[0].number
+    assert [report.number for report in published] == list(range(first, first + len(published)))
+    limits = bench.layout.limits
+    for before, after in itertools.pairwise(published):
+        if before.tag.epoch != after.tag.epoch:
+            continue  # it began anew where the joints were measured
+        dt_s = min((after.published_ns - before.published_ns) / 1e9, bench.contract.control_period_s)
+        by_velocity = bench.layout.is_velocity
+        velocity = np.where(by_velocity, after.applied_si, (after.applied_si - before.applied_si) / after.dt_s)
+        np.testing.assert_allclose(velocity, after.velocity_si, atol=1e-6)
+        assert 0.0 < after.dt_s <= dt_s + 1e-3  # stamps of two instants around one publication
+        assert (np.abs(velocity) <= limits.velocity + rounding).all()
+        pause_s = (after.published_ns - before.published_ns) / 1e9
+        if pause_s > 3 * bench.contract.control_period_s and not by_velocity.any():
+            continue  # the servo has arrived: it begins at rest
+        faster = np.abs(after.velocity_si) - np.abs(before.velocity_si)
+        assert (faster <= limits.acceleration * after.dt_s + rounding).all()
+        assert (-faster <= limits.deceleration * after.dt_s + rounding).all()
+    return published
+
+
+# ------------------------------------------------------------------------------------------------------------ commands
+
+
+def test_what_is_applied_keeps_the_limits_and_is_said_on_every_topic(armed):
+    armed.drive(15)
+    armed.drive(15, values=[-3.0] * 6)
+    armed.until(lambda: at_rest(armed))
+    published = check_account(armed)
+    armed.until(lambda: len(armed.applied) >= len(published))
+    assert [fields.frame_id for fields in armed.applied] == [report.tag.to_text() for report in published]
+    assert [list(fields.positions) for fields in armed.applied] == armed.commands
+    assert {finding.code for report in published for finding in report.findings} >= {"acc.limit", "wd.hold"}
+
+
+def test_a_feasible_command_arrives_bit_for_bit(armed):
+    armed.rest(2 * ARM.control_period_s)
+    report = armed.ask([0.001, -0.001, 0.0005, 0.0, -0.0, 1e-7])
+    assert report.published
+    assert report.applied_si.tolist() == [0.001, -0.001, 0.0005, 0.0, -0.0, 1e-7]
+
+
+def test_duplicate_old_and_foreign_commands_are_refused_and_published_by_nobody(armed):
+    first = armed.epoch
+    armed.drive(2)
+    armed.ask(None)
+    armed.until(lambda: at_rest(armed))
+    said = {
+        "act.dup": armed.ask([0.0] * 6, seq=1),
+        "act.epoch": armed.ask([0.0] * 6, epoch=first + 1),
+        "form.nan": armed.ask([float("nan")] * 6),
+    }
+    armed.arm()
+    said["act.epoch of the epoch before"] = armed.ask([0.0] * 6, epoch=first, seq=99)
+    for code, report in said.items():
+        assert not report.published
+        assert [finding.code for finding in report.findings] == [code.split()[0]]
+    assert armed.epoch > first
+    check_account(armed)
+
+
+def test_arming_says_whose_contract_it_is(bench):
+    assert bench.arm().fingerprint == CONTRACT_OF_ALL.fingerprint
+
+
+def test_it_cannot_be_armed_while_no_joint_is_measured(bench):
+    bench.joints.publish = lambda _message: None
+    bench.rest(ARM.sensors["joints"].max_age_s * 3)
+    success, said = bench.call("arm")
+    assert not success
+    assert "j1" in said
+
+
+# ------------------------------------------------------------------------------------------------------------- braking
+
+CLIENT = """
+import re, sys, time
+import numpy as np, rclpy
+from rclpy.node import Node
+from sensor_msgs.msg import JointState
+from std_srvs.srv import Trigger
+from embodied_env import load_contract
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.relay.protocol import Armed, Tag, write_command
+
+layout = ActionLayout(load_contract("arm_reach"))
+rclpy.init()
+node = Node("client", namespace="/relayed")
+publisher = node.create_publisher(JointState, "relay/command", 10)
+client = node.create_client(Trigger, "relay/arm")
+client.wait_for_service(20.0)
+while True:
+    future = client.call_async(Trigger.Request())
+    rclpy.spin_until_future_complete(node, future, timeout_sec=20.0)
+    if future.result().success:
+        break
+epoch = Armed.from_text(future.result().message).epoch
+while not publisher.get_subscription_count():
+    time.sleep(0.01)
+for seq in range(1, 10**6):
+    tag = Tag(epoch=epoch, seq=seq)
+    publisher.publish(write_command(tag, np.full(6, 3.0), layout).fill(JointState()))
+    HANG
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def clients(remains):
+    """Run clients in processes of their own; each is killed in the end."""
+    started = []
+
+    def run(bench, hang="pass"):
+        process = subprocess.Popen([sys.executable, "-c", CLIENT.replace("HANG", hang)])
+        started.append(process)
+        bench.until(lambda: any(r.tag.seq >= 10 and r.velocity_si.any() for r in bench.reports if r.tag), 60.0)
+        remains.update(segments_of(process.pid))
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def check_it_came_to_rest(bench):
+    """It braked in time by the relay's own stamps, latched a STOP, and then published nothing more."""
+    bench.until(lambda: bench.states and bench.states[-1].state == "stopped")
+    bench.until(lambda: at_rest(bench))
+    published = check_account(bench)
+    commanded = [report for report in published if report.cause == "command"]
+    ticks = [report for report in published if report.number > commanded[-1].number]
+    assert ticks
+    assert {report.cause for report in ticks} == {"tick"}
+    watchdog, period_s = ARM.safety.watchdog, ARM.control_period_s
+    limits = bench.layout.limits
+    slowest = float((limits.velocity / limits.deceleration).max())
+    assert len(ticks) <= np.ceil(slowest / period_s) + 2 + 10  # ticks are shorter where the machine was late
+    bound_s = watchdog.hold_steps * period_s + slowest + 2 * period_s
+    taken_s = (ticks[-1].published_ns - commanded[-1].published_ns) / 1e9
+    assert taken_s <= bound_s + 2.0  # of a busy machine
+    sent = len(bench.commands)
+    bench.rest(0.5)
+    assert len(bench.commands) == sent
+    report = bench.ask([0.0] * 6, epoch=commanded[-1].tag.epoch, seq=10**6)
+    assert [finding.code for finding in report.findings] == ["latch.stop"]
+
+
+def test_a_killed_client_leaves_a_robot_that_brakes_and_rests_until_it_is_armed(own, clients):
+    bench = own(arm=False)
+    clients(bench).kill()
+    check_it_came_to_rest(bench)
+    bench.arm()
+    bench.rest(2 * ARM.control_period_s)
+    assert bench.ask([0.001] * 6).published
+
+
+def test_a_client_that_holds_the_interpreter_leaves_a_robot_that_brakes_and_rests(own, clients):
+    bench = own(arm=False)
+    clients(bench, hang="seq == 15 and re.match('(a+)+b', 'a' * 64)")  # one endless call into C, under the lock
+    check_it_came_to_rest(bench)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_relay_that_is_asked_to_end_brakes_to_rest_first(own, number):
+    armed = own()
+    armed.drive(8)
+    moving = armed.reports[-1]
+    assert moving.velocity_si.any()
+    armed.process.send_signal(number)
+    armed.until(lambda: armed.process.poll() is not None)
+    armed.rest(0.2)
+    published = check_account(armed)
+    assert armed.process.returncode == 0
+    assert not published[-1].velocity_si.any()
+    assert published[-1].findings[0].code == "latch.stop"
+
+
+def test_a_relay_whose_parent_ends_brakes_to_rest_first(domain_id):
+    child = Child(relay("-", namespace=NAMESPACE, source=ARM.source), first_line=dump_contract(ARM))
+    bench = Bench(domain_id=domain_id)
+    try:
+        bench.meet()
+        bench.arm()
+        bench.drive(8)
+        child.let_go()
+        bench.until(lambda: child.exit_code is not None)
+        bench.rest(0.2)
+        published = check_account(bench)
+        assert child.exit_code == 0
+        assert not published[-1].velocity_si.any()
+    finally:
+        child.stop()
+        bench.close()
+
+
+def test_a_suspended_relay_refuses_what_waited_for_it(own):
+    armed = own()
+    armed.drive(8)
+    process = psutil.Process(armed.process.pid)
+    process.suspend()
+    for _ in range(5):
+        armed.send([3.0] * 6)
+    armed.rest(ARM.safety.watchdog.stop_steps * ARM.control_period_s * 2)
+    accepted = [report for report in armed.reports if report.cause == "command"]
+    process.resume()
+    armed.until(lambda: armed.states[-1].state == "stopped")
+    armed.until(lambda: at_rest(armed))
+    armed.until(lambda: len([r for r in armed.reports if r.cause == "command"]) == len(accepted) + 5)
+    late = [report for report in armed.reports if report.cause == "command"][-5:]
+    assert [report.published for report in late] == [False] * 5
+    check_account(armed)
+
+
+def test_a_base_that_is_commanded_by_velocity_is_sent_zero_and_then_nothing(own):
+    bench = own(CART)
+    bench.drive(8)
+    bench.until(lambda: bench.states[-1].state == "stopped")
+    bench.rest(0.3)
+    published = check_account(bench)
+    zeros = list(itertools.takewhile(lambda values: not any(values), reversed(bench.commands)))
+    assert len(zeros) >= 2
+    assert published[-1].cause == "tick"
+    sent = len(bench.commands)
+    bench.rest(0.5)
+    assert len(bench.commands) == sent
+
+
+# ------------------------------------------------------------------------------------------------------------ services
+
+
+def test_an_estop_brakes_is_latched_and_has_to_be_cleared_and_armed(armed):
+    armed.drive(8)
+    assert armed.call("estop")[0]
+    armed.until(lambda: armed.states[-1].state == "estop")
+    armed.until(lambda: at_rest(armed))
+    assert [finding.code for finding in armed.ask([0.0] * 6).findings] == ["latch.estop"]
+    assert not armed.call("arm")[0]
+    assert armed.call("clear_estop")[0]
+    armed.until(lambda: armed.states[-1].state == "stopped")
+    assert not armed.ask([0.0] * 6).published
+    check_account(armed)
+    armed.arm()
+    assert armed.ask([0.0] * 6).published
+
+
+def test_an_estop_button_that_is_pressed_stops_the_robot_until_it_is_cleared(armed):
+    armed.drive(6)
+    armed.pressed = True
+    armed.until(lambda: armed.states[-1].latched == "estop.active")
+    armed.until(lambda: at_rest(armed))
+    assert not armed.call("clear_estop")[0]
+    armed.pressed = False
+    armed.until(lambda: armed.states[-1].inputs == {"button": "ok"})
+    assert armed.states[-1].state == "estop"
+    assert not armed.call("arm")[0]
+    assert armed.call("clear_estop")[0]
+    assert armed.call("arm")[0]
+
+
+def test_an_estop_button_that_falls_silent_stops_the_robot(armed):
+    armed.button.publish = lambda _message: None
+    armed.until(lambda: armed.states[-1].latched == "estop.expired")
+
+
+# --------------------------------------------------------------------------------------------------- state, diagnostics
+
+
+def test_the_state_is_latched_for_those_who_come_later(armed, hosted):
+    late = Bench(domain_id=hosted.domain_id)
+    try:
+        late.until(lambda: late.states)
+        assert (late.states[0].epoch, late.states[0].fingerprint) == (armed.epoch, CONTRACT_OF_ALL.fingerprint)
+    finally:
+        late.close()
+
+
+def test_diagnostics_come_and_say_how_it_is_and_what_was_refused(armed):
+    armed.ask([0.0] * 6)
+    armed.ask([0.0] * 6, seq=1)
+    wanted = {"armed": "True", "state": "armed", "epoch": str(armed.epoch)}
+
+    def told():
+        said = [status for message in armed.diagnostics for status in message.status]
+        return next((s for s in said if wanted.items() <= {v.key: v.value for v in s.values}.items()), None)
+
+    end = time.monotonic() + TIMEOUT_S
+    while not (status := told()):  # it is armed for as long as commands come
+        assert time.monotonic() < end
+        armed.ask(None)
+        armed.rest(0.02)
+    values = {value.key: value.value for value in status.values}
+    assert int(values["refused.act.dup"]) >= 1
+    assert int(values["accepted"]) >= 1
+    assert 0.0 < float(values["last_dt_s"]) <= ARM.control_period_s
+    assert status.level == b"\x00"
+    assert status.name == "relayed/relay: arm_reach"
