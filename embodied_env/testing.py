@@ -16,7 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import gymnasium
 import numpy as np
@@ -29,6 +29,9 @@ from embodied_env.errors import BackendError, ClosedError, ResetNeededError
 from embodied_env.safety import Reference, SafetyGate
 from embodied_env.transition import Approved, ResetRequest, Snapshot, Transition
 
+if TYPE_CHECKING:
+    from embodied_env.chaos.node import ChaosNode as ChaosNode  # noqa: PLC0414 - exported, by __getattr__
+
 __all__ = [
     "BackendContract",
     "EnvContract",
@@ -39,6 +42,15 @@ __all__ = [
     "VirtualClock",
     "approve",
 ]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - of a module
+    """Import `ChaosNode` when it is asked for: it needs ROS, the rest does not."""
+    if name == "ChaosNode":
+        from embodied_env.chaos.node import ChaosNode  # noqa: PLC0415
+
+        return ChaosNode
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @dataclass

@@ -12,11 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from embodied_env.shared_memory import is_owned, segments_of
+from embodied_env.shared_memory import is_owned, remove_abandoned, segments_of
 
 _DOMAINS = itertools.cycle(range(1, 100))
 _FIRST_DOMAIN = os.getpid() % 97  # two suites on one machine rarely meet
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segments
+
+
+os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(Path(__file__).parent / "discovery.xml"))
 
 
 def pytest_collection_modifyitems(items):
@@ -40,7 +43,11 @@ def domain_id(monkeypatch, tmp_path):
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(request):
-    """Fail a test that leaves a thread, a child process or a Fast DDS shared-memory segment."""
+    """Fail a test that leaves a thread, a child process or a Fast DDS shared-memory segment.
+
+    What a killed process leaves in shared memory is removed: it could not do so itself.
+    """
+    kills = request.node.get_closest_marker("kills") is not None
     if request.node.get_closest_marker("ros"):
         request.getfixturevalue("domain_id")
     threads = set(threading.enumerate())
@@ -52,7 +59,7 @@ def nothing_is_left_behind(request):
         left = {
             "threads": {thread.name for thread in set(threading.enumerate()) - threads},
             "processes": _children() - children,
-            "shared memory": _segments() - segments,
+            "shared memory": _left_by_the_dead() if kills else _segments() - segments,
         }
         if not any(left.values()):
             return
@@ -74,6 +81,12 @@ def _segments():
         if process.pid != os.getpid():
             found -= segments_of(process.pid)
     return {name for name in found if name in ours or not is_owned(name)}
+
+
+def _left_by_the_dead():
+    """Remove the segments that no living process uses; return those that are still there."""
+    unused = _segments() - segments_of(os.getpid())
+    return unused.difference(remove_abandoned(unused))
 
 
 def _base(name):

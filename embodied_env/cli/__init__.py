@@ -27,12 +27,12 @@ from typing import NoReturn
 
 from embodied_env import __version__
 from embodied_env.errors import ContractError, EmbodiedEnvError, UsageError
+from embodied_env.shutdown import terminate
 
 SOUND = 0
 UNSOUND = 1
 WRONG_USAGE = 2
 INTERRUPTED = 130
-TERMINATED = 143
 READER_LEFT = 141
 
 PROGRAM = "embodied-env"
@@ -54,6 +54,8 @@ VERBS: Mapping[str, Verb] = {
     "evaluate": Verb(module="embodied_env.cli.evaluate", help="run a policy for some episodes and record them"),
     "audit": Verb(module="embodied_env.cli.audit", help="check that a recorded run keeps its word"),
     "sim": Verb(module="embodied_env.cli.sim", help="run the embedded simulator in a process of its own"),
+    "relay": Verb(module="embodied_env.cli.relay", help="own the actuator topics, and brake when commands stop"),
+    "doctor": Verb(module="embodied_env.cli.doctor", help="check what a contract needs, and say what to do about it"),
     "contract": Verb(module="embodied_env.cli.contract", help="check, show and compare contracts, without ROS"),
 }
 
@@ -70,9 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of this process) and return its exit status."""
     try:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, _terminate)  # so that runs are closed and children ended
+            signal.signal(signal.SIGTERM, terminate)  # so that runs are closed and children ended
             signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell's background ignores it
-        status = _run(sys.argv[1:] if argv is None else list(argv))
+        status = _run(_without_ros_args(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
     except EmbodiedEnvError as error:
         print_error(error)
@@ -87,13 +89,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _terminate(_number: int, _frame: object) -> NoReturn:
-    raise SystemExit(TERMINATED)
-
-
 def print_error(error: EmbodiedEnvError) -> None:
     """Print `error` as one line on stderr."""
     print(f"{PROGRAM}: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+
+
+def _without_ros_args(argv: Sequence[str]) -> list[str]:
+    """Leave out what stands from ``--ros-args`` to ``--`` or the end: launch appends it, and rclpy reads it itself."""
+    kept, is_ros = [], False
+    for argument in argv:
+        if is_ros or argument == "--ros-args":
+            is_ros = argument != "--"
+        else:
+            kept.append(argument)
+    return kept
 
 
 def _run(argv: list[str]) -> int:

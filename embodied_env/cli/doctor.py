@@ -1,0 +1,333 @@
+"""``embodied-env doctor``: what is right and what is missing for a contract and a backend, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.util import find_spec
+from typing import Any
+
+from embodied_env import __version__
+from embodied_env.backends import BACKENDS
+from embodied_env.backends.ros.preflight import Check, contract_checks
+from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.contract import Contract, load_contract
+from embodied_env.contract.messages import message_class
+from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError
+
+HELP = "check what a contract needs, and say what to do about it"
+
+Sections = dict[str, list[Check]]
+
+_WORLDS = ("mujoco", "mujoco_ros")  # they have a model of their own
+_OVER_ROS = ("mujoco_ros", "real")
+_SIMULATOR_TYPES = (
+    "std_msgs/msg/String",
+    "std_srvs/srv/Trigger",
+    "rosgraph_msgs/msg/Clock",
+    "rcl_interfaces/msg/Parameter",
+)
+_EXTRAS = {"mcap": "record", "PIL": "images"}
+_FOR = {"mcap": "recording runs", "PIL": "saving pictures"}
+_LEAST_SHARED_MEMORY = 32 * 2**20  # bytes: some tens of segments of Fast DDS
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where POSIX shared memory is
+_WIDTH_OF_A_PIPE = 200  # columns, where no terminal says how wide it is
+_MARKS = {True: ("pass", "green"), False: ("FAIL", "bold red"), None: ("  - ", "dim")}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("contract", help="a contract's name or file")
+    parser.add_argument("--backend", required=True, metavar="B", help="the backend that is to be used")
+    parser.add_argument("--namespace", default="/", help="absolute ROS 2 namespace of the robot (default: the root)")
+    parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds to look for it (default: 10)")
+    parser.add_argument("--json", action="store_true", help="print machine-readable output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the checklist and return the exit status: 1 when something failed.
+
+    Raises:
+        UsageError: for an unknown backend, or a wrong namespace or timeout.
+        ContractError: when the contract cannot be read.
+    """
+    from embodied_env.ros_environment import check_namespace
+
+    known = [*BACKENDS, *(point.name for point in entry_points(group="embodied_env.backends"))]
+    if args.backend not in known:
+        raise UsageError(f"backend {args.backend!r} is not known; allowed: {', '.join(known)}")
+    if not 0.0 < args.timeout < float("inf"):
+        raise UsageError(f"--timeout {args.timeout} is not allowed; allowed: seconds > 0")
+    check_namespace(args.namespace)
+    contract = load_contract(args.contract)
+    sections = examine(contract, args.backend, namespace=args.namespace, timeout_s=args.timeout)
+    checks = [check for section in sections.values() for check in section]
+    has_passed = all(check.passed is not False for check in checks)
+    if args.json:
+        rows = [
+            {"section": title, **dataclasses.asdict(check)} for title, section in sections.items() for check in section
+        ]
+        found = {"contract": contract.name, "backend": args.backend, "passed": has_passed, "checks": rows}
+        print(json.dumps(found, indent=2))
+    else:
+        _print_checklist(sections)
+    return SOUND if has_passed else UNSOUND
+
+
+def examine(contract: Contract, backend: str, *, namespace: str, timeout_s: float) -> Sections:
+    """Return every check that makes sense for `backend`, by section."""
+    ros = _ros_checks(contract, backend) if backend in _OVER_ROS else []
+    sections: Sections = {
+        "this host": list(_host_checks()),
+        "ROS 2": ros,
+        "contract": list(_contract_checks(contract, backend)),
+    }
+    if backend == "real":
+        sections["contract"] += contract_checks(contract, contract.backends.get(backend, {}))
+        sections["robot"] = list(_robot_checks(contract, sections, namespace=namespace, timeout_s=timeout_s))
+    elif backend in _WORLDS:
+        sections["world"] = list(_world_checks(contract, backend))
+    elif backend == "fake":
+        sections["world"] = [Check(name="world", passed=True, detail="the fake world needs nothing")]
+    else:
+        sections["world"] = [Check(name="world", passed=None, detail=f"no checks are known for {backend}")]
+    return {title: section for title, section in sections.items() if section}
+
+
+# ------------------------------------------------------------------------------------------- surroundings
+
+
+def _host_checks() -> Iterator[Check]:
+    yield Check(name="python", passed=True, detail=f"{platform.python_version()}, {platform.platform()}")
+    yield Check(name="embodied_env", passed=True, detail=__version__)
+    for package in ("gymnasium", "numpy", "pydantic"):
+        yield Check(name=package, passed=True, detail=_version(package))
+    for module, extra in _EXTRAS.items():
+        if not _is_there(module):
+            remedy = f'pip install "embodied_env[{extra}]"'
+            yield Check(name=module, passed=None, detail=f"not installed; needed for {_FOR[module]}", remedy=remedy)
+        else:
+            yield Check(name=module, passed=True, detail="installed")
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ImportError:
+        return False
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "installed without its metadata"
+
+
+def _ros_checks(contract: Contract, backend: str) -> list[Check]:
+    try:
+        from embodied_env.backends.ros.node import RosNode  # noqa: F401 - it checks what it needs
+    except EmbodiedEnvError as error:
+        remedy = ""
+        if isinstance(error, MissingDependencyError):
+            remedy = f'pip install "embodied_env[ros]", or apt install {_apt("rclpy")} and source its setup.bash'
+        return [Check(name="rclpy", passed=False, detail=str(error), remedy=remedy, code="missing")]
+    from embodied_env.backends.ros.survey import middleware
+
+    domain = os.environ.get("ROS_DOMAIN_ID") or "0 (unset)"
+    reach = os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET (unset): every host of this network"
+    return [
+        Check(name="rclpy", passed=True, detail=f"installed, ROS_DISTRO {os.environ.get('ROS_DISTRO') or 'unset'}"),
+        Check(name="RMW_IMPLEMENTATION", passed=True, detail=middleware()),
+        Check(name="ROS_DOMAIN_ID", passed=True, detail=domain),
+        Check(name="ROS_AUTOMATIC_DISCOVERY_RANGE", passed=True, detail=reach),
+        _shared_memory(),
+        *_message_checks(_types(contract, backend)),
+    ]
+
+
+def _types(contract: Contract, backend: str) -> list[str]:
+    """Return the message types that are needed, each once."""
+    estops: Mapping[str, Any] = contract.backends.get(backend, {}).get("estop") or {}
+    used = [sensor.type for sensor in contract.sensors.values()]
+    used += [actuator.type for actuator in contract.actuators.values()]
+    used += [estop.get("type", "std_msgs/msg/Bool") for estop in estops.values()]
+    return list(dict.fromkeys([*used, *_SIMULATOR_TYPES]))
+
+
+def _message_checks(types: Iterable[str]) -> Iterator[Check]:
+    """Yield one check for each package of messages."""
+    problems: dict[str, tuple[str, str]] = {}
+    packages: dict[str, list[str]] = {}
+    for name in types:
+        package = name.split("/")[0]
+        packages.setdefault(package, []).append(name.split("/")[-1])
+        try:
+            message_class(name)
+        except MissingDependencyError as error:
+            remedy = f'apt install {_apt(package)}, or pip install "embodied_env[ros]"'
+            problems[package] = str(error), remedy
+        except ContractError as error:
+            problems[package] = str(error), f"correct the type, or install a newer {package}"
+    for package, names in packages.items():
+        detail, remedy = problems.get(package, (", ".join(names), ""))
+        is_missing = package in problems
+        yield Check(
+            name=package, passed=not is_missing, detail=detail, remedy=remedy, code="missing" if is_missing else ""
+        )
+
+
+def _apt(package: str) -> str:
+    return f"ros-{os.environ.get('ROS_DISTRO') or 'jazzy'}-{package.replace('_', '-')}"
+
+
+def _shared_memory() -> Check:
+    """A full /dev/shm makes Fast DDS fail without a word."""
+    if not os.path.isdir(_SHARED_MEMORY):  # noqa: PTH112 - one question
+        return Check(name=_SHARED_MEMORY, passed=None, detail="this system has none")
+    free = shutil.disk_usage(_SHARED_MEMORY).free
+    has_room = free >= _LEAST_SHARED_MEMORY
+    return Check(
+        name=_SHARED_MEMORY,
+        passed=has_room,
+        detail=f"{free / 2**20:.0f} MiB free; needed: {_LEAST_SHARED_MEMORY / 2**20:.0f} MiB",
+        remedy="" if has_room else "fastdds shm clean; a container: docker run --shm-size=512m or --ipc=host",
+        code="" if has_room else "shm.full",
+    )
+
+
+# ---------------------------------------------------------------------------------------- contract and world
+
+
+def _contract_checks(contract: Contract, backend: str) -> Iterator[Check]:
+    from embodied_env.tasks import load_task
+
+    detail = f"{contract.name} version {contract.version}, fingerprint {contract.fingerprint[:16]}, {contract.source}"
+    yield Check(name="contract", passed=True, detail=detail)
+    yield _attempt("task", lambda: load_task(contract) and contract.task.type, "correct the contract's task")
+    if backend not in contract.backends:
+        known = ", ".join(contract.backends) or "none"
+        detail = f"backends.{backend} is missing; the contract has: {known}"
+        yield Check(name="profile", passed=False, detail=detail, remedy=f"write backends.{backend}", code="profile")
+    elif backend == "real":
+        yield _attempt("profile", lambda: _load_real(contract), "correct it")
+    else:
+        fingerprint = contract.backend_fingerprint(backend)[:16]
+        yield Check(name="profile", passed=True, detail=f"backends.{backend}, fingerprint {fingerprint}")
+
+
+def _load_real(contract: Contract) -> str:
+    from embodied_env.backends.ros.real_profile import load_real_profile
+
+    load_real_profile(contract)
+    return f"backends.real, fingerprint {contract.backend_fingerprint('real')[:16]}"
+
+
+def _attempt(name: str, action: Any, remedy: str) -> Check:  # noqa: ANN401 - returns what to say
+    """Return a check that passes when `action` does; what it returns is the detail."""
+    try:
+        return Check(name=name, passed=True, detail=str(action()))
+    except EmbodiedEnvError as error:
+        is_missing = isinstance(error, MissingDependencyError)  # its message ends with the remedy
+        return Check(
+            name=name, passed=False, detail=str(error), remedy="" if is_missing else remedy, code=type(error).__name__
+        )
+
+
+def _world_checks(contract: Contract, backend: str) -> Iterator[Check]:
+    """Build the embedded world and reset it: in this process, also where it will have one of its own."""
+    from embodied_env.sim.rendering import display_available
+    from embodied_env.sim.world import World, load_profile
+
+    if not _is_there("mujoco"):
+        remedy = 'pip install "embodied_env[sim]"'
+        yield Check(name="mujoco", passed=False, detail="not installed", remedy=remedy, code="missing")
+        return
+    yield Check(name="mujoco", passed=True, detail=_version("mujoco"))
+    if backend not in contract.backends:
+        return
+    made: list[World] = []
+
+    def build() -> str:
+        made.append(World(contract, load_profile(contract, backend), path=f"backends.{backend}"))
+        made[0].reset(0, {})
+        return f"{contract.backends[backend].get('model', 'the model')} loads and resets"
+
+    try:
+        yield _attempt("model", build, f"correct backends.{backend}")
+        has_cameras = any(sensor.encoding is not None for sensor in contract.sensors.values())
+        if made:
+            yield _renderer_check(made[0], needed=has_cameras)
+    finally:
+        for world in made:
+            world.close()
+    shown = "there is one" if display_available() else "there is none: no window, render_mode='human'"
+    yield Check(name="display", passed=None if "none" in shown else True, detail=shown)
+
+
+def _renderer_check(world: Any, *, needed: bool) -> Check:  # noqa: ANN401 - a World
+    """Try to take a picture. It fails only where a sensor is a camera; else only `render` needs it."""
+
+    def picture() -> str:
+        height, width, _ = world.render().shape
+        library = world.renderer_library
+        return f"a picture of {width} x {height} pixels" + (f" by {library}" if library else "")
+
+    check = _attempt("renderer", picture, "apt install libegl1 libegl-mesa0, or libosmesa6; is MUJOCO_GL right?")
+    if check.passed is False and not needed:
+        return dataclasses.replace(check, passed=None, code="")
+    return check
+
+
+def _robot_checks(contract: Contract, sections: Sections, *, namespace: str, timeout_s: float) -> Iterator[Check]:
+    """Look at the robot, where ROS is there and its keys, if it asks for them, are whole."""
+    before = [*sections["ROS 2"], *(check for check in sections["contract"] if check.name in ("profile", "security"))]
+    wrong = [check.name for check in before if check.passed is False]
+    if wrong:
+        yield Check(name="robot", passed=None, detail=f"not looked at, because of: {', '.join(wrong)}")
+        return
+    from embodied_env.backends.ros.survey import survey
+
+    already = {check.name for check in sections["contract"]}
+    try:
+        checks = survey(contract, contract.backends["real"], namespace=namespace, timeout_s=timeout_s)
+    except EmbodiedEnvError as error:
+        yield Check(name="robot", passed=False, detail=str(error), code=type(error).__name__)
+        return
+    yield from (check for check in checks if check.name not in already)
+
+
+# ------------------------------------------------------------------------------------------------- printing
+
+
+def _print_checklist(sections: Sections) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    with console.capture() as captured:  # printed by print: rich has its own idea of a broken pipe
+        for title, checks in sections.items():
+            console.print(Text(title, style="bold"))
+            table = Table.grid(padding=(0, 2))
+            for check in checks:
+                mark, style = _MARKS[check.passed]
+                detail = Text(check.detail)
+                if check.remedy:
+                    detail.append(f"\n-> {check.remedy}", style="yellow")
+                table.add_row(Text(mark, style=style), check.name, detail)
+            console.print(table)
+            console.print()
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    results = [check.passed for checks in sections.values() for check in checks]
+    failed, unknown = results.count(False), results.count(None)
+    verdict = f"{failed} of {len(results)} checks failed" if failed else f"{results.count(True)} checks passed"
+    print(f"{verdict}, {unknown} not checked")

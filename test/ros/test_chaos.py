@@ -1,0 +1,303 @@
+"""The chaos relay over real ROS 2: a node in a thread, and a process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool, Int64
+
+from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.chaos import Corrupt, Delay, Drop, Duplicate, Edit, Freeze, Reorder, Restamp, decisions
+from embodied_env.chaos.__main__ import main, parse_fault
+from embodied_env.chaos.node import chaos_qos
+from embodied_env.clock import SteadyClock
+from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
+from embodied_env.processes import Child, ProcessSpec
+from embodied_env.testing import ChaosNode
+
+pytestmark = pytest.mark.ros
+
+GENEROUS_S = 20.0
+
+
+class Ends:
+    """Publishes on one end of the relay and reads the other."""
+
+    def __init__(self, message_type, qos=RELIABLE):
+        self.ros = RosNode("ends", namespace="/", clock=SteadyClock())
+        self.publisher = self.ros.node.create_publisher(message_type, "clean", qos)
+        self.ros.receiver.subscribe("spoilt", message_type, "spoilt")
+        self.type = message_type
+        self.received = []
+
+    def send(self, *values):
+        for value in values:
+            self.publisher.publish(value if isinstance(value, self.type) else self.type(data=value))
+            self.take(0.002)  # now and then: the queue holds ten
+
+    def take(self, timeout_s):
+        self.received += [arrival.message for arrival in self.ros.receiver.take(timeout_s)]
+
+    def receive(self, count):
+        """Return the next messages; fewer when no more come in time."""
+        end = time.monotonic() + GENEROUS_S
+        while len(self.received) < count and time.monotonic() < end:
+            self.take(0.05)
+        taken, self.received = self.received[:count], self.received[count:]
+        return taken
+
+    def connected(self):
+        return self.publisher.get_subscription_count() > 0 and self.ros.node.count_publishers("spoilt") > 0
+
+
+@pytest.fixture
+def ends(domain_id):
+    made = []
+
+    def make(message_type=Int64, qos=RELIABLE):
+        made.append(Ends(message_type, qos))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.ros.close()
+
+
+def wait(ends, chaos=None):
+    assert ends.ros.wait_until(ends.connected, GENEROUS_S)
+    if chaos is not None:
+        chaos.wait_connected(GENEROUS_S)
+
+
+def settled(chaos, received):
+    """Return the counts when so many messages have come and nothing is under way."""
+    end = time.monotonic() + GENEROUS_S
+    while True:
+        counts = chaos.counts()
+        if (counts["received"], counts["pending"]) == (received, 0) or time.monotonic() > end:
+            return counts
+        time.sleep(0.01)
+
+
+def is_running(name):
+    return any(thread.name == name for thread in threading.enumerate())
+
+
+def test_without_faults_everything_passes_in_order(ends):
+    both = ends()
+    with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", seed=0) as chaos:
+        wait(both, chaos)
+        both.send(*range(100))
+        assert [message.data for message in both.receive(100)] == list(range(100))
+        assert settled(chaos, 100)["published"] == 100
+
+
+def test_the_seed_says_which_messages_are_dropped(ends):
+    both = ends()
+    fault = Drop(share=0.3)
+    with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=[fault], seed=7) as chaos:
+        wait(both, chaos)
+        both.send(*range(100))
+        kept = [n for n, dropped in enumerate(decisions(fault, seed=7, place=0, count=100)) if not dropped]
+        assert [message.data for message in both.receive(len(kept))] == kept
+        assert settled(chaos, 100)["dropped"] == 100 - len(kept)
+
+
+def test_copies_and_overtaking_are_counted(ends):
+    both = ends()
+    chain = [Duplicate(share=0.2), Reorder(share=0.2)]
+    with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=chain, seed=1) as chaos:
+        wait(both, chaos)
+        both.send(*range(50))
+        copies = decisions(chain[0], seed=1, place=0, count=50).sum()
+        received = [message.data for message in both.receive(50 + copies)]
+        counts = settled(chaos, 50)
+    assert counts["published"] == 50 + counts["duplicated"] == len(received)
+    assert set(received) == set(range(50))
+    assert received != sorted(received)
+    assert counts["reordered"] > 0
+
+
+def test_a_delay_is_kept_by_the_steady_clock(ends):
+    both = ends()
+    with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=[Delay(delay_s=0.5)], seed=0) as chaos:
+        wait(both, chaos)
+        began = time.monotonic()
+        both.send(1)
+        assert len(both.receive(1)) == 1
+        assert time.monotonic() - began >= 0.5
+
+
+def joint_state(number):
+    message = JointState(name=["j1"], position=[float(number)])
+    message.header.stamp.sec = 100 + number
+    return message
+
+
+def test_faults_can_be_set_while_it_runs(ends):
+    both = ends(JointState)
+    with ChaosNode("clean", "spoilt", "sensor_msgs/msg/JointState", seed=0) as chaos:
+        wait(both, chaos)
+        both.send(joint_state(0))
+        assert both.receive(1)[0].position[0] == 0.0
+        chaos.set_faults(Freeze())
+        both.send(joint_state(1), joint_state(2))
+        assert [message.header.stamp.sec for message in both.receive(2)] == [101, 101]
+        chaos.set_faults(Restamp(kind="zero"), Corrupt())
+        both.send(joint_state(3))
+        (message,) = both.receive(1)
+        assert (message.header.stamp.sec, str(message.position[0])) == (0, "nan")
+        chaos.set_faults()
+        both.send(joint_state(4))
+        assert both.receive(1)[0].position[0] == 4.0
+
+
+def test_a_message_can_be_edited(ends):
+    both = ends(JointState)
+
+    def renamed(message):
+        message.name = ["other"]
+        return message
+
+    faults = [Edit(edit=renamed)]
+    with ChaosNode("clean", "spoilt", "sensor_msgs/msg/JointState", faults=faults, seed=0) as chaos:
+        wait(both, chaos)
+        both.send(joint_state(1))
+        assert both.receive(1)[0].name == ["other"]
+
+
+def test_what_goes_wrong_in_the_thread_is_raised_in_the_end(ends):
+    both = ends()
+
+    def fail(_message):
+        raise ZeroDivisionError("on purpose")
+
+    def relay_until_it_fails():
+        with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=[Edit(edit=fail)], seed=0) as chaos:
+            wait(both, chaos)
+            both.send(1)
+            end = time.monotonic() + GENEROUS_S
+            while is_running("chaos_spoilt") and time.monotonic() < end:
+                time.sleep(0.01)
+
+    with pytest.raises(ZeroDivisionError, match="on purpose"):
+        relay_until_it_fails()
+
+
+def test_a_latched_topic_stays_latched(ends):
+    latched = chaos_qos(transient_local=True)
+    both = ends(Bool, latched)
+    both.send(True)
+    with ChaosNode("clean", "spoilt", "std_msgs/msg/Bool", seed=0, qos=latched) as chaos:
+        assert settled(chaos, 1)["published"] == 1
+        late = RosNode("late", namespace="/", clock=SteadyClock())
+        received = []
+        qos = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        late.node.create_subscription(Bool, "spoilt", received.append, qos)
+        from rclpy.executors import SingleThreadedExecutor
+
+        executor = SingleThreadedExecutor(context=late.node.context)
+        executor.add_node(late.node)
+        end = time.monotonic() + GENEROUS_S
+        while not received and time.monotonic() < end:
+            executor.spin_once(timeout_sec=0.1)
+        executor.shutdown()
+        late.close()
+    assert [message.data for message in received] == [True]
+
+
+def test_nobody_at_the_ends_is_an_error_that_says_so(domain_id):
+    with (
+        ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", seed=0) as chaos,
+        pytest.raises(BackendNotReadyError, match="clean has 0 publishers and spoilt has 0 readers"),
+    ):
+        chaos.wait_connected(0.2)
+
+
+def test_it_ends_at_once_and_its_thread_with_it(domain_id):
+    faults = [Delay(delay_s=1000.0)]
+    with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=faults, seed=0):
+        assert is_running("chaos_spoilt")
+    assert not is_running("chaos_spoilt")
+
+
+def test_a_restamp_of_what_has_no_stamp_is_refused():
+    with pytest.raises(UsageError, match="Restamp needs a header"):
+        ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=[Restamp()], seed=0)
+
+
+def test_one_topic_for_both_ends_is_refused():
+    with pytest.raises(UsageError, match="allowed: two topics"):
+        ChaosNode("clean", "clean", "std_msgs/msg/Int64", seed=0)
+
+
+def test_an_unknown_package_is_named():
+    with pytest.raises(MissingDependencyError, match="no_such_msgs"):
+        ChaosNode("clean", "spoilt", "no_such_msgs/msg/Thing", seed=0)
+
+
+# ------------------------------------------------------------------------------------------------- process
+
+
+def arguments(*more):
+    return ["--in", "clean", "--out", "spoilt", "--type", "std_msgs/msg/Int64", "--seed", "7", *more]
+
+
+def test_as_a_process_it_relays_and_prints_its_counts_in_the_end(ends):
+    both = ends()
+    command = [sys.executable, "-m", "embodied_env.chaos", *arguments("--fault", "duplicate:share=1,copies=2")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "relaying clean to spoilt; Ctrl-C ends\n"
+            wait(both)
+            both.send(1)
+            assert [message.data for message in both.receive(3)] == [1, 1, 1]
+        finally:
+            process.send_signal(signal.SIGTERM)
+        counts = json.loads(process.stdout.readline())
+        assert process.wait(GENEROUS_S) == 0
+    assert (counts["received"], counts["duplicated"], counts["published"]) == (1, 2, 3)
+
+
+def test_as_a_child_it_ends_with_its_parent(domain_id):
+    spec = ProcessSpec(role="chaos", module="embodied_env.chaos", arguments=tuple(arguments("--with-parent")))
+    child = Child(spec)
+    child.stop()
+    assert child.exit_code == 0
+
+
+def test_a_fault_of_the_command_line_is_the_same_value():
+    assert parse_fault("delay:delay_s=0.1,in_order=false,share=0.5") == Delay(delay_s=0.1, in_order=False, share=0.5)
+    assert parse_fault("drop") == Drop()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("explode", "fault 'explode' is not known; allowed: drop"),
+        ("drop:part=0.3", "fault drop has no 'part'; allowed: share"),
+        ("drop:share=much", "share='much' is not allowed; allowed: a float"),
+        ("drop:share=2", "share=2.0 is not allowed; allowed: 0 to 1"),
+        ("duplicate:copies=1.5", "copies='1.5' is not allowed; allowed: a int"),
+        ("delay", "fault delay needs delay_s"),
+    ],
+)
+def test_a_wrong_fault_is_wrong_usage(text, problem, capsys):
+    assert main(arguments("--fault", text)) == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_a_missing_argument_is_wrong_usage(capsys):
+    assert main([]) == 2
+    assert "--in" in capsys.readouterr().err

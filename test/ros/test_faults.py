@@ -1,0 +1,946 @@
+"""Faults over real ROS 2: a robot that moves by itself, and chaos between its topics and the environment.
+
+The page docs/faults.md says which fault is tested where. Each scenario here has a seed, a bound of steps and of wall
+time, and ends with `Episode.check`: what was published kept every limit, and every observation lies in its space.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import psutil
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from rclpy.executors import SingleThreadedExecutor
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool, Float64MultiArray, Int32
+from std_srvs.srv import SetBool, Trigger
+
+import embodied_env
+from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.backends.ros.real import LATCHED_QOS
+from embodied_env.chaos import Burst, Corrupt, Delay, Drop, Duplicate, Edit, Freeze, Reorder, Restamp
+from embodied_env.chaos.node import chaos_qos
+from embodied_env.clock import NS_PER_S, SteadyClock
+from embodied_env.contract.loader import dump_contract
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import BackendNotReadyError
+from embodied_env.processes import Child, ProcessSpec, simulator
+from embodied_env.testing import ChaosNode
+from embodied_env.transition import Quality, Severity
+
+pytestmark = [pytest.mark.ros, pytest.mark.kills]
+
+SHIPPED = embodied_env.load_contract("arm_reach")
+ARM = replace(SHIPPED, episode=replace(SHIPPED.episode, horizon_steps=2000))  # a fault ends it, not the time
+PERIOD_S = ARM.control_period_s
+MAX_AGE_S = ARM.sensors["joints"].max_age_s
+LAYOUT = ActionLayout(ARM)
+DOMAIN_ID = 101
+SURROUNDINGS = {"ROS_DOMAIN_ID": str(DOMAIN_ID), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+NAMESPACE = f"/faults_{os.getpid()}"
+SEED = 11
+PATIENCE_S = 30.0
+PATIENCE_STEPS = 500
+BUSY_S = 3.0  # what this machine may be late when others work on it
+BUSY = {"act.late", "obs.stale"}  # what a machine does to itself when it stands still for some periods
+ROUNDING = 1e-9
+ZERO, SLOW, FAST = np.zeros(6), np.array([0.2, 0, 0, 0, 0, 0]), np.array([1.0, 0, 0, 0, 0, 0])
+AUTOMATIC, PROTECTIVE = 7, 3
+ESTOPS = {
+    "button": {"topic": "button", "timeout_s": 0.5},
+    "mode": {
+        "topic": "mode",
+        "type": "std_msgs/msg/Int32",
+        "safe": (AUTOMATIC,),
+        "kind": "robot_mode",
+        "latched": True,
+    },
+}
+
+
+def ours(**profile):
+    """The contract of the environment: its joints come through the chaos."""
+    joints = replace(ARM.sensors["joints"], topic="chaos/joint_states")
+    known = {"reset": {"service": "simulator/reset"}, "discovery_s": 0.2, "reset_timeout_s": 10.0}
+    return replace(
+        ARM, sensors={**ARM.sensors, "joints": joints}, backends={**ARM.backends, "real": {**known, **profile}}
+    )
+
+
+def start_robot(namespace):
+    spec = simulator("-", namespace=namespace, source=ARM.source, free_running=True)
+    return Child(spec, first_line=dump_contract(ARM), environment=SURROUNDINGS)
+
+
+def kill(child):
+    child.note_shared_memory()
+    os.kill(child.pid, signal.SIGKILL)
+
+
+class Bystander:
+    """Owns the button and the mode of the robot, and listens to the commands: a node turned by a thread of its own."""
+
+    def __init__(self, namespace):
+        self.ros = RosNode("bystander", namespace=namespace, clock=SteadyClock(), domain_id=DOMAIN_ID)
+        self.button = self.ros.node.create_publisher(Bool, "button", RELIABLE)
+        self.mode = self.ros.node.create_publisher(Int32, "mode", LATCHED_QOS)
+        self.commands = []
+        topic = next(iter(ARM.actuators.values())).topic
+        self.ros.node.create_subscription(Float64MultiArray, topic, self._take, chaos_qos())
+        self.pressed = False  # None: it says nothing
+        self.executor = SingleThreadedExecutor(context=self.ros.node.context)
+        self.executor.add_node(self.ros.node)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.all_is_well()
+        self._thread.start()
+
+    def _take(self, message):
+        self.commands.append(list(message.data))
+
+    def all_is_well(self):
+        self.pressed = False
+        self.mode.publish(Int32(data=AUTOMATIC))
+
+    def _run(self):
+        told_s = 0.0
+        while not self._done.is_set():
+            if self.pressed is not None and time.monotonic() - told_s > 0.02:
+                told_s = time.monotonic()
+                self.button.publish(Bool(data=self.pressed))
+            self.executor.spin_once(timeout_sec=0.005)
+
+    def close(self):
+        self._done.set()
+        self._thread.join()
+        self.executor.shutdown()
+        self.ros.close()
+
+
+class Told:
+    """An outlet that keeps what passes it, and when."""
+
+    def __init__(self, outlet):
+        self.outlet, self.passed = outlet, []
+
+    def send(self, command):
+        self.passed.append((time.monotonic_ns(), command))
+        return self.outlet.send(command)
+
+    def __getattr__(self, name):
+        return getattr(self.outlet, name)
+
+
+class Episode:
+    """One episode of an environment of ours, and everything that it published."""
+
+    def __init__(self, env, bystander=None, *, seed=SEED):
+        self.env, self.bystander, self.rows = env, bystander, []
+        self.began_s = time.monotonic()
+        self.observation, self.reset_info = env.reset(seed=seed)
+        backend = env.unwrapped._stepper._backend
+        if isinstance(backend._outlet, Told):
+            backend._outlet = backend._outlet.outlet
+        self.told = backend._outlet = Told(backend._outlet)
+        self.published = []
+        if bystander is not None:
+            bystander.commands = self.published
+        self.ended = ""
+        self.fault_ns = 0
+
+    def inject(self, act=lambda: None):
+        """Let the fault begin; times are counted from here."""
+        self.fault_ns = time.monotonic_ns()
+        act()
+
+    def step(self, action=ZERO):
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        transition = self.env.unwrapped.last_transition
+        self.rows.append(transition)
+        assert np.isfinite(reward)
+        assert observation in self.env.observation_space
+        assert all(np.isfinite(values).all() for values in observation.values())
+        assert (terminated or truncated) == bool(info["end_reason"])
+        self.ended = info["end_reason"]
+        return transition
+
+    def run(self, steps, action=ZERO):
+        """Take so many steps, none of which ends the episode."""
+        for _ in range(steps):
+            self.step(action)
+            assert self.ended == ""
+        return self.rows[-steps:]
+
+    def until_its_end(self, action=ZERO):
+        """Step until the episode ends; return the steps of it."""
+        first, end = len(self.rows), time.monotonic() + PATIENCE_S
+        while not self.ended:
+            assert len(self.rows) - first < PATIENCE_STEPS, codes(self.rows[-1])
+            assert time.monotonic() < end
+            self.step(action)
+        assert self.rows[-1].truncated
+        assert not self.rows[-1].terminated
+        return self.rows[first:]
+
+    def held(self):
+        """Return the nanoseconds from the fault to the first command that a HOLD or more made, and to rest.
+
+        An action that came too late because this machine is busy is not the fault.
+        """
+        after = [(at_ns - self.fault_ns, c.report) for at_ns, c in self.told.passed if at_ns > self.fault_ns]
+        first = next(i for i, (_, report) in enumerate(after) if gravest_codes(report) - {"act.late", ""})
+        rest = next(ns for ns, report in after[first:] if not report.velocity_si.any())
+        return after[first][0], rest
+
+    def note(self, record_property):
+        """Tell the times of the fault, in control periods: they are in docs/faults.md."""
+        hold, rest = (round(ns / ARM.control_period_ns, 1) for ns in self.held())
+        record_property("periods_to_hold", hold)
+        record_property("periods_to_rest", rest)
+        return hold, rest
+
+    def check(self):
+        """Every command kept every limit, as published on the topic and by the stamps and numbers of the arbiter."""
+        sent = self.told.passed
+        assert [c.seq for _, c in sent] == list(range(sent[0][1].seq, sent[0][1].seq + len(sent)))
+        values = np.array([c.values for _, c in sent])
+        limits = LAYOUT.limits
+        assert np.isfinite(values).all()
+        assert (values >= limits.position_low - ROUNDING).all()
+        assert (values <= limits.position_high + ROUNDING).all()
+        for (before_ns, before), (after_ns, after) in itertools.pairwise(sent):
+            dt_s = after.report.dt_s
+            assert 0.0 <= dt_s <= PERIOD_S + ROUNDING
+            moved = np.abs(after.values - before.values)
+            assert (moved <= limits.velocity * dt_s + ROUNDING).all()
+            assert (np.abs(after.report.velocity_si) <= limits.velocity + ROUNDING).all()
+            if after_ns - before_ns > 3 * ARM.control_period_ns:
+                continue  # the servo has arrived: it begins at rest
+            faster = np.abs(after.report.velocity_si) - np.abs(before.report.velocity_si)
+            assert (faster <= limits.acceleration * dt_s + ROUNDING).all()
+            assert (-faster <= limits.deceleration * dt_s + ROUNDING).all()
+        if self.bystander is not None:
+            wait_for(lambda: len(self.published) >= len(sent))
+            assert self.published == values.tolist()
+
+
+def codes(transition):
+    return [finding.code for finding in transition.report.findings]
+
+
+def gravest_codes(report):
+    return {finding.code for finding in report.findings if finding.severity >= Severity.HOLD}
+
+
+def holds(rows):
+    """The codes of those steps that were held."""
+    return {code for row in rows if row.report.disposition >= Severity.HOLD for code in codes(row)}
+
+
+def check_ages(rows):
+    """An action is held for the age of its observation exactly when that is beyond its bound; return how often."""
+    found = 0
+    for earlier, later in itertools.pairwise(rows):
+        (age_s,) = ages_s([earlier])
+        is_held = "obs.stale" in codes(later)
+        found += is_held
+        if age_s > MAX_AGE_S:
+            assert is_held
+        elif age_s + later.info["latency_ms"] / 1000 < MAX_AGE_S:
+            assert not is_held
+    return found
+
+
+def ages_s(rows):
+    return [row.info["sensors"]["joints"]["age_s"] for row in rows]
+
+
+def qualities(rows):
+    return [Quality(row.info["sensors"]["joints"]["quality"]) for row in rows]
+
+
+def stamps(rows):
+    return [row.info["sensors"]["joints"]["stamp_ns"] for row in rows]
+
+
+def counted(rows, what):
+    return sum(row.info["sensors"]["joints"][what] for row in rows)
+
+
+def wait_for(condition, timeout_s=PATIENCE_S):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+# ------------------------------------------------------------------------------------------------ one rig for most
+
+
+class Rig:
+    """A robot, who presses its button, chaos on its joints, and a recorded environment over it all."""
+
+    def __init__(self, folder):
+        self.robot = start_robot(NAMESPACE)
+        self.bystander = Bystander(NAMESPACE)
+        self.chaos = ChaosNode(
+            "joint_states", "chaos/joint_states", "sensor_msgs/msg/JointState", seed=SEED, namespace=NAMESPACE
+        )
+        self.env = None
+        self.chaos.__enter__()
+        try:
+            options = {"namespace": NAMESPACE, "domain_id": DOMAIN_ID, "record": folder}
+            self.env = embodied_env.make(ours(estop=ESTOPS, reset_timeout_s=30.0), backend="real", **options)
+            self.env.reset(seed=SEED)  # its threads are there before the first test looks
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self):
+        """Begin an episode with nothing wrong."""
+        assert self.robot.exit_code is None, self.robot.last_words()
+        self.chaos.set_faults()
+        self.bystander.all_is_well()
+        self.env.unwrapped.clear_estop()
+        backend = self.env.unwrapped._stepper._backend
+        wait_for(lambda: {backend.estops()[name] for name in ESTOPS} == {"ok"})
+        return Episode(self.env, self.bystander)
+
+    def close(self):
+        try:
+            if self.env is not None:
+                self.env.close()
+        finally:
+            self.chaos.__exit__(None, None, None)
+            self.bystander.close()
+            self.robot.stop()
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faults")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**SURROUNDINGS, "ROS_LOG_DIR": str(folder / "log")}.items():
+            patch.setenv(name, value)
+        rig = Rig(folder)
+        yield rig
+        rig.close()
+
+
+@pytest.fixture
+def episode(rig):
+    """An episode on its way, without a fault so far; its limits are checked in the end."""
+    for _ in range(10):
+        episode = rig.begin()
+        episode.run(4, SLOW)
+        if not holds(episode.rows):
+            break
+    assert holds(episode.rows) == set()
+    yield episode
+    episode.check()
+
+
+def check_it_is_refused_at_the_reset(rig, why="stranger"):
+    backend = rig.env.unwrapped._stepper._backend
+    patient, backend.reset_timeout_s = backend.reset_timeout_s, 1.5
+    try:
+        with pytest.raises(BackendNotReadyError, match=why):
+            rig.env.reset(seed=SEED)
+    finally:
+        backend.reset_timeout_s = patient
+
+
+# ------------------------------------------------------------------------------------------------------- sensors
+
+
+def test_f02_a_frozen_sensor_is_counted_grows_old_and_stops_the_robot(rig, episode, record_property):
+    episode.inject(lambda: rig.chaos.set_faults(Freeze()))
+    rows = episode.until_its_end(SLOW)
+    assert episode.ended == "safety_stop:obs.stale"
+    assert holds(rows) - BUSY == set()
+    assert counted(rows, "duplicated") > 0
+    assert np.all(np.diff(ages_s(rows)[1:]) > 0)
+    assert len(set(stamps(rows)[1:])) == 1
+    hold, rest = episode.note(record_property)
+    assert hold * PERIOD_S >= MAX_AGE_S - 2 * PERIOD_S  # it was some hundredths old when it froze
+    assert rest * PERIOD_S <= MAX_AGE_S + 10 * PERIOD_S + BUSY_S
+
+
+def test_f03_old_data_with_new_stamps_look_fresh_to_a_robot_at_rest(rig, episode):
+    """The documented limit: no clock tells it."""
+    episode.run(8)
+    rig.chaos.set_faults(Restamp(kind="old_data"))
+    rows = episode.run(12)
+    check_ages(rows)
+    assert holds(rows) - BUSY == set()
+    assert np.median(ages_s(rows)) < MAX_AGE_S
+
+
+def test_f03_old_data_with_new_stamps_are_a_tracking_error_of_a_robot_that_moves(rig, episode, record_property):
+    episode.inject(lambda: rig.chaos.set_faults(Restamp(kind="old_data")))
+    rows = episode.until_its_end(FAST)
+    assert episode.ended == "safety_stop:track.error"
+    assert holds(rows) >= {"track.error"}
+    episode.note(record_property)
+
+
+def test_f04_numbers_that_are_not_finite_are_held_and_never_handed_out(rig, episode, record_property):
+    episode.inject(lambda: rig.chaos.set_faults(Corrupt()))
+    rows = episode.until_its_end(SLOW)
+    assert episode.ended == "safety_stop:obs.invalid"
+    assert holds(rows) - BUSY == {"obs.invalid"}
+    wrong = [row for row in rows if qualities([row]) == [Quality.INVALID]]
+    assert all(row.observation["joints_valid"] == 0 for row in wrong)
+    assert len({row.observation["joints_position"].tobytes() for row in wrong}) == 1
+    episode.note(record_property)
+
+
+def test_f04_an_episode_does_not_begin_with_numbers_that_are_not_finite(rig):
+    rig.begin()
+    rig.chaos.set_faults(Corrupt(every=True))
+    with pytest.raises(BackendNotReadyError, match="no position is known of j1, j2"):
+        rig.env.reset(seed=SEED)
+
+
+def turned(message):
+    """The same joints in another order."""
+    order = [3, 1, 5, 0, 2, 4]
+    for name in ("name", "position", "velocity"):
+        values = list(getattr(message, name))
+        setattr(message, name, [values[i] for i in order])
+    return message
+
+
+def test_f05_joints_in_another_order_are_found_by_name(rig, episode):
+    episode.run(4)
+    before = episode.rows[-1].observation["joints_position"]
+    rig.chaos.set_faults(Edit(edit=turned))
+    rows = episode.run(6)
+    assert holds(rows) - BUSY == set()
+    assert set(qualities(rows)) <= {Quality.OK, Quality.STALE}
+    np.testing.assert_allclose(rows[-1].observation["joints_position"], before, atol=0.02)
+
+
+def shorter(message):
+    message.position = list(message.position)[:-1]
+    return message
+
+
+def without_j3(message):
+    for name in ("name", "position", "velocity"):
+        values = list(getattr(message, name))
+        setattr(message, name, values[:2] + values[3:])
+    return message
+
+
+@pytest.mark.parametrize("edit", [shorter, without_j3])
+def test_f05_a_message_without_a_joint_is_invalid(rig, episode, edit):
+    rig.chaos.set_faults(Edit(edit=edit))
+    rows = episode.until_its_end(SLOW)
+    assert episode.ended == "safety_stop:obs.invalid"
+    assert holds(rows) - BUSY == {"obs.invalid"}
+
+
+def test_f11_of_a_sensor_that_loses_a_third_nothing_is_held_that_is_young(rig, episode):
+    rig.chaos.set_faults(Drop(share=0.3))
+    rows = episode.run(30, SLOW)
+    assert rig.chaos.counts()["dropped"] > 0
+    assert check_ages(rows) < len(rows) / 2
+    assert holds(rows) - BUSY == set()
+    assert np.all(np.diff(stamps(rows)) >= 0)
+
+
+def test_f12_a_burst_of_late_messages_moves_nothing_and_the_newest_counts(rig, episode):
+    """Held for longer than a reading may be old: held, released, and good again at once."""
+    rig.chaos.set_faults(Burst(hold_s=0.3, every_s=0.6))
+    rows = episode.run(30, SLOW)
+    assert check_ages(rows) > 0
+    assert holds(rows) - BUSY == set()
+    assert Severity.PASS in {row.report.disposition for row in rows[6:]}
+    assert np.all(np.diff(stamps(rows)) >= 0)
+    newest = [later for earlier, later in itertools.pairwise(rows) if stamps([later]) > stamps([earlier])]
+    assert min(ages_s(newest)) < MAX_AGE_S
+
+
+def test_f13_copies_and_overtaking_are_counted_and_no_stamp_goes_back(rig, episode):
+    before = rig.chaos.counts()
+    rig.chaos.set_faults(Duplicate(share=0.3), Reorder(share=0.3))
+    rows = episode.run(20, SLOW)
+    after = rig.chaos.counts()
+    assert np.all(np.diff(stamps(rows)) >= 0)
+    made = after["duplicated"] - before["duplicated"]
+    assert after["reordered"] > before["reordered"]
+    assert counted(rows, "duplicated") + counted(rows, "reordered") > 0
+    assert counted(rows, "duplicated") <= made
+    check_ages(rows)
+    assert holds(rows) - BUSY == set()
+
+
+def test_f14_the_age_follows_a_growing_delay_and_the_robot_is_held_beyond_what_is_allowed(rig, episode):
+    episode.inject(lambda: rig.chaos.set_faults(Delay(delay_s=0.5, ramp_s=1.0)))
+    rows = episode.until_its_end(SLOW)
+    assert episode.ended == "safety_stop:obs.stale"
+    ages = ages_s(rows)
+    assert ages[-1] > MAX_AGE_S > ages[0]
+    assert check_ages(rows) >= ARM.safety.observation.stop_steps
+
+
+def test_f15_a_stamp_of_zero_is_never_fresh(rig, episode):
+    rig.chaos.set_faults(Restamp(kind="zero"))
+    rows = episode.until_its_end(SLOW)
+    assert episode.ended == "safety_stop:obs.stale"
+    assert counted(rows, "reordered") > 0
+
+
+def test_f15_an_episode_does_not_begin_without_stamps(rig):
+    rig.begin()
+    rig.chaos.set_faults(Restamp(kind="zero"))
+    check_it_is_refused_at_the_reset(rig, r"no reading newer than the reset from joints \(stamped")
+
+
+@pytest.mark.parametrize(
+    ("offset_s", "code"),
+    [(3600.0, "obs.future"), (37.0, "obs.future"), (-3600.0, "obs.stale")],
+    ids=["an hour ahead", "TAI", "an hour behind"],
+)
+def test_f16_the_stamps_of_another_clock_are_never_fresh(rig, episode, offset_s, code):
+    rig.chaos.set_faults(Restamp(offset_s=offset_s))
+    rows = episode.until_its_end(SLOW)
+    assert episode.ended == f"safety_stop:{code}"
+    assert holds(rows) - BUSY <= {code}
+
+
+def test_after_a_fault_a_reset_begins_as_if_nothing_had_been(rig, episode):
+    rig.chaos.set_faults(Restamp(offset_s=3600.0))
+    episode.until_its_end(SLOW)
+    again = rig.begin()
+    rows = again.run(6, SLOW)
+    check_ages(rows)
+    assert holds(rows) - BUSY == set()
+    assert Quality.OK in qualities(rows)
+    again.check()
+
+
+# ------------------------------------------------------------------------------------------ e-stop and robot mode
+
+
+def test_f31_a_button_that_is_pressed_stops_the_robot_and_only_a_person_clears_it(rig, episode, record_property):
+    episode.run(6, FAST)
+    episode.inject(lambda: setattr(rig.bystander, "pressed", True))
+    episode.until_its_end(FAST)
+    assert episode.ended == "safety_stop:estop.active"
+    assert episode.rows[-1].report.disposition is Severity.ESTOP
+    hold, _rest = episode.note(record_property)
+    assert hold * PERIOD_S < PERIOD_S + BUSY_S
+    rig.bystander.pressed = False
+    wait_for(lambda: rig.env.unwrapped._stepper._backend.estops()["button"] == "ok")
+    again = Episode(rig.env, rig.bystander)
+    assert again.step(FAST).report.disposition is Severity.ESTOP
+    assert again.ended.startswith("safety_stop:")
+    again.check()
+    third = rig.begin()
+    third.run(2, SLOW)
+    third.check()
+
+
+def test_f31_a_button_that_falls_silent_has_expired(rig, episode, record_property):
+    episode.inject(lambda: setattr(rig.bystander, "pressed", None))
+    episode.until_its_end(SLOW)
+    assert episode.ended == "safety_stop:estop.expired"
+    episode.note(record_property)
+
+
+def test_f31_between_two_steps_the_button_brakes_too(rig, episode):
+    episode.run(6, FAST)
+    episode.inject(lambda: setattr(rig.bystander, "pressed", True))
+    wait_for(lambda: not episode.told.passed[-1][1].report.velocity_si.any())  # no step is taken
+    assert codes_of(episode.told.passed[-1][1]) >= {"estop.active"}
+    episode.step(FAST)
+    assert episode.ended.startswith("safety_stop:")
+
+
+def codes_of(command):
+    return {finding.code for finding in command.report.findings}
+
+
+def test_f32_a_protective_stop_is_mirrored_and_the_old_target_is_not_sent_again(rig, episode, record_property):
+    episode.run(6, FAST)
+    episode.inject(lambda: rig.bystander.mode.publish(Int32(data=PROTECTIVE)))
+    episode.until_its_end(FAST)
+    assert episode.ended == "safety_stop:robot.protective_stop"
+    episode.note(record_property)
+    again = rig.begin()
+    measured = again.observation["joints_position"]
+    again.run(1, ZERO)
+    np.testing.assert_allclose(again.told.passed[0][1].values, measured, atol=ROUNDING)
+    again.check()
+
+
+# ------------------------------------------------------------------------------------------------ actuators, policy
+
+
+@pytest.fixture
+def stranger(domain_id):
+    """A node of somebody else beside the robot of the rig."""
+    node = RosNode("stranger", namespace=NAMESPACE, clock=SteadyClock(), domain_id=DOMAIN_ID)
+    yield node.node
+    node.close()
+
+
+def test_f09_a_second_publisher_of_a_sensor_is_refused_at_the_next_reset(rig, stranger):
+    episode = rig.begin()
+    episode.run(2, SLOW)
+    stranger.create_publisher(JointState, "chaos/joint_states", RELIABLE)
+    node = rig.env.unwrapped._stepper._backend._ros.node
+    wait_for(lambda: node.count_publishers("chaos/joint_states") == 2)
+    check_it_is_refused_at_the_reset(rig)
+    episode.check()
+
+
+def test_f10_a_stranger_who_publishes_commands_stops_the_robot_and_is_refused_at_the_reset(
+    rig, episode, stranger, record_property
+):
+    topic = next(iter(ARM.actuators.values())).topic
+    episode.inject(lambda: stranger.create_publisher(Float64MultiArray, topic, RELIABLE))
+    episode.until_its_end(SLOW)
+    assert episode.ended == "safety_stop:robot.contention"
+    episode.note(record_property)
+    check_it_is_refused_at_the_reset(rig)
+
+
+def test_f33_a_policy_that_hangs_is_braked_for_and_its_next_step_is_truncated(rig, episode, record_property):
+    episode.run(6, FAST)
+    hang(episode, 15 * PERIOD_S)
+    hold, rest = episode.note(record_property)
+    watchdog = ARM.safety.watchdog
+    assert hold >= watchdog.hold_steps - 1.5  # the step before it took the most of a period
+    assert rest <= watchdog.stop_steps + BUSY_S / PERIOD_S
+
+
+@pytest.mark.long
+def test_f33_a_policy_may_hang_for_ten_seconds(rig, episode):
+    episode.run(6, FAST)
+    hang(episode, 10.0)
+
+
+def hang(episode, seconds):
+    episode.inject(lambda: time.sleep(seconds))
+    by_watchdog = [c for at_ns, c in episode.told.passed if at_ns > episode.fault_ns]
+    assert all(codes_of(c) & {"wd.hold", "wd.stop"} for c in by_watchdog)
+    assert not by_watchdog[-1].report.velocity_si.any()
+    assert "wd.stop" in codes_of(by_watchdog[-1])
+    last = episode.step(FAST)
+    assert episode.ended == "safety_stop:wd.stop"
+    assert [f.detail for f in last.report.findings if f.gate == "latch"] == ["latched by wd.stop"]
+    assert last.info["safety"]["watchdog"]["trips"] >= 1
+
+
+def test_f47_resets_leave_no_thread_no_file_and_no_subscription(rig):
+    check_resets(rig, 20)
+
+
+@pytest.mark.long
+def test_f47_a_thousand_resets_leave_no_thread_no_file_and_no_subscription(rig):
+    check_resets(rig, 1000)
+
+
+def check_resets(rig, count):
+    rig.begin().run(1)
+    backend, process = rig.env.unwrapped._stepper._backend, psutil.Process()
+
+    def holdings():
+        node = backend._ros.node
+        return process.num_threads(), process.num_fds(), *(len(list(h)) for h in (node.subscriptions, node.publishers))
+
+    before, epoch = holdings(), rig.env.unwrapped.epoch
+    for _ in range(count):
+        rig.env.reset()
+    assert rig.env.unwrapped.epoch == epoch + count
+    wait_for(lambda: all(now <= then for now, then in zip(holdings(), before, strict=True)))
+
+
+def test_the_log_of_all_that_went_wrong_reads_back_and_is_sound(rig):
+    """The last of the rig: whatever was tested before it is in this run."""
+    rig.begin().run(2)
+    rig.env.close()
+    run = embodied_env.read_run(rig.env.path)
+    assert run.clean
+    assert embodied_env.audit_run(rig.env.path).problems == ()
+
+
+# ---------------------------------------------------------------------------------------------- whatever is killed
+
+
+OTHER = f"{NAMESPACE}_killed"
+
+
+@pytest.fixture
+def surroundings(domain_id, monkeypatch):
+    for name, value in SURROUNDINGS.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="module")
+def other_robot():
+    child = start_robot(OTHER)
+    yield child
+    child.stop()
+
+
+@pytest.fixture
+def relayed(surroundings):
+    """Put a process between a topic of the other robot and its target; it can be killed."""
+    children = []
+
+    def start(source, target, message_type):
+        arguments = ("--in", source, "--out", target, "--type", message_type, "--seed", str(SEED), "--with-parent")
+        spec = ProcessSpec(role="chaos", module="embodied_env.chaos", arguments=(*arguments, "--namespace", OTHER))
+        children.append(Child(spec))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.stop()
+
+
+@pytest.fixture
+def make(surroundings):
+    made = []
+
+    def make_one(contract, **options):
+        made.append(embodied_env.make(contract, backend="real", namespace=OTHER, domain_id=DOMAIN_ID, **options))
+        return made[-1]
+
+    yield make_one
+    for env in made:
+        env.close()
+
+
+def test_f01_a_sensor_whose_publisher_is_killed_stops_the_robot_and_is_named_at_the_reset(
+    other_robot, relayed, make, record_property
+):
+    publisher = relayed("joint_states", "chaos/joint_states", "sensor_msgs/msg/JointState")
+    env = make(ours(reset_timeout_s=20.0))
+    episode = Episode(env)
+    episode.run(6, SLOW)
+    episode.inject(lambda: kill(publisher))
+    rows = episode.until_its_end(SLOW)
+    assert episode.ended == "safety_stop:obs.stale"
+    assert holds(rows) - BUSY == set()
+    arrivals = [row.info["sensors"]["joints"]["arrival_age_s"] for row in rows]
+    assert np.all(np.diff(arrivals[1:]) > 0)
+    assert rows[-1].info["sensors"]["tcp"]["age_s"] < MAX_AGE_S  # only one of them is silent
+    episode.note(record_property)
+    episode.check()
+    env.unwrapped._stepper._backend.reset_timeout_s = 1.5
+    started = time.monotonic()
+    with pytest.raises(BackendNotReadyError, match="joints"):
+        env.reset(seed=SEED)
+    assert time.monotonic() - started < 1.5 + BUSY_S
+
+
+def test_f31_an_episode_begins_when_every_safety_input_was_heard(other_robot, make):
+    """A button that has not spoken yet is no emergency that a person has to clear: the reset waits for it."""
+    contract = ours(estop={"button": ESTOPS["button"]}, reset_timeout_s=2.0)
+    bystander = Bystander(OTHER)
+    bystander.pressed = None
+    try:
+        env = make(replace(contract, sensors=ARM.sensors))
+        refused(env, "nothing was heard of these safety inputs: button (no message on button)", 2.0)
+        bystander.pressed = False
+        env.unwrapped._stepper._backend.reset_timeout_s = PATIENCE_S
+        episode = Episode(env)
+        episode.run(2, SLOW)
+        episode.check()
+    finally:
+        bystander.close()
+
+
+def test_f31_a_button_whose_publisher_is_killed_has_expired(other_robot, relayed, make, record_property):
+    joints = ARM.sensors["joints"]
+    contract = ours(estop={"button": ESTOPS["button"]}, reset_timeout_s=20.0)
+    contract = replace(contract, sensors={**contract.sensors, "joints": joints})
+    bystander = Bystander(f"{OTHER}/elsewhere")
+    try:
+        publisher = relayed(f"{OTHER}/elsewhere/button", "button", "std_msgs/msg/Bool")
+        episode = Episode(make(contract))
+        episode.run(6, SLOW)
+        episode.inject(lambda: kill(publisher))
+        episode.until_its_end(SLOW)
+        assert episode.ended == "safety_stop:estop.expired"
+        episode.note(record_property)
+        episode.check()
+    finally:
+        bystander.close()
+
+
+class SteppedClock(SteadyClock):
+    """The system time of this process is set by somebody; that of the robot is not."""
+
+    offset_ns = 0
+
+    def system_ns(self):
+        return super().system_ns() + self.offset_ns
+
+
+@pytest.mark.parametrize(("offset_s", "code"), [(10, "obs.stale"), (-10, "obs.future")])
+def test_f17_a_stepped_system_clock_makes_no_reading_fresh_and_no_deadline_late(other_robot, make, offset_s, code):
+    clock = SteppedClock()
+    episode = Episode(make(replace(ours(), sensors=ARM.sensors), clock=clock))
+    episode.run(4, SLOW)
+    clock.offset_ns = offset_s * NS_PER_S
+    started = time.monotonic()
+    rows = episode.until_its_end(SLOW)
+    assert episode.ended == f"safety_stop:{code}"
+    assert holds(rows) - BUSY <= {code}
+    assert time.monotonic() - started < len(rows) * PERIOD_S + BUSY_S
+    assert all(0.0 <= row.info["latency"]["obs_to_command_s"] < BUSY_S for row in rows)
+    episode.check()
+
+
+def reset_by(service, timeout_s=2.0):
+    """A contract whose robot is reset by this service; its joints come as they are."""
+    contract = ours(reset={"service": service}, reset_timeout_s=timeout_s)
+    return replace(contract, sensors=ARM.sensors)
+
+
+def refused(env, why, timeout_s):
+    """Reset until the robot has been discovered: then the reset is refused for this reason, and in time."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        started = time.monotonic()
+        with pytest.raises(BackendNotReadyError) as caught:
+            env.reset(seed=SEED)
+        assert time.monotonic() - started < timeout_s + BUSY_S
+        if "preflight" not in str(caught.value) or time.monotonic() > end:
+            assert why in str(caught.value)
+            return
+
+
+def pending(env):
+    """Requests of this environment that wait for an answer."""
+    return [
+        request for client in env.unwrapped._stepper._backend._ros.node.clients for request in client._pending_requests
+    ]
+
+
+def test_f25_a_reset_that_is_never_answered_ends_in_time_and_its_late_answer_is_nobodys(other_robot, make):
+    stub = RosNode("stub", namespace=OTHER, clock=SteadyClock(), domain_id=DOMAIN_ID)
+    executor = SingleThreadedExecutor(context=stub.node.context)
+    executor.add_node(stub.node)
+    answered = []
+
+    def answer(_request, response):
+        answered.append(True)
+        response.success, response.message = True, "late"
+        return response
+
+    stub.node.create_service(Trigger, "stuck", answer)
+    try:
+        env = make(reset_by("stuck"))
+        refused(env, f"the service {OTHER}/stuck did not answer in time", 2.0)
+        end = time.monotonic() + PATIENCE_S
+        while not answered and time.monotonic() < end:
+            executor.spin_once(timeout_sec=0.1)
+        assert answered == [True]
+        time.sleep(2 * PERIOD_S)  # the answer has come, and is ignored
+        assert env.unwrapped._stepper._backend._listener.failure is None
+        assert pending(env) == []
+    finally:
+        executor.shutdown()
+        stub.close()
+
+
+def test_f27_a_reset_service_of_another_type_is_named(other_robot, make):
+    stub = RosNode("stub", namespace=OTHER, clock=SteadyClock(), domain_id=DOMAIN_ID)
+    stub.node.create_service(SetBool, "home", lambda _request, response: response)
+    try:
+        refused(make(reset_by("home")), f"nobody offers the service {OTHER}/home", 2.0)
+    finally:
+        stub.close()
+
+
+def test_f26_a_robot_that_dies_while_it_is_reset_ends_the_reset_in_time(surroundings):
+    namespace = f"{NAMESPACE}_dying"
+    robot = start_robot(namespace)
+    contract = replace(ours(reset_timeout_s=20.0), sensors=ARM.sensors)
+    env = embodied_env.make(contract, backend="real", namespace=namespace, domain_id=DOMAIN_ID)
+    try:
+        episode = Episode(env)
+        episode.run(2, SLOW)
+        episode.check()
+        robot.note_shared_memory()
+        psutil.Process(robot.pid).suspend()  # the request is taken by its middleware, and by nobody else
+        killer = threading.Timer(0.5, os.kill, (robot.pid, signal.SIGKILL))
+        killer.start()
+        env.unwrapped._stepper._backend.reset_timeout_s = 2.0
+        started = time.monotonic()
+        with pytest.raises(BackendNotReadyError):
+            env.reset(seed=SEED)
+        assert time.monotonic() - started < 2.0 + BUSY_S
+        killer.join()
+        assert pending(env) == []
+    finally:
+        env.close()
+        robot.stop()
+
+
+def test_f22_a_killed_robot_is_held_for_in_time(surroundings, record_property):
+    """What the episode and the next reset say of it is in test_real_backend.py."""
+    namespace = f"{NAMESPACE}_mortal"
+    robot = start_robot(namespace)
+    contract = replace(ours(reset_timeout_s=20.0), sensors=ARM.sensors)
+    env = embodied_env.make(contract, backend="real", namespace=namespace, domain_id=DOMAIN_ID)
+    try:
+        episode = Episode(env)
+        episode.run(6, FAST)
+        episode.inject(lambda: kill(robot))
+        rows = episode.until_its_end(FAST)
+        assert episode.ended.partition(":")[0] in ("safety_stop", "backend_lost")
+        assert "obs.stale" in holds(rows)
+        episode.note(record_property)
+        episode.check()
+    finally:
+        env.close()
+        robot.stop()
+
+
+# ------------------------------------------------------------------------------------------------ a slow simulator
+
+
+def test_f24_a_simulator_at_a_fifth_of_its_speed_is_no_fault_in_simulated_time(domain_id):
+    env = embodied_env.make(ARM, backend="mujoco_ros", reset_timeout_s=60.0, step_timeout_s=PATIENCE_S)
+    done = threading.Event()
+    throttle = None
+    try:
+        env.reset(seed=SEED)
+        (process,) = (psutil.Process(child["pid"]) for child in env.unwrapped.processes())
+
+        def slow_down():
+            while not done.is_set():
+                process.suspend()
+                done.wait(0.04)
+                process.resume()
+                done.wait(0.01)
+
+        throttle = threading.Thread(target=slow_down)
+        throttle.start()
+        for _ in range(30):
+            *_, truncated, info = env.step(SLOW)
+            assert not truncated
+            assert info["safety"]["disposition"] < Severity.HOLD
+            assert info["sensors"]["joints"]["age_s"] == 0.0
+    finally:
+        done.set()
+        if throttle is not None:
+            throttle.join()
+        env.close()

@@ -1,0 +1,609 @@
+"""Preflight against a robot of real ROS 2 nodes that has one thing wrong at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from rclpy.duration import Duration
+from rclpy.qos import (
+    DurabilityPolicy,
+    LivelinessPolicy,
+    QoSCompatibility,
+    QoSProfile,
+    ReliabilityPolicy,
+    qos_check_compatible,
+)
+from std_msgs.msg import Bool, Float64, Float64MultiArray
+
+import embodied_env
+from embodied_env.backends.ros.graph import contention, graph_checks, incompatible_policies
+from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.backends.ros.preflight import (
+    check_positions,
+    contract_checks,
+    preflight,
+    raise_unless_passed,
+    security_check,
+)
+from embodied_env.backends.ros.survey import survey
+from embodied_env.clock import NS_PER_S, Domain, Stamp, SteadyClock
+from embodied_env.contract.messages import message_class
+from embodied_env.errors import BackendNotReadyError
+
+pytestmark = pytest.mark.ros
+
+ARM = embodied_env.load_contract("arm_reach")
+CART = embodied_env.load_contract("cart_goal")
+PROFILE = {"estop": {"button": {"topic": "estop"}}}
+GENEROUS_S = 20.0
+BEST_EFFORT = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+VOLATILE = QoSProfile(depth=1)
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+INSIDE = np.array([0.0, -1.0, 1.0, 0.0, 0.0, 0.0])
+
+
+def moved(index, value):
+    positions = INSIDE.copy()
+    positions[index] = value
+    return positions
+
+
+class Nodes:
+    """Nodes of others, each in a context of its own, and ours."""
+
+    def __init__(self):
+        self._open = []
+        self.ours = self.node("environment")
+        self.ours.node.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)
+        for sensor in ARM.sensors.values():
+            self.ours.receiver.subscribe(sensor.topic, message_class(sensor.type), sensor.topic)
+
+    def node(self, name, namespace="/robot_1"):
+        self._open.append(RosNode(name, namespace=namespace, clock=SteadyClock()))
+        return self._open[-1]
+
+    def publish(self, name, topic, message_type, qos=RELIABLE, namespace="/robot_1"):
+        return self.node(name, namespace).node.create_publisher(message_type, topic, qos)
+
+    def robot(self, *, sensors=None, commands=RELIABLE, estop=True, namespace="/robot_1"):
+        """Start the robot; `sensors`: sensor -> (type, QoS) where they differ, None: not there."""
+        node = self.node("driver", namespace).node
+        for name, sensor in ARM.sensors.items():
+            found = (sensors or {}).get(name, (message_class(sensor.type), RELIABLE))
+            if found is not None:
+                node.create_publisher(found[0], sensor.topic, found[1])
+        if commands is not None:
+            node.create_subscription(Float64MultiArray, "arm_controller/commands", print, commands)
+        if estop:
+            node.create_publisher(Bool, "estop", RELIABLE)
+        return node
+
+    def check(self, name, code, profile=PROFILE):
+        """Return the check `name` once it has this code ("": it has passed), or as it is when time is over."""
+        end = time.monotonic() + GENEROUS_S
+        while True:
+            checks = {check.name: check for check in graph_checks(ARM, profile, self.ours.node)}
+            if checks[name].code == code or time.monotonic() > end:
+                assert (checks[name].code, checks[name].passed) == (code, not code)
+                return checks[name]
+            time.sleep(0.05)
+
+    def close(self):
+        for node in self._open:
+            node.close()
+
+
+@pytest.fixture
+def nodes(domain_id):
+    made = Nodes()
+    yield made
+    made.close()
+
+
+def in_s(seconds):
+    return Stamp(SteadyClock().now_ns() + round(seconds * NS_PER_S), Domain.STEADY)
+
+
+def look(nodes, seconds, **options):
+    return preflight(ARM, PROFILE, nodes.ours, in_s(seconds), clock=SteadyClock(), **options)
+
+
+# ---------------------------------------------------------------------------------------------- the whole
+
+
+def test_a_robot_with_nothing_wrong_passes_and_every_topic_has_its_line(nodes):
+    nodes.robot()
+    checks = look(nodes, GENEROUS_S, settle_s=0.3)
+    raise_unless_passed(checks)
+    assert [check.name for check in checks] == [
+        "limits", "safety mode", "controller timeout", "start outside limits", "security",
+        "sensors.joints", "sensors.tcp", "sensors.target", "sensors.true_distance", "actuators.arm", "estop.button",
+    ]  # fmt: skip
+    assert {check.name for check in checks if check.passed is None} == {"security"}
+
+
+def test_a_robot_that_comes_later_is_waited_for(nodes):
+    patrols = []
+
+    def start_once():
+        if not patrols:
+            nodes.robot()
+        patrols.append(1)
+
+    raise_unless_passed(look(nodes, GENEROUS_S, settle_s=0.3, patrol=start_once))
+    assert patrols
+
+
+def test_without_a_robot_it_returns_at_the_deadline_and_says_where_it_looked(nodes, domain_id):
+    checks = look(nodes, 0.3)
+    with pytest.raises(BackendNotReadyError) as raised:
+        raise_unless_passed(checks)
+    text = str(raised.value)
+    assert "preflight: 6 of 11 checks failed" in text
+    assert "[pub.none] sensors.joints: /robot_1/joint_states: nobody publishes it" in text
+    assert "[sub.none] actuators.arm: /robot_1/arm_controller/commands: nobody reads it" in text
+    assert f"namespace /robot_1, ROS_DOMAIN_ID={domain_id}, ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST" in text
+    assert "RMW_IMPLEMENTATION=unset (rmw_" in text
+
+
+def test_a_graph_that_was_not_right_for_long_enough_is_not_known_to_be_right(nodes):
+    nodes.robot()
+    nodes.check("actuators.arm", "")
+    nodes.check("sensors.joints", "")
+    nodes.check("estop.button", "")
+    *_, last = look(nodes, 0.2, settle_s=1000.0)
+    assert (last.name, last.passed, last.code) == ("graph", False, "graph.unsettled")
+
+
+def test_what_patrol_raises_ends_the_wait(nodes):
+    def fail():
+        raise BackendNotReadyError("the child died")
+
+    with pytest.raises(BackendNotReadyError, match="the child died"):
+        look(nodes, GENEROUS_S, patrol=fail)
+
+
+# ---------------------------------------------------------------------------------------------- sensors
+
+
+def test_two_publishers_of_a_sensor_are_refused_by_name(nodes):
+    nodes.robot()
+    nodes.publish("ghost", "joint_states", message_class("sensor_msgs/msg/JointState"))
+    check = nodes.check("sensors.joints", "pub.multiple")
+    assert "it has 2 publishers: " in check.detail
+    nodes.ours.wait_until(lambda: "/robot_1/ghost" in nodes.check("sensors.joints", "pub.multiple").detail, GENEROUS_S)
+    assert "/robot_1/ghost" in nodes.check("sensors.joints", "pub.multiple").detail
+
+
+def test_another_type_is_refused_with_both_types(nodes):
+    nodes.robot(sensors={"joints": (Float64MultiArray, RELIABLE)})
+    check = nodes.check("sensors.joints", "type.mismatch")
+    assert "std_msgs/msg/Float64MultiArray" in check.detail
+    assert "the contract says sensor_msgs/msg/JointState" in check.detail
+
+
+def test_a_best_effort_publisher_of_what_we_want_reliable_is_refused_by_its_policy(nodes):
+    nodes.robot(sensors={"tcp": (message_class("geometry_msgs/msg/PoseStamped"), BEST_EFFORT)})
+    check = nodes.check("sensors.tcp", "qos.incompatible")
+    assert "reliability: best effort is offered, reliable is requested" in check.detail
+
+
+def test_a_best_effort_publisher_of_what_we_want_best_effort_passes(nodes):
+    lonely = nodes.node("environment", "/robot_2")
+    kept = []
+    for sensor in ARM.sensors.values():
+        kept.append(lonely.node.create_subscription(message_class(sensor.type), sensor.topic, print, BEST_EFFORT))
+    nodes.robot(sensors={n: (message_class(s.type), BEST_EFFORT) for n, s in ARM.sensors.items()}, namespace="/robot_2")
+
+    def is_right():
+        checks = {check.name: check for check in graph_checks(ARM, PROFILE, lonely.node)}
+        return all(checks[f"sensors.{name}"].passed for name in ARM.sensors)
+
+    assert lonely.wait_until(is_right, GENEROUS_S)
+
+
+def test_a_sensor_that_nobody_publishes_is_refused_with_topics_of_its_type(nodes):
+    nodes.robot(sensors={"joints": None})
+    nodes.publish("elsewhere", "joint_states", message_class("sensor_msgs/msg/JointState"), namespace="/robot_2")
+
+    def names_the_other():
+        return "/robot_2/joint_states" in nodes.check("sensors.joints", "pub.none").remedy
+
+    assert nodes.ours.wait_until(names_the_other, GENEROUS_S)
+
+
+# -------------------------------------------------------------------------------------------- actuators
+
+
+def test_a_foreign_publisher_of_commands_is_refused_by_name(nodes):
+    nodes.robot()
+    rogue = nodes.publish("rogue", "arm_controller/commands", Float64MultiArray)
+    nodes.check("actuators.arm", "robot.contention")
+    seen = nodes.ours.wait_until(
+        lambda: "/robot_1/rogue" in nodes.check("actuators.arm", "robot.contention").detail, GENEROUS_S
+    )
+    assert (seen, rogue.topic_name) == (True, "/robot_1/arm_controller/commands")
+
+
+def test_another_node_of_our_name_is_a_foreign_publisher(nodes):
+    nodes.robot()
+    nodes.publish("environment", "arm_controller/commands", Float64MultiArray)
+    nodes.check("actuators.arm", "robot.contention")
+    assert nodes.ours.wait_until(
+        lambda: "another /robot_1/environment" in nodes.check("actuators.arm", "robot.contention").detail, GENEROUS_S
+    )
+
+
+def test_a_foreign_publisher_of_another_type_is_refused_too(nodes):
+    nodes.robot()
+    nodes.publish("rogue", "arm_controller/commands", Float64)
+    nodes.check("actuators.arm", "robot.contention")
+
+
+def test_a_controller_that_wants_latched_commands_is_refused_by_its_policy(nodes):
+    nodes.robot(commands=LATCHED)
+    check = nodes.check("actuators.arm", "qos.incompatible")
+    assert "durability: volatile is offered, transient local is requested" in check.detail
+
+
+def test_a_controller_of_another_type_is_refused_with_both_types(nodes):
+    nodes.robot(commands=None)
+    nodes.node("other").node.create_subscription(Float64, "arm_controller/commands", print, RELIABLE)
+    check = nodes.check("actuators.arm", "type.mismatch")
+    assert "reads std_msgs/msg/Float64, the contract says std_msgs/msg/Float64MultiArray" in check.detail
+
+
+def test_commands_that_nobody_reads_are_refused(nodes):
+    nodes.robot(commands=None)
+    nodes.check("actuators.arm", "sub.none")
+
+
+def test_an_estop_that_nobody_publishes_is_refused(nodes):
+    nodes.robot(estop=False)
+    nodes.check("estop.button", "pub.none")
+
+
+def test_an_estop_without_a_topic_is_refused(nodes):
+    check = nodes.check("estop.button", "profile", {"estop": {"button": {}}})
+    assert "backends.real.estop.button.topic None is not allowed" in check.detail
+
+
+# ------------------------------------------------------------------------------------------------- relay
+
+
+def test_with_a_relay_our_own_publisher_is_one_too_many(nodes):
+    nodes.robot()
+    check = nodes.check("actuators.arm", "robot.contention", {"relay": True})
+    assert "/robot_1/environment also publishes commands; allowed: the relay alone" in check.detail
+
+
+def test_with_a_relay_it_must_be_there(nodes):
+    bystander = nodes.node("bystander")
+    checks = {check.name: check for check in graph_checks(ARM, {"relay": True}, bystander.node)}
+    assert checks["relay"].code == "sub.none"
+
+
+def test_with_a_relay_that_owns_the_topic_all_is_well(nodes):
+    driver = nodes.node("driver", "/robot_2").node
+    driver.create_subscription(Float64MultiArray, "arm_controller/commands", print, RELIABLE)
+    relay = nodes.node("relay", "/robot_2").node
+    relay.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)
+    relay.create_subscription(message_class("sensor_msgs/msg/JointState"), "relay/command", print, RELIABLE)
+    ours = nodes.node("environment", "/robot_2")
+
+    def is_right():
+        checks = {check.name: check for check in graph_checks(ARM, {"relay": True}, ours.node)}
+        return checks["actuators.arm"].passed and checks["relay"].passed
+
+    assert ours.wait_until(is_right, GENEROUS_S)
+    assert contention(ARM, {"relay": True}, ours.node) == ()
+    nodes.publish("rogue", "arm_controller/commands", Float64MultiArray, namespace="/robot_2")
+    assert ours.wait_until(lambda: len(contention(ARM, {"relay": True}, ours.node)) == 1, GENEROUS_S)
+
+
+# --------------------------------------------------------------------------------------------- run time
+
+
+def test_a_quiet_robot_has_no_contention(nodes):
+    nodes.robot()
+    nodes.check("actuators.arm", "")
+    assert contention(ARM, PROFILE, nodes.ours.node) == ()
+
+
+def test_a_rogue_that_comes_while_the_robot_moves_is_found_and_forgotten_when_it_goes(nodes):
+    nodes.robot()
+    rogue = nodes.node("rogue")
+    publisher = rogue.node.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)
+
+    def found():
+        return [(c.code, c.role, c.publishers) for c in contention(ARM, PROFILE, nodes.ours.node)]
+
+    expected = [("robot.contention", "actuator", ("/robot_1/rogue",))]
+    assert nodes.ours.wait_until(lambda: found() == expected, GENEROUS_S)
+    rogue.node.destroy_publisher(publisher)
+    assert nodes.ours.wait_until(lambda: found() == [], GENEROUS_S)
+
+
+def test_a_second_publisher_of_a_sensor_is_found_while_the_robot_moves(nodes):
+    nodes.robot()
+    nodes.publish("ghost", "joint_states", message_class("sensor_msgs/msg/JointState"))
+
+    def found():
+        return [(c.code, c.topic, sorted(c.publishers)) for c in contention(ARM, PROFILE, nodes.ours.node)]
+
+    expected = [("pub.multiple", "joint_states", ["/robot_1/driver", "/robot_1/ghost"])]
+    assert nodes.ours.wait_until(lambda: found() == expected, GENEROUS_S)
+
+
+# ------------------------------------------------------------------------------------------------ survey
+
+
+@pytest.fixture
+def lively(nodes):
+    """Return a function that starts a robot which publishes at these positions, stamped so late; and surveys it."""
+    stop, threads = threading.Event(), []
+
+    def look_at(positions, *, stamped_s=0.0, profile=PROFILE, speaks=True):
+        driver = nodes.robot()
+        publishers = {publisher.topic_name: publisher for publisher in driver.publishers}
+
+        def speak():
+            while not stop.wait(0.02):
+                for sensor in ARM.sensors.values():
+                    message = message_class(sensor.type)()
+                    stamp = message.header.stamp
+                    stamp.sec, stamp.nanosec = divmod(time.time_ns() + round(stamped_s * NS_PER_S), NS_PER_S)
+                    if sensor.topic == "joint_states":
+                        message.name = [f"j{i}" for i in range(1, 7)]
+                        message.position, message.velocity = list(positions), [0.0] * 6
+                    publishers[f"/robot_1/{sensor.topic}"].publish(message)
+
+        if speaks:
+            threads.append(threading.Thread(target=speak))
+            threads[-1].start()
+        timeout_s = GENEROUS_S if speaks else 4.5
+        checks = survey(ARM, profile, namespace="/robot_1", timeout_s=timeout_s, settle_s=0.2)
+        return {check.name: check for check in checks}
+
+    yield look_at
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.fixture
+def without_us(nodes):
+    """Nobody publishes commands: the doctor looks at a robot that is not driven."""
+    publisher = next(p for p in nodes.ours.node.publishers if p.topic_name.endswith("commands"))
+    nodes.ours.node.destroy_publisher(publisher)
+
+
+def test_a_survey_of_a_robot_with_nothing_wrong_passes_with_its_readings(lively, without_us):
+    checks = lively(INSIDE)
+    raise_unless_passed(checks.values())
+    assert checks["readings.joints"].passed
+    assert checks["robot inside its limits"].passed
+
+
+def test_a_survey_finds_a_joint_outside_its_limits(lively, without_us):
+    check = lively(moved(2, 3.5))["robot inside its limits"]
+    assert (check.passed, check.code) == (False, "start_out_of_limits")
+
+
+@pytest.mark.parametrize(("stamped_s", "code"), [(-37.0, "obs.stale"), (3600.0, "obs.future")])
+def test_a_survey_finds_stamps_of_another_clock_and_then_knows_no_position(stamped_s, code, lively, without_us):
+    checks = lively(INSIDE, stamped_s=stamped_s)
+    assert checks["readings.joints"].code == code
+    assert checks["robot inside its limits"].detail == "no position is known of j1, j2, j3, j4, j5, j6"
+
+
+def test_a_survey_finds_a_sensor_that_says_nothing(lively, without_us):
+    assert lively(INSIDE, speaks=False)["readings.joints"].code == "obs.silent"
+
+
+def test_a_survey_disturbs_nobody_and_sees_who_drives(lively):
+    """Our own environment drives here: for the doctor it is a foreign one, and it is the doctor who has no publisher."""
+    check = lively(INSIDE, speaks=False)["actuators.arm"]
+    assert check.code == "robot.contention"
+    assert "/robot_1/environment" in check.detail
+
+
+# --------------------------------------------------------------------------------------------- policies
+
+
+@pytest.mark.parametrize(
+    ("offered", "requested", "policy"),
+    [
+        (BEST_EFFORT, VOLATILE, "reliability"),
+        (VOLATILE, LATCHED, "durability"),
+        (VOLATILE, QoSProfile(depth=1, deadline=Duration(seconds=1)), "deadline"),
+        (
+            QoSProfile(depth=1, deadline=Duration(seconds=2)),
+            QoSProfile(depth=1, deadline=Duration(seconds=1)),
+            "deadline: 2 s is offered, 1 s is requested",
+        ),
+        (
+            QoSProfile(depth=1, liveliness=LivelinessPolicy.AUTOMATIC),
+            QoSProfile(depth=1, liveliness=LivelinessPolicy.MANUAL_BY_TOPIC),
+            "liveliness",
+        ),
+        (VOLATILE, QoSProfile(depth=1, liveliness_lease_duration=Duration(seconds=1)), "liveliness lease"),
+    ],
+)
+def test_the_policy_that_does_not_fit_is_named_and_rclpy_agrees(offered, requested, policy):
+    (found,) = incompatible_policies(offered=offered, requested=requested)
+    assert found.startswith(policy)
+    assert qos_check_compatible(offered, requested)[0] == QoSCompatibility.ERROR
+
+
+@pytest.mark.parametrize("qos", [RELIABLE, BEST_EFFORT, LATCHED, QoSProfile(depth=1, deadline=Duration(seconds=1))])
+def test_a_profile_fits_itself(qos):
+    assert incompatible_policies(offered=qos, requested=qos) == ()
+
+
+def test_more_than_is_asked_for_fits():
+    assert incompatible_policies(offered=LATCHED, requested=BEST_EFFORT) == ()
+
+
+# ------------------------------------------------------------------------------- contract, keys, positions
+
+
+def named(checks, name):
+    return next(check for check in checks if check.name == name)
+
+
+def with_arm(**changes):
+    """Return the contract with other limits of its first joint."""
+    arm = ARM.actuators["arm"]
+    joints = {**arm.joints, "j1": dataclasses.replace(arm.joints["j1"], **changes)}
+    return dataclasses.replace(ARM, actuators={"arm": dataclasses.replace(arm, joints=joints)})
+
+
+def test_the_arm_needs_nothing_more():
+    raise_unless_passed(contract_checks(ARM, {}, environment={}))
+
+
+def test_a_joint_that_turns_without_an_end_is_said():
+    check = named(contract_checks(with_arm(position=None), {}, environment={}), "limits")
+    assert (check.passed, check.detail) == (True, "6 joints have limits; without a limit of position: j1")
+
+
+def test_a_joint_that_slides_without_an_end_is_refused():
+    sliding = with_arm(position=None)
+    object.__setattr__(sliding.actuators["arm"].joints["j1"], "unit", "m")  # the rules want its sensor in metres too
+    check = named(contract_checks(sliding, {}, environment={}), "limits")
+    assert (check.passed, check.code) == (False, "limits.missing")
+    assert "'j1'" in check.detail
+
+
+def test_a_gate_that_only_watches_is_refused():
+    watching = dataclasses.replace(ARM, safety=dataclasses.replace(ARM.safety, mode="monitor"))
+    check = named(contract_checks(watching, {}, environment={}), "safety mode")
+    assert (check.passed, check.detail) == (
+        False, "safety.mode 'monitor' is not allowed on a real robot; allowed: 'enforce'",
+    )  # fmt: skip
+
+
+def test_velocity_commands_need_a_timeout_of_the_controller():
+    check = named(contract_checks(CART, {}, environment={}), "controller timeout")
+    assert (check.passed, check.code) == (False, "downstream.timeout")
+    assert "['base'] are commanded by velocity" in check.detail
+    assert "downstream_timeout_s" in check.remedy
+
+
+def test_velocity_commands_without_a_timeout_can_be_allowed():
+    profile = {"allow_no_downstream_timeout": True}
+    assert named(contract_checks(CART, profile, environment={}), "controller timeout").passed
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, math.nan, math.inf, True, "0.5", 0.1])
+def test_a_timeout_that_is_none_is_refused(timeout_s):
+    profile = {"downstream_timeout_s": timeout_s, "allow_no_downstream_timeout": True}
+    check = named(contract_checks(CART, profile, environment={}), "controller timeout")
+    assert check.passed is False
+    assert f"downstream_timeout_s {timeout_s!r} is not allowed; allowed: seconds, more than" in check.detail
+
+
+def test_a_declared_timeout_passes():
+    check = named(contract_checks(CART, {"downstream_timeout_s": 0.5}, environment={}), "controller timeout")
+    assert (check.passed, check.detail) == (True, "declared: the controller stops by itself after 0.5 s")
+
+
+@pytest.mark.parametrize(("key", "name"), [("start_outside", "start outside limits"), ("security", "security")])
+def test_an_unknown_word_in_the_profile_is_refused(key, name):
+    check = named(contract_checks(ARM, {key: "perhaps"}, environment={}), name)
+    assert check.passed is False
+    assert f"backends.real.{key} 'perhaps' is not allowed; allowed: " in check.detail
+
+
+@pytest.fixture
+def secured(tmp_path):
+    """Return an environment with keys, as ``ros2 security`` makes them."""
+    enclave = tmp_path / "enclaves"
+    enclave.mkdir()
+    for file in (
+        "identity_ca.cert.pem",
+        "cert.pem",
+        "key.pem",
+        "permissions_ca.cert.pem",
+        "governance.p7s",
+        "permissions.p7s",
+    ):
+        (enclave / file).write_text("key")
+    return {
+        "ROS_SECURITY_ENABLE": "true",
+        "ROS_SECURITY_STRATEGY": "Enforce",
+        "ROS_SECURITY_KEYSTORE": str(tmp_path),
+    }
+
+
+REQUIRED = {"security": "required"}
+
+
+def test_enforced_security_with_its_keys_passes(secured):
+    assert security_check(REQUIRED, secured).passed
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ROS_SECURITY_ENABLE", ""),
+        ("ROS_SECURITY_ENABLE", "false"),
+        ("ROS_SECURITY_STRATEGY", "Permissive"),
+        ("ROS_SECURITY_KEYSTORE", ""),
+        ("ROS_SECURITY_KEYSTORE", "/nowhere"),
+        ("ROS_SECURITY_ENCLAVE_OVERRIDE", "/other"),
+    ],
+)
+def test_required_security_that_is_not_whole_fails_closed(name, value, secured):
+    check = security_check(REQUIRED, {**secured, name: value})
+    assert (check.passed, check.code) == (False, "security")
+    assert "ROS_SECURITY_KEYSTORE=<folder>" in check.remedy
+
+
+@pytest.mark.parametrize("spoil", ["unlink", "empty"])
+def test_a_missing_or_empty_key_fails_closed(spoil, secured, tmp_path):
+    key = tmp_path / "enclaves" / "key.pem"
+    key.unlink()
+    if spoil == "empty":
+        key.touch()
+    check = security_check(REQUIRED, secured)
+    assert check.passed is False
+    assert check.detail.endswith("lacks key.pem")
+
+
+def test_a_robot_inside_its_limits_passes():
+    assert check_positions(ARM, INSIDE).passed
+
+
+@pytest.mark.parametrize(
+    ("position", "words"), [(3.13, "j3 at 3.13 rad is above 3.12"), (-4.0, "j3 at -4 rad is below -3.12")]
+)
+def test_a_robot_outside_its_limits_after_margins_is_refused_by_joint_value_and_limit(position, words):
+    check = check_positions(ARM, moved(2, position))
+    assert (check.passed, check.code, check.detail) == (False, "start_out_of_limits", words)
+
+
+def test_a_robot_outside_may_be_let_in():
+    check = check_positions(ARM, moved(2, 3.5), outside="inward")
+    assert (check.passed, check.detail) == (True, "j3 at 3.5 rad is above 3.12; they may only move inward")
+
+
+@pytest.mark.parametrize("outside", ["refuse", "inward"])
+@pytest.mark.parametrize("position", [math.nan, math.inf])
+def test_a_position_that_is_not_known_is_never_inside(position, outside):
+    check = check_positions(ARM, moved(4, position), outside=outside)
+    assert (check.passed, check.detail) == (False, "no position is known of j5")
+
+
+def test_a_joint_without_limits_may_be_anywhere():
+    assert check_positions(CART, np.array([math.nan, 1e6])).passed
