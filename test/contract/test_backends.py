@@ -35,6 +35,7 @@ class TestCartInMujoco(TestMujocoBackend):
 
 
 @pytest.mark.ros
+@pytest.mark.long
 class TestCartInMujocoRos(TestMujocoRosBackend):
     contract = load_contract("cart_goal")
 

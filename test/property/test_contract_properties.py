@@ -22,7 +22,7 @@ from embodied_env.contract.fingerprint import differences, meaning, to_plain
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import ClockDomainError, ContractError
 
-few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 many = settings(max_examples=200, deadline=None)
 
 

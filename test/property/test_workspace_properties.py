@@ -123,7 +123,7 @@ seeds = st.integers(0, 2**32 - 1)
 angles = st.floats(-2.0, 2.0)
 
 
-@examples(40)
+@examples(20)
 @given(specs(), st.tuples(angles, angles), kinds, seeds, st.sampled_from([0.002, 0.02, 0.05, 0.1]))
 def test_the_planar_arm_never_leaves_its_workspace(spec, start, kind, seed, dt_s):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)
@@ -189,7 +189,7 @@ def test_a_distance_shrinks_in_a_step_that_is_granted_by_no_more_than_its_share(
             assert (after >= before - spec.gamma * np.maximum(before, 0.0) - 1e-9).all()
 
 
-@examples(30)
+@examples(20)
 @given(specs(), st.tuples(angles, angles), kinds, seeds)
 def test_what_is_found_outside_never_gets_worse(spec, start, kind, seed):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)
@@ -203,7 +203,7 @@ def test_what_is_found_outside_never_gets_worse(spec, start, kind, seed):
         assert (lowest_on(mover) >= np.minimum(first, 0.0) - SAMPLING_BOUND_M - 1e-9).all()
 
 
-@examples(60)
+@examples(40)
 @given(specs(), st.tuples(angles, angles), st.sampled_from([(1, 0), (-1, 0), (0, 1), (0, -1)]), st.floats(0.01, 0.5))
 def test_a_motion_that_brings_nothing_nearer_is_granted(spec, start, direction, speed):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.ros
 JOINTS = ("a", "b", "c")
 EXTRAS = {"angle_min_rad": -1.5, "angle_max_rad": 1.5, "range_min_m": 0.05, "range_max_m": 8.0}
 stamps = st.integers(0, 2**31 * 1_000_000_000 - 1)
-checked = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+checked = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def sensor(message_type, fields, **keys):

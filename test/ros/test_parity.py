@@ -73,7 +73,7 @@ def run(env, actions):
 
 
 @pytest.mark.parametrize(
-    ("pair", "steps"), [("arm_reach", 500), ("cart_goal", 300), ("door_open", 120)], indirect=["pair"]
+    ("pair", "steps"), [("arm_reach", 300), ("cart_goal", 200), ("door_open", 60)], indirect=["pair"]
 )
 def test_random_actions_are_bit_identical(pair, steps):
     rng = np.random.default_rng(0)
