@@ -1,36 +1,11 @@
 """The embedded simulator of a contract: ``ros2 launch embodied_env sim.launch.py contract:=arm_reach``."""
 
-import sys
+from typing import Any
 
-from launch.actions import DeclareLaunchArgument
-from launch.substitutions import LaunchConfiguration
-from launch_ros.actions import Node
-
+from embodied_env.launching import describe
 from embodied_env.processes import simulator
-from launch import LaunchDescription
-
-ARGUMENTS = {
-    "contract": ("arm_reach", "a contract's name or file"),
-    "namespace": ("/", "absolute ROS 2 namespace of the simulator"),
-    "python": (sys.executable, "the interpreter that has mujoco and this package"),
-}
 
 
-def generate_launch_description() -> LaunchDescription:
-    """Start the same process as ``embodied-env sim``, from the same table."""
-    value = {name: LaunchConfiguration(name) for name in ARGUMENTS}
-    process = simulator(value["contract"], namespace=value["namespace"])
-    return LaunchDescription(
-        [
-            *(
-                DeclareLaunchArgument(name, default_value=default, description=description)
-                for name, (default, description) in ARGUMENTS.items()
-            ),
-            Node(
-                name=process.role,
-                executable=value["python"],
-                arguments=["-m", process.module, *process.arguments],
-                output="screen",
-            ),
-        ]
-    )
+def generate_launch_description() -> Any:  # noqa: ANN401 - launch has no type stubs
+    """Start the same process as ``embodied-env sim``."""
+    return describe(simulator)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from embodied_env.errors import MissingDependencyError
+from embodied_env.launching import describe
 from embodied_env.processes import relay, simulator
 
 LAUNCH = Path(__file__).parents[2] / "launch"
@@ -78,3 +80,9 @@ def test_every_argument_has_a_default_and_a_description(description):
 
 def test_there_is_no_other_launch_file():
     assert {file.name for file in LAUNCH.glob("*.py")} == {f"{name}.launch.py" for name in PROCESSES}
+
+
+def test_without_launch_the_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "launch", None)
+    with pytest.raises(MissingDependencyError, match=r"apt install ros-.*-launch-ros"):
+        describe(simulator)
