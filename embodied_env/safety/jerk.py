@@ -42,6 +42,8 @@ def limit_jerk(
     highest = np.maximum(highest, accelerations - jerk * dt_s)  # never outside of what the jerk itself allows
     lowest = np.minimum(lowest, accelerations + jerk * dt_s)
     kept = np.clip(desired, velocities + lowest * dt_s, velocities + highest * dt_s)
+    fastest = np.clip(kept, -limits.velocity, limits.velocity)
+    kept = np.where(np.abs(kept - fastest) <= _ROUNDING * limits.velocity, fastest, kept)  # of v + a dt
     return np.where(is_limited & (np.abs(kept - desired) > _ROUNDING * limits.velocity), kept, desired)
 
 

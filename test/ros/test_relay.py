@@ -392,6 +392,7 @@ def check_it_came_to_rest(bench):
     assert [finding.code for finding in report.findings] == ["latch.stop"]
 
 
+@pytest.mark.long  # `test_real_relay.py` has it with an environment as the client
 def test_a_killed_client_leaves_a_robot_that_brakes_and_rests_until_it_is_armed(own, clients):
     bench = own(arm=False)
     clients(bench).kill()
@@ -401,6 +402,7 @@ def test_a_killed_client_leaves_a_robot_that_brakes_and_rests_until_it_is_armed(
     assert bench.ask([0.001] * 6).published
 
 
+@pytest.mark.long  # `test_real_relay.py` has it with an environment as the client
 def test_a_client_that_holds_the_interpreter_leaves_a_robot_that_brakes_and_rests(own, clients):
     bench = own(arm=False)
     clients(bench, hang="seq == 15 and re.match('(a+)+b', 'a' * 64)")  # one endless call into C, under the lock

@@ -284,3 +284,19 @@ def test_what_is_commanded_by_velocity_keeps_its_jerk_too():
     assert approved.values[1] == pytest.approx(ACCELERATION * PERIOD_S)
     again = gate.judge([1.0, 1.0], dataclasses.replace(rest, velocities=approved.values), PERIOD_S)
     assert again.values[0] == pytest.approx(2 * 40.0 * PERIOD_S**2)
+
+
+def test_rounding_never_leads_over_the_speed_limit():
+    """Found by a million adversarial steps: the barrier ends at the limit, plus the rounding of v + a dt."""
+    found = EffectiveLimits(
+        joints=("b",),
+        position_low=np.array([-np.inf]),
+        position_high=np.array([np.inf]),
+        velocity=np.array([2.0 * 0.95]),
+        acceleration=np.array([20.0 * 0.9]),
+        deceleration=np.array([5.0 * 0.9]),
+        jerk=np.array([100.0]),
+    )
+    for sign in (1.0, -1.0):
+        state = (np.array([value]) for value in (sign * 1.9, -sign * 1.4250000000000003, -sign * 14.500000000000004))
+        assert np.abs(limit_jerk(*state, found, 0.05)) <= found.velocity
