@@ -44,3 +44,11 @@ def check_namespace(value: str) -> None:
     """Raise UsageError unless `value` is an absolute ROS namespace."""
     if _NAMESPACE.fullmatch(value) is None:
         raise UsageError(f"namespace {value!r} is not allowed; allowed: / or absolute, like /robot_1")
+
+
+def timeout_s(name: str, option: float | None, default: float) -> float:
+    """Return the timeout called `name`: the option, else the default; raises UsageError unless it is above 0."""
+    value = default if option is None else option
+    if not value > 0:
+        raise UsageError(f"{name}={value!r} is not allowed; allowed: seconds > 0")
+    return float(value)

@@ -308,8 +308,8 @@ def _read_shapes(name: str, link: ET.Element, joint: int, offset: FloatArray) ->
 def tightened(limits: Mapping[str, JointLimits], robot: UrdfRobot) -> dict[str, JointLimits]:
     """Return the limits of a contract's joints, each the tighter of the contract's own and the robot's.
 
-    Position: the part that both allow; velocity, and effort where JointLimits has one: the smaller. Acceleration and
-    what else URDF does not know stays the contract's.
+    Position: the part that both allow; velocity: the smaller. What URDF does not know, as acceleration, stays the
+    contract's; its efforts are nothing that a contract limits.
 
     Raises:
         ContractError: for a joint that the URDF does not have, cannot move by itself, measures in another unit, or
@@ -327,8 +327,6 @@ def _tighter(name: str, own: JointLimits, robot: UrdfRobot) -> JointLimits:
     require(own.unit == spec.unit, path, f"{spec.kind}, in {spec.unit}; the contract has it in {own.unit!r}")
     require(spec.kind == "continuous" or spec.position is not None, f"{path}.limit", "lower and upper are missing")
     changes: dict[str, Any] = {"velocity": _smaller(own.velocity, spec.velocity, f"{path}.limit.velocity")}
-    if (effort := getattr(own, "effort", None)) is not None:
-        changes["effort"] = _smaller(effort, spec.effort, f"{path}.limit.effort")
     if spec.position is not None:
         low, high = own.position or (-math.inf, math.inf)
         both = max(low, spec.position[0]), min(high, spec.position[1])

@@ -9,7 +9,7 @@ import array
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.messages import message_class
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError, UsageError
+from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError
 from embodied_env.interrupts import held_interrupts
 from embodied_env.lockstep import (
     FAULT_TOPIC,
@@ -41,7 +41,7 @@ from embodied_env.lockstep import (
     digest,
 )
 from embodied_env.processes import Child, simulator
-from embodied_env.ros_environment import check_domain_id, check_namespace
+from embodied_env.ros_environment import check_domain_id, check_namespace, timeout_s
 from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, Snapshot
 
 _FAULT = "/fault"  # not a sensor's name
@@ -105,8 +105,8 @@ class MujocoRosBackend:
         self._spawn = spawn
         self._namespace = namespace
         self._domain_id = domain_id
-        self.step_timeout_s = _timeout_s("step_timeout_s", step_timeout_s, profile, 5.0)
-        self.reset_timeout_s = _timeout_s("reset_timeout_s", reset_timeout_s, profile, 30.0)
+        self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, profile.get("step_timeout_s", 5.0))
+        self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, profile.get("reset_timeout_s", 30.0))
         if namespace is not None:
             check_namespace(namespace)
         if domain_id is not None:
@@ -411,11 +411,3 @@ def _is_picture(message: Any, taken_ns: int) -> bool:  # noqa: ANN401 - a sensor
     if message is None or stamp_ns(message) != taken_ns or message.encoding != "rgb8":
         return False
     return len(message.data) == int(message.height) * int(message.width) * 3
-
-
-def _timeout_s(name: str, option: float | None, profile: Mapping[str, Any], default: float) -> float:
-    """Return a timeout: the option, else the profile's, else the default."""
-    value = profile.get(name, default) if option is None else option
-    if not value > 0:
-        raise UsageError(f"{name}={value!r} is not allowed; allowed: seconds > 0")
-    return float(value)

@@ -33,7 +33,7 @@ from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageErr
 from embodied_env.interrupts import held_interrupts
 from embodied_env.lockstep import ResetReply
 from embodied_env.pacing import Pacer
-from embodied_env.ros_environment import check_domain_id, check_namespace
+from embodied_env.ros_environment import check_domain_id, check_namespace, timeout_s
 from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, Snapshot
 
 SENSOR_QOS = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)  # matches every publisher
@@ -95,8 +95,8 @@ class RealBackend:
         self._namespace = namespace or "/"
         self._domain_id = domain_id
         self._profile = load_real_profile(contract)
-        self.step_timeout_s = _timeout_s("step_timeout_s", step_timeout_s, self._profile.step_timeout_s)
-        self.reset_timeout_s = _timeout_s("reset_timeout_s", reset_timeout_s, self._profile.reset_timeout_s)
+        self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, self._profile.step_timeout_s)
+        self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, self._profile.reset_timeout_s)
         if relay not in (None, True, False):
             raise UsageError(f"relay={relay!r} is not allowed; allowed: True, False, None")
         self._is_relayed = self._profile.relay if relay is None else bool(relay)
@@ -373,10 +373,3 @@ class RealBackend:
         if not self._usable or listener is None:
             raise BackendLostError("halted", "the connection was halted, closed, or never reset")
         return listener
-
-
-def _timeout_s(name: str, option: float | None, profile: float) -> float:
-    """Return a timeout: the option, else the profile's."""
-    if option is not None and not option > 0:
-        raise UsageError(f"{name}={option!r} is not allowed; allowed: seconds > 0")
-    return profile if option is None else float(option)
