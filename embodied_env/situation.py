@@ -66,6 +66,7 @@ class SituationReader:
             action_age_s=since_returned_ns / NS_PER_S,
             latency_s=latency_s,
             estops=estops,
+            clock_jump="" if snapshot.clock is None else snapshot.clock.jump,
             forces={
                 name: float(np.linalg.norm(np.asarray(samples[name].values[field], dtype=np.float64)))
                 for name, field in self._forces.items()

@@ -30,6 +30,11 @@ class Quality(IntEnum):
     FIRST = 8  # the first step of an episode: measured since the reset returned
     UNMARKED = 9  # the agent did not mark the end of its policy: an upper bound
     UNKNOWN = 10  # a stamp that this stage needs was not there
+    UNSYNCED = 11  # the stamps are of clocks that are not known to agree, or agree less than the value is long
+    FALLBACK_SOURCE = 12  # the message carried no stamp: that of its publication stands for it
+    FALLBACK_RECEIVED = 13  # nor was its publication stamped: its arrival stands for it
+    JUMP = 14  # a clock was set between the two stamps
+    DECLARED = 15  # not measured now: somebody declared it, or a calibration found it
 
 
 class Severity(IntEnum):
@@ -56,6 +61,8 @@ CODES: Mapping[str, int] = {
     "acc.limit": 32,
     "limits.infeasible": 33,
     "clock.dt": 40,
+    "clock.jump": 41,
+    "clock.suspended": 42,
     "wd.hold": 50,
     "wd.stop": 51,
     "fault.internal": 60,
@@ -91,6 +98,12 @@ class Sample:
     clock, `arrival_ns` the local steady clock and `arrival_system_ns` the system clock at the same instant; `source_ns`
     and `received_ns` are the middleware's stamps of the system clock. Those that a world does not have are None.
     `lost`, `duplicated` and `reordered` count messages since the previous snapshot.
+
+    Where messages are stamped by clocks that can be set, `header_ns` is what the message itself says, and `stamp_ns`
+    its place on the world's clock, which never jumps; `stamp_quality` says how far that place is known,
+    `suspect_clock` which clock the message seems to be stamped by ("tai", "gps", "epoch"; "": none is suspected), and
+    `transport_quality` what the middleware's stamps are worth. With a clock that is not known to be ours
+    `transport_excess_s` is how much longer the message took than the quickest of late.
     """
 
     sensor: str
@@ -107,6 +120,45 @@ class Sample:
     quality: Quality = Quality.OK
     reason: str = ""
     confidence: float | None = None
+    header_ns: int | None = None
+    stamp_quality: Quality = Quality.OK
+    suspect_clock: str = ""
+    transport_quality: Quality = Quality.OK
+    transport_excess_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClockAccount:
+    """What is known of the clocks of a world that moves by itself.
+
+    The world's clock is the robot's (UTC, or simulated time on a topic) as it was at the connection, carried on by our
+    steady clock. `epoch` counts how often the clock behind it was set since the connection, `jumps` how often since the
+    reset. `jump` says what was noticed since the last snapshot: "" nothing, "stepped" (UTC was set), "suspended" (the
+    host slept), "rewound" or "skipped" (simulated time). `offset_ns` is that of the clock behind it from the steady
+    one, within `offset_error_ns`; `rtf` is how fast the world's time runs by the steady clock.
+    """
+
+    mode: str  # "wall": stamps of UTC; "sim": of simulated time on a topic, or of a world in this process
+    epoch: int = 0
+    jumps: int = 0
+    jump: str = ""
+    offset_ns: int = 0
+    offset_error_ns: int = 0
+    rtf: float = 1.0
+    rmw: str = ""  # the middleware, where there is one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Actuation:
+    """Evidence that a command acts: `seq` is the command's, `acted_ns` on our steady clock.
+
+    `method`, best first: "echo" (a relay says that it published it), "controller" (a controller says that it refers to
+    it); "declared" is no evidence: `acted_ns` is what a profile of latencies makes us expect.
+    """
+
+    seq: int
+    acted_ns: int
+    method: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +169,7 @@ class ResetReport:
     seed_applied: int | None  # None: the world cannot be seeded
     sampled: Mapping[str, FloatArray]  # what was drawn or set, by reset option
     details: Mapping[str, str] = field(default_factory=dict)  # what else the backend chose, e.g. the renderer
+    ignored: tuple[str, ...] = ()  # reset options that mean nothing to this world
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +179,8 @@ class Snapshot:
     now_ns: int
     samples: Mapping[str, Sample]
     reset: ResetReport | None = None
+    clock: ClockAccount | None = None  # None: the world waits, and its clock is its own
+    actuation: Actuation | None = None  # the newest evidence since the previous snapshot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +223,7 @@ class Situation:
     unknown. `action_age_s` is the time since the observation was returned, `latency_s` that since it was frozen: both 0
     in a world that waits. `estops` are the robot's own safety inputs: name -> "ok", or what is wrong ("active",
     "expired", "unknown", "protective_stop", "inactive", "contention"). `forces`: sensor -> length of its limited field.
+    `clock_jump`: what happened to the clocks since the last action (`ClockAccount.jump`).
     """
 
     sensors: Mapping[str, SensorState]
@@ -176,6 +232,7 @@ class Situation:
     latency_s: float = 0.0
     estops: Mapping[str, str] = field(default_factory=dict)
     forces: Mapping[str, float] = field(default_factory=dict)
+    clock_jump: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,12 +273,14 @@ class Approved:
 class Sent:
     """What a backend did with an approved command: the values that really left, shape (n_joints,).
 
-    `report` is the account of the gate in another process that had the last word on them (a relay).
+    `report` is the account of the gate in another process that had the last word on them (a relay). `published_ns` is
+    when the command left us, on the steady clock; None: as `send` returned.
     """
 
     seq: int
     values: FloatArray
     report: GateReport | None = None
+    published_ns: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ GATES = (
     "latch",
     "form",
     "estop",
+    "clock",
     "observation",
     "action_age",
     "tracking",

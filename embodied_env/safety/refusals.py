@@ -66,6 +66,22 @@ class EstopGate:
         return input_findings(situation.estops)
 
 
+class ClockGate:
+    """An action is about the time that its observation is of: a clock that was set in between makes it another one."""
+
+    def reset(self) -> None:
+        """Nothing is remembered."""
+
+    def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
+        """HOLD for one step where a clock was set; STOP where this host slept, and the robot went on without us."""
+        if not situation.clock_jump:
+            return []
+        slept = situation.clock_jump == "suspended"
+        severity, code = (Severity.STOP, "clock.suspended") if slept else (Severity.HOLD, "clock.jump")
+        detail = f"since the last action the clock was {situation.clock_jump}"
+        return [Finding(gate="clock", severity=severity, code=code, detail=detail)]
+
+
 class ObservationGate:
     """An action counts only with a valid and young reading of each sensor that it needs."""
 
@@ -221,6 +237,7 @@ def make_refusals(contract: Contract, layout: ActionLayout) -> tuple[Refusal, ..
     tracking = () if safety.tracking is None else (TrackingGate(safety.tracking, layout, units),)
     return (
         EstopGate(),
+        ClockGate(),
         ObservationGate(contract),
         ActionAgeGate(contract),
         *tracking,

@@ -13,6 +13,7 @@ from scripted_tasks import JOINTS, PERIOD_S
 from embodied_env.safety import GATES, Reference, SafetyGate
 from embodied_env.safety.refusals import (
     ActionAgeGate,
+    ClockGate,
     EstopGate,
     ForceGate,
     LatencyGate,
@@ -64,7 +65,20 @@ def codes(approved) -> list[str]:
 def test_every_gate_that_refuses_is_in_the_chain_and_in_its_order():
     contract = scripted_tasks.contract()
     kinds = [type(gate) for gate in make_refusals(contract, SafetyGate(contract).layout)]
-    assert kinds == [EstopGate, ObservationGate, ActionAgeGate, TrackingGate, ForceGate, LatencyGate]
+    assert kinds == [EstopGate, ClockGate, ObservationGate, ActionAgeGate, TrackingGate, ForceGate, LatencyGate]
+
+
+@pytest.mark.parametrize("jump", ["stepped", "rewound", "skipped"])
+def test_a_clock_that_was_set_is_a_hold(jump):
+    assert said(gate_of(ClockGate).check(beside(clock_jump=jump), ZERO)) == [("clock.jump", Severity.HOLD)]
+
+
+def test_a_host_that_slept_is_a_stop():
+    assert said(gate_of(ClockGate).check(beside(clock_jump="suspended"), ZERO)) == [("clock.suspended", Severity.STOP)]
+
+
+def test_clocks_that_run_on_are_nothing():
+    assert gate_of(ClockGate).check(CALM, ZERO) == []
 
 
 def test_without_tracking_in_the_contract_there_is_no_such_gate():
