@@ -110,7 +110,7 @@ def _clock_conditions(name: str, clock: ClockSpec, contract: Contract) -> Iterat
         yield (
             f"{key}.error_s",
             error_s,
-            f"seconds > 0: how far {clock.sync} keeps it from the clock of this host",
+            f"with sync: {clock.sync}, seconds > 0: how far it keeps the clock from that of this host",
             is_bound,
         )
     else:

@@ -44,6 +44,7 @@ class SensorBuffer:
                 f"sensors.{name}.timeline", f"'header' is not allowed: a {sensor.type} has none; allowed: receive"
             )
         self._stamping = stamping
+        self._is_wall = stamping is not None and stamping.is_wall
         self._counts = _Counts()
         self._newest: tuple[Arrival, Placed, Travel] | None = None
         self._believed: Placed | None = None  # the newest that was not of the future
@@ -149,7 +150,7 @@ class SensorBuffer:
             quality=quality,
             reason=reason,
             confidence=self._reader.confidence(arrival.message),
-            header_ns=placed.header_ns,
+            header_ns=placed.header_ns if self._is_wall else None,  # simulated time is nothing to the middleware's
             stamp_quality=placed.stamp_quality,
             suspect_clock=placed.suspect_clock,
             transport_quality=travel.quality,

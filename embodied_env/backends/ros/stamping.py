@@ -143,7 +143,7 @@ class Stamping:
         self._spec = spec
         self._timeline = timeline
         self._watch = watch
-        self._is_wall = timeline is watch
+        self.is_wall = timeline is watch  # stamps are of UTC
         self._require_stamp = require_stamp
         self._future_ns = round(future_tolerance_s * NS_PER_S)
         self._error_ns = round((spec.error_s or 0.0) * NS_PER_S)
@@ -168,7 +168,7 @@ class Stamping:
             return Placed(stamp_ns=self._timeline.at_ns(arrival.arrival_ns), epoch=self._timeline.epoch)
         if header_ns == 0:
             return self._unstamped(arrival)
-        if self._is_wall and self.sync is Sync.UNKNOWN:
+        if self.is_wall and self.sync is Sync.UNKNOWN:
             return self._foreign(arrival, header_ns)
         return self._judged(arrival, self._timeline.place_ns(header_ns), header_ns, Quality.OK)
 
@@ -176,7 +176,7 @@ class Stamping:
         """A stamp of a clock that we know: is it of the future, or of another clock than it is said to be?"""
         arrived_ns, epoch = self._timeline.at_ns(arrival.arrival_ns), self._timeline.epoch
         age_ns = arrived_ns - stamp_ns
-        is_synced = self._is_wall and self.sync is Sync.SYNCED
+        is_synced = self.is_wall and self.sync is Sync.SYNCED
         if is_synced and abs(age_ns) < 2 * self._error_ns:
             quality = Quality.UNSYNCED
         suspect = suspect_clock(age_ns / NS_PER_S)
@@ -192,6 +192,8 @@ class Stamping:
                 quality=Quality.FUTURE,
                 reason=reason,
             )
+        if self.is_wall and self._is_across(arrival, stamp_ns):
+            quality = Quality.JUMP
         if age_ns < -self._future_ns:  # the clocks do not agree better: it cannot be younger than its arrival
             stamp_ns, quality = arrived_ns, Quality.UNSYNCED
         return Placed(stamp_ns=stamp_ns, header_ns=header_ns, epoch=epoch, stamp_quality=quality, suspect_clock=suspect)
@@ -208,7 +210,7 @@ class Stamping:
                 reason="the message carries no stamp",
             )
         source_ns = arrival.info["source_timestamp"]
-        if source_ns and self._is_wall and self.sync is not Sync.UNKNOWN:
+        if source_ns and self.is_wall and self.sync is not Sync.UNKNOWN:
             return self._judged(arrival, self._timeline.place_ns(source_ns), 0, Quality.FALLBACK_SOURCE)
         arrived_ns = self._timeline.at_ns(arrival.arrival_ns)
         return Placed(
@@ -261,16 +263,20 @@ class Stamping:
             return Travel(quality=Quality.UNSYNCED)
         return Travel(quality=Quality.NEGATIVE if took_ns < 0 else Quality.OK)
 
-    def _is_across(self, arrival: Arrival, published_ns: int) -> bool:
-        """Tell whether UTC may have been set between the stamps of a message."""
+    def _is_across(self, arrival: Arrival, placed_ns: int) -> bool:
+        """Tell whether UTC may have been set between a stamp, by its place, and the arrival of its message."""
         step = self._watch.last_step
         if step is None:
             return False
         is_soon = arrival.arrival_ns - step.found_ns <= _SETTLED_NS
         if self.sync is Sync.UNKNOWN:
             return is_soon
-        after_ns = published_ns - self._watch.at_ns(step.found_ns)
-        return after_ns < 0 or (is_soon and after_ns < -step.size_ns)
+        if placed_ns < self._watch.at_ns(step.found_ns):
+            return True
+        if step.size_ns > 0 or not is_soon:
+            return False
+        age_ns = self._watch.at_ns(arrival.arrival_ns) - placed_ns
+        return age_ns < 0 or age_ns - step.size_ns <= _SETTLED_NS  # by UTC as it was before
 
 
 def _by(suspect: str) -> str:
