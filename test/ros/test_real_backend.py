@@ -344,7 +344,9 @@ class HandMade:
     def _message(self, name, now_ns):
         sensor = self.contract.sensors[name]
         value = -0.5 if name == "target" else 0.5  # it is never reached
-        values = {field: np.full(len(spec.joints) if spec.joints else 3, value) for field, spec in sensor.fields.items()}
+        values = {
+            field: np.full(len(spec.joints) if spec.joints else 3, value) for field, spec in sensor.fields.items()
+        }
         return to_message(sensor, values, now_ns)
 
     def close(self):
@@ -430,12 +432,15 @@ def test_a_sensor_of_the_future_is_never_fresh(hand_made, make):
 
 
 class SteppedClock(SteadyClock):
-    """UTC as it would be if somebody had set it."""
+    """UTC as it would be if somebody had set it, or the host had slept."""
 
-    offset_ns = 0
+    offset_ns = slept_ns = 0
 
     def system_ns(self):
         return super().system_ns() + self.offset_ns
+
+    def boot_ns(self):
+        return super().boot_ns() + self.slept_ns
 
 
 def codes_of(env, steps):
@@ -466,6 +471,18 @@ def test_a_step_of_utc_on_the_host_of_robot_and_environment_costs_one_step(hand_
     assert all(0.0 <= age_s < 1.0 for age_s in ages_s)
 
 
+def test_a_host_that_slept_stops_the_episode(hand_made, make):
+    clock = SteppedClock()
+    env = make(SIMPLE, clock=clock)
+    env.reset(seed=1)
+    clock.offset_ns = clock.slept_ns = 60 * NS_PER_S
+    hand_made.offset_s = dict.fromkeys(hand_made.offset_s, 60.0)
+    ended = ""
+    while not ended:
+        ended = env.step(ZERO)[4]["end_reason"]
+    assert ended == "safety_stop:clock.suspended"
+
+
 def test_who_publishes_on_our_host_has_our_clock(hand_made, backend):
     snapshot = reset(backend())
     for sample in snapshot.samples.values():
@@ -479,9 +496,8 @@ def test_a_clock_that_is_not_ours_is_refused_with_what_to_declare(hand_made, mak
         make(contract).reset(seed=1)
 
 
-@pytest.mark.parametrize("skew_s", [0.1, -0.1])
-def test_a_skewed_clock_counts_by_its_least_delay_and_never_makes_a_confident_transport(hand_made, backend, skew_s):
-    hand_made.offset_s["tcp"] = skew_s
+def test_a_skewed_clock_counts_by_its_least_delay_and_never_makes_a_confident_transport(hand_made, backend):
+    hand_made.offset_s["tcp"] = 0.1
     robot = backend(with_profile(SIMPLE, clocks={"tcp": {"sync": "none", "least_delay_s": 0.02}}))
     reset(robot)
     time.sleep(0.2)
@@ -526,7 +542,7 @@ SIMULATED = with_profile(SIMPLE, use_sim_time=True, step_timeout_s=0.4)
 
 def test_f20_without_a_clock_the_reset_says_so_in_its_time(hand_made, backend):
     with pytest.raises(BackendNotReadyError, match=r"no /clock: no message came"):
-        reset(backend(SIMULATED), 1.0)
+        reset(backend(SIMULATED), 0.6)
 
 
 def test_f18_simulated_time_that_goes_back_costs_one_step(simulated, make):
@@ -549,7 +565,7 @@ def test_f24_at_a_fifth_of_its_speed_simulated_time_is_no_fault(simulated, make)
     simulated.speed = 0.2
     env = make(SIMULATED)
     env.reset(seed=1)
-    assert codes_of(env, 20) == [set()] * 20
+    assert codes_of(env, 12) == [set()] * 12
     snapshot = env.unwrapped.last_transition.snapshot
     assert 0.05 < snapshot.clock.rtf < 0.4
     assert snapshot.clock.jumps == 0
@@ -563,7 +579,7 @@ def test_f19_simulated_time_that_stops_is_a_lost_robot_in_its_time(simulated, ma
     while not ended:
         *_, info = env.step(ZERO)
         ended = info["end_reason"]
-    assert ended in ("backend_lost:clock_stopped", "safety_stop:obs.stale", "safety_stop:obs.future")
+    assert ended == "backend_lost:clock_stopped"
     assert time.monotonic() - started < PATIENCE_S
 
 
