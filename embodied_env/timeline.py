@@ -115,7 +115,8 @@ class ClockWatch:
         self._pair = read_pair(clock)
         self._origin_offset_ns = self._pair.offset_ns
         self._looked_ns = self._pair.steady_ns
-        self._slept_ns = clock.boot_ns() - clock.now_ns()
+        before_ns = clock.now_ns()
+        self._slept_ns = clock.boot_ns() - before_ns  # at most; `look` finds how long at least
         self._jump = ""
         self._jumps = 0
 

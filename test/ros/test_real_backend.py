@@ -540,16 +540,17 @@ def simulated(domain_id):
 SIMULATED = with_profile(SIMPLE, use_sim_time=True, step_timeout_s=0.4)
 
 
-def test_f20_without_a_clock_the_reset_says_so_in_its_time(hand_made, backend):
+def test_without_simulated_time_the_reset_says_so_in_its_time(hand_made, backend):
     with pytest.raises(BackendNotReadyError, match=r"no /clock: no message came"):
         reset(backend(SIMULATED), 0.6)
 
 
-def test_f18_simulated_time_that_goes_back_costs_one_step(simulated, make):
+@pytest.mark.parametrize("to_s", [0, 1100], ids=["back", "far ahead"])
+def test_simulated_time_that_is_set_costs_one_step(simulated, make, to_s):
     env = make(SIMULATED)
     env.reset(seed=1)
     assert codes_of(env, 3) == [set()] * 3
-    simulated.sim_ns = 0
+    simulated.sim_ns = to_s * NS_PER_S
     found, ages_s = [], []
     for _ in range(8):
         found += codes_of(env, 1)
@@ -561,7 +562,7 @@ def test_f18_simulated_time_that_goes_back_costs_one_step(simulated, make):
     assert {sample.quality for sample in snapshot.samples.values()} == {Quality.OK}
 
 
-def test_f24_at_a_fifth_of_its_speed_simulated_time_is_no_fault(simulated, make):
+def test_at_a_fifth_of_its_speed_simulated_time_is_no_fault(simulated, make):
     simulated.speed = 0.2
     env = make(SIMULATED)
     env.reset(seed=1)
@@ -571,7 +572,7 @@ def test_f24_at_a_fifth_of_its_speed_simulated_time_is_no_fault(simulated, make)
     assert snapshot.clock.jumps == 0
 
 
-def test_f19_simulated_time_that_stops_is_a_lost_robot_in_its_time(simulated, make):
+def test_simulated_time_that_stops_is_a_lost_robot_in_its_time(simulated, make):
     env = make(SIMULATED)
     env.reset(seed=1)
     simulated.is_telling = False
