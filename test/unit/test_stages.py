@@ -10,7 +10,7 @@ import pytest
 import scripted_tasks
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_tasks import PERIOD_NS, PERIOD_S
+from scripted_tasks import PERIOD_NS, PERIOD_S, OneClock
 
 from embodied_env.backends.fake import Delays, FakeBackend
 from embodied_env.clock import NS_PER_S, Domain, ManualClock, Stamp
@@ -35,12 +35,6 @@ SUMS = {
     "publish_s": {"obs_to_command_s", "data_age_s", "end_to_end_s"},
     "actuation_s": {"end_to_end_s"},
 }
-
-
-class OneClock(ManualClock):
-    """A clock that a test moves by hand, and that every stamp of its world is of."""
-
-    virtual = False
 
 
 def latency_with(*, inference_s=0.0, **delays):
