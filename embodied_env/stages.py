@@ -207,7 +207,8 @@ def _transport(sample: Sample) -> Stage:
     """From the publication to the receipt: between two hosts only with clocks that are known to agree."""
     if sample.source_ns is None or sample.received_ns is None:
         return _UNKNOWN
-    if sample.transport_quality in (Quality.UNKNOWN, Quality.JUMP):
+    is_excess_only = sample.transport_quality is Quality.UNSYNCED and sample.transport_excess_s is not None
+    if is_excess_only or sample.transport_quality in (Quality.UNKNOWN, Quality.JUMP):
         return math.nan, sample.transport_quality
     return _measured(sample.received_ns - sample.source_ns, sample, sample.transport_quality)
 

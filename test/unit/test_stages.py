@@ -206,6 +206,18 @@ def test_no_duration_reaches_across_a_step_of_the_clock(name):
     assert quality == Quality.JUMP
 
 
+def test_between_clocks_that_are_not_known_to_agree_only_the_excess_is_told():
+    latency = account(sample(transport_quality=Quality.UNSYNCED, transport_excess_s=0.002))
+    value, quality = stage(latency, "transport_s")
+    assert math.isnan(value)
+    assert quality == Quality.UNSYNCED
+    assert stage(latency, "transport_excess_s") == (0.002, Quality.OK)
+
+
+def test_a_transport_that_is_shorter_than_the_clocks_are_known_is_told_and_not_confident():
+    assert stage(account(sample(transport_quality=Quality.UNSYNCED)), "transport_s") == (0.002, Quality.UNSYNCED)
+
+
 @pytest.mark.parametrize("known", [Quality.UNSYNCED, Quality.FALLBACK_SOURCE, Quality.FALLBACK_RECEIVED])
 def test_an_age_is_as_good_as_its_stamp(known):
     latency = account(sample(stamp_quality=known))
