@@ -25,6 +25,8 @@ from embodied_env.backends import make_backend
 from embodied_env.backends.ros.node import RELIABLE, RosNode
 from embodied_env.backends.ros.real import CONTENTION, LATCHED_QOS
 from embodied_env.backends.ros.real_profile import load_real_profile
+from embodied_env.backends.ros.stamping import ClockSpec, Sync
+from embodied_env.backends.ros.timekeeping import Timekeeper
 from embodied_env.clock import NS_PER_S, Domain, ManualClock, Stamp, SteadyClock
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.messages import message_class
@@ -494,6 +496,12 @@ def test_a_clock_that_is_not_ours_is_refused_with_what_to_declare(hand_made, mak
     contract = with_profile(SIMPLE, clocks={"tcp": {"sync": "none"}})
     with pytest.raises(BackendNotReadyError, match=r"tcp \(the clock .* declare backends\.real\.clocks\.tcp: sync"):
         make(contract).reset(seed=1)
+
+
+def test_the_default_is_of_the_sensors_that_are_not_named():
+    clocks = {"default": ClockSpec(sync="none"), "tcp": ClockSpec(sync="same_host")}
+    stampings = Timekeeper(ARM, SteadyClock(), clocks=clocks).stampings
+    assert (stampings["joints"].sync, stampings["tcp"].sync) == (Sync.UNKNOWN, Sync.SAME)
 
 
 def test_a_skewed_clock_counts_by_its_least_delay_and_never_makes_a_confident_transport(hand_made, backend):

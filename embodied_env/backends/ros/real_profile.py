@@ -10,7 +10,7 @@ from typing import Any, Literal
 from embodied_env.backends.ros.estops import EstopSpec, estop_specs
 from embodied_env.backends.ros.evidence import ControllerStateSpec, check_controller_state
 from embodied_env.backends.ros.preflight import SETTLE_S
-from embodied_env.backends.ros.stamping import ClockSpec
+from embodied_env.backends.ros.stamping import EVERY_SENSOR, ClockSpec
 from embodied_env.contract import Contract
 from embodied_env.contract.checks import check_topic, require
 from embodied_env.contract.loader import parse_as
@@ -111,7 +111,8 @@ def _conditions(profile: RealProfile, contract: Contract) -> Iterator[tuple[str,
 
 def _clock_conditions(name: str, clock: ClockSpec, contract: Contract) -> Iterator[tuple[str, object, str, bool]]:
     key, error_s, least_s = f"clocks.{name}", clock.error_s, clock.least_delay_s
-    yield key, repr(name), f"a sensor of the contract: {', '.join(contract.sensors)}", name in contract.sensors
+    allowed = f"a sensor of the contract: {', '.join(contract.sensors)}; or {EVERY_SENSOR}"
+    yield key, repr(name), allowed, name in (*contract.sensors, EVERY_SENSOR)
     if clock.sync in ("ptp", "chrony"):
         is_bound = error_s is not None and 0 < error_s < math.inf
         yield (

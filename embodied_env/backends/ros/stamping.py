@@ -30,6 +30,10 @@ _SETTLED_NS = NS_PER_S  # after a step of UTC, for messages that were stamped be
 _HOST = slice(2, 4)  # of a GUID of Fast DDS: vendor (2 bytes), host (2), process (4), participant (4), entity (4)
 
 
+EVERY_SENSOR = "default"
+"""Stands in ``backends.real.clocks`` for the sensors that are not named there."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClockSpec:
     """Whose clock stamps a sensor's messages: ``backends.real.clocks.<sensor>``.

@@ -12,7 +12,7 @@ from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.backends.ros.listener import Listener
 from embodied_env.backends.ros.node import PATROL_S, Arrival
-from embodied_env.backends.ros.stamping import ClockSpec, Stamping, is_on_our_host
+from embodied_env.backends.ros.stamping import EVERY_SENSOR, ClockSpec, Stamping, is_on_our_host
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract import Contract
 from embodied_env.errors import BackendLostError, BackendNotReadyError
@@ -44,7 +44,7 @@ class Timekeeper:
         self.stampings = {
             name: Stamping(
                 name,
-                clocks.get(name, ClockSpec()),
+                clocks.get(name) or clocks.get(EVERY_SENSOR) or ClockSpec(),
                 timeline=self.timeline,
                 watch=self._watch,
                 require_stamp=observation.require_stamp,
