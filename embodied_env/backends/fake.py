@@ -15,6 +15,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.messages import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
 from embodied_env.errors import BackendLostError
+from embodied_env.routine import Routine
 from embodied_env.transition import Approved, ResetReport, ResetRequest, Sample, Sent, Snapshot
 
 
@@ -56,8 +57,9 @@ class FakeBackend:
         free_running: bool = False,
         step_timeout_s: float = 1.0,
         reset_timeout_s: float = 1.0,
+        routine: Routine | None = None,
     ) -> None:
-        """Prepare a world for `contract` whose `faults` happen in every episode."""
+        """Prepare a world for `contract` whose `faults` happen in every episode; `routine`: how its resets go on."""
         self.capabilities = Capabilities(
             exact_step=not free_running,
             free_running=free_running,
@@ -65,6 +67,7 @@ class FakeBackend:
             state_query=True,
             estop_inputs=True,
         )
+        self.routine = routine
         self.step_timeout_s = step_timeout_s
         self.reset_timeout_s = reset_timeout_s
         self.sent: list[Approved] = []
@@ -77,6 +80,7 @@ class FakeBackend:
         self._joints, self._is_velocity = layout.joints, layout.is_velocity
         self._positions = np.zeros(len(self._joints))
         self._velocities = np.zeros(len(self._joints))
+        self._command: NDArray[np.float64] | None = None  # the newest since the reset
         self._constants: dict[str, NDArray[Any]] = {}
         self._now_ns = 0
         self._step = 0
@@ -104,9 +108,19 @@ class FakeBackend:
         self._velocities = np.zeros(len(self._joints))
         self._move(self._now_ns + self._contract.control_period_ns)
         self._step = 0
+        self._command = None
         self._usable = True
         report = ResetReport(level="task", seed_applied=request.seed, sampled=sampled)
         return replace(self._snapshot(), reset=report)
+
+    def confirm(self, question: str, deadline: Stamp) -> None:
+        """Everything is agreed to; a test that wants to be asked overrides it."""
+
+    def verify(self, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
+        """Read anew, a control period later."""
+        self._check_usable()
+        self._move(self._now_ns + self._contract.control_period_ns)
+        return self._snapshot()
 
     def send(self, command: Approved) -> Sent:
         """Take the command; it acts at the next `advance`."""
@@ -116,6 +130,7 @@ class FakeBackend:
         if self._fault("refuse", None, self._step + 1):
             raise BackendLostError("refused", "the fake world was scripted to refuse this command")
         self.sent.append(command)
+        self._command = command.values
         return Sent(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
@@ -124,8 +139,8 @@ class FakeBackend:
         self._step += 1
         if fault := self._fault("delay", None, self._step):
             self._clock.sleep_until_ns(min(deadline.ns, self._clock.now_ns() + round(fault.delay_s * NS_PER_S)))
-        if self.sent:
-            command, period_s = self.sent[-1].values, self._contract.control_period_s
+        if (command := self._command) is not None:
+            period_s = self._contract.control_period_s
             reached = np.where(self._is_velocity, self._positions + command * period_s, command)
             self._velocities = np.where(self._is_velocity, command, (reached - self._positions) / period_s)
             self._positions = reached

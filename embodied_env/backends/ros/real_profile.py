@@ -8,20 +8,14 @@ from typing import Any, Literal
 
 from embodied_env.backends.ros.estops import EstopSpec, estop_specs
 from embodied_env.backends.ros.preflight import SETTLE_S
+from embodied_env.backends.ros.reset_profile import ResetSpec, check_reset
 from embodied_env.contract import Contract
-from embodied_env.contract.checks import check_topic, require
+from embodied_env.contract.checks import require
 from embodied_env.contract.loader import parse_as
 from embodied_env.errors import ContractError
 
 BACKEND = "real"
 PATH = f"backends.{BACKEND}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResetSpec:
-    """How an episode begins: a std_srvs/Trigger that is called once. Without one the robot stays where it is."""
-
-    service: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +35,7 @@ class InputSpec:
 class RealProfile:
     """A robot that is driven over its topics."""
 
-    reset: ResetSpec | None = None
+    reset: ResetSpec = field(default_factory=ResetSpec)
     estop: Mapping[str, InputSpec] = field(default_factory=dict)
     relay: bool = False
     downstream_timeout_s: float | None = None  # the timeout of the robot's own controller, as its owner declares it
@@ -71,8 +65,7 @@ def load_real_profile(contract: Contract) -> RealProfile:
     try:
         for key, value, allowed, holds in _conditions(profile, contract):
             require(holds, f"{PATH}.{key}", f"{value} is not allowed; allowed: {allowed}")
-        if profile.reset is not None:
-            check_topic(f"{PATH}.reset.service", profile.reset.service)
+        check_reset(profile.reset, contract, profile.reset_timeout_s, f"{PATH}.reset")
         profile.inputs()
     except ContractError as error:
         raise ContractError(error.path, error.problem, source=contract.source) from None
