@@ -8,14 +8,13 @@ pass its home; the gate keeps the same share (`SafetyGate.slowed`), a relay the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.observation import MeasuredJoints
 from embodied_env.routine import Routine
@@ -27,30 +26,6 @@ _HELD_PERIODS = 20  # commands in a row that were refused: it does not pass by i
 _SETTLE_S = 2.0  # a joint that was commanded home for so long and is not there is blocked
 _NEAR = 0.1  # of the tolerance: the command is home
 _JERK_SHARE = 0.25  # of the deceleration is planned with where jerk is limited: the gate brakes later than asked
-
-
-def home_problems(contract: Contract, home: Mapping[str, float]) -> dict[str, str]:
-    """Return joint -> why the joint cannot be sent to its place in `home`, or has none there."""
-    layout = ActionLayout(contract)
-    is_velocity = dict(zip(layout.joints, layout.is_velocity.tolist(), strict=True))
-    is_known = dict(zip(layout.joints, MeasuredJoints(contract, layout.joints).known.tolist(), strict=True))
-    low = dict(zip(layout.joints, layout.limits.position_low.tolist(), strict=True))
-    high = dict(zip(layout.joints, layout.limits.position_high.tolist(), strict=True))
-    sendable = [joint for joint in layout.joints if not is_velocity[joint]]
-    problems = {}
-    for joint, position in home.items():
-        if joint not in is_velocity:
-            problems[joint] = f"no such joint; allowed: {', '.join(sendable) or 'none'}"
-        elif is_velocity[joint]:
-            allowed = ", ".join(sendable) or "none"
-            problems[joint] = f"it is commanded by velocity and cannot be sent home; allowed: {allowed}"
-        elif not is_known[joint]:
-            problems[joint] = "no sensor of the agent reports its position, so nobody knows when it is home"
-        elif not low[joint] <= position <= high[joint]:
-            allowed = f"{low[joint]} to {high[joint]}, the limits after margins"
-            problems[joint] = f"{position} is not allowed; allowed: {allowed}"
-    missing = [joint for joint in sendable if joint not in home]
-    return problems | dict.fromkeys(missing, "its home is missing; allowed: every joint that is commanded by position")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from embodied_env.contract import Contract
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.observation import MeasuredJoints
 from embodied_env.transition import FloatArray, ResetReport, ResetRequest
 
 
@@ -25,6 +28,30 @@ class Routine:
     tolerance: float = 0.02
     timeout_s: float | None = None
     confirm: str = ""
+
+
+def home_problems(contract: Contract, home: Mapping[str, float]) -> dict[str, str]:
+    """Return joint -> why the joint cannot be sent to its place in `home`, or has none there."""
+    layout = ActionLayout(contract)
+    is_velocity = dict(zip(layout.joints, layout.is_velocity.tolist(), strict=True))
+    is_known = dict(zip(layout.joints, MeasuredJoints(contract, layout.joints).known.tolist(), strict=True))
+    low = dict(zip(layout.joints, layout.limits.position_low.tolist(), strict=True))
+    high = dict(zip(layout.joints, layout.limits.position_high.tolist(), strict=True))
+    sendable = [joint for joint in layout.joints if not is_velocity[joint]]
+    problems = {}
+    for joint, position in home.items():
+        if joint not in is_velocity:
+            problems[joint] = f"no such joint; allowed: {', '.join(sendable) or 'none'}"
+        elif is_velocity[joint]:
+            allowed = ", ".join(sendable) or "none"
+            problems[joint] = f"it is commanded by velocity and cannot be sent home; allowed: {allowed}"
+        elif not is_known[joint]:
+            problems[joint] = "no sensor of the agent reports its position, so nobody knows when it is home"
+        elif not low[joint] <= position <= high[joint]:
+            allowed = f"{low[joint]} to {high[joint]}, the limits after margins"
+            problems[joint] = f"{position} is not allowed; allowed: {allowed}"
+    missing = [joint for joint in sendable if joint not in home]
+    return problems | dict.fromkeys(missing, "its home is missing; allowed: every joint that is commanded by position")
 
 
 def question(options: Mapping[str, FloatArray], joints: tuple[str, ...], positions: FloatArray) -> str:

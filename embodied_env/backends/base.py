@@ -15,9 +15,9 @@ told to; a free-running world moves by itself.
 7. `close` frees everything, is idempotent, and safe on a backend that was never opened.
 
 A backend whose resets go on after `reset` has an attribute `routine` (`RoutineBackend`; without it they do not). The
-stepper orders the rest. With `routine.home` it drives the joints home by `send`, `advance` and `read`, through the gate,
-so `reset` leaves the world ready for them; with `routine.confirm` it calls `confirm`; and then `verify`, since what
-`reset` has read is older than all of this.
+stepper orders the rest. With `routine.home` it drives the joints home by `send`, `advance` and `read`, through the
+gate, so `reset` leaves the world ready for them; with `routine.confirm` it calls `confirm`; and then `verify`, since
+what `reset` has read is older than all of this.
 
 Every call returns by its deadline, on the steady domain of the injected clock, plus a small grace. Suites that check
 all of it are in `embodied_env.testing`.

@@ -15,8 +15,7 @@ from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 from embodied_env.backends.fake import FakeBackend, Fault
 from embodied_env.clock import NS_PER_S
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError
-from embodied_env.homing import home_problems
-from embodied_env.routine import Routine
+from embodied_env.routine import Routine, home_problems
 from embodied_env.safety.shaping import Ruling
 from embodied_env.transition import Severity
 
@@ -372,22 +371,29 @@ def test_options_that_mean_nothing_are_told_and_warned_of():
         assert (info["options_ignored"], info["seed_applied"], info["confirmed_by"]) == ("goal,load", -1, "")
 
 
+class MovedAndMute(Elsewhere):
+    """Its second reset moves the robot, and then a sensor says nothing."""
+
+    resets = 0
+
+    def reset(self, request, deadline):
+        self.resets += 1
+        snapshot = super().reset(request, deadline)
+        samples = {name: sample for name, sample in snapshot.samples.items() if self.resets == 1 or name != "beacon"}
+        return replace(snapshot, samples=samples)
+
+
 def test_a_reset_that_fails_after_the_world_moved_never_commands_where_the_robot_was():
     """`close` brakes where it last commanded: a reset service may have moved the robot since."""
-    with closing(scene_of(Routine())) as scene:
-        scene.reset()
-        scene.clock.advance_ns(PERIOD_NS)
-        scene.step((0.5, 0.5))
-        scene.backend._faults = ()
-        scene.backend.start = (-1.0, -1.0)
-        scene.backend.verify = None
-        scene.stepper._observations.begin = None
-        before = len(scene.sent)
-        with pytest.raises(TypeError):
-            scene.reset()
-        braked = len(scene.sent)
-        scene.close()
-        assert len(scene.sent) == braked > before
+    scene = scene_of(None, backend=MovedAndMute)
+    scene.reset()
+    scene.clock.advance_ns(PERIOD_NS)
+    scene.step((0.5, 0.5))
+    with pytest.raises(BackendNotReadyError, match="beacon"):
+        scene.reset()  # it brakes first, in the middle of an episode
+    before = len(scene.sent)
+    scene.close()
+    assert len(scene.sent) == before
 
 
 # --------------------------------------------------------------------------------------------- what may be home

@@ -104,9 +104,9 @@ class RealBackend:
         self._is_relayed = self._profile.relay if relay is None else bool(relay)
         self._written = profile_in_force(contract, is_relayed=self._is_relayed)
         self.capabilities = replace(
-            self.capabilities, acknowledges_commands=self._is_relayed, seedable=self._profile.reset.parameters
+            self.capabilities, acknowledges_commands=self._is_relayed, seedable=self._profile.reset_spec.parameters
         )
-        self.routine = self._profile.reset.routine()
+        self.routine = self._profile.reset_spec.routine()
         self.pacer = Pacer(clock, contract.control_period_ns)
         self._ros: RosNode | None = None
         self._listener: Listener | None = None
@@ -151,8 +151,8 @@ class RealBackend:
             self._outlet = self._relay = RelayOutlet(contract, node, listener, self._clock)
         else:
             self._outlet = ActuatorTopics(contract, node, self._clock)
-        self._reset_service = ResetService(profile.reset, node, self._clock, contract.fingerprint)
-        self._confirmation = make_confirmation(profile.reset, node, listener, self._clock)
+        self._reset_service = ResetService(profile.reset_spec, node, self._clock, contract.fingerprint)
+        self._confirmation = make_confirmation(profile.reset_spec, node, listener, self._clock)
         listener.start()
 
     def _sensor_taker(self, name: str) -> Callable[[Arrival], None]:

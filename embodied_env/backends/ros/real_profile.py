@@ -35,7 +35,7 @@ class InputSpec:
 class RealProfile:
     """A robot that is driven over its topics."""
 
-    reset: ResetSpec = field(default_factory=ResetSpec)
+    reset: ResetSpec | None = None  # None: the robot stays where it is
     estop: Mapping[str, InputSpec] = field(default_factory=dict)
     relay: bool = False
     downstream_timeout_s: float | None = None  # the timeout of the robot's own controller, as its owner declares it
@@ -45,6 +45,11 @@ class RealProfile:
     discovery_s: float = SETTLE_S  # how long the graph must be right before the first motion: `preflight`
     step_timeout_s: float = 1.0  # without any reading for so long the robot is lost
     reset_timeout_s: float = 30.0
+
+    @property
+    def reset_spec(self) -> ResetSpec:
+        """How an episode begins."""
+        return ResetSpec() if self.reset is None else self.reset
 
     def inputs(self) -> tuple[EstopSpec, ...]:
         """Return the safety inputs, checked against their message types; raises ContractError."""
@@ -65,7 +70,7 @@ def load_real_profile(contract: Contract) -> RealProfile:
     try:
         for key, value, allowed, holds in _conditions(profile, contract):
             require(holds, f"{PATH}.{key}", f"{value} is not allowed; allowed: {allowed}")
-        check_reset(profile.reset, contract, profile.reset_timeout_s, f"{PATH}.reset")
+        check_reset(profile.reset_spec, contract, profile.reset_timeout_s, f"{PATH}.reset")
         profile.inputs()
     except ContractError as error:
         raise ContractError(error.path, error.problem, source=contract.source) from None

@@ -8,8 +8,7 @@ from typing import Literal
 
 from embodied_env.contract import Contract
 from embodied_env.contract.checks import check_topic, require
-from embodied_env.homing import home_problems
-from embodied_env.routine import Routine
+from embodied_env.routine import Routine, home_problems
 
 RESET_LEVELS = ("none", "robot", "world")
 """How deep a reset goes: only the readings are new, the robot was sent home, a service was called."""
