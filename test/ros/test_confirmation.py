@@ -88,13 +88,13 @@ def test_a_refusal_at_the_prompt_is_one(terminal, text):
 def test_what_was_typed_before_the_question_is_no_answer(terminal):
     os.write(terminal.person, b"\n")
     with pytest.raises(BackendNotReadyError, match="nobody confirmed at the prompt in time"):
-        terminal.prompt.ask("now?", in_s(0.2), nothing)
+        terminal.prompt.ask("now?", in_s(0.15), nothing)
 
 
 def test_a_prompt_without_an_answer_ends_in_time(terminal):
     started = time.monotonic()
     with pytest.raises(BackendNotReadyError, match="nobody confirmed at the prompt in time; nothing moves"):
-        terminal.prompt.ask("now?", in_s(0.3), nothing)
+        terminal.prompt.ask("now?", in_s(0.15), nothing)
     assert time.monotonic() - started < PATIENCE_S
 
 
@@ -140,7 +140,7 @@ def by_topic(nodes):
     return asking, publisher
 
 
-def later(action, seconds=0.15):
+def later(action, seconds=0.1):
     timer = threading.Timer(seconds, action)
     timer.start()
     return timer
@@ -166,7 +166,7 @@ def test_a_word_from_before_the_question_is_no_answer(by_topic, nodes):
     publisher.publish(Bool(data=True))
     time.sleep(0.1)
     with pytest.raises(BackendNotReadyError, match="nobody confirmed on /robot/environment/confirm in time"):
-        asking.ask("now?", in_s(0.3), nodes.listener.check)
+        asking.ask("now?", in_s(0.15), nodes.listener.check)
 
 
 def test_the_question_stands_on_a_topic_while_it_is_asked(by_topic, nodes):
@@ -217,7 +217,7 @@ def test_a_call_of_the_service_goes_on_and_only_while_the_question_stands(by_ser
 def test_silence_at_the_service_is_no_consent(by_service, nodes):
     asking, _ = by_service
     with pytest.raises(BackendNotReadyError, match="nobody confirmed by /robot/environment/confirm in time"):
-        asking.ask("now?", in_s(0.3), nodes.listener.check)
+        asking.ask("now?", in_s(0.15), nodes.listener.check)
 
 
 def test_nobody_is_asked_where_the_profile_asks_for_nobody(nodes):

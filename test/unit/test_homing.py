@@ -257,6 +257,25 @@ def test_a_robot_that_is_lost_on_the_way_is_not_ready():
         assert isinstance(caught.value.__cause__, BackendLostError)
 
 
+class Stalling(Elsewhere):
+    """The program hangs at the tenth period; `meanwhile` is called then."""
+
+    def advance(self, target, deadline):
+        super().advance(target, deadline)
+        if self._step == 10:
+            self._clock.sleep_until_ns(self._clock.now_ns() + 2 * NS_PER_S)
+            self.meanwhile()
+
+
+def test_the_watchdog_watches_over_the_way_home():
+    seen = []
+    with closing(scene_of(backend=Stalling, options={"step_timeout_s": 5.0})) as scene:
+        scene.backend.meanwhile = lambda: seen.append(scene.stepper._watchdog.check())
+        refused(scene, "it was stopped")
+        assert seen[0].code == "wd.stop"
+        assert scene.stepper._watchdog.check() is None  # and not over what follows
+
+
 def test_a_way_that_takes_too_long_ends_in_its_time():
     with closing(scene_of(replace(ROUTINE, timeout_s=0.6))) as scene:
         refused(scene, "the time is over: shoulder is at")
