@@ -41,9 +41,9 @@ class Elsewhere(FakeBackend):
 
 
 def scene_of(routine=ROUTINE, *, backend=Elsewhere, options=None, start=(0.0, 0.0), shapers=None, **changes):
-    contract, own = scripted_tasks.contract(**changes), {"free_running": True, "routine": routine, **(options or {})}
+    contract, own = scripted_tasks.contract(**changes), {"free_running": True, **(options or {})}
     made = Scene(contract, backend=backend, shapers=shapers or {}, **own)
-    made.backend.start = start
+    made.backend.routine, made.backend.start = routine, start
     made.backend.reset_timeout_s = 200.0
     return made
 

@@ -1,4 +1,4 @@
-"""A robot, or what looks like one, over its own topics: it moves by itself, and time is the system clock."""
+"""A robot, or what looks like one, over its own topics: it moves by itself, and nobody owns its time."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from embodied_env.backends.base import Capabilities
 from embodied_env.backends.ros.confirmation import Confirmation, make_confirmation
 from embodied_env.backends.ros.estops import EstopInputs
+from embodied_env.backends.ros.evidence import ControllerState
 from embodied_env.backends.ros.graph import contention
 from embodied_env.backends.ros.listener import Listener
 from embodied_env.backends.ros.node import PATROL_S, Arrival, RosNode
@@ -30,13 +31,15 @@ from embodied_env.backends.ros.relay_outlet import RELAY_STATE, RelayOutlet
 from embodied_env.backends.ros.reset_profile import RESET_LEVELS
 from embodied_env.backends.ros.reset_service import ResetService
 from embodied_env.backends.ros.sensors import SensorBuffer
+from embodied_env.backends.ros.timekeeping import Timekeeper
 from embodied_env.clock import NS_PER_S, Clock, Stamp
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.interrupts import held_interrupts
 from embodied_env.pacing import Pacer
 from embodied_env.ros_environment import check_domain_id, check_namespace, timeout_s
-from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, Snapshot
+from embodied_env.transition import Actuation, Approved, ResetReport, ResetRequest, Sample, Sent, Snapshot
 
 SENSOR_QOS = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)  # matches every publisher
 LATCHED_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -102,9 +105,15 @@ class RealBackend:
         if relay not in (None, True, False):
             raise UsageError(f"relay={relay!r} is not allowed; allowed: True, False, None")
         self._is_relayed = self._profile.relay if relay is None else bool(relay)
+        if self._is_relayed and self._profile.use_sim_time:
+            raise UsageError("relay=True is not allowed with backends.real.use_sim_time: a relay goes by the wall")
         self._written = profile_in_force(contract, is_relayed=self._is_relayed)
+        tells = self._profile.controller_state is not None or self._profile.actuation_s is not None
         self.capabilities = replace(
-            self.capabilities, acknowledges_commands=self._is_relayed, seedable=self._profile.reset_spec.parameters
+            self.capabilities,
+            acknowledges_commands=self._is_relayed,
+            actuation=self._is_relayed or tells,
+            seedable=self._profile.reset_spec.parameters,
         )
         self.routine = self._profile.reset_spec.routine()
         self.pacer = Pacer(clock, contract.control_period_ns)
@@ -114,7 +123,10 @@ class RealBackend:
         self._relay: RelayOutlet | None = None  # the outlet, where it is one
         self._reset_service: ResetService | None = None
         self._confirmation: Confirmation | None = None
+        self._controller: ControllerState | None = None
+        self._left: tuple[int, int] | None = None  # the number of the last command, and when it left
         self._buffers: dict[str, SensorBuffer] = {}
+        self._time = self._keep_time()
         self._inputs = EstopInputs(self._profile.inputs(), clock)
         self._input_ns: dict[str, int] = {}  # when each safety input was heard
         self._heard_ns = 0  # any sensor, on the steady clock
@@ -140,13 +152,20 @@ class RealBackend:
         self._ros = RosNode("environment", namespace=self._namespace, clock=self._clock, domain_id=self._domain_id)
         node = self._ros.node
         listener = self._listener = Listener(node, self._clock)
-        self._buffers = {name: SensorBuffer(name, sensor) for name, sensor in contract.sensors.items()}
+        timekeeper = self._time = self._keep_time()
+        self._buffers = {
+            name: SensorBuffer(name, sensor, timekeeper.stampings[name]) for name, sensor in contract.sensors.items()
+        }
         self._inputs = EstopInputs(profile.inputs(), self._clock)
         for name, sensor in contract.sensors.items():
             listener.subscribe(name, sensor.type, sensor.topic, SENSOR_QOS, self._sensor_taker(name))
+        timekeeper.listen(listener, self._flush)
         for spec in self._inputs.specs:
             qos = LATCHED_QOS if spec.latched else SENSOR_QOS
             listener.subscribe(spec.name, spec.type, spec.topic, qos, self._take_input)
+        if (state := profile.controller_state) is not None:
+            controller = self._controller = ControllerState(state, ActionLayout(contract))
+            listener.subscribe("controller state", state.type, state.topic, SENSOR_QOS, controller.put)
         if self._is_relayed:
             self._outlet = self._relay = RelayOutlet(contract, node, listener, self._clock)
         else:
@@ -155,20 +174,20 @@ class RealBackend:
         self._confirmation = make_confirmation(profile.reset_spec, node, listener, self._clock)
         listener.start()
 
+    def _keep_time(self) -> Timekeeper:
+        profile = self._profile
+        return Timekeeper(self._contract, self._clock, clocks=profile.clocks, use_sim_time=profile.use_sim_time)
+
+    def _flush(self) -> None:
+        for buffer in self._buffers.values():
+            buffer.flush()
+
     def _sensor_taker(self, name: str) -> Callable[[Arrival], None]:
-        """Return what takes the messages of a sensor; one by receipt is stamped as it arrives."""
         buffer = self._buffers[name]
-        by_receipt = self._contract.sensors[name].timeline == "receive"
-        received = 0
 
         def take(arrival: Arrival) -> None:
-            nonlocal received
-            received += 1
-            if by_receipt and arrival.info["publication_sequence_number"] is None:
-                arrival.info["publication_sequence_number"] = received
+            self._time.notice(arrival)
             buffer.put(arrival)
-            if by_receipt:
-                buffer.accept(arrival.arrival_system_ns, arrival.info["publication_sequence_number"] or 0)
             self._heard_ns = arrival.arrival_ns
 
         return take
@@ -199,6 +218,7 @@ class RealBackend:
             )
         )
         self._is_watched, self._is_contended = True, False
+        self._time.find_hosts(ros.node, listener)
         return listener
 
     # ---------------------------------------------------------------------------------------------- reset
@@ -211,6 +231,7 @@ class RealBackend:
         """
         self._usable = False
         listener = self._connect(deadline)
+        self._time.await_clock(listener, self._end(deadline))
         if self._relay is not None:
             self._relay.arm(deadline.ns)  # whatever moves the robot by it rests from now on
         service = self._reset_service
@@ -234,10 +255,14 @@ class RealBackend:
             self._relay.arm(deadline.ns)
         return self._verified(listener, deadline, None)
 
+    def _end(self, deadline: Stamp) -> float:
+        """Return the deadline on the monotonic clock of the middleware's waits, s."""
+        return time.monotonic() + max(0.0, (deadline.ns - self._clock.now_ns()) / NS_PER_S)
+
     def _verified(self, listener: Listener, deadline: Stamp, report: ResetReport | None) -> Snapshot:
         """Read what is newer than now, check where the robot is, and be ready for commands from there."""
-        end = time.monotonic() + max(0.0, (deadline.ns - self._clock.now_ns()) / NS_PER_S)
-        self._await_newer(listener, self._clock.system_ns(), end)
+        end = self._end(deadline)
+        self._await_newer(listener, end)
         self._await_inputs(listener, end)
         raise_unless_passed(
             [check_positions(self._contract, self._measured(listener), outside=self._profile.start_outside)]
@@ -245,17 +270,25 @@ class RealBackend:
         if self._relay is not None:
             self._relay.arm(deadline.ns, lambda: self._measured(listener))
         self._usable = True
+        self._left = None
+        with listener.changed:
+            if self._controller is not None:
+                self._controller.begin()
         self.pacer.begin()
+        with listener.changed:
+            self._time.timeline.begin()
         return self._snapshot(listener, report)
 
     def _measured(self, listener: Listener) -> FloatArray:
         """Return the newest positions of the joints, shape (n_joints,), in contract order; NaN where unknown."""
-        samples = self._snapshot(listener, None).samples
+        with listener.changed:
+            samples = self._samples(listener)
         return measured_positions(self._contract, {name: sample.values for name, sample in samples.items()})
 
-    def _await_newer(self, listener: Listener, reset_ns: int, end: float) -> None:
-        """Wait until every sensor has a reading stamped after `reset_ns` of the system clock."""
+    def _await_newer(self, listener: Listener, end: float) -> None:
+        """Wait until every sensor has a reading stamped after now."""
         with listener.changed:
+            reset_ns = self._time.timeline.now_ns()
             for buffer in self._buffers.values():
                 buffer.clear()
             while missing := [name for name, buffer in self._buffers.items() if buffer.stamp_ns <= reset_ns]:
@@ -278,10 +311,13 @@ class RealBackend:
                 listener.changed.wait(min(PATROL_S, left_s))
 
     def _newest(self, name: str, reset_ns: int) -> str:
-        stamp_ns = self._buffers[name].stamp_ns
-        if stamp_ns < 0:
+        placed = self._buffers[name].placed
+        if placed is None:
             return f"no message on {self._contract.sensors[name].topic}"
-        return f"stamped {(reset_ns - stamp_ns) / NS_PER_S:.3f} s before it: is its clock that of this host?"
+        if placed.header_ns == 0:
+            return "its messages carry no stamp: see safety.observation.require_stamp, or timeline: receive"
+        by = f"; by {placed.suspect_clock}?" if placed.suspect_clock else ""
+        return f"stamped {(reset_ns - placed.stamp_ns) / NS_PER_S:.3f} s before it: is its clock that of this host{by}?"
 
     # ----------------------------------------------------------------------------------------------- step
 
@@ -290,11 +326,15 @@ class RealBackend:
         """Hand an approved command to the outlet."""
         if not isinstance(command, Approved):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
-        self._running()
-        outlet = self._outlet
+        listener, outlet = self._running(), self._outlet
         if outlet is None:
             raise BackendLostError("closed", "the connection is closed")
-        return outlet.send(command)
+        with listener.changed:
+            if self._controller is not None:
+                self._controller.sent(command)
+        sent = outlet.send(command)
+        self._left = sent.seq, sent.published_ns or self._clock.now_ns()
+        return sent
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - the robot moves by itself
         """Wait for the end of the control period."""
@@ -303,17 +343,36 @@ class RealBackend:
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - what there is, is there
         """Return the newest readings; raises BackendLostError when no sensor says anything any more."""
-        return self._snapshot(self._running(), None)
+        listener = self._running()
+        return replace(self._snapshot(listener, None), actuation=self._acted(listener))
+
+    def _acted(self, listener: Listener) -> Actuation | None:
+        """Return the best evidence there is that a command acts: an echo, a controller's word, a declared figure."""
+        if self._relay is not None:
+            return self._relay.take_evidence()
+        if self._controller is not None:
+            with listener.changed:
+                return self._controller.take()
+        if self._profile.actuation_s is None or self._left is None:
+            return None
+        seq, left_ns = self._left
+        return Actuation(seq=seq, acted_ns=left_ns + round(self._profile.actuation_s * NS_PER_S), method="declared")
 
     def _snapshot(self, listener: Listener, report: ResetReport | None) -> Snapshot:
         with listener.changed:
-            listener.check()
-            silent_s = (self._clock.now_ns() - self._heard_ns) / NS_PER_S
-            if silent_s > self.step_timeout_s:
-                raise BackendLostError("silent", f"no reading of any sensor for {silent_s:.3f} s")
-            found = {name: buffer.sample() for name, buffer in self._buffers.items()}
-        samples = {name: sample for name, sample in found.items() if sample is not None}
-        return Snapshot(now_ns=self._clock.system_ns(), samples=samples, reset=report)
+            samples = self._samples(listener)
+            account = self._time.account()
+            return Snapshot(now_ns=self._time.timeline.now_ns(), samples=samples, reset=report, clock=account)
+
+    def _samples(self, listener: Listener) -> dict[str, Sample]:
+        """Return the newest reading of each sensor that has one. `listener.changed` is held."""
+        listener.check()
+        self._time.check(self.step_timeout_s)
+        silent_s = (self._clock.now_ns() - self._heard_ns) / NS_PER_S
+        if silent_s > self.step_timeout_s:
+            raise BackendLostError("silent", f"no reading of any sensor for {silent_s:.3f} s")
+        found = {name: buffer.sample() for name, buffer in self._buffers.items()}
+        return {name: sample for name, sample in found.items() if sample is not None}
 
     def estops(self) -> Mapping[str, str]:
         """Return the state of each safety input (`EstopInputs.states`). Any thread may ask."""
