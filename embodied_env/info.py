@@ -118,6 +118,9 @@ def reset_info(snapshot: Snapshot, *, duration_s: float, hidden: Collection[str]
         "seed_applied": -1 if report.seed_applied is None else report.seed_applied,
         "sampled": {name: value.copy() for name, value in report.sampled.items() if name not in hidden},
         "level": report.level,
+        "routine": report.routine,
+        "confirmed_by": report.confirmed_by,
+        "options_ignored": ",".join(report.ignored),
         "duration_s": duration_s,
         "sensors_verified": len(snapshot.samples),
     }

@@ -32,6 +32,8 @@ EPOCH_PARAMETER = "reset.epoch"
 SEED_PARAMETER = "reset.seed"
 OPTIONS_PARAMETER = "reset.options"  # a JSON object: reset option -> value
 
+ANY_EPOCH = -1  # of a reset that is like no other; a world in lockstep refuses it
+
 
 def digest(command: FloatArray) -> int:
     """Return the CRC-32 of a command's bytes."""

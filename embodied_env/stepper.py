@@ -8,20 +8,24 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.backends.base import Backend
+from embodied_env.backends.base import Backend, RoutineBackend
 from embodied_env.clock import NS_PER_S, Clock, Domain, Stamp
 from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.options import checked_options
 from embodied_env.errors import BackendError, BackendLostError, ClosedError, ResetNeededError, UsageError
+from embodied_env.homing import Homing, World
 from embodied_env.info import Info, InfoBuilder, reset_info
 from embodied_env.interrupts import held_interrupts
 from embodied_env.ledger import Ledger, Slot
 from embodied_env.observation import MeasuredJoints, ObservationBuilder
+from embodied_env.routine import Routine, confirmed, question
 from embodied_env.safety import Arbiter, SafetyGate, Shaper, Watchdog, WatchdogThread, merged
 from embodied_env.situation import SituationReader, required_sensors
 from embodied_env.stages import CommandsInFlight, StageAccount
@@ -146,7 +150,8 @@ class Stepper:
 
         Raises:
             UsageError: for an option that the contract does not have, or a value outside its bounds.
-            BackendNotReadyError: when the world does not come up or a sensor has no reading newer than the reset.
+            BackendNotReadyError: when the world does not come up, the robot does not come home, a person does not
+                agree, or a sensor has no reading newer than all of this.
             ClosedError: after `close`.
         """
         checked = self.check_reset(options)
@@ -162,11 +167,13 @@ class Stepper:
         if not self._opened:
             self._backend.open()
             self._opened = True
-        raw = self._backend.reset(request, self._deadline(self._backend.reset_timeout_s))
-        snapshot = self._observations.begin(raw)
+        try:
+            snapshot = self._reset_world(request)
+        except BaseException:
+            with held_interrupts():
+                self._backend.halt("the reset has failed")  # or `close` would brake from where the robot once was
+            raise
         self._ledger.begin_episode()
-        self._gate.reset()
-        self._arbiter.resync(self._joints.measured(snapshot)[0], request.epoch)
         self._applied.extend([self._gate.hold_action(self._arbiter.reference)] * self.contract.applied_actions)
         self._start_episode(snapshot)
         self.last_reset = snapshot
@@ -177,6 +184,67 @@ class Stepper:
         observation = self._observations.observe(snapshot, 0, self._applied)
         self._returned_ns = self._ledger.leave_step()
         return observation, info
+
+    def _reset_world(self, request: ResetRequest) -> Snapshot:
+        """Reset the world, let the rest of its routine follow, and begin where the robot is in the end."""
+        deadline = self._deadline(self._backend.reset_timeout_s)
+        snapshot = self._begin_at(self._backend.reset(request, deadline), request.epoch)
+        routine: Routine | None = getattr(self._backend, "routine", None)
+        if routine is not None and (routine.home or routine.confirm):
+            snapshot = self._follow(routine, request, snapshot, deadline)
+        if snapshot.reset is not None and (ignored := snapshot.reset.ignored):
+            gymnasium.logger.warn(f"{self._backend.name} ignores these reset options: {', '.join(ignored)}")
+        return snapshot
+
+    def _follow(self, routine: Routine, request: ResetRequest, snapshot: Snapshot, deadline: Stamp) -> Snapshot:
+        """Drive home, have it confirmed, and read anew: what was read before is older than the routine."""
+        backend, report = cast("RoutineBackend", self._backend), snapshot.reset
+        if report is None:
+            raise TypeError("a backend's reset must return a snapshot with a ResetReport")
+        homing = Homing(self.contract, routine, self._gate, self._arbiter, self._clock) if routine.home else None
+        if homing is not None:
+            account = self._drive_home(homing, snapshot, deadline)
+            report = replace(
+                report,
+                routine="+".join(filter(None, (report.routine, "home"))),
+                details={**report.details, "home": account},
+            )
+        if routine.confirm:
+            positions, _ = self._joints.measured(self._snapshot if homing is not None else snapshot)
+            backend.confirm(question(request.options, self._gate.layout.joints, positions), deadline)
+            report = confirmed(report, routine.confirm, request)
+        snapshot = self._begin_at(backend.verify(deadline), request.epoch)
+        if homing is not None:
+            homing.check_arrived(snapshot)
+        return replace(snapshot, reset=report)
+
+    def _begin_at(self, raw: Snapshot, epoch: int) -> Snapshot:
+        """Check what a reset has read; whatever was latched or published before counts no more."""
+        snapshot = self._observations.begin(raw)
+        self._gate.reset()
+        self._arbiter.resync(self._joints.measured(snapshot)[0], epoch)
+        return snapshot
+
+    def _drive_home(self, homing: Homing, snapshot: Snapshot, deadline: Stamp) -> str:
+        """Drive home, watched over like an episode; whatever ends it brakes. Return the account."""
+        self._snapshot = snapshot
+        try:
+            world = World(turn=self._turn, situation=self._situation, feed=self._feed_watchdog)
+            return homing.drive(world, deadline.ns)
+        except BaseException as error:
+            self._brake(f"the way home has ended: {type(error).__name__}")
+            raise
+        finally:
+            self._watchdog.disarm()
+
+    def _turn(self) -> tuple[Snapshot, list[str]]:
+        """Let a control period pass, and read; return the settled snapshot and the gaps that end an episode."""
+        target = Stamp(self._snapshot.now_ns + self.contract.control_period_ns, self._domain)
+        deadline = self._deadline(self._backend.step_timeout_s)
+        self._backend.advance(target, deadline)
+        self._snapshot, gaps = self._observations.settle(self._backend.read(target, deadline))
+        self._frozen_ns = self._returned_ns = self._clock.now_ns()
+        return self._snapshot, gaps
 
     def _start_episode(self, snapshot: Snapshot) -> None:
         self._before = self._snapshot = snapshot

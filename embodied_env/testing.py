@@ -298,7 +298,8 @@ class EnvContract(ABC):
     def test_info_has_the_same_keys_at_every_step(self) -> None:
         """So that vector environments can stack it."""
         with self.env() as env:
-            env.reset(seed=2)
+            reset = env.reset(seed=2)[1]["reset"]
+            assert {"seed_applied", "routine", "confirmed_by", "options_ignored"} <= set(reset)
             first = keys_of(env.step(env.action_space.sample())[-1])
             assert keys_of(env.step(env.action_space.sample())[-1]) == first
 

@@ -170,6 +170,8 @@ class ResetReport:
     sampled: Mapping[str, FloatArray]  # what was drawn or set, by reset option
     details: Mapping[str, str] = field(default_factory=dict)  # what else the backend chose, e.g. the renderer
     ignored: tuple[str, ...] = ()  # reset options that mean nothing to this world
+    routine: str = ""  # what moved the robot to its begin: "", "service", "home", or "service+home"
+    confirmed_by: str = ""  # who was asked and agreed: "" nobody was, "prompt", "topic", "service"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,11 @@ told to; a free-running world moves by itself.
 6. `halt` cuts the transport. It never raises and is idempotent. After it, only `reset` and `close` work.
 7. `close` frees everything, is idempotent, and safe on a backend that was never opened.
 
+A backend whose resets go on after `reset` has an attribute `routine` (`RoutineBackend`; without it they do not). The
+stepper orders the rest. With `routine.home` it drives the joints home by `send`, `advance` and `read`, through the
+gate, so `reset` leaves the world ready for them; with `routine.confirm` it calls `confirm`; and then `verify`, since
+what `reset` has read is older than all of this.
+
 Every call returns by its deadline, on the steady domain of the injected clock, plus a small grace. Suites that check
 all of it are in `embodied_env.testing`.
 """
@@ -25,6 +30,7 @@ from typing import Any, Protocol
 
 from embodied_env.clock import Clock, Stamp
 from embodied_env.contract import Contract
+from embodied_env.routine import Routine
 from embodied_env.transition import Approved, ResetRequest, Sent, Snapshot
 
 
@@ -96,6 +102,20 @@ class Backend(Protocol):
 
     def processes(self) -> list[dict[str, Any]]:
         """Return role and pid of each process that this backend started."""
+        ...
+
+
+class RoutineBackend(Backend, Protocol):
+    """A backend whose resets go on after `reset`."""
+
+    routine: Routine | None
+
+    def confirm(self, question: str, deadline: Stamp) -> None:
+        """Ask a person. Return when they agree; raise BackendNotReadyError when they do not, or say nothing in time."""
+        ...
+
+    def verify(self, deadline: Stamp) -> Snapshot:
+        """Return a snapshot in which every sensor is newer than this call, or raise BackendNotReadyError."""
         ...
 
 

@@ -16,6 +16,7 @@ from embodied_env.contract.messages import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
 from embodied_env.errors import BackendLostError, UsageError
 from embodied_env.pacing import Pacer
+from embodied_env.routine import Routine
 from embodied_env.transition import Actuation, Approved, ClockAccount, ResetReport, ResetRequest, Sample, Sent, Snapshot
 
 
@@ -91,6 +92,7 @@ class FakeBackend:
             transport=delays is not None,
             actuation=delays is not None,
         )
+        self.routine: Routine | None = None  # how its resets go on; to be written by a test
         self._delays = delays
         self.pacer = Pacer(clock, contract.control_period_ns) if free_running else None
         self._left: tuple[int, int] | None = None  # the newest command, and when it left
@@ -106,6 +108,7 @@ class FakeBackend:
         self._joints, self._is_velocity = layout.joints, layout.is_velocity
         self._positions = np.zeros(len(self._joints))
         self._velocities = np.zeros(len(self._joints))
+        self._command: NDArray[np.float64] | None = None  # the newest since the reset
         self._constants: dict[str, NDArray[Any]] = {}
         self._now_ns = 0
         self._step = 0
@@ -133,12 +136,24 @@ class FakeBackend:
         self._velocities = np.zeros(len(self._joints))
         self._move(self._now_ns + self._contract.control_period_ns)
         self._step = 0
+        self._command = None
         self._usable = True
         if self.pacer is not None:
             self.pacer.begin()
         self._left = None
         report = ResetReport(level="task", seed_applied=request.seed, sampled=sampled)
         return replace(self._snapshot(), reset=report)
+
+    def confirm(self, question: str, deadline: Stamp) -> None:
+        """Everything is agreed to; a test that wants to be asked overrides it."""
+
+    def verify(self, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
+        """Read anew, a control period later."""
+        self._check_usable()
+        self._move(self._now_ns + self._contract.control_period_ns)
+        if self.pacer is not None:
+            self.pacer.begin()
+        return self._snapshot()
 
     def send(self, command: Approved) -> Sent:
         """Take the command; it acts at the next `advance`."""
@@ -148,6 +163,7 @@ class FakeBackend:
         if self._fault("refuse", None, self._step + 1):
             raise BackendLostError("refused", "the fake world was scripted to refuse this command")
         self.sent.append(command)
+        self._command = command.values
         if self._delays is not None:
             self._clock.sleep_until_ns(self._clock.now_ns() + round(self._delays.publish_s * NS_PER_S))
         self._left = command.seq, self._clock.now_ns()
@@ -159,8 +175,8 @@ class FakeBackend:
         self._step += 1
         if fault := self._fault("delay", None, self._step):
             self._clock.sleep_until_ns(min(deadline.ns, self._clock.now_ns() + round(fault.delay_s * NS_PER_S)))
-        if self.sent:
-            command, period_s = self.sent[-1].values, self._contract.control_period_s
+        if (command := self._command) is not None:
+            period_s = self._contract.control_period_s
             reached = np.where(self._is_velocity, self._positions + command * period_s, command)
             self._velocities = np.where(self._is_velocity, command, (reached - self._positions) / period_s)
             self._positions = reached

@@ -6,7 +6,8 @@ weakens; nothing runs after but the check of what is about to be published. The 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -64,6 +65,11 @@ class SafetyGate:
         return self._latched
 
     @property
+    def limits(self) -> EffectiveLimits:
+        """The limits in force, after margins."""
+        return self._in_force
+
+    @property
     def intervention_share(self) -> float:
         """Which share of the last steps, over the contract's window, was changed."""
         return self._interventions.share
@@ -112,6 +118,16 @@ class SafetyGate:
             return False
         self._enforce(wanted)
         return True
+
+    @contextmanager
+    def slowed(self, share: float) -> Iterator[None]:
+        """Keep this share of every velocity limit while it lasts, 0 < share <= 1. It begins at rest."""
+        before = self._in_force
+        self._enforce(replace(before, velocity=before.velocity * share))
+        try:
+            yield
+        finally:
+            self._enforce(before)
 
     def _enforce(self, limits: EffectiveLimits) -> None:
         self._in_force = limits
@@ -164,6 +180,14 @@ class SafetyGate:
     def hold_action(self, reference: Reference) -> FloatArray:
         """Return the action that asks for the reference to stay as it is, at rest. Flat, shape (n_joints,)."""
         return self._limiter.hold_action(reference)
+
+    def action_for(self, published: FloatArray, reference: Reference) -> FloatArray:
+        """Return the action that asks for `published`: positions, or velocities of what is commanded so. Flat."""
+        return self._limiter.as_action(published, reference)
+
+    def smoothed(self, target: FloatArray, reference: Reference, dt_s: float) -> FloatArray:
+        """Return the nearest command that keeps the jerk, where joints have a limit of it; shape (n_joints,)."""
+        return self._limiter.smoothed(target, reference, dt_s)
 
     def brake(self, reference: Reference, dt_s: float, finding: Finding) -> Approved:
         """Return one tick of braking within the limits, for the reason given by `finding`."""

@@ -84,7 +84,7 @@ class Limiter:
             velocities = np.where(self.layout.is_velocity, target, (target - reference.positions) / dt_s)
             applied = requested if boxed is None else boxed
             return self._approved(reference, dt_s, findings, requested, applied.copy(), target, velocities)
-        smooth = self._smooth(target, reference, dt_s)
+        smooth = self.smoothed(target, reference, dt_s)
         findings = findings + change("jerk", "jerk.limit", joints, target, smooth)
         steps = self._steps(smooth, reference, dt_s)
         limited = self._published(np.array([s.position for s in steps]), np.array([s.velocity for s in steps]))
@@ -105,7 +105,7 @@ class Limiter:
             applied = np.where(published == target, boxed, applied)
         return self._approved(reference, dt_s, findings, requested, applied, published, velocities)
 
-    def _smooth(self, target: FloatArray, reference: Reference, dt_s: float) -> FloatArray:
+    def smoothed(self, target: FloatArray, reference: Reference, dt_s: float) -> FloatArray:
         """Return the target whose jerk is kept, where joints have a limit of it."""
         limits = self._limits
         if not np.isfinite(limits.jerk).any():

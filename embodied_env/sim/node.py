@@ -26,6 +26,7 @@ from embodied_env.errors import (
     UsageError,
 )
 from embodied_env.lockstep import (
+    ANY_EPOCH,
     CLOCK_TOPIC,
     EPOCH_PARAMETER,
     NODE,
@@ -64,7 +65,7 @@ RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
 
 _KEPT_COMMANDS = 64  # per actuator: those of the next step, and foreign ones among them
 TURN_S = 0.05  # an executor is never turned without a timeout
-NO_EPOCH = -1
+NO_EPOCH = ANY_EPOCH
 _NOT_RESET = (ValueError, AttributeError, KeyError, BackendLostError, MissingDependencyError)
 _PICTURE = SensorSpec(
     topic="~/picture", type="sensor_msgs/msg/Image", encoding="rgb8", fields={}, max_age_s=1.0, frame="view"

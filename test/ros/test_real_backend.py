@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -235,7 +236,7 @@ def test_episodes_follow_each_other(arm):
     first = env.reset()[1]["episode_index"] + 1
     for episode in range(3):
         _, info = env.reset()
-        assert (info["reset"]["level"], info["reset"]["seed_applied"]) == ("world", -1)
+        assert (info["reset"]["level"], info["reset"]["routine"]) == ("world", "service")
         assert set(info["reset"]["sampled"]) == {"target"}
         *_, info = env.step(ZERO)
         assert (info["end_reason"], info["episode_index"] - first, info["step_index"]) == ("", episode, 1)
@@ -310,10 +311,54 @@ def test_a_robot_of_another_contract_is_refused(robot, make):
         make().reset(seed=1)
 
 
-def test_reset_options_are_refused(arm):
+def test_a_stand_in_honours_seed_and_options_and_says_so(arm):
     env = arm
-    with pytest.raises(UsageError, match="reset options are not available with a robot: target"):
-        env.reset(options={"target": [-0.4, 0.0, 0.2]})
+    told = []
+    for seed, options in ((5, None), (6, None), (5, None), (5, {"target": [-0.4, 0.0, 0.2]})):
+        _, info = env.reset(seed=seed, options=options)
+        assert info["reset"]["seed_applied"] >= 0
+        assert info["reset"]["options_ignored"] == ""
+        told.append((info["reset"]["seed_applied"], *info["reset"]["sampled"]["target"].tolist()))
+    assert told[0] == told[2] != told[1]
+    assert told[3][1:] == (-0.4, 0.0, 0.2)
+
+
+HOME = {"j1": 0.1, "j2": -1.5, "j3": 1.4, "j4": -1.3, "j5": -1.4, "j6": 0.1}
+
+
+def test_a_robot_without_a_reset_service_goes_home_is_confirmed_and_read_anew(robot, make):
+    """One test of a whole routine: home, then a person's word, then readings that are newer than both."""
+    robot()
+    reset = {"home": HOME, "speed": 0.5, "confirm": "service"}
+    env = make(with_profile(reset=reset))
+    person = RosNode("person", namespace=NAMESPACE, clock=SteadyClock())
+    agreed_ns = []
+
+    def agree():
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end and not agreed_ns:
+            if person.receiver.call(
+                Trigger, "environment/confirm", Trigger.Request(), PATIENCE_S, lambda: None
+            ).success:
+                agreed_ns.append(time.time_ns())
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=agree)
+    thread.start()
+    try:
+        observation, info = env.reset(seed=1, options={"target": [-0.4, 0.0, 0.2]})
+    finally:
+        thread.join()
+        person.close()
+    np.testing.assert_allclose(observation["joints_position"], list(HOME.values()), atol=0.02)
+    told = info["reset"]
+    assert (told["level"], told["routine"], told["confirmed_by"]) == ("robot", "home", "service")
+    assert (told["seed_applied"], told["sampled"]["target"].tolist()) == (-1, [-0.4, 0.0, 0.2])
+    asked_ns = agreed_ns[0] - NS_PER_S // 2  # the answer to the call came a little after it
+    assert all(sample.stamp_ns > asked_ns for sample in env.unwrapped.last_reset.samples.values())
+    for _ in range(3):
+        *_, info = env.step(ZERO)
+        assert info["end_reason"] == ""
 
 
 # ------------------------------------------------------------------------------------------ the backend by itself
@@ -397,6 +442,26 @@ def test_without_a_service_a_reset_only_waits_for_the_sensors(hand_made, backend
     assert snapshot.reset.level == "none"
     assert set(snapshot.samples) == set(SIMPLE.sensors)
     assert all(before_ns < sample.stamp_ns <= snapshot.now_ns for sample in snapshot.samples.values())
+
+
+def test_what_means_nothing_to_a_robot_is_told(hand_made, backend):
+    request = ResetRequest(epoch=0, seed=1, options={"target": np.array([-0.4, 0.0, 0.2])})
+    report = backend().reset(request, in_s(PATIENCE_S)).reset
+    assert (report.ignored, report.seed_applied, report.routine) == (("target",), None, "")
+
+
+def test_a_verification_is_newer_than_its_call(hand_made, backend):
+    robot = backend()
+    reset(robot)
+    before_ns = time.time_ns()
+    snapshot = robot.verify(in_s(PATIENCE_S))
+    assert all(before_ns < sample.stamp_ns <= snapshot.now_ns for sample in snapshot.samples.values())
+
+
+def test_a_prompt_without_a_terminal_is_refused_when_it_is_opened(domain_id, backend):
+    assert not sys.stdin.isatty()  # pytest has put something else there
+    with pytest.raises(BackendNotReadyError, match="prompt needs a terminal"):
+        backend(with_profile(SIMPLE, reset={"confirm": "prompt"}))
 
 
 def test_a_sensor_that_only_repeats_the_past_is_named(hand_made, backend):
@@ -790,8 +855,18 @@ def test_any_thread_may_ask(inputs):
     [
         ({"relais": True}, "relais", "unknown key"),
         ({"relay": "no"}, "relay", "allowed"),
-        ({"reset": {}}, "reset.service", "the key is missing"),
         ({"reset": {"service": "no good"}}, "reset.service", "not a ROS 2"),
+        ({"reset": {"servise": "reset"}}, "reset.servise", "unknown key"),
+        ({"reset": {"parameters": True}}, "reset.parameters", "with the service of a node"),
+        ({"reset": {"home": {**HOME, "j9": 0.0}}}, "reset.home.j9", "no such joint"),
+        ({"reset": {"home": {**HOME, "j3": 9.0}}}, "reset.home.j3", "the limits after margins"),
+        ({"reset": {"home": {"j1": 0.0}}}, "reset.home.j2", "its home is missing"),
+        ({"reset": {"home": HOME, "speed": 0.0}}, "reset.speed", "0 < speed <= 1"),
+        ({"reset": {"home": HOME, "tolerance": 0.0}}, "reset.tolerance", "> 0"),
+        ({"reset": {"home": HOME, "timeout_s": 31.0}}, "reset.timeout_s", "0 to reset_timeout_s 30.0"),
+        ({"reset": {"confirm": "shout"}}, "reset.confirm", "allowed"),
+        ({"reset": {"confirm": "topic", "confirm_topic": "no good"}}, "reset.confirm_topic", "not a ROS 2"),
+        ({"reset": {"confirm_topic": "go"}}, "reset.confirm_topic", "with confirm: topic only"),
         ({"step_timeout_s": 0.05}, "step_timeout_s", "more than the control period of 0.05 s"),
         ({"reset_timeout_s": 0.0}, "reset_timeout_s", "allowed: seconds > 0"),
         ({"downstream_timeout_s": 0.01}, "downstream_timeout_s", "more than the control period"),

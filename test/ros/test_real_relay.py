@@ -291,6 +291,25 @@ def drive(env, witness):
         assert not info["end_reason"]
 
 
+HOME = {"j1": 0.1, "j2": -1.5, "j3": 1.5, "j4": -1.6, "j5": -1.5, "j6": 0.1}
+
+
+def test_the_way_home_goes_through_the_relay_slowly_and_the_episode_begins_there(make, witness):
+    """The relay keeps the limits of the contract: that it is slow is ours."""
+    speed = 0.3
+    env = make(with_profile(ARM, relay=True, reset={"home": HOME, "speed": speed}))
+    env.unwrapped.clear_estop()
+    _, info = env.reset(seed=1)
+    assert info["reset"]["routine"] == "home"
+    with witness.listener.changed:
+        moves = np.array([report.velocity_si for report in witness.published()])
+    assert 0.5 * speed < np.abs(moves / LAYOUT.limits.velocity).max() < 1.3 * speed  # its periods differ from ours
+    *_, info = env.step(0.0 * FORWARD)
+    assert info["safety"]["disposition"] == 0
+    np.testing.assert_allclose(list(info["action"]["applied_si"].values()), list(HOME.values()), atol=0.03)
+    finish(env)
+
+
 LEARNER = """
 import ctypes, json, sys
 import numpy as np

@@ -48,21 +48,26 @@ class ActuatorTopics:
         return Sent(seq=command.seq, values=command.values)
 
 
-class Trigger:
-    """The client of a std_srvs/Trigger; the responses come in by a thread that turns the node (`Listener`)."""
+class ServiceCaller:
+    """The client of a service; the responses come in by a thread that turns the node (`Listener`)."""
 
-    def __init__(self, node: Node, service: str, clock: Clock) -> None:
-        """Create the client of `service`, a name that is resolved in the node's namespace."""
+    def __init__(self, node: Node, kind: str, service: str, clock: Clock) -> None:
+        """Create the client of `service`, a name that is resolved in the node's namespace, of the type `kind`."""
         self.name = node.resolve_service_name(service)
         self._clock = clock
-        self._client = node.create_client(message_class("std_srvs/srv/Trigger"), service)
+        self._client = node.create_client(message_class(kind), service)
 
-    def call(self, deadline_ns: int, patrol: Patrol) -> Any:  # noqa: ANN401 - a generated type
+    def request(self, **fields: Any) -> Any:  # noqa: ANN401 - generated types
+        """Return a request with these fields."""
+        return self._client.srv_type.Request(**fields)
+
+    def call(self, deadline_ns: int, patrol: Patrol, request: Any = None) -> Any:  # noqa: ANN401 - a generated type
         """Call once, and return the response.
 
         Args:
             deadline_ns: of the wait, on the steady clock.
             patrol: called now and then; raises when waiting has no sense any more.
+            request: None: one without values.
 
         Raises:
             BackendNotReadyError: when nobody offers it, or it does not answer in time.
@@ -73,7 +78,7 @@ class Trigger:
             if (now_ns := self._clock.now_ns()) > deadline_ns:
                 raise BackendNotReadyError(f"nobody offers the service {self.name}")
             self._clock.sleep_until_ns(now_ns + _GLANCE_NS)
-        future = client.call_async(client.srv_type.Request())
+        future = client.call_async(self.request() if request is None else request)
         future.add_done_callback(lambda _: answered.set())
         while not answered.wait(PATROL_S):
             patrol()
@@ -81,6 +86,14 @@ class Trigger:
                 client.remove_pending_request(future)
                 raise BackendNotReadyError(f"the service {self.name} did not answer in time")
         return future.result()
+
+
+class Trigger(ServiceCaller):
+    """The client of a std_srvs/Trigger."""
+
+    def __init__(self, node: Node, service: str, clock: Clock) -> None:
+        """Create the client of `service`, a name that is resolved in the node's namespace."""
+        super().__init__(node, "std_srvs/srv/Trigger", service, clock)
 
 
 _GLANCE_NS = NS_PER_S // 500  # between two looks whether the service is there

@@ -12,12 +12,13 @@ from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 from embodied_env.backends.base import Capabilities
+from embodied_env.backends.ros.confirmation import Confirmation, make_confirmation
 from embodied_env.backends.ros.estops import EstopInputs
 from embodied_env.backends.ros.evidence import ControllerState
 from embodied_env.backends.ros.graph import contention
 from embodied_env.backends.ros.listener import Listener
 from embodied_env.backends.ros.node import PATROL_S, Arrival, RosNode
-from embodied_env.backends.ros.outlets import ActuatorTopics, Outlet, Trigger
+from embodied_env.backends.ros.outlets import ActuatorTopics, Outlet
 from embodied_env.backends.ros.preflight import (
     check_positions,
     contract_checks,
@@ -27,6 +28,8 @@ from embodied_env.backends.ros.preflight import (
 )
 from embodied_env.backends.ros.real_profile import load_real_profile, profile_in_force
 from embodied_env.backends.ros.relay_outlet import RELAY_STATE, RelayOutlet
+from embodied_env.backends.ros.reset_profile import RESET_LEVELS
+from embodied_env.backends.ros.reset_service import ResetService
 from embodied_env.backends.ros.sensors import SensorBuffer
 from embodied_env.backends.ros.timekeeping import Timekeeper
 from embodied_env.clock import NS_PER_S, Clock, Stamp
@@ -34,7 +37,6 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.interrupts import held_interrupts
-from embodied_env.lockstep import ResetReply
 from embodied_env.pacing import Pacer
 from embodied_env.ros_environment import check_domain_id, check_namespace, timeout_s
 from embodied_env.transition import Actuation, Approved, ResetReport, ResetRequest, Sample, Sent, Snapshot
@@ -58,7 +60,7 @@ class RealBackend:
     """
 
     name = "real"
-    capabilities = Capabilities(free_running=True, transport=True, estop_inputs=True, reset_levels=("none", "world"))
+    capabilities = Capabilities(free_running=True, transport=True, estop_inputs=True, reset_levels=RESET_LEVELS)
 
     def __init__(
         self,
@@ -108,14 +110,19 @@ class RealBackend:
         self._written = profile_in_force(contract, is_relayed=self._is_relayed)
         tells = self._profile.controller_state is not None or self._profile.actuation_s is not None
         self.capabilities = replace(
-            self.capabilities, acknowledges_commands=self._is_relayed, actuation=self._is_relayed or tells
+            self.capabilities,
+            acknowledges_commands=self._is_relayed,
+            actuation=self._is_relayed or tells,
+            seedable=self._profile.reset_spec.parameters,
         )
+        self.routine = self._profile.reset_spec.routine()
         self.pacer = Pacer(clock, contract.control_period_ns)
         self._ros: RosNode | None = None
         self._listener: Listener | None = None
         self._outlet: Outlet | None = None
         self._relay: RelayOutlet | None = None  # the outlet, where it is one
-        self._reset_service: Trigger | None = None
+        self._reset_service: ResetService | None = None
+        self._confirmation: Confirmation | None = None
         self._controller: ControllerState | None = None
         self._left: tuple[int, int] | None = None  # the number of the last command, and when it left
         self._buffers: dict[str, SensorBuffer] = {}
@@ -163,7 +170,8 @@ class RealBackend:
             self._outlet = self._relay = RelayOutlet(contract, node, listener, self._clock)
         else:
             self._outlet = ActuatorTopics(contract, node, self._clock)
-        self._reset_service = None if profile.reset is None else Trigger(node, profile.reset.service, self._clock)
+        self._reset_service = ResetService(profile.reset_spec, node, self._clock, contract.fingerprint)
+        self._confirmation = make_confirmation(profile.reset_spec, node, listener, self._clock)
         listener.start()
 
     def _keep_time(self) -> Timekeeper:
@@ -218,25 +226,44 @@ class RealBackend:
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
         """Call the reset service, if there is one, then wait for a reading of every sensor that is newer.
 
-        A relay is armed before, so that it rests while the robot is reset, and again where the robot is then.
+        A relay is armed before, so that it rests while the robot is reset, and again where the robot is then. What of
+        the routine follows is ordered by the stepper (`RoutineBackend`).
         """
         self._usable = False
-        if request.options:
-            raise UsageError(f"reset options are not available with a robot: {', '.join(request.options)}")
-        end = time.monotonic() + max(0.0, (deadline.ns - self._clock.now_ns()) / NS_PER_S)
         listener = self._connect(deadline)
-        self._time.await_clock(listener, end)
+        self._time.await_clock(listener, self._end(deadline))
         if self._relay is not None:
             self._relay.arm(deadline.ns)  # whatever moves the robot by it rests from now on
-        reply = self._call_reset(listener, deadline)
+        service = self._reset_service
+        if service is None:
+            raise BackendNotReadyError("the node is not open")
+        return self._verified(listener, deadline, service.call(request, deadline.ns, listener.check))
+
+    def confirm(self, question: str, deadline: Stamp) -> None:
+        """Ask a person, as the profile says. A relay is armed before, so that it rests while they take their time."""
+        listener, confirmation = self._running(), self._confirmation
+        if confirmation is None:
+            raise BackendNotReadyError("nobody is there to be asked: the profile says confirm: none")
+        if self._relay is not None:
+            self._relay.arm(deadline.ns)
+        confirmation.ask(question, deadline.ns, listener.check)
+
+    def verify(self, deadline: Stamp) -> Snapshot:
+        """Wait for a reading of every sensor that is newer than this call. A relay begins where the robot is then."""
+        listener = self._running()
+        if self._relay is not None:
+            self._relay.arm(deadline.ns)
+        return self._verified(listener, deadline, None)
+
+    def _end(self, deadline: Stamp) -> float:
+        """Return the deadline on the monotonic clock of the middleware's waits, s."""
+        return time.monotonic() + max(0.0, (deadline.ns - self._clock.now_ns()) / NS_PER_S)
+
+    def _verified(self, listener: Listener, deadline: Stamp, report: ResetReport | None) -> Snapshot:
+        """Read what is newer than now, check where the robot is, and be ready for commands from there."""
+        end = self._end(deadline)
         self._await_newer(listener, end)
         self._await_inputs(listener, end)
-        report = ResetReport(
-            level="none" if self._profile.reset is None else "world",
-            seed_applied=None,
-            sampled={} if reply is None else reply.sampled,
-            details={} if reply is None else reply.details,
-        )
         raise_unless_passed(
             [check_positions(self._contract, self._measured(listener), outside=self._profile.start_outside)]
         )
@@ -257,27 +284,6 @@ class RealBackend:
         with listener.changed:
             samples = self._samples(listener)
         return measured_positions(self._contract, {name: sample.values for name, sample in samples.items()})
-
-    def _call_reset(self, listener: Listener, deadline: Stamp) -> ResetReply | None:
-        """Call the service once: who knows what a second call would do. Return the reply of an embedded simulator."""
-        if self._profile.reset is None or self._reset_service is None:
-            return None
-        try:
-            response = self._reset_service.call(deadline.ns, listener.check)
-        except BackendNotReadyError as error:
-            raise BackendNotReadyError(f"{error} (backends.real.reset.service)") from None
-        if not response.success:
-            raise BackendNotReadyError(f"the robot could not be reset: {response.message}")
-        try:
-            reply = ResetReply.from_text(response.message)
-        except ValueError:
-            return None  # a robot's own words
-        if reply.fingerprint != self._contract.fingerprint:
-            raise BackendNotReadyError(
-                f"the simulator runs a contract of fingerprint {reply.fingerprint[:12]}, "
-                f"not {self._contract.fingerprint[:12]}"
-            )
-        return reply
 
     def _await_newer(self, listener: Listener, end: float) -> None:
         """Wait until every sensor has a reading stamped after now."""
@@ -409,7 +415,7 @@ class RealBackend:
         self._usable = False
         listener, ros = self._listener, self._ros
         with contextlib.nullcontext() if listener is None else listener.changed:
-            self._listener = self._ros = self._outlet = self._relay = self._reset_service = None
+            self._listener = self._ros = self._outlet = self._relay = self._reset_service = self._confirmation = None
         try:
             if listener is not None:
                 listener.stop()

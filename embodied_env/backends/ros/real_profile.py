@@ -10,21 +10,15 @@ from typing import Any, Literal
 from embodied_env.backends.ros.estops import EstopSpec, estop_specs
 from embodied_env.backends.ros.evidence import ControllerStateSpec, check_controller_state
 from embodied_env.backends.ros.preflight import SETTLE_S
+from embodied_env.backends.ros.reset_profile import ResetSpec, check_reset
 from embodied_env.backends.ros.stamping import EVERY_SENSOR, ClockSpec
 from embodied_env.contract import Contract
-from embodied_env.contract.checks import check_topic, require
+from embodied_env.contract.checks import require
 from embodied_env.contract.loader import parse_as
 from embodied_env.errors import ContractError
 
 BACKEND = "real"
 PATH = f"backends.{BACKEND}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResetSpec:
-    """How an episode begins: a std_srvs/Trigger that is called once. Without one the robot stays where it is."""
-
-    service: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +38,7 @@ class InputSpec:
 class RealProfile:
     """A robot that is driven over its topics."""
 
-    reset: ResetSpec | None = None
+    reset: ResetSpec | None = None  # None: the robot stays where it is
     estop: Mapping[str, InputSpec] = field(default_factory=dict)
     relay: bool = False
     downstream_timeout_s: float | None = None  # the timeout of the robot's own controller, as its owner declares it
@@ -58,6 +52,11 @@ class RealProfile:
     discovery_s: float = SETTLE_S  # how long the graph must be right before the first motion: `preflight`
     step_timeout_s: float = 1.0  # without any reading for so long the robot is lost
     reset_timeout_s: float = 30.0
+
+    @property
+    def reset_spec(self) -> ResetSpec:
+        """How an episode begins."""
+        return ResetSpec() if self.reset is None else self.reset
 
     def inputs(self) -> tuple[EstopSpec, ...]:
         """Return the safety inputs, checked against their message types; raises ContractError."""
@@ -78,8 +77,7 @@ def load_real_profile(contract: Contract) -> RealProfile:
     try:
         for key, value, allowed, holds in _conditions(profile, contract):
             require(holds, f"{PATH}.{key}", f"{value} is not allowed; allowed: {allowed}")
-        if profile.reset is not None:
-            check_topic(f"{PATH}.reset.service", profile.reset.service)
+        check_reset(profile.reset_spec, contract, profile.reset_timeout_s, f"{PATH}.reset")
         profile.inputs()
         if profile.controller_state is not None:
             check_controller_state(profile.controller_state, f"{PATH}.controller_state")

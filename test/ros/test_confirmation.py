@@ -1,0 +1,224 @@
+"""A person's word before an episode: at a terminal, on a topic, by a service; given, refused, or not given at all."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from std_msgs.msg import Bool, String
+from std_srvs.srv import Trigger
+
+from embodied_env.backends.ros.confirmation import REQUEST_TOPIC, ByService, ByTopic, Prompt, make_confirmation
+from embodied_env.backends.ros.listener import Listener
+from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.backends.ros.real import LATCHED_QOS
+from embodied_env.backends.ros.reset_profile import ResetSpec
+from embodied_env.clock import NS_PER_S, SteadyClock
+from embodied_env.errors import BackendNotReadyError
+
+pytestmark = pytest.mark.ros
+
+PATIENCE_S = 20.0
+CLOCK = SteadyClock()
+
+
+def in_s(seconds):
+    return time.monotonic_ns() + round(seconds * NS_PER_S)
+
+
+def nothing():
+    """No reason to stop waiting."""
+
+
+def wait_for(condition):
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+# ------------------------------------------------------------------------------------------------------ the prompt
+
+
+@pytest.fixture
+def terminal():
+    """A person's end of a terminal, our end, and what was printed."""
+    person, ours = pty.openpty()
+    with os.fdopen(ours, "r", buffering=1) as source:
+        out = io.StringIO()
+        yield SimpleNamespace(person=person, source=source, out=out, prompt=Prompt(CLOCK, source=source, out=out))
+    os.close(person)
+
+
+def typed(terminal, text, *, seconds=PATIENCE_S):
+    """Ask, and type `text` once the question stands."""
+
+    def answer():
+        wait_for(lambda: "Enter: go" in terminal.out.getvalue())
+        os.write(terminal.person, text)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        terminal.prompt.ask("is the goal at [1.0]?", in_s(seconds), nothing)
+    finally:
+        thread.join()
+
+
+@pytest.mark.parametrize("text", [b"\n", b"yes\n", b" Go \n", b"what?\n\n"])
+def test_enter_goes_on(terminal, text):
+    typed(terminal, text)
+    assert "is the goal at [1.0]?" in terminal.out.getvalue()
+
+
+@pytest.mark.parametrize("text", [b"n\n", b"No, wait\n", b"q\n", b"what?\nn\n", b"\x04"])
+def test_a_refusal_at_the_prompt_is_one(terminal, text):
+    with pytest.raises(BackendNotReadyError, match="declined at the prompt"):
+        typed(terminal, text)
+
+
+def test_what_was_typed_before_the_question_is_no_answer(terminal):
+    os.write(terminal.person, b"\n")
+    with pytest.raises(BackendNotReadyError, match="nobody confirmed at the prompt in time"):
+        terminal.prompt.ask("now?", in_s(0.15), nothing)
+
+
+def test_a_prompt_without_an_answer_ends_in_time(terminal):
+    started = time.monotonic()
+    with pytest.raises(BackendNotReadyError, match="nobody confirmed at the prompt in time; nothing moves"):
+        terminal.prompt.ask("now?", in_s(0.15), nothing)
+    assert time.monotonic() - started < PATIENCE_S
+
+
+def test_a_prompt_hears_that_waiting_has_no_sense_any_more(terminal):
+    def patrol():
+        raise BackendNotReadyError("the robot has gone")
+
+    with pytest.raises(BackendNotReadyError, match="the robot has gone"):
+        terminal.prompt.ask("now?", in_s(PATIENCE_S), patrol)
+
+
+def test_a_pipe_that_says_yes_is_no_person():
+    reading, writing = os.pipe()
+    os.write(writing, b"\n")
+    os.close(writing)
+    with os.fdopen(reading) as source, pytest.raises(BackendNotReadyError, match="prompt needs a terminal"):
+        Prompt(CLOCK, source=source)
+
+
+# --------------------------------------------------------------------------------------------------- over ROS 2
+
+
+@pytest.fixture
+def nodes(domain_id):
+    """Our node with its listener, and a person's."""
+    ours = RosNode("environment", namespace="/robot", clock=CLOCK, domain_id=domain_id)
+    listener = Listener(ours.node, CLOCK)
+    person = RosNode("person", namespace="/robot", clock=CLOCK, domain_id=domain_id)
+    yield SimpleNamespace(ours=ours, listener=listener, person=person)
+    listener.stop()
+    person.close()
+    ours.close()
+
+
+@pytest.fixture
+def by_topic(nodes):
+    """Someone who waits for a topic, and its publisher, who know each other."""
+    asking = make_confirmation(ResetSpec(confirm="topic"), nodes.ours.node, nodes.listener, CLOCK)
+    publisher = nodes.person.node.create_publisher(Bool, "environment/confirm", RELIABLE)
+    nodes.listener.start()
+    assert isinstance(asking, ByTopic)
+    wait_for(lambda: publisher.get_subscription_count() == 1)
+    return asking, publisher
+
+
+def later(action, seconds=0.1):
+    timer = threading.Timer(seconds, action)
+    timer.start()
+    return timer
+
+
+def test_true_on_the_topic_goes_on(by_topic, nodes):
+    asking, publisher = by_topic
+    timer = later(lambda: publisher.publish(Bool(data=True)))
+    asking.ask("now?", in_s(PATIENCE_S), nodes.listener.check)
+    timer.join()
+
+
+def test_false_on_the_topic_declines(by_topic, nodes):
+    asking, publisher = by_topic
+    timer = later(lambda: publisher.publish(Bool(data=False)))
+    with pytest.raises(BackendNotReadyError, match="declined on /robot/environment/confirm; nothing moves"):
+        asking.ask("now?", in_s(PATIENCE_S), nodes.listener.check)
+    timer.join()
+
+
+def test_a_word_from_before_the_question_is_no_answer(by_topic, nodes):
+    asking, publisher = by_topic
+    publisher.publish(Bool(data=True))
+    time.sleep(0.1)
+    with pytest.raises(BackendNotReadyError, match="nobody confirmed on /robot/environment/confirm in time"):
+        asking.ask("now?", in_s(0.15), nodes.listener.check)
+
+
+def test_the_question_stands_on_a_topic_while_it_is_asked(by_topic, nodes):
+    asking, publisher = by_topic
+    heard = []
+    topic = REQUEST_TOPIC.replace("~", "environment")
+    nodes.person.node.create_subscription(String, topic, lambda message: heard.append(message.data), LATCHED_QOS)
+    hearing = Listener(nodes.person.node, CLOCK)
+    hearing.start()
+
+    def answer():
+        wait_for(lambda: heard)
+        publisher.publish(Bool(data=True))
+
+    timer = later(answer)
+    asking.ask("is the goal at [1.0]?", in_s(PATIENCE_S), nodes.listener.check)
+    timer.join()
+    wait_for(lambda: heard[-1] == "")
+    hearing.stop()
+    assert "is the goal at [1.0]?" in heard
+
+
+@pytest.fixture
+def by_service(nodes):
+    """Someone who offers the service, and a person's call of it."""
+    asking = make_confirmation(ResetSpec(confirm="service"), nodes.ours.node, nodes.listener, CLOCK)
+    nodes.listener.start()
+    assert isinstance(asking, ByService)
+
+    def call():
+        return nodes.person.receiver.call(Trigger, "environment/confirm", Trigger.Request(), PATIENCE_S, nothing)
+
+    return asking, call
+
+
+def test_a_call_of_the_service_goes_on_and_only_while_the_question_stands(by_service, nodes):
+    asking, call = by_service
+    before = call()
+    assert (before.success, before.message) == (False, "nothing is asked now")
+    answers = []
+    timer = later(lambda: answers.append(call()))
+    asking.ask("now?", in_s(PATIENCE_S), nodes.listener.check)
+    timer.join()
+    assert answers[0].success
+    assert not call().success
+
+
+def test_silence_at_the_service_is_no_consent(by_service, nodes):
+    asking, _ = by_service
+    with pytest.raises(BackendNotReadyError, match="nobody confirmed by /robot/environment/confirm in time"):
+        asking.ask("now?", in_s(0.15), nodes.listener.check)
+
+
+def test_nobody_is_asked_where_the_profile_asks_for_nobody(nodes):
+    assert make_confirmation(ResetSpec(), nodes.ours.node, nodes.listener, CLOCK) is None

@@ -1,0 +1,442 @@
+"""The way home: through the gate, slowly, to where it should be; and every way in which it may end before."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scripted_tasks
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
+
+from embodied_env.backends.fake import FakeBackend, Fault
+from embodied_env.clock import NS_PER_S
+from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError
+from embodied_env.routine import Routine, home_problems
+from embodied_env.safety.shaping import Ruling
+from embodied_env.transition import Severity
+
+HOME = {"shoulder": 0.6, "elbow": -0.4}
+ROUTINE = Routine(home=HOME, speed=0.5)
+
+
+class Elsewhere(FakeBackend):
+    """Its joints are where `start` says after a reset; `verified`: those that it shows when it is asked again."""
+
+    start = (0.0, 0.0)
+    verified: tuple[float, float] | None = None
+
+    def reset(self, request, deadline):
+        report = super().reset(request, deadline).reset
+        self._positions[:] = self.start
+        return replace(self._snapshot(), reset=report)
+
+    def verify(self, deadline):
+        if self.verified is not None:
+            self._positions = np.array(self.verified)
+        return super().verify(deadline)
+
+
+def scene_of(routine=ROUTINE, *, backend=Elsewhere, options=None, start=(0.0, 0.0), shapers=None, **changes):
+    contract, own = scripted_tasks.contract(**changes), {"free_running": True, **(options or {})}
+    made = Scene(contract, backend=backend, shapers=shapers or {}, **own)
+    made.backend.routine, made.backend.start = routine, start
+    made.backend.reset_timeout_s = 200.0
+    return made
+
+
+@contextlib.contextmanager
+def closing(scene):
+    try:
+        yield scene
+    finally:
+        scene.close()
+
+
+def at(scene):
+    return dict(zip(scene.backend._joints, scene.backend._positions.tolist(), strict=True))
+
+
+def velocities(scene, start):
+    """The velocity of each published command, by the positions alone. Shape (n_commands, n_joints)."""
+    values = [np.array(start), *(command.values for command in scene.sent)]
+    return np.diff(values, axis=0) / PERIOD_S
+
+
+# ------------------------------------------------------------------------------------------------- it comes home
+
+
+def test_a_reset_drives_the_robot_home_and_says_so():
+    with closing(scene_of()) as scene:
+        observation, info = scene.reset()
+        assert at(scene) == pytest.approx(HOME, abs=ROUTINE.tolerance)
+        assert observation["joints_position"] == pytest.approx(list(HOME.values()), abs=ROUTINE.tolerance)
+        assert info["reset"]["routine"] == "home"
+        assert "commands" in scene.stepper.last_reset.reset.details["home"]
+        scene.clock.advance_ns(PERIOD_NS)  # without it no time has passed since the reset
+        assert scene.step((0.1, 0.1)).report.disposition is Severity.PASS
+
+
+def test_what_is_read_first_in_the_episode_is_newer_than_the_last_command_home():
+    with closing(scene_of()) as scene:
+        scene.reset()
+        snapshot = scene.stepper.last_reset
+        assert all(sample.stamp_ns == snapshot.now_ns for sample in snapshot.samples.values())
+        assert snapshot.now_ns >= len(scene.sent) * PERIOD_NS
+
+
+def test_a_robot_that_is_home_stays_there():
+    with closing(scene_of(start=tuple(HOME.values()))) as scene:
+        scene.reset()
+        assert np.abs(velocities(scene, tuple(HOME.values()))).max() == 0.0
+
+
+def test_every_command_home_is_asked_for_as_it_may_be():
+    with closing(scene_of()) as scene:
+        scene.reset()
+        reports = [command.report for command in scene.sent[:-1]]  # the last one brakes
+        assert [finding for report in reports for finding in report.findings] == []
+
+
+def test_after_the_way_home_the_limits_are_those_of_the_contract_again():
+    with closing(scene_of()) as scene:
+        scene.reset()
+        for _ in range(10):
+            fast = scene.step((1.0, 0.0))
+        assert fast.report.velocity_si[0] == pytest.approx(scripted_tasks.VELOCITY)
+
+
+PLACES = st.floats(-1.0, 1.0) | st.sampled_from([-2.0, -1.9, 2.0])
+
+
+WAYS = {
+    "start": st.tuples(PLACES, PLACES),
+    "home": st.tuples(PLACES, PLACES),
+    "speed": st.floats(0.2, 1.0),
+    "limits": st.fixed_dictionaries(
+        {
+            "position": st.just([-2.0, 2.0]),
+            "velocity": st.floats(0.5, 3.0),
+            "acceleration": st.floats(0.5, 20.0),
+            "deceleration": st.floats(0.5, 20.0),
+        },
+        optional={"jerk": st.floats(5.0, 200.0)},
+    ),
+    "command": st.sampled_from(["position", "position_delta"]),
+    "scale": st.sampled_from(["normalized", "physical"]),
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(way=st.fixed_dictionaries(WAYS))
+def test_from_anywhere_home_is_reached_and_no_command_is_faster_than_its_share(way):
+    start, home, speed, limits = (way[name] for name in ("start", "home", "speed", "limits"))
+    contract = {
+        "actuators__arm__joints": {name: dict(limits) for name in HOME},
+        "actuators__arm__command": way["command"],
+        "actuators__arm__scale": way["scale"],
+    }
+    routine = Routine(home=dict(zip(HOME, home, strict=True)), speed=speed)
+    with closing(scene_of(routine, start=start, **contract)) as scene:
+        scene.reset()
+        moved = velocities(scene, start)
+        slack = 1e-9 + 1e-14 / PERIOD_S
+        assert np.abs(moved).max() <= speed * limits["velocity"] + slack
+        positions = np.array([command.values for command in scene.sent])
+        if "jerk" not in limits:  # it never passes its home
+            low, high = np.minimum(start, home), np.maximum(start, home)
+            assert (positions >= low - 1e-12).all()
+            assert (positions <= high + 1e-12).all()
+        assert at(scene) == pytest.approx(routine.home, abs=routine.tolerance)
+        assert not scene.sent[-1].report.velocity_si.any()
+
+
+# ------------------------------------------------------------------------------------- what ends it, at rest
+
+
+class Blocked(Elsewhere):
+    """Its elbow gets no further than `end`."""
+
+    end = -0.37
+
+    def advance(self, target, deadline):
+        super().advance(target, deadline)
+        self._positions[1] = max(self._positions[1], self.end)
+
+
+class BlockedEarly(Blocked):
+    end = -0.1
+
+
+class Interrupting(Elsewhere):
+    """Somebody presses Ctrl-C at the tenth period."""
+
+    def advance(self, target, deadline):
+        super().advance(target, deadline)
+        if self._step == 10:
+            raise KeyboardInterrupt
+
+
+def pressed_at(step):
+    class Pressed(Elsewhere):
+        def advance(self, target, deadline):
+            super().advance(target, deadline)
+            if self._step == step:
+                self.estop_states = {"button": "active"}
+
+    return Pressed
+
+
+def assert_at_rest(scene):
+    """The robot has been moved, has braked, and hears no more."""
+    speeds = [np.abs(command.report.velocity_si).max() for command in scene.sent]
+    assert max(speeds) > 0.1
+    assert speeds[-1] == 0.0
+    assert scene.backend.halted
+    with pytest.raises(ResetNeededError):
+        scene.step()
+
+
+def refused(scene, match):
+    with pytest.raises(BackendNotReadyError, match=match):
+        scene.reset()
+    assert_at_rest(scene)
+
+
+@pytest.mark.parametrize(
+    ("backend", "match"),
+    [
+        (
+            Blocked,
+            r"commanded home for 2.0 s, and is not there: elbow is at -0\.37, 0\.03 from its home -0\.4; allowed: 0\.02",
+        ),
+        (
+            BlockedEarly,
+            r"it was stopped \(tracking track.error of elbow\): elbow is at -0\.1, 0\.3 from its home -0\.4",
+        ),
+    ],
+    ids=["near its home", "far from it"],
+)
+def test_a_joint_that_is_blocked_is_named_with_how_far_it_is(backend, match):
+    with closing(scene_of(backend=backend)) as scene:
+        refused(scene, match)
+
+
+def test_an_estop_on_the_way_ends_it():
+    with closing(scene_of(backend=pressed_at(10))) as scene:
+        refused(scene, r"it was stopped \(estop estop.active.*: shoulder is at ")
+
+
+def test_a_sensor_that_falls_silent_holds_the_robot_and_ends_the_way():
+    faults = [Fault(kind="drop", sensor="joints", step=step) for step in range(8, 200)]
+    with closing(scene_of(options={"faults": faults})) as scene:
+        refused(scene, r"it was stopped \(observation obs.stale: joints is .* old.*shoulder is at")
+
+
+def test_a_moment_of_silence_is_only_a_pause_and_is_told():
+    faults = [Fault(kind="drop", sensor="joints", step=step) for step in range(8, 14)]
+    with closing(scene_of(options={"faults": faults})) as scene:
+        scene.reset()
+        assert at(scene) == pytest.approx(HOME, abs=ROUTINE.tolerance)
+        assert "x obs.stale" in scene.stepper.last_reset.reset.details["home"]
+
+
+def test_a_gap_that_ends_an_episode_ends_the_way():
+    fault = Fault(kind="drop", sensor="beacon", step=8)
+    with closing(scene_of(options={"faults": [fault]}, sensors__beacon__on_gap="stop")) as scene:
+        refused(scene, "no valid reading of beacon")
+
+
+def test_a_robot_that_is_lost_on_the_way_is_not_ready():
+    with closing(scene_of(options={"faults": [Fault(kind="refuse", step=8)]})) as scene:
+        with pytest.raises(BackendNotReadyError, match=r"the robot is lost, refused.*shoulder is at") as caught:
+            scene.reset()
+        assert isinstance(caught.value.__cause__, BackendLostError)
+
+
+class Stalling(Elsewhere):
+    """The program hangs at the tenth period; `meanwhile` is called then."""
+
+    def advance(self, target, deadline):
+        super().advance(target, deadline)
+        if self._step == 10:
+            self._clock.sleep_until_ns(self._clock.now_ns() + 2 * NS_PER_S)
+            self.meanwhile()
+
+
+def test_the_watchdog_watches_over_the_way_home():
+    seen = []
+    with closing(scene_of(backend=Stalling, options={"step_timeout_s": 5.0})) as scene:
+        scene.backend.meanwhile = lambda: seen.append(scene.stepper._watchdog.check())
+        refused(scene, "it was stopped")
+        assert seen[0].code == "wd.stop"
+        assert scene.stepper._watchdog.check() is None  # and not over what follows
+
+
+def test_a_way_that_takes_too_long_ends_in_its_time():
+    with closing(scene_of(replace(ROUTINE, timeout_s=0.6))) as scene:
+        refused(scene, "the time is over: shoulder is at")
+        assert scene.clock.now_ns() < 2 * NS_PER_S
+
+
+def test_the_way_ends_with_the_reset_at_the_latest():
+    with closing(scene_of(replace(ROUTINE, timeout_s=100.0))) as scene:
+        scene.backend.reset_timeout_s = 0.6
+        refused(scene, "the time is over")
+
+
+def test_an_interrupt_on_the_way_brakes_and_is_heard():
+    with closing(scene_of(backend=Interrupting)) as scene:
+        with pytest.raises(KeyboardInterrupt):
+            scene.reset()
+        assert_at_rest(scene)
+
+
+def test_a_robot_that_is_not_home_any_more_when_it_is_read_again_is_named():
+    with closing(scene_of()) as scene:
+        scene.backend.verified = (0.6, 0.4)
+        refused(scene, "left its home since: elbow is at 0.4, 0.8 from")
+
+
+class Wall:
+    """Nothing goes on beyond 0.3 rad of the first joint."""
+
+    def reset(self):
+        pass
+
+    def rule(self, proposal):
+        return Ruling(severity=Severity.HOLD, detail="a wall") if proposal.positions[0] > 0.3 else None
+
+
+def test_a_way_that_a_gate_holds_for_good_says_so():
+    with closing(scene_of(shapers={"workspace": Wall()})) as scene:
+        refused(
+            scene,
+            "20 commands in a row were held .the straight way of the joints is held by the workspace gate, ws.keepout.*a wall",
+        )
+
+
+def test_after_a_way_that_ended_the_next_reset_tries_again():
+    with closing(scene_of(options={"faults": [Fault(kind="refuse", step=8)]})) as scene:
+        with pytest.raises(BackendNotReadyError):
+            scene.reset()
+        scene.backend._faults = ()
+        scene.reset()
+        assert at(scene) == pytest.approx(HOME, abs=ROUTINE.tolerance)
+
+
+# ------------------------------------------------------------------------------------------- a person's word
+
+
+class Asking(Elsewhere):
+    """Keeps what a person was asked; `declines` says no."""
+
+    declines = False
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.asked = []
+
+    def confirm(self, question, deadline):
+        self.asked.append((question, len(self.sent)))
+        if self.declines:
+            raise BackendNotReadyError("the operator has declined")
+
+
+class Unseedable(Asking):
+    """Like a robot: options mean nothing to it."""
+
+    def reset(self, request, deadline):
+        snapshot = super().reset(request, deadline)
+        return replace(
+            snapshot, reset=replace(snapshot.reset, seed_applied=None, sampled={}, ignored=tuple(request.options))
+        )
+
+
+def test_a_person_is_asked_when_the_robot_is_home_and_shown_options_and_joints():
+    with closing(scene_of(replace(ROUTINE, confirm="prompt"), backend=Asking)) as scene:
+        info = scene.reset(goal=[0.2, 0.3, 0.4])[1]
+        ((question, commands),) = scene.backend.asked
+        assert commands == len(scene.sent)
+        assert "goal=[0.2, 0.3, 0.4]" in question
+        assert "elbow -0.4" in question
+        assert info["reset"]["confirmed_by"] == "prompt"
+
+
+def test_without_a_persons_consent_nothing_moves():
+    with closing(scene_of(Routine(confirm="topic"), backend=Asking)) as scene:
+        scene.backend.declines = True
+        with pytest.raises(BackendNotReadyError, match="declined"):
+            scene.reset()
+        scene.close()
+        assert scene.sent == []
+
+
+def test_what_a_person_agreed_to_set_up_counts_as_set():
+    with closing(scene_of(Routine(confirm="service"), backend=Unseedable)) as scene:
+        info = scene.reset(goal=[0.2, 0.3, 0.4])[1]["reset"]
+        assert info["sampled"]["goal"].tolist() == [0.2, 0.3, 0.4]
+        assert (info["options_ignored"], info["routine"], info["confirmed_by"]) == ("", "", "service")
+        assert scene.stepper.last_reset.reset.details["options"] == "set up by the operator's word: goal"
+
+
+def test_options_that_mean_nothing_are_told_and_warned_of():
+    with closing(scene_of(Routine(), backend=Unseedable)) as scene:
+        with pytest.warns(UserWarning, match="fake ignores these reset options: goal, load"):
+            info = scene.reset(goal=[0.2, 0.3, 0.4], load=1.0)[1]["reset"]
+        assert (info["options_ignored"], info["seed_applied"], info["confirmed_by"]) == ("goal,load", -1, "")
+
+
+class MovedAndMute(Elsewhere):
+    """Its second reset moves the robot, and then a sensor says nothing."""
+
+    resets = 0
+
+    def reset(self, request, deadline):
+        self.resets += 1
+        snapshot = super().reset(request, deadline)
+        samples = {name: sample for name, sample in snapshot.samples.items() if self.resets == 1 or name != "beacon"}
+        return replace(snapshot, samples=samples)
+
+
+def test_a_reset_that_fails_after_the_world_moved_never_commands_where_the_robot_was():
+    """`close` brakes where it last commanded: a reset service may have moved the robot since."""
+    scene = scene_of(None, backend=MovedAndMute)
+    scene.reset()
+    scene.clock.advance_ns(PERIOD_NS)
+    scene.step((0.5, 0.5))
+    with pytest.raises(BackendNotReadyError, match="beacon"):
+        scene.reset()  # it brakes first, in the middle of an episode
+    before = len(scene.sent)
+    scene.close()
+    assert len(scene.sent) == before
+
+
+# --------------------------------------------------------------------------------------------- what may be home
+
+
+def test_a_home_names_every_joint_that_is_commanded_by_position():
+    assert home_problems(scripted_tasks.contract(), HOME) == {}
+
+
+@pytest.mark.parametrize(
+    ("home", "joint", "problem"),
+    [
+        ({"shoulder": 0.0}, "elbow", "its home is missing"),
+        ({**HOME, "wrist": 0.0}, "wrist", "no such joint; allowed: shoulder, elbow"),
+        ({**HOME, "elbow": 2.5}, "elbow", r"2.5 is not allowed; allowed: -2.0 to 2.0"),
+        ({**HOME, "elbow": float("nan")}, "elbow", "nan is not allowed"),
+    ],
+)
+def test_a_home_that_cannot_be_is_named_by_joint(home, joint, problem):
+    problems = home_problems(scripted_tasks.contract(), home)
+    assert list(problems) == [joint]
+    assert problem in problems[joint]
+
+
+def test_a_joint_that_is_commanded_by_velocity_cannot_be_sent_home():
+    problems = home_problems(scripted_tasks.contract(actuators__arm__command="velocity"), HOME)
+    assert "commanded by velocity and cannot be sent home; allowed: none" in problems["shoulder"]
