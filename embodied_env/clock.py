@@ -6,6 +6,7 @@ latency that was never measurable cannot be computed by accident.
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Protocol
 from embodied_env.errors import ClockDomainError, UsageError
 
 NS_PER_S = 1_000_000_000
+_AWAKE_NS = 100_000  # a sleep of Linux ends 50 us late by default, and a little more
 
 
 class Domain(StrEnum):
@@ -100,9 +102,16 @@ class SteadyClock:
         return time.time_ns()
 
     def sleep_until_ns(self, deadline_ns: int) -> None:
-        """Sleep to an absolute deadline; a deadline in the past returns at once."""
+        """Sleep to an absolute deadline; a deadline in the past returns at once.
+
+        The last `_AWAKE_NS` are waited for awake, so that it does not matter how soon the system wakes a sleeper up;
+        other threads of Python run meanwhile.
+        """
         while (left_ns := deadline_ns - time.monotonic_ns()) > 0:
-            time.sleep(left_ns / NS_PER_S)
+            if left_ns > _AWAKE_NS:
+                time.sleep((left_ns - _AWAKE_NS) / NS_PER_S)
+            else:
+                select.select((), (), (), 0.0)  # lets go of the interpreter; time.sleep(0) would take 50 us
 
     def follow_ns(self, period_ns: int) -> None:
         """Real time moves by itself."""
