@@ -7,6 +7,7 @@ latency that was never measurable cannot be computed by accident.
 from __future__ import annotations
 
 import select
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -111,10 +112,18 @@ class SteadyClock:
             if left_ns > _AWAKE_NS:
                 time.sleep((left_ns - _AWAKE_NS) / NS_PER_S)
             else:
-                select.select((), (), (), 0.0)  # lets go of the interpreter; time.sleep(0) would take 50 us
+                _let_others_run()
 
     def follow_ns(self, period_ns: int) -> None:
         """Real time moves by itself."""
+
+
+def _let_others_run() -> None:
+    """Let go of the interpreter for an instant."""
+    if sys.platform == "win32":
+        time.sleep(0)
+    else:
+        select.select((), (), (), 0.0)  # time.sleep(0) takes 50 us on Linux
 
 
 class ManualClock:
