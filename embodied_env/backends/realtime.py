@@ -140,14 +140,22 @@ class RealtimeMujocoBackend(MujocoBackend):
         A tick is computed when it begins, so nothing is left to compute at the deadline.
         """
         self._running()
-        follower, due_ns = self._following(), self.pacer.deadline_ns
-        while (end_ns := follower.next_ns) <= due_ns:
-            with self._lock:
-                self._running()
-                follower.tick(due_ns)
+        due_ns = self.pacer.deadline_ns
+        while (end_ns := self._tick_by(due_ns)) is not None:
             if end_ns < due_ns:
                 self._clock.sleep_until_ns(end_ns)
         self.pacer.wait()
+
+    def _tick_by(self, due_ns: int) -> int | None:
+        """Run the next tick and return when it ends, unless that is after `due_ns`."""
+        with self._lock:  # a command of the watchdog may have run it
+            self._running()
+            follower = self._following()
+            end_ns = follower.next_ns
+            if end_ns > due_ns:
+                return None
+            follower.tick(due_ns)
+            return end_ns
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
         """Read every sensor that has delivered."""
