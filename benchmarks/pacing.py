@@ -1,6 +1,6 @@
 """How well do steps keep their time? This environment, while it records, beside rtgym and a plain loop, in one run.
 
-    python benchmarks/pacing.py [--seconds S] [--rounds N] [--rates 50 100 200] [--fifo-priority P] [--json]
+    python benchmarks/pacing.py [--seconds S] [--rounds N] [--rates 50 100 200] [--backend B] [--fifo-priority P] [--json]
 
 rtgym's thread-safe environment (``pip install "embodied_env[bench]"``) and the plain loop record nothing and simulate
 nothing: they are the floor. A loop that works for a fifth of each period shows what a scheduler does to whoever works:
@@ -27,6 +27,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,8 +72,8 @@ def sleep_loop(rate_hz: int, steps: int, *, work: float) -> NDArray[np.int64]:
     return seen
 
 
-def ours(rate_hz: int, steps: int) -> Instants:
-    """Step the arm's world in real time, recorded. A reset in between, after a safety stop, is time like any other."""
+def ours(rate_hz: int, steps: int, *, backend: str) -> Instants:
+    """Step `backend` in real time, recorded. A reset in between, after a safety stop, is time like any other."""
     arm = embodied_env.load_contract("arm_reach")
     contract = replace(
         arm,
@@ -83,7 +84,7 @@ def ours(rate_hz: int, steps: int) -> Instants:
     returned, frozen = np.zeros(steps, dtype=np.int64), np.zeros(steps, dtype=np.int64)
     action = np.zeros(6)
     with tempfile.TemporaryDirectory() as folder:
-        env = embodied_env.make(contract, pacing="realtime", record=folder)
+        env = embodied_env.make(contract, backend=backend, pacing="realtime", record=folder)
         env.reset(seed=1)
         for step in range(steps):
             *_, truncated, _ = env.step(action)
@@ -169,24 +170,26 @@ def load(loaded: bool) -> Iterator[None]:  # noqa: FBT001 - one of two condition
             process.wait()
 
 
-def measure(rates_hz: list[int], seconds: float, rounds: int) -> dict[Key, list[dict[str, float]]]:
+def measure(rates_hz: list[int], seconds: float, rounds: int, backend: str) -> dict[Key, list[dict[str, float]]]:
     """Return for each contestant, rate and load the figures of each round."""
-    contestants: list[Callable[[int, int], Instants]] = [plain_loop, working_loop, ours]
+    contestants: dict[str, Callable[[int, int], Instants]] = {
+        PLAIN: plain_loop,
+        WORKING: working_loop,
+        OURS: partial(ours, backend=backend),
+    }
     if importlib.util.find_spec("rtgym") is None:
         print('rtgym is not installed (pip install "embodied_env[bench]"): the others run alone', file=sys.stderr)
     else:
-        contestants.append(rtgym_loop)
+        contestants[RTGYM] = rtgym_loop
     found: dict[Key, list[dict[str, float]]] = {}
     for round_index in range(rounds):
-        runs = [(run, rate, loaded) for run in contestants for rate in rates_hz for loaded in (False, True)]
+        runs = [(who, rate, loaded) for who in contestants for rate in rates_hz for loaded in (False, True)]
         random.shuffle(runs)
-        for run, rate_hz, loaded in runs:
+        for who, rate_hz, loaded in runs:
             gc.collect()
-            print(
-                f"round {round_index + 1} of {rounds}: {run.__name__}, {rate_hz} Hz, loaded: {loaded}", file=sys.stderr
-            )
+            print(f"round {round_index + 1} of {rounds}: {who}, {rate_hz} Hz, loaded: {loaded}", file=sys.stderr)
             with load(loaded):
-                for name, seen in run(rate_hz, WARM_UP + round(seconds * rate_hz)).items():
+                for name, seen in contestants[who](rate_hz, WARM_UP + round(seconds * rate_hz)).items():
                     found.setdefault((name, rate_hz, loaded), []).append(figures(seen, rate_hz))
     return found
 
@@ -247,12 +250,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each run (default: 3)")
     parser.add_argument("--rounds", type=int, default=5, help="(default: 5)")
     parser.add_argument("--rates", type=int, nargs="+", default=[50, 100, 200], help="Hz (default: 50 100 200)")
+    parser.add_argument(
+        "--backend", default="fake", help="of this environment: fake (default), which simulates nothing, or mujoco"
+    )
     parser.add_argument("--fifo-priority", type=int, default=None, help="SCHED_FIFO for all of them, 1 to 99")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     args = parser.parse_args()
     if args.fifo_priority is not None:  # rtgym's thread inherits it
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(args.fifo_priority))
-    table = rows(measure(args.rates, args.seconds, args.rounds))
+    table = rows(measure(args.rates, args.seconds, args.rounds, args.backend))
     if args.json:
         print(json.dumps({"rows": table, "targets": targets(table)}, indent=2))
     else:

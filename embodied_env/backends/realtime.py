@@ -141,21 +141,18 @@ class RealtimeMujocoBackend(MujocoBackend):
         """
         self._running()
         due_ns = self.pacer.deadline_ns
-        while (end_ns := self._tick_by(due_ns)) is not None:
-            if end_ns < due_ns:
-                self._clock.sleep_until_ns(end_ns)
+        while (pause_ns := self._tick_by(due_ns)) is not None:
+            self._clock.sleep_until_ns(pause_ns)
         self.pacer.wait()
 
     def _tick_by(self, due_ns: int) -> int | None:
-        """Run the next tick and return when it ends, unless that is after `due_ns`."""
+        """Run the next tick if it ends by `due_ns`; return when one more begins that does, or None."""
         with self._lock:  # a command of the watchdog may have run it
             self._running()
             follower = self._following()
-            end_ns = follower.next_ns
-            if end_ns > due_ns:
-                return None
-            follower.tick(due_ns)
-            return end_ns
+            if (end_ns := follower.next_ns) <= due_ns:
+                follower.tick(due_ns)
+            return end_ns if follower.next_ns <= due_ns else None
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
         """Read every sensor that has delivered."""

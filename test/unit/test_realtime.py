@@ -189,6 +189,25 @@ def test_the_account_of_its_clock_says_how_far_its_time_is_known(arm, clock):
     assert clock.now_ns() + account.offset_ns == arm.read(LATER, LATER).now_ns
 
 
+class LateClock(ManualClock):
+    """Each look at it takes a microsecond, and each sleep ends a little late."""
+
+    def now_ns(self):
+        self.advance_ns(1000)
+        return super().now_ns()
+
+    def sleep_until_ns(self, deadline_ns):
+        super().sleep_until_ns(deadline_ns + 70_000)
+
+
+def test_sleeps_that_end_a_little_late_are_no_missed_deadlines():
+    backend, _ = opened(LateClock(), "realtime")
+    for n in range(1, 20):
+        step(backend, command(n))
+    assert (backend.pacer.overruns, backend.pacer.missed) == (0, 0)
+    backend.close()
+
+
 def test_a_halted_world_takes_no_step(arm):
     arm.halt("test")
     with pytest.raises(BackendLostError):
