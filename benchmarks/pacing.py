@@ -1,6 +1,6 @@
 """How well do steps keep their time? This environment, while it records, beside rtgym and a plain loop, in one run.
 
-    python benchmarks/pacing.py [--seconds S] [--rounds N] [--rates 50 100 200] [--backend B] [--fifo-priority P] [--json]
+    python benchmarks/pacing.py [--seconds S] [--rounds N] [--rates HZ ...] [--backend B] [--fifo-priority P] [--json]
 
 rtgym's thread-safe environment (``pip install "embodied_env[bench]"``) and the plain loop record nothing and simulate
 nothing: they are the floor. A loop that works for a fifth of each period shows what a scheduler does to whoever works:

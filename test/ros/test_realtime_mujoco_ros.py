@@ -121,3 +121,9 @@ def test_closing_what_was_never_opened_is_safe():
     backend.halt("before open")
     backend.close()
     backend.close()
+
+
+@pytest.mark.long
+def test_a_picture_is_one_of_the_moving_world(env):
+    env.reset(seed=1)
+    assert env.unwrapped._stepper.render().shape == (480, 640, 3)
