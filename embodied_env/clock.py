@@ -18,6 +18,7 @@ from embodied_env.errors import ClockDomainError, UsageError
 
 NS_PER_S = 1_000_000_000
 _AWAKE_NS = 100_000  # a sleep of Linux ends 50 us late by default, and a little more
+_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Domain(StrEnum):
@@ -80,6 +81,10 @@ class Clock(Protocol):
         """Nanoseconds of the system (UTC) domain at the same instant."""
         ...
 
+    def boot_ns(self) -> int:
+        """Nanoseconds of a clock like the steady one that also counts while the host sleeps."""
+        ...
+
     def sleep_until_ns(self, deadline_ns: int) -> None:
         """Return when `now_ns()` has reached the deadline."""
         ...
@@ -101,6 +106,10 @@ class SteadyClock:
     def system_ns(self) -> int:
         """Read the UTC clock."""
         return time.time_ns()
+
+    def boot_ns(self) -> int:
+        """Read CLOCK_BOOTTIME; where a system has none, the steady clock, by which no host ever sleeps."""
+        return time.monotonic_ns() if _BOOTTIME is None else time.clock_gettime_ns(_BOOTTIME)
 
     def sleep_until_ns(self, deadline_ns: int) -> None:
         """Sleep to an absolute deadline; a deadline in the past returns at once.
@@ -141,6 +150,10 @@ class ManualClock:
 
     def system_ns(self) -> int:
         """Return the same reading: the manual clock knows one time."""
+        return self._ns
+
+    def boot_ns(self) -> int:
+        """Return the same reading: the manual clock never sleeps."""
         return self._ns
 
     def advance_ns(self, ns: int) -> None:

@@ -128,7 +128,8 @@ class ObservationBuilder:
         if age_ns < -self._future_tolerance_ns:
             return replace(sample, quality=Quality.FUTURE, reason=f"stamped {-age_ns} ns after now")
         if age_ns > self._contract.sensors[name].max_age_s * 1e9:
-            return replace(sample, quality=Quality.STALE, reason=f"{age_ns / 1e9:.3f} s old")
+            by = f" (by the clock {sample.suspect_clock}?)" if sample.suspect_clock else ""
+            return replace(sample, quality=Quality.STALE, reason=f"{age_ns / 1e9:.3f} s old{by}")
         return self._judge_values(name, sample)
 
     def _judge_values(self, name: str, sample: Sample) -> Sample:

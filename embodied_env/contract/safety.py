@@ -40,11 +40,13 @@ class ObservationAge:
 
     `required` None: the sensors that report the positions of the commanded joints. `future_tolerance_s` is how far a
     stamp may be ahead of now in a free-running world, where a clock is read twice; in lockstep nothing is.
+    `require_stamp` false: a robot's message without a stamp counts from its publication, or from its arrival.
     """
 
     required: tuple[str, ...] | None = None
     stop_steps: int = 10  # steps of HOLD in a row that make a STOP
     future_tolerance_s: float = 0.005
+    require_stamp: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -305,6 +305,7 @@ def safeties(draw: st.DrawFn, sensors: Document) -> Document:
             "required": draw(st.none() | st.lists(st.sampled_from(agents), unique=True)),
             "stop_steps": draw(counts),
             "future_tolerance_s": draw(st.floats(0, 1)),
+            "require_stamp": draw(st.booleans()),
         },
         "action": {"max_age_steps": draw(counts)},
         "tracking": draw(st.sampled_from([None, tracking])),

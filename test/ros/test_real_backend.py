@@ -14,7 +14,9 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
+from builtin_interfaces.msg import Time
 from rclpy.node import Node
+from rosgraph_msgs.msg import Clock
 from std_msgs.msg import Bool, Int32
 from std_srvs.srv import Trigger
 
@@ -23,6 +25,8 @@ from embodied_env.backends import make_backend
 from embodied_env.backends.ros.node import RELIABLE, RosNode
 from embodied_env.backends.ros.real import CONTENTION, LATCHED_QOS
 from embodied_env.backends.ros.real_profile import load_real_profile
+from embodied_env.backends.ros.stamping import ClockSpec, Sync
+from embodied_env.backends.ros.timekeeping import Timekeeper
 from embodied_env.clock import NS_PER_S, Domain, ManualClock, Stamp, SteadyClock
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.messages import message_class
@@ -33,7 +37,7 @@ from embodied_env.sim.messages import to_message
 from embodied_env.sim.profile import load_profile
 from embodied_env.tasks import load_task
 from embodied_env.testing import approve
-from embodied_env.transition import Quality, ResetRequest
+from embodied_env.transition import Quality, ResetRequest, Severity
 
 pytestmark = pytest.mark.ros
 
@@ -341,7 +345,10 @@ class HandMade:
 
     def _message(self, name, now_ns):
         sensor = self.contract.sensors[name]
-        values = {field: np.full(len(spec.joints) if spec.joints else 3, 0.5) for field, spec in sensor.fields.items()}
+        value = -0.5 if name == "target" else 0.5  # it is never reached
+        values = {
+            field: np.full(len(spec.joints) if spec.joints else 3, value) for field, spec in sensor.fields.items()
+        }
         return to_message(sensor, values, now_ns)
 
     def close(self):
@@ -413,14 +420,181 @@ def test_a_sensor_by_receipt_is_stamped_as_it_arrives(domain_id, backend):
     finally:
         robot.close()
     sample = snapshot.samples["tcp"]
-    assert sample.stamp_ns == sample.arrival_system_ns
+    assert sample.stamp_ns == pytest.approx(sample.arrival_system_ns, abs=1_000_000)
     assert 0.0 <= (snapshot.now_ns - sample.stamp_ns) / 1e9 < 1.0
 
 
 def test_a_sensor_of_the_future_is_never_fresh(hand_made, make):
     hand_made.offset_s["tcp"] = 60.0
-    with pytest.raises(BackendNotReadyError, match=r"tcp \(stamped \d+ ns after now\)"):
+    with pytest.raises(BackendNotReadyError, match=r"tcp \(stamped \d+\.\d+ s after it came \(by a clock of"):
         make(SIMPLE, reset_timeout_s=5.0).reset(seed=1)
+
+
+# ------------------------------------------------------------------------------------------------------- clocks
+
+
+class SteppedClock(SteadyClock):
+    """UTC as it would be if somebody had set it, or the host had slept."""
+
+    offset_ns = slept_ns = 0
+
+    def system_ns(self):
+        return super().system_ns() + self.offset_ns
+
+    def boot_ns(self):
+        return super().boot_ns() + self.slept_ns
+
+
+def codes_of(env, steps):
+    """Take so many steps; return the codes of what held each, but for what a busy machine does to itself."""
+    found = []
+    for _ in range(steps):
+        env.step(ZERO)
+        report = env.unwrapped.last_transition.report
+        busy = {"", "act.late", "obs.stale"}
+        found.append({finding.code for finding in report.findings if finding.severity >= Severity.HOLD} - busy)
+    return found
+
+
+@pytest.mark.parametrize("step_s", [10, -10])
+def test_a_step_of_utc_on_the_host_of_robot_and_environment_costs_one_step(hand_made, make, step_s):
+    clock = SteppedClock()
+    env = make(SIMPLE, clock=clock)
+    env.reset(seed=1)
+    assert codes_of(env, 3) == [set()] * 3
+    clock.offset_ns = step_s * NS_PER_S
+    hand_made.offset_s = dict.fromkeys(hand_made.offset_s, float(step_s))
+    found = codes_of(env, 12)
+    snapshot = env.unwrapped.last_transition.snapshot
+    assert [codes for codes in found if codes] == [{"clock.jump"}]
+    assert (snapshot.clock.mode, snapshot.clock.epoch, snapshot.clock.jumps) == ("wall", 1, 1)
+    assert snapshot.clock.rmw.startswith("rmw_")
+    ages_s = [(snapshot.now_ns - sample.stamp_ns) / NS_PER_S for sample in snapshot.samples.values()]
+    assert all(0.0 <= age_s < 1.0 for age_s in ages_s)
+
+
+def test_a_host_that_slept_stops_the_episode(hand_made, make):
+    clock = SteppedClock()
+    env = make(SIMPLE, clock=clock)
+    env.reset(seed=1)
+    clock.offset_ns = clock.slept_ns = 60 * NS_PER_S
+    hand_made.offset_s = dict.fromkeys(hand_made.offset_s, 60.0)
+    ended = ""
+    while not ended:
+        ended = env.step(ZERO)[4]["end_reason"]
+    assert ended == "safety_stop:clock.suspended"
+
+
+def test_who_publishes_on_our_host_has_our_clock(hand_made, backend):
+    snapshot = reset(backend())
+    for sample in snapshot.samples.values():
+        assert (sample.stamp_quality, sample.transport_quality) == (Quality.OK, Quality.OK)
+        assert sample.header_ns <= sample.source_ns <= sample.received_ns
+
+
+def test_a_clock_that_is_not_ours_is_refused_with_what_to_declare(hand_made, make):
+    contract = with_profile(SIMPLE, clocks={"tcp": {"sync": "none"}})
+    with pytest.raises(BackendNotReadyError, match=r"tcp \(the clock .* declare backends\.real\.clocks\.tcp: sync"):
+        make(contract).reset(seed=1)
+
+
+def test_the_default_is_of_the_sensors_that_are_not_named():
+    clocks = {"default": ClockSpec(sync="none"), "tcp": ClockSpec(sync="same_host")}
+    stampings = Timekeeper(ARM, SteadyClock(), clocks=clocks).stampings
+    assert (stampings["joints"].sync, stampings["tcp"].sync) == (Sync.UNKNOWN, Sync.SAME)
+
+
+def test_a_skewed_clock_counts_by_its_least_delay_and_never_makes_a_confident_transport(hand_made, backend):
+    hand_made.offset_s["tcp"] = 0.1
+    robot = backend(with_profile(SIMPLE, clocks={"tcp": {"sync": "none", "least_delay_s": 0.02}}))
+    reset(robot)
+    time.sleep(0.2)
+    snapshot = robot.read(in_s(0), in_s(1))
+    sample = snapshot.samples["tcp"]
+    assert (sample.quality, sample.stamp_quality) == (Quality.OK, Quality.UNSYNCED)
+    assert sample.transport_quality is Quality.UNSYNCED
+    assert 0.0 <= sample.transport_excess_s < 1.0
+    assert 0.02 <= (snapshot.now_ns - sample.stamp_ns) / NS_PER_S < 1.0
+
+
+class Simulated(HandMade):
+    """That robot in simulated time, which it also tells on /clock."""
+
+    speed = 1.0
+    is_telling = True
+
+    def __init__(self, contract=ARM):
+        self.sim_ns = 1000 * NS_PER_S
+        super().__init__(contract)
+
+    def _run(self):
+        clock = self.node.create_publisher(Clock, "/clock", RELIABLE)
+        while not self._done.wait(0.01):
+            self.sim_ns += round(self.speed * 0.01 * NS_PER_S)
+            sec, nanosec = divmod(self.sim_ns, NS_PER_S)
+            if self.is_telling:
+                clock.publish(Clock(clock=Time(sec=sec, nanosec=nanosec)))
+            for name, publisher in self.publishers.items():
+                publisher.publish(self._message(name, self.sim_ns))
+
+
+@pytest.fixture
+def simulated(domain_id):
+    made = Simulated(SIMPLE)
+    yield made
+    made.close()
+
+
+SIMULATED = with_profile(SIMPLE, use_sim_time=True, step_timeout_s=0.4)
+
+
+def test_without_simulated_time_the_reset_says_so_in_its_time(hand_made, backend):
+    with pytest.raises(BackendNotReadyError, match=r"no /clock: no message came"):
+        reset(backend(SIMULATED), 0.6)
+
+
+@pytest.mark.parametrize("to_s", [0, 1100], ids=["back", "far ahead"])
+def test_simulated_time_that_is_set_costs_one_step(simulated, make, to_s):
+    env = make(SIMULATED)
+    env.reset(seed=1)
+    assert codes_of(env, 3) == [set()] * 3
+    simulated.sim_ns = to_s * NS_PER_S
+    found, ages_s = [], []
+    for _ in range(8):
+        found += codes_of(env, 1)
+        snapshot = env.unwrapped.last_transition.snapshot
+        ages_s += [(snapshot.now_ns - sample.stamp_ns) / NS_PER_S for sample in snapshot.samples.values()]
+    assert [codes for codes in found if codes] == [{"clock.jump"}]
+    assert all(0.0 <= age_s < 1.0 for age_s in ages_s)
+    assert (snapshot.clock.mode, snapshot.clock.epoch, snapshot.clock.jumps) == ("sim", 1, 1)
+    assert {sample.quality for sample in snapshot.samples.values()} == {Quality.OK}
+
+
+def test_at_a_fifth_of_its_speed_simulated_time_is_no_fault(simulated, make):
+    simulated.speed = 0.2
+    env = make(SIMULATED)
+    env.reset(seed=1)
+    assert codes_of(env, 12) == [set()] * 12
+    snapshot = env.unwrapped.last_transition.snapshot
+    assert 0.05 < snapshot.clock.rtf < 0.4
+    assert snapshot.clock.jumps == 0
+
+
+def test_simulated_time_that_stops_is_a_lost_robot_in_its_time(simulated, make):
+    env = make(SIMULATED)
+    env.reset(seed=1)
+    simulated.is_telling = False
+    started, ended = time.monotonic(), ""
+    while not ended:
+        *_, info = env.step(ZERO)
+        ended = info["end_reason"]
+    assert ended == "backend_lost:clock_stopped"
+    assert time.monotonic() - started < PATIENCE_S
+
+
+def test_a_relay_does_not_go_by_simulated_time():
+    with pytest.raises(UsageError, match=r"relay=True is not allowed with backends\.real\.use_sim_time"):
+        make_backend("real", SIMULATED, clock=SteadyClock(), relay=True)
 
 
 def test_a_command_is_published_as_it_was_approved(hand_made, backend):
@@ -623,6 +797,14 @@ def test_any_thread_may_ask(inputs):
         ({"downstream_timeout_s": 0.01}, "downstream_timeout_s", "more than the control period"),
         ({"downstream_timeout_s": True}, "downstream_timeout_s", "true is not allowed"),
         ({"start_outside": "anywhere"}, "start_outside", "allowed"),
+        ({"use_sim_time": 1}, "use_sim_time", "allowed"),
+        ({"clocks": {"nose": {}}}, "clocks.nose", "allowed: a sensor of the contract: joints, tcp"),
+        ({"clocks": {"tcp": {"sync": "ntp"}}}, "clocks.tcp.sync", "allowed"),
+        ({"clocks": {"tcp": {"sync": "ptp"}}}, "clocks.tcp.error_s", "with sync: ptp, seconds > 0"),
+        ({"clocks": {"tcp": {"sync": "chrony", "error_s": 0.0}}}, "clocks.tcp.error_s", "0.0 is not allowed"),
+        ({"clocks": {"tcp": {"error_s": 0.1}}}, "clocks.tcp.error_s", "it is of sync: ptp and chrony"),
+        ({"clocks": {"tcp": {"least_delay_s": -0.1}}}, "clocks.tcp.least_delay_s", "allowed: seconds >= 0"),
+        ({"clocks": {"tcp": {"sync": "same_host", "least_delay_s": 0.1}}}, "clocks.tcp.least_delay_s", "none or auto"),
         ({"estop": {"button": {}}}, "estop.button.topic", "the key is missing"),
         ({"estop": {"button": {"topic": "no good"}}}, "estop.button.topic", "not a ROS 2 topic name"),
         ({"estop": {"button": {**BUTTON, "timeout": 1.0}}}, "estop.button.timeout", "unknown key"),

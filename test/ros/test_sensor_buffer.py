@@ -11,12 +11,17 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 from embodied_env.backends.ros.node import Arrival
 from embodied_env.backends.ros.sensors import SensorBuffer
+from embodied_env.backends.ros.stamping import ClockSpec, Stamping
+from embodied_env.clock import NS_PER_S
 from embodied_env.contract import FieldSpec, SensorSpec
 from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.sim.messages import to_message
+from embodied_env.timeline import ClockWatch, SimulatedTime
 from embodied_env.transition import Quality
 
 pytestmark = pytest.mark.ros
+
+MS = 1_000_000
 
 SENSOR = SensorSpec(
     topic="topic",
@@ -106,6 +111,153 @@ def test_a_malformed_message_is_an_invalid_sample_with_its_reason():
     sample = buffer.sample()
     assert sample.quality is Quality.INVALID
     assert "position of b is missing" in sample.reason
+
+
+# -------------------------------------------------------------------------------------- stamps that clocks are behind
+
+
+class HandClock:
+    """A steady clock, and UTC that is so much ahead of it."""
+
+    virtual = False
+    steady_ns, ahead_ns = 5 * NS_PER_S, 1_700_000_000 * NS_PER_S
+
+    def now_ns(self):
+        return self.steady_ns
+
+    boot_ns = now_ns
+
+    def system_ns(self):
+        return self.steady_ns + self.ahead_ns
+
+
+class Judged:
+    """A buffer whose stamps are judged, and a robot on our host that publishes every 50 ms."""
+
+    def __init__(self, *, sensor=SENSOR, simulated=False, require_stamp=True):
+        self.clock = HandClock()
+        self.watch = ClockWatch(self.clock)
+        self.simulated = SimulatedTime(self.watch, period_ns=50 * MS) if simulated else None
+        stamping = Stamping(
+            "point",
+            ClockSpec(),
+            timeline=self.simulated or self.watch,
+            watch=self.watch,
+            require_stamp=require_stamp,
+            future_tolerance_s=0.005,
+        )
+        stamping.found(True)
+        self.buffer = SensorBuffer("point", sensor, stamping)
+        self.number = 0
+
+    def publish(self, *, header_ns=None, ahead_s=0.0):
+        """Publish what is stamped now, or `ahead_s` later; return its sample, or that of who is newer."""
+        self.clock.steady_ns += 50 * MS
+        self.number += 1
+        now_ns = self.clock.system_ns()
+        self.watch.notice(self.clock.now_ns(), now_ns)
+        header_ns = now_ns + round(ahead_s * NS_PER_S) if header_ns is None else header_ns
+        self.buffer.put(
+            Arrival(
+                key="point",
+                message=to_message(SENSOR, {"position": np.zeros(3)}, header_ns),
+                info={
+                    "source_timestamp": now_ns,
+                    "received_timestamp": now_ns,
+                    "publication_sequence_number": self.number,
+                },
+                arrival_ns=self.clock.now_ns(),
+                arrival_system_ns=now_ns,
+            )
+        )
+        return self.buffer.sample()
+
+
+def test_a_judged_sample_carries_what_its_header_says():
+    judged = Judged()
+    sample = judged.publish(ahead_s=-0.01)
+    assert sample.header_ns == judged.clock.system_ns() - 10 * MS == sample.stamp_ns
+    assert (sample.stamp_quality, sample.transport_quality, sample.suspect_clock) == (Quality.OK, Quality.OK, "")
+
+
+@pytest.mark.parametrize("step_s", [10, -10])
+def test_a_step_back_of_utc_does_not_freeze_a_sensor(step_s):
+    judged = Judged()
+    before = judged.publish()
+    judged.clock.ahead_ns += step_s * NS_PER_S
+    after = judged.publish()
+    assert (after.seq, after.reordered, after.duplicated, after.quality) == (1, 0, 0, Quality.OK)
+    assert after.stamp_ns - before.stamp_ns == 50 * MS
+
+
+@pytest.mark.parametrize("step_s", [10, -10])
+def test_a_message_of_before_a_step_of_utc_is_never_fresh_and_blocks_nothing(step_s):
+    judged = Judged()
+    judged.publish()
+    late_ns = judged.clock.system_ns() + 40 * MS
+    judged.clock.ahead_ns += step_s * NS_PER_S
+    late = judged.publish(header_ns=late_ns)
+    assert late.reordered == 1 if step_s > 0 else late.quality is Quality.FUTURE
+    assert judged.publish().quality is Quality.OK
+
+
+def test_a_stamp_of_the_future_is_replaced_by_the_next_message():
+    judged = Judged()
+    judged.publish()
+    future = judged.publish(ahead_s=3600.0)
+    assert (future.quality, future.suspect_clock) == (Quality.FUTURE, "epoch")
+    assert "3600.000 s after it came" in future.reason
+    assert judged.publish().quality is Quality.OK
+
+
+def test_a_stamp_of_the_future_does_not_become_fresh_with_time():
+    judged = Judged()
+    judged.publish(ahead_s=1.0)
+    judged.clock.steady_ns += NS_PER_S
+    assert judged.buffer.sample().quality is Quality.FUTURE
+
+
+def test_after_a_stamp_of_the_future_an_older_one_is_still_not_taken():
+    judged = Judged()
+    newest = judged.publish()
+    judged.publish(ahead_s=3600.0)
+    assert judged.publish(header_ns=newest.header_ns - 1).reordered == 1
+
+
+def test_a_stamp_of_the_future_again_is_a_duplicate():
+    judged = Judged()
+    future = judged.publish(ahead_s=3600.0)
+    assert judged.publish(header_ns=future.header_ns).duplicated == 1
+
+
+def test_without_stamps_each_message_counts_from_its_publication_where_that_is_allowed():
+    judged = Judged(require_stamp=False)
+    samples = [judged.publish(header_ns=0) for _ in range(3)]
+    assert [sample.seq for sample in samples] == [0, 1, 2]
+    assert {(sample.quality, sample.stamp_quality) for sample in samples} == {(Quality.OK, Quality.FALLBACK_SOURCE)}
+
+
+def test_a_sensor_by_receipt_counts_from_its_arrival_whatever_its_header_says():
+    judged = Judged(sensor=dataclasses.replace(SENSOR, timeline="receive"))
+    for header_ns in (5, 5, 3):
+        sample = judged.publish(header_ns=header_ns)
+        assert sample.stamp_ns == judged.watch.now_ns()
+    assert (sample.seq, sample.duplicated, sample.reordered) == (2, 0, 0)
+
+
+def test_a_stamp_of_simulated_time_is_not_put_beside_the_middlewares():
+    judged = Judged(simulated=True)
+    judged.simulated.hear(100 * MS, judged.clock.now_ns())
+    sample = judged.publish(header_ns=90 * MS)
+    assert (sample.stamp_ns, sample.header_ns, sample.quality) == (90 * MS, None, Quality.OK)
+
+
+def test_what_is_flushed_is_forgotten_and_counted_on():
+    judged = Judged()
+    judged.publish()
+    judged.buffer.flush()
+    assert judged.buffer.sample() is None
+    assert judged.publish(ahead_s=-60.0).seq == 1
 
 
 # ------------------------------------------------------------------------------------------- messages without a stamp

@@ -70,6 +70,11 @@ def test_the_tests_that_it_names_exist(row):
         assert name in names_in(path), f"{path} has no {name}"
 
 
+def test_the_tests_that_the_page_of_the_clocks_names_exist():
+    for path, name in NAME.findall((ROOT / "docs/clocks.md").read_text()):
+        assert name in names_in(path), f"{path} has no {name}"
+
+
 @each_row
 def test_its_codes_and_reasons_are_known(row):
     gates = {code.partition(".")[0] for code in CODES if code}

@@ -1,4 +1,4 @@
-"""A robot, or what looks like one, over its own topics: it moves by itself, and time is the system clock."""
+"""A robot, or what looks like one, over its own topics: it moves by itself, and nobody owns its time."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from embodied_env.backends.ros.preflight import (
 from embodied_env.backends.ros.real_profile import load_real_profile, profile_in_force
 from embodied_env.backends.ros.relay_outlet import RELAY_STATE, RelayOutlet
 from embodied_env.backends.ros.sensors import SensorBuffer
+from embodied_env.backends.ros.timekeeping import Timekeeper
 from embodied_env.clock import NS_PER_S, Clock, Stamp
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
@@ -36,7 +37,7 @@ from embodied_env.interrupts import held_interrupts
 from embodied_env.lockstep import ResetReply
 from embodied_env.pacing import Pacer
 from embodied_env.ros_environment import check_domain_id, check_namespace, timeout_s
-from embodied_env.transition import Actuation, Approved, ResetReport, ResetRequest, Sent, Snapshot
+from embodied_env.transition import Actuation, Approved, ResetReport, ResetRequest, Sample, Sent, Snapshot
 
 SENSOR_QOS = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)  # matches every publisher
 LATCHED_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -102,6 +103,8 @@ class RealBackend:
         if relay not in (None, True, False):
             raise UsageError(f"relay={relay!r} is not allowed; allowed: True, False, None")
         self._is_relayed = self._profile.relay if relay is None else bool(relay)
+        if self._is_relayed and self._profile.use_sim_time:
+            raise UsageError("relay=True is not allowed with backends.real.use_sim_time: a relay goes by the wall")
         self._written = profile_in_force(contract, is_relayed=self._is_relayed)
         tells = self._profile.controller_state is not None or self._profile.actuation_s is not None
         self.capabilities = replace(
@@ -116,6 +119,7 @@ class RealBackend:
         self._controller: ControllerState | None = None
         self._left: tuple[int, int] | None = None  # the number of the last command, and when it left
         self._buffers: dict[str, SensorBuffer] = {}
+        self._time = self._keep_time()
         self._inputs = EstopInputs(self._profile.inputs(), clock)
         self._input_ns: dict[str, int] = {}  # when each safety input was heard
         self._heard_ns = 0  # any sensor, on the steady clock
@@ -141,10 +145,14 @@ class RealBackend:
         self._ros = RosNode("environment", namespace=self._namespace, clock=self._clock, domain_id=self._domain_id)
         node = self._ros.node
         listener = self._listener = Listener(node, self._clock)
-        self._buffers = {name: SensorBuffer(name, sensor) for name, sensor in contract.sensors.items()}
+        timekeeper = self._time = self._keep_time()
+        self._buffers = {
+            name: SensorBuffer(name, sensor, timekeeper.stampings[name]) for name, sensor in contract.sensors.items()
+        }
         self._inputs = EstopInputs(profile.inputs(), self._clock)
         for name, sensor in contract.sensors.items():
             listener.subscribe(name, sensor.type, sensor.topic, SENSOR_QOS, self._sensor_taker(name))
+        timekeeper.listen(listener, self._flush)
         for spec in self._inputs.specs:
             qos = LATCHED_QOS if spec.latched else SENSOR_QOS
             listener.subscribe(spec.name, spec.type, spec.topic, qos, self._take_input)
@@ -158,20 +166,20 @@ class RealBackend:
         self._reset_service = None if profile.reset is None else Trigger(node, profile.reset.service, self._clock)
         listener.start()
 
+    def _keep_time(self) -> Timekeeper:
+        profile = self._profile
+        return Timekeeper(self._contract, self._clock, clocks=profile.clocks, use_sim_time=profile.use_sim_time)
+
+    def _flush(self) -> None:
+        for buffer in self._buffers.values():
+            buffer.flush()
+
     def _sensor_taker(self, name: str) -> Callable[[Arrival], None]:
-        """Return what takes the messages of a sensor; one by receipt is stamped as it arrives."""
         buffer = self._buffers[name]
-        by_receipt = self._contract.sensors[name].timeline == "receive"
-        received = 0
 
         def take(arrival: Arrival) -> None:
-            nonlocal received
-            received += 1
-            if by_receipt and arrival.info["publication_sequence_number"] is None:
-                arrival.info["publication_sequence_number"] = received
+            self._time.notice(arrival)
             buffer.put(arrival)
-            if by_receipt:
-                buffer.accept(arrival.arrival_system_ns, arrival.info["publication_sequence_number"] or 0)
             self._heard_ns = arrival.arrival_ns
 
         return take
@@ -202,6 +210,7 @@ class RealBackend:
             )
         )
         self._is_watched, self._is_contended = True, False
+        self._time.find_hosts(ros.node, listener)
         return listener
 
     # ---------------------------------------------------------------------------------------------- reset
@@ -216,10 +225,11 @@ class RealBackend:
             raise UsageError(f"reset options are not available with a robot: {', '.join(request.options)}")
         end = time.monotonic() + max(0.0, (deadline.ns - self._clock.now_ns()) / NS_PER_S)
         listener = self._connect(deadline)
+        self._time.await_clock(listener, end)
         if self._relay is not None:
             self._relay.arm(deadline.ns)  # whatever moves the robot by it rests from now on
         reply = self._call_reset(listener, deadline)
-        self._await_newer(listener, self._clock.system_ns(), end)
+        self._await_newer(listener, end)
         self._await_inputs(listener, end)
         report = ResetReport(
             level="none" if self._profile.reset is None else "world",
@@ -238,11 +248,14 @@ class RealBackend:
             if self._controller is not None:
                 self._controller.begin()
         self.pacer.begin()
+        with listener.changed:
+            self._time.timeline.begin()
         return self._snapshot(listener, report)
 
     def _measured(self, listener: Listener) -> FloatArray:
         """Return the newest positions of the joints, shape (n_joints,), in contract order; NaN where unknown."""
-        samples = self._snapshot(listener, None).samples
+        with listener.changed:
+            samples = self._samples(listener)
         return measured_positions(self._contract, {name: sample.values for name, sample in samples.items()})
 
     def _call_reset(self, listener: Listener, deadline: Stamp) -> ResetReply | None:
@@ -266,9 +279,10 @@ class RealBackend:
             )
         return reply
 
-    def _await_newer(self, listener: Listener, reset_ns: int, end: float) -> None:
-        """Wait until every sensor has a reading stamped after `reset_ns` of the system clock."""
+    def _await_newer(self, listener: Listener, end: float) -> None:
+        """Wait until every sensor has a reading stamped after now."""
         with listener.changed:
+            reset_ns = self._time.timeline.now_ns()
             for buffer in self._buffers.values():
                 buffer.clear()
             while missing := [name for name, buffer in self._buffers.items() if buffer.stamp_ns <= reset_ns]:
@@ -291,10 +305,13 @@ class RealBackend:
                 listener.changed.wait(min(PATROL_S, left_s))
 
     def _newest(self, name: str, reset_ns: int) -> str:
-        stamp_ns = self._buffers[name].stamp_ns
-        if stamp_ns < 0:
+        placed = self._buffers[name].placed
+        if placed is None:
             return f"no message on {self._contract.sensors[name].topic}"
-        return f"stamped {(reset_ns - stamp_ns) / NS_PER_S:.3f} s before it: is its clock that of this host?"
+        if placed.header_ns == 0:
+            return "its messages carry no stamp: see safety.observation.require_stamp, or timeline: receive"
+        by = f"; by {placed.suspect_clock}?" if placed.suspect_clock else ""
+        return f"stamped {(reset_ns - placed.stamp_ns) / NS_PER_S:.3f} s before it: is its clock that of this host{by}?"
 
     # ----------------------------------------------------------------------------------------------- step
 
@@ -337,13 +354,19 @@ class RealBackend:
 
     def _snapshot(self, listener: Listener, report: ResetReport | None) -> Snapshot:
         with listener.changed:
-            listener.check()
-            silent_s = (self._clock.now_ns() - self._heard_ns) / NS_PER_S
-            if silent_s > self.step_timeout_s:
-                raise BackendLostError("silent", f"no reading of any sensor for {silent_s:.3f} s")
-            found = {name: buffer.sample() for name, buffer in self._buffers.items()}
-        samples = {name: sample for name, sample in found.items() if sample is not None}
-        return Snapshot(now_ns=self._clock.system_ns(), samples=samples, reset=report)
+            samples = self._samples(listener)
+            account = self._time.account()
+            return Snapshot(now_ns=self._time.timeline.now_ns(), samples=samples, reset=report, clock=account)
+
+    def _samples(self, listener: Listener) -> dict[str, Sample]:
+        """Return the newest reading of each sensor that has one. `listener.changed` is held."""
+        listener.check()
+        self._time.check(self.step_timeout_s)
+        silent_s = (self._clock.now_ns() - self._heard_ns) / NS_PER_S
+        if silent_s > self.step_timeout_s:
+            raise BackendLostError("silent", f"no reading of any sensor for {silent_s:.3f} s")
+        found = {name: buffer.sample() for name, buffer in self._buffers.items()}
+        return {name: sample for name, sample in found.items() if sample is not None}
 
     def estops(self) -> Mapping[str, str]:
         """Return the state of each safety input (`EstopInputs.states`). Any thread may ask."""

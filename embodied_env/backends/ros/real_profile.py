@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 from embodied_env.backends.ros.estops import EstopSpec, estop_specs
 from embodied_env.backends.ros.evidence import ControllerStateSpec, check_controller_state
 from embodied_env.backends.ros.preflight import SETTLE_S
+from embodied_env.backends.ros.stamping import EVERY_SENSOR, ClockSpec
 from embodied_env.contract import Contract
 from embodied_env.contract.checks import check_topic, require
 from embodied_env.contract.loader import parse_as
@@ -51,6 +53,8 @@ class RealProfile:
     security: Literal["off", "required"] = "off"  # SROS2
     controller_state: ControllerStateSpec | None = None  # where a controller says which command is in force
     actuation_s: float | None = None  # from a command to its effect, as a calibration found it, where nothing tells it
+    use_sim_time: bool = False  # stamps and ages are of /clock
+    clocks: Mapping[str, ClockSpec] = field(default_factory=dict)  # by sensor: whose clock stamps it
     discovery_s: float = SETTLE_S  # how long the graph must be right before the first motion: `preflight`
     step_timeout_s: float = 1.0  # without any reading for so long the robot is lost
     reset_timeout_s: float = 30.0
@@ -98,6 +102,26 @@ def _conditions(profile: RealProfile, contract: Contract) -> Iterator[tuple[str,
     yield "discovery_s", profile.discovery_s, allowed, 0 <= profile.discovery_s < reset_s
     if (actuation_s := profile.actuation_s) is not None:
         yield "actuation_s", actuation_s, "seconds >= 0, or null", actuation_s >= 0
+    for name, clock in profile.clocks.items():
+        yield from _clock_conditions(name, clock, contract)
     if (timeout_s := profile.downstream_timeout_s) is not None:
         allowed = f"more than the control period of {period_s} s, or null"
         yield "downstream_timeout_s", timeout_s, allowed, timeout_s > period_s
+
+
+def _clock_conditions(name: str, clock: ClockSpec, contract: Contract) -> Iterator[tuple[str, object, str, bool]]:
+    key, error_s, least_s = f"clocks.{name}", clock.error_s, clock.least_delay_s
+    allowed = f"a sensor of the contract: {', '.join(contract.sensors)}; or {EVERY_SENSOR}"
+    yield key, repr(name), allowed, name in (*contract.sensors, EVERY_SENSOR)
+    if clock.sync in ("ptp", "chrony"):
+        is_bound = error_s is not None and 0 < error_s < math.inf
+        yield (
+            f"{key}.error_s",
+            error_s,
+            f"with sync: {clock.sync}, seconds > 0: how far it keeps the clock from that of this host",
+            is_bound,
+        )
+    else:
+        yield f"{key}.error_s", error_s, "none: it is of sync: ptp and chrony", error_s is None
+    is_delay = least_s is None or (0 <= least_s < math.inf and clock.sync in ("auto", "none"))
+    yield f"{key}.least_delay_s", least_s, "seconds >= 0, with sync: none or auto", is_delay

@@ -7,6 +7,7 @@ from typing import Any
 
 from embodied_env.backends.ros.convert import MalformedMessageError, SensorReader, stamp_ns
 from embodied_env.backends.ros.node import Arrival
+from embodied_env.backends.ros.stamping import Placed, Stamping, Travel
 from embodied_env.contract import SensorSpec
 from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.transition import Quality, Sample
@@ -27,11 +28,14 @@ class _Counts:
 class SensorBuffer:
     """One sensor's buffer. The observation never steps back: an older stamp is counted, not taken.
 
-    With the timeline ``receive`` a message has no stamp of its own: it gets the one that `accept` is asked for.
+    A stamp of the future is never the measure of those that follow: it is replaced by the next message.
+
+    With the timeline ``receive`` a message has no stamp of its own: it gets the one that `accept` is asked for, or that
+    of its arrival where a `Stamping` knows it.
     """
 
-    def __init__(self, name: str, sensor: SensorSpec) -> None:
-        """Prepare to read `sensor`."""
+    def __init__(self, name: str, sensor: SensorSpec, stamping: Stamping | None = None) -> None:
+        """Prepare to read `sensor`; `stamping` None: its stamps are of the world's clock."""
         self._name = name
         self._reader = SensorReader(name, sensor)
         self._by_header = sensor.timeline == "header"
@@ -39,27 +43,37 @@ class SensorBuffer:
             raise ContractError(
                 f"sensors.{name}.timeline", f"'header' is not allowed: a {sensor.type} has none; allowed: receive"
             )
+        self._stamping = stamping
+        self._is_wall = stamping is not None and stamping.is_wall
         self._counts = _Counts()
-        self._newest: Arrival | None = None
-        self._newest_stamp_ns = -1
+        self._newest: tuple[Arrival, Placed, Travel] | None = None
+        self._believed: Placed | None = None  # the newest that was not of the future
         self._last_number = 0  # of the publisher; it counts from 1
         self._unstamped: dict[int, Arrival] = {}  # by the number of their publication
         self._seq = -1
         self._sample: Sample | None = None
 
     @property
+    def placed(self) -> Placed | None:
+        """The place of the newest message on the world's clock; None before the first."""
+        return None if self._newest is None else self._newest[1]
+
+    @property
     def stamp_ns(self) -> int:
-        """The newest stamp, or -1 before the first."""
-        return self._newest_stamp_ns
+        """The newest stamp, on the world's clock, or -1 before the first."""
+        return -1 if self._newest is None else self._newest[1].stamp_ns
 
     def clear(self) -> None:
         """Begin an epoch: forget everything."""
-        self._newest = self._sample = None
-        self._unstamped.clear()
+        self.flush()
         self._last_number = 0  # it may be another publisher now
-        self._newest_stamp_ns = -1
         self._seq = -1
         self._counts = _Counts()
+
+    def flush(self) -> None:
+        """Forget what was received: it is of a time that is no more. What is counted is counted on."""
+        self._newest = self._sample = self._believed = None
+        self._unstamped.clear()
 
     def put(self, arrival: Arrival) -> None:
         """Take a message that has arrived."""
@@ -68,44 +82,53 @@ class SensorBuffer:
             if 0 < self._last_number < number - 1 and self._newest is not None:
                 self._counts.lost += number - self._last_number - 1
             self._last_number = max(number, self._last_number)
-        if not self._by_header:
-            if number is None:
-                raise BackendNotReadyError(_NO_NUMBERS.format(self._name))
+        if self._stamping is not None:
+            header_ns = stamp_ns(arrival.message) if self._by_header else None
+            self._judge(arrival, self._stamping.place(arrival, header_ns), self._stamping.travel(arrival))
+        elif self._by_header:
+            self._judge(arrival, _as_stamped(stamp_ns(arrival.message)), Travel())
+        elif number is None:
+            raise BackendNotReadyError(_NO_NUMBERS.format(self._name))
+        else:
             self._unstamped[number] = arrival
             while len(self._unstamped) > _KEPT:
                 del self._unstamped[next(iter(self._unstamped))]
-            return
-        stamp = stamp_ns(arrival.message)
-        if stamp == self._newest_stamp_ns:
+
+    def _judge(self, arrival: Arrival, placed: Placed, travel: Travel) -> None:
+        """Take what is newer; count what is repeated or older."""
+        known = [known for known in (self.placed, self._believed) if known is not None]
+        if self._by_header and any(placed.repeats(each) for each in known):
             self._counts.duplicated += 1
-        elif stamp < self._newest_stamp_ns:
+        elif self._by_header and self._believed is not None and not placed.is_after(self._believed):
             self._counts.reordered += 1
         else:
-            self._newest, self._newest_stamp_ns, self._sample = arrival, stamp, None
-            self._seq += 1
+            self._take(arrival, placed, travel)
+
+    def _take(self, arrival: Arrival, placed: Placed, travel: Travel) -> None:
+        self._newest, self._sample = (arrival, placed, travel), None
+        if placed.quality is not Quality.FUTURE:
+            self._believed = placed
+        self._seq += 1
 
     def accept(self, stamp_ns: int, number: int) -> bool:
         """Return whether the reading is here that has this stamp, and was last published under this number.
 
         With the timeline ``receive`` it gets the stamp, and is then the newest.
         """
-        if self._by_header:
-            return self._newest_stamp_ns >= stamp_ns
-        if stamp_ns > self._newest_stamp_ns and number in self._unstamped:
-            self._newest, self._newest_stamp_ns, self._sample = self._unstamped[number], stamp_ns, None
-            self._seq += 1
-        return self._newest_stamp_ns >= stamp_ns
+        if not self._by_header and stamp_ns > self.stamp_ns and number in self._unstamped:
+            self._take(self._unstamped[number], Placed(stamp_ns=stamp_ns), Travel())
+        return self.stamp_ns >= stamp_ns
 
     def sample(self) -> Sample | None:
         """Return the newest sample, and the counts since the last call; None before the first message."""
         if self._newest is None:
             return None
         if self._sample is None:
-            self._sample = self._read(self._newest)
+            self._sample = self._read(*self._newest)
         counts, self._counts = self._counts, _Counts()
         return replace(self._sample, lost=counts.lost, duplicated=counts.duplicated, reordered=counts.reordered)
 
-    def _read(self, arrival: Arrival) -> Sample:
+    def _read(self, arrival: Arrival, placed: Placed, travel: Travel) -> Sample:
         quality, reason = Quality.OK, ""
         values: dict[str, Any]
         try:
@@ -113,18 +136,30 @@ class SensorBuffer:
         except MalformedMessageError as error:
             quality, reason = Quality.INVALID, str(error)
             values = {}
-        if self._by_header and self._newest_stamp_ns == 0:
-            quality, reason = Quality.ZERO_STAMP, "the message carries no stamp"
+        if placed.quality is not Quality.OK:
+            quality, reason = placed.quality, placed.reason
         return Sample(
             sensor=self._name,
             values=values,
-            stamp_ns=self._newest_stamp_ns,
+            stamp_ns=placed.stamp_ns,
             arrival_ns=arrival.arrival_ns,
             arrival_system_ns=arrival.arrival_system_ns,
-            source_ns=arrival.info["source_timestamp"],
-            received_ns=arrival.info["received_timestamp"],
+            source_ns=arrival.info["source_timestamp"] or None,
+            received_ns=arrival.info["received_timestamp"] or None,
             seq=self._seq,
             quality=quality,
             reason=reason,
             confidence=self._reader.confidence(arrival.message),
+            header_ns=placed.header_ns if self._is_wall else None,  # simulated time is nothing to the middleware's
+            stamp_quality=placed.stamp_quality,
+            suspect_clock=placed.suspect_clock,
+            transport_quality=travel.quality,
+            transport_excess_s=travel.excess_s,
         )
+
+
+def _as_stamped(header_ns: int) -> Placed:
+    """Return the place of a stamp that is of the world's clock itself."""
+    if header_ns == 0:
+        return Placed(stamp_ns=0, quality=Quality.ZERO_STAMP, reason="the message carries no stamp")
+    return Placed(stamp_ns=header_ns)

@@ -13,6 +13,7 @@ from embodied_env.backends.ros.convert import MalformedMessageError, SensorReade
 from embodied_env.backends.ros.node import RosNode
 from embodied_env.backends.ros.preflight import SETTLE_S, Check, check_positions, measured_positions, preflight
 from embodied_env.backends.ros.real import LATCHED_QOS, SENSOR_QOS
+from embodied_env.backends.ros.stamping import suspect_clock
 from embodied_env.clock import NS_PER_S, Clock, Domain, Stamp, SteadyClock
 from embodied_env.contract import Contract
 from embodied_env.contract.messages import message_class
@@ -92,7 +93,9 @@ def _reading(contract: Contract, name: str, found: tuple[Any, int] | None) -> tu
         return Check(name=title, passed=True, detail="a message came"), values
     age_s = (arrival_ns - stamp_ns(message)) / NS_PER_S
     if not -sensor.max_age_s <= age_s <= sensor.max_age_s:
-        detail = f"stamped {age_s:.3f} s before it came; allowed: {sensor.max_age_s} s"
+        suspect = suspect_clock(age_s)
+        by = f", by the clock {suspect!r}?" if suspect else ""
+        detail = f"stamped {age_s:.3f} s before it came{by}; allowed: {sensor.max_age_s} s"
         remedy = "see that its clock is that of this host (chrony, PTP), and that it stamps its messages"
         code = "obs.stale" if age_s > 0 else "obs.future"
         return Check(name=title, passed=False, detail=detail, remedy=remedy, code=code), {}

@@ -1,0 +1,302 @@
+"""The world's clock: UTC or simulated time, made into a clock that never jumps."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from embodied_env.clock import NS_PER_S, SteadyClock
+from embodied_env.timeline import GOOD_PAIR_NS, STEP_NS, ClockWatch, SimulatedTime, read_pair
+
+MS = 1_000_000
+UTC_NS = 1_700_000_000 * NS_PER_S
+
+
+class FreeClock:
+    """Three clocks that a test moves by hand; between two readings `reading_ns` pass."""
+
+    virtual = False
+
+    def __init__(self, *, reading_ns=100):
+        self.steady_ns = 5 * NS_PER_S
+        self.utc_ahead_ns = UTC_NS
+        self.slept_ns = 0
+        self.reading_ns = itertools.repeat(reading_ns) if isinstance(reading_ns, int) else iter(reading_ns)
+
+    def now_ns(self):
+        self.steady_ns += next(self.reading_ns)
+        return self.steady_ns
+
+    def system_ns(self):
+        return self.now_ns() + self.utc_ahead_ns
+
+    def boot_ns(self):
+        return self.now_ns() + self.slept_ns
+
+    def pass_s(self, seconds):
+        self.steady_ns += round(seconds * NS_PER_S)
+
+    def sleep_s(self, seconds):
+        """The host sleeps: the steady clock stands."""
+        self.slept_ns += round(seconds * NS_PER_S)
+        self.utc_ahead_ns += round(seconds * NS_PER_S)
+
+
+@pytest.fixture
+def clock():
+    return FreeClock()
+
+
+@pytest.fixture
+def watch(clock):
+    return ClockWatch(clock)
+
+
+def look(clock, watch):
+    watch.notice(clock.now_ns(), clock.system_ns())
+    return watch.account()
+
+
+# --------------------------------------------------------------------------------------------------------- pairs
+
+
+def test_a_pair_is_bracketed(clock):
+    pair = read_pair(clock)
+    assert abs(pair.offset_ns - UTC_NS) <= pair.error_ns
+    assert 2 * pair.error_ns <= GOOD_PAIR_NS
+
+
+def test_a_pair_that_was_interrupted_is_read_again():
+    pair = read_pair(FreeClock(reading_ns=[100, 3 * MS, 100, *[100] * 10]))
+    assert 2 * pair.error_ns <= GOOD_PAIR_NS
+
+
+def test_where_no_pair_is_good_the_best_is_kept_with_its_error():
+    clock = FreeClock(reading_ns=[MS * n for n in range(20, 0, -1)])
+    pair = read_pair(clock)
+    assert GOOD_PAIR_NS < pair.error_ns < 10 * MS
+    assert abs(pair.offset_ns - UTC_NS) <= pair.error_ns
+
+
+def test_the_clocks_of_this_host_make_a_pair():
+    clock = SteadyClock()
+    pair = read_pair(clock)
+    assert abs(pair.offset_ns - (clock.system_ns() - clock.now_ns())) < NS_PER_S
+    assert clock.boot_ns() >= clock.now_ns() - NS_PER_S
+
+
+# ----------------------------------------------------------------------------------------------------------- UTC
+
+
+def test_at_the_connection_the_worlds_clock_is_utc(clock, watch):
+    assert abs(watch.now_ns() - clock.system_ns()) < STEP_NS
+    assert watch.place_ns(123) == 123
+
+
+@pytest.mark.parametrize("step_s", [10.0, -10.0, 0.0025, -0.0025])
+def test_a_step_of_utc_is_told_once_and_changes_no_age(clock, watch, step_s):
+    clock.pass_s(0.3)
+    stamp_ns = clock.system_ns()
+    placed_ns = watch.place_ns(stamp_ns)
+    clock.utc_ahead_ns += round(step_s * NS_PER_S)
+    clock.pass_s(0.1)
+    accounts = [look(clock, watch) for _ in range(3)]
+    assert [account.jump for account in accounts] == ["stepped", "", ""]
+    assert (accounts[-1].epoch, accounts[-1].jumps) == (1, 1)
+    age_ns = watch.now_ns() - placed_ns
+    assert abs(age_ns - NS_PER_S // 10) < MS
+    fresh_ns = watch.place_ns(clock.system_ns())
+    assert abs(watch.now_ns() - fresh_ns) < MS
+
+
+def test_a_step_that_is_undone_is_two(clock, watch):
+    for step_ns in (NS_PER_S, -NS_PER_S):
+        clock.utc_ahead_ns += step_ns
+        account = look(clock, watch)
+        assert account.jump == "stepped"
+    assert (account.epoch, account.jumps) == (2, 2)
+    assert abs(watch.shift_ns) < MS
+
+
+def test_a_slew_is_followed_without_a_jump(clock, watch):
+    for _ in range(100):
+        clock.pass_s(1.5)
+        clock.utc_ahead_ns += round(1.5 * 400e-6 * NS_PER_S)
+        assert look(clock, watch).jump == ""
+    assert abs(watch.shift_ns - 60 * MS) < MS
+    assert abs(watch.now_ns() - watch.place_ns(clock.system_ns())) < MS
+
+
+def test_readings_that_were_interrupted_are_no_step(clock, watch):
+    steady_ns = clock.now_ns()
+    clock.pass_s(0.2)
+    watch.notice(steady_ns, clock.system_ns())
+    assert watch.account().jump == ""
+
+
+def test_a_sleep_of_the_host_is_told_as_that(clock, watch):
+    clock.sleep_s(600.0)
+    account = look(clock, watch)
+    assert (account.jump, account.epoch, account.jumps) == ("suspended", 1, 1)
+    assert look(clock, watch).jump == ""
+    assert abs(watch.now_ns() - watch.place_ns(clock.system_ns())) < MS
+
+
+def test_a_nap_is_a_step(clock, watch):
+    clock.sleep_s(0.4)
+    assert look(clock, watch).jump == "stepped"
+
+
+def test_a_sleep_is_not_hidden_by_a_step_that_follows(clock, watch):
+    clock.sleep_s(600.0)
+    watch.look()
+    clock.utc_ahead_ns += NS_PER_S
+    assert look(clock, watch).jump == "suspended"
+
+
+def test_an_episode_begins_without_jumps_but_never_forgets_a_sleep(clock, watch):
+    clock.utc_ahead_ns += NS_PER_S
+    watch.look()
+    watch.begin()
+    account = watch.account()
+    assert (account.jump, account.jumps, account.epoch) == ("", 0, 1)
+    clock.sleep_s(60.0)
+    watch.look()
+    watch.begin()
+    assert watch.account().jump == "suspended"
+
+
+def test_a_bad_pair_does_not_hide_a_step():
+    """While this process is interrupted nothing is known better than before: a step shows when it is."""
+    clock = FreeClock()
+    watch = ClockWatch(clock)
+    clock.utc_ahead_ns += 4 * MS
+    clock.reading_ns = itertools.chain(itertools.repeat(10 * MS, 17), itertools.repeat(100))
+    watch.look()
+    assert watch.account().jump == ""
+    watch.look()
+    assert watch.account().jump == "stepped"
+
+
+# ------------------------------------------------------------------------------------------------- simulated time
+
+
+PERIOD_NS = 50 * MS
+
+
+class Simulator:
+    """Publishes its clock every 10 ms of its own time."""
+
+    def __init__(self, clock, watch):
+        self.clock = clock
+        self.time = SimulatedTime(watch, period_ns=PERIOD_NS)
+        self.sim_ns = 100 * NS_PER_S
+
+    def run(self, seconds, *, rtf=1.0):
+        for _ in range(round(seconds / 0.01)):
+            self.sim_ns += 10 * MS
+            self.clock.pass_s(0.01 / rtf)
+            self.tell()
+
+    def tell(self):
+        return self.time.hear(self.sim_ns, self.clock.now_ns())
+
+    def age_s(self, stamp_ns):
+        return (self.time.now_ns() - stamp_ns) / NS_PER_S
+
+
+@pytest.fixture
+def simulator(clock, watch):
+    made = Simulator(clock, watch)
+    made.tell()
+    return made
+
+
+def test_before_the_first_message_there_is_no_simulated_time(watch):
+    assert SimulatedTime(watch, period_ns=PERIOD_NS).now_ns() == 0
+
+
+@pytest.mark.parametrize("rtf", [0.2, 1.0, 5.0])
+def test_ages_are_of_simulated_time_at_any_speed(simulator, rtf):
+    simulator.run(3.0, rtf=rtf)
+    stamp_ns = simulator.time.place_ns(simulator.sim_ns)
+    simulator.run(0.1, rtf=rtf)
+    account = simulator.time.account()
+    assert simulator.age_s(stamp_ns) == pytest.approx(0.1, abs=0.001)
+    assert account.rtf == pytest.approx(rtf, rel=0.05)
+    assert (account.mode, account.jump, account.jumps) == ("sim", "", 0)
+
+
+def test_when_the_clock_stands_ages_grow_on_by_its_own_speed(simulator):
+    simulator.run(3.0, rtf=0.5)
+    stamp_ns = simulator.time.place_ns(simulator.sim_ns)
+    simulator.clock.pass_s(1.0)
+    assert simulator.age_s(stamp_ns) == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize(("to_ns", "jump"), [(0, "rewound"), (200 * NS_PER_S, "skipped")])
+def test_time_that_is_set_is_a_new_epoch_and_no_age_changes(simulator, to_ns, jump):
+    simulator.run(3.0)
+    stamp_ns = simulator.time.place_ns(simulator.sim_ns)
+    simulator.clock.pass_s(0.01)
+    simulator.sim_ns = to_ns
+    assert simulator.tell()
+    assert simulator.age_s(stamp_ns) == pytest.approx(0.01, abs=0.002)
+    assert [simulator.time.account().jump for _ in range(2)] == [jump, ""]
+    simulator.run(0.05)
+    assert simulator.age_s(simulator.time.place_ns(simulator.sim_ns)) == pytest.approx(0.0, abs=0.001)
+    assert (simulator.time.account().epoch, simulator.time.account().jumps) == (1, 1)
+
+
+def test_a_late_stamp_of_the_old_epoch_is_of_the_future_after_a_rewind(simulator):
+    simulator.run(1.0)
+    late_ns = simulator.sim_ns
+    simulator.sim_ns = 0
+    simulator.tell()
+    assert simulator.age_s(simulator.time.place_ns(late_ns)) < -90.0
+
+
+def test_a_late_stamp_of_the_old_epoch_is_old_after_a_skip(simulator):
+    simulator.run(1.0)
+    late_ns = simulator.sim_ns
+    simulator.sim_ns += 100 * NS_PER_S
+    simulator.tell()
+    assert simulator.age_s(simulator.time.place_ns(late_ns)) > 90.0
+
+
+def test_a_fast_simulator_after_a_pause_of_ours_does_not_skip(simulator):
+    simulator.run(3.0, rtf=5.0)
+    simulator.clock.pass_s(1.0)
+    simulator.sim_ns += 5 * NS_PER_S
+    assert not simulator.tell()
+
+
+def test_a_stamp_just_ahead_of_the_clock_moves_the_worlds_time(simulator):
+    simulator.run(1.0)
+    stamp_ns = simulator.time.place_ns(simulator.sim_ns + 15 * MS)
+    assert simulator.age_s(stamp_ns) >= 0.0
+
+
+def test_a_stamp_far_ahead_of_the_clock_does_not(simulator):
+    simulator.run(1.0)
+    stamp_ns = simulator.time.place_ns(simulator.sim_ns + NS_PER_S)
+    assert simulator.age_s(stamp_ns) == pytest.approx(-1.0, abs=0.01)
+
+
+def test_the_same_time_again_is_no_progress(simulator):
+    simulator.run(1.0)
+    advanced_ns = simulator.time.advanced_ns
+    simulator.clock.pass_s(1.0)
+    assert not simulator.tell()
+    assert simulator.time.advanced_ns == advanced_ns
+
+
+def test_a_sleep_of_the_host_is_told_in_simulated_time_too_and_a_step_of_utc_is_not(simulator, clock, watch):
+    clock.utc_ahead_ns += NS_PER_S
+    watch.look()
+    assert simulator.time.account().jump == ""
+    clock.sleep_s(60.0)
+    watch.look()
+    account = simulator.time.account()
+    assert (account.jump, account.jumps) == ("suspended", 1)
