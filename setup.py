@@ -23,6 +23,7 @@ EXTRAS = {
     "train": ["stable-baselines3>=2.7"],
     "scale": ["ray>=2.40"],
     "export": ["pyarrow>=15", "minari>=0.5"],
+    "bench": ["rtgym>=0.16"],
     "test": ["pytest>=8.0", "hypothesis>=6.100", "jsonschema>=4.20", "psutil>=5.9"],
     "lint": ["ruff==0.17.5", "mypy==2.4.1", "types-PyYAML", "types-jsonschema", "types-psutil"],
 }

@@ -19,6 +19,7 @@ from embodied_env.contract import Contract, JointLimits, load_contract, parse_co
 from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import UsageError
 from embodied_env.guards import make_shapers
+from embodied_env.scheduling import Scheduling
 from embodied_env.shutdown import close_at_exit, exit_on_sigterm
 from embodied_env.stepper import Stepper
 from embodied_env.tasks import load_task
@@ -54,6 +55,8 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         spawn: bool = True,
         namespace: str | None = None,
         observers: Sequence[Observer] = (),
+        fifo_priority: int | None = None,
+        switch_interval_s: float | None = None,
         **backend_options: Any,  # noqa: ANN401 - the backend checks its options
     ) -> None:
         """See `make`; nothing is started before the first `reset`. A mapping is what `make` puts into a spec."""
@@ -67,8 +70,9 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             backend_options["spawn"] = spawn
         if namespace is not None:
             backend_options["namespace"] = namespace
+        self._scheduling = Scheduling(fifo_priority=fifo_priority, switch_interval_s=switch_interval_s)
         the_clock = make_clock(clock)
-        world = make_backend(backend, self.contract, clock=the_clock, **backend_options)
+        world = make_backend(backend, self.contract, clock=the_clock, pacing=pacing, **backend_options)
         self.pacing = _pacing(pacing, clock, world)
         render_modes = world.capabilities.render_modes
         if render_mode not in (None, *render_modes):
@@ -99,6 +103,11 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         return self._stepper.last_reset
 
     @property
+    def scheduling(self) -> dict[str, Any]:
+        """What was asked of the scheduler of the stepping thread, and what is in force (`Scheduling.account`)."""
+        return self._scheduling.account()
+
+    @property
     def epoch(self) -> int:
         """The number of the episode: it counts resets from 0, and never repeats. -1 before the first reset."""
         return self._stepper.epoch
@@ -119,11 +128,12 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             options: values for the contract's reset options; what is not given is drawn by the seed.
 
         Raises:
-            UsageError: for an unknown option or a value outside its bounds.
+            UsageError: for an unknown option or a value outside its bounds, or a scheduling that is not permitted.
             BackendNotReadyError: when the world does not come up, or the reset cannot be verified.
             ClosedError: after `close`.
         """
         self._stepper.check_reset(options)  # a reset that is refused draws no seed
+        self._scheduling.begin()
         if self.pacing == "realtime":
             close_at_exit(self)
             exit_on_sigterm()
@@ -182,7 +192,10 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
 
     def close(self) -> None:
         """Brake, then free everything. Idempotent."""
-        self._stepper.close()
+        try:
+            self._stepper.close()
+        finally:
+            self._scheduling.end()
 
 
 def make(
@@ -202,8 +215,11 @@ def make(
         record: a folder; the run is recorded into a new run directory in it (`RecordTransitions`).
         max_episode_steps: an outer `TimeLimit` beside the contract's own horizon. It shows in the wrapper stack.
         **options: what `EmbodiedEnv` takes: `backend` ("mujoco", "mujoco_ros", "real", "fake" or a third party's),
-            `pacing` ("lockstep" or "realtime": as the backend is), `render_mode`, `clock` ("steady" or "virtual"),
-            `evaluator_info`, `spawn`, `namespace`, `observers`, and the options of the backend.
+            `pacing` ("lockstep": the world waits for the agent; "realtime": it moves on while the agent thinks; None:
+            the backend's default), `render_mode`, `clock` ("steady" or "virtual"), `evaluator_info`, `spawn`,
+            `namespace`, `observers`, `fifo_priority` (1 to 99: the stepping thread runs under ``SCHED_FIFO`` from the
+            reset to `close`), `switch_interval_s` (of the interpreter, for policies in threads of Python), and the
+            options of the backend.
 
     Raises:
         ContractError: when the contract is wrong.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import secrets
 
 from embodied_env.errors import UsageError
 
@@ -44,6 +45,11 @@ def check_namespace(value: str) -> None:
     """Raise UsageError unless `value` is an absolute ROS namespace."""
     if _NAMESPACE.fullmatch(value) is None:
         raise UsageError(f"namespace {value!r} is not allowed; allowed: / or absolute, like /robot_1")
+
+
+def own_namespace() -> str:
+    """Return a namespace that nobody else has."""
+    return f"/embodied_env_{os.getpid()}_{secrets.token_hex(4)}"
 
 
 def timeout_s(name: str, option: float | None, default: float) -> float:

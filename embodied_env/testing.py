@@ -73,7 +73,10 @@ def approve(contract: Contract, action: Any, *, positions: Any = None, seq: int 
 
 
 class BackendContract(ABC):
-    """The promises of `embodied_env.backends.base`, for a lockstep backend. Override `make_backend`, or `contract`."""
+    """The promises of `embodied_env.backends.base`, for a world that moves no further than the clock has.
+
+    Override `make_backend`, or `contract`. A world in real time keeps them on a `ManualClock`: override `make_clock`.
+    """
 
     contract: ClassVar[Contract] = load_contract("arm_reach")
 
@@ -81,10 +84,14 @@ class BackendContract(ABC):
     def make_backend(self, clock: Clock) -> Backend:
         """Return a new backend for `self.contract` that was not opened."""
 
+    def make_clock(self) -> Clock:
+        """Return the clock of an opened backend. For a world that moves by itself, one that a test moves."""
+        return SteadyClock()
+
     @contextlib.contextmanager
     def opened(self) -> Iterator[Backend]:
         """Open a new backend, and close it in the end."""
-        self.clock: Clock = SteadyClock()
+        self.clock: Clock = self.make_clock()
         backend = self.make_backend(self.clock)
         try:
             backend.open()

@@ -1,9 +1,10 @@
-"""Backends by name: a table of lazily imported factories, open to others by entry point."""
+"""Backends by name and pacing: a table of lazily imported factories, open to others by entry point."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, cast
 
@@ -12,34 +13,62 @@ from embodied_env.clock import Clock
 from embodied_env.contract import Contract
 from embodied_env.errors import UsageError
 
-BACKENDS = {
-    "fake": "embodied_env.backends.fake:FakeBackend",
-    "mujoco": "embodied_env.backends.mujoco:MujocoBackend",
-    "mujoco_ros": "embodied_env.backends.ros.mujoco_ros:MujocoRosBackend",
-    "real": "embodied_env.backends.ros.real:RealBackend",
+BACKENDS: Mapping[str, Mapping[str, str]] = {
+    "fake": {
+        "lockstep": "embodied_env.backends.fake:FakeBackend",
+        "realtime": "embodied_env.backends.realtime:realtime_fake",
+    },
+    "mujoco": {
+        "lockstep": "embodied_env.backends.mujoco:MujocoBackend",
+        "realtime": "embodied_env.backends.realtime:RealtimeMujocoBackend",
+    },
+    "mujoco_ros": {
+        "lockstep": "embodied_env.backends.ros.mujoco_ros:MujocoRosBackend",
+        "realtime": "embodied_env.backends.ros.realtime:RealtimeMujocoRosBackend",
+    },
+    "real": {"realtime": "embodied_env.backends.ros.real:RealBackend"},
 }
-"""Name -> module:factory. Third parties add one by the entry-point group ``embodied_env.backends``."""
+"""Name -> pacing -> module:factory; the first pacing is the default.
+
+Third parties add a factory by the entry-point group ``embodied_env.backends``. One that offers several pacings takes
+the keyword `pacing`, and refuses what it cannot.
+"""
+
+_OURS = ("clock", "pacing")  # keywords that are no options of a backend
 
 __all__ = ["BACKENDS", "Backend", "BackendFactory", "Capabilities", "make_backend"]
 
 
-def make_backend(name: str, contract: Contract, *, clock: Clock, **options: Any) -> Backend:  # noqa: ANN401
-    """Build the backend called `name`; nothing is started.
+def make_backend(
+    name: str,
+    contract: Contract,
+    *,
+    clock: Clock,
+    pacing: str | None = None,
+    **options: Any,  # noqa: ANN401 - the factory declares them
+) -> Backend:
+    """Build the backend called `name`; nothing is started. `pacing` None: its default.
 
     Raises:
-        UsageError: for an unknown name or option.
+        UsageError: for an unknown name or option, or a pacing that it does not have.
         ContractError: when the contract has no profile for it, or a wrong one.
     """
-    factory: BackendFactory
     if name in BACKENDS:
-        module, _, attribute = BACKENDS[name].partition(":")
+        offered = BACKENDS[name]
+        if pacing not in (None, *offered):
+            allowed = ", ".join(map(repr, (None, *offered)))
+            raise UsageError(f"pacing={pacing!r} is not available with {name}; allowed: {allowed}")
+        module, _, attribute = offered[pacing or next(iter(offered))].partition(":")
         factory = cast("BackendFactory", getattr(importlib.import_module(module), attribute))
-    else:
-        others = {point.name: point for point in entry_points(group="embodied_env.backends")}
-        if name not in others:
-            raise UsageError(f"backend {name!r} is not known; allowed: {', '.join([*BACKENDS, *others])}")
-        factory = cast("BackendFactory", others[name].load())
+        _check_options(name, factory, options)
+        return factory(contract, clock=clock, **options)
+    others = {point.name: point for point in entry_points(group="embodied_env.backends")}
+    if name not in others:
+        raise UsageError(f"backend {name!r} is not known; allowed: {', '.join([*BACKENDS, *others])}")
+    factory = cast("BackendFactory", others[name].load())
     _check_options(name, factory, options)
+    if pacing is not None and "pacing" in inspect.signature(factory).parameters:
+        options["pacing"] = pacing
     return factory(contract, clock=clock, **options)
 
 
@@ -48,7 +77,7 @@ def _check_options(name: str, factory: BackendFactory, options: dict[str, Any]) 
     parameters = inspect.signature(factory).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
-    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "clock"]
+    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _OURS]
     for option in options:
         if option not in known:
             raise UsageError(f"backend {name!r} has no option {option!r}; allowed: {', '.join(known) or 'none'}")

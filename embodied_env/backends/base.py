@@ -120,7 +120,11 @@ class RoutineBackend(Backend, Protocol):
 
 
 class BackendFactory(Protocol):
-    """What the backend table loads: builds a backend, starts nothing."""
+    """What the backend table loads: builds a backend, starts nothing.
+
+    One that offers several pacings takes a keyword `pacing` too ("lockstep" or "realtime"; its default is what it is
+    without), raises UsageError for what it cannot, and builds a backend whose `capabilities.free_running` says which.
+    """
 
     def __call__(self, contract: Contract, *, clock: Clock, **options: Any) -> Backend:  # noqa: ANN401
         """Build a backend for `contract`; raises UsageError for an unknown option."""

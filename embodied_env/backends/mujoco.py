@@ -23,7 +23,7 @@ from embodied_env.sim.channel import Reading
 from embodied_env.sim.instruments import range_limits_m
 from embodied_env.sim.rendering import display_available
 from embodied_env.sim.world import World, load_profile
-from embodied_env.transition import Approved, Quality, ResetReport, ResetRequest, Sample, Sent, Snapshot
+from embodied_env.transition import Approved, ClockAccount, Quality, ResetReport, ResetRequest, Sample, Sent, Snapshot
 
 
 class MujocoBackend:
@@ -62,7 +62,8 @@ class MujocoBackend:
             if any(spec.path is not None for spec in sensor.fields.values()):
                 with suppress(MissingDependencyError):
                     check_message(name, sensor)
-        self._world = World(self._contract, self._profile, path="backends.mujoco")
+        free_running = self.capabilities.free_running
+        self._world = World(self._contract, self._profile, path="backends.mujoco", free_running=free_running)
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
         """Reset the world by its seed."""
@@ -72,7 +73,7 @@ class MujocoBackend:
         self._usable = True
         details = {"renderer": world.renderer_library} if world.renderer_library else {}
         report = ResetReport(level="world", seed_applied=request.seed, sampled=sampled, details=details)
-        return Snapshot(now_ns=world.now_ns, samples=self._samples(world), reset=report)
+        return self._snapshot(world, report)
 
     def send(self, command: Approved) -> Sent:
         """Set the command of the next period."""
@@ -87,8 +88,7 @@ class MujocoBackend:
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - the world is already there
         """Read every sensor that has delivered."""
-        world = self._running()
-        return Snapshot(now_ns=world.now_ns, samples=self._samples(world))
+        return self._snapshot(self._running(), None)
 
     def halt(self, reason: str) -> None:  # noqa: ARG002 - there is no transport to tell
         """Take no more commands until the next reset."""
@@ -123,9 +123,14 @@ class MujocoBackend:
             raise BackendLostError("halted", "the world was halted, closed, or never reset")
         return self._opened()
 
-    def _samples(self, world: World) -> dict[str, Sample]:
+    def _snapshot(self, world: World, report: ResetReport | None) -> Snapshot:
         arrival_ns = self._clock.now_ns()
-        return {name: self._sample(name, reading, arrival_ns) for name, reading in world.read().items()}
+        samples = {name: self._sample(name, reading, arrival_ns) for name, reading in world.read().items()}
+        return Snapshot(now_ns=world.now_ns, samples=samples, reset=report, clock=self._clock_account())
+
+    def _clock_account(self) -> ClockAccount | None:
+        """A world that waits has no clock but its own."""
+        return None
 
     def _sample(self, name: str, reading: Reading, arrival_ns: int) -> Sample:
         """Turn a reading into what a reader of its message would make of it."""

@@ -17,6 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_common_arguments(parser, backend="mujoco", episodes=10)
     parser.add_argument("--clock", default="steady", help="steady or virtual (default: steady)")
+    parser.add_argument("--pacing", default=None, help="lockstep or realtime (default: the backend's)")
+    parser.add_argument("--fifo-priority", type=int, default=None, help="SCHED_FIFO for the stepping thread, 1 to 99")
+    parser.add_argument(
+        "--switch-interval", type=float, default=None, help="of the interpreter, s: for policies in threads of Python"
+    )
     parser.add_argument("--namespace", default=None, help="ROS 2 namespace, for a backend over ROS 2")
     parser.add_argument("--attach", action="store_true", help="use a simulator that runs instead of starting one")
 
@@ -24,5 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate one policy."""
     return run_policies(
-        args.contract, [args.policy], args, clock=args.clock, namespace=args.namespace, spawn=not args.attach
+        args.contract,
+        [args.policy],
+        args,
+        clock=args.clock,
+        pacing=args.pacing,
+        fifo_priority=args.fifo_priority,
+        switch_interval_s=args.switch_interval,
+        namespace=args.namespace,
+        spawn=not args.attach,
     )

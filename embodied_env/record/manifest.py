@@ -92,6 +92,7 @@ def start_of_manifest(
         "backend_fingerprint": contract.backend_fingerprint(base.backend_name),
         "pacing": plain(getattr(base, "pacing", None)),
         "clock": base.clock_name,
+        "scheduling": plain(getattr(base, "scheduling", None)),
         "policy": None,
         "seeds": [],
         "wrappers": wrapper_stack(env),

@@ -96,7 +96,11 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         known = self._manifest["processes"]
         started = [process for process in processes(self._base) if process not in known]
         if started or self._rows == 1:
-            self._manifest |= {"processes": known + started, "policy": plain(self.policy)}
+            self._manifest |= {
+                "processes": known + started,
+                "policy": plain(self.policy),
+                "scheduling": plain(getattr(self._base, "scheduling", None)),  # in force since the reset
+            }
             write_json(self.path / MANIFEST, self._manifest)
         self._base.mark("returned")
         return observation, info

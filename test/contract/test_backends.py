@@ -7,7 +7,7 @@ import pytest
 import embodied_env
 from embodied_env import load_contract
 from embodied_env.backends import make_backend
-from embodied_env.testing import BackendContract, EnvContract, FakeBackend
+from embodied_env.testing import BackendContract, EnvContract, FakeBackend, ManualClock
 
 
 class TestFakeBackend(BackendContract):
@@ -18,6 +18,18 @@ class TestFakeBackend(BackendContract):
 class TestMujocoBackend(BackendContract):
     def make_backend(self, clock):
         return make_backend("mujoco", self.contract, clock=clock)
+
+
+class TestRealtimeMujocoBackend(BackendContract):
+    def make_clock(self):
+        return ManualClock()
+
+    def make_backend(self, clock):
+        return make_backend("mujoco", self.contract, clock=clock, pacing="realtime")
+
+
+class TestCartInRealtimeMujoco(TestRealtimeMujocoBackend):
+    contract = load_contract("cart_goal")
 
 
 @pytest.mark.ros

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import embodied_env
 from embodied_env.cli import main
 from embodied_env.cli.policies import make_policy
+from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import UsageError
 
 CONTRACT = embodied_env.load_contract("arm_reach")
@@ -101,3 +104,28 @@ def test_a_policy_that_raises_is_named_and_its_run_is_closed(tmp_path, capsys, m
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir() and path.name != "__pycache__")
     report = embodied_env.audit_run(folder)
     assert (report.transitions, report.problems) == (2, ())
+
+
+def test_the_pace_and_the_scheduling_are_asked_for_and_stand_in_the_manifest(tmp_path, capsys):
+    short = replace(CONTRACT, episode=replace(CONTRACT.episode, horizon_steps=3))
+    file = tmp_path / "short.yaml"
+    file.write_text(dump_contract(short))
+    arguments = ["--policy", "hold", "--episodes", "1", "--pacing", "realtime", "--switch-interval", "0.002", "--json"]
+    assert main(["evaluate", str(file), "--out", str(tmp_path), *arguments]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    manifest = json.loads((Path(run["path"]) / "manifest.json").read_text())
+    assert manifest["pacing"] == "realtime"
+    assert manifest["scheduling"]["switch_interval_s"] == {"asked": 0.002, "in_force": pytest.approx(0.002)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--pacing", "fast"], "pacing='fast' is not available with mujoco; allowed: None, 'lockstep', 'realtime'"),
+        (["--fifo-priority", "100"], "fifo_priority=100 is not allowed; allowed: 1 to 99"),
+        (["--switch-interval", "0"], "switch_interval_s=0.0 is not allowed"),
+    ],
+)
+def test_a_pace_or_a_scheduling_that_there_is_not_is_wrong_usage(tmp_path, capsys, arguments, problem):
+    assert main(["evaluate", "arm_reach", "--policy", "hold", "--out", str(tmp_path), *arguments]) == 2
+    assert problem in " ".join(capsys.readouterr().err.split())

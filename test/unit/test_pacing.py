@@ -166,3 +166,87 @@ def test_a_world_that_moves_by_itself_is_paced_in_real_time():
 def test_a_pace_or_a_clock_that_the_world_does_not_have_is_refused(options, problem):
     with pytest.raises(UsageError, match=problem):
         embodied_env.make("arm_reach", backend="fake", **options)
+
+
+@many
+@given(
+    period_ns=st.integers(1, 50),
+    work_ns=st.integers(0, 500),
+    parts=st.lists(st.floats(0, 1), min_size=1, max_size=20),
+)
+def test_after_a_pause_the_grid_has_whole_periods_again(period_ns, work_ns, parts):
+    """One short period at most, where the grid stayed; then none is shorter, and none is missed."""
+    clock = ManualClock()
+    pacer = Pacer(clock, period_ns)
+    clock.advance_ns(work_ns)
+    pacer.wait()
+    clock.sleep_until_ns(pacer.deadline_ns)
+    pacer.wait()
+    start_ns, missed = clock.now_ns(), pacer.missed
+    for n, part in enumerate(parts, start=1):
+        clock.advance_ns(int(part * period_ns))
+        pacer.wait()
+        assert clock.now_ns() == start_ns + n * period_ns
+    assert pacer.missed == missed
+
+
+# ------------------------------------------------------------------------------------------- which world, which pace
+
+
+@pytest.mark.parametrize(
+    ("backend", "allowed"),
+    [
+        ("fake", "None, 'lockstep', 'realtime'"),
+        ("mujoco", "None, 'lockstep', 'realtime'"),
+        ("mujoco_ros", "None, 'lockstep', 'realtime'"),
+        ("real", "None, 'realtime'"),
+    ],
+)
+def test_a_pace_that_there_is_not_is_refused_and_those_that_there_are_are_named(backend, allowed):
+    with pytest.raises(UsageError, match=f"pacing='fast' is not available with {backend}; allowed: {allowed}$"):
+        embodied_env.make("arm_reach", backend=backend, pacing="fast")
+
+
+@pytest.mark.parametrize("backend", ["fake", "mujoco"])
+@pytest.mark.parametrize(("asked", "pacing"), [(None, "lockstep"), ("lockstep", "lockstep"), ("realtime", "realtime")])
+def test_a_simulator_has_both_paces_and_waits_if_it_is_not_told(backend, asked, pacing):
+    env = embodied_env.make("arm_reach", backend=backend, pacing=asked)
+    assert env.unwrapped.pacing == pacing
+    env.close()
+
+
+@pytest.mark.parametrize("backend", ["fake", "mujoco"])
+def test_virtual_time_and_real_time_do_not_go_together(backend):
+    with pytest.raises(UsageError, match=f"clock='virtual' is not available with {backend}: it moves by itself"):
+        embodied_env.make("arm_reach", backend=backend, pacing="realtime", clock="virtual")
+
+
+@pytest.fixture
+def third_party(tmp_path, monkeypatch):
+    """Install a backend of somebody else, with a factory that takes a keyword `pacing`, and one that does not."""
+    (tmp_path / "third_party.py").write_text(
+        "from embodied_env.testing import FakeBackend\n"
+        "def both(contract, *, clock, pacing='lockstep'):\n"
+        "    return FakeBackend(contract, clock=clock, free_running=pacing == 'realtime')\n"
+        "def one(contract, *, clock):\n"
+        "    return FakeBackend(contract, clock=clock)\n"
+    )
+    installed = tmp_path / "third_party-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: third_party\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(
+        "[embodied_env.backends]\nboth = third_party:both\none = third_party:one\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.parametrize(("asked", "pacing"), [(None, "lockstep"), ("lockstep", "lockstep"), ("realtime", "realtime")])
+def test_a_third_partys_factory_is_told_the_pace(third_party, asked, pacing):
+    env = embodied_env.make("arm_reach", backend="both", pacing=asked)
+    assert env.unwrapped.pacing == pacing
+    env.close()
+
+
+def test_a_third_partys_factory_that_takes_no_pace_has_one(third_party):
+    with pytest.raises(UsageError, match="pacing='realtime' is not available with fake; allowed: None, 'lockstep'"):
+        embodied_env.make("arm_reach", backend="one", pacing="realtime")

@@ -24,7 +24,7 @@ class Told(FakeBackend):
         super().close()
 
 import embodied_env.env as module
-module.make_backend = lambda name, contract, *, clock, **options: Told(contract, clock=clock, **options)
+module.make_backend = lambda name, contract, *, clock, pacing, **options: Told(contract, clock=clock, **options)
 env = embodied_env.make("arm_reach", backend="fake", free_running=True)
 env.reset(seed=1)
 for _ in range(4):

@@ -490,7 +490,7 @@ def test_two_environments_of_one_contract_do_not_share_a_seed(make):
     [
         ({"backend": "mujocco"}, "backend 'mujocco' is not known; allowed: fake, mujoco, mujoco_ros"),
         ({"render_mode": "human"}, "render_mode='human' is not available"),
-        ({"pacing": "realtime"}, "pacing='realtime' is not available"),
+        ({"pacing": "fast"}, "pacing='fast' is not available with mujoco; allowed: None, 'lockstep', 'realtime'"),
         ({"clock": "sundial"}, "clock='sundial' is unknown; allowed: steady, virtual"),
         (
             {"backend": "mujoco", "namespace": "/a"},

@@ -6,7 +6,6 @@ The module is long because one side of that conversation is told in one place.
 from __future__ import annotations
 
 import array
-import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -18,10 +17,9 @@ from numpy.typing import NDArray
 
 from embodied_env.backends.base import Capabilities
 from embodied_env.backends.ros.commands import to_command
-from embodied_env.backends.ros.convert import stamp_ns
 from embodied_env.backends.ros.node import PATROL_S, RELIABLE, REPEAT_S, RosNode
 from embodied_env.backends.ros.sensors import SensorBuffer
-from embodied_env.backends.ros.simulator_services import SimulatorServices
+from embodied_env.backends.ros.simulator_services import SimulatorServices, picture_of
 from embodied_env.clock import NS_PER_S, Clock, Stamp
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract
@@ -41,7 +39,7 @@ from embodied_env.lockstep import (
     digest,
 )
 from embodied_env.processes import Child, simulator
-from embodied_env.ros_environment import check_domain_id, check_namespace, timeout_s
+from embodied_env.ros_environment import check_domain_id, check_namespace, own_namespace, timeout_s
 from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, Snapshot
 
 _FAULT = "/fault"  # not a sensor's name
@@ -137,9 +135,7 @@ class MujocoRosBackend:
             raise
 
     def _open(self) -> None:
-        namespace = self._namespace
-        if namespace is None:
-            namespace = f"/embodied_env_{os.getpid()}_{secrets.token_hex(4)}" if self._spawn else "/"
+        namespace = self._namespace or (own_namespace() if self._spawn else "/")
         if self._spawn:
             domain = {} if self._domain_id is None else {"ROS_DOMAIN_ID": str(self._domain_id)}
             spec = simulator("-", namespace=namespace, source=self._contract.source)
@@ -365,13 +361,12 @@ class MujocoRosBackend:
         ros, end = self._running(), time.monotonic() + self.step_timeout_s
         self._picture = None
         taken_ns = SimulatorServices(receiver=ros.receiver, patrol=self._patrol).render(end)
-        while not _is_picture(self._picture, taken_ns):
+        while (picture := picture_of(self._picture, taken_ns)) is None:
             if time.monotonic() > end:
                 raise BackendLostError("timeout", "the picture did not come")
             self._take(ros, PATROL_S)
             self._patrol()
-        picture = self._picture
-        return np.frombuffer(picture.data, dtype=np.uint8).reshape(picture.height, picture.width, 3).copy()
+        return picture
 
     # ------------------------------------------------------------------------------------------------ end
 
@@ -404,10 +399,3 @@ class MujocoRosBackend:
 
     def _left_s(self, deadline: Stamp) -> float:
         return max(0.0, (deadline.ns - self._clock.now_ns()) / NS_PER_S)
-
-
-def _is_picture(message: Any, taken_ns: int) -> bool:  # noqa: ANN401 - a sensor_msgs/Image
-    """Return whether this is the picture that was taken then: anybody may publish one."""
-    if message is None or stamp_ns(message) != taken_ns or message.encoding != "rgb8":
-        return False
-    return len(message.data) == int(message.height) * int(message.width) * 3

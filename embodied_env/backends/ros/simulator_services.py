@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.backends.ros.convert import stamp_ns
 from embodied_env.backends.ros.node import Patrol, Receiver
 from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError
 from embodied_env.lockstep import (
@@ -87,3 +92,13 @@ class SimulatorServices:
 
         response = self.receiver.call(Trigger, service, Trigger.Request(), end - time.monotonic(), self.patrol)
         return response.success, response.message
+
+
+def picture_of(message: Any, taken_ns: int) -> NDArray[np.uint8] | None:  # noqa: ANN401 - a sensor_msgs/Image, or None
+    """Return the picture that was taken then, shape (height, width, 3); None: it is another's. Anybody may publish."""
+    if message is None or stamp_ns(message) != taken_ns or message.encoding != "rgb8":
+        return None
+    height, width = int(message.height), int(message.width)
+    if len(message.data) != height * width * 3:
+        return None
+    return np.frombuffer(message.data, dtype=np.uint8).reshape(height, width, 3).copy()

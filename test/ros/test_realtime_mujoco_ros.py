@@ -1,0 +1,129 @@
+"""The embedded simulator on wall time, in a process of our own: a robot that can be seeded, set and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+import embodied_env
+from embodied_env.backends.ros.realtime import RealtimeMujocoRosBackend
+from embodied_env.clock import ManualClock, SteadyClock
+from embodied_env.errors import ContractError, UsageError
+from embodied_env.sim.world import World, load_profile
+
+pytestmark = pytest.mark.ros
+
+ARM = embodied_env.load_contract("arm_reach")
+DOMAIN_ID = 101
+ZERO = np.zeros(6)
+FORWARD = np.array([0.2, 0, 0, 0, 0, 0])
+
+
+def make():
+    return embodied_env.make(ARM, backend="mujoco_ros", pacing="realtime", domain_id=DOMAIN_ID)
+
+
+@pytest.fixture(scope="module")
+def lasting():
+    """One simulator for all tests that leave it alive."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+        env = make()
+        env.reset(seed=0)
+        yield env
+        env.close()
+
+
+@pytest.fixture
+def env(lasting, domain_id):
+    return lasting
+
+
+def test_a_reset_is_seeded_like_that_of_lockstep(env):
+    _, info = env.reset(seed=7)
+    world = World(ARM, load_profile(ARM, "mujoco_ros"))
+    sampled = world.reset(info["reset"]["seed_applied"], {})
+    np.testing.assert_array_equal(info["reset"]["sampled"]["target"], sampled["target"])
+    assert info["reset"]["level"] == "world"
+
+
+def test_a_reset_takes_options_and_leads_home(env):
+    home, _ = env.reset(seed=1)
+    for _ in range(6):
+        env.step(FORWARD)
+    observation, info = env.reset(options={"target": [-0.4, 0.1, 0.2]})
+    np.testing.assert_array_equal(info["reset"]["sampled"]["target"], [-0.4, 0.1, 0.2])
+    np.testing.assert_allclose(observation["target_position"], [-0.4, 0.1, 0.2])
+    np.testing.assert_allclose(observation["joints_position"], home["joints_position"], atol=0.02)
+
+
+def test_the_world_moves_on_while_the_policy_thinks(env):
+    env.reset(seed=1)
+    for _ in range(4):
+        before, *_ = env.step(FORWARD)
+    time.sleep(1.6 * ARM.control_period_s)
+    after, *_, info = env.step(ZERO)
+    assert after["joints_position"][0] - before["joints_position"][0] > 0.01
+    assert env.unwrapped._stepper._backend.pacer.overruns == 1
+    assert info["sensors"]["joints"]["age_s"] < ARM.control_period_s
+
+
+@pytest.mark.kills
+def test_a_simulator_that_died_ends_the_episode_and_a_reset_starts_another():
+    env = make()
+    env.reset(seed=1)
+    env.step(ZERO)
+    (process,) = env.unwrapped.processes()
+    os.kill(process["pid"], signal.SIGKILL)
+    while True:
+        *_, truncated, info = env.step(ZERO)
+        if truncated:
+            break
+    assert info["end_reason"] == "backend_lost:simulator_died"
+    env.reset(seed=1)
+    (another,) = env.unwrapped.processes()
+    assert another["pid"] != process["pid"]
+    *_, info = env.step(ZERO)
+    assert info["end_reason"] == ""
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"clock": ManualClock()}, "ManualClock is not allowed"),
+        ({"namespace": "arm"}, "namespace 'arm' is not allowed"),
+        ({"domain_id": 500}, "domain_id=500 is not allowed"),
+        ({"step_timeout_s": 0.0}, "step_timeout_s=0.0 is not allowed; allowed: seconds > 0"),
+        ({"faults": []}, "has no option 'faults'"),
+    ],
+)
+def test_a_wrong_option_is_refused(options, problem):
+    with pytest.raises(UsageError, match=problem):
+        embodied_env.make(ARM, backend="mujoco_ros", pacing="realtime", **options)
+
+
+def test_a_contract_without_a_profile_is_refused():
+    backends = {name: profile for name, profile in ARM.backends.items() if name != "mujoco_ros"}
+    with pytest.raises(ContractError, match=r"backends\.mujoco_ros: the profile is missing"):
+        RealtimeMujocoRosBackend(replace(ARM, backends=backends), clock=SteadyClock())
+
+
+def test_closing_what_was_never_opened_is_safe():
+    backend = RealtimeMujocoRosBackend(ARM, clock=SteadyClock())
+    backend.halt("before open")
+    backend.close()
+    backend.close()
+
+
+@pytest.mark.long
+def test_a_picture_is_one_of_the_moving_world(env):
+    env.reset(seed=1)
+    assert env.unwrapped._stepper.render().shape == (480, 640, 3)

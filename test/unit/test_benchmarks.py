@@ -1,0 +1,57 @@
+"""What the benchmarks count, and that they run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+PACING = Path(__file__).parents[2] / "benchmarks" / "pacing.py"
+
+
+@pytest.fixture(scope="module")
+def pacing():
+    spec = importlib.util.spec_from_file_location("benchmark_of_pacing", PACING)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def instants(pacing, *late_ms, period_ms=10):
+    """Steps of 100 Hz after the warm-up; each is so much later than its deadline."""
+    count = pacing.WARM_UP + len(late_ms)
+    late = np.array([0] * pacing.WARM_UP + list(late_ms))
+    return (np.arange(count) * period_ms + late) * 1_000_000
+
+
+def test_steps_in_time_have_no_error(pacing):
+    found = pacing.figures(instants(pacing, *[0] * 10), 100)
+    assert set(found.values()) == {0.0}
+
+
+def test_one_late_step_makes_two_wrong_periods_and_misses_nothing(pacing):
+    found = pacing.figures(instants(pacing, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0), 100)
+    assert (found["p50_us"], found["missed"], found["rate_error_percent"]) == (0.0, 0.0, 0.0)
+    assert found["p99_us"] == pytest.approx(4000.0)
+
+
+def test_deadlines_that_pass_without_a_step_are_missed(pacing):
+    assert pacing.figures(instants(pacing, 0, 0, 30, 30, 30), 100)["missed"] == 3.0
+
+
+def test_a_rate_that_is_off_shows_in_the_mean(pacing):
+    found = pacing.figures(instants(pacing, *[0] * 100, period_ms=11), 100)
+    assert found["rate_error_percent"] == pytest.approx(100 / 11)
+
+
+@pytest.mark.long
+def test_the_benchmark_of_pacing_runs():
+    arguments = ["--rounds", "1", "--seconds", "0.2", "--rates", "100", "--json"]
+    done = subprocess.run([sys.executable, str(PACING), *arguments], capture_output=True, text=True, check=True)
+    rows = json.loads(done.stdout)["rows"]
+    assert {"plain loop", "plain loop that works", "embodied_env, recording"} <= {row["who"] for row in rows}
