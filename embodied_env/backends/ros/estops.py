@@ -64,7 +64,7 @@ def _spec(name: str, values: Mapping[str, Any], path: str) -> EstopSpec:
     require(isinstance(spec.latched, bool), f"{path}.latched", f"{spec.latched!r} is not allowed; allowed: true, false")
     require(len(spec.safe) > 0, f"{path}.safe", "there is no safe value: it could never move")
     try:
-        _value(message_class(spec.type)(), spec)
+        value_at(message_class(spec.type)(), spec.path)
     except ContractError as error:
         raise ContractError(f"{path}.type", error.problem) from None
     except AttributeError as error:
@@ -88,8 +88,7 @@ class EstopInputs:
         """Take a message of the input `name`, arrived now. One that cannot be read is not safe."""
         spec = self._by_name[name]
         try:
-            value = _value(message, spec)
-            is_safe = any(value == safe and isinstance(value, bool) == isinstance(safe, bool) for safe in spec.safe)
+            is_safe = is_one_of(value_at(message, spec.path), spec.safe)
         except (AttributeError, IndexError, TypeError, ValueError):
             is_safe = False
         self._seen[name] = (is_safe, self._clock.now_ns())
@@ -114,9 +113,15 @@ class EstopInputs:
         return "ok"
 
 
-def _value(message: Message, spec: EstopSpec) -> Any:  # noqa: ANN401 - part of a message
+def is_one_of(value: object, safe: tuple[Any, ...]) -> bool:
+    """Return whether `value` is one of `safe`; a boolean is no number."""
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in safe)
+
+
+def value_at(message: Message, path: str) -> Any:  # noqa: ANN401 - part of a message
+    """Return what stands at `path`; raises AttributeError or IndexError where it leads nowhere."""
     value = message
-    for name, index in steps_of(spec.path):
+    for name, index in steps_of(path):
         value = getattr(value, name)
         if index is not None:
             value = value[index]
