@@ -30,10 +30,10 @@ class SensorBuffer:
     With the timeline ``receive`` a message has no stamp of its own: it gets the one that `accept` is asked for.
     """
 
-    def __init__(self, name: str, sensor: SensorSpec) -> None:
-        """Prepare to read `sensor`."""
+    def __init__(self, name: str, sensor: SensorSpec, reader: SensorReader | None = None) -> None:
+        """Prepare to read `sensor`, by `reader` if there is one."""
         self._name = name
-        self._reader = SensorReader(name, sensor)
+        self._reader = SensorReader(name, sensor) if reader is None else reader
         self._by_header = sensor.timeline == "header"
         if self._by_header and not self._reader.has_header:
             raise ContractError(
