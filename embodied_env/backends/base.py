@@ -36,6 +36,8 @@ class Capabilities:
     safety inputs, by name, "ok" or what is wrong (`embodied_env.transition.Situation`). With `acknowledges_commands`
     another process limits the commands, and ``send`` returns its account.
 
+    A backend may have ``observers``: who is told of each transition, after those of the user.
+
     `render_modes` are Gymnasium's: with "rgb_array" it has a method ``render() -> uint8 (height, width, 3)``, with
     "human" a method ``show() -> None``.
     """
