@@ -38,7 +38,7 @@ Client = Any
 def create_client(node: Node, type_name: str, service: str) -> Client:
     """Create a client; raises MissingDependencyError, which names the package of the system."""
     try:
-        return node.create_client(message_class(type_name), service)
+        kind = message_class(type_name)
     except MissingDependencyError:
         package = type_name.split("/", maxsplit=1)[0]
         raise MissingDependencyError(
@@ -46,6 +46,7 @@ def create_client(node: Node, type_name: str, service: str) -> Client:
             needed_for=f"backends.real.active, the service {service},",
             remedy=f"apt install {apt_package(package)}, or describe it by a topic: {{topic, type, path, safe}}",
         ) from None
+    return node.create_client(kind, service)
 
 
 class ActivityWatch:
@@ -82,7 +83,7 @@ class ActivityWatch:
         for name, spec in specs.items():
             if spec.service is not None:
                 client = make_client(node, spec.types[0], spec.service)
-                self._questions.append(_Question(name, spec, client, clock, self._heard))
+                self._questions.append(_Question(name, spec, client, clock, self._answered))
             if spec.node is not None:
                 topic = f"{spec.node}/transition_event"
                 listener.subscribe(f"active/{name}", TRANSITION_EVENT, topic, RELIABLE, self._taker(name, spec))
@@ -102,10 +103,11 @@ class ActivityWatch:
 
         return take
 
-    def _heard(self, name: str, said: Said) -> None:
+    def _answered(self, question: _Question, future: Any) -> None:  # noqa: ANN401 - rclpy's
         with self._listener.changed:
-            self._activities.say(name, said)
-            self._listener.changed.notify_all()
+            if (said := question.answer(future)) is not None:
+                self._activities.say(question.name, said)
+                self._listener.changed.notify_all()
 
     def _poll(self) -> None:
         with self._listener.changed:
@@ -158,16 +160,21 @@ class ActivityWatch:
 
 
 class _Question:
-    """One service that is asked again and again; at most one request is under way."""
+    """One service that is asked again and again, under the listener's lock; at most one request is under way."""
 
     def __init__(
-        self, name: str, spec: ActiveSpec, client: Client, clock: Clock, heard: Callable[[str, Said], None]
+        self,
+        name: str,
+        spec: ActiveSpec,
+        client: Client,
+        clock: Clock,
+        answered: Callable[[_Question, Any], None],
     ) -> None:
-        self._name = name
+        self.name = name
         self._spec = spec
         self._client = client
         self._clock = clock
-        self._heard = heard
+        self._answered = answered
         self._pending: Any = None
         self._asked_ns = 0
 
@@ -186,14 +193,14 @@ class _Question:
             return
         self._asked_ns = now_ns
         future = self._pending = self._client.call_async(self._client.srv_type.Request())
-        future.add_done_callback(self._answered)
+        future.add_done_callback(lambda done: self._answered(self, done))
 
-    def _answered(self, future: Any) -> None:  # noqa: ANN401 - rclpy's
+    def answer(self, future: Any) -> Said | None:  # noqa: ANN401 - rclpy's
+        """Return what the response says; None: it is one of the past."""
         if future is not self._pending:
-            return
+            return None
         self._pending = None
         spec, response = self._spec, future.result()
         if spec.node is not None:
-            self._heard(self._name, lifecycle_state(response.current_state, spec.node))
-        else:
-            self._heard(self._name, controller_state(response, spec.controller or "", spec.manager))
+            return lifecycle_state(response.current_state, spec.node)
+        return controller_state(response, spec.controller or "", spec.manager)

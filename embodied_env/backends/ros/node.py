@@ -110,6 +110,7 @@ class RosNode:
             UsageError: for ROS arguments that rcl cannot read.
         """
         _refuse_after_fork()
+        arguments = ros_arguments(ros_args)
         self._context = Context()
         self._closed = False
         try:
@@ -119,7 +120,7 @@ class RosNode:
                     name,
                     context=self._context,
                     namespace=namespace,
-                    cli_args=ros_arguments(ros_args),
+                    cli_args=arguments,
                     start_parameter_services=parameters is not None,
                     enable_rosout=False,
                 )
