@@ -89,17 +89,22 @@ def graph_checks(contract: Contract, profile: Mapping[str, Any], node: Node) -> 
         topic, type_name = _RELAY_COMMAND
         checks.append(_topic_check("relay", topic, node, _reader_problems(topic, type_name, node)))
     checks += [_estop_check(name, estop, node) for name, estop in (profile.get("estop") or {}).items()]
-    return (*checks, _name_check(node))
+    return (*checks, _name_check(node, has_relay=has_relay))
 
 
-def _name_check(node: Node) -> Check:
-    """A node has its name alone: ROS 2 only warns, and services, parameters and logs are then anybody's."""
+def _name_check(node: Node, *, has_relay: bool) -> Check:
+    """A node has its name alone: ROS 2 only warns, and services, parameters and logs are then anybody's.
+
+    Behind a relay it is only told: the relay obeys one at a time, and whoever comes next may have to take over.
+    """
     ours = (node.get_name(), node.get_namespace())
     full_name = _full_name(ours[1], ours[0])
     if node.get_node_names_and_namespaces().count(ours) > 1:
         remedy = "close the other, or give this one a name of its own: make(..., node_name=...)"
         detail = f"another node is called {full_name}"
-        return Check(name="node name", passed=False, detail=detail, remedy=remedy, code="node.name")
+        return Check(
+            name="node name", passed=None if has_relay else False, detail=detail, remedy=remedy, code="node.name"
+        )
     return Check(name="node name", passed=True, detail=f"{full_name} is the only one")
 
 
