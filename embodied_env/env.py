@@ -88,7 +88,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             load_task(self.contract),
             clock=the_clock,
             evaluator_info=evaluator_info,
-            observers=observers,
+            observers=(*observers, *getattr(world, "observers", ())),
             shapers=make_shapers(self.contract, latency_s=_latency_s(self.contract, world)),
         )
 

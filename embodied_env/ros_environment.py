@@ -6,12 +6,14 @@ import ctypes
 import os
 import re
 import secrets
+from collections.abc import Sequence
 
 from embodied_env.errors import UsageError
 
 LOG_HINT = "is the log folder writable? set ROS_LOG_DIR"
 
 _MAX_DOMAIN_ID = 232  # beyond it the ports of DDS do not fit
+_NODE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAMESPACE = re.compile(r"/|(/[A-Za-z_][A-Za-z0-9_]*)+")
 
 
@@ -50,6 +52,28 @@ def check_namespace(value: str) -> None:
 def own_namespace() -> str:
     """Return a namespace that nobody else has."""
     return f"/embodied_env_{os.getpid()}_{secrets.token_hex(4)}"
+
+
+def apt_package(package: str) -> str:
+    """Return the name of a ROS package in apt."""
+    return f"ros-{os.environ.get('ROS_DISTRO') or 'jazzy'}-{package.replace('_', '-')}"
+
+
+def check_node_name(value: str) -> None:
+    """Raise UsageError unless `value` is the name of a ROS node."""
+    if not isinstance(value, str) or _NODE_NAME.fullmatch(value) is None:
+        raise UsageError(f"node_name {value!r} is not allowed; allowed: letters, digits and _, no digit first")
+
+
+def ros_arguments(args: Sequence[str]) -> list[str]:
+    """Return `args` as rcl reads them; it checks what they say when a node is made.
+
+    Raises:
+        UsageError: for what is no list of texts.
+    """
+    if isinstance(args, str) or not all(isinstance(arg, str) for arg in args):
+        raise UsageError(f"ros_args={args!r} is not allowed; allowed: a list of text, e.g. ['-r', 'from:=to']")
+    return [] if not args else ["--ros-args", *(args[1:] if args[0] == "--ros-args" else args)]
 
 
 def timeout_s(name: str, option: float | None, default: float) -> float:

@@ -224,7 +224,9 @@ class Situation:
     `sensors` are those that an action needs. `measured` are the positions of the joints, shape (n_joints,), NaN where
     unknown. `action_age_s` is the time since the observation was returned, `latency_s` that since it was frozen: both 0
     in a world that waits. `estops` are the robot's own safety inputs: name -> "ok", or what is wrong ("active",
-    "expired", "unknown", "protective_stop", "inactive", "contention"). `forces`: sensor -> length of its limited field.
+    "expired", "unknown", "protective_stop", "lapsed", "inactive", "contention"), where after a colon it may say why.
+    "lapsed" is HOLD: what must be active has just been found not to be. `forces`: sensor -> length of its limited
+    field.
     `clock_jump`: what happened to the clocks since the last action (`ClockAccount.jump`).
     """
 

@@ -43,6 +43,8 @@ class Capabilities:
     another process limits the commands, and ``send`` returns its account. `actuation`: snapshots may carry evidence
     that a command acts.
 
+    A backend may have ``observers``: who is told of each transition, after those of the user.
+
     `render_modes` are Gymnasium's: with "rgb_array" it has a method ``render() -> uint8 (height, width, 3)``, with
     "human" a method ``show() -> None``.
     """

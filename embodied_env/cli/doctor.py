@@ -21,6 +21,7 @@ from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.messages import message_class
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError
+from embodied_env.ros_environment import apt_package
 
 HELP = "check what a contract needs, and say what to do about it"
 
@@ -137,7 +138,7 @@ def _ros_checks(contract: Contract, backend: str) -> list[Check]:
     except EmbodiedEnvError as error:
         remedy = ""
         if isinstance(error, MissingDependencyError):
-            remedy = f'pip install "embodied_env[ros]", or apt install {_apt("rclpy")} and source its setup.bash'
+            remedy = f'pip install "embodied_env[ros]", or apt install {apt_package("rclpy")} and source its setup.bash'
         return [Check(name="rclpy", passed=False, detail=str(error), remedy=remedy, code="missing")]
     from embodied_env.backends.ros.survey import middleware
 
@@ -159,7 +160,20 @@ def _types(contract: Contract, backend: str) -> list[str]:
     used = [sensor.type for sensor in contract.sensors.values()]
     used += [actuator.type for actuator in contract.actuators.values()]
     used += [estop.get("type", "std_msgs/msg/Bool") for estop in estops.values()]
-    return list(dict.fromkeys([*used, *_SIMULATOR_TYPES]))
+    return list(dict.fromkeys([*used, *_active_types(contract, backend), *_SIMULATOR_TYPES]))
+
+
+def _active_types(contract: Contract, backend: str) -> list[str]:
+    """Return the types that are needed to know what is active; a profile that is wrong has none: its check says so."""
+    if backend != "real" or backend not in contract.backends:
+        return []
+    from embodied_env.backends.ros.real_profile import load_real_profile
+
+    try:
+        active = load_real_profile(contract).active
+    except EmbodiedEnvError:
+        return []
+    return [name for spec in active.values() for name in spec.types]
 
 
 def _message_checks(types: Iterable[str]) -> Iterator[Check]:
@@ -172,7 +186,7 @@ def _message_checks(types: Iterable[str]) -> Iterator[Check]:
         try:
             message_class(name)
         except MissingDependencyError as error:
-            remedy = f'apt install {_apt(package)}, or pip install "embodied_env[ros]"'
+            remedy = f'apt install {apt_package(package)}, or pip install "embodied_env[ros]"'
             problems[package] = str(error), remedy
         except ContractError as error:
             problems[package] = str(error), f"correct the type, or install a newer {package}"
@@ -182,10 +196,6 @@ def _message_checks(types: Iterable[str]) -> Iterator[Check]:
         yield Check(
             name=package, passed=not is_missing, detail=detail, remedy=remedy, code="missing" if is_missing else ""
         )
-
-
-def _apt(package: str) -> str:
-    return f"ros-{os.environ.get('ROS_DISTRO') or 'jazzy'}-{package.replace('_', '-')}"
 
 
 def _shared_memory() -> Check:

@@ -14,6 +14,7 @@ from embodied_env.contract.checks import (
 )
 from embodied_env.contract.messages import ACTUATOR_MESSAGES, JOINT_SENSOR, TWIST_AXES
 from embodied_env.contract.model import ActuatorSpec, Contract, JointLimits
+from embodied_env.contract.qos_rules import check_qos
 
 
 def check_actuators(contract: Contract) -> None:
@@ -30,6 +31,7 @@ def check_actuators(contract: Contract) -> None:
         path = f"actuators.{name}"
         check_name(path, name)
         check_topic(f"{path}.topic", actuator.topic)
+        check_qos(f"{path}.qos", actuator.qos)
         require(len(actuator.joints) > 0, f"{path}.joints", "there is none; at least one joint is needed")
         _check_actuator_type(path, actuator)
         for joint, limits in actuator.joints.items():

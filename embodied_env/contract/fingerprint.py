@@ -66,13 +66,14 @@ def task_identity(contract: Contract) -> dict[str, Any]:
 def meaning(contract: Contract) -> dict[str, Any]:
     """Return everything that gives a result of `contract` its meaning, as JSON types.
 
-    Left out: the name, topic names, and the backend profiles. The order of the joints counts, that of other keys not.
+    Left out: the name, topic names and their QoS, and the backend profiles. The order of the joints counts, that of
+    other keys not.
     """
     plain = to_plain(contract)
     for key in ("name", "source", "text", "backends"):
         del plain[key]
     for topic_owner in (*plain["sensors"].values(), *plain["actuators"].values()):
-        del topic_owner["topic"]
+        del topic_owner["topic"], topic_owner["qos"]
     plain["joint_order"] = [joint for actuator in contract.actuators.values() for joint in actuator.joints]
     plain["task"] = {**plain["task"], **task_identity(contract)}
     return {"schema": SCHEMA, "semantics": SEMANTICS, **plain}

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from embodied_env.contract.frozen import freeze
+from embodied_env.contract.qos import Qos
 from embodied_env.contract.safety import Margins, Safety
 
 FloatArray = NDArray[np.float64]
@@ -78,6 +79,7 @@ class SensorSpec:
     child_frame: str | None = None  # the same for child_frame_id
     encoding: str | None = None  # of an image
     confidence_radius_m: float = 0.1  # with a covariance: the confidence is the probability to be this near the truth
+    qos: Qos = None  # what a robot's topic is read with; None: best effort, the last ten
 
     def __post_init__(self) -> None:
         """Freeze the mappings."""
@@ -122,6 +124,7 @@ class ActuatorSpec:
     joints: Mapping[str, JointLimits]
     scale: Literal["normalized", "physical"] = "normalized"
     frame: str | None = None  # header.frame_id of its messages
+    qos: Qos = None  # what a robot's topic is written with; None: reliable, the last ten
 
     @property
     def is_velocity(self) -> bool:

@@ -26,6 +26,7 @@ from embodied_env.contract.messages import (
     message_field,
 )
 from embodied_env.contract.model import APPLIED_ACTIONS, TIME_REMAINING, Contract, FieldSpec, SensorSpec
+from embodied_env.contract.qos_rules import check_qos
 
 MAX_VALUES = 100_000_000  # of one field: an image of 7680 x 4320 x 3 is just below
 
@@ -40,6 +41,7 @@ def check_sensors(sensors: Mapping[str, SensorSpec]) -> None:
         path = f"sensors.{name}"
         check_name(path, name)
         check_topic(f"{path}.topic", sensor.topic)
+        check_qos(f"{path}.qos", sensor.qos)
         _check_type(path, sensor)
         check_positive(f"{path}.max_age_s", sensor.max_age_s, "seconds")
         require(

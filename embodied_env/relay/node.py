@@ -10,6 +10,7 @@ from typing import Any
 from embodied_env.backends.ros.commands import to_command
 from embodied_env.backends.ros.convert import MalformedMessageError, SensorReader, stamp_ns
 from embodied_env.backends.ros.estops import EstopInputs, EstopSpec, estop_specs
+from embodied_env.backends.ros.qos import command_qos, sensor_qos
 from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.contract import Contract
 from embodied_env.contract.messages import message_class
@@ -63,7 +64,7 @@ class RosOutlet:
         self._contract = contract
         self._clock = clock
         self._actuators = [
-            (actuator, node.create_publisher(message_class(actuator.type), actuator.topic, RELIABLE))
+            (actuator, node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator)))
             for actuator in contract.actuators.values()
         ]
         self._joint_state = message_class("sensor_msgs/msg/JointState")
@@ -136,7 +137,8 @@ class RelayNode:
         node, trigger = self.node, message_class("std_srvs/srv/Trigger")
         for name in self._core.sensors:
             sensor = self._contract.sensors[name]
-            node.create_subscription(message_class(sensor.type), sensor.topic, self._on_sensor(name), NEWEST)
+            qos = NEWEST if sensor.qos is None else sensor_qos(sensor)
+            node.create_subscription(message_class(sensor.type), sensor.topic, self._on_sensor(name), qos)
         for spec in self._estops.specs:
             node.create_subscription(message_class(spec.type), spec.topic, self._on_input(spec), input_qos(spec))
         node.create_subscription(message_class("sensor_msgs/msg/JointState"), "~/command", self._on_command, RELIABLE)
@@ -151,6 +153,8 @@ class RelayNode:
         by_header = self._contract.sensors[name].timeline == "header"
 
         def on_message(message: Any) -> None:  # noqa: ANN401 - a generated type
+            if not reader.concerns(message):
+                return
             now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
             acquired_ns = now_ns - (system_ns - stamp_ns(message)) if by_header else now_ns
             try:
@@ -208,7 +212,7 @@ class RelayNode:
         now_ns = self._clock.now_ns()
         for spec in self._estops.specs:
             is_settled = now_ns - self._input_ns.get(spec.name, now_ns) > _SETTLED_NS
-            if spec.latched and is_settled and not self.node.count_publishers(spec.topic):
+            if spec.latched and is_settled and not self.node.count_publishers(self.node.resolve_topic_name(spec.topic)):
                 self._estops.forget(spec.name)
 
     def _guarded(self, act: Callable[..., None]) -> Callable[..., None]:

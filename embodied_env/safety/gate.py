@@ -208,7 +208,8 @@ class SafetyGate:
         """Refuse, or hand on what is an action."""
         inputs = [] if situation is None else input_findings(situation.estops)
         for finding in inputs:
-            self.latch(finding)  # also where the action is malformed
+            if finding.severity >= Severity.STOP:
+                self.latch(finding)  # also where the action is malformed
         try:
             requested = read_action(action, self.layout)
         except MalformedActionError as error:

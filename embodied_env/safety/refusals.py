@@ -24,9 +24,11 @@ _INPUTS: Mapping[str, tuple[Severity, str]] = {
     "expired": (Severity.ESTOP, "estop.expired"),
     "unknown": (Severity.ESTOP, "estop.unknown"),
     "protective_stop": (Severity.ESTOP, "robot.protective_stop"),
+    "lapsed": (Severity.HOLD, "robot.inactive"),
     "inactive": (Severity.STOP, "robot.inactive"),
     "contention": (Severity.STOP, "robot.contention"),
 }
+"""By the word that a state begins with; after a colon it may say why."""
 
 _JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE)
 
@@ -50,7 +52,7 @@ def input_findings(inputs: Mapping[str, str]) -> list[Finding]:
     findings = []
     for name, state in inputs.items():
         if state != "ok":
-            severity, code = _INPUTS.get(state, _INPUTS["unknown"])
+            severity, code = _INPUTS.get(str(state).partition(":")[0], _INPUTS["unknown"])
             findings.append(Finding(gate="estop", severity=severity, code=code, detail=f"{name} is {state}"))
     return findings
 

@@ -87,7 +87,8 @@ class Watchdog:
         if not findings:
             return None
         finding = max(findings, key=lambda found: found.severity)
-        self._gate.latch(finding)
+        if finding.severity >= Severity.STOP:
+            self._gate.latch(finding)
         self._arbiter.brake(finding)
         return finding
 

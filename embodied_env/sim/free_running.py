@@ -33,6 +33,8 @@ _THROTTLE_S = 5.0
 class FreeRunningNode(WorldNode):
     """Hosts one world that moves by itself, from `begin` on."""
 
+    obeys_qos = True
+
     def __init__(
         self,
         contract: Contract,

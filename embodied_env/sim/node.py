@@ -18,6 +18,7 @@ import numpy as np
 from embodied_env.contract import ActuatorSpec, Contract, FloatArray, SensorSpec
 from embodied_env.contract.messages import message_class
 from embodied_env.contract.paths import check_message
+from embodied_env.contract.qos import COMMAND_QOS, is_latched, resolved
 from embodied_env.errors import (
     BackendLostError,
     BackendNotReadyError,
@@ -50,7 +51,7 @@ try:
     from rclpy.context import Context
     from rclpy.executors import Executor, SingleThreadedExecutor
     from rclpy.node import Node
-    from rclpy.qos import QoSProfile, ReliabilityPolicy
+    from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
     from rclpy.signals import SignalHandlerOptions
 except ImportError as error:
     raise MissingDependencyError(
@@ -62,6 +63,7 @@ except ImportError as error:
 N = TypeVar("N", bound="WorldNode")
 
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
+_BEST_EFFORT = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 _KEPT_COMMANDS = 64  # per actuator: those of the next step, and foreign ones among them
 TURN_S = 0.05  # an executor is never turned without a timeout
@@ -72,12 +74,28 @@ _PICTURE = SensorSpec(
 )
 
 
+def _offered(sensor: SensorSpec) -> QoSProfile:
+    """Return what a sensor is published with: enough for every reader that the contract may have."""
+    if is_latched(sensor.qos):
+        return QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    return RELIABLE
+
+
+def _requested(actuator: ActuatorSpec) -> QoSProfile:
+    """Return what commands are read with: no more than the contract offers."""
+    spec = resolved(actuator.qos, COMMAND_QOS)
+    return RELIABLE if spec.reliability == "reliable" else _BEST_EFFORT
+
+
 class WorldNode:
     """A node over one world: its sensors, pictures, and what a reset is to be. All callbacks run in one thread.
 
     Attributes:
         node: the rclpy node, for an executor.
+        obeys_qos: whether topics have the contract's QoS; in lockstep nothing may be lost.
     """
+
+    obeys_qos = False
 
     def __init__(
         self, contract: Contract, world: World, *, namespace: str | None, context: Context, default_seed: int
@@ -89,12 +107,17 @@ class WorldNode:
         for name, default in ((EPOCH_PARAMETER, NO_EPOCH), (SEED_PARAMETER, default_seed), (OPTIONS_PARAMETER, "{}")):
             node.declare_parameter(name, default)
         self._sensors = {
-            name: node.create_publisher(message_class(sensor.type), sensor.topic, RELIABLE)
+            name: node.create_publisher(
+                message_class(sensor.type), sensor.topic, _offered(sensor) if self.obeys_qos else RELIABLE
+            )
             for name, sensor in contract.sensors.items()
         }
         for index, actuator in enumerate(contract.actuators.values()):
             node.create_subscription(
-                message_class(actuator.type), actuator.topic, self._command_callback(index, actuator), RELIABLE
+                message_class(actuator.type),
+                actuator.topic,
+                self._command_callback(index, actuator),
+                _requested(actuator) if self.obeys_qos else RELIABLE,
             )
         node.create_service(message_class("std_srvs/srv/Trigger"), "~/reset", self._on_reset)
         self._picture = node.create_publisher(message_class(_PICTURE.type), _PICTURE.topic, RELIABLE)

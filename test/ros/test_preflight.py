@@ -127,6 +127,7 @@ def test_a_robot_with_nothing_wrong_passes_and_every_topic_has_its_line(nodes):
     assert [check.name for check in checks] == [
         "limits", "safety mode", "controller timeout", "start outside limits", "security",
         "sensors.joints", "sensors.tcp", "sensors.target", "sensors.true_distance", "actuators.arm", "estop.button",
+        "node name",
     ]  # fmt: skip
     assert {check.name for check in checks if check.passed is None} == {"security"}
 
@@ -148,7 +149,7 @@ def test_without_a_robot_it_returns_at_the_deadline_and_says_where_it_looked(nod
     with pytest.raises(BackendNotReadyError) as raised:
         raise_unless_passed(checks)
     text = str(raised.value)
-    assert "preflight: 6 of 11 checks failed" in text
+    assert "preflight: 6 of 12 checks failed" in text
     assert "[pub.none] sensors.joints: /robot_1/joint_states: nobody publishes it" in text
     assert "[sub.none] actuators.arm: /robot_1/arm_controller/commands: nobody reads it" in text
     assert f"namespace /robot_1, ROS_DOMAIN_ID={domain_id}, ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST" in text

@@ -24,7 +24,8 @@ from std_srvs.srv import Trigger
 import embodied_env
 from embodied_env.backends import make_backend
 from embodied_env.backends.ros.node import RELIABLE, RosNode
-from embodied_env.backends.ros.real import CONTENTION, LATCHED_QOS
+from embodied_env.backends.ros.qos import LATCHED as LATCHED_QOS
+from embodied_env.backends.ros.real import CONTENTION
 from embodied_env.backends.ros.real_profile import load_real_profile
 from embodied_env.backends.ros.stamping import ClockSpec, Sync
 from embodied_env.backends.ros.timekeeping import Timekeeper

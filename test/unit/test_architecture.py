@@ -14,7 +14,7 @@ import embodied_env
 PACKAGE = Path(embodied_env.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 ROS_EDGE = ("backends/ros/", "sim/node.py", "sim/free_running.py", "sim/messages.py", "relay/node.py", "chaos/node.py")
-ROS_PACKAGES = ("rclpy", "rosgraph", "rcl_interfaces", "rosidl", "ament_index", "builtin_interfaces")
+ROS_PACKAGES = ("rclpy", "rosgraph", "rcl_interfaces", "rosidl", "ament_index", "builtin_interfaces", "tf2_ros")
 ROS_KINDS = ("_msgs", "_srvs", "_interfaces")
 IMPORTS_BY_NAME = {
     "backends/__init__.py": "the table of backends",

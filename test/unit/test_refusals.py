@@ -171,6 +171,20 @@ def test_each_state_of_a_safety_input_has_its_code(state, code, severity):
     assert "door" in finding.detail
 
 
+def test_what_has_just_lapsed_only_holds_and_latches_nothing():
+    gate = SafetyGate(scripted_tasks.contract())
+    approved = gate.judge([1.0, 1.0], MOVING, PERIOD_S, beside(estops={"driver": "lapsed: /arm is deactivating"}))
+    assert codes(approved) == ["robot.inactive"]
+    assert approved.report.disposition is Severity.HOLD
+    assert gate.latched is None
+
+
+def test_a_state_says_why_after_a_colon():
+    (finding,) = input_findings({"driver": "inactive: /arm is finalized: overcurrent"})
+    assert (finding.code, finding.severity) == ("robot.inactive", Severity.STOP)
+    assert finding.detail == "driver is inactive: /arm is finalized: overcurrent"
+
+
 def test_a_safety_input_that_is_ok_says_nothing():
     assert input_findings({"door": "ok", "button": "ok"}) == []
 

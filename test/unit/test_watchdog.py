@@ -199,6 +199,13 @@ def test_between_steps_a_safety_input_brakes_and_latches(bench, state, code, sev
     assert bench.gate.latched.code == code
 
 
+def test_between_steps_what_has_just_lapsed_brakes_and_latches_nothing(bench):
+    bench.inputs = {"driver": "lapsed: /arm is deactivating"}
+    assert bench.watchdog.check().severity is Severity.HOLD
+    assert len(bench.sent) == 1
+    assert bench.gate.latched is None
+
+
 def test_between_steps_inputs_that_are_ok_publish_nothing(bench):
     bench.inputs = {"door": "ok", "button": "ok"}
     assert bench.watchdog.check() is None

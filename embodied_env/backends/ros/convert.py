@@ -16,7 +16,7 @@ from embodied_env.backends.ros.paths import path_reader
 from embodied_env.backends.ros.ranges import cloud_reader, range_reader, scan_reader
 from embodied_env.contract import SensorSpec
 from embodied_env.contract.confidence import position_confidence
-from embodied_env.contract.messages import SENSOR_MESSAGES, message_class, message_field
+from embodied_env.contract.messages import JOINT_SENSOR, SENSOR_MESSAGES, message_class, message_field
 from embodied_env.contract.paths import check_message, has_header
 from embodied_env.contract.readings import InvalidReadingError, check_rotation
 from embodied_env.contract.spaces import field_layouts
@@ -55,6 +55,8 @@ class SensorReader:
         self._readers = {field.name: _reader(field) for field in fields}
         known = SENSOR_MESSAGES.get(sensor.type)
         self._has_covariance = known is not None and known.covariance
+        self._joints = {joint for spec in sensor.fields.values() for joint in spec.joints or ()}
+        self._is_by_joint = sensor.type == JOINT_SENSOR and bool(self._joints)
         self.has_header = has_header(message_class(sensor.type))
 
     def read(self, message: Message) -> Values:
@@ -68,6 +70,10 @@ class SensorReader:
             return {name: read(message) for name, read in self._readers.items()}
         except InvalidReadingError as error:
             raise MalformedMessageError(str(error)) from error
+
+    def concerns(self, message: Message) -> bool:
+        """Return whether a message says anything of this sensor: one of other joints alone is somebody else's."""
+        return not self._is_by_joint or not self._joints.isdisjoint(message.name)
 
     def confidence(self, message: Message) -> float | None:
         """Return the confidence in the position (`embodied_env.contract.confidence`); None without a covariance."""

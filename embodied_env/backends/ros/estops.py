@@ -87,8 +87,7 @@ class EstopInputs:
         """Take a message of the input `name`, arrived now. One that cannot be read is not safe."""
         spec = self._by_name[name]
         try:
-            value = follow(message, spec.path)
-            is_safe = any(value == safe and isinstance(value, bool) == isinstance(safe, bool) for safe in spec.safe)
+            is_safe = is_one_of(follow(message, spec.path), spec.safe)
         except (AttributeError, IndexError, TypeError, ValueError):
             is_safe = False
         self._seen[name] = (is_safe, self._clock.now_ns())
@@ -111,3 +110,8 @@ class EstopInputs:
         if not spec.latched and now_ns - arrived_ns > spec.timeout_s * NS_PER_S:
             return "expired"
         return "ok"
+
+
+def is_one_of(value: object, safe: tuple[Any, ...]) -> bool:
+    """Return whether `value` is one of `safe`; a boolean is no number."""
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in safe)

@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from embodied_env.backends.ros.fields import Message, follow
-from embodied_env.backends.ros.node import Arrival
 from embodied_env.contract import FloatArray
 from embodied_env.contract.checks import check_topic, require
 from embodied_env.contract.messages import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import ContractError
 from embodied_env.transition import Actuation, Approved
+
+if TYPE_CHECKING:
+    from embodied_env.backends.ros.node import Arrival
 
 _REMEMBERED = 64
 _EQUAL = 1e-6  # of a value: float32 on its way loses less

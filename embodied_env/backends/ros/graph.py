@@ -66,10 +66,17 @@ class Contention:
 
 
 def graph_checks(contract: Contract, profile: Mapping[str, Any], node: Node) -> tuple[Check, ...]:
-    """Return one check for each topic of the contract and of the profile's e-stops, as the graph is now."""
+    """Return one check for each topic of the contract and of the profile's e-stops, as the graph is now.
+
+    Topics are looked for under the names that `node` resolves them to, remappings included.
+    """
+    shared = profile.get("shared") or ()
     checks = [
         _topic_check(
-            f"sensors.{name}", sensor.topic, node, _publisher_problems(sensor.topic, sensor.type, node, at_most=1)
+            f"sensors.{name}",
+            sensor.topic,
+            node,
+            _publisher_problems(sensor.topic, sensor.type, node, at_most=None if name in shared else 1),
         )
         for name, sensor in contract.sensors.items()
     ]
@@ -82,7 +89,23 @@ def graph_checks(contract: Contract, profile: Mapping[str, Any], node: Node) -> 
         topic, type_name = _RELAY_COMMAND
         checks.append(_topic_check("relay", topic, node, _reader_problems(topic, type_name, node)))
     checks += [_estop_check(name, estop, node) for name, estop in (profile.get("estop") or {}).items()]
-    return tuple(checks)
+    return (*checks, _name_check(node, has_relay=has_relay))
+
+
+def _name_check(node: Node, *, has_relay: bool) -> Check:
+    """A node has its name alone: ROS 2 only warns, and services, parameters and logs are then anybody's.
+
+    Behind a relay it is only told: the relay obeys one at a time, and whoever comes next may have to take over.
+    """
+    ours = (node.get_name(), node.get_namespace())
+    full_name = _full_name(ours[1], ours[0])
+    if node.get_node_names_and_namespaces().count(ours) > 1:
+        remedy = "close the other, or give this one a name of its own: make(..., node_name=...)"
+        detail = f"another node is called {full_name}"
+        return Check(
+            name="node name", passed=None if has_relay else False, detail=detail, remedy=remedy, code="node.name"
+        )
+    return Check(name="node name", passed=True, detail=f"{full_name} is the only one")
 
 
 def _estop_check(name: str, estop: Mapping[str, Any], node: Node) -> Check:
@@ -94,17 +117,17 @@ def _estop_check(name: str, estop: Mapping[str, Any], node: Node) -> Check:
 
 
 def _topic_check(name: str, topic: str, node: Node, problems: list[Problem]) -> Check:
-    topic = node.resolve_topic_name(topic)
+    resolved = node.resolve_topic_name(topic)
     if problems:
         return Check(
             name=name,
             passed=False,
-            detail=f"{topic}: {'; '.join(detail for _, detail, _ in problems)}",
+            detail=f"{resolved}: {'; '.join(detail for _, detail, _ in problems)}",
             remedy="; ".join(dict.fromkeys(remedy for _, _, remedy in problems)),
             code=problems[0][0],
         )
     writers, readers = (_names(found) for found in (_publishers(node, topic), _subscriptions(node, topic)))
-    return Check(name=name, passed=True, detail=f"{topic}: from {writers or 'us'} to {readers or 'us'}")
+    return Check(name=name, passed=True, detail=f"{resolved}: from {writers or 'us'} to {readers or 'us'}")
 
 
 def _publisher_problems(topic: str, type_name: str, node: Node, *, at_most: int | None = None) -> list[Problem]:
@@ -235,11 +258,13 @@ def contention(contract: Contract, profile: Mapping[str, Any], node: Node) -> tu
         foreign, _ = _foreign(node, actuator.topic, has_relay=has_relay)
         if foreign:
             found.append(Contention(topic=actuator.topic, role="actuator", publishers=tuple(foreign)))
-    for sensor in contract.sensors.values():
-        if node.count_publishers(sensor.topic) > 1:
-            names = tuple(endpoint.node for endpoint in _publishers(node, sensor.topic))
-            if len(names) > 1:  # it may have gone since
-                found.append(Contention(topic=sensor.topic, role="sensor", publishers=names))
+    for name, sensor in contract.sensors.items():
+        if name in (profile.get("shared") or ()):
+            continue
+        if node.count_publishers(node.resolve_topic_name(sensor.topic)) > 1:
+            publishers = tuple(endpoint.node for endpoint in _publishers(node, sensor.topic))
+            if len(publishers) > 1:  # it may have gone since
+                found.append(Contention(topic=sensor.topic, role="sensor", publishers=publishers))
     return tuple(found)
 
 
@@ -252,7 +277,7 @@ def _foreign(node: Node, topic: str, *, has_relay: bool) -> tuple[list[str], lis
     owner = _relay(node) if has_relay else _full_name(node.get_namespace(), node.get_name())
     resolved = node.resolve_topic_name(topic)
     allowed = 1 if has_relay else sum(publisher.topic_name == resolved for publisher in node.publishers)
-    if not has_relay and node.count_publishers(topic) == allowed:
+    if not has_relay and node.count_publishers(resolved) == allowed:
         return [], [owner] * allowed  # ours are in the graph as long as they exist
     names = [endpoint.node for endpoint in _publishers(node, topic)]
     owners = [name for name in names if name == owner]
@@ -261,6 +286,9 @@ def _foreign(node: Node, topic: str, *, has_relay: bool) -> tuple[list[str], lis
 
 
 # -------------------------------------------------------------------------------------------------- the graph
+
+
+# rclpy remaps the name that it is asked about in the first two, and does not in `count_publishers`.
 
 
 def _publishers(node: Node, topic: str) -> list[Endpoint]:

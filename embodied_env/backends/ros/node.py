@@ -12,18 +12,19 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from embodied_env.clock import NS_PER_S, Clock
-from embodied_env.errors import BackendNotReadyError, MissingDependencyError
+from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
 from embodied_env.interrupts import held_interrupts
-from embodied_env.ros_environment import LOG_HINT, check_ros_environment
+from embodied_env.ros_environment import LOG_HINT, check_ros_environment, ros_arguments
 
 check_ros_environment()
 try:
     import rclpy
+    from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
     from rclpy.context import Context
     from rclpy.executors import SingleThreadedExecutor
     from rclpy.node import Node
@@ -42,6 +43,8 @@ Patrol = Callable[[], None]
 """Called now and then during a wait; raises when waiting has no sense any more."""
 
 PATROL_S = 0.1
+_WRONG_ARGUMENTS = ("RCLInvalidROSArgsError", "UnknownROSArgsError")  # rclpy has no public name for them
+
 REPEAT_S = 1.0
 """Silence after which a request is sent again. Whoever answers must take a repetition for the same request."""
 
@@ -81,7 +84,16 @@ class RosNode:
     It takes no signals: rclpy would cut the connection before anybody could brake.
     """
 
-    def __init__(self, name: str, *, namespace: str, clock: Clock, domain_id: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        namespace: str,
+        clock: Clock,
+        domain_id: int | None = None,
+        ros_args: Sequence[str] = (),
+        parameters: Mapping[str, bool | int | float | str] | None = None,
+    ) -> None:
         """Create the node.
 
         Args:
@@ -89,11 +101,16 @@ class RosNode:
             namespace: absolute; relative topics resolve in it.
             clock: stamps arrivals.
             domain_id: None: ``ROS_DOMAIN_ID``, or 0.
+            ros_args: remappings and parameters of this node; they come before those of the process (``sys.argv``).
+            parameters: what others may read of us, and nobody may set; whoever turns the node serves them. None: the
+                node has no parameter services.
 
         Raises:
             BackendNotReadyError: when ROS 2 cannot be initialised.
+            UsageError: for ROS arguments that rcl cannot read.
         """
         _refuse_after_fork()
+        arguments = ros_arguments(ros_args)
         self._context = Context()
         self._closed = False
         try:
@@ -103,11 +120,18 @@ class RosNode:
                     name,
                     context=self._context,
                     namespace=namespace,
-                    start_parameter_services=False,
+                    cli_args=arguments,
+                    start_parameter_services=parameters is not None,
                     enable_rosout=False,
                 )
+                _declare(self.node, parameters)
         except Exception as error:  # rclpy raises its own RCLError and many others here
             self._context.try_shutdown()
+            if type(error).__name__ in _WRONG_ARGUMENTS:
+                raise UsageError(
+                    f"the ROS arguments are wrong: {error}; allowed: what stands after --ros-args, in ros_args or in "
+                    "the command line of this process"
+                ) from None
             raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
         self.receiver: Receiver
         try:
@@ -136,6 +160,22 @@ class RosNode:
         self.node.destroy_node()
         with contextlib.suppress(RuntimeError):  # already shut down, by whoever took hold of all contexts
             rclpy.shutdown(context=self._context)
+
+
+def wants_sim_time(node: Node, profile: object) -> bool:
+    """Return whether time is that of ``/clock``: the profile says so, or the node's parameter, as ROS 2 has it."""
+    declared = getattr(profile, "use_sim_time", False)
+    return declared is True or node.get_parameter("use_sim_time").value is True
+
+
+def _declare(node: Node, parameters: Mapping[str, bool | int | float | str] | None) -> None:
+    """Declare what nobody may set; the others, `use_sim_time` among them, are set when the node starts or never."""
+    if parameters is None:
+        return
+    for key, value in parameters.items():
+        node.declare_parameter(key, value, ParameterDescriptor(read_only=True), ignore_override=True)
+    reason = "the parameters of an environment are set when it starts"
+    node.add_on_set_parameters_callback(lambda _: SetParametersResult(successful=False, reason=reason))
 
 
 class WaitSetReceiver:

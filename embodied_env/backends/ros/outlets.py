@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from rclpy.node import Node
 
 from embodied_env.backends.ros.commands import to_command
-from embodied_env.backends.ros.node import PATROL_S, RELIABLE, Patrol
+from embodied_env.backends.ros.node import PATROL_S, Patrol
+from embodied_env.backends.ros.qos import command_qos
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract import Contract
 from embodied_env.contract.messages import message_class
@@ -34,7 +35,7 @@ class ActuatorTopics:
         self._layout = ActionLayout(contract)
         self._period_s = contract.control_period_s
         self._publishers = [
-            (actuator, node.create_publisher(message_class(actuator.type), actuator.topic, RELIABLE))
+            (actuator, node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator)))
             for actuator in contract.actuators.values()
         ]
 

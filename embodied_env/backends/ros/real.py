@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 from embodied_env.backends.base import Capabilities
+from embodied_env.backends.ros.activity_watch import ActivityWatch
 from embodied_env.backends.ros.confirmation import Confirmation, make_confirmation
+from embodied_env.backends.ros.diagnostics import Diagnostics
 from embodied_env.backends.ros.estops import EstopInputs
 from embodied_env.backends.ros.evidence import ControllerState
+from embodied_env.backends.ros.frames import Frames
 from embodied_env.backends.ros.graph import contention
+from embodied_env.backends.ros.intake import Intake, make_readers
 from embodied_env.backends.ros.listener import Listener
 from embodied_env.backends.ros.node import PATROL_S, Arrival, RosNode
 from embodied_env.backends.ros.outlets import ActuatorTopics, Outlet
@@ -26,23 +29,23 @@ from embodied_env.backends.ros.preflight import (
     preflight,
     raise_unless_passed,
 )
-from embodied_env.backends.ros.real_profile import load_real_profile, profile_in_force
+from embodied_env.backends.ros.qos import ANY, input_qos, sensor_qos
+from embodied_env.backends.ros.real_profile import load_real_profile, node_parameters, profile_in_force
 from embodied_env.backends.ros.relay_outlet import RELAY_STATE, RelayOutlet
 from embodied_env.backends.ros.reset_profile import RESET_LEVELS
 from embodied_env.backends.ros.reset_service import ResetService
 from embodied_env.backends.ros.sensors import SensorBuffer
+from embodied_env.backends.ros.tf import Tf2Frames
 from embodied_env.backends.ros.timekeeping import Timekeeper
 from embodied_env.clock import NS_PER_S, Clock, Stamp
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.qos import is_latched
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.interrupts import held_interrupts
 from embodied_env.pacing import Pacer
-from embodied_env.ros_environment import check_domain_id, check_namespace, timeout_s
-from embodied_env.transition import Actuation, Approved, ResetReport, ResetRequest, Sample, Sent, Snapshot
-
-SENSOR_QOS = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)  # matches every publisher
-LATCHED_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+from embodied_env.ros_environment import check_domain_id, check_namespace, check_node_name, ros_arguments, timeout_s
+from embodied_env.transition import Actuation, Approved, Observer, ResetReport, ResetRequest, Sample, Sent, Snapshot
 
 CONTENTION = "actuator topics"
 """The name of the safety input that says whether somebody else publishes commands."""
@@ -57,12 +60,13 @@ class RealBackend:
     Attributes:
         capabilities: with a relay it acknowledges commands: the joint limits are the relay's.
         pacer: the deadlines of the steps of an episode, and what was missed of them.
+        observers: who is told of each transition: what publishes the diagnostics.
     """
 
     name = "real"
     capabilities = Capabilities(free_running=True, transport=True, estop_inputs=True, reset_levels=RESET_LEVELS)
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the public options
         self,
         contract: Contract,
         *,
@@ -72,6 +76,9 @@ class RealBackend:
         step_timeout_s: float | None = None,
         reset_timeout_s: float | None = None,
         relay: bool | None = None,
+        node_name: str = "environment",
+        ros_args: Sequence[str] = (),
+        frames: Frames | None = None,
     ) -> None:
         """Prepare; nothing is started.
 
@@ -83,11 +90,15 @@ class RealBackend:
             step_timeout_s: without any reading for so long the robot counts as lost; None: the profile's.
             reset_timeout_s: how long a reset may take; None: the profile's.
             relay: whether commands go through a relay, which runs already; None: the profile's.
+            node_name: of our node; no other in the namespace may have it.
+            ros_args: what would stand after ``--ros-args``, for our node alone: ``["-r", "joint_states:=arm/states"]``.
+                What stands in the command line of this process holds too.
+            frames: who knows the transforms where the profile asks for some; None: tf2.
 
         Raises:
             ContractError: for a profile ``backends.real`` that is missing or wrong, or for a relay that cannot
                 keep all of the contract.
-            UsageError: for a virtual clock, a wrong timeout, namespace, domain or relay.
+            UsageError: for a virtual clock, a wrong timeout, namespace, domain, name or relay.
         """
         if clock.virtual:
             raise UsageError(f"a {type(clock).__name__} is not allowed with a robot; allowed: clock='steady'")
@@ -95,6 +106,8 @@ class RealBackend:
             check_namespace(namespace)
         if domain_id is not None:
             check_domain_id(domain_id, "domain_id")
+        check_node_name(node_name)
+        self._node_name, self._ros_args = node_name, tuple(ros_arguments(ros_args))
         self._contract = contract
         self._clock = clock
         self._namespace = namespace or "/"
@@ -127,6 +140,11 @@ class RealBackend:
         self._left: tuple[int, int] | None = None  # the number of the last command, and when it left
         self._buffers: dict[str, SensorBuffer] = {}
         self._time = self._keep_time()
+        self._frames = frames
+        self._intakes: dict[str, Intake] = {}
+        self._activity: ActivityWatch | None = None
+        self._diagnostics = Diagnostics(contract, clock)
+        self.observers: tuple[Observer, ...] = (self._diagnostics,)
         self._inputs = EstopInputs(self._profile.inputs(), clock)
         self._input_ns: dict[str, int] = {}  # when each safety input was heard
         self._heard_ns = 0  # any sensor, on the steady clock
@@ -149,29 +167,42 @@ class RealBackend:
         contract, profile = self._contract, self._profile
         self._is_watched = self._is_contended = False
         raise_unless_passed(contract_checks(contract, self._written))  # before a node is: SROS2
-        self._ros = RosNode("environment", namespace=self._namespace, clock=self._clock, domain_id=self._domain_id)
+        self._ros = RosNode(
+            self._node_name,
+            namespace=self._namespace,
+            clock=self._clock,
+            domain_id=self._domain_id,
+            ros_args=self._ros_args,
+            parameters=node_parameters(contract, profile, is_relayed=self._is_relayed),
+        )
         node = self._ros.node
         listener = self._listener = Listener(node, self._clock)
         timekeeper = self._time = self._keep_time()
+        readers = make_readers(contract, profile.tf, self._frames or (Tf2Frames(node) if profile.tf else None))
         self._buffers = {
-            name: SensorBuffer(name, sensor, timekeeper.stampings[name]) for name, sensor in contract.sensors.items()
+            name: SensorBuffer(name, sensor, timekeeper.stampings[name], readers[name])
+            for name, sensor in contract.sensors.items()
         }
         self._inputs = EstopInputs(profile.inputs(), self._clock)
         for name, sensor in contract.sensors.items():
-            listener.subscribe(name, sensor.type, sensor.topic, SENSOR_QOS, self._sensor_taker(name))
+            intake = self._intakes[name] = Intake(sensor, readers[name], self._sensor_taker(name))
+            listener.subscribe(name, sensor.type, sensor.topic, sensor_qos(sensor), intake.put)
         timekeeper.listen(listener, self._flush)
         for spec in self._inputs.specs:
-            qos = LATCHED_QOS if spec.latched else SENSOR_QOS
+            qos = input_qos(latched=spec.latched)
             listener.subscribe(spec.name, spec.type, spec.topic, qos, self._take_input)
         if (state := profile.controller_state) is not None:
             controller = self._controller = ControllerState(state, ActionLayout(contract))
-            listener.subscribe("controller state", state.type, state.topic, SENSOR_QOS, controller.put)
+            listener.subscribe("controller state", state.type, state.topic, ANY, controller.put)
+        bound_ns = contract.safety.observation.stop_steps * contract.control_period_ns
+        self._activity = ActivityWatch(profile.active, node, listener, self._clock, bound_ns=bound_ns)
         if self._is_relayed:
             self._outlet = self._relay = RelayOutlet(contract, node, listener, self._clock)
         else:
             self._outlet = ActuatorTopics(contract, node, self._clock)
         self._reset_service = ResetService(profile.reset_spec, node, self._clock, contract.fingerprint)
         self._confirmation = make_confirmation(profile.reset_spec, node, listener, self._clock)
+        self._diagnostics.connect(node)
         listener.start()
 
     def _keep_time(self) -> Timekeeper:
@@ -219,6 +250,9 @@ class RealBackend:
         )
         self._is_watched, self._is_contended = True, False
         self._time.find_hosts(ros.node, listener)
+        with listener.changed:
+            for buffer in self._buffers.values():
+                buffer.judge_again()
         return listener
 
     # ---------------------------------------------------------------------------------------------- reset
@@ -232,6 +266,7 @@ class RealBackend:
         self._usable = False
         listener = self._connect(deadline)
         self._time.await_clock(listener, self._end(deadline))
+        self._check_active(deadline)
         if self._relay is not None:
             self._relay.arm(deadline.ns)  # whatever moves the robot by it rests from now on
         service = self._reset_service
@@ -264,6 +299,7 @@ class RealBackend:
         end = self._end(deadline)
         self._await_newer(listener, end)
         self._await_inputs(listener, end)
+        self._check_active(deadline)  # the reset may have changed it
         raise_unless_passed(
             [check_positions(self._contract, self._measured(listener), outside=self._profile.start_outside)]
         )
@@ -279,6 +315,11 @@ class RealBackend:
             self._time.timeline.begin()
         return self._snapshot(listener, report)
 
+    def _check_active(self, deadline: Stamp) -> None:
+        """Ask anew what must be active; raises BackendNotReadyError unless all of it is."""
+        if self._activity is not None:
+            self._activity.begin(deadline.ns)
+
     def _measured(self, listener: Listener) -> FloatArray:
         """Return the newest positions of the joints, shape (n_joints,), in contract order; NaN where unknown."""
         with listener.changed:
@@ -286,13 +327,20 @@ class RealBackend:
         return measured_positions(self._contract, {name: sample.values for name, sample in samples.items()})
 
     def _await_newer(self, listener: Listener, end: float) -> None:
-        """Wait until every sensor has a reading stamped after now."""
+        """Wait until every sensor has a reading stamped after now.
+
+        What is latched is said once and holds until the next: of it any reading counts, as long as its age allows.
+        """
+        sensors = self._contract.sensors
         with listener.changed:
             reset_ns = self._time.timeline.now_ns()
-            for buffer in self._buffers.values():
-                buffer.clear()
-            while missing := [name for name, buffer in self._buffers.items() if buffer.stamp_ns <= reset_ns]:
+            since_ns = {name: -1 if is_latched(sensors[name].qos) else reset_ns for name in self._buffers}
+            for name, buffer in self._buffers.items():
+                if since_ns[name] >= 0:
+                    buffer.clear()
+            while missing := [name for name, buffer in self._buffers.items() if buffer.stamp_ns <= since_ns[name]]:
                 listener.check()
+                self._look_at_waiting()
                 if (left_s := end - time.monotonic()) <= 0:
                     raise BackendNotReadyError(
                         "no reading newer than the reset from "
@@ -371,12 +419,19 @@ class RealBackend:
         silent_s = (self._clock.now_ns() - self._heard_ns) / NS_PER_S
         if silent_s > self.step_timeout_s:
             raise BackendLostError("silent", f"no reading of any sensor for {silent_s:.3f} s")
+        self._look_at_waiting()
         found = {name: buffer.sample() for name, buffer in self._buffers.items()}
         return {name: sample for name, sample in found.items() if sample is not None}
 
+    def _look_at_waiting(self) -> None:
+        """Hand on the messages whose transform has come, under the listener's lock."""
+        now_ns = self._clock.now_ns()
+        for intake in self._intakes.values():
+            intake.look(now_ns)
+
     def estops(self) -> Mapping[str, str]:
         """Return the state of each safety input (`EstopInputs.states`). Any thread may ask."""
-        names = (*self._profile.estop, CONTENTION, *([RELAY_STATE] if self._is_relayed else []))
+        names = (*self._profile.estop, *self._profile.active, CONTENTION, *([RELAY_STATE] if self._is_relayed else []))
         listener, unknown = self._listener, dict.fromkeys(names, "unknown")
         if listener is None:
             return unknown
@@ -384,7 +439,12 @@ class RealBackend:
             if self._ros is None or listener.failure is not None:
                 return unknown
             self._forget_orphans(self._ros.node)
-            states = {**self._inputs.states(), CONTENTION: "contention" if self._look(self._ros.node) else "ok"}
+            active = {} if self._activity is None else self._activity.states()
+            states = {
+                **self._inputs.states(),
+                **active,
+                CONTENTION: "contention" if self._look(self._ros.node) else "ok",
+            }
             return states if self._relay is None else {**states, RELAY_STATE: self._relay.estop()}
 
     def _look(self, node: Node) -> bool:
@@ -401,7 +461,7 @@ class RealBackend:
         now_ns = self._clock.now_ns()
         for spec in self._inputs.specs:
             is_settled = now_ns - self._input_ns.get(spec.name, now_ns) > _SETTLED_NS
-            if spec.latched and is_settled and not node.count_publishers(spec.topic):
+            if spec.latched and is_settled and not node.count_publishers(node.resolve_topic_name(spec.topic)):
                 self._inputs.forget(spec.name)
 
     # ------------------------------------------------------------------------------------------------ end
@@ -414,8 +474,11 @@ class RealBackend:
         """End our thread, and destroy our node."""
         self._usable = False
         listener, ros = self._listener, self._ros
+        self._diagnostics.disconnect()
         with contextlib.nullcontext() if listener is None else listener.changed:
-            self._listener = self._ros = self._outlet = self._relay = self._reset_service = self._confirmation = None
+            self._listener = self._ros = self._outlet = self._relay = None
+            self._reset_service = self._confirmation = self._activity = None
+            self._intakes = {}
         try:
             if listener is not None:
                 listener.stop()

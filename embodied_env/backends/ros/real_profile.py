@@ -7,14 +7,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from embodied_env.backends.ros.activity import ActiveSpec, check_active
 from embodied_env.backends.ros.estops import EstopSpec, estop_specs
 from embodied_env.backends.ros.evidence import ControllerStateSpec, check_controller_state
+from embodied_env.backends.ros.frames import check_frame
 from embodied_env.backends.ros.preflight import SETTLE_S
 from embodied_env.backends.ros.reset_profile import ResetSpec, check_reset
 from embodied_env.backends.ros.stamping import EVERY_SENSOR, ClockSpec
 from embodied_env.contract import Contract
-from embodied_env.contract.checks import require
+from embodied_env.contract.checks import one_of, require
 from embodied_env.contract.loader import parse_as
+from embodied_env.contract.messages import JOINT_SENSOR
 from embodied_env.errors import ContractError
 
 BACKEND = "real"
@@ -40,6 +43,9 @@ class RealProfile:
 
     reset: ResetSpec | None = None  # None: the robot stays where it is
     estop: Mapping[str, InputSpec] = field(default_factory=dict)
+    active: Mapping[str, ActiveSpec] = field(default_factory=dict)
+    tf: Mapping[str, str] = field(default_factory=dict)  # sensor -> the frame that its values are wanted in
+    shared: tuple[str, ...] = ()  # sensors of joints on whose topic others tell of other joints
     relay: bool = False
     downstream_timeout_s: float | None = None  # the timeout of the robot's own controller, as its owner declares it
     allow_no_downstream_timeout: bool = False
@@ -81,14 +87,44 @@ def load_real_profile(contract: Contract) -> RealProfile:
         profile.inputs()
         if profile.controller_state is not None:
             check_controller_state(profile.controller_state, f"{PATH}.controller_state")
+        check_active(profile.active, f"{PATH}.active")
+        _check_sensors(profile, contract)
     except ContractError as error:
         raise ContractError(error.path, error.problem, source=contract.source) from None
     return profile
 
 
+def _check_sensors(profile: RealProfile, contract: Contract) -> None:
+    """Check what the profile says of single sensors, and that no two inputs have one name."""
+    for name in profile.active:
+        free = name not in profile.estop
+        require(free, f"{PATH}.active.{name}", "the name is also that of an estop; allowed: one name for each")
+    for name, frame in profile.tf.items():
+        require(name in contract.sensors, f"{PATH}.tf.{name}", one_of(name, contract.sensors))
+        check_frame(f"{PATH}.tf.{name}", contract.sensors[name], frame)
+    for name in profile.shared:
+        joint_sensors = [key for key, sensor in contract.sensors.items() if sensor.type == JOINT_SENSOR]
+        require(name in joint_sensors, f"{PATH}.shared", f"{one_of(name, joint_sensors)} (sensors of joints)")
+
+
 def profile_in_force(contract: Contract, *, is_relayed: bool) -> Mapping[str, Any]:
     """Return the profile as it is written, with the relay that is really used."""
     return {**contract.backends[BACKEND], "relay": is_relayed}
+
+
+def node_parameters(
+    contract: Contract, profile: RealProfile, *, is_relayed: bool
+) -> dict[str, bool | int | float | str]:
+    """Return what ``ros2 param list`` shows of an environment; nobody can set it."""
+    return {
+        "backend": BACKEND,
+        "contract": contract.name,
+        "contract_version": contract.version,
+        "fingerprint": contract.fingerprint,
+        "control_period_s": contract.control_period_s,
+        "relay": is_relayed,
+        "security": profile.security,
+    }
 
 
 def _conditions(profile: RealProfile, contract: Contract) -> Iterator[tuple[str, object, str, bool]]:

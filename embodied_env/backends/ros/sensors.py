@@ -34,10 +34,19 @@ class SensorBuffer:
     of its arrival where a `Stamping` knows it.
     """
 
-    def __init__(self, name: str, sensor: SensorSpec, stamping: Stamping | None = None) -> None:
-        """Prepare to read `sensor`; `stamping` None: its stamps are of the world's clock."""
+    def __init__(
+        self, name: str, sensor: SensorSpec, stamping: Stamping | None = None, reader: SensorReader | None = None
+    ) -> None:
+        """Prepare to read `sensor`.
+
+        Args:
+            name: the sensor's.
+            sensor: what the contract says of it.
+            stamping: what its stamps are worth; None: they are of the world's clock.
+            reader: reads its messages; None: the one for its type.
+        """
         self._name = name
-        self._reader = SensorReader(name, sensor)
+        self._reader = SensorReader(name, sensor) if reader is None else reader
         self._by_header = sensor.timeline == "header"
         if self._by_header and not self._reader.has_header:
             raise ContractError(
@@ -83,8 +92,7 @@ class SensorBuffer:
                 self._counts.lost += number - self._last_number - 1
             self._last_number = max(number, self._last_number)
         if self._stamping is not None:
-            header_ns = stamp_ns(arrival.message) if self._by_header else None
-            self._judge(arrival, self._stamping.place(arrival, header_ns), self._stamping.travel(arrival))
+            self._judge(arrival, self._place(arrival, self._stamping), self._stamping.travel(arrival))
         elif self._by_header:
             self._judge(arrival, _as_stamped(stamp_ns(arrival.message)), Travel())
         elif number is None:
@@ -93,6 +101,17 @@ class SensorBuffer:
             self._unstamped[number] = arrival
             while len(self._unstamped) > _KEPT:
                 del self._unstamped[next(iter(self._unstamped))]
+
+    def judge_again(self) -> None:
+        """More is known of who publishes: place the newest message anew, as a latched one comes only once."""
+        if self._newest is not None and self._stamping is not None:
+            arrival, _, travel = self._newest
+            placed = self._place(arrival, self._stamping)
+            self._newest, self._sample = (arrival, placed, travel), None
+            self._believed = None if placed.quality is Quality.FUTURE else placed
+
+    def _place(self, arrival: Arrival, stamping: Stamping) -> Placed:
+        return stamping.place(arrival, stamp_ns(arrival.message) if self._by_header else None)
 
     def _judge(self, arrival: Arrival, placed: Placed, travel: Travel) -> None:
         """Take what is newer; count what is repeated or older."""

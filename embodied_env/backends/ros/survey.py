@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,9 +11,10 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.backends.ros.convert import MalformedMessageError, SensorReader, stamp_ns
+from embodied_env.backends.ros.frames import as_it_comes
 from embodied_env.backends.ros.node import RosNode
 from embodied_env.backends.ros.preflight import SETTLE_S, Check, check_positions, measured_positions, preflight
-from embodied_env.backends.ros.real import LATCHED_QOS, SENSOR_QOS
+from embodied_env.backends.ros.qos import input_qos, sensor_qos
 from embodied_env.backends.ros.stamping import suspect_clock
 from embodied_env.clock import NS_PER_S, Clock, Domain, Stamp, SteadyClock
 from embodied_env.contract import Contract
@@ -40,15 +42,17 @@ def survey(
         BackendNotReadyError: when ROS 2 cannot be initialised.
     """
     clock = SteadyClock()
-    ros = RosNode("doctor", namespace=namespace, clock=clock)
+    ros = RosNode(f"doctor_{os.getpid()}", namespace=namespace, clock=clock)
     newest: dict[str, tuple[Any, int]] = {}  # sensor -> message, when it came on the system clock
+    readers: dict[str, SensorReader] = {}
     executor = SingleThreadedExecutor(context=ros.node.context)
     try:
         for name, sensor in contract.sensors.items():
-            take = _taker(newest, name, clock)
-            ros.node.create_subscription(message_class(sensor.type), sensor.topic, take, SENSOR_QOS)
+            readers[name] = SensorReader(name, as_it_comes(sensor) if name in (profile.get("tf") or {}) else sensor)
+            take = _taker(newest, name, clock, readers[name])
+            ros.node.create_subscription(message_class(sensor.type), sensor.topic, take, sensor_qos(sensor))
         for estop in (profile.get("estop") or {}).values():
-            qos = LATCHED_QOS if estop.get("latched") else SENSOR_QOS
+            qos = input_qos(latched=estop.get("latched") is True)
             kind = message_class(estop.get("type", "std_msgs/msg/Bool"))
             ros.node.create_subscription(kind, estop["topic"], lambda _: None, qos)
         executor.add_node(ros.node)
@@ -60,7 +64,7 @@ def survey(
         end = time.monotonic() + timeout_s
         while len(newest) < len(contract.sensors) and time.monotonic() < end:
             executor.spin_once(timeout_sec=_GLANCE_S)
-        readings = [_reading(contract, name, newest.get(name)) for name in contract.sensors]
+        readings = [_reading(contract, name, newest.get(name), readers[name]) for name in contract.sensors]
         values = {name: found for name, (_, found) in zip(contract.sensors, readings, strict=True)}
         outside = str(profile.get("start_outside", "refuse"))
         positions = check_positions(contract, measured_positions(contract, values), outside=outside)
@@ -70,14 +74,19 @@ def survey(
         ros.close()
 
 
-def _taker(newest: dict[str, tuple[Any, int]], name: str, clock: Clock) -> Callable[[Any, Any], None]:
+def _taker(
+    newest: dict[str, tuple[Any, int]], name: str, clock: Clock, reader: SensorReader
+) -> Callable[[Any, Any], None]:
     def take(message: Any, info: Any) -> None:  # noqa: ANN401 - a generated type, and a dict
-        newest[name] = message, info["received_timestamp"] or clock.system_ns()
+        if reader.concerns(message):
+            newest[name] = message, info["received_timestamp"] or clock.system_ns()
 
     return take
 
 
-def _reading(contract: Contract, name: str, found: tuple[Any, int] | None) -> tuple[Check, Mapping[str, Any]]:
+def _reading(
+    contract: Contract, name: str, found: tuple[Any, int] | None, reader: SensorReader
+) -> tuple[Check, Mapping[str, Any]]:
     """Return what can be said of the newest message of a sensor, and its values; none when they do not count."""
     sensor = contract.sensors[name]
     title = f"readings.{name}"
@@ -86,7 +95,7 @@ def _reading(contract: Contract, name: str, found: tuple[Any, int] | None) -> tu
         return Check(name=title, passed=False, detail="no message came", remedy=remedy, code="obs.silent"), {}
     message, arrival_ns = found
     try:
-        values = SensorReader(name, sensor).read(message)
+        values = reader.read(message)
     except MalformedMessageError as error:
         return Check(name=title, passed=False, detail=str(error), remedy="", code="obs.invalid"), {}
     if sensor.timeline == "receive":

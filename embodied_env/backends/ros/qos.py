@@ -1,0 +1,40 @@
+"""The contract's words on quality of service, as profiles of rclpy."""
+
+from __future__ import annotations
+
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+
+from embodied_env.contract import ActuatorSpec, SensorSpec
+from embodied_env.contract.qos import COMMAND_QOS, PRESETS, SENSOR_QOS, QosSpec, resolved
+
+_RELIABILITY = {"reliable": ReliabilityPolicy.RELIABLE, "best_effort": ReliabilityPolicy.BEST_EFFORT}
+_DURABILITY = {"volatile": DurabilityPolicy.VOLATILE, "transient_local": DurabilityPolicy.TRANSIENT_LOCAL}
+
+
+def profile_of(spec: QosSpec) -> QoSProfile:
+    """Return the profile of rclpy; what `spec` does not speak of is left to the middleware."""
+    return QoSProfile(
+        depth=spec.depth, reliability=_RELIABILITY[spec.reliability], durability=_DURABILITY[spec.durability]
+    )
+
+
+ANY = profile_of(SENSOR_QOS)
+"""To read what anybody publishes: best effort, the last ten."""
+
+LATCHED = profile_of(PRESETS["latched"])
+"""To read, or write, what is published when it changes, and kept for late comers."""
+
+
+def sensor_qos(sensor: SensorSpec) -> QoSProfile:
+    """Return what a sensor is read with."""
+    return profile_of(resolved(sensor.qos, SENSOR_QOS))
+
+
+def command_qos(actuator: ActuatorSpec) -> QoSProfile:
+    """Return what commands to an actuator are written with."""
+    return profile_of(resolved(actuator.qos, COMMAND_QOS))
+
+
+def input_qos(*, latched: bool) -> QoSProfile:
+    """Return what a safety input is read with."""
+    return LATCHED if latched else ANY

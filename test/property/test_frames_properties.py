@@ -1,0 +1,104 @@
+"""Turning readings into another frame: lengths, angles and variances are those that they were."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embodied_env.backends.ros.frames import (
+    Transform,
+    matrix,
+    product,
+    rotated,
+    rotated_covariance,
+    transformed,
+    unit,
+)
+from embodied_env.contract.confidence import position_confidence
+
+many = settings(max_examples=60, deadline=None)
+
+NUMBERS = st.floats(-10.0, 10.0)
+VECTORS = st.lists(NUMBERS, min_size=3, max_size=3).map(np.array)
+ROTATIONS = (
+    st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=4)
+    .map(np.array)
+    .filter(lambda q: np.linalg.norm(q) > 0.1)
+    .map(lambda q: q / np.linalg.norm(q))
+)
+COVARIANCES = st.lists(st.floats(-1.0, 1.0), min_size=36, max_size=36).map(
+    lambda values: (np.reshape(values, (6, 6)) @ np.reshape(values, (6, 6)).T + 1e-3 * np.eye(6)).reshape(36)
+)
+TRANSFORMS = st.builds(lambda t, r: Transform(translation=t, rotation=r), VECTORS, ROTATIONS)
+
+
+@many
+@given(ROTATIONS, VECTORS, VECTORS)
+def test_a_rotation_keeps_lengths_and_angles(rotation, first, second):
+    turned = rotated(rotation, first), rotated(rotation, second)
+    assert turned[0] @ turned[1] == pytest.approx(first @ second, abs=1e-9)
+
+
+@many
+@given(ROTATIONS, ROTATIONS, VECTORS)
+def test_a_product_turns_by_one_and_then_by_the_other(first, second, vector):
+    np.testing.assert_allclose(
+        rotated(unit(product(first, second)), vector), rotated(first, rotated(second, vector)), atol=1e-9
+    )
+
+
+@many
+@given(ROTATIONS)
+def test_a_matrix_of_a_rotation_is_one(rotation):
+    found = matrix(rotation)
+    np.testing.assert_allclose(found @ found.T, np.eye(3), atol=1e-9)
+    assert np.linalg.det(found) == pytest.approx(1.0)
+
+
+@many
+@given(ROTATIONS, COVARIANCES)
+def test_a_covariance_keeps_its_variances_and_the_confidence_in_the_position(rotation, covariance):
+    turned = rotated_covariance(rotation, covariance)
+    before, after = (np.linalg.eigvalsh(one.reshape(6, 6)) for one in (covariance, turned))
+    np.testing.assert_allclose(after, before, atol=1e-8)
+    symmetric = (turned.reshape(6, 6) + turned.reshape(6, 6).T).reshape(36) / 2
+    assert position_confidence(symmetric, 0.5) == pytest.approx(position_confidence(covariance, 0.5), abs=1e-6)
+
+
+@many
+@given(TRANSFORMS, VECTORS, ROTATIONS)
+def test_a_pose_there_and_back_is_the_same_pose(transform, position, orientation):
+    back = transform.rotation * np.array([-1.0, -1.0, -1.0, 1.0])
+    inverse = Transform(translation=-rotated(back, transform.translation), rotation=back)
+    values = {"position": position, "orientation": orientation}
+    found = transformed(transformed(values, transform), inverse)
+    np.testing.assert_allclose(found["position"], position, atol=1e-8)
+    np.testing.assert_allclose(found["orientation"], orientation, atol=1e-8)
+
+
+@many
+@given(TRANSFORMS, COVARIANCES, VECTORS)
+def test_a_covariance_is_that_of_the_turned_errors(transform, covariance, position):
+    """By its definition: J C J^T of how the reading changes with each error, found by differences."""
+    values = {"position": position, "covariance": covariance}
+    block = transformed(values, transform)["covariance"].reshape(6, 6)[:3, :3]
+    origin = transformed({"position": position}, transform)["position"]
+    jacobian = np.column_stack(
+        [transformed({"position": position + axis}, transform)["position"] - origin for axis in np.eye(3)]
+    )
+    np.testing.assert_allclose(block, jacobian @ covariance.reshape(6, 6)[:3, :3] @ jacobian.T, atol=1e-8)
+
+
+def test_a_quarter_turn_about_z_brings_x_to_y():
+    half = np.sqrt(0.5)
+    transform = Transform(translation=np.array([0.0, 0.0, 2.0]), rotation=np.array([0.0, 0.0, half, half]))
+    moved = transformed({"position": np.array([1.0, 0.0, 0.0])}, transform)
+    np.testing.assert_allclose(moved["position"], [0.0, 1.0, 2.0], atol=1e-12)
+
+
+@pytest.mark.parametrize("rotation", [[0.0, 0.0, 0.0, 0.0], [np.nan, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 3.0]])
+def test_what_is_no_rotation_turns_nothing(rotation):
+    with pytest.raises(ValueError, match="is no rotation"):
+        transformed({"position": np.zeros(3)}, Transform(translation=np.zeros(3), rotation=np.array(rotation)))

@@ -1,0 +1,169 @@
+"""Who asks what must be active, with clients and a node that are fakes: no controller_manager is on any registry."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from embodied_env.backends.ros.activity import ActiveSpec
+from embodied_env.backends.ros.activity_watch import ActivityWatch
+from embodied_env.backends.ros.tf import Tf2Frames
+from embodied_env.clock import NS_PER_S, ManualClock
+from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError
+
+ARM = ActiveSpec(controller="arm", manager="/cm")
+BOUND_NS = NS_PER_S
+
+
+class FakeFuture:
+    """An answer that comes when a test says so."""
+
+    def __init__(self, response=None):
+        self._at_once = response
+        self._tell = None
+
+    def add_done_callback(self, tell):
+        self._tell = tell
+        if self._at_once is not None:
+            threading.Thread(target=self.come, args=[self._at_once]).start()
+
+    def come(self, response):
+        self._response = response
+        self._tell(self)
+
+    def result(self):
+        return self._response
+
+
+class FakeClient:
+    """A service that answers at once by `states`, or, while that is None, when it is told to."""
+
+    srv_type = SimpleNamespace(Request=SimpleNamespace)
+
+    def __init__(self, states):
+        self.states = states
+        self.is_offered = True
+        self.futures = []
+        self.removed = []
+
+    def service_is_ready(self):
+        return self.is_offered
+
+    def call_async(self, _request):
+        self.futures.append(FakeFuture(None if self.states is None else self.response()))
+        return self.futures[-1]
+
+    def response(self, states=None):
+        states = self.states if states is None else states
+        return SimpleNamespace(controller=[SimpleNamespace(name=n, state=s) for n, s in states.items()])
+
+    def remove_pending_request(self, future):
+        self.removed.append(future)
+
+
+class Bench:
+    """A watch over one controller; `poll` is what the node's timer would call."""
+
+    def __init__(self, states):
+        self.client = FakeClient(states)
+        self.clock = ManualClock(start_ns=NS_PER_S)
+        self.listener = SimpleNamespace(changed=threading.Condition(), check=lambda: None)
+        node = SimpleNamespace(create_timer=self._keep)
+        self.watch = ActivityWatch(
+            {"arm": ARM}, node, self.listener, self.clock, bound_ns=BOUND_NS, make_client=lambda *_: self.client
+        )
+
+    def _keep(self, _period_s, poll, clock):
+        self.poll = poll
+
+    def poll_and_wait(self):
+        with self.listener.changed:
+            self.poll()
+            self.listener.changed.wait(5.0)
+
+
+def test_a_controller_that_is_active_lets_the_episode_begin():
+    bench = Bench({"arm": "active"})
+    bench.watch.begin(bench.clock.now_ns() + NS_PER_S)
+    assert bench.watch.states() == {"arm": "ok"}
+
+
+def test_a_controller_that_is_not_is_named():
+    bench = Bench({"arm": "inactive"})
+    with pytest.raises(BackendNotReadyError, match="arm is lapsed: arm is inactive"):
+        bench.watch.begin(bench.clock.now_ns() + NS_PER_S)
+
+
+def test_a_controller_that_was_switched_off_is_noticed_at_the_next_question_and_stays_so():
+    bench = Bench({"arm": "active"})
+    bench.watch.begin(bench.clock.now_ns() + NS_PER_S)
+    bench.client.states = {"arm": "inactive"}
+    bench.poll_and_wait()
+    assert bench.watch.states() == {"arm": "lapsed: arm is inactive"}
+    bench.client.states = {"arm": "active"}
+    bench.poll_and_wait()
+    bench.clock.advance_ns(BOUND_NS)
+    assert bench.watch.states() == {"arm": "inactive: arm is inactive"}
+    bench.watch.begin(bench.clock.now_ns() + NS_PER_S)
+    assert bench.watch.states() == {"arm": "ok"}
+
+
+def test_a_manager_that_is_not_there_is_named():
+    bench = Bench({"arm": "active"})
+    bench.client.is_offered = False
+    with pytest.raises(BackendNotReadyError, match=r"arm \(no answer from /cm/list_controllers\)"):
+        bench.watch.begin(bench.clock.now_ns())
+
+
+def test_an_answer_to_a_question_of_before_the_reset_counts_for_nothing():
+    bench = Bench(None)
+    bench.poll()
+    with pytest.raises(BackendNotReadyError):
+        bench.watch.begin(bench.clock.now_ns())
+    old, new = bench.client.futures
+    assert bench.client.removed == [old]
+    old.come(bench.client.response({"arm": "active"}))
+    assert bench.watch.states()["arm"].startswith("lapsed: nothing was heard")
+    new.come(bench.client.response({"arm": "active"}))
+    assert bench.watch.states()["arm"].startswith("lapsed")  # the refusal holds until the next reset
+
+
+def test_a_question_without_an_answer_is_given_up_and_asked_again():
+    bench = Bench(None)
+    bench.poll()
+    bench.poll()
+    assert len(bench.client.futures) == 1
+    bench.clock.advance_ns(2 * NS_PER_S + 1)
+    bench.poll()
+    assert (len(bench.client.futures), bench.client.removed) == (2, bench.client.futures[:1])
+
+
+def test_a_wait_ends_when_nobody_listens_any_more():
+    bench = Bench(None)
+
+    def fail():
+        raise BackendLostError("listener", "it ended")
+
+    bench.listener.check = fail
+    with pytest.raises(BackendLostError):
+        bench.watch.begin(bench.clock.now_ns() + NS_PER_S)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("controller_manager_msgs") is not None, reason="it is installed")
+def test_without_the_messages_of_controllers_the_package_is_named():
+    listener = SimpleNamespace(changed=threading.Condition())
+    with pytest.raises(MissingDependencyError, match=r"apt install ros-[a-z]+-controller-manager-msgs"):
+        ActivityWatch({"arm": ARM}, SimpleNamespace(), listener, ManualClock(), bound_ns=BOUND_NS)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tf2_ros") is not None, reason="it is installed")
+def test_without_tf2_the_package_is_named():
+    with pytest.raises(
+        MissingDependencyError, match=r"backends.real.tf needs tf2_ros .*apt install ros-[a-z]+-tf2-ros"
+    ):
+        Tf2Frames(SimpleNamespace())

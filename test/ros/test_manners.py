@@ -1,0 +1,397 @@
+"""A robot of real ROS 2 nodes, and an environment that behaves among them: names, parameters, QoS, diagnostics."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from diagnostic_msgs.msg import DiagnosticArray
+from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
+from rcl_interfaces.srv import GetParameters, ListParameters, SetParameters
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.lifecycle import LifecycleNode
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray
+from test_real_backend import NAMESPACE, SIMPLE, HandMade, in_s, reset, wait_for, with_profile
+
+import embodied_env
+from embodied_env.backends import make_backend
+from embodied_env.backends.ros.frames import NoTransformError, Transform
+from embodied_env.backends.ros.graph import contention, graph_checks
+from embodied_env.backends.ros.node import RELIABLE, RosNode, wants_sim_time
+from embodied_env.backends.ros.qos import LATCHED
+from embodied_env.backends.ros.real import CONTENTION
+from embodied_env.backends.ros.survey import survey
+from embodied_env.clock import SteadyClock
+from embodied_env.contract.messages import message_class
+from embodied_env.errors import BackendNotReadyError, UsageError
+from embodied_env.sim.messages import to_message
+from embodied_env.testing import approve
+from embodied_env.transition import Quality, ResetRequest, Severity
+
+pytestmark = pytest.mark.ros
+
+GENEROUS_S = 20.0
+PROFILE = SIMPLE.backends["real"]
+ELSEWHERE = {"joint_states": "arm/states", "arm_controller/commands": "arm/commands"}
+REMAPPED = ["-r", "joint_states:=arm/states", "-r", "arm_controller/commands:=arm/commands"]
+
+
+def topic_changed(contract, sensor, topic):
+    return replace(contract, sensors={**contract.sensors, sensor: replace(contract.sensors[sensor], topic=topic)})
+
+
+MOVED = replace(
+    topic_changed(SIMPLE, "joints", "arm/states"),
+    actuators={"arm": replace(SIMPLE.actuators["arm"], topic="arm/commands")},
+)
+
+
+@pytest.fixture
+def opened(domain_id):
+    """Things that are closed in the end, the last one first."""
+    with contextlib.ExitStack() as stack:
+
+        def keep(thing):
+            stack.callback(thing.close)
+            return thing
+
+        yield keep
+
+
+@pytest.fixture
+def backend(opened):
+    def open_one(contract=SIMPLE, **options):
+        one = opened(make_backend("real", contract, clock=SteadyClock(), namespace=NAMESPACE, **options))
+        one.open()
+        return one
+
+    return open_one
+
+
+def node(opened, name="other", **options):
+    return opened(RosNode(name, namespace=NAMESPACE, clock=SteadyClock(), **options))
+
+
+def check_of(robot, name, profile=PROFILE):
+    """Return one check of the graph as the node of a backend sees it now."""
+    return {check.name: check for check in graph_checks(SIMPLE, profile, robot._ros.node)}[name]
+
+
+# ------------------------------------------------------------------------------------------------------- remapping
+
+
+def test_remapped_topics_are_read_written_and_watched_under_their_new_names(opened, backend):
+    """One test of all that uses a topic's name: each needs the same robot, and half a second to be found."""
+    robot = opened(HandMade(MOVED))
+    remapped = backend(SIMPLE, ros_args=REMAPPED)
+    snapshot = reset(remapped)  # the preflight has found all of it
+    command = approve(SIMPLE, np.full(6, 0.5), positions=snapshot.samples["joints"].values["position"])
+    remapped.send(command)
+    (arrival,) = robot.ros.receiver.take(GENEROUS_S)
+    np.testing.assert_array_equal(arrival.message.data, command.values)
+    intruder = node(opened, "intruder").node
+    intruder.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)  # nobody's topic
+    time.sleep(0.6)  # longer than between two looks
+    assert remapped.estops()[CONTENTION] == "ok"
+    intruder.create_publisher(Float64MultiArray, "arm/commands", RELIABLE)
+    wait_for(lambda: remapped.estops()[CONTENTION] == "contention")
+
+
+def test_the_command_line_of_the_process_remaps_too_also_for_the_doctor(opened, monkeypatch):
+    opened(HandMade(MOVED))
+    monkeypatch.setattr("sys.argv", ["embodied-env", "--ros-args", *REMAPPED])
+    checks = survey(SIMPLE, PROFILE, namespace=NAMESPACE, timeout_s=GENEROUS_S, settle_s=0.2)
+    found = {check.name: check for check in checks}
+    assert found["sensors.joints"].detail.startswith("/robot/arm/states: from /robot/hand_made")
+    assert found["actuators.arm"].passed
+    assert found["readings.joints"].passed
+
+
+def test_topics_that_swap_their_names_are_looked_for_once(opened):
+    """A name that is remapped twice would be its own again."""
+    ours = node(opened, "swapped", ros_args=["-r", "joint_states:=tcp_pose", "-r", "tcp_pose:=joint_states"]).node
+    other = node(opened).node
+    for _ in range(2):
+        other.create_publisher(JointState, "tcp_pose", RELIABLE)
+    wait_for(lambda: [found.topic for found in contention(SIMPLE, PROFILE, ours)] == ["joint_states"])
+
+
+@pytest.mark.parametrize("ros_args", [["-r", "nonsense"], ["--nonsense"], "-r a:=b", [1]])
+def test_wrong_ros_arguments_are_refused(domain_id, ros_args):
+    with pytest.raises(UsageError, match=r"ROS arguments are wrong|ros_args="):
+        RosNode("wrong", namespace=NAMESPACE, clock=SteadyClock(), ros_args=ros_args)
+
+
+@pytest.mark.parametrize("name", ["", "1st", "my-robot", "a/b"])
+def test_what_is_no_name_of_a_node_is_refused(domain_id, name):
+    with pytest.raises(UsageError, match="node_name"):
+        make_backend("real", SIMPLE, clock=SteadyClock(), node_name=name)
+
+
+def test_two_nodes_of_one_name_are_refused_and_another_name_helps(opened):
+    ours, _ = node(opened, "environment"), node(opened, "environment")
+
+    def check(of):
+        return {check.name: check for check in graph_checks(SIMPLE, PROFILE, of.node)}["node name"]
+
+    wait_for(lambda: check(ours).code == "node.name")
+    assert "make(..., node_name=...)" in check(ours).remedy
+    assert check(node(opened, "environment_2")).passed
+
+
+# ------------------------------------------------------------------------------------------------------ parameters
+
+
+def call(of, service_type, name, request):
+    return of.receiver.call(service_type, f"{NAMESPACE}/environment/{name}", request, GENEROUS_S, lambda: None)
+
+
+def test_others_may_read_what_we_are_and_change_nothing(opened, backend):
+    backend()
+    other = node(opened)
+    names = call(other, ListParameters, "list_parameters", ListParameters.Request()).result.names
+    assert {"contract", "fingerprint", "control_period_s", "backend", "relay", "use_sim_time"} <= set(names)
+    request = GetParameters.Request(names=["fingerprint", "control_period_s"])
+    fingerprint, period = call(other, GetParameters, "get_parameters", request).values
+    assert (fingerprint.string_value, period.double_value) == (SIMPLE.fingerprint, SIMPLE.control_period_s)
+    for name, kind, value in (("relay", "bool_value", True), ("use_sim_time", "bool_value", True)):
+        wanted = ParameterValue(type=ParameterType.PARAMETER_BOOL, **{kind: value})
+        request = SetParameters.Request(parameters=[Parameter(name=name, value=wanted)])
+        (result,) = call(other, SetParameters, "set_parameters", request).results
+        assert not result.successful
+
+
+def test_a_parameter_file_cannot_say_what_we_are(opened):
+    ours = node(opened, "environment", ros_args=["-p", "relay:=true"], parameters={"relay": False})
+    assert ours.node.get_parameter("relay").value is False
+
+
+class Wanting:
+    def __init__(self, use_sim_time):
+        self.use_sim_time = use_sim_time
+
+
+@pytest.mark.parametrize(
+    ("ros_args", "profile", "wanted"),
+    [
+        ([], object(), False),
+        ([], Wanting(False), False),
+        ([], Wanting(True), True),
+        (["-p", "use_sim_time:=true"], object(), True),
+    ],
+)
+def test_simulated_time_is_asked_for_by_the_profile_or_the_parameter(opened, ros_args, profile, wanted):
+    assert wants_sim_time(node(opened, ros_args=ros_args).node, profile) is wanted
+
+
+# ------------------------------------------------------------------------------------------------------------- QoS
+
+
+def test_a_latched_goal_that_was_said_long_ago_is_read(opened, backend):
+    target = replace(SIMPLE.sensors["target"], qos="latched", max_age_s=3600.0)
+    contract = replace(SIMPLE, sensors={**SIMPLE.sensors, "target": target})
+    opened(HandMade(replace(SIMPLE, sensors={name: SIMPLE.sensors[name] for name in ("joints", "tcp")})))
+    goal = node(opened, "goal").node.create_publisher(message_class(target.type), target.topic, LATCHED)
+    said_ns = time.time_ns() - 60 * 10**9
+    goal.publish(to_message(target, {"position": np.full(3, 0.25)}, said_ns))
+    robot = backend(contract)
+    for epoch in range(2):  # the second reset hears nothing new
+        sample = robot.reset(ResetRequest(epoch=epoch, seed=1), in_s(GENEROUS_S)).samples["target"]
+        assert (sample.stamp_ns, sample.quality) == (said_ns, Quality.OK)
+        np.testing.assert_array_equal(sample.values["position"], np.full(3, 0.25))
+
+
+def test_a_publisher_that_does_not_offer_what_the_contract_asks_for_is_named(opened, backend):
+    reliable = replace(SIMPLE.sensors["target"], qos="latched")
+    opened(HandMade(SIMPLE))  # it keeps nothing for late comers
+    robot = backend(replace(SIMPLE, sensors={**SIMPLE.sensors, "target": reliable}))
+    wait_for(lambda: check_of(robot, "sensors.target").code == "qos.incompatible")
+    assert "transient local is requested" in check_of(robot, "sensors.target").detail
+
+
+# ------------------------------------------------------------------------------------------------- joints of others
+
+
+def test_joints_of_a_gripper_on_the_same_topic_are_passed_over(opened, backend):
+    opened(HandMade(SIMPLE))
+    gripper = node(opened, "gripper").node.create_publisher(JointState, "joint_states", RELIABLE)
+    robot = backend(with_profile(SIMPLE, shared=("joints",)))
+    reset(robot)
+    for _ in range(5):
+        gripper.publish(JointState(name=["finger"], position=[0.1]))
+        time.sleep(0.02)
+        sample = robot.read(in_s(0), in_s(1)).samples["joints"]
+        assert sample.quality is Quality.OK
+        assert sample.values["position"].shape == (6,)
+
+
+def test_a_second_publisher_of_joint_states_is_refused_unless_it_is_declared(opened, backend):
+    opened(HandMade(SIMPLE))
+    node(opened, "gripper").node.create_publisher(JointState, "joint_states", RELIABLE)
+    robot = backend()
+    wait_for(lambda: check_of(robot, "sensors.joints").code == "pub.multiple")
+    assert check_of(robot, "sensors.joints", {"shared": ("joints",)}).passed
+
+
+# ----------------------------------------------------------------------------------------------------- diagnostics
+
+
+class FarTarget(HandMade):
+    """Its target is out of reach: an episode goes on."""
+
+    def _message(self, name, now_ns):
+        message = super()._message(name, now_ns)
+        if name == "target":
+            message.pose.position.x = 0.1
+        return message
+
+
+def test_diagnostics_are_told_every_second_and_at_once_when_something_is_worse(opened):
+    opened(FarTarget(SIMPLE))
+    told = []
+    listener = node(opened, "listener")
+    listener.receiver.subscribe("diagnostics", DiagnosticArray, "/diagnostics")
+    env = opened(embodied_env.make(SIMPLE, backend="real", namespace=NAMESPACE))
+    env.reset(seed=1)
+
+    def levels(action):
+        env.step(action)
+        told.extend(arrival.message for arrival in listener.receiver.take(0.0))
+        return [{status.name: status.level for status in message.status} for message in told]
+
+    wait_for(lambda: any(set(found.values()) == {b"\x00"} for found in levels(np.zeros(6))))
+    assert set(levels(np.zeros(6))[-1]) == {f"robot/environment: {name}" for name in ("gates", "latency", "sensors")}
+    assert told[-1].status[0].hardware_id == f"arm_reach {SIMPLE.fingerprint[:12]}"
+    env.step(np.full(6, np.nan))
+    wait_for(lambda: any(found["robot/environment: gates"] == b"\x01" for found in levels(np.zeros(6))))
+
+
+# ---------------------------------------------------------------------------------------------------------- frames
+
+
+class FixedFrames:
+    """The base stands a metre beside the world, until nobody knows where any more."""
+
+    def __init__(self):
+        self.is_known = True
+
+    def lookup(self, target, source, stamp_ns):
+        if not self.is_known or source != "world":
+            raise NoTransformError(f"no transform from {source} to {target}")
+        return Transform(translation=np.array([1.0, 0.0, 0.0]), rotation=np.array([0.0, 0.0, 0.0, 1.0]))
+
+
+FRAMED = with_profile(
+    replace(SIMPLE, sensors={**SIMPLE.sensors, "target": replace(SIMPLE.sensors["target"], frame=None)}),
+    tf={"target": "base"},
+)
+
+
+class InWorld(HandMade):
+    def _message(self, name, now_ns):
+        message = super()._message(name, now_ns)
+        message.header.frame_id = "world"
+        return message
+
+
+def test_values_are_in_the_frame_that_the_profile_wants_and_never_in_another(opened, backend):
+    opened(InWorld(SIMPLE))
+    frames = FixedFrames()
+    robot = backend(FRAMED, frames=frames)
+    np.testing.assert_allclose(reset(robot).samples["target"].values["position"], [0.5, -0.5, -0.5])
+    frames.is_known = False
+    wait_for(lambda: robot.read(in_s(0), in_s(1)).samples["target"].quality is Quality.INVALID)
+    sample = robot.read(in_s(0), in_s(1)).samples["target"]
+    assert (sample.reason, sample.values) == ("no transform from world to base", {})
+
+
+# ---------------------------------------------------------------------------------------------- what must be active
+
+
+class Driver:
+    """A lifecycle node, turned by a thread of its own."""
+
+    def __init__(self):
+        self.ros = RosNode("unused", namespace=NAMESPACE, clock=SteadyClock())
+        self.node = LifecycleNode("driver", context=self.ros.node.context, namespace=NAMESPACE)
+        self._executor = SingleThreadedExecutor(context=self.ros.node.context)
+        self._executor.add_node(self.node)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        while not self._done.is_set():
+            self._executor.spin_once(timeout_sec=0.05)
+
+    def close(self):
+        self._done.set()
+        self._thread.join()
+        self._executor.shutdown()
+        machine = self.node._state_machine
+        self.node.destroy_node()
+        machine.destroy_when_not_in_use()  # rclpy's node forgets it, and it keeps the participant
+        self.ros.close()
+
+
+@pytest.fixture
+def driven(opened, backend):
+    """A robot whose driver is configured, not active; and a backend that wants it to be active."""
+    opened(HandMade(SIMPLE))
+    driver = opened(Driver())
+    driver.node.trigger_configure()
+    return driver, backend(with_profile(SIMPLE, active={"driver": {"node": "driver"}}))
+
+
+def test_a_driver_that_is_not_active_is_refused_by_name(driven):
+    with pytest.raises(BackendNotReadyError, match="driver is lapsed: driver is inactive"):
+        reset(driven[1])
+
+
+def test_a_driver_that_is_deactivated_in_mid_episode_is_noticed_at_once_and_only_a_reset_helps(driven):
+    driver, robot = driven
+    driver.node.trigger_activate()
+    reset(robot)
+    assert robot.estops()["driver"] == "ok"
+    driver.node.trigger_deactivate()
+    wait_for(lambda: robot.estops()["driver"].startswith("lapsed"), 0.4)  # sooner than it is asked
+    driver.node.trigger_activate()
+    wait_for(lambda: robot.estops()["driver"].startswith("inactive: driver is "))
+    reset(robot)
+    assert robot.estops()["driver"] == "ok"
+
+
+def test_an_episode_whose_driver_is_deactivated_brakes_and_then_ends_and_says_why(opened):
+    opened(FarTarget(SIMPLE))
+    driver = opened(Driver())
+    driver.node.trigger_configure()
+    driver.node.trigger_activate()
+    contract = with_profile(SIMPLE, active={"driver": {"node": "driver"}})
+    env = opened(embodied_env.make(contract, backend="real", namespace=NAMESPACE))
+    env.reset(seed=1)
+    env.step(np.zeros(6))
+    driver.node.trigger_deactivate()
+    severities, info = [], {"end_reason": ""}
+    while not info["end_reason"]:
+        *_, info = env.step(np.zeros(6))
+        severities.append(info["safety"]["disposition"])
+    assert info["end_reason"] == "safety_stop:robot.inactive"
+    assert severities[-1] == Severity.STOP
+    assert Severity.HOLD in severities[:-1]
+    found = [f.detail for f in env.unwrapped.last_transition.report.findings if f.code == "robot.inactive"]
+    assert any(detail.startswith("driver is inactive: driver is ") for detail in found)
+
+
+def test_a_driver_that_is_not_there_is_named(opened, backend):
+    opened(HandMade(SIMPLE))
+    robot = backend(with_profile(SIMPLE, active={"driver": {"node": "/nowhere"}}))
+    with pytest.raises(BackendNotReadyError, match=r"driver \(no answer from /nowhere/get_state\)"):
+        reset(robot, 1.5)

@@ -1,0 +1,135 @@
+"""How an environment is: the level of each status follows from its steps by the rule that is written down."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import embodied_env
+from embodied_env.backends.ros.health import Health, Level
+from embodied_env.clock import NS_PER_S, ManualClock
+from embodied_env.testing import SpyObserver
+from embodied_env.transition import Quality
+
+ARM = embodied_env.load_contract("arm_reach")
+
+
+@pytest.fixture(scope="module")
+def transitions():
+    """A step like any other, one that was held for a malformed action, and one that ended the episode."""
+    spy = SpyObserver()
+    env = embodied_env.make(ARM, backend="fake", clock="virtual", observers=[spy])
+    env.reset(seed=1)
+    for action in (np.zeros(6), np.full(6, np.nan), np.full(6, np.nan), np.full(6, np.nan)):
+        env.step(action)
+    env.close()
+    return spy.seen
+
+
+@pytest.fixture
+def bench():
+    clock = ManualClock(start_ns=NS_PER_S)
+    return Health(ARM, clock), clock
+
+
+def levels(health):
+    return {status.name: status.level for status in health.tell()}
+
+
+def with_info(transition, **changes):
+    return replace(transition, info={**transition.info, **changes})
+
+
+def with_quality(transition, quality):
+    sensors = {**transition.info["sensors"]}
+    sensors["tcp"] = {**sensors["tcp"], "quality": int(quality)}
+    return with_info(transition, sensors=sensors)
+
+
+ALL_STALE = {"gates": Level.STALE, "latency": Level.STALE, "sensors": Level.STALE}
+ALL_OK = {"gates": Level.OK, "latency": Level.OK, "sensors": Level.OK}
+
+
+def test_before_the_first_step_everything_is_stale(bench):
+    assert levels(bench[0]) == ALL_STALE
+
+
+def test_a_step_like_any_other_is_ok_and_told_at_once_after_being_stale(bench, transitions):
+    health, _ = bench
+    health.tell()
+    assert health.add(transitions[0])
+    assert levels(health) == ALL_OK
+    assert not health.add(transitions[0])
+
+
+def test_a_hold_is_a_warning_told_at_once_and_once(bench, transitions):
+    health, _ = bench
+    health.add(transitions[0])
+    health.tell()
+    assert health.add(transitions[1])
+    gates = health.tell()[0]
+    assert (gates.level, gates.message, gates.values["code.form.nan"]) == (Level.WARN, "HOLD", "1")
+    assert not health.add(transitions[1])
+
+
+def test_a_level_falls_with_the_next_message(bench, transitions):
+    health, _ = bench
+    health.add(transitions[1])
+    health.tell()
+    assert not health.add(transitions[0])
+    assert levels(health) == ALL_OK
+
+
+def test_a_stop_is_an_error_that_stays_after_the_end(bench, transitions):
+    health, clock = bench
+    health.add(transitions[0])
+    health.tell()
+    assert health.add(transitions[3])
+    assert health.tell()[0].message == "ended: safety_stop:form.repeated"
+    clock.advance_ns(100 * NS_PER_S)
+    assert levels(health)["gates"] is Level.ERROR
+
+
+def test_an_agent_that_takes_no_step_makes_it_stale(bench, transitions):
+    health, clock = bench
+    health.add(transitions[0])
+    clock.advance_ns(NS_PER_S)
+    assert levels(health) == ALL_OK
+    clock.advance_ns(1)
+    assert levels(health) == ALL_STALE
+
+
+@pytest.mark.parametrize("quality", [q for q in Quality if q not in (Quality.OK, Quality.OUT_OF_RANGE)])
+def test_a_reading_that_is_not_as_it_should_be_is_a_warning_and_named(bench, transitions, quality):
+    health, _ = bench
+    health.add(with_quality(transitions[0], quality))
+    health.add(transitions[0])
+    sensors = health.tell()[2]
+    assert (sensors.level, sensors.message, sensors.values["tcp.bad"]) == (Level.WARN, "tcp", "1")
+
+
+def test_a_gap_that_ended_the_episode_is_an_error(bench, transitions):
+    health, _ = bench
+    health.add(with_info(transitions[0], end_reason="sensor_gap:tcp"))
+    assert levels(health)["sensors"] is Level.ERROR
+
+
+def test_missed_deadlines_count_since_the_last_message_and_over_a_reset(bench, transitions):
+    health, _ = bench
+    for total, expected in ((2, "2"), (5, "3"), (5, "0"), (1, "1")):
+        health.add(with_info(transitions[0], latency={**transitions[0].info["latency"], "missed_deadlines": total}))
+        latency = health.tell()[1]
+        assert latency.values["missed_deadlines"] == expected
+        assert latency.level is (Level.OK if expected == "0" else Level.WARN)
+
+
+def test_times_are_told_by_their_percentiles_and_a_lost_one_is_left_out(bench, transitions):
+    health, _ = bench
+    for time_s in (0.01, 0.02, 0.03, float("nan")):
+        latency = {**transitions[0].info["latency"], "obs_to_command_s": time_s}
+        health.add(with_info(transitions[0], latency=latency))
+    values = health.tell()[1].values
+    assert float(values["obs_to_command_s.p50"]) == pytest.approx(0.02)
+    assert float(values["obs_to_command_s.p95"]) == pytest.approx(0.029)

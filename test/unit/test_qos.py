@@ -1,0 +1,60 @@
+"""The quality of service that a contract declares: presets, three policies, and no nonsense."""
+
+from __future__ import annotations
+
+import pytest
+from strategies import changed, document, parse
+
+from embodied_env.contract import parse_contract
+from embodied_env.contract.loader import dump_contract
+from embodied_env.contract.qos import COMMAND_QOS, PRESETS, SENSOR_QOS, QosSpec, is_latched, resolved
+from embodied_env.errors import ContractError
+
+PLAIN = parse(document())
+
+
+@pytest.mark.parametrize("where", ["sensors.tcp.qos", "actuators.arm.qos"])
+@pytest.mark.parametrize("qos", ["sensor_data", "default", "reliable", "latched", None, {"depth": 3}])
+def test_what_a_topic_is_carried_with_is_not_part_of_the_meaning(where, qos):
+    assert parse(changed(where, qos)).fingerprint == PLAIN.fingerprint
+
+
+def test_policies_are_read_and_survive_the_way_through_text():
+    qos = {"depth": 3, "reliability": "reliable", "durability": "transient_local"}
+    contract = parse(changed("sensors.tcp.qos", qos))
+    assert contract.sensors["tcp"].qos == QosSpec(depth=3, durability="transient_local")
+    assert parse_contract(dump_contract(contract)) == contract
+
+
+@pytest.mark.parametrize(
+    ("qos", "path"),
+    [
+        ("sensordata", "qos"),
+        ({"depth": 0}, "qos.depth"),
+        ({"depth": 100_000}, "qos.depth"),
+        ({"depth": 1.5}, "qos.depth"),
+        ({"reliability": "sometimes"}, "qos.reliability"),
+        ({"durability": "latched"}, "qos.durability"),
+        ({"history": "keep_all"}, "qos.history"),
+        ({"reliability": "best_effort", "durability": "transient_local"}, "qos.reliability"),
+    ],
+)
+def test_nonsense_is_refused_by_its_path(qos, path):
+    with pytest.raises(ContractError) as caught:
+        parse(changed("sensors.tcp.qos", qos))
+    assert caught.value.path == f"sensors.tcp.{path}"
+
+
+def test_an_actuators_nonsense_is_refused_too():
+    with pytest.raises(ContractError, match="allowed"):
+        parse(changed("actuators.arm.qos", {"depth": -1}))
+
+
+def test_without_a_word_sensors_and_commands_are_carried_as_ever():
+    assert resolved(None, SENSOR_QOS) == QosSpec(depth=10, reliability="best_effort")
+    assert resolved(None, COMMAND_QOS) == QosSpec(depth=10, reliability="reliable", durability="volatile")
+
+
+def test_only_what_is_kept_for_late_comers_is_latched():
+    assert [name for name in PRESETS if is_latched(name)] == ["latched"]
+    assert not is_latched(None)
