@@ -27,14 +27,15 @@ class Reading:
     """One reading as it is delivered.
 
     `stamp_ns` is when it was taken, or, with the timeline ``receive``, when it was delivered. `seq` counts the readings
-    of an episode of which the world was asked. `extras` is what its message says beside the fields. `problem`: why it
-    has no values.
+    of an episode of which the world was asked. `there_ns` is when it was there to be delivered. `extras` is what its
+    message says beside the fields. `problem`: why it has no values.
     """
 
     values: Values
     extras: Mapping[str, Any]
     stamp_ns: int
     seq: int
+    there_ns: int = -1
     problem: str = ""
 
     def copy(self) -> Reading:
@@ -106,10 +107,10 @@ class SensorChannel:
             arrived = due_ns, taken_ns, measured
         if arrived is None:
             return
-        _, taken_ns, measured = arrived
+        there_ns, taken_ns, measured = arrived
         seq = 0 if self._newest is None else self._newest.seq + 1
         stamp_ns = now_ns if self._spec.timeline == "receive" else taken_ns
-        self._newest = Reading(**vars(measured), stamp_ns=stamp_ns, seq=seq)
+        self._newest = Reading(**vars(measured), stamp_ns=stamp_ns, seq=seq, there_ns=there_ns)
 
     def _plan(self, now_ns: int) -> None:
         """Set when the next reading is due: the first multiple of the interval that is neither served nor past."""
