@@ -55,18 +55,21 @@ def run(args: argparse.Namespace) -> int:
     def greet(namespace: str) -> None:
         print(f"simulating {contract.name}{how} in namespace {namespace}; Ctrl-C ends", flush=True)
 
-    if args.free_running:
-        run_free_running(
-            contract,
-            world,
-            namespace=args.namespace,
-            stop=stop,
-            command_timeout_s=profile.command_timeout_s,
-            stand_in=profile.stand_in,
-            on_ready=greet,
-        )
-    else:
-        run_simulator(contract, world, namespace=args.namespace, stop=stop, on_ready=greet)
+    try:
+        if args.free_running:
+            run_free_running(
+                contract,
+                world,
+                namespace=args.namespace,
+                stop=stop,
+                command_timeout_s=profile.command_timeout_s,
+                stand_in=profile.stand_in,
+                on_ready=greet,
+            )
+        else:
+            run_simulator(contract, world, namespace=args.namespace, stop=stop, on_ready=greet)
+    finally:
+        world.close()
     return 0
 
 

@@ -18,10 +18,11 @@ from embodied_env.contract.checks import one_of
 from embodied_env.errors import BackendLostError, ResetNeededError, UsageError
 from embodied_env.sim.actuation import Actuation
 from embodied_env.sim.channel import Reading, SensorChannel
+from embodied_env.sim.filming import Filming
 from embodied_env.sim.model import MjData, Model
 from embodied_env.sim.profile import Draw, Driver, Mover, Source, StandIn, WorldProfile, load_profile
 from embodied_env.sim.rendering import Renderer, Viewer
-from embodied_env.sim.sensing import Senses, Values
+from embodied_env.sim.sensing import Measured, Senses, Values
 
 __all__ = ["World", "WorldProfile", "load_profile"]
 
@@ -54,6 +55,7 @@ class World:
             path: where `profile` stands in the contract, for the messages.
             free_running: a step is not a control period but a tick: about a fifth of it, or the profile's
                 ``stand_in.tick_s``, a whole number of physics steps. A sensor without a rate is due at every tick.
+                Pictures are not waited for but at a reset: they are as late as rendering them takes.
 
         Raises:
             ContractError: for a name, a shape or a period that model, profile and contract do not agree on.
@@ -72,6 +74,9 @@ class World:
         if free_running:
             self._substeps = self._tick_substeps(stand_in)
             self.tick_ns = contract.control_period_ns * self._substeps // self._period_substeps
+        self._film: Filming | None = None
+        if free_running and any(source.camera for source in profile.sources.values()):
+            self._film = Filming(contract, profile, model)
         self._channels = {
             name: SensorChannel(name, self._rated(name, stand_in), profile.sources.get(name, Source()), self.tick_ns)
             for name in contract.sensors
@@ -118,8 +123,10 @@ class World:
         self.now_ns += self._contract.control_period_ns
         self._origin_ns = self.now_ns
         self._senses.begin(seed)
+        if self._film is not None:
+            self._film.begin()
         for name, channel in self._channels.items():
-            channel.begin(seed, self.now_ns, self._senses.take(name))
+            channel.begin(seed, self.now_ns, self._first(name))
         self._is_reset = True
         return drawn
 
@@ -166,6 +173,8 @@ class World:
                 due_ns = self._next_due_ns()
         self._check_stable()
         self.now_ns = now_ns
+        for name, taken_ns, measured in () if self._film is None else self._film.developed():
+            self._channels[name].send(taken_ns, measured)
         for channel in self._channels.values():
             channel.deliver(now_ns)
 
@@ -185,6 +194,8 @@ class World:
     @property
     def renderer_library(self) -> str:
         """Which library renders the cameras: "egl" or "osmesa"; "" where no sensor is a camera."""
+        if self._film is not None:
+            return self._film.library
         cameras = (source.camera for source in self._profile.sources.values())
         return self._renderer.library if any(cameras) else ""
 
@@ -201,8 +212,10 @@ class World:
         self._viewer.show(self._data)
 
     def close(self) -> None:
-        """Free the renderer and the window. Idempotent."""
+        """Free the renderers and the window. Idempotent."""
         self._renderer.close()
+        if self._film is not None:
+            self._film.close()
         if self._viewer is not None:
             self._viewer.close()
 
@@ -218,6 +231,12 @@ class World:
         if done < self._substeps:
             yield from self._actuation.path(self._substeps - done, period=self._period_substeps)
 
+    def _first(self, sensor: str) -> Measured:
+        """Return what a sensor measures at a reset: a picture is waited for."""
+        if self._film is not None and sensor in self._film.sensors:
+            return self._film.take(sensor, self._data)
+        return self._senses.take(sensor)
+
     def _next_due_ns(self) -> int:
         return min(channel.due_ns for channel in self._channels.values())
 
@@ -226,7 +245,12 @@ class World:
         self._check_stable()
         self._look()
         for name, channel in self._channels.items():
-            if now_ns >= channel.due_ns:
+            if now_ns < channel.due_ns:
+                continue
+            if self._film is not None and name in self._film.sensors:
+                channel.plan(now_ns)
+                self._film.shoot(name, now_ns, self._data)
+            else:
                 channel.capture(now_ns, self._senses.take(name))
 
     def _look(self) -> None:
