@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract import Contract
+from embodied_env.errors import ClosedError
 from embodied_env.sim.model import MjData, Model
 from embodied_env.sim.profile import WorldProfile
 from embodied_env.sim.rendering import Renderer
@@ -52,7 +53,13 @@ class Filming:
             self._done.clear()
 
     def shoot(self, sensor: str, taken_ns: int, data: MjData) -> None:
-        """Ask for a picture of `data` as it is now; it is there later, see `developed`."""
+        """Ask for a picture of `data` as it is now; it is there later, see `developed`.
+
+        Raises:
+            ClosedError: after `close`.
+        """
+        if self._is_closed:
+            raise ClosedError("the cameras are closed")
         state = np.empty(self._model.mujoco.mj_stateSize(self._model.mj, self._kind))
         self._model.mujoco.mj_getState(self._model.mj, data, state, self._kind)
         with self._changed:

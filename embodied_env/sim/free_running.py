@@ -29,7 +29,7 @@ from embodied_env.sim.channel import Reading
 from embodied_env.sim.messages import set_stamp, to_message
 from embodied_env.sim.node import NO_EPOCH, RELIABLE, TURN_S, WorldNode, turning
 from embodied_env.sim.profile import StandIn
-from embodied_env.sim.stand_in import CommandsUnderWay, Drivers, DueQueue
+from embodied_env.sim.stand_in import Controller, Drivers, DueQueue
 from embodied_env.sim.world import World
 
 _ANY_SEED = -1  # each reset draws anew
@@ -57,18 +57,11 @@ class FreeRunningNode(WorldNode):
     ) -> None:
         """Create the node; `command_timeout_s`: a velocity not commanded again for so long ends (None: it acts on)."""
         self._clock = clock
-        self._timeout_ns = None if command_timeout_s is None else round(command_timeout_s * NS_PER_S)
-        self._slices = list(ActionLayout(contract).slices.values())
-        self._target = np.zeros(len(world.joints))
-        self._in_force_ns = 0  # since when the target is, on the steady clock
-        self._heard_ns = [0] * len(self._slices)
-        self._acting: list[
-            tuple[int, FloatArray]
-        ] = []  # commands in force that the world has not been told: since, what
+        slices = list(ActionLayout(contract).slices.values())
+        self._controller = Controller(slices, world.is_velocity, stand_in=stand_in, timeout_s=command_timeout_s)
         self._is_moving = False
         self._is_exact = stand_in is not None
         declared = StandIn() if stand_in is None else stand_in
-        self._commands = CommandsUnderWay(declared.command_delay_s, declared.command_jitter_s)
         self._drivers = Drivers(declared)
         self._readings: DueQueue[tuple[str, Reading, int]] = DueQueue()  # sensor, reading, taken on the steady clock
         self._anchor_ns = 0  # the world's time is zero there, on the steady clock
@@ -78,6 +71,7 @@ class FreeRunningNode(WorldNode):
         self._state = (
             self.node.create_publisher(state_class, CONTROLLER_STATE, RELIABLE) if declared.controller_state else None
         )
+        self._stamped = -1, 0  # since when the command published last is in force, on the steady clock and in UTC
         self._published_ns = dict.fromkeys(self._sensors, -1)
         self._pacer = Pacer(clock, world.tick_ns)
         self._begin_window()
@@ -89,7 +83,7 @@ class FreeRunningNode(WorldNode):
     @property
     def next_ns(self) -> int:
         """When there is something to do next, on the steady clock."""
-        waiting = (self._commands.next_ns, self._readings.next_ns, self._pacer.deadline_ns)
+        waiting = (self._controller.next_ns, self._readings.next_ns, self._pacer.deadline_ns)
         return min(due_ns for due_ns in waiting if due_ns is not None)
 
     def work(self) -> None:
@@ -109,13 +103,14 @@ class FreeRunningNode(WorldNode):
         if not self._is_moving:
             return
         self._serve()
-        self._end_old_velocities()
+        while self._controller.end_old_velocity(self._clock.now_ns()):
+            self._publish_state()
         try:
-            self._world.step(self._commands_until(deadline_ns))
+            self._world.step(self._controller.tell(deadline_ns - self._world.tick_ns, deadline_ns))
         except BackendLostError as error:
             self.node.get_logger().error(f"the world stands still until a reset: {error}")
             self._is_moving = False
-            self._commands.clear()
+            self._controller.stop()
             return
         self._anchor_ns = (deadline_ns if self._is_exact else self._clock.now_ns()) - self._world.now_ns
         self._publish()
@@ -137,14 +132,12 @@ class FreeRunningNode(WorldNode):
 
     def _forget(self, seed: int) -> None:
         """Begin an episode: nothing of the last one acts, or is published."""
-        self._commands.begin(seed)
+        now_ns = self._clock.now_ns()
+        self._controller.begin(seed, now_ns, self._world.target)
         self._readings.clear()
-        self._acting.clear()
-        self._target = self._world.target
         self._published_ns = dict.fromkeys(self._sensors, -1)
         self._pacer.begin()
-        self._in_force_ns = self._clock.now_ns()
-        self._anchor_ns = self._in_force_ns - self._world.now_ns
+        self._anchor_ns = now_ns - self._world.now_ns
 
     def _take_command(self, index: int, command: FloatArray | None) -> None:
         if command is None:
@@ -152,42 +145,15 @@ class FreeRunningNode(WorldNode):
                 "ignored a message that is not a whole command of its actuator", throttle_duration_sec=_THROTTLE_S
             )
         elif self._is_moving:
-            self._commands.put(self._clock.now_ns(), index, command)
+            self._controller.receive(self._clock.now_ns(), index, command)
 
     def _serve(self) -> None:
         """Put into force the commands that are due, and publish the readings that are."""
         now_ns = self._clock.now_ns()
-        for since_ns, (index, values) in self._commands.take(now_ns):
-            self._target[self._slices[index]] = values
-            self._heard_ns[index] = since_ns
-            self._enforce(since_ns)
-        for _, (name, reading, taken_ns) in self._readings.take(now_ns):
-            self._send(name, reading, taken_ns)
-
-    def _enforce(self, since_ns: int) -> None:
-        self._acting.append((since_ns, self._target.copy()))
-        self._in_force_ns = since_ns
-        self._publish_state()
-
-    def _commands_until(self, deadline_ns: int) -> list[tuple[int, FloatArray]]:
-        """Take what the world is to be told in the tick that ends at a deadline: ns after its begin, and what."""
-        acting, self._acting = self._acting, []
-        if not self._is_exact:
-            return [(0, values) for _, values in acting[-1:]]
-        self._acting = [command for command in acting if command[0] > deadline_ns]
-        begin_ns = deadline_ns - self._world.tick_ns
-        return [(max(0, since_ns - begin_ns), values) for since_ns, values in acting if since_ns <= deadline_ns]
-
-    def _end_old_velocities(self) -> None:
-        """Do what the controller of a base does when its commands stop."""
-        if self._timeout_ns is None:
-            return
-        now_ns = self._clock.now_ns()
-        for part, heard_ns in zip(self._slices, self._heard_ns, strict=True):
-            acting = np.where(self._world.is_velocity[part], self._target[part], 0.0)
-            if acting.any() and now_ns - heard_ns > self._timeout_ns:
-                self._target[part] -= acting
-                self._enforce(now_ns)
+        while self._controller.enforce(now_ns):
+            self._publish_state()
+        while (due := self._readings.take_one(now_ns)) is not None:
+            self._send(*due[1])
 
     def _publish(self) -> None:
         """Publish the readings that are new and due, and the command in force."""
@@ -212,11 +178,14 @@ class FreeRunningNode(WorldNode):
         if self._state is None:
             return
         message = message_class(JOINT_SENSOR)()
-        set_stamp(message.header.stamp, self._drivers.robot_ns(self._utc_ns(self._in_force_ns)))
+        since_ns = self._controller.since_ns
+        if since_ns != self._stamped[0]:  # of one command one stamp, however the two clocks are read
+            self._stamped = since_ns, self._drivers.robot_ns(self._utc_ns(since_ns))
+        set_stamp(message.header.stamp, self._stamped[1])
         message.name = list(self._world.joints)
         is_velocity = self._world.is_velocity
-        message.position = np.where(is_velocity, math.nan, self._target).tolist()
-        message.velocity = np.where(is_velocity, self._target, math.nan).tolist()
+        message.position = np.where(is_velocity, math.nan, self._controller.target).tolist()
+        message.velocity = np.where(is_velocity, self._controller.target, math.nan).tolist()
         self._state.publish(message)
 
     def _utc_ns(self, steady_ns: int) -> int:

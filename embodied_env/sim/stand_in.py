@@ -5,9 +5,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_env.clock import NS_PER_S
 from embodied_env.contract import FloatArray
@@ -33,13 +35,12 @@ class DueQueue(Generic[T]):
         """Let `thing` wait until `due_ns`."""
         heapq.heappush(self._heap, (due_ns, next(self._count), thing))
 
-    def take(self, now_ns: int) -> list[tuple[int, T]]:
-        """Take out what is due by now, in the order of the times; with them."""
-        due = []
-        while self._heap and self._heap[0][0] <= now_ns:
-            due_ns, _, thing = heapq.heappop(self._heap)
-            due.append((due_ns, thing))
-        return due
+    def take_one(self, now_ns: int) -> tuple[int, T] | None:
+        """Take out what was due first, with its time; None: nothing is due by now."""
+        if not self._heap or self._heap[0][0] > now_ns:
+            return None
+        due_ns, _, thing = heapq.heappop(self._heap)
+        return due_ns, thing
 
     def clear(self) -> None:
         """Forget everything."""
@@ -83,9 +84,90 @@ class CommandsUnderWay:
         self._last_ns = due_ns
         self._queue.put(due_ns, (actuator, values))
 
-    def take(self, now_ns: int) -> list[tuple[int, tuple[int, FloatArray]]]:
-        """Take out the commands that are in force by now: since when, which actuator, its values."""
-        return self._queue.take(now_ns)
+    def take_one(self, now_ns: int) -> tuple[int, tuple[int, FloatArray]] | None:
+        """Take out the oldest command that is in force by now: since when, which actuator, its values."""
+        return self._queue.take_one(now_ns)
+
+
+class Controller:
+    """What commands a robot obeys, and since when: those of all its actuators together, on its steady clock.
+
+    Without a `StandIn` the newest command acts from the begin of the tick that is run next. With one, each acts from
+    when it is in force.
+
+    Attributes:
+        target: the command in force, shape (n_joints,).
+        since_ns: since when it is.
+    """
+
+    def __init__(
+        self,
+        slices: Sequence[slice],
+        is_velocity: NDArray[np.bool_],
+        *,
+        stand_in: StandIn | None,
+        timeout_s: float | None,
+    ) -> None:
+        """Command the actuators whose joints are `slices`; `timeout_s`: of a velocity that is not commanded again."""
+        declared = StandIn() if stand_in is None else stand_in
+        self._slices, self._is_velocity = slices, is_velocity
+        self._is_exact = stand_in is not None
+        self._timeout_ns = None if timeout_s is None else _ns(timeout_s)
+        self._under_way = CommandsUnderWay(declared.command_delay_s, declared.command_jitter_s)
+        self.begin(0, 0, np.zeros(len(is_velocity)))
+
+    def begin(self, seed: int, now_ns: int, target: FloatArray) -> None:
+        """Begin an episode with `target` in force: nothing of the last one is ever in force."""
+        self._under_way.begin(seed)
+        self._untold: list[tuple[int, FloatArray]] = []  # what the world was not told yet: since when, what
+        self._heard_ns = [now_ns] * len(self._slices)
+        self.target, self.since_ns = target, now_ns
+
+    def stop(self) -> None:
+        """Forget what is under way, until the next `begin`."""
+        self._under_way.clear()
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next command comes into force; None: none is under way."""
+        return self._under_way.next_ns
+
+    def receive(self, now_ns: int, actuator: int, values: FloatArray) -> None:
+        """Take a command of the actuator with this index as it arrives."""
+        self._under_way.put(now_ns, actuator, values)
+
+    def enforce(self, now_ns: int) -> bool:
+        """Put one command into force that is due by now, the oldest first; return whether there was one."""
+        due = self._under_way.take_one(now_ns)
+        if due is None:
+            return False
+        since_ns, (actuator, values) = due
+        self._heard_ns[actuator] = since_ns
+        self._change(self._slices[actuator], values, since_ns)
+        return True
+
+    def end_old_velocity(self, now_ns: int) -> bool:
+        """End the velocities of one actuator that are not commanded any more; return whether there was one."""
+        for part, heard_ns in zip(self._slices, self._heard_ns, strict=True):
+            acting = np.where(self._is_velocity[part], self.target[part], 0.0)
+            if self._timeout_ns is not None and acting.any() and now_ns - heard_ns > self._timeout_ns:
+                self._change(part, self.target[part] - acting, now_ns)
+                return True
+        return False
+
+    def tell(self, begin_ns: int, end_ns: int) -> list[tuple[int, FloatArray]]:
+        """Return what acts in the tick of this time, and was not told before: ns after its begin, and what."""
+        untold, self._untold = self._untold, []
+        if not self._is_exact:
+            return [(0, values) for _, values in untold[-1:]]
+        self._untold = [command for command in untold if command[0] > end_ns]
+        return [(max(0, since_ns - begin_ns), values) for since_ns, values in untold if since_ns <= end_ns]
+
+    def _change(self, part: slice, values: FloatArray, since_ns: int) -> None:
+        self.target = self.target.copy()
+        self.target[part] = values
+        self.since_ns = since_ns
+        self._untold.append((since_ns, self.target))
 
 
 class Lag:
