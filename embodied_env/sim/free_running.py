@@ -1,11 +1,10 @@
 """The world that does not wait: on wall time, in a node that looks like a robot's.
 
-A tick of the world is run at each of its absolute deadlines. Stamps are of the system clock; there is neither simulated
-time on a topic nor a step token. The newest command is in force when the next tick begins.
-
-With a `StandIn` in the profile it has the delays of a robot (`embodied_env.sim.stand_in`), to the physics step: a tick
-that ends at its deadline is the time of the wall clock before it, commands are in force in it from their due times on,
-and readings are published when they are due, between ticks, too.
+A tick of the world is run at each of its absolute deadlines, and is the time of the wall clock that ends there: stamps
+are of the system clock then, and commands act from the first physics step that does not begin before they are in force.
+Ticks that are late are run one after the other, up to a limit. There is neither simulated time on a topic nor a step
+token. The delays of a robot are those of the profile (`embodied_env.sim.stand_in`): readings are published when they
+are due, between ticks, too.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.messages import JOINT_SENSOR, message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError
-from embodied_env.pacing import Pacer
 from embodied_env.sim.channel import Reading
 from embodied_env.sim.messages import set_stamp, to_message
 from embodied_env.sim.node import NO_EPOCH, RELIABLE, TURN_S, WorldNode, turning
@@ -37,6 +35,7 @@ _SEED_BITS = 53  # every JSON reader keeps them exactly
 _MARGIN_NS = 300_000  # an executor wakes up so much before a tick; the rest is slept
 _WINDOW_NS = 2 * NS_PER_S  # over which the real-time factor is measured
 CONTROLLER_STATE = "~/controller_state"
+_CATCH_UP_NS = 100_000_000  # a world that is later than this gives up what it is late
 _SLOW = 0.9  # a real-time factor below it is reported
 _THROTTLE_S = 5.0
 
@@ -53,27 +52,25 @@ class FreeRunningNode(WorldNode):
         context: Any,  # noqa: ANN401 - rclpy's
         clock: Clock,
         command_timeout_s: float | None,
-        stand_in: StandIn | None,
+        stand_in: StandIn,
     ) -> None:
         """Create the node; `command_timeout_s`: a velocity not commanded again for so long ends (None: it acts on)."""
         self._clock = clock
         slices = list(ActionLayout(contract).slices.values())
         self._controller = Controller(slices, world.is_velocity, stand_in=stand_in, timeout_s=command_timeout_s)
         self._is_moving = False
-        self._is_exact = stand_in is not None
-        declared = StandIn() if stand_in is None else stand_in
-        self._drivers = Drivers(declared)
+        self._drivers = Drivers(stand_in)
         self._readings: DueQueue[tuple[str, Reading, int]] = DueQueue()  # sensor, reading, taken on the steady clock
         self._anchor_ns = 0  # the world's time is zero there, on the steady clock
         self._epoch, self._reply = NO_EPOCH, ""
         super().__init__(contract, world, namespace=namespace, context=context, default_seed=_ANY_SEED)
         state_class = message_class(JOINT_SENSOR)
         self._state = (
-            self.node.create_publisher(state_class, CONTROLLER_STATE, RELIABLE) if declared.controller_state else None
+            self.node.create_publisher(state_class, CONTROLLER_STATE, RELIABLE) if stand_in.controller_state else None
         )
         self._stamped = -1, 0  # since when the command published last is in force, on the steady clock and in UTC
         self._published_ns = dict.fromkeys(self._sensors, -1)
-        self._pacer = Pacer(clock, world.tick_ns)
+        self._deadline_ns = clock.now_ns() + world.tick_ns  # of the next tick
         self._begin_window()
 
     def begin(self) -> None:
@@ -83,17 +80,20 @@ class FreeRunningNode(WorldNode):
     @property
     def next_ns(self) -> int:
         """When there is something to do next, on the steady clock."""
-        waiting = (self._controller.next_ns, self._readings.next_ns, self._pacer.deadline_ns)
+        waiting = (self._controller.next_ns, self._readings.next_ns, self._deadline_ns)
         return min(due_ns for due_ns in waiting if due_ns is not None)
 
     def work(self) -> None:
         """Wait for what is to be done next, and do it."""
-        if self.next_ns < self._pacer.deadline_ns:
-            self._clock.sleep_until_ns(self.next_ns)
+        self._clock.sleep_until_ns(self.next_ns)
+        if self._clock.now_ns() < self._deadline_ns:
             self._serve()
-        else:
-            self._pacer.wait()
-            self._tick(self._pacer.deadline_ns - self._world.tick_ns)
+            return
+        deadline_ns = self._deadline_ns
+        if self._clock.now_ns() - deadline_ns > _CATCH_UP_NS:
+            deadline_ns = self._clock.now_ns()
+        self._deadline_ns = deadline_ns + self._world.tick_ns
+        self._tick(deadline_ns)
 
     def _tick(self, deadline_ns: int) -> None:
         """Move the world by the tick that ends at a deadline, and publish what it has measured.
@@ -112,7 +112,7 @@ class FreeRunningNode(WorldNode):
             self._is_moving = False
             self._controller.stop()
             return
-        self._anchor_ns = (deadline_ns if self._is_exact else self._clock.now_ns()) - self._world.now_ns
+        self._anchor_ns = deadline_ns - self._world.now_ns
         self._publish()
         self._watch_speed()
 
@@ -136,7 +136,7 @@ class FreeRunningNode(WorldNode):
         self._controller.begin(seed, now_ns, self._world.target)
         self._readings.clear()
         self._published_ns = dict.fromkeys(self._sensors, -1)
-        self._pacer.begin()
+        self._deadline_ns = now_ns + self._world.tick_ns
         self._anchor_ns = now_ns - self._world.now_ns
 
     def _take_command(self, index: int, command: FloatArray | None) -> None:
@@ -247,7 +247,7 @@ def run_free_running(
             context=context,
             clock=clock,
             command_timeout_s=command_timeout_s,
-            stand_in=stand_in,
+            stand_in=stand_in or StandIn(),
         )
 
     with turning(contract, make) as (simulator, executor):

@@ -143,7 +143,7 @@ class WorldProfile:
     drives: Mapping[str, Drive] = field(default_factory=dict)  # by actuator whose command is a twist
     render: Render = field(default_factory=Render)
     command_timeout_s: float | None = None  # free running: a velocity that is not commanded again for so long ends
-    stand_in: StandIn | None = None  # free running: what it does as a robot would; None: no delays
+    stand_in: StandIn = field(default_factory=StandIn)  # free running: what it does as a robot would
     step_timeout_s: float = 5.0
     reset_timeout_s: float = 30.0
 
@@ -162,7 +162,7 @@ def load_profile(contract: Contract, backend: str, *, stand_in: Mapping[str, Any
     if stand_in is not None:
         data = {**data, "stand_in": _merged(data.get("stand_in") or {}, stand_in)}
     profile = parse_as(WorldProfile, data, path=path, source=contract.source)
-    for name in () if profile.stand_in is None else profile.stand_in.sensors:
+    for name in profile.stand_in.sensors:
         if name not in contract.sensors:
             problem = f"no such sensor: {one_of(name, contract.sensors)}"
             raise ContractError(f"{path}.stand_in.sensors.{name}", problem, source=contract.source)
@@ -210,8 +210,7 @@ def _conditions(profile: WorldProfile) -> Iterator[tuple[str, object, str, bool]
         yield f"drives.{name}", lengths, "radius_m > 0 and separation_m > 0", min(lengths) > 0
     size = (profile.render.width, profile.render.height)
     yield "render", size, "a width and a height >= 1", min(size) >= 1
-    if profile.stand_in is not None:
-        yield from _stand_in_conditions(profile.stand_in)
+    yield from _stand_in_conditions(profile.stand_in)
 
 
 def _stand_in_conditions(stand_in: StandIn) -> Iterator[tuple[str, object, str, bool]]:

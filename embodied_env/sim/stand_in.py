@@ -92,9 +92,6 @@ class CommandsUnderWay:
 class Controller:
     """What commands a robot obeys, and since when: those of all its actuators together, on its steady clock.
 
-    Without a `StandIn` the newest command acts from the begin of the tick that is run next. With one, each acts from
-    when it is in force.
-
     Attributes:
         target: the command in force, shape (n_joints,).
         since_ns: since when it is.
@@ -105,15 +102,13 @@ class Controller:
         slices: Sequence[slice],
         is_velocity: NDArray[np.bool_],
         *,
-        stand_in: StandIn | None,
+        stand_in: StandIn,
         timeout_s: float | None,
     ) -> None:
         """Command the actuators whose joints are `slices`; `timeout_s`: of a velocity that is not commanded again."""
-        declared = StandIn() if stand_in is None else stand_in
         self._slices, self._is_velocity = slices, is_velocity
-        self._is_exact = stand_in is not None
         self._timeout_ns = None if timeout_s is None else _ns(timeout_s)
-        self._under_way = CommandsUnderWay(declared.command_delay_s, declared.command_jitter_s)
+        self._under_way = CommandsUnderWay(stand_in.command_delay_s, stand_in.command_jitter_s)
         self.begin(0, 0, np.zeros(len(is_velocity)))
 
     def begin(self, seed: int, now_ns: int, target: FloatArray) -> None:
@@ -158,8 +153,6 @@ class Controller:
     def tell(self, begin_ns: int, end_ns: int) -> list[tuple[int, FloatArray]]:
         """Return what acts in the tick of this time, and was not told before: ns after its begin, and what."""
         untold, self._untold = self._untold, []
-        if not self._is_exact:
-            return [(0, values) for _, values in untold[-1:]]
         self._untold = [command for command in untold if command[0] > end_ns]
         return [(max(0, since_ns - begin_ns), values) for since_ns, values in untold if since_ns <= end_ns]
 

@@ -70,7 +70,7 @@ class World:
         self._senses = Senses(contract, profile, model, self._data, self._renderer)
         self._period_substeps = self._substeps = self._whole_substeps()
         self.tick_ns = contract.control_period_ns
-        stand_in = (profile.stand_in or StandIn()) if free_running else StandIn()
+        stand_in = profile.stand_in if free_running else StandIn()
         if free_running:
             self._substeps = self._tick_substeps(stand_in)
             self.tick_ns = contract.control_period_ns * self._substeps // self._period_substeps

@@ -163,16 +163,6 @@ def test_a_command_that_a_late_tick_has_missed_acts_from_its_begin():
     assert (after_ns, values.tolist()) == (0, [1.0, 0.0])
 
 
-def test_without_a_stand_in_the_newest_command_acts_from_the_begin_of_the_next_tick():
-    made = controller(None)
-    made.receive(TICK_NS + 1, 0, np.array([1.0]))
-    made.receive(TICK_NS + 2, 1, np.array([2.0]))
-    enforced(made, TICK_NS + 2)
-    ((after_ns, values),) = made.tell(0, TICK_NS)
-    assert (after_ns, values.tolist()) == (0, [1.0, 2.0])
-    assert made.tell(TICK_NS, 2 * TICK_NS) == []
-
-
 def test_a_velocity_ends_when_it_was_in_force_for_its_timeout_without_another():
     made = controller(StandIn(command_delay_s=0.1), velocities=(True, False), timeout_s=0.5)
     made.receive(0, 0, np.array([1.0]))
@@ -244,8 +234,8 @@ def profile_of(stand_in, contract=ARM):
     return load_profile(contract, "mujoco_ros", stand_in=stand_in)
 
 
-def test_without_the_key_there_is_no_stand_in():
-    assert load_profile(ARM, "mujoco_ros").stand_in is None
+def test_without_the_key_there_are_no_delays():
+    assert load_profile(ARM, "mujoco_ros").stand_in == StandIn()
 
 
 def test_what_is_given_is_put_over_what_the_profile_says():
@@ -377,6 +367,13 @@ def test_commands_within_a_tick_follow_each_other():
     world.step([(2_500_000, first), (7_500_000, second)])
     assert float(world._data.ctrl[0] - home[0]) == pytest.approx(0.02 - 0.22 / 20)
     np.testing.assert_array_equal(world.target, second)
+
+
+def test_with_nothing_declared_a_command_acts_in_the_tick_after_its_arrival_as_it_always_did():
+    world = world_of(None)
+    home = float(world.target[0])
+    world.step([(TICK_NS - 1, world.target + np.array([0.1, 0, 0, 0, 0, 0]))])  # after its last physics step began
+    np.testing.assert_allclose(np.array(controls_of(world, 6)) - home, [0.02, 0.04, 0.06, 0.08, 0.1, 0.1])
 
 
 def test_a_command_at_the_begin_of_a_tick_is_one_that_was_given_before_it():
