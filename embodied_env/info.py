@@ -6,7 +6,6 @@ where a measurement was lost at run time. Every call returns fresh containers an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from typing import Any
 
@@ -14,25 +13,28 @@ from embodied_env._version import __version__
 from embodied_env.clock import NS_PER_S
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.ledger import Ledger
 from embodied_env.safety.findings import severity_and_code
-from embodied_env.transition import GateReport, Quality, Sample, Severity, Snapshot
+from embodied_env.transition import GateReport, Sample, Severity, Snapshot
 
 Info = dict[str, Any]
 
 
 class InfoBuilder:
-    """Builds infos for one stepper. What does not change is resolved once."""
+    """Builds infos for one stepper, but for ``latency`` (`embodied_env.stages`). What does not change is resolved once.
+
+    Attributes:
+        sensors: whose account is told.
+    """
 
     def __init__(
-        self, contract: Contract, layout: ActionLayout, *, backend: str, transport: bool, evaluator_info: bool
+        self, contract: Contract, layout: ActionLayout, *, backend: str, wall_stamps: bool, evaluator_info: bool
     ) -> None:
-        """Resolve the constant parts; `transport` says that middleware stamps can be related to our clock."""
+        """Resolve the constant parts; `wall_stamps`: sensors stamp by clocks that may be others than ours."""
         self._layout = layout
-        self._transport = transport
-        self._sensors = [
+        self._wall_stamps = wall_stamps
+        self.sensors = tuple(
             name for name, sensor in contract.sensors.items() if evaluator_info or sensor.visibility == "agent"
-        ]
+        )
         self._constant = {
             "wrapper_version": f"embodied_env {__version__}, {contract.name} v{contract.version}",
             "contract": contract.fingerprint,
@@ -57,8 +59,8 @@ class InfoBuilder:
             "end_reason": end_reason,
             "is_success": end_reason == "success",
             "sensors": {
-                name: sensor_info(snapshot.samples[name], snapshot.now_ns, frozen_ns, origin_ns)
-                for name in self._sensors
+                name: self._sensor(snapshot.samples[name], snapshot.now_ns, frozen_ns, origin_ns)
+                for name in self.sensors
             },
         }
 
@@ -87,39 +89,24 @@ class InfoBuilder:
             "estop": report.disposition is Severity.ESTOP,
         }
 
-    def latency(self, ledger: Ledger, snapshot: Snapshot, frozen_ns: int) -> Info:
-        """Return the stages of this step in seconds, those of each sensor, and the quality of each."""
-        stages: Info = {**ledger.durations_s()}
-        quality: Info = {**ledger.qualities()}
-        samples = {name: snapshot.samples[name] for name in self._sensors}
-        ages = {name: (snapshot.now_ns - sample.stamp_ns) / NS_PER_S for name, sample in samples.items()}
-        holds = {name: (frozen_ns - sample.arrival_ns) / NS_PER_S for name, sample in samples.items()}
-        measured = {"capture_age_s": ages, "hold_s": holds}
-        if self._transport:
-            measured["transport_s"] = {n: _between(s.source_ns, s.received_ns) for n, s in samples.items()}
-            measured["queue_s"] = {n: _between(s.received_ns, s.arrival_system_ns) for n, s in samples.items()}
-        for stage, values in measured.items():
-            stages[stage] = values
-            quality[stage] = {name: _quality(value, samples[name]) for name, value in values.items()}
-        stages["quality"] = quality
-        return stages
-
-
-def sensor_info(sample: Sample, now_ns: int, frozen_ns: int, origin_ns: int) -> Info:
-    """Return the account of one sensor's sample. ``stamp_ns`` counts from the reset, on the world's clock."""
-    account: Info = {
-        "age_s": (now_ns - sample.stamp_ns) / NS_PER_S,
-        "arrival_age_s": (frozen_ns - sample.arrival_ns) / NS_PER_S,
-        "stamp_ns": sample.stamp_ns - origin_ns,
-        "seq": sample.seq,
-        "lost": sample.lost,
-        "duplicated": sample.duplicated,
-        "reordered": sample.reordered,
-        "quality": int(sample.quality),
-    }
-    if sample.confidence is not None:
-        account["confidence"] = sample.confidence
-    return account
+    def _sensor(self, sample: Sample, now_ns: int, frozen_ns: int, origin_ns: int) -> Info:
+        """Return the account of one sensor's sample. ``stamp_ns`` counts from the reset, on the world's clock."""
+        account: Info = {
+            "age_s": (now_ns - sample.stamp_ns) / NS_PER_S,
+            "arrival_age_s": (frozen_ns - sample.arrival_ns) / NS_PER_S,
+            "stamp_ns": sample.stamp_ns - origin_ns,
+            "seq": sample.seq,
+            "lost": sample.lost,
+            "duplicated": sample.duplicated,
+            "reordered": sample.reordered,
+            "quality": int(sample.quality),
+        }
+        if sample.confidence is not None:
+            account["confidence"] = sample.confidence
+        if self._wall_stamps:
+            account["stamp_quality"] = int(sample.stamp_quality)
+            account["suspect_clock"] = sample.suspect_clock
+        return account
 
 
 def reset_info(snapshot: Snapshot, *, duration_s: float, hidden: Collection[str]) -> Info:
@@ -134,16 +121,3 @@ def reset_info(snapshot: Snapshot, *, duration_s: float, hidden: Collection[str]
         "duration_s": duration_s,
         "sensors_verified": len(snapshot.samples),
     }
-
-
-def _between(start_ns: int | None, end_ns: int | None) -> float:
-    return math.nan if start_ns is None or end_ns is None else (end_ns - start_ns) / NS_PER_S
-
-
-def _quality(value: float, sample: Sample) -> int:
-    """The quality of a sensor's stage: unknown or negative durations are named, never repaired."""
-    if math.isnan(value):
-        return int(Quality.UNKNOWN)
-    if value < 0:
-        return int(Quality.NEGATIVE)
-    return int(Quality.OK if sample.quality is Quality.OUT_OF_RANGE else sample.quality)

@@ -50,10 +50,14 @@ class Ledger:
         self.stamp(Slot.OBSERVED)
         self._first = True
 
-    def stamp(self, slot: Slot) -> int:
-        """Stamp `slot` with now and return it."""
-        now_ns = self._ns[slot] = self._clock.now_ns()
-        return now_ns
+    def stamp(self, slot: Slot, at_ns: int | None = None) -> int:
+        """Stamp `slot` and return its stamp; `at_ns`: when it was, None: now."""
+        stamp_ns = self._ns[slot] = self._clock.now_ns() if at_ns is None else at_ns
+        return stamp_ns
+
+    def at_ns(self, slot: Slot) -> int:
+        """Return the stamp of `slot`."""
+        return self._ns[slot]
 
     def enter_step(self) -> None:
         """Shift the last step into the past and stamp the entry of this one."""

@@ -23,7 +23,8 @@ from embodied_env.interrupts import held_interrupts
 from embodied_env.ledger import Ledger, Slot
 from embodied_env.observation import MeasuredJoints, ObservationBuilder
 from embodied_env.safety import Arbiter, SafetyGate, Shaper, Watchdog, WatchdogThread, merged
-from embodied_env.situation import SituationReader
+from embodied_env.situation import SituationReader, required_sensors
+from embodied_env.stages import CommandsInFlight, StageAccount
 from embodied_env.tasks import Task
 from embodied_env.transition import (
     TERMINATED_REASONS,
@@ -99,16 +100,26 @@ class Stepper:
             contract,
             self._gate.layout,
             backend=backend.name,
-            transport=capabilities.transport and not clock.virtual,
+            wall_stamps=capabilities.transport and capabilities.free_running,
             evaluator_info=evaluator_info,
         )
+        self._stages = StageAccount(
+            self._infos.sensors,
+            primary=next(iter(required_sensors(contract)), None),
+            period_ns=contract.control_period_ns,
+            transport=capabilities.transport and not clock.virtual,
+            moves_by_itself=capabilities.free_running,
+            pacer=getattr(backend, "pacer", None),
+            actuation=capabilities.actuation,
+        )
+        self._commands = CommandsInFlight()
         self._domain = Domain.ROS if capabilities.free_running else Domain.SIM
         self._opened = self._closed = self._running = False
         self._frozen_ns = self._returned_ns = 0
         self._epoch = 0
         self._episode_index, self._step_index = -1, 0
         self._origin_ns = 0
-        self._snapshot = Snapshot(now_ns=0, samples={})
+        self._before = self._snapshot = Snapshot(now_ns=0, samples={})
         self._applied: deque[FloatArray] = deque(maxlen=contract.applied_actions)
         self._pending: tuple[Any, Approved, Stamp, Stamp] | None = None
         self._lost: BackendLostError | None = None
@@ -168,7 +179,8 @@ class Stepper:
         return observation, info
 
     def _start_episode(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
+        self._before = self._snapshot = snapshot
+        self._commands.begin()
         self._origin_ns = snapshot.now_ns
         self._frozen_ns = self._clock.now_ns()
         self._step_index = 0
@@ -222,7 +234,7 @@ class Stepper:
                     answered = merged(approved, sent.report)
                     self._latch(answered)
                     self._pending = (self._pending[0], answered, target, deadline)
-            self._ledger.stamp(Slot.PUBLISHED)
+            self._commands.left(sent.seq, self._ledger.stamp(Slot.PUBLISHED, sent.published_ns))
             published = True
             self._backend.advance(target, deadline)
             self._clock.follow_ns(self.contract.control_period_ns)
@@ -301,7 +313,7 @@ class Stepper:
         else:
             terms = dict.fromkeys(self._task.terms, math.nan)
             judgement = Judgement(reward=0.0, verdict=Verdict.running(), terms=terms)
-        self._snapshot = settled
+        self._before, self._snapshot = self._snapshot, settled
         self._applied.append(approved.report.applied)
         reasons = self._end_reasons(approved, judgement.verdict, gaps)
         transition = self._account(action, approved, judgement, reasons)
@@ -378,7 +390,7 @@ class Stepper:
             watchdog_trips=self._watchdog.trips,
             intervention_share=self._gate.intervention_share,
         )
-        info["latency"] = self._infos.latency(self._ledger, settled, self._frozen_ns)
+        info["latency"] = self._stages.latency(self._ledger, self._before, settled, self._commands)
         info["task"] = dict(judgement.terms)
         stamps_ns = self._ledger.stamps_ns()
         self._ledger.step_is_accounted()

@@ -34,7 +34,8 @@ class Capabilities:
 
     With `estop_inputs` it has a method ``estops() -> Mapping[str, str]``, to be called from any thread: the robot's own
     safety inputs, by name, "ok" or what is wrong (`embodied_env.transition.Situation`). With `acknowledges_commands`
-    another process limits the commands, and ``send`` returns its account.
+    another process limits the commands, and ``send`` returns its account. `actuation`: snapshots may carry evidence
+    that a command acts.
 
     `render_modes` are Gymnasium's: with "rgb_array" it has a method ``render() -> uint8 (height, width, 3)``, with
     "human" a method ``show() -> None``.
@@ -48,13 +49,17 @@ class Capabilities:
     state_query: bool = False
     acknowledges_commands: bool = False
     estop_inputs: bool = False
+    actuation: bool = False
     transport: bool = False
     reset_levels: tuple[str, ...] = ("task",)
     render_modes: tuple[str, ...] = ()
 
 
 class Backend(Protocol):
-    """A world behind the environment. See the module's docstring for what each call promises."""
+    """A world behind the environment. See the module's docstring for what each call promises.
+
+    One that moves by itself may have a `pacer` (`embodied_env.pacing.Pacer`): what is counted there is told.
+    """
 
     name: str
     capabilities: Capabilities

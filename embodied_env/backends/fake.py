@@ -14,8 +14,9 @@ from embodied_env.clock import NS_PER_S, Clock, Stamp
 from embodied_env.contract import Contract
 from embodied_env.contract.messages import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
-from embodied_env.errors import BackendLostError
-from embodied_env.transition import Approved, ResetReport, ResetRequest, Sample, Sent, Snapshot
+from embodied_env.errors import BackendLostError, UsageError
+from embodied_env.pacing import Pacer
+from embodied_env.transition import Actuation, Approved, ClockAccount, ResetReport, ResetRequest, Sample, Sent, Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,21 @@ class Fault:
     delay_s: float = 0.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Delays:
+    """How long each stage of the way in and out takes in a fake world that moves by itself, s.
+
+    `driver_s`, `transport_s`, `queue_s`: from the acquisition of every reading to its publication, receipt, and taking.
+    `publish_s`: what `send` takes. `actuation_s`: until a command that has left acts, which the world then tells.
+    """
+
+    driver_s: float = 0.0
+    transport_s: float = 0.0
+    queue_s: float = 0.0
+    publish_s: float = 0.0
+    actuation_s: float = 0.0
+
+
 class FakeBackend:
     """Joints reach their command at the end of each period. Every other sensor shows a constant drawn by the seed.
 
@@ -41,6 +57,7 @@ class FakeBackend:
     A sensor that is called like a reset option, with one field of its shape, shows that option's value.
 
     Attributes:
+        pacer: the deadlines of a world that moves by itself; None in lockstep.
         sent: every command that was published, in order.
         halted: the reasons given to `halt`.
     """
@@ -54,17 +71,29 @@ class FakeBackend:
         clock: Clock,
         faults: Sequence[Fault] = (),
         free_running: bool = False,
+        delays: Delays | None = None,
         step_timeout_s: float = 1.0,
         reset_timeout_s: float = 1.0,
     ) -> None:
-        """Prepare a world for `contract` whose `faults` happen in every episode."""
+        """Prepare a world for `contract` whose `faults` happen in every episode.
+
+        Raises:
+            UsageError: for `delays` of a world that does not move by itself.
+        """
+        if delays is not None and not free_running:
+            raise UsageError("delays are of a world that moves by itself; allowed with free_running=True")
         self.capabilities = Capabilities(
             exact_step=not free_running,
             free_running=free_running,
             seedable=True,
             state_query=True,
             estop_inputs=True,
+            transport=delays is not None,
+            actuation=delays is not None,
         )
+        self._delays = delays
+        self.pacer = Pacer(clock, contract.control_period_ns) if free_running else None
+        self._left: tuple[int, int] | None = None  # the newest command, and when it left
         self.step_timeout_s = step_timeout_s
         self.reset_timeout_s = reset_timeout_s
         self.sent: list[Approved] = []
@@ -105,6 +134,9 @@ class FakeBackend:
         self._move(self._now_ns + self._contract.control_period_ns)
         self._step = 0
         self._usable = True
+        if self.pacer is not None:
+            self.pacer.begin()
+        self._left = None
         report = ResetReport(level="task", seed_applied=request.seed, sampled=sampled)
         return replace(self._snapshot(), reset=report)
 
@@ -116,6 +148,9 @@ class FakeBackend:
         if self._fault("refuse", None, self._step + 1):
             raise BackendLostError("refused", "the fake world was scripted to refuse this command")
         self.sent.append(command)
+        if self._delays is not None:
+            self._clock.sleep_until_ns(self._clock.now_ns() + round(self._delays.publish_s * NS_PER_S))
+        self._left = command.seq, self._clock.now_ns()
         return Sent(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
@@ -129,8 +164,8 @@ class FakeBackend:
             reached = np.where(self._is_velocity, self._positions + command * period_s, command)
             self._velocities = np.where(self._is_velocity, command, (reached - self._positions) / period_s)
             self._positions = reached
-        if self.capabilities.free_running:
-            self._clock.sleep_until_ns(target.ns)
+        if self.pacer is not None:
+            self.pacer.wait()
         self._move(target.ns)
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
@@ -190,12 +225,38 @@ class FakeBackend:
     def _snapshot(self) -> Snapshot:
         arrival_ns = self._clock.now_ns()
         samples = {
-            name: Sample(
-                sensor=name, values=self._values(name), stamp_ns=self._now_ns, arrival_ns=arrival_ns, seq=self._step
+            name: self._as_delayed(
+                Sample(
+                    sensor=name, values=self._values(name), stamp_ns=self._now_ns, arrival_ns=arrival_ns, seq=self._step
+                )
             )
             for name in self._contract.sensors
         }
-        return Snapshot(now_ns=self._now_ns, samples=samples)
+        clock = ClockAccount(mode="wall") if self.capabilities.free_running else None
+        return Snapshot(now_ns=self._now_ns, samples=samples, clock=clock, actuation=self._acted())
+
+    def _as_delayed(self, sample: Sample) -> Sample:
+        """Return a reading that arrives now, after all that it went through; all clocks are one."""
+        if self._delays is None:
+            return sample
+        received_ns = sample.arrival_ns - round(self._delays.queue_s * NS_PER_S)
+        source_ns = received_ns - round(self._delays.transport_s * NS_PER_S)
+        acquired_ns = source_ns - round(self._delays.driver_s * NS_PER_S)
+        return replace(
+            sample,
+            stamp_ns=acquired_ns,
+            header_ns=acquired_ns,
+            source_ns=source_ns,
+            received_ns=received_ns,
+            arrival_system_ns=sample.arrival_ns,
+            transport_excess_s=0.0,  # none takes longer than another
+        )
+
+    def _acted(self) -> Actuation | None:
+        if self._delays is None or self._left is None:
+            return None
+        seq, left_ns = self._left
+        return Actuation(seq=seq, acted_ns=left_ns + round(self._delays.actuation_s * NS_PER_S), method="controller")
 
     def _values(self, name: str) -> dict[str, NDArray[Any]]:
         sensor = self._contract.sensors[name]

@@ -9,30 +9,67 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from embodied_env.contract import Contract, load_contract
 from embodied_env.errors import PolicyError, UsageError
 from embodied_env.tasks import Policy
 from embodied_env.transition import end_kind
 
-Progress = Callable[[int], None]
-"""Told of each episode that has ended: its number, 1, 2, ..."""
+
+class Watcher(Protocol):
+    """Told of a run while it runs."""
+
+    def resetting(self) -> None:
+        """An episode is about to be reset."""
+        ...
+
+    def stepped(self, info: Mapping[str, Any]) -> None:
+        """A step was taken; `info` is what it returned."""
+        ...
+
+    def ended(self, episode: int) -> None:
+        """An episode has ended; it was the `episode`-th, from 1."""
+        ...
+
+
+class Unwatched:
+    """Nobody looks."""
+
+    def resetting(self) -> None:
+        """Nothing."""
+
+    def stepped(self, info: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def ended(self, episode: int) -> None:
+        """Nothing."""
+
 
 STAGES = (
+    "driver_s",
+    "transport_s",
+    "transport_excess_s",
+    "queue_s",
+    "hold_s",
+    "capture_age_s",
+    "obs_skew_s",
+    "obs_age_max_s",
     "handoff_s",
     "inference_s",
     "policy_s",
     "gate_s",
     "publish_s",
     "obs_to_command_s",
+    "data_age_s",
+    "actuation_s",
+    "end_to_end_s",
     "world_s",
-    "transport_s",
-    "queue_s",
-    "hold_s",
-    "capture_age_s",
     "period_s",
+    "jitter_s",
+    "overrun_s",
 )
+"""In the order in which they happen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +90,7 @@ def evaluate(
     episodes: int,
     seed: int,
     out: str | Path,
-    progress: Progress = lambda _episode: None,
+    watcher: Watcher | None = None,
     **options: Any,  # noqa: ANN401 - of make
 ) -> Evaluation:
     """Run `episodes` episodes of `policy` on `backend`, recorded into a new run directory in `out`.
@@ -65,19 +102,22 @@ def evaluate(
     from embodied_env.env import EmbodiedEnv
     from embodied_env.record import RecordTransitions
 
+    watch = watcher or Unwatched()
     act = make_policy(policy, contract, backend=backend, seed=seed)
     embodied = EmbodiedEnv(contract, backend=backend, **options)
     with RecordTransitions(embodied, out) as env:
         env.policy = policy
         for episode in range(episodes):
+            watch.resetting()
             observation, _ = env.reset(seed=seed if episode == 0 else None)
             ended = False
             while not ended:
                 action = _asked(act, observation, policy, episode, embodied.step_index)
                 embodied.mark("policy")
-                observation, _, terminated, truncated, _ = env.step(action)
+                observation, _, terminated, truncated, info = env.step(action)
                 ended = terminated or truncated
-            progress(episode + 1)
+                watch.stepped(info)
+            watch.ended(episode + 1)
     summary = json.loads((env.path / "summary.json").read_text(encoding="utf-8"))
     return Evaluation(policy=policy, path=env.path, summary=summary, problem=_problem(env.path, summary))
 
@@ -107,20 +147,13 @@ def evaluate_with_progress(
     episodes: int,
     **options: Any,  # noqa: ANN401 - of `evaluate`
 ) -> list[Evaluation]:
-    """Evaluate each policy in turn, under a progress bar on stderr."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    """Evaluate each policy in turn, under a live table on stderr."""
+    from embodied_env.cli.live import LiveView
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     done = []
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        for policy in policies:
-            line = bar.add_task(f"{contract.name} · {policy}", total=episodes)
-
-            def show(episode: int, line: Any = line) -> None:  # noqa: ANN401 - a rich TaskID
-                bar.update(line, completed=episode)
-
-            done.append(evaluate(contract, policy=policy, episodes=episodes, progress=show, **options))
+    for policy in policies:
+        with LiveView(contract, policy, episodes) as view:
+            done.append(evaluate(contract, policy=policy, episodes=episodes, watcher=view, **options))
     return done
 
 
@@ -184,7 +217,8 @@ def print_table(contract: Contract, backend: str, evaluations: Sequence[Evaluati
         latency.add_column(evaluation.policy, justify="right")
     for stage in _stages([evaluation.summary for evaluation in evaluations]):
         latency.add_row(
-            Text(stage.replace("_s", "")), *(_percentiles(evaluation.summary, stage) for evaluation in evaluations)
+            Text(stage.replace("_s[", "[").removesuffix("_s")),
+            *(_percentiles(evaluation.summary, stage) for evaluation in evaluations),
         )
     console.print(latency)
 
@@ -218,6 +252,7 @@ _OUTCOMES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "ended by": lambda s: ", ".join(f"{reason} {count}" for reason, count in s["end_reasons"].items()) or "none",
     "return, mean": lambda s: "none" if s["return"]["mean"] is None else f"{s['return']['mean']:.3f}",
     "steps": lambda s: f"{s['steps']}",
+    "missed deadlines": lambda s: f"{s['missed_deadlines']}",
     "clipped steps": lambda s: _percent(s["clipped_share"]),
 }
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.record.arrays import Store, stands_apart
-from embodied_env.transition import Finding, GateReport, Sample, Snapshot, Transition
+from embodied_env.transition import ClockAccount, Finding, GateReport, Sample, Snapshot, Transition
 
 TRANSITION = "embodied_env/transition/1"
 RESET = "embodied_env/reset/1"
@@ -178,8 +178,16 @@ def _inner(transition: Transition, evaluator: Collection[str], store: Store | No
         "stamps_ns": {name: ns for name, ns in transition.stamps_ns.items() if name != "returned"},  # not returned yet
         "report": _report(transition.report),
         "sensors": {name: _sample(sample) for name, sample in samples.items()},
+        "clock": _clock(transition.snapshot.clock),
         "evaluator": {name: plain(samples[name].values, store) for name in evaluator},
     }
+
+
+def _clock(clock: ClockAccount | None) -> Row | None:
+    """Return what was noticed of the clock, and how it lies to the steady one; None: the world waits."""
+    if clock is None:
+        return None
+    return {"jump": clock.jump, "offset_ns": clock.offset_ns, "offset_error_ns": clock.offset_error_ns}
 
 
 def _finding(finding: Finding) -> Row:
@@ -211,9 +219,13 @@ def _report(report: GateReport) -> Row:
 def _sample(sample: Sample) -> Row:
     return {
         "stamp_ns": sample.stamp_ns,
+        "header_ns": sample.header_ns,
         "arrival_ns": sample.arrival_ns,
+        "arrival_system_ns": sample.arrival_system_ns,
         "source_ns": sample.source_ns,
         "received_ns": sample.received_ns,
         "quality": sample.quality.name,
         "reason": sample.reason,
+        "stamp_quality": sample.stamp_quality.name,
+        "transport_quality": sample.transport_quality.name,
     }

@@ -7,18 +7,17 @@ other the derived one is blamed: what the gates found, the raw stamps and the re
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from embodied_env.clock import NS_PER_S
 from embodied_env.contract import Contract
 from embodied_env.contract.fingerprint import differences
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.record.arrays import is_reference
+from embodied_env.record.latency_rules import known_stages, sensor_stages, stages, stamps, total, total_of_info
 from embodied_env.record.rows import FIELDS, Row
 from embodied_env.record.schema import gates
 from embodied_env.record.violations import shortened
@@ -31,8 +30,6 @@ from embodied_env.transition import (
     end_kind,
     order_end_reasons,
 )
-
-_PARTS = ("handoff", "inference", "gate", "publish")
 
 # ------------------------------------------------------------------------------------------- the outside and the inside
 
@@ -161,63 +158,6 @@ def _flat(action: Any) -> list[Any]:  # noqa: ANN401 - one vector, or a dict of 
     return list(action)
 
 
-# -------------------------------------------------------------------------------------------------------- the latency
-
-
-def _stamps(row: Row) -> Iterator[str]:
-    """The stamps of a step lie in the order of the step."""
-    stamps = row["inner"]["stamps_ns"]
-    order = ["previous_observed", "previous_returned", "marked", "entered", "gated", "published", "observed"]
-    chain = [name for name in order if name in stamps]
-    pairs = [*itertools.pairwise(chain), ("previous_entered", "previous_returned")]
-    for earlier, later in pairs:
-        if stamps[earlier] > stamps[later]:
-            yield (
-                f"inner.stamps_ns.{later} is {stamps[later]}, before inner.stamps_ns.{earlier} {stamps[earlier]}; "
-                f"allowed: {' <= '.join(chain)}"
-            )
-
-
-def _stages(row: Row) -> Iterator[str]:
-    """Each stage in info is the difference of its stamps, to the nanosecond."""
-    latency = row["info"]["latency"]
-    for stage, ns in _durations_ns(row["inner"]["stamps_ns"]).items():
-        if latency[f"{stage}_s"] != ns / NS_PER_S:
-            yield f"info.latency.{stage}_s is {latency[f'{stage}_s']}, but its stamps lie {ns} ns apart"
-
-
-def _durations_ns(ns: Mapping[str, int]) -> dict[str, int]:
-    """Return the stages as differences of stamps (the definitions are the ledger's)."""
-    return {
-        "handoff": ns["previous_returned"] - ns["previous_observed"],
-        "inference": ns["entered"] - ns["previous_returned"],
-        "policy": ns.get("marked", ns["entered"]) - ns["previous_returned"],
-        "gate": ns["gated"] - ns["entered"],
-        "publish": ns["published"] - ns["gated"],
-        "obs_to_command": ns["published"] - ns["previous_observed"],
-        "world": ns["observed"] - ns["published"],
-        "period": ns["entered"] - ns["previous_entered"],
-    }
-
-
-def _total(row: Row) -> Iterator[str]:
-    """latency_ms says what the stamps say."""
-    expected_ms = _durations_ns(row["inner"]["stamps_ns"])["obs_to_command"] / 1e6
-    if row["info"]["latency_ms"] != expected_ms:
-        yield f"info.latency_ms is {row['info']['latency_ms']}, but its stamps lie {expected_ms} ms apart"
-
-
-def _sum(row: Row) -> Iterator[str]:
-    """obs_to_command is the sum of its parts, exactly in nanoseconds, and latency_ms says the same."""
-    latency = row["info"]["latency"]
-    total_ns = round(latency["obs_to_command_s"] * NS_PER_S)
-    sum_ns = sum(round(latency[f"{part}_s"] * NS_PER_S) for part in _PARTS)
-    if sum_ns != total_ns:
-        yield f"info.latency.obs_to_command_s is {total_ns} ns, but {' + '.join(_PARTS)} is {sum_ns} ns"
-    if row["info"]["latency_ms"] != total_ns / 1e6:
-        yield f"info.latency_ms is {row['info']['latency_ms']}, but info.latency.obs_to_command_s is {total_ns} ns"
-
-
 # ------------------------------------------------------------------------------------------------------- the contract
 
 
@@ -304,13 +244,21 @@ RULES: tuple[Callable[[Row], Iterator[str]], ...] = (
     _gates,
     _clipping,
     _report,
-    _stamps,
-    _stages,
-    _total,
+    stamps,
+    stages,
+    sensor_stages,
+    known_stages,
+    total,
 )
 """For a row with the environment's account."""
 
-RULES_OF_INFO: tuple[Callable[[Row], Iterator[str]], ...] = (_ending, _gates_of_info, _clipping, _sum)
+RULES_OF_INFO: tuple[Callable[[Row], Iterator[str]], ...] = (
+    _ending,
+    _gates_of_info,
+    _clipping,
+    known_stages,
+    total_of_info,
+)
 """For a row that has no more than what `step` returned."""
 
 RULES_OF_CONTRACT: tuple[Callable[[Row, Contract], Iterator[str]], ...] = (_fingerprint, _observation, _action)

@@ -86,6 +86,7 @@ def _inner_schema() -> Schema:
     stamp = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
     optional_stamp = {**stamp, "type": ["integer", "null"]}
     severity = {"type": "string", "enum": [severity.name for severity in Severity]}
+    quality = {"type": "string", "enum": [quality.name for quality in Quality]}
     reason = {**info_schema()["$defs"]["end_reason"], "minLength": 1}
     finding = {
         "gate": {"type": "string", "enum": list(gates())},
@@ -103,11 +104,20 @@ def _inner_schema() -> Schema:
     }
     sensor = {
         "stamp_ns": stamp,
+        "header_ns": optional_stamp,
         "arrival_ns": stamp,
+        "arrival_system_ns": optional_stamp,
         "source_ns": optional_stamp,
         "received_ns": optional_stamp,
-        "quality": {"type": "string", "enum": [quality.name for quality in Quality]},
+        "quality": quality,
         "reason": {"type": "string"},
+        "stamp_quality": quality,
+        "transport_quality": quality,
+    }
+    clock = {
+        "jump": {"type": "string", "enum": ["", "stepped", "suspended", "rewound", "skipped"]},
+        "offset_ns": stamp,
+        "offset_error_ns": stamp,
     }
     stamps = {slot.name.lower(): stamp for slot in Slot if slot is not Slot.RETURNED}
     return _fixed(
@@ -122,6 +132,7 @@ def _inner_schema() -> Schema:
             "stamps_ns": _fixed(stamps, optional=("marked",)),
             "report": _fixed(report),
             "sensors": {"type": "object", "patternProperties": {_NAME: _fixed(sensor)}, "additionalProperties": False},
+            "clock": {**_fixed(clock), "type": ["object", "null"]},
             "evaluator": _evaluator_schema(),
         }
     )

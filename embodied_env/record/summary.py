@@ -30,6 +30,8 @@ class Summary:
         self._unfinished = 0
         self._steps = 0
         self._clipped = 0
+        self._missed_deadlines = 0
+        self._open_missed: int | None = None  # of the episode that has not ended; None: nobody counts them
         self._return = 0.0
         self._open_steps = 0  # steps of the episode that has not ended
         self._ended = True  # until a reset begins an episode
@@ -52,6 +54,7 @@ class Summary:
         self._steps += 1
         self._clipped += info.get("action_clipped") is True
         self._latency.add(info)
+        self._open_missed = _missed_deadlines(info)
         if self._ended:  # a step behind the end, which only an outer wrapper can make, belongs to no episode
             return
         self._open_steps += 1
@@ -66,11 +69,15 @@ class Summary:
         self._truncated += bool(row["truncated"])
         self._successes += info.get("is_success") is True and not row["truncated"]
         self._end_reasons[info.get("end_reason") or OUTSIDE] += 1
-        self._return, self._open_steps = 0.0, 0
+        self._close()
 
     def _cut(self) -> None:
         self._unfinished += self._open_steps > 0
-        self._return, self._open_steps = 0.0, 0
+        self._close()
+
+    def _close(self) -> None:
+        self._missed_deadlines += self._open_missed or 0
+        self._return, self._open_steps, self._open_missed = 0.0, 0, None
 
     def as_json(self, contract_fingerprint: str) -> dict[str, Any]:
         """Return the summary in types of JSON; what cannot be said of no episode or no step is None."""
@@ -90,8 +97,16 @@ class Summary:
                 "return": statistics,
                 "steps": self._steps,
                 "clipped_share": self._clipped / self._steps if self._steps else None,
+                "missed_deadlines": self._missed_deadlines + (self._open_missed or 0),
                 "end_reasons": dict(self._end_reasons),
                 "latency": {stage: asdict(found) for stage, found in self._latency.statistics().items()},
             }
         )
         return summary
+
+
+def _missed_deadlines(info: Mapping[str, Any]) -> int | None:
+    """Return how many deadlines of the episode were missed so far; None where steps are not paced."""
+    latency = info.get("latency")
+    missed = latency.get("missed_deadlines") if isinstance(latency, Mapping) else None
+    return missed if isinstance(missed, int) else None

@@ -40,6 +40,7 @@ from embodied_env.safety import GATES
 from embodied_env.shared_memory import remove_abandoned, segments_of
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.profile import load_profile
+from embodied_env.stages import ACTUATION_METHODS
 from embodied_env.tasks import load_task
 from embodied_env.testing import approve
 from embodied_env.transition import CODES, Finding, Severity
@@ -378,6 +379,14 @@ def test_a_feasible_action_is_applied_bit_for_bit(env):
             np.testing.assert_array_equal(info["action"]["applied"], action)
 
 
+def test_the_echo_of_the_relay_is_the_evidence_that_a_command_acts(env):
+    *_, info = env.step(FORWARD)
+    latency = info["latency"]
+    assert (latency["actuation_method"], latency["actuation_behind"]) == (ACTUATION_METHODS["echo"], 0)
+    assert 0.0 < latency["actuation_s"] < ARM.control_period_s
+    assert latency["end_to_end_s"] == latency["data_age_s"]["joints"] + latency["actuation_s"]
+
+
 def test_closing_while_it_moves_brakes_through_the_relay(make, witness):
     env = make()
     env.reset(seed=1)
@@ -676,6 +685,23 @@ def test_a_command_goes_out_under_a_tag_and_what_was_applied_comes_back(fake):
     np.testing.assert_array_equal(sent.report.applied, asked.report.applied)  # bit for bit, though it was not said so
     assert sent.report.guaranteed == dict.fromkeys(asked.report.guaranteed, False) | {"position": True}
     assert sent.report.disposition == Severity.PASS
+
+
+def test_an_answer_is_evidence_that_the_command_acts_once(fake):
+    arm(fake)
+    asked = command()
+    sent = fake.outlet.send(asked)
+    found = fake.outlet.take_evidence()
+    assert (found.seq, found.method) == (asked.seq, "echo")
+    assert sent.published_ns <= found.acted_ns
+    assert fake.outlet.take_evidence() is None
+
+
+def test_what_was_refused_is_no_evidence(fake):
+    arm(fake)
+    fake.answer = lambda fields: fake.refusal(fields, "latch.stop", Severity.STOP)
+    fake.outlet.send(command())
+    assert fake.outlet.take_evidence() is None
 
 
 def test_a_command_that_is_to_brake_names_no_joint(fake):

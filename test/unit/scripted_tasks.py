@@ -22,6 +22,12 @@ JOINTS = ("shoulder", "elbow")
 VELOCITY, ACCELERATION, DECELERATION = 1.0, 4.0, 8.0
 
 
+class OneClock(ManualClock):
+    """A clock that a test moves by hand, and that every stamp of its world is of."""
+
+    virtual = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScriptedParameters:
     """At which step (from 1; 0: never) what happens. `raise_at` is an error in the task itself."""

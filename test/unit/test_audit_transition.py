@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import math
+import re
 import types
 from importlib import resources
 
@@ -15,8 +16,9 @@ import numpy as np
 import pytest
 import strategies
 from gymnasium.wrappers import RescaleAction, TimeLimit, TransformObservation, TransformReward
+from scripted_tasks import OneClock
 
-from embodied_env.backends.fake import Fault
+from embodied_env.backends.fake import Delays, Fault
 from embodied_env.clock import ManualClock
 from embodied_env.contract import load_contract
 from embodied_env.env import EmbodiedEnv
@@ -147,6 +149,7 @@ def arm(**options):
 
 
 FAULTS = [Fault(kind=kind, step=2 + i) for i, kind in enumerate(("drop", "nan", "stale", "future"))]
+DELAYS = Delays(driver_s=0.002, transport_s=0.001, queue_s=0.0005, publish_s=0.003, actuation_s=0.02)
 SAME = {"tcp": [0.3, 0.3, 0.3], "target": [0.3, 0.3, 0.3]}
 MALFORMED = [[math.nan] * 6, np.zeros(3), "left", None, [1e308] * 6, np.full(6, 2.0), object(), [True] * 6, {"arm": 1}]
 
@@ -174,6 +177,7 @@ WORLDS = {  # environment, what acts, steps, options of reset
         lambda: arm(faults=[Fault(kind="delay", step=3, delay_s=9.0)], clock=ManualClock()), sampled, 3, None,
     ),
     "fake that runs freely": (lambda: arm(free_running=True, clock=ManualClock()), sampled, 6, None),
+    "fake with delays": (lambda: arm(free_running=True, clock=OneClock(start_ns=1), delays=DELAYS), sampled, 4, None),
     "fake under a virtual clock": (lambda: arm(clock="virtual"), sampled, 6, None),
     "fake, the evaluator's info": (lambda: arm(evaluator_info=True), sampled, 3, None),
     "fake that only monitors": (lambda: EmbodiedEnv(monitored(), backend="fake"), scripts(MALFORMED[4:6]), 6, None),
@@ -263,6 +267,7 @@ def rows(folder):
         "lost": play("fake that is lost", folder)[1][-1],
         "success": play("success", folder)[1][-1],
         "time_limit": play("time limit", folder)[1][-1],
+        "delayed": play("fake with delays", folder)[1][1],
         "monitored": play("fake that only monitors", folder)[1][1],
     }
 
@@ -289,7 +294,7 @@ def test_a_missing_key_of_info_is_named(rows, key):
     assert the_problem(changed(rows["first"], **{f"info__{key}": ABSENT})).startswith(f"info.{key} is missing")
 
 
-INNER = "observation action reward terminated truncated end_reasons findings stamps_ns report sensors evaluator"
+INNER = "observation action reward terminated truncated end_reasons findings stamps_ns report sensors clock evaluator"
 
 
 @pytest.mark.parametrize("key", INNER.split())
@@ -310,6 +315,39 @@ def test_a_step_that_an_outer_wrapper_made_up_is_named(rows):
 def test_a_row_of_a_later_schema_is_named(rows):
     problem = the_problem(changed(rows["first"], schema="embodied_env/transition/2"))
     assert problem == "schema is 'embodied_env/transition/2'; allowed: const embodied_env/transition/1"
+
+
+@pytest.mark.parametrize("stage", ["driver_s", "queue_s"])
+def test_a_stage_of_a_sensor_that_its_stamps_do_not_make_is_named(rows, stage):
+    problem = the_problem(changed(rows["delayed"], **{f"info__latency__{stage}__joints": 0.9}))
+    assert re.fullmatch(rf"info\.latency\.{stage}\.joints is 0\.9, but its stamps lie \d+ ns apart", problem)
+
+
+def test_a_hold_that_is_not_from_the_arrival_to_the_observation_is_named(rows):
+    problem = the_problem(changed(rows["first"], info__latency__hold_s__joints=0.9))
+    assert problem.startswith("info.latency.hold_s.joints is 0.9, but its stamps lie ")
+
+
+def test_a_stage_without_its_stamps_is_named(rows):
+    problem = the_problem(changed(rows["delayed"], inner__sensors__joints__header_ns=None))
+    assert problem == "info.latency.driver_s.joints is 0.002, but a stamp that it needs is not there"
+
+
+def test_a_stage_that_is_called_measured_and_is_not_there_is_named(rows):
+    problem = the_problem(changed(rows["delayed"], info__latency__end_to_end_s=None))
+    assert problem == "info.latency.end_to_end_s is None, but its quality is OK; allowed: a measured duration"
+
+
+def test_a_negative_stage_that_is_called_measured_is_named(rows):
+    problem = the_problem(changed(rows["delayed"], info__latency__data_age_s__tcp=-0.5))
+    assert problem == "info.latency.data_age_s.tcp is -0.5, but its quality is OK; allowed: a measured duration"
+
+
+def test_a_stage_of_other_sensors_than_its_quality_is_named(rows):
+    problem = the_problem(changed(rows["delayed"], info__latency__quality__data_age_s__tcp=ABSENT))
+    assert problem.startswith(
+        "info.latency.quality.data_age_s is of ['joints', 'target'], but info.latency.data_age_s is"
+    )
 
 
 CHANGED_OUTSIDE = {

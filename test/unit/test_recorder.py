@@ -597,7 +597,7 @@ def test_without_an_episode_nothing_is_said_of_episodes(env):
         "episodes": 0, "terminated": 0, "truncated": 0, "unfinished": 0, "successes": 0,
         "success_rate": None, "success_rate_not_truncated": None,
         "return": {"mean": None, "min": None, "max": None, "std": None},
-        "steps": 0, "clipped_share": None, "end_reasons": {}, "latency": {},
+        "steps": 0, "clipped_share": None, "missed_deadlines": 0, "end_reasons": {}, "latency": {},
     }  # fmt: skip
 
 

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from embodied_env.backends.ros.fields import Message
+from embodied_env.backends.ros.fields import Message, follow
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract.checks import check_positive, check_topic, one_of, require
 from embodied_env.contract.messages import message_class
-from embodied_env.contract.paths import steps_of
 from embodied_env.errors import ContractError
 
 Kind = Literal["estop", "robot_mode"]
@@ -64,7 +63,7 @@ def _spec(name: str, values: Mapping[str, Any], path: str) -> EstopSpec:
     require(isinstance(spec.latched, bool), f"{path}.latched", f"{spec.latched!r} is not allowed; allowed: true, false")
     require(len(spec.safe) > 0, f"{path}.safe", "there is no safe value: it could never move")
     try:
-        _value(message_class(spec.type)(), spec)
+        follow(message_class(spec.type)(), spec.path)
     except ContractError as error:
         raise ContractError(f"{path}.type", error.problem) from None
     except AttributeError as error:
@@ -88,7 +87,7 @@ class EstopInputs:
         """Take a message of the input `name`, arrived now. One that cannot be read is not safe."""
         spec = self._by_name[name]
         try:
-            value = _value(message, spec)
+            value = follow(message, spec.path)
             is_safe = any(value == safe and isinstance(value, bool) == isinstance(safe, bool) for safe in spec.safe)
         except (AttributeError, IndexError, TypeError, ValueError):
             is_safe = False
@@ -112,12 +111,3 @@ class EstopInputs:
         if not spec.latched and now_ns - arrived_ns > spec.timeout_s * NS_PER_S:
             return "expired"
         return "ok"
-
-
-def _value(message: Message, spec: EstopSpec) -> Any:  # noqa: ANN401 - part of a message
-    value = message
-    for name, index in steps_of(spec.path):
-        value = getattr(value, name)
-        if index is not None:
-            value = value[index]
-    return value

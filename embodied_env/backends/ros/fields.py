@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import FieldSpec, SensorSpec
+from embodied_env.contract.paths import steps_of
 from embodied_env.contract.readings import InvalidReadingError
 from embodied_env.contract.spaces import FieldLayout
 
@@ -50,3 +51,13 @@ def check_length(name: str, found: int, wanted: int) -> None:
     """Raise MalformedMessageError unless `name` has as many values as the contract declares."""
     if found != wanted:
         raise MalformedMessageError(f"{name} has {found} values; the contract declares {wanted}")
+
+
+def follow(message: Message, path: str) -> Any:  # noqa: ANN401 - part of a message
+    """Return what stands at `path` in `message`; raises AttributeError or IndexError where it leads nowhere."""
+    value = message
+    for name, index in steps_of(path):
+        value = getattr(value, name)
+        if index is not None:
+            value = value[index]
+    return value

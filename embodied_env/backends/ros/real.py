@@ -13,6 +13,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 from embodied_env.backends.base import Capabilities
 from embodied_env.backends.ros.estops import EstopInputs
+from embodied_env.backends.ros.evidence import ControllerState
 from embodied_env.backends.ros.graph import contention
 from embodied_env.backends.ros.listener import Listener
 from embodied_env.backends.ros.node import PATROL_S, Arrival, RosNode
@@ -29,12 +30,13 @@ from embodied_env.backends.ros.relay_outlet import RELAY_STATE, RelayOutlet
 from embodied_env.backends.ros.sensors import SensorBuffer
 from embodied_env.clock import NS_PER_S, Clock, Stamp
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.interrupts import held_interrupts
 from embodied_env.lockstep import ResetReply
 from embodied_env.pacing import Pacer
 from embodied_env.ros_environment import check_domain_id, check_namespace, timeout_s
-from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, Snapshot
+from embodied_env.transition import Actuation, Approved, ResetReport, ResetRequest, Sent, Snapshot
 
 SENSOR_QOS = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)  # matches every publisher
 LATCHED_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -101,14 +103,18 @@ class RealBackend:
             raise UsageError(f"relay={relay!r} is not allowed; allowed: True, False, None")
         self._is_relayed = self._profile.relay if relay is None else bool(relay)
         self._written = profile_in_force(contract, is_relayed=self._is_relayed)
-        if self._is_relayed:
-            self.capabilities = replace(self.capabilities, acknowledges_commands=True)
+        tells = self._profile.controller_state is not None or self._profile.actuation_s is not None
+        self.capabilities = replace(
+            self.capabilities, acknowledges_commands=self._is_relayed, actuation=self._is_relayed or tells
+        )
         self.pacer = Pacer(clock, contract.control_period_ns)
         self._ros: RosNode | None = None
         self._listener: Listener | None = None
         self._outlet: Outlet | None = None
         self._relay: RelayOutlet | None = None  # the outlet, where it is one
         self._reset_service: Trigger | None = None
+        self._controller: ControllerState | None = None
+        self._left: tuple[int, int] | None = None  # the number of the last command, and when it left
         self._buffers: dict[str, SensorBuffer] = {}
         self._inputs = EstopInputs(self._profile.inputs(), clock)
         self._input_ns: dict[str, int] = {}  # when each safety input was heard
@@ -142,6 +148,9 @@ class RealBackend:
         for spec in self._inputs.specs:
             qos = LATCHED_QOS if spec.latched else SENSOR_QOS
             listener.subscribe(spec.name, spec.type, spec.topic, qos, self._take_input)
+        if (state := profile.controller_state) is not None:
+            controller = self._controller = ControllerState(state, ActionLayout(contract))
+            listener.subscribe("controller state", state.type, state.topic, SENSOR_QOS, controller.put)
         if self._is_relayed:
             self._outlet = self._relay = RelayOutlet(contract, node, listener, self._clock)
         else:
@@ -224,6 +233,10 @@ class RealBackend:
         if self._relay is not None:
             self._relay.arm(deadline.ns, lambda: self._measured(listener))
         self._usable = True
+        self._left = None
+        with listener.changed:
+            if self._controller is not None:
+                self._controller.begin()
         self.pacer.begin()
         return self._snapshot(listener, report)
 
@@ -290,11 +303,15 @@ class RealBackend:
         """Hand an approved command to the outlet."""
         if not isinstance(command, Approved):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
-        self._running()
-        outlet = self._outlet
+        listener, outlet = self._running(), self._outlet
         if outlet is None:
             raise BackendLostError("closed", "the connection is closed")
-        return outlet.send(command)
+        with listener.changed:
+            if self._controller is not None:
+                self._controller.sent(command)
+        sent = outlet.send(command)
+        self._left = sent.seq, sent.published_ns or self._clock.now_ns()
+        return sent
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - the robot moves by itself
         """Wait for the end of the control period."""
@@ -303,7 +320,20 @@ class RealBackend:
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - what there is, is there
         """Return the newest readings; raises BackendLostError when no sensor says anything any more."""
-        return self._snapshot(self._running(), None)
+        listener = self._running()
+        return replace(self._snapshot(listener, None), actuation=self._acted(listener))
+
+    def _acted(self, listener: Listener) -> Actuation | None:
+        """Return the best evidence there is that a command acts: an echo, a controller's word, a declared figure."""
+        if self._relay is not None:
+            return self._relay.take_evidence()
+        if self._controller is not None:
+            with listener.changed:
+                return self._controller.take()
+        if self._profile.actuation_s is None or self._left is None:
+            return None
+        seq, left_ns = self._left
+        return Actuation(seq=seq, acted_ns=left_ns + round(self._profile.actuation_s * NS_PER_S), method="declared")
 
     def _snapshot(self, listener: Listener, report: ResetReport | None) -> Snapshot:
         with listener.changed:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from embodied_env.backends.ros.estops import EstopSpec, estop_specs
+from embodied_env.backends.ros.evidence import ControllerStateSpec, check_controller_state
 from embodied_env.backends.ros.preflight import SETTLE_S
 from embodied_env.contract import Contract
 from embodied_env.contract.checks import check_topic, require
@@ -48,6 +49,8 @@ class RealProfile:
     allow_no_downstream_timeout: bool = False
     start_outside: Literal["refuse", "inward"] = "refuse"  # a robot outside its limits: `preflight.check_positions`
     security: Literal["off", "required"] = "off"  # SROS2
+    controller_state: ControllerStateSpec | None = None  # where a controller says which command is in force
+    actuation_s: float | None = None  # from a command to its effect, as a calibration found it, where nothing tells it
     discovery_s: float = SETTLE_S  # how long the graph must be right before the first motion: `preflight`
     step_timeout_s: float = 1.0  # without any reading for so long the robot is lost
     reset_timeout_s: float = 30.0
@@ -74,6 +77,8 @@ def load_real_profile(contract: Contract) -> RealProfile:
         if profile.reset is not None:
             check_topic(f"{PATH}.reset.service", profile.reset.service)
         profile.inputs()
+        if profile.controller_state is not None:
+            check_controller_state(profile.controller_state, f"{PATH}.controller_state")
     except ContractError as error:
         raise ContractError(error.path, error.problem, source=contract.source) from None
     return profile
@@ -91,6 +96,8 @@ def _conditions(profile: RealProfile, contract: Contract) -> Iterator[tuple[str,
     yield "reset_timeout_s", reset_s, "seconds > 0", reset_s > 0
     allowed = f"0 to less than reset_timeout_s {reset_s}"
     yield "discovery_s", profile.discovery_s, allowed, 0 <= profile.discovery_s < reset_s
+    if (actuation_s := profile.actuation_s) is not None:
+        yield "actuation_s", actuation_s, "seconds >= 0, or null", actuation_s >= 0
     if (timeout_s := profile.downstream_timeout_s) is not None:
         allowed = f"more than the control period of {period_s} s, or null"
         yield "downstream_timeout_s", timeout_s, allowed, timeout_s > period_s

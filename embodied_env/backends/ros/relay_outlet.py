@@ -30,7 +30,7 @@ from embodied_env.relay.protocol import (
     limits_fingerprint,
     write_command,
 )
-from embodied_env.transition import Approved, Finding, GateReport, Sent, Severity
+from embodied_env.transition import Actuation, Approved, Finding, GateReport, Sent, Severity
 
 RELAY_STATE = "relay state"
 """The name of the safety input that says whether an ESTOP is latched in the relay."""
@@ -67,6 +67,8 @@ class RelayOutlet:
         self._clearing = node.resolve_service_name(CLEAR_ESTOP_SERVICE)
         self._tag = Tag(epoch=0, seq=0)  # of our last command
         self._answer: RelayReport | None = None  # to it
+        self._published_ns = self._answered_ns = 0  # our last command, and the answer to it, on our steady clock
+        self._acted: Actuation | None = None  # what the relay's last echo is evidence of
         self._last: RelayReport | None = None  # of any command or tick: what acts
         self._state: RelayState | None = None
         self._silent = 0
@@ -86,7 +88,7 @@ class RelayOutlet:
             return
         self._last = report
         if report.tag == self._tag:
-            self._answer = report
+            self._answer, self._answered_ns = report, arrival.arrival_ns
 
     def _take_state(self, arrival: Arrival) -> None:
         try:
@@ -189,6 +191,8 @@ class RelayOutlet:
                 raise BackendLostError("relay_silent", f"no answer from the relay to {self._silent} commands in a row")
             return self._unknown(command)
         self._silent = 0
+        if report.published:
+            self._acted = Actuation(seq=command.seq, acted_ns=self._answered_ns, method="echo")
         if any(finding.code == _FOREIGN for finding in report.findings):
             raise BackendLostError("relay_taken", "somebody else has armed the relay since")
         return self._answered(command, report)
@@ -214,6 +218,12 @@ class RelayOutlet:
         with self._listener.changed:
             self._tag, self._answer = tag, None
             self._publisher.publish(fields.fill(self._message()))
+            self._published_ns = self._clock.now_ns()
+
+    def take_evidence(self) -> Actuation | None:
+        """Return what the newest echo since the last call is evidence of: its arrival is an upper bound."""
+        acted, self._acted = self._acted, None
+        return acted
 
     # --------------------------------------------------------------------------------------------- accounts
 
@@ -261,7 +271,7 @@ class RelayOutlet:
             dt_s=dt_s,
             guaranteed={name: guaranteed.get(name, False) for name in command.report.guaranteed},
         )
-        return Sent(seq=command.seq, values=report.applied_si, report=account)
+        return Sent(seq=command.seq, values=report.applied_si, report=account, published_ns=self._published_ns or None)
 
 
 def _is_finite(report: RelayReport) -> bool:

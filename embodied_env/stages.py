@@ -1,0 +1,259 @@
+"""``info["latency"]``: the stages of a step in seconds, each with its quality.
+
+::
+
+    acquired ─driver─▶ published ─transport─▶ received ─queue─▶ taken ─hold─▶ frozen      each sensor's way in
+    frozen ─handoff─▶ returned ─inference─▶ entered ─gate─▶ judged ─publish─▶ sent        obs_to_command: their sum
+    acquired ───────────────────────── data age ────────────────────────────▶ sent ─actuation─▶ acts
+    acquired ───────────────────────── end to end, of the primary sensor ─────────────────────▶ acts
+
+A duration is the difference of two stamps of one clock. What has none is NaN and its quality says why; a negative one
+stays negative, and is named. Definitions: docs/clocks.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from embodied_env.clock import NS_PER_S
+from embodied_env.ledger import Ledger, Slot
+from embodied_env.pacing import Pacer
+from embodied_env.transition import Actuation, ClockAccount, Quality, Sample, Snapshot
+
+Stages = dict[str, object]
+Stage = tuple[float, Quality]
+
+ACTUATION_METHODS: Mapping[str, int] = {"": 0, "echo": 1, "controller": 2, "declared": 3}
+"""How it is known that a command acts (`embodied_env.transition.Actuation`), and its number in ``actuation_method``."""
+
+_GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
+_REMEMBERED = 64  # commands whose evidence may still come
+_ALIKE = 0.01  # how far the real-time factor may be from 1 for durations of both clocks to be added
+_UNKNOWN: Stage = (math.nan, Quality.UNKNOWN)
+
+
+class CommandsInFlight:
+    """When each of the last commands left, so that evidence of one can be told by its number."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._left: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)
+
+    def begin(self) -> None:
+        """Forget those of the last episode."""
+        self._left.clear()
+
+    def left(self, seq: int, published_ns: int) -> None:
+        """The command `seq` left at `published_ns` of the steady clock."""
+        self._left.append((seq, published_ns))
+
+    def find(self, seq: int) -> tuple[int, int] | None:
+        """Return when the command left, and how many have left since; None: it is not one of these."""
+        for behind, (number, published_ns) in enumerate(reversed(self._left)):
+            if number == seq:
+                return published_ns, behind
+        return None
+
+
+class StageAccount:
+    """Builds ``info["latency"]`` for one stepper. Its keys are fixed by the world's capabilities."""
+
+    def __init__(
+        self,
+        sensors: tuple[str, ...],
+        *,
+        primary: str | None,
+        period_ns: int,
+        transport: bool,
+        moves_by_itself: bool,
+        pacer: Pacer | None,
+        actuation: bool,
+    ) -> None:
+        """Resolve what can be measured.
+
+        Args:
+            sensors: those that are told.
+            primary: the sensor that ``end_to_end_s`` counts from; None: there is none.
+            period_ns: the control period.
+            transport: middleware stamps can be related to our clock.
+            moves_by_itself: the world's time is wall time, so that both may be added.
+            pacer: of a world that is paced.
+            actuation: evidence may come that a command acts.
+        """
+        self._sensors = sensors
+        self._primary = primary
+        self._period_ns = period_ns
+        self._transport = transport
+        self._moves_by_itself = moves_by_itself
+        self._pacer = pacer
+        self._actuation = actuation
+        self._clock = ClockAccount(mode="sim")
+
+    def latency(self, ledger: Ledger, before: Snapshot, now: Snapshot, commands: CommandsInFlight) -> Stages:
+        """Return the stages of the step that is being accounted for.
+
+        Args:
+            ledger: its stamps.
+            before: the snapshot that its action is based on, as it was settled.
+            now: the one that it ended with.
+            commands: when commands left.
+        """
+        stages: Stages = {**ledger.durations_s()}
+        quality: Stages = {**ledger.qualities()}
+
+        def put(name: str, stage: Stage) -> None:
+            stages[name], quality[name] = stage[0], int(stage[1])
+
+        def put_each(name: str, of: Callable[[Sample], Stage], snapshot: Snapshot) -> None:
+            found = {sensor: of(snapshot.samples[sensor]) for sensor in self._sensors}
+            stages[name] = {sensor: stage[0] for sensor, stage in found.items()}
+            quality[name] = {sensor: int(stage[1]) for sensor, stage in found.items()}
+
+        frozen_ns = ledger.at_ns(Slot.OBSERVED)
+        put_each("capture_age_s", lambda sample: _age(sample, now.now_ns), now)
+        put_each("hold_s", lambda sample: _of_sample(frozen_ns - sample.arrival_ns, sample), now)
+        put("obs_skew_s", self._skew(now))
+        put("obs_age_max_s", self._oldest(now))
+        if self._transport:
+            put_each("transport_s", _transport, now)
+            put_each("queue_s", _queue, now)
+        if self._moves_by_itself:
+            stages["clock"] = self._clock_now(now)
+            put_each("data_age_s", lambda sample: self._data_age(sample, before, ledger), before)
+            put("jitter_s", self._jitter(ledger))
+            if self._transport:
+                put_each("driver_s", _driver, now)
+                put_each("transport_excess_s", _excess, now)
+        if self._pacer is not None:
+            put("overrun_s", (self._pacer.overrun_ns / NS_PER_S, Quality.OK))
+            stages["overruns"], stages["missed_deadlines"] = self._pacer.overruns, self._pacer.missed
+        if self._actuation:
+            acted, behind, method = self._acted(now.actuation, commands)
+            put("actuation_s", acted)
+            stages["actuation_behind"], stages["actuation_method"] = behind, ACTUATION_METHODS[method]
+            if self._primary is not None:
+                put("end_to_end_s", _sum(self._data_age(before.samples[self._primary], before, ledger), acted))
+        stages["quality"] = quality
+        return stages
+
+    def _data_age(self, sample: Sample, before: Snapshot, ledger: Ledger) -> Stage:
+        """From the acquisition to the command that is based on it: the world's time and ours, where they run alike."""
+        if abs(self._clock.rtf - 1.0) > _ALIKE:
+            return math.nan, Quality.UNSYNCED
+        return _age(sample, before.now_ns + ledger.obs_to_command_ns)
+
+    def _skew(self, snapshot: Snapshot) -> Stage:
+        """How far apart the readings of one observation were acquired; as good as the worst of their stamps."""
+        samples = [snapshot.samples[name] for name in self._sensors]
+        if not samples:
+            return _UNKNOWN
+        stamps = [sample.stamp_ns for sample in samples]
+        return (max(stamps) - min(stamps)) / NS_PER_S, _worst([_stamp_quality(sample) for sample in samples])
+
+    def _oldest(self, snapshot: Snapshot) -> Stage:
+        ages = [_age(snapshot.samples[name], snapshot.now_ns) for name in self._sensors]
+        if not ages:
+            return _UNKNOWN
+        return max(age for age, _ in ages), _worst([quality for _, quality in ages])
+
+    def _jitter(self, ledger: Ledger) -> Stage:
+        period_ns = ledger.durations_ns()["period"]
+        return (period_ns - self._period_ns) / NS_PER_S, Quality(ledger.qualities()["period_s"])
+
+    def _clock_now(self, snapshot: Snapshot) -> Stages:
+        clock = self._clock = snapshot.clock or self._clock  # a world that is lost says nothing of its clock
+        return {
+            "mode": clock.mode,
+            "epoch": clock.epoch,
+            "jumps": clock.jumps,
+            "rtf": clock.rtf,
+            "offset_error_s": clock.offset_error_ns / NS_PER_S,
+            "rmw": clock.rmw,
+        }
+
+    @staticmethod
+    def _acted(evidence: Actuation | None, commands: CommandsInFlight) -> tuple[Stage, int, str]:
+        """Return the duration, how many commands have left since, and how it is known."""
+        found = None if evidence is None else commands.find(evidence.seq)
+        if evidence is None or found is None:
+            return _UNKNOWN, -1, ""
+        published_ns, behind = found
+        value = (evidence.acted_ns - published_ns) / NS_PER_S
+        quality = Quality.DECLARED if evidence.method == "declared" else _sign(value)
+        return (value, quality), behind, evidence.method
+
+
+def _age(sample: Sample, now_ns: int) -> Stage:
+    """From the acquisition to `now_ns`, both on the world's clock; as good as the reading and its stamp."""
+    value = (now_ns - sample.stamp_ns) / NS_PER_S
+    quality = _stamp_quality(sample)
+    return value, _sign(value) if quality is Quality.OK else quality
+
+
+def _stamp_quality(sample: Sample) -> Quality:
+    return sample.stamp_quality if sample.quality in _GOOD else sample.quality
+
+
+def _of_sample(ns: int, sample: Sample) -> Stage:
+    value = ns / NS_PER_S
+    if value < 0:
+        return value, Quality.NEGATIVE
+    return value, Quality.OK if sample.quality in _GOOD else sample.quality
+
+
+def _transport(sample: Sample) -> Stage:
+    """From the publication to the receipt: between two hosts only with clocks that are known to agree."""
+    if sample.source_ns is None or sample.received_ns is None:
+        return _UNKNOWN
+    is_excess_only = sample.transport_quality is Quality.UNSYNCED and sample.transport_excess_s is not None
+    if is_excess_only or sample.transport_quality in (Quality.UNKNOWN, Quality.JUMP):
+        return math.nan, sample.transport_quality
+    return _measured(sample.received_ns - sample.source_ns, sample, sample.transport_quality)
+
+
+def _queue(sample: Sample) -> Stage:
+    """From the receipt to the taking, both on this host."""
+    if sample.received_ns is None or sample.arrival_system_ns is None:
+        return _UNKNOWN
+    if sample.transport_quality is Quality.JUMP:
+        return math.nan, Quality.JUMP
+    return _measured(sample.arrival_system_ns - sample.received_ns, sample, Quality.OK)
+
+
+def _driver(sample: Sample) -> Stage:
+    """From the acquisition to the publication: where both are stamped by one clock, as far as is known."""
+    if sample.source_ns is None or sample.header_ns is None:
+        return _UNKNOWN
+    if sample.stamp_quality is not Quality.OK:
+        return math.nan, sample.stamp_quality
+    return _measured(sample.source_ns - sample.header_ns, sample, Quality.OK)
+
+
+def _excess(sample: Sample) -> Stage:
+    """How much longer it took than the quickest of late: what is known of a way between clocks that do not agree."""
+    if sample.transport_excess_s is None:
+        return _UNKNOWN
+    return _measured(round(sample.transport_excess_s * NS_PER_S), sample, Quality.OK)
+
+
+def _measured(ns: int, sample: Sample, quality: Quality) -> Stage:
+    """Return a duration. It is what it is: one that is negative is named, and so is one of a reading that is held."""
+    value = ns / NS_PER_S
+    if quality is not Quality.OK:
+        return value, quality
+    return _of_sample(ns, sample)
+
+
+def _sign(value: float) -> Quality:
+    return Quality.NEGATIVE if value < 0 else Quality.OK
+
+
+def _worst(qualities: list[Quality]) -> Quality:
+    """Return one that is not OK, if there is any."""
+    return next((quality for quality in qualities if quality is not Quality.OK), Quality.OK)
+
+
+def _sum(first: Stage, second: Stage) -> Stage:
+    return first[0] + second[0], _worst([second[1], first[1]])

@@ -1,0 +1,133 @@
+"""What a controller says that it refers to, joined with what was sent: evidence is a change to a command, and its arrival."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+import embodied_env
+from embodied_env.backends.ros.evidence import ControllerState, ControllerStateSpec, check_controller_state
+from embodied_env.backends.ros.node import Arrival
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import ContractError
+
+ARM = ActionLayout(embodied_env.load_contract("arm_reach"))
+CART = ActionLayout(embodied_env.load_contract("cart_goal"))
+JOINT_STATE = ControllerStateSpec(topic="controller/state")
+A, B, C = (np.full(6, value) for value in (0.1, 0.2, 0.3))
+
+
+def command(seq, values):
+    return SimpleNamespace(seq=seq, values=values)
+
+
+def said(values, at_ns, names=ARM.joints, velocity=()):
+    message = SimpleNamespace(name=list(names), position=list(values), velocity=list(velocity))
+    return Arrival(key="controller state", message=message, info={}, arrival_ns=at_ns, arrival_system_ns=0)
+
+
+def after(*story, spec=JOINT_STATE, layout=ARM):
+    """Return the evidence when these commands were sent and these messages came, in order."""
+    state = ControllerState(spec, layout)
+    for event in story:
+        state.put(event) if isinstance(event, Arrival) else state.sent(event)
+    found = state.take()
+    return None if found is None else (found.seq, found.acted_ns, found.method)
+
+
+def test_a_change_to_a_command_is_evidence_of_it_when_it_arrived():
+    assert after(said(A, 1), command(7, B), said(B, 5), said(B, 9)) == (7, 5, "controller")
+
+
+def test_the_newest_command_that_is_referred_to_counts():
+    assert after(said(A, 1), command(7, B), command(8, C), said(B, 5), said(C, 6)) == (8, 6, "controller")
+
+
+def test_a_command_that_was_overtaken_is_not_waited_for():
+    assert after(said(A, 1), command(7, B), command(8, C), said(C, 6), said(B, 7)) == (8, 6, "controller")
+
+
+def test_a_reference_that_has_not_changed_is_no_evidence_of_a_command_that_equals_it():
+    assert after(said(A, 1), command(7, B), command(8, A), said(A, 5)) is None
+
+
+def test_a_command_that_repeats_the_last_cannot_be_told_from_it():
+    assert after(said(A, 1), command(7, B), command(8, B), said(B, 5)) == (7, 5, "controller")
+
+
+def test_what_is_in_force_before_anything_is_known_is_no_evidence():
+    assert after(command(7, B), said(B, 5)) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        said(B[:5], 5, names=ARM.joints[:5]),
+        said(B[:5], 5),
+        said(np.full(6, np.nan), 5),
+    ],
+    ids=["a joint is missing", "fewer values than names", "not a number"],
+)
+def test_a_message_that_does_not_say_it_of_all_joints_is_none(message):
+    assert after(said(A, 1), command(7, B), message) is None
+
+
+def test_joints_come_in_any_order():
+    values = np.arange(6.0)
+    assert after(said(A, 1), command(7, values), said(values[::-1], 5, names=ARM.joints[::-1])) == (7, 5, "controller")
+
+
+def test_precision_that_is_lost_on_the_way_is_no_difference():
+    assert after(said(A, 1), command(7, B), said(B.astype(np.float32).astype(float), 5)) == (7, 5, "controller")
+
+
+def test_velocities_are_read_of_what_is_commanded_so():
+    moving = np.array([0.1, 0.2])
+    still, went = (said([], at, names=CART.joints, velocity=v) for at, v in ((1, np.zeros(2)), (5, moving)))
+    assert after(still, command(7, moving), went, layout=CART) == (7, 5, "controller")
+
+
+def test_other_types_are_read_by_path():
+    spec = ControllerStateSpec(topic="t", type="trajectory_msgs/msg/JointTrajectoryPoint", path="positions")
+    messages = [
+        Arrival(key="", message=SimpleNamespace(positions=list(v)), info={}, arrival_ns=at, arrival_system_ns=0)
+        for v, at in ((A, 1), (B, 5))
+    ]
+    assert after(messages[0], command(7, B), messages[1], spec=spec) == (7, 5, "controller")
+
+
+def test_evidence_is_told_once():
+    state = ControllerState(JOINT_STATE, ARM)
+    for event in (said(A, 1), said(B, 5)):
+        state.sent(command(7, B))
+        state.put(event)
+    assert state.take() is not None
+    assert state.take() is None
+
+
+def test_an_episode_begins_without_the_commands_of_the_last():
+    state = ControllerState(JOINT_STATE, ARM)
+    state.put(said(A, 1))
+    state.sent(command(7, B))
+    state.begin()
+    state.put(said(B, 5))
+    assert state.take() is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        (ControllerStateSpec(topic="t", path="position"), "x.path"),
+        (ControllerStateSpec(topic="t", type="std_msgs/msg/Float64MultiArray"), "x.path"),
+        (ControllerStateSpec(topic="t", type="std_msgs/msg/Float64MultiArray", path="values"), "x.path"),
+        (ControllerStateSpec(topic="a b"), "x.topic"),
+    ],
+)
+def test_what_leads_nowhere_is_refused_by_its_path(spec, path):
+    with pytest.raises(ContractError) as caught:
+        check_controller_state(spec, "x")
+    assert caught.value.path == path

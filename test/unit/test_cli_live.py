@@ -1,0 +1,99 @@
+"""What `evaluate` shows while it runs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import embodied_env
+from embodied_env.cli.evaluation import evaluate
+from embodied_env.cli.live import LiveAccount, LiveView
+from embodied_env.transition import CODES
+
+ARM = embodied_env.load_contract("arm_reach")
+
+
+def info(step=1, episode=0, *, period_s=0.05, codes=(), end="", missed=None, clipped=False):
+    paced = {} if missed is None else {"missed_deadlines": missed}
+    return {
+        "episode_index": episode,
+        "step_index": step,
+        "end_reason": end,
+        "action_clipped": clipped,
+        "safety": {"code": np.array([CODES[code] for code in codes] + [0] * 3, dtype=np.int16)},
+        "latency": {"period_s": period_s, "quality": {"period_s": 0}, **paced},
+    }
+
+
+def rows(*infos, episodes=3):
+    account = LiveAccount(ARM, episodes)
+    for each in infos:
+        account.add(each)
+    return dict(account.rows())
+
+
+def test_it_says_where_the_run_is():
+    assert rows(info(step=17, episode=1))["episode"] == "2 of 3, step 17 of 200"
+
+
+def test_the_rate_is_that_of_the_last_steps_beside_the_nominal_one_where_steps_are_paced():
+    assert rows(info(period_s=0.05), info(period_s=0.0625))["rate"] == "17.78 Hz"
+    assert rows(info(period_s=0.05, missed=0))["rate"] == "20.00 Hz, nominal 20.00 Hz"
+
+
+def test_gates_are_counted_by_their_codes():
+    found = rows(info(codes=["vel.limit"]), info(codes=["vel.limit", "obs.stale"]))
+    assert found["gates"] == "vel.limit 2, obs.stale 1"
+
+
+def test_deadlines_that_were_missed_are_those_of_all_episodes():
+    story = [info(missed=1), info(missed=4, end="success"), info(missed=0), info(missed=2)]
+    assert rows(*story)["missed deadlines"] == "6"
+
+
+def test_what_was_not_measured_is_not_shown():
+    unmeasured = info()
+    unmeasured["latency"]["quality"]["period_s"] = 8
+    assert "rate" not in rows(unmeasured)
+
+
+def test_a_run_without_a_step_has_nothing_to_divide_by():
+    assert rows()["clipped steps"] == "none"
+
+
+class Noted:
+    """Notes what a watcher is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def resetting(self):
+        self.told.append("resetting")
+
+    def stepped(self, info):
+        self.told.append("step")
+
+    def ended(self, episode):
+        self.told.append(f"ended {episode}")
+
+
+def test_a_watcher_is_told_of_each_reset_step_and_end(tmp_path):
+    watcher = Noted()
+    evaluate(ARM, backend="fake", policy="hold", episodes=2, seed=0, out=tmp_path, watcher=watcher)
+    assert watcher.told == ["resetting", *["step"] * 200, "ended 1", "resetting", *["step"] * 200, "ended 2"]
+
+
+def test_what_is_shown_goes_to_stderr_and_ends_with_the_last_state(capsys):
+    with LiveView(ARM, "hold", 1) as view:
+        view.stepped(info(step=200, end="time_limit"))
+        view.ended(1)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "time_limit 1" in said.err
+
+
+def test_it_rests_while_a_robot_is_reset(capsys):
+    with LiveView(ARM, "hold", 2) as view:
+        view.stepped(info(missed=0))
+        assert view.is_drawing
+        view.resetting()
+        assert not view.is_drawing

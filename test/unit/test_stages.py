@@ -1,0 +1,342 @@
+"""The stages of a step in a world that moves by itself: a delay shows in its own field, and in each sum that holds it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scripted_tasks
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_tasks import PERIOD_NS, PERIOD_S, OneClock
+
+from embodied_env.backends.fake import Delays, FakeBackend
+from embodied_env.clock import NS_PER_S, Domain, ManualClock, Stamp
+from embodied_env.errors import UsageError
+from embodied_env.ledger import Ledger, Slot
+from embodied_env.stages import CommandsInFlight, StageAccount
+from embodied_env.stepper import Stepper
+from embodied_env.tasks import load_task
+from embodied_env.transition import Actuation, ClockAccount, Quality, Sample, Snapshot
+
+CONTRACT = scripted_tasks.contract(episode__horizon_steps=1000)
+DELAY_S = 0.007
+TOLERANCE_S = 1e-9
+
+SENSOR_STAGES = ("driver_s", "transport_s", "queue_s", "hold_s")
+STEP_STAGES = ("handoff_s", "inference_s", "gate_s", "publish_s", "actuation_s")
+SUMS = {
+    "driver_s": {"capture_age_s", "data_age_s", "obs_age_max_s", "end_to_end_s"},
+    "transport_s": {"capture_age_s", "data_age_s", "obs_age_max_s", "end_to_end_s"},
+    "queue_s": {"capture_age_s", "data_age_s", "obs_age_max_s", "end_to_end_s"},
+    "inference_s": {"obs_to_command_s", "data_age_s", "end_to_end_s"},
+    "publish_s": {"obs_to_command_s", "data_age_s", "end_to_end_s"},
+    "actuation_s": {"end_to_end_s"},
+}
+
+
+def latency_with(*, inference_s=0.0, **delays):
+    """Return the latency of the third step of a world with these delays, as one flat dict."""
+    clock = OneClock(start_ns=NS_PER_S)
+    backend = FakeBackend(CONTRACT, clock=clock, free_running=True, delays=Delays(**delays))
+    stepper = Stepper(CONTRACT, backend, load_task(CONTRACT), clock=clock)
+    stepper.reset(world_seed=1, options={}, seeded=True)
+    for _ in range(3):
+        clock.advance_ns(round(inference_s * NS_PER_S))
+        stepper.begin(np.zeros(2))
+        info = stepper.finish().info
+    stepper.close()
+    return info["latency"]
+
+
+def flat(latency):
+    """Return stage -> seconds; of a stage of each sensor, that of the joints."""
+    return {
+        name: value["joints"] if isinstance(value, dict) else value
+        for name, value in latency.items()
+        if name.endswith("_s")
+    }
+
+
+CALM = flat(latency_with())
+
+
+@pytest.mark.parametrize(("name", "stage"), [(f"{n}", n) for n in SUMS])
+def test_a_delay_shows_in_its_own_stage_and_in_the_sums_that_hold_it_and_nowhere_else(name, stage):
+    found = flat(latency_with(**{name: DELAY_S}))
+    grown = {other for other in found if abs(found[other] - CALM[other] - DELAY_S) < TOLERANCE_S}
+    same = {other for other in found if abs(found[other] - CALM[other]) < TOLERANCE_S}
+    moved = {"world_s"}  # what is left of the period is less by what was spent before the command
+    assert {other for other in grown if other in (*SENSOR_STAGES, *STEP_STAGES)} == {stage}
+    assert grown - {stage} - {"policy_s"} == SUMS[stage]
+    assert set(found) - grown - same <= moved
+
+
+def test_the_data_age_of_a_command_is_that_of_the_observation_which_it_is_based_on():
+    latency = latency_with(driver_s=0.004, inference_s=0.011)
+    assert latency["data_age_s"]["joints"] == pytest.approx(0.004 + latency["obs_to_command_s"])
+
+
+def test_end_to_end_is_the_data_age_of_the_first_sensor_that_an_action_needs_and_the_actuation():
+    latency = latency_with(driver_s=0.004, inference_s=0.011, actuation_s=0.02)
+    assert latency["end_to_end_s"] == pytest.approx(latency["data_age_s"]["joints"] + 0.02)
+
+
+def test_a_step_that_comes_too_late_for_its_deadline_is_counted_and_so_are_the_deadlines():
+    latency = latency_with(inference_s=2.5 * PERIOD_S)
+    assert latency["overruns"] == 3
+    assert latency["missed_deadlines"] == 6  # two in each of the three steps
+    assert latency["overrun_s"] == pytest.approx(1.5 * PERIOD_S)
+
+
+def test_the_jitter_is_the_period_less_the_control_period():
+    assert latency_with(inference_s=2.5 * PERIOD_S)["jitter_s"] == pytest.approx(1.5 * PERIOD_S)
+
+
+def test_delays_belong_to_a_world_that_moves_by_itself():
+    with pytest.raises(UsageError, match="free_running=True"):
+        FakeBackend(CONTRACT, clock=OneClock(), delays=Delays())
+
+
+def test_a_world_that_waits_has_neither_data_age_nor_deadlines_nor_clock():
+    clock = OneClock()
+    stepper = Stepper(CONTRACT, FakeBackend(CONTRACT, clock=clock), load_task(CONTRACT), clock=clock)
+    stepper.reset(world_seed=1, options={}, seeded=True)
+    stepper.begin(np.zeros(2))
+    latency = stepper.finish().info["latency"]
+    assert not {"data_age_s", "jitter_s", "overrun_s", "missed_deadlines", "clock", "actuation_s"} & set(latency)
+
+
+# ------------------------------------------------------------------------------------------- one stage at a time
+
+NOW_NS = 50 * NS_PER_S
+
+
+def sample(name="joints", **fields):
+    whole = {
+        "values": {},
+        "stamp_ns": NOW_NS - 9_000_000,
+        "header_ns": NOW_NS - 9_000_000,
+        "source_ns": NOW_NS - 6_000_000,
+        "received_ns": NOW_NS - 4_000_000,
+        "arrival_system_ns": NOW_NS - 3_000_000,
+        "arrival_ns": NOW_NS - 3_000_000,
+        **fields,
+    }
+    return Sample(sensor=name, **whole)
+
+
+WALL = ClockAccount(mode="wall")
+
+
+def account(*samples, clock=WALL, actuation=None, commands=None):
+    """Return the latency of a step that began and ended with these samples, and sent its command at NOW_NS."""
+    names = tuple(each.sensor for each in samples)
+    stages = StageAccount(
+        names,
+        primary=names[0],
+        period_ns=PERIOD_NS,
+        transport=True,
+        moves_by_itself=True,
+        pacer=None,
+        actuation=True,
+    )
+    ledger = Ledger(ManualClock(start_ns=NOW_NS))
+    for slot in Slot:
+        ledger.stamp(slot)
+    snapshot = Snapshot(
+        now_ns=NOW_NS, samples={each.sensor: each for each in samples}, clock=clock, actuation=actuation
+    )
+    return stages.latency(ledger, snapshot, snapshot, commands or CommandsInFlight())
+
+
+def stage(latency, name, sensor="joints"):
+    value, quality = latency[name], latency["quality"][name]
+    return (value[sensor], quality[sensor]) if isinstance(value, dict) else (value, quality)
+
+
+def test_the_way_of_a_reading_is_the_sum_of_its_stages():
+    latency = account(sample())
+    parts = [stage(latency, name)[0] for name in SENSOR_STAGES]
+    assert parts == [0.003, 0.002, 0.001, 0.003]
+    assert stage(latency, "capture_age_s") == (pytest.approx(sum(parts)), Quality.OK)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("driver_s", {"header_ns": NOW_NS}),
+        ("transport_s", {"source_ns": NOW_NS}),
+        ("queue_s", {"received_ns": NOW_NS}),
+        ("hold_s", {"arrival_ns": NOW_NS + 1}),
+        ("capture_age_s", {"stamp_ns": NOW_NS + 1}),
+    ],
+)
+def test_a_negative_duration_stays_negative_and_is_named(name, fields):
+    value, quality = stage(account(sample(**fields)), name)
+    assert value < 0
+    assert quality == Quality.NEGATIVE
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("driver_s", {"header_ns": None}),
+        ("driver_s", {"source_ns": None}),
+        ("transport_s", {"source_ns": None}),
+        ("transport_s", {"received_ns": None}),
+        ("queue_s", {"arrival_system_ns": None}),
+        ("transport_excess_s", {"transport_excess_s": None}),
+        ("actuation_s", {}),
+        ("end_to_end_s", {}),
+    ],
+)
+def test_what_has_no_stamp_is_nan_and_unknown(name, fields):
+    value, quality = stage(account(sample(**fields)), name)
+    assert math.isnan(value)
+    assert quality == Quality.UNKNOWN
+
+
+@pytest.mark.parametrize("name", ["transport_s", "queue_s"])
+def test_no_duration_reaches_across_a_step_of_the_clock(name):
+    value, quality = stage(account(sample(transport_quality=Quality.JUMP)), name)
+    assert math.isnan(value)
+    assert quality == Quality.JUMP
+
+
+def test_between_clocks_that_are_not_known_to_agree_only_the_excess_is_told():
+    latency = account(sample(transport_quality=Quality.UNSYNCED, transport_excess_s=0.002))
+    value, quality = stage(latency, "transport_s")
+    assert math.isnan(value)
+    assert quality == Quality.UNSYNCED
+    assert stage(latency, "transport_excess_s") == (0.002, Quality.OK)
+
+
+def test_a_transport_that_is_shorter_than_the_clocks_are_known_is_told_and_not_confident():
+    assert stage(account(sample(transport_quality=Quality.UNSYNCED)), "transport_s") == (0.002, Quality.UNSYNCED)
+
+
+@pytest.mark.parametrize("known", [Quality.UNSYNCED, Quality.FALLBACK_SOURCE, Quality.FALLBACK_RECEIVED])
+def test_an_age_is_as_good_as_its_stamp(known):
+    latency = account(sample(stamp_quality=known))
+    assert stage(latency, "capture_age_s")[1] == stage(latency, "data_age_s")[1] == known
+
+
+def test_a_stamp_that_stands_for_another_measures_no_driver():
+    value, quality = stage(account(sample(stamp_quality=Quality.FALLBACK_SOURCE)), "driver_s")
+    assert math.isnan(value)
+    assert quality == Quality.FALLBACK_SOURCE
+
+
+def test_a_reading_that_is_held_says_so_in_each_of_its_stages():
+    latency = account(sample(quality=Quality.STALE))
+    assert {stage(latency, name)[1] for name in (*SENSOR_STAGES, "capture_age_s", "data_age_s")} == {Quality.STALE}
+
+
+def test_the_skew_is_between_the_first_and_the_last_reading_of_an_observation():
+    latency = account(sample(), sample("beacon", stamp_ns=NOW_NS - 20_000_000))
+    assert stage(latency, "obs_skew_s") == (pytest.approx(0.011), Quality.OK)
+
+
+def test_the_skew_is_as_good_as_the_worst_stamp():
+    latency = account(sample(), sample("beacon", stamp_quality=Quality.UNSYNCED))
+    assert stage(latency, "obs_skew_s")[1] == Quality.UNSYNCED
+
+
+@pytest.mark.parametrize("rtf", [0.2, 0.98, 1.02, 5.0])
+def test_simulated_and_wall_time_are_added_only_where_they_run_alike(rtf):
+    value, quality = stage(account(sample(), clock=ClockAccount(mode="sim", rtf=rtf)), "data_age_s")
+    assert math.isnan(value)
+    assert quality == Quality.UNSYNCED
+
+
+def test_a_world_that_is_lost_keeps_what_was_known_of_its_clock():
+    stages = StageAccount(
+        ("joints",),
+        primary=None,
+        period_ns=PERIOD_NS,
+        transport=False,
+        moves_by_itself=True,
+        pacer=None,
+        actuation=False,
+    )
+    ledger = Ledger(ManualClock())
+    known = Snapshot(now_ns=NOW_NS, samples={"joints": sample()}, clock=ClockAccount(mode="wall", epoch=3))
+    stages.latency(ledger, known, known, CommandsInFlight())
+    lost = replace(known, clock=None)
+    assert stages.latency(ledger, known, lost, CommandsInFlight())["clock"]["epoch"] == 3
+
+
+# ----------------------------------------------------------------------------------------------------- actuation
+
+
+def in_flight(*left):
+    commands = CommandsInFlight()
+    for seq, published_ns in left:
+        commands.left(seq, published_ns)
+    return commands
+
+
+def test_evidence_is_of_the_command_whose_number_it_has():
+    evidence = Actuation(seq=1, acted_ns=NOW_NS + 30_000_000, method="echo")
+    latency = account(sample(), actuation=evidence, commands=in_flight((1, NOW_NS), (2, NOW_NS + 1), (4, NOW_NS + 2)))
+    assert stage(latency, "actuation_s") == (0.03, Quality.OK)
+    assert latency["actuation_behind"] == 2
+    assert latency["actuation_method"] == 1
+
+
+def test_evidence_of_a_command_that_nobody_knows_is_none():
+    evidence = Actuation(seq=3, acted_ns=NOW_NS, method="echo")
+    latency = account(sample(), actuation=evidence, commands=in_flight((1, NOW_NS)))
+    assert stage(latency, "actuation_s")[1] == Quality.UNKNOWN
+    assert latency["actuation_behind"] == -1
+    assert latency["actuation_method"] == 0
+
+
+def test_evidence_from_before_the_command_is_negative_and_named():
+    evidence = Actuation(seq=1, acted_ns=NOW_NS - 1, method="controller")
+    assert stage(account(sample(), actuation=evidence, commands=in_flight((1, NOW_NS))), "actuation_s")[1] == (
+        Quality.NEGATIVE
+    )
+
+
+def test_what_was_only_declared_is_no_measurement():
+    evidence = Actuation(seq=1, acted_ns=NOW_NS + 1, method="declared")
+    latency = account(sample(), actuation=evidence, commands=in_flight((1, NOW_NS)))
+    assert stage(latency, "actuation_s")[1] == stage(latency, "end_to_end_s")[1] == Quality.DECLARED
+
+
+QUALITIES = st.sampled_from(list(Quality))
+STAMPS = st.integers(NOW_NS - 10 * NS_PER_S, NOW_NS + NS_PER_S)
+NO_VALUE = {Quality.UNKNOWN, Quality.JUMP, Quality.UNSYNCED, Quality.FALLBACK_SOURCE, Quality.FALLBACK_RECEIVED}
+
+
+@given(
+    fields=st.fixed_dictionaries(
+        {
+            "quality": QUALITIES,
+            "stamp_quality": QUALITIES,
+            "transport_quality": QUALITIES,
+            "stamp_ns": STAMPS,
+            "header_ns": st.none() | STAMPS,
+            "source_ns": st.none() | STAMPS,
+            "received_ns": st.none() | STAMPS,
+            "arrival_ns": STAMPS,
+            "arrival_system_ns": st.none() | STAMPS,
+        }
+    )
+)
+def test_only_what_was_measured_is_called_ok_and_it_is_never_negative_nor_nan(fields):
+    latency = account(sample(**fields))
+    for name in latency["quality"]:
+        value, quality = stage(latency, name)
+        if quality == Quality.OK and name != "jitter_s":
+            assert value >= 0
+
+
+def test_the_domain_of_the_ledger_is_never_that_of_a_sensor():
+    """What this module adds is a duration; stamps of two domains cannot be subtracted at all."""
+    with pytest.raises(Exception, match="different clocks"):
+        Stamp(1, Domain.STEADY) - Stamp(1, Domain.SYSTEM)
