@@ -18,8 +18,9 @@ from embodied_env.sim.sensing import Measured, Senses
 class Filming:
     """Takes the pictures of a world's cameras, one after the other, as fast as this machine can.
 
-    A picture that is asked for while an older one of the same camera has not been begun replaces it. Rendering gives up
-    the GIL. What fails in the thread is raised by who asks for the pictures.
+    A picture that is asked for while the same camera is at work is left out; while another one is, it waits, and
+    replaces an older one that waits. Rendering gives up the GIL. What fails in the thread is raised by who asks for the
+    pictures.
 
     Attributes:
         sensors: the sensors that are cameras.
@@ -36,6 +37,7 @@ class Filming:
         self._changed = threading.Condition()
         self._wanted: dict[str, tuple[int, Any]] = {}  # sensor -> taken, state
         self._done: list[tuple[str, int, Measured | Exception]] = []
+        self._at_work: tuple[str, int] | None = None  # sensor, episode
         self._episode = 0
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -53,7 +55,7 @@ class Filming:
             self._done.clear()
 
     def shoot(self, sensor: str, taken_ns: int, data: MjData) -> None:
-        """Ask for a picture of `data` as it is now; it is there later, see `developed`.
+        """Ask for a picture of `data` as it is now; unless it is left out it is there later, see `developed`.
 
         Raises:
             ClosedError: after `close`.
@@ -63,8 +65,9 @@ class Filming:
         state = np.empty(self._model.mujoco.mj_stateSize(self._model.mj, self._kind))
         self._model.mujoco.mj_getState(self._model.mj, data, state, self._kind)
         with self._changed:
-            self._wanted[sensor] = taken_ns, state
-            self._changed.notify_all()
+            if self._at_work != (sensor, self._episode):
+                self._wanted[sensor] = taken_ns, state
+                self._changed.notify_all()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="cameras", daemon=True)
             self._thread.start()
@@ -107,6 +110,7 @@ class Filming:
                 sensor, taken_ns, state, episode = work
                 outcome = self._look(sensor, state)
                 with self._changed:
+                    self._at_work = None
                     if episode == self._episode:
                         self._done.append((sensor, taken_ns, outcome))
                         self._changed.notify_all()
@@ -120,6 +124,7 @@ class Filming:
             if self._is_closed:
                 return None
             sensor = next(iter(self._wanted))
+            self._at_work = sensor, self._episode
             return sensor, *self._wanted.pop(sensor), self._episode
 
     def _look(self, sensor: str, state: Any) -> Measured | Exception:  # noqa: ANN401 - an array

@@ -2,9 +2,9 @@
 
 A tick of the world is run at each of its absolute deadlines, and is the time of the wall clock that ends there: stamps
 are of the system clock then, and commands act from the first physics step that does not begin before they are in force.
-Ticks that are late are run one after the other, up to a limit. There is neither simulated time on a topic nor a step
-token. The delays of a robot are those of the profile (`embodied_env.sim.stand_in`): readings are published when they
-are due, between ticks, too.
+Ticks that are late, up to a control period, are run one after the other. There is neither simulated time on a topic nor
+a step token. The delays of a robot are those of the profile (`embodied_env.sim.stand_in`): readings are published when
+they are due, between ticks, too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ _SEED_BITS = 53  # every JSON reader keeps them exactly
 _MARGIN_NS = 300_000  # an executor wakes up so much before a tick; the rest is slept
 _WINDOW_NS = 2 * NS_PER_S  # over which the real-time factor is measured
 CONTROLLER_STATE = "~/controller_state"
-_CATCH_UP_NS = 100_000_000  # a world that is later than this gives up what it is late
 _SLOW = 0.9  # a real-time factor below it is reported
 _THROTTLE_S = 5.0
 
@@ -90,8 +89,8 @@ class FreeRunningNode(WorldNode):
             self._serve()
             return
         deadline_ns = self._deadline_ns
-        if self._clock.now_ns() - deadline_ns > _CATCH_UP_NS:
-            deadline_ns = self._clock.now_ns()
+        if self._clock.now_ns() - deadline_ns > self._contract.control_period_ns:
+            deadline_ns = self._clock.now_ns()  # what is lost is lost
         self._deadline_ns = deadline_ns + self._world.tick_ns
         self._tick(deadline_ns)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -17,7 +18,10 @@ from embodied_env.cli import main
 from embodied_env.clock import NS_PER_S, ManualClock
 from embodied_env.errors import ClosedError, ContractError, UsageError
 from embodied_env.processes import simulator
+from embodied_env.sim.filming import Filming
+from embodied_env.sim.model import Model
 from embodied_env.sim.profile import Driver, StandIn, load_profile
+from embodied_env.sim.sensing import Measured
 from embodied_env.sim.stand_in import CommandsUnderWay, Controller, Drivers, DueQueue, Lag
 from embodied_env.sim.world import World
 
@@ -460,6 +464,39 @@ def test_a_picture_comes_later_and_shows_what_was_when_it_was_taken(door):
     expected = waiting.read()["camera"]
     assert (picture.stamp_ns - first_ns, expected.stamp_ns - begun_ns) == (100 * MS, 100 * MS)
     np.testing.assert_array_equal(picture.values["image"], expected.values["image"])
+
+
+class HeldSenses:
+    """Looks for as long as it is held."""
+
+    def __init__(self):
+        self.let_go, self.looks = threading.Event(), []
+
+    def read(self, sensor):
+        self.looks.append(sensor)
+        self.let_go.wait(30.0)
+        return Measured(values={}, extras={})
+
+
+def wait_until(condition):
+    end = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_what_is_due_while_the_camera_is_at_work_is_left_out_and_of_what_waits_the_newest_is_taken():
+    model = Model(DOOR, load_profile(DOOR, "mujoco"), "backends.mujoco")
+    film, data, senses = Filming(DOOR, load_profile(DOOR, "mujoco"), model), model.new_data(), HeldSenses()
+    film._senses = senses
+    film.shoot("camera", 1, data)
+    wait_until(lambda: senses.looks)
+    for sensor, taken_ns in (("camera", 2), ("depth", 3), ("depth", 4), ("camera", 5)):
+        film.shoot(sensor, taken_ns, data)
+    senses.let_go.set()
+    wait_until(lambda: len(film._done) == 2)
+    film.close()
+    assert [(sensor, taken_ns) for sensor, taken_ns, _ in film.developed()] == [("camera", 1), ("depth", 4)]
 
 
 def test_no_picture_of_an_old_episode_is_ever_there(door):
