@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import itertools
 import os
@@ -16,6 +17,8 @@ from embodied_env.shared_memory import is_owned, remove_abandoned, segments_of
 
 _DOMAINS = itertools.cycle(range(1, 100))
 _FIRST_DOMAIN = os.getpid() % 97  # two suites on one machine rarely meet
+_LASTING_DOMAIN = 100  # beside those that tests have one after the other
+_LASTING_SURROUNDINGS = {"ROS_DOMAIN_ID": str(_LASTING_DOMAIN), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segments
 
 
@@ -41,6 +44,38 @@ def domain_id(monkeypatch, tmp_path):
     return number
 
 
+@pytest.fixture(scope="module")
+def lasting_domain(tmp_path_factory):
+    """Return a context in which what lives for all tests of a module is started; it gives the ROS 2 domain."""
+    folder = str(tmp_path_factory.mktemp("lasting") / "ros_log")
+
+    @contextlib.contextmanager
+    def surroundings():
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in {**_LASTING_SURROUNDINGS, "ROS_LOG_DIR": folder}.items():
+                patch.setenv(name, value)
+            patch.delenv("RMW_IMPLEMENTATION", raising=False)
+            yield _LASTING_DOMAIN
+
+    return surroundings
+
+
+@pytest.fixture(scope="module")
+def lasting(lasting_domain):
+    """Return a function that makes and resets an environment for all tests of a module: each begins with a reset."""
+    made = []
+
+    def start(make, **options):
+        with lasting_domain() as domain_id:
+            made.append(make(domain_id=domain_id, **options))
+            made[-1].reset(seed=0)
+        return made[-1]
+
+    yield start
+    for env in made:
+        env.close()
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(request):
     """Fail a test that leaves a thread, a child process or a Fast DDS shared-memory segment.
@@ -59,7 +94,7 @@ def nothing_is_left_behind(request):
         left = {
             "threads": {thread.name for thread in set(threading.enumerate()) - threads},
             "processes": _children() - children,
-            "shared memory": _left_by_the_dead() if kills else _segments() - segments,
+            "shared memory": _left_by_the_dead() if kills else _nobodys(_segments() - segments),
         }
         if not any(left.values()):
             return
@@ -68,24 +103,41 @@ def nothing_is_left_behind(request):
 
 
 def _children():
+    if not _has_children():
+        return set()  # as of most tests: to look at every process of the machine takes longer than they do
     return {(p.pid, p.name()) for p in psutil.Process().children(recursive=True) if p.is_running()}
 
 
+def _has_children():
+    """Whether this process has a child, as far as Linux says; True where it does not say."""
+    try:
+        lists = [task.joinpath("children").read_text() for task in Path("/proc/self/task").iterdir()]
+    except OSError:
+        return True
+    return any(lists)
+
+
 def _segments():
-    """Fast DDS segments that no other living process uses: another suite may run on this machine."""
+    """Fast DDS segments that this process uses, or that nobody owns."""
     if not _SHARED_MEMORY.is_dir():
         return set()
     found = {_base(file.name) for file in _SHARED_MEMORY.iterdir() if "fastrtps" in file.name}
-    ours = segments_of(os.getpid())
+    ours = segments_of(os.getpid()) if found else set()
+    return {name for name in found if name in ours or not is_owned(name)}
+
+
+def _nobodys(names):
+    """Those of the segments that no other living process uses: another suite may run on this machine."""
+    found = set(names)
     for process in psutil.process_iter() if found else ():
         if process.pid != os.getpid():
             found -= segments_of(process.pid)
-    return {name for name in found if name in ours or not is_owned(name)}
+    return found
 
 
 def _left_by_the_dead():
     """Remove the segments that no living process uses; return those that are still there."""
-    unused = _segments() - segments_of(os.getpid())
+    unused = _nobodys(_segments() - segments_of(os.getpid()))
     return unused.difference(remove_abandoned(unused))
 
 

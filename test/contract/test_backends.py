@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+
 import pytest
 
 import embodied_env
 from embodied_env import load_contract
 from embodied_env.backends import make_backend
+from embodied_env.clock import SteadyClock
 from embodied_env.testing import BackendContract, EnvContract, FakeBackend, ManualClock
 
 
@@ -34,8 +38,38 @@ class TestCartInRealtimeMujoco(TestRealtimeMujocoBackend):
 
 @pytest.mark.ros
 class TestMujocoRosBackend(BackendContract):
+    """One simulator for all tests: each begins with a reset. What becomes of simulators is in test_lifetimes.py."""
+
+    domain_id = None
+    own = ("test_halt_never_raises_and_is_idempotent", "test_after_halt_only_reset_works")  # it ends the simulator
+
+    @pytest.fixture(autouse=True)
+    def name_of_the_test(self, request):
+        self.name = request.function.__name__
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def one_simulator(cls, lasting_domain):
+        cls.clock, cls.epochs = SteadyClock(), itertools.count()
+        with contextlib.ExitStack() as opened:
+            with lasting_domain() as cls.domain_id:
+                cls.kept = opened.enter_context(BackendContract.opened(cls()))
+                cls().reset(cls.kept)
+            yield
+
     def make_backend(self, clock):
-        return make_backend("mujoco_ros", self.contract, clock=clock)
+        return make_backend("mujoco_ros", self.contract, clock=clock, domain_id=self.domain_id)
+
+    @contextlib.contextmanager
+    def opened(self):
+        if self.name in self.own:
+            with super().opened() as backend:
+                yield backend
+        else:
+            yield self.kept
+
+    def reset(self, backend, *, epoch=0, **request):
+        return super().reset(backend, epoch=next(self.epochs), **request)  # an epoch is never used again
 
 
 class TestCartInFake(TestFakeBackend):
@@ -74,8 +108,30 @@ class TestEnvOverMujoco(EnvContract):
 
 @pytest.mark.ros
 class TestEnvOverMujocoRos(EnvContract):
+    """One simulator for all tests that reset their environment, leave it open, and take it as it is."""
+
+    contract = "arm_reach"
+    own = ("test_a_step_before_reset_is_refused", "test_a_step_after_close_is_refused")
+
     def make_env(self, **options):
-        return embodied_env.make("arm_reach", backend="mujoco_ros", **{"clock": "virtual", **options})
+        return embodied_env.make(self.contract, backend="mujoco_ros", **{"clock": "virtual", **options})
+
+    @pytest.fixture(autouse=True)
+    def name_of_the_test(self, request):
+        self.name = request.function.__name__
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def one_simulator(cls, lasting):
+        cls.kept = lasting(cls().make_env)
+
+    @contextlib.contextmanager
+    def env(self, **options):
+        if options or self.name in self.own:
+            with super().env(**options) as env:
+                yield env
+        else:
+            yield self.kept
 
 
 class TestCartOverMujoco(EnvContract):
@@ -85,9 +141,8 @@ class TestCartOverMujoco(EnvContract):
 
 @pytest.mark.ros
 @pytest.mark.long
-class TestCartOverMujocoRos(EnvContract):
-    def make_env(self, **options):
-        return embodied_env.make("cart_goal", backend="mujoco_ros", **{"clock": "virtual", **options})
+class TestCartOverMujocoRos(TestEnvOverMujocoRos):
+    contract = "cart_goal"
 
 
 class TestDoorOverMujoco(EnvContract):

@@ -12,8 +12,18 @@ IDS = [f"embodied_env:embodied_env/{name}-v0" for name in ("ArmReach", "CartGoal
 OURS_NEVER = {"episode", "final_obs", "final_info", "terminal_observation", "TimeLimit.truncated"}
 
 
-@pytest.mark.parametrize("backend", ["fake", "mujoco", pytest.param("mujoco_ros", marks=pytest.mark.ros)])
-@pytest.mark.parametrize("env_id", IDS)
+OVER_ROS = [pytest.param(env_id, "mujoco_ros", marks=[pytest.mark.ros, pytest.mark.long]) for env_id in IDS[1:]]
+"""The same worlds as in process, to the last bit (test_parity.py), and the same backend as that of the arm."""
+
+
+@pytest.mark.parametrize(
+    ("env_id", "backend"),
+    [
+        *((env_id, backend) for env_id in IDS for backend in ("fake", "mujoco")),
+        pytest.param(IDS[0], "mujoco_ros", marks=pytest.mark.ros),
+        *OVER_ROS,
+    ],
+)
 def test_check_env_finds_nothing(env_id, backend):
     env = gymnasium.make(env_id, backend=backend, clock="virtual")
     try:

@@ -33,7 +33,7 @@ from embodied_env.safety.shaping import Proposal, Ruling
 from embodied_env.transition import Quality, SensorState, Severity, Situation
 
 _FRESH = int(os.environ.get("EMBODIED_ENV_EXAMPLES", "0"))
-_SEEDED = getattr(hypothesis.core, "global_force_seed", None) is not None
+SEEDED = getattr(hypothesis.core, "global_force_seed", None) is not None
 _PHASES = [phase for phase in Phase if phase is not Phase.explain]
 if os.environ.get("EMBODIED_ENV_SHRINK") == "0":
     _PHASES = [Phase.explicit, Phase.generate]
@@ -42,8 +42,13 @@ if os.environ.get("EMBODIED_ENV_SHRINK") == "0":
 def examples(count: int) -> settings:
     """Settings for a property: `count` fixed examples, or as many fresh ones as the environment asks for."""
     return settings(
-        max_examples=_FRESH or count, deadline=None, derandomize=not (_FRESH or _SEEDED), database=None, phases=_PHASES
+        max_examples=_FRESH or count, deadline=None, derandomize=not (_FRESH or SEEDED), database=None, phases=_PHASES
     )
+
+
+def costly(count: int) -> settings:
+    """Settings for a property whose examples take long: a third of them, and all when a seed is given (`.ci/long`)."""
+    return examples(count if SEEDED else math.ceil(count / 3))
 
 
 # ------------------------------------------------------------------------------------------------ limits and states

@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from safety_strategies import contract_of, examples, finite_vectors
+from safety_strategies import contract_of, costly, finite_vectors
 
 from embodied_env.clock import NS_PER_S, ManualClock
 from embodied_env.contract import JointLimits
@@ -367,7 +367,7 @@ class RelaysByVelocity(Relays):
     limits = FREE
 
 
-Relays.TestCase.settings = settings(examples(100), stateful_step_count=25)
+Relays.TestCase.settings = settings(costly(100), stateful_step_count=25)
 TestRelays = Relays.TestCase
-RelaysByVelocity.TestCase.settings = settings(examples(50), stateful_step_count=25)
+RelaysByVelocity.TestCase.settings = settings(costly(50), stateful_step_count=25)
 TestRelaysByVelocity = RelaysByVelocity.TestCase

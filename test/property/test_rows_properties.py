@@ -13,6 +13,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from safety_strategies import SEEDED
 
 from embodied_env.backends.fake import Fault
 from embodied_env.contract import load_contract
@@ -21,8 +22,9 @@ from embodied_env.record import RecordTransitions, audit_transition, read_run
 from embodied_env.record.arrays import from_bytes, is_reference, refer_to, references, to_bytes
 from embodied_env.record.rows import plain
 
-few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-many = settings(max_examples=150, deadline=None)
+SHARE = 1 if SEEDED else 3  # a third of the examples in each run, and all of them where .ci/long gives a seed
+few = settings(max_examples=25 // SHARE, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=150 // SHARE, deadline=None)
 
 
 CONTRACT = load_contract("arm_reach")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from safety_strategies import examples
+from safety_strategies import costly
 
 from embodied_env.contract import load_contract
 from embodied_env.contract.spaces import ActionLayout
@@ -123,7 +123,7 @@ seeds = st.integers(0, 2**32 - 1)
 angles = st.floats(-2.0, 2.0)
 
 
-@examples(20)
+@costly(20)
 @given(specs(), st.tuples(angles, angles), kinds, seeds, st.sampled_from([0.002, 0.02, 0.05, 0.1]))
 def test_the_planar_arm_never_leaves_its_workspace(spec, start, kind, seed, dt_s):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)
@@ -132,7 +132,7 @@ def test_the_planar_arm_never_leaves_its_workspace(spec, start, kind, seed, dt_s
     assert journey(mover, kind, seed, 60, lambda _: dt_s) >= -SAMPLING_BOUND_M
 
 
-@examples(15)
+@costly(15)
 @given(specs(), kinds, seeds)
 def test_the_six_axis_arm_never_leaves_its_workspace(spec, kind, seed):
     pairs = (("base", "link2"), ("link3", "link5"), ("link4", "link6"))
@@ -142,7 +142,7 @@ def test_the_six_axis_arm_never_leaves_its_workspace(spec, kind, seed):
     assert journey(mover, kind, seed, 60, lambda _: 0.05) >= -SAMPLING_BOUND_M
 
 
-@examples(20)
+@costly(20)
 @given(specs(), st.tuples(angles, angles), kinds, seeds)
 def test_steps_of_unequal_length_are_covered_by_half_of_their_difference(spec, start, kind, seed):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)
@@ -154,7 +154,7 @@ def test_steps_of_unequal_length_are_covered_by_half_of_their_difference(spec, s
 WALL = KeepOutSpec(box=BoxSpec(low_m=(-2.0, 0.3, -1.0), high_m=(2.0, 2.0, 1.0)))
 
 
-@examples(12)
+@costly(12)
 @given(st.floats(-0.6, 0.2), st.floats(-0.5, 0.1), st.sampled_from([0.2, 1.0]), st.sampled_from([0.02, 0.05, 0.1]))
 def test_driven_at_a_wall_with_all_it_has_it_stops_before_it(shoulder, elbow, gamma, dt_s):
     spec = WorkspaceSpec(keep_out={"wall": WALL}, gamma=gamma, margin_m=0.0)
@@ -165,7 +165,7 @@ def test_driven_at_a_wall_with_all_it_has_it_stops_before_it(shoulder, elbow, ga
     assert mover.workspace.h(mover.positions) < 0.25
 
 
-@examples(12)
+@costly(12)
 @given(st.floats(-0.6, 0.2), st.floats(-0.5, 0.1), st.integers(1, 12))
 def test_it_stops_before_the_wall_too_when_the_steps_become_short(shoulder, elbow, long_steps):
     spec = WorkspaceSpec(keep_out={"wall": WALL}, gamma=1.0, margin_m=0.0)
@@ -176,7 +176,7 @@ def test_it_stops_before_the_wall_too_when_the_steps_become_short(shoulder, elbo
         assert lowest_on(mover).min() >= -SAMPLING_BOUND_M
 
 
-@examples(40)
+@costly(40)
 @given(specs(), st.tuples(angles, angles), seeds)
 def test_a_distance_shrinks_in_a_step_that_is_granted_by_no_more_than_its_share(spec, start, seed):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)
@@ -189,7 +189,7 @@ def test_a_distance_shrinks_in_a_step_that_is_granted_by_no_more_than_its_share(
             assert (after >= before - spec.gamma * np.maximum(before, 0.0) - 1e-9).all()
 
 
-@examples(20)
+@costly(20)
 @given(specs(), st.tuples(angles, angles), kinds, seeds)
 def test_what_is_found_outside_never_gets_worse(spec, start, kind, seed):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)
@@ -203,7 +203,7 @@ def test_what_is_found_outside_never_gets_worse(spec, start, kind, seed):
         assert (lowest_on(mover) >= np.minimum(first, 0.0) - SAMPLING_BOUND_M - 1e-9).all()
 
 
-@examples(40)
+@costly(40)
 @given(specs(), st.tuples(angles, angles), st.sampled_from([(1, 0), (-1, 0), (0, 1), (0, -1)]), st.floats(0.01, 0.5))
 def test_a_motion_that_brings_nothing_nearer_is_granted(spec, start, direction, speed):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)
@@ -214,7 +214,7 @@ def test_a_motion_that_brings_nothing_nearer_is_granted(spec, start, direction, 
     assert workspace.scale(positions, velocities, np.zeros(2), 0.05).share == 1.0
 
 
-@examples(60)
+@costly(60)
 @given(st.tuples(angles, angles), st.tuples(angles, angles))
 def test_everything_is_granted_where_nothing_is_near(start, velocities):
     far = KeepOutSpec(sphere=SphereSpec(center_m=(9.0, 0.0, 0.0), radius_m=1.0))
@@ -222,7 +222,7 @@ def test_everything_is_granted_where_nothing_is_near(start, velocities):
     assert workspace.scale(np.array(start), np.array(velocities), np.zeros(2), 0.05).share == 1.0
 
 
-@examples(60)
+@costly(60)
 @given(specs(), st.tuples(angles, angles), st.tuples(angles, angles))
 def test_the_largest_share_that_is_admissible_is_granted(spec, start, velocities):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)

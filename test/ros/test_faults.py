@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import threading
 import time
@@ -351,10 +352,14 @@ def episode(rig):
 
 def check_it_is_refused_at_the_reset(rig, why="stranger"):
     backend = rig.env.unwrapped._stepper._backend
-    patient, backend.reset_timeout_s = backend.reset_timeout_s, 1.5
+    patient = backend.reset_timeout_s
     try:
-        with pytest.raises(BackendNotReadyError, match=why):
-            rig.env.reset(seed=SEED)
+        for backend.reset_timeout_s in (1.0, 3.0, PATIENCE_S):  # of a busy machine: what it says first is less
+            with pytest.raises(BackendNotReadyError) as caught:
+                rig.env.reset(seed=SEED)
+            if re.search(why, str(caught.value)):
+                break
+        assert re.search(why, str(caught.value))
     finally:
         backend.reset_timeout_s = patient
 
@@ -741,21 +746,21 @@ def test_f01_a_sensor_whose_publisher_is_killed_stops_the_robot_and_is_named_at_
     assert rows[-1].info["sensors"]["tcp"]["age_s"] < MAX_AGE_S  # only one of them is silent
     episode.note(record_property)
     episode.check()
-    env.unwrapped._stepper._backend.reset_timeout_s = 1.5
+    env.unwrapped._stepper._backend.reset_timeout_s = 1.0
     started = time.monotonic()
     with pytest.raises(BackendNotReadyError, match="joints"):
         env.reset(seed=SEED)
-    assert time.monotonic() - started < 1.5 + BUSY_S
+    assert time.monotonic() - started < 1.0 + BUSY_S
 
 
 def test_f31_an_episode_begins_when_every_safety_input_was_heard(other_robot, make):
     """A button that has not spoken yet is no emergency that a person has to clear: the reset waits for it."""
-    contract = ours(estop={"button": ESTOPS["button"]}, reset_timeout_s=2.0)
+    contract = ours(estop={"button": ESTOPS["button"]}, reset_timeout_s=1.0)
     bystander = Bystander(OTHER)
     bystander.pressed = None
     try:
         env = make(replace(contract, sensors=ARM.sensors))
-        refused(env, "nothing was heard of these safety inputs: button (no message on button)", 2.0)
+        refused(env, "nothing was heard of these safety inputs: button (no message on button)", 1.0)
         bystander.pressed = False
         env.unwrapped._stepper._backend.reset_timeout_s = PATIENCE_S
         episode = Episode(env)
@@ -808,21 +813,21 @@ def test_f17_a_stepped_system_clock_makes_no_reading_fresh_and_no_deadline_late(
     episode.check()
 
 
-def reset_by(service, timeout_s=2.0):
+def reset_by(service, timeout_s=1.0):
     """A contract whose robot is reset by this service; its joints come as they are."""
     contract = ours(reset={"service": service}, reset_timeout_s=timeout_s)
     return replace(contract, sensors=ARM.sensors)
 
 
 def refused(env, why, timeout_s):
-    """Reset until the robot has been discovered: then the reset is refused for this reason, and in time."""
+    """Reset until everybody has been discovered: then the reset is refused for this reason, and each was in time."""
     end = time.monotonic() + PATIENCE_S
     while True:
         started = time.monotonic()
         with pytest.raises(BackendNotReadyError) as caught:
             env.reset(seed=SEED)
         assert time.monotonic() - started < timeout_s + BUSY_S
-        if "preflight" not in str(caught.value) or time.monotonic() > end:
+        if why in str(caught.value) or time.monotonic() > end:
             assert why in str(caught.value)
             return
 
@@ -848,7 +853,7 @@ def test_f25_a_reset_that_is_never_answered_ends_in_time_and_its_late_answer_is_
     stub.node.create_service(Trigger, "stuck", answer)
     try:
         env = make(reset_by("stuck"))
-        refused(env, f"the service {OTHER}/stuck did not answer in time", 2.0)
+        refused(env, f"the service {OTHER}/stuck did not answer in time", 1.0)
         end = time.monotonic() + PATIENCE_S
         while not answered and time.monotonic() < end:
             executor.spin_once(timeout_sec=0.1)
@@ -865,7 +870,7 @@ def test_f27_a_reset_service_of_another_type_is_named(other_robot, make):
     stub = RosNode("stub", namespace=OTHER, clock=SteadyClock(), domain_id=DOMAIN_ID)
     stub.node.create_service(SetBool, "home", lambda _request, response: response)
     try:
-        refused(make(reset_by("home")), f"nobody offers the service {OTHER}/home", 2.0)
+        refused(make(reset_by("home")), f"nobody offers the service {OTHER}/home", 1.0)
     finally:
         stub.close()
 
@@ -883,11 +888,11 @@ def test_f26_a_robot_that_dies_while_it_is_reset_ends_the_reset_in_time(surround
         psutil.Process(robot.pid).suspend()  # the request is taken by its middleware, and by nobody else
         killer = threading.Timer(0.5, os.kill, (robot.pid, signal.SIGKILL))
         killer.start()
-        env.unwrapped._stepper._backend.reset_timeout_s = 2.0
+        env.unwrapped._stepper._backend.reset_timeout_s = 1.0
         started = time.monotonic()
         with pytest.raises(BackendNotReadyError):
             env.reset(seed=SEED)
-        assert time.monotonic() - started < 2.0 + BUSY_S
+        assert time.monotonic() - started < 1.0 + BUSY_S
         killer.join()
         assert pending(env) == []
     finally:

@@ -27,8 +27,15 @@ pytestmark = pytest.mark.ros
 ZERO = np.zeros(6)
 
 
+@pytest.fixture(scope="module")
+def env(lasting):
+    """One simulator for the tests that leave it running: each begins with a reset."""
+    return lasting(embodied_env.make, contract="arm_reach", backend="mujoco_ros", render_mode="rgb_array")
+
+
 @pytest.fixture
-def env():
+def own():
+    """An environment that is lost, and so a simulator of the test's own: the next reset would start another."""
     env = embodied_env.make("arm_reach", backend="mujoco_ros")
     yield env
     env.close()
@@ -38,33 +45,40 @@ def backend_of(env):
     return env.unwrapped._stepper._backend
 
 
-def test_a_reset_by_a_second_client_ends_the_firsts_episode_and_is_named(env):
-    env.reset(seed=1)
-    namespace = backend_of(env)._ros.node.get_namespace()
+@pytest.fixture
+def stranger(env):
+    """A second node in the namespace of the simulator."""
+    node = backend_of(env)._ros.node
+    domain_id = node.context.get_domain_id()
+    other = RosNode("stranger", namespace=node.get_namespace(), clock=SteadyClock(), domain_id=domain_id)
+    yield other
+    other.close()
+
+
+def test_a_reset_by_a_second_client_ends_the_firsts_episode_and_is_named(own):
+    own.reset(seed=1)
+    namespace = backend_of(own)._ros.node.get_namespace()
     second = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace=namespace)
     second.reset(seed=2)
-    *_, truncated, info = env.step(ZERO)
+    *_, truncated, info = own.step(ZERO)
     second.close()
     assert (truncated, info["end_reason"]) == (True, "backend_lost:reset_by_other")
 
 
-def test_nonsense_on_the_fault_topic_is_ignored(env):
+def test_nonsense_on_the_fault_topic_is_ignored(env, stranger):
     env.reset(seed=1)
-    stranger = RosNode("stranger", namespace=backend_of(env)._ros.node.get_namespace(), clock=SteadyClock())
     faults = stranger.node.create_publisher(message_class("std_msgs/msg/String"), FAULT_TOPIC, RELIABLE)
     assert stranger.wait_until(lambda: faults.get_subscription_count() > 0, 5.0)
     for text in ("", "{}", "[1]", "not json", '{"epoch": 1, "why": "x", "detail": "y"}'):
         faults.publish(faults.msg_type(data=text))
     time.sleep(0.2)
     *_, info = env.step(ZERO)
-    stranger.close()
     assert info["end_reason"] == ""
 
 
-def test_an_acknowledgement_of_a_step_that_was_not_asked_for_is_ignored(env):
+def test_an_acknowledgement_of_a_step_that_was_not_asked_for_is_ignored(env, stranger):
     env.reset(seed=1)
     backend = backend_of(env)
-    stranger = RosNode("stranger", namespace=backend._ros.node.get_namespace(), clock=SteadyClock())
     stepped = stranger.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEPPED_TOPIC, RELIABLE)
     assert stranger.wait_until(lambda: stepped.get_subscription_count() > 0, 5.0)
     newest = tuple((0, 0) for _ in env.unwrapped.contract.sensors)
@@ -73,72 +87,60 @@ def test_an_acknowledgement_of_a_step_that_was_not_asked_for_is_ignored(env):
     )
     time.sleep(0.2)
     *_, info = env.step(ZERO)
-    stranger.close()
     assert info["sensors"]["joints"]["age_s"] == 0.0
 
 
-def test_a_second_publisher_on_a_sensors_topic_is_named_at_the_reset():
-    env = embodied_env.make("arm_reach", backend="mujoco_ros", reset_timeout_s=8.0)
-    try:
-        env.reset(seed=1)
-        stranger = RosNode("stranger", namespace=backend_of(env)._ros.node.get_namespace(), clock=SteadyClock())
-        stranger.node.create_publisher(message_class("sensor_msgs/msg/JointState"), "joint_states", RELIABLE)
-        env.unwrapped._stepper._backend.reset_timeout_s = 2.0
-        assert stranger.wait_until(lambda: backend_of(env)._ros.node.count_publishers("joint_states") == 2, 5.0)
-        with pytest.raises(BackendNotReadyError, match=r"\['joint_states'\] have more than one publisher"):
-            env.reset()
-        stranger.close()
-        env.unwrapped._stepper._backend.reset_timeout_s = 8.0
-        env.reset()
-    finally:
-        env.close()
-
-
-def test_a_strangers_picture_is_not_taken_for_the_simulators():
-    env = embodied_env.make("arm_reach", backend="mujoco_ros", render_mode="rgb_array")
-    try:
-        env.reset(seed=1)
-        backend = backend_of(env)
-        stranger = RosNode("stranger", namespace=backend._ros.node.get_namespace(), clock=SteadyClock())
-        pictures = stranger.node.create_publisher(message_class("sensor_msgs/msg/Image"), PICTURE_TOPIC, RELIABLE)
-        assert stranger.wait_until(lambda: pictures.get_subscription_count() > 0, 5.0)
-        small = pictures.msg_type(encoding="rgb8", height=2, width=2)
-        seconds, small.header.stamp.nanosec = divmod(backend._origin_ns, 1_000_000_000)
-        small.header.stamp.sec = seconds
-        pictures.publish(small)
-        time.sleep(0.2)
-        assert env.render().shape == (480, 640, 3)
-        stranger.close()
-    finally:
-        env.close()
-
-
-def test_an_interrupt_while_the_world_moves_ends_the_episode(env):
+def test_a_second_publisher_on_a_sensors_topic_is_named_at_the_reset(env, stranger):
     env.reset(seed=1)
+    joints = stranger.node.create_publisher(message_class("sensor_msgs/msg/JointState"), "joint_states", RELIABLE)
+    assert stranger.wait_until(lambda: backend_of(env)._ros.node.count_publishers("joint_states") == 2, 5.0)
+    patient, backend_of(env).reset_timeout_s = backend_of(env).reset_timeout_s, 1.0
+    with pytest.raises(BackendNotReadyError, match=r"\['joint_states'\] have more than one publisher"):
+        env.reset()
+    backend_of(env).reset_timeout_s = patient
+    stranger.node.destroy_publisher(joints)
+    env.reset()
+
+
+def test_a_strangers_picture_is_not_taken_for_the_simulators(env, stranger):
+    env.reset(seed=1)
+    backend = backend_of(env)
+    pictures = stranger.node.create_publisher(message_class("sensor_msgs/msg/Image"), PICTURE_TOPIC, RELIABLE)
+    assert stranger.wait_until(lambda: pictures.get_subscription_count() > 0, 5.0)
+    small = pictures.msg_type(encoding="rgb8", height=2, width=2)
+    seconds, small.header.stamp.nanosec = divmod(backend._origin_ns, 1_000_000_000)
+    small.header.stamp.sec = seconds
+    pictures.publish(small)
+    time.sleep(0.2)
+    assert env.render().shape == (480, 640, 3)
+
+
+def test_an_interrupt_while_the_world_moves_ends_the_episode(own):
+    own.reset(seed=1)
 
     def interrupted(timeout_s):
         raise KeyboardInterrupt
 
-    receiver = backend_of(env)._ros.receiver
+    receiver = backend_of(own)._ros.receiver
     receiver.take = interrupted
     with pytest.raises(KeyboardInterrupt):
-        env.step(ZERO)
+        own.step(ZERO)
     with pytest.raises(ResetNeededError):
-        env.step(ZERO)
+        own.step(ZERO)
 
 
-def test_after_an_interrupt_reset_starts_in_step_again(env):
-    env.reset(seed=1)
-    os.kill(env.unwrapped.processes()[0]["pid"], signal.SIGSTOP)
+def test_after_an_interrupt_reset_starts_in_step_again(own):
+    own.reset(seed=1)
+    os.kill(own.unwrapped.processes()[0]["pid"], signal.SIGSTOP)
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            env.step(ZERO)
+            own.step(ZERO)
     finally:
         signal.signal(signal.SIGALRM, previous)
-    env.reset(seed=1)
-    *_, info = env.step(ZERO)
+    own.reset(seed=1)
+    *_, info = own.step(ZERO)
     assert (info["end_reason"], info["sensors"]["joints"]["stamp_ns"]) == ("", 50_000_000)
 
 
@@ -147,11 +149,16 @@ def test_a_world_that_cannot_be_opened_leaves_no_simulator(monkeypatch, tmp_path
     unwritable.write_text("")
     monkeypatch.setenv("ROS_LOG_DIR", str(unwritable / "log"))
     env = embodied_env.make("arm_reach", backend="mujoco_ros", reset_timeout_s=5.0)
+    before = children()
     for _ in range(2):
         with pytest.raises(BackendNotReadyError):
             env.reset(seed=1)
-    assert [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE] == []
+    assert children() == before
     env.close()
+
+
+def children():
+    return {p.pid for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE}
 
 
 def run(script, **environment):

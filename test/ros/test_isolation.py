@@ -30,26 +30,26 @@ def readings(env, *, seed, actions=ACTIONS, between=lambda: None):
     return [{key: value.tobytes() for key, value in row.items()} for row in rows]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def reference():
     env = embodied_env.make("arm_reach", backend="mujoco")
     yield lambda seed: readings(env, seed=seed)
     env.close()
 
 
-@pytest.fixture
-def env():
-    env = embodied_env.make("arm_reach", backend="mujoco_ros")
-    yield env
-    env.close()
+@pytest.fixture(scope="module")
+def env(lasting):
+    """One simulator for all tests: what a test did to it, the next reset has forgotten."""
+    return lasting(embodied_env.make, contract="arm_reach", backend="mujoco_ros")
 
 
 @pytest.fixture
 def intruder(env):
     """A second node in the namespace of the simulator."""
     env.reset(seed=0)
-    namespace = env.unwrapped._stepper._backend._ros.node.get_namespace()
-    other = RosNode("intruder", namespace=namespace, clock=SteadyClock())
+    node = env.unwrapped._stepper._backend._ros.node
+    domain_id = node.context.get_domain_id()
+    other = RosNode("intruder", namespace=node.get_namespace(), clock=SteadyClock(), domain_id=domain_id)
     yield other
     other.close()
 

@@ -185,9 +185,21 @@ def test_joints_are_found_by_name_in_any_order(name, data, order):
 
 
 @pytest.mark.parametrize("name", SENSORS)
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_corrupted_message_gives_a_sound_reading_or_a_reason(name, data):
+    check_corrupted(name, data)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SENSORS)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_of_many_corrupted_messages_each_gives_a_sound_reading_or_a_reason(name, data):
+    check_corrupted(name, data)
+
+
+def check_corrupted(name, data):
     spec = SENSORS[name]
     message = to_message(spec, drawn_values(data, name), 1, EXTRAS)
     for _ in range(data.draw(st.integers(1, 3))):

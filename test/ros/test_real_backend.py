@@ -280,7 +280,7 @@ def test_a_killed_robot_is_no_robot_to_reset(mortal):
     env.reset(seed=1)
     kill(child)
     env.close()
-    again = embodied_env.make(QUICK_ARM, backend="real", namespace=NAMESPACE, reset_timeout_s=2.0)
+    again = embodied_env.make(QUICK_ARM, backend="real", namespace=NAMESPACE, reset_timeout_s=1.0)
     with pytest.raises(BackendNotReadyError):
         again.reset(seed=1)
     again.close()
@@ -468,13 +468,13 @@ def test_a_prompt_without_a_terminal_is_refused_when_it_is_opened(domain_id, bac
 def test_a_sensor_that_only_repeats_the_past_is_named(hand_made, backend):
     hand_made.offset_s["tcp"] = -5.0
     with pytest.raises(BackendNotReadyError, match=r"tcp \(stamped \d\.\d+ s before it: is its clock"):
-        reset(backend(), 2.0)
+        reset(backend(), 1.0)
 
 
 def test_a_silent_sensor_is_named(hand_made, backend):
     hand_made.offset_s["tcp"] = None
     with pytest.raises(BackendNotReadyError, match=r"reset from tcp \(no message on tcp_pose\)$"):
-        reset(backend(), 2.0)
+        reset(backend(), 1.0)
 
 
 def test_a_sensor_by_receipt_is_stamped_as_it_arrives(domain_id, backend):
@@ -809,7 +809,7 @@ def test_a_latched_input_is_heard_though_it_spoke_before_and_does_not_expire(han
     hand_made.node.create_publisher(Int32, "mode", LATCHED_QOS).publish(Int32(data=7))
     robot = backend(with_profile(SIMPLE, estop={"mode": MODE}))
     wait_for(lambda: robot.estops()["mode"] == "ok")
-    time.sleep(1.2)
+    time.sleep(0.7)  # an input that has to be heard again has 0.5 s
     assert robot.estops()["mode"] == "ok"
 
 

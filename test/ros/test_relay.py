@@ -42,7 +42,7 @@ NAMESPACE = "/relayed"
 TIMEOUT_S = 20.0
 ARM = embodied_env.load_contract("arm_reach")
 CART = embodied_env.load_contract("cart_goal")
-BUTTON = "    estop: {button: {topic: button, timeout_s: 4.0}}\n"
+BUTTON = "    estop: {button: {topic: button, timeout_s: 2.0}}\n"
 WITH_BUTTON = ARM.text.replace("  real:\n", f"  real:\n{BUTTON}")
 CONTRACT_OF_ALL = parse_contract(WITH_BUTTON, source="test")
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -31,8 +32,13 @@ def place_of(file: Path) -> str:
     return file.relative_to(PACKAGE).as_posix()
 
 
+@functools.cache
+def all_nodes_of(file: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(file.read_text())))
+
+
 def nodes_of(file: Path, *kinds: type[ast.AST]):
-    return [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, kinds)]
+    return [node for node in all_nodes_of(file) if isinstance(node, kinds)]
 
 
 def name_called(call: ast.Call) -> str:
@@ -44,6 +50,7 @@ def name_called(call: ast.Call) -> str:
     return ".".join(reversed([*parts, getattr(node, "id", "")]))
 
 
+@functools.cache
 def calls(file: Path) -> list[tuple[str, ast.Call]]:
     return [(name_called(node), node) for node in nodes_of(file, ast.Call)]
 

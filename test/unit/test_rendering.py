@@ -292,7 +292,8 @@ def test_what_rangefinders_measure_along_is_not_in_the_picture(new_renderer):
 
 @needs_renderer
 def test_too_many_shapes_for_a_picture_are_an_error_and_not_left_out(new_renderer):
-    sites = '<replicate count="10001" offset="0.001 0 0"><site/></replicate></worldbody>'
+    sites = '<replicate count="101" offset="0 0.001 0"><site/></replicate>'
+    sites = f'<replicate count="100" offset="0.001 0 0">{sites}</replicate></worldbody>'
     model = mujoco.MjModel.from_xml_string(room_xml().replace("</worldbody>", sites))
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
