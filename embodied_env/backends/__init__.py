@@ -20,7 +20,7 @@ BACKENDS = {
 }
 """Name -> module:factory. Third parties add one by the entry-point group ``embodied_env.backends``."""
 
-__all__ = ["BACKENDS", "Backend", "BackendFactory", "Capabilities", "make_backend"]
+__all__ = ["BACKENDS", "Backend", "BackendFactory", "Capabilities", "make_backend", "offers_option"]
 
 
 def make_backend(name: str, contract: Contract, *, clock: Clock, **options: Any) -> Backend:  # noqa: ANN401
@@ -30,17 +30,24 @@ def make_backend(name: str, contract: Contract, *, clock: Clock, **options: Any)
         UsageError: for an unknown name or option.
         ContractError: when the contract has no profile for it, or a wrong one.
     """
-    factory: BackendFactory
-    if name in BACKENDS:
-        module, _, attribute = BACKENDS[name].partition(":")
-        factory = cast("BackendFactory", getattr(importlib.import_module(module), attribute))
-    else:
-        others = {point.name: point for point in entry_points(group="embodied_env.backends")}
-        if name not in others:
-            raise UsageError(f"backend {name!r} is not known; allowed: {', '.join([*BACKENDS, *others])}")
-        factory = cast("BackendFactory", others[name].load())
+    factory = _factory(name)
     _check_options(name, factory, options)
     return factory(contract, clock=clock, **options)
+
+
+def offers_option(name: str, option: str) -> bool:
+    """Say whether the backend called `name` declares the option; raises UsageError for an unknown name."""
+    return option in inspect.signature(_factory(name)).parameters
+
+
+def _factory(name: str) -> BackendFactory:
+    if name in BACKENDS:
+        module, _, attribute = BACKENDS[name].partition(":")
+        return cast("BackendFactory", getattr(importlib.import_module(module), attribute))
+    others = {point.name: point for point in entry_points(group="embodied_env.backends")}
+    if name not in others:
+        raise UsageError(f"backend {name!r} is not known; allowed: {', '.join([*BACKENDS, *others])}")
+    return cast("BackendFactory", others[name].load())
 
 
 def _check_options(name: str, factory: BackendFactory, options: dict[str, Any]) -> None:

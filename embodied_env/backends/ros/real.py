@@ -34,7 +34,7 @@ from embodied_env.interrupts import held_interrupts
 from embodied_env.lockstep import ResetReply
 from embodied_env.pacing import Pacer
 from embodied_env.ros_environment import check_domain_id, check_namespace, timeout_s
-from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, Snapshot
+from embodied_env.transition import Approved, ResetReport, ResetRequest, Sample, Sent, Snapshot
 
 SENSOR_QOS = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)  # matches every publisher
 LATCHED_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -67,6 +67,7 @@ class RealBackend:
         step_timeout_s: float | None = None,
         reset_timeout_s: float | None = None,
         relay: bool | None = None,
+        on_sample: Callable[[Sample], None] | None = None,
     ) -> None:
         """Prepare; nothing is started.
 
@@ -78,6 +79,7 @@ class RealBackend:
             step_timeout_s: without any reading for so long the robot counts as lost; None: the profile's.
             reset_timeout_s: how long a reset may take; None: the profile's.
             relay: whether commands go through a relay, which runs already; None: the profile's.
+            on_sample: told of every reading as it arrives, in the thread that listens; it must be quick.
 
         Raises:
             ContractError: for a profile ``backends.real`` that is missing or wrong, or for a relay that cannot
@@ -99,6 +101,7 @@ class RealBackend:
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, self._profile.reset_timeout_s)
         if relay not in (None, True, False):
             raise UsageError(f"relay={relay!r} is not allowed; allowed: True, False, None")
+        self._on_sample = on_sample
         self._is_relayed = self._profile.relay if relay is None else bool(relay)
         self._written = profile_in_force(contract, is_relayed=self._is_relayed)
         if self._is_relayed:
@@ -164,6 +167,8 @@ class RealBackend:
             if by_receipt:
                 buffer.accept(arrival.arrival_system_ns, arrival.info["publication_sequence_number"] or 0)
             self._heard_ns = arrival.arrival_ns
+            if self._on_sample is not None and (newest := buffer.newest()) is not None:
+                self._on_sample(newest)
 
         return take
 
