@@ -41,11 +41,12 @@ def simulator(
     profile: Any = None,  # noqa: ANN401
     source: Any = None,  # noqa: ANN401
     free_running: bool = False,
+    stand_in: Any = None,  # noqa: ANN401
 ) -> ProcessSpec:
     """Return the embedded simulator of a contract: a name, a path, or ``-`` for a line on standard input.
 
     `source` says where a contract on standard input was read from. The values are strings, or what stands for them in
-    a launch file. `free_running`: it does not wait for anybody.
+    a launch file. `free_running`: it does not wait for anybody; `stand_in`: JSON, put over ``stand_in`` of its profile.
     """
     arguments = ["sim", contract]
     if namespace is not None:
@@ -56,6 +57,8 @@ def simulator(
         arguments += ["--source", source]
     if free_running:
         arguments += ["--free-running"]
+    if stand_in is not None:
+        arguments += ["--stand-in", stand_in]
     return ProcessSpec(role="simulator", module="embodied_env.cli", arguments=tuple(arguments))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import threading
+from typing import Any
 
 HELP = "run the embedded simulator in a process of its own"
 
@@ -18,11 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--free-running", action="store_true", help="on wall time, like a robot: it waits for nobody (backend: real)"
     )
+    parser.add_argument(
+        "--stand-in", metavar="JSON", default=None, help="with --free-running: put over stand_in of the profile"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Host the simulator until SIGINT, SIGTERM, or, with ``-``, the end of standard input."""
     from embodied_env.contract import load_contract, parse_contract
+    from embodied_env.errors import UsageError
     from embodied_env.processes import first_line, watch_parent
     from embodied_env.ros_environment import check_namespace
     from embodied_env.sim.free_running import run_free_running
@@ -31,6 +37,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.namespace is not None:
         check_namespace(args.namespace)
+    if args.stand_in is not None and not args.free_running:
+        raise UsageError("--stand-in is for --free-running alone: a world in lockstep has no delays on the wall clock")
+    stand_in = None if args.stand_in is None else _mapping(args.stand_in)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -39,18 +48,39 @@ def run(args: argparse.Namespace) -> int:
         watch_parent(stop.set)
     else:
         contract = load_contract(args.contract)
-    profile = load_profile(contract, args.profile)
+    profile = load_profile(contract, args.profile, stand_in=stand_in)
     world = World(contract, profile, path=f"backends.{args.profile}", free_running=args.free_running)
     how = " on wall time" if args.free_running else ""
 
     def greet(namespace: str) -> None:
         print(f"simulating {contract.name}{how} in namespace {namespace}; Ctrl-C ends", flush=True)
 
-    if args.free_running:
-        timeout_s = profile.command_timeout_s
-        run_free_running(
-            contract, world, namespace=args.namespace, stop=stop, command_timeout_s=timeout_s, on_ready=greet
-        )
-    else:
-        run_simulator(contract, world, namespace=args.namespace, stop=stop, on_ready=greet)
+    try:
+        if args.free_running:
+            run_free_running(
+                contract,
+                world,
+                namespace=args.namespace,
+                stop=stop,
+                command_timeout_s=profile.command_timeout_s,
+                stand_in=profile.stand_in,
+                on_ready=greet,
+            )
+        else:
+            run_simulator(contract, world, namespace=args.namespace, stop=stop, on_ready=greet)
+    finally:
+        world.close()
     return 0
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    """Read a JSON object; raises UsageError for anything else."""
+    from embodied_env.errors import UsageError
+
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--stand-in {text!r} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"--stand-in {text!r} is not allowed; allowed: a JSON object")
+    return value

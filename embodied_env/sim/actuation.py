@@ -10,6 +10,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import UsageError
 from embodied_env.sim.model import MjData, Model
 from embodied_env.sim.profile import Drive, WorldProfile
+from embodied_env.sim.stand_in import Lag
 
 
 class Actuation:
@@ -23,8 +24,11 @@ class Actuation:
         is_velocity: which of it are velocities, shape (n_joints,).
     """
 
-    def __init__(self, contract: Contract, profile: WorldProfile, model: Model) -> None:
-        """Resolve servos and drives; raises ContractError for what the model does not have or is of another kind."""
+    def __init__(self, contract: Contract, profile: WorldProfile, model: Model, *, lag_s: float = 0.0) -> None:
+        """Resolve servos and drives; `lag_s`: how far the servos' set-points lag behind the command, first order.
+
+        Raises ContractError for what the model does not have or is of another kind.
+        """
         layout = ActionLayout(contract)
         self.joints = layout.joints
         self.is_velocity = layout.is_velocity
@@ -49,12 +53,15 @@ class Actuation:
         self._qpos = model.joint_addresses((joint, "actuators") for joint in positions).qpos
         self._start = self._sent = self._target = np.zeros(layout.size)
         self._done = 0  # physics steps since the command
+        self._lag = Lag(lag_s, float(model.mj.opt.timestep)) if lag_s > 0.0 else None
 
     def begin(self, data: MjData) -> None:
         """Hold the position that the joints have, at rest."""
         self._sent = np.zeros(len(self.joints))
         self._sent[self._is_position] = data.qpos[self._qpos]
         self._start = self._target = self._sent
+        if self._lag is not None:
+            self._lag.begin(self._sent)
         self.apply(data, self._mix @ self._sent)
 
     def command(self, values: FloatArray) -> None:
@@ -88,6 +95,8 @@ class Actuation:
             self._start = self._sent = self._target
         else:
             self._sent = way[-1]
+        if self._lag is not None:
+            way = self._lag.follow(way)
         controls: FloatArray = way @ self._mix.T
         return controls
 

@@ -27,14 +27,15 @@ class Reading:
     """One reading as it is delivered.
 
     `stamp_ns` is when it was taken, or, with the timeline ``receive``, when it was delivered. `seq` counts the readings
-    of an episode of which the world was asked. `extras` is what its message says beside the fields. `problem`: why it
-    has no values.
+    of an episode of which the world was asked. `there_ns` is when it was there to be delivered. `extras` is what its
+    message says beside the fields. `problem`: why it has no values.
     """
 
     values: Values
     extras: Mapping[str, Any]
     stamp_ns: int
     seq: int
+    there_ns: int = -1
     problem: str = ""
 
     def copy(self) -> Reading:
@@ -81,20 +82,24 @@ class SensorChannel:
         self._untold = {}
         self._newest = None
         self._origin_ns, self._count = now_ns, 0
-        self._plan(now_ns)
+        self.plan(now_ns)
         self._under_way.append((now_ns, now_ns, self._with_errors(measured)))
         self.deliver(now_ns)
 
     def capture(self, now_ns: int, measured: Measured) -> None:
         """Send a reading, taken now, on its way."""
-        self._plan(now_ns)
+        self.plan(now_ns)
+        self.send(now_ns, measured)
+
+    def send(self, taken_ns: int, measured: Measured) -> None:
+        """Send a reading, taken then, on its way: it was due, and planned for, then."""
         is_lost = self._rng.random() < self._source.dropout
         spoilt = self._with_errors(measured)
         if self._is_contact:
             spoilt = _with_touches(spoilt, self._untold)
             self._untold = spoilt.values if is_lost else {}
         if not is_lost:
-            self._under_way.append((now_ns + self._delay_ns, now_ns, spoilt))
+            self._under_way.append((taken_ns + self._delay_ns, taken_ns, spoilt))
 
     def deliver(self, now_ns: int) -> None:
         """Hand over what has arrived by now; of several only the newest is seen, with the touches of all."""
@@ -106,12 +111,12 @@ class SensorChannel:
             arrived = due_ns, taken_ns, measured
         if arrived is None:
             return
-        _, taken_ns, measured = arrived
+        there_ns, taken_ns, measured = arrived
         seq = 0 if self._newest is None else self._newest.seq + 1
         stamp_ns = now_ns if self._spec.timeline == "receive" else taken_ns
-        self._newest = Reading(**vars(measured), stamp_ns=stamp_ns, seq=seq)
+        self._newest = Reading(**vars(measured), stamp_ns=stamp_ns, seq=seq, there_ns=there_ns)
 
-    def _plan(self, now_ns: int) -> None:
+    def plan(self, now_ns: int) -> None:
         """Set when the next reading is due: the first multiple of the interval that is neither served nor past."""
         self._count = max(self._count + 1, int((now_ns - self._origin_ns) / self._interval_ns) + 1)
         # The times of physics steps are cut to whole ns: so half a ns of grace, for a step that is there exactly.

@@ -2,10 +2,15 @@
 
 A tick of the world is run at each of its absolute deadlines. Stamps are of the system clock; there is neither simulated
 time on a topic nor a step token. The newest command is in force when the next tick begins.
+
+With a `StandIn` in the profile it has the delays of a robot (`embodied_env.sim.stand_in`), to the physics step: a tick
+that ends at its deadline is the time of the wall clock before it, commands are in force in it from their due times on,
+and readings are published when they are due, between ticks, too.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 from collections.abc import Callable
@@ -16,16 +21,22 @@ import numpy as np
 
 from embodied_env.clock import NS_PER_S, Clock, SteadyClock
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.messages import JOINT_SENSOR, message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError
 from embodied_env.pacing import Pacer
-from embodied_env.sim.node import NO_EPOCH, TURN_S, WorldNode, turning
+from embodied_env.sim.channel import Reading
+from embodied_env.sim.messages import set_stamp, to_message
+from embodied_env.sim.node import NO_EPOCH, RELIABLE, TURN_S, WorldNode, turning
+from embodied_env.sim.profile import StandIn
+from embodied_env.sim.stand_in import Controller, Drivers, DueQueue
 from embodied_env.sim.world import World
 
 _ANY_SEED = -1  # each reset draws anew
 _SEED_BITS = 53  # every JSON reader keeps them exactly
 _MARGIN_NS = 300_000  # an executor wakes up so much before a tick; the rest is slept
 _WINDOW_NS = 2 * NS_PER_S  # over which the real-time factor is measured
+CONTROLLER_STATE = "~/controller_state"
 _SLOW = 0.9  # a real-time factor below it is reported
 _THROTTLE_S = 5.0
 
@@ -42,38 +53,66 @@ class FreeRunningNode(WorldNode):
         context: Any,  # noqa: ANN401 - rclpy's
         clock: Clock,
         command_timeout_s: float | None,
+        stand_in: StandIn | None,
     ) -> None:
         """Create the node; `command_timeout_s`: a velocity not commanded again for so long ends (None: it acts on)."""
         self._clock = clock
-        self._timeout_ns = None if command_timeout_s is None else round(command_timeout_s * NS_PER_S)
-        self._slices = list(ActionLayout(contract).slices.values())
-        self._target = np.zeros(len(world.joints))
-        self._heard_ns = [0] * len(self._slices)
-        self._is_new = self._is_moving = False
-        self._offset_ns = 0  # of the system clock from the world's time
+        slices = list(ActionLayout(contract).slices.values())
+        self._controller = Controller(slices, world.is_velocity, stand_in=stand_in, timeout_s=command_timeout_s)
+        self._is_moving = False
+        self._is_exact = stand_in is not None
+        declared = StandIn() if stand_in is None else stand_in
+        self._drivers = Drivers(declared)
+        self._readings: DueQueue[tuple[str, Reading, int]] = DueQueue()  # sensor, reading, taken on the steady clock
+        self._anchor_ns = 0  # the world's time is zero there, on the steady clock
         self._epoch, self._reply = NO_EPOCH, ""
         super().__init__(contract, world, namespace=namespace, context=context, default_seed=_ANY_SEED)
+        state_class = message_class(JOINT_SENSOR)
+        self._state = (
+            self.node.create_publisher(state_class, CONTROLLER_STATE, RELIABLE) if declared.controller_state else None
+        )
+        self._stamped = -1, 0  # since when the command published last is in force, on the steady clock and in UTC
         self._published_ns = dict.fromkeys(self._sensors, -1)
+        self._pacer = Pacer(clock, world.tick_ns)
         self._begin_window()
 
     def begin(self) -> None:
         """Start as after a reset; raises BackendLostError or MissingDependencyError when the world cannot."""
         self._reset(NO_EPOCH, _ANY_SEED, "{}")
 
-    def tick(self) -> None:
-        """Move the world by a tick, and publish what it has measured. A world that broke is silent until a reset."""
+    @property
+    def next_ns(self) -> int:
+        """When there is something to do next, on the steady clock."""
+        waiting = (self._controller.next_ns, self._readings.next_ns, self._pacer.deadline_ns)
+        return min(due_ns for due_ns in waiting if due_ns is not None)
+
+    def work(self) -> None:
+        """Wait for what is to be done next, and do it."""
+        if self.next_ns < self._pacer.deadline_ns:
+            self._clock.sleep_until_ns(self.next_ns)
+            self._serve()
+        else:
+            self._pacer.wait()
+            self._tick(self._pacer.deadline_ns - self._world.tick_ns)
+
+    def _tick(self, deadline_ns: int) -> None:
+        """Move the world by the tick that ends at a deadline, and publish what it has measured.
+
+        A world that broke is silent until a reset.
+        """
         if not self._is_moving:
             return
-        self._end_old_velocities()
-        if self._is_new:
-            self._world.command(self._target)
-            self._is_new = False
+        self._serve()
+        while self._controller.end_old_velocity(self._clock.now_ns()):
+            self._publish_state()
         try:
-            self._world.step()
+            self._world.step(self._controller.tell(deadline_ns - self._world.tick_ns, deadline_ns))
         except BackendLostError as error:
             self.node.get_logger().error(f"the world stands still until a reset: {error}")
             self._is_moving = False
+            self._controller.stop()
             return
+        self._anchor_ns = (deadline_ns if self._is_exact else self._clock.now_ns()) - self._world.now_ns
         self._publish()
         self._watch_speed()
 
@@ -83,8 +122,7 @@ class FreeRunningNode(WorldNode):
             self._is_moving = False
             applied = secrets.randbits(_SEED_BITS) if seed == _ANY_SEED else seed
             reply = self._reset_world(epoch, applied, options)
-            self._target, self._is_new = self._world.target, False
-            self._published_ns = dict.fromkeys(self._sensors, -1)
+            self._forget(applied)
             self._is_moving = True
             self._publish()
             self._begin_window()
@@ -92,41 +130,69 @@ class FreeRunningNode(WorldNode):
             self._reply = replace(reply, stamp_ns=self._stamp_ns(self._world.now_ns)).to_text()
         return self._reply
 
+    def _forget(self, seed: int) -> None:
+        """Begin an episode: nothing of the last one acts, or is published."""
+        now_ns = self._clock.now_ns()
+        self._controller.begin(seed, now_ns, self._world.target)
+        self._readings.clear()
+        self._published_ns = dict.fromkeys(self._sensors, -1)
+        self._pacer.begin()
+        self._anchor_ns = now_ns - self._world.now_ns
+
     def _take_command(self, index: int, command: FloatArray | None) -> None:
         if command is None:
             self.node.get_logger().warning(
                 "ignored a message that is not a whole command of its actuator", throttle_duration_sec=_THROTTLE_S
             )
-            return
-        self._target[self._slices[index]] = command
-        self._heard_ns[index] = self._clock.now_ns()
-        self._is_new = True
+        elif self._is_moving:
+            self._controller.receive(self._clock.now_ns(), index, command)
 
-    def _end_old_velocities(self) -> None:
-        """Do what the controller of a base does when its commands stop."""
-        if self._timeout_ns is None:
-            return
+    def _serve(self) -> None:
+        """Put into force the commands that are due, and publish the readings that are."""
         now_ns = self._clock.now_ns()
-        for part, heard_ns in zip(self._slices, self._heard_ns, strict=True):
-            acting = np.where(self._world.is_velocity[part], self._target[part], 0.0)
-            if acting.any() and now_ns - heard_ns > self._timeout_ns:
-                self._target[part] -= acting
-                self._is_new = True
+        while self._controller.enforce(now_ns):
+            self._publish_state()
+        while (due := self._readings.take_one(now_ns)) is not None:
+            self._send(*due[1])
 
     def _publish(self) -> None:
-        """Publish the readings that are new; now is the time of the world as it is."""
-        self._offset_ns = self._clock.system_ns() - self._world.now_ns
+        """Publish the readings that are new and due, and the command in force."""
         for name, reading in self._world.read().items():
             if reading.stamp_ns <= self._published_ns[name]:
                 continue
             self._published_ns[name] = reading.stamp_ns
             if reading.problem:
                 self.node.get_logger().warning(f"{name}: {reading.problem}", throttle_duration_sec=_THROTTLE_S)
-            else:
-                self._publish_reading(name, reading)
+                continue
+            due_ns = self._drivers.due_ns(name, self._anchor_ns + reading.there_ns)
+            self._readings.put(due_ns, (name, reading, self._anchor_ns + reading.stamp_ns))
+        self._publish_state()
+        self._serve()
+
+    def _send(self, name: str, reading: Reading, taken_ns: int) -> None:
+        stamp_ns = self._drivers.header_ns(name, self._utc_ns(taken_ns), self._clock.system_ns())
+        self._sensors[name].publish(to_message(self._contract.sensors[name], reading.values, stamp_ns, reading.extras))
+
+    def _publish_state(self) -> None:
+        """Publish the command in force, stamped with since when it is; what is no position or no velocity is NaN."""
+        if self._state is None:
+            return
+        message = message_class(JOINT_SENSOR)()
+        since_ns = self._controller.since_ns
+        if since_ns != self._stamped[0]:  # of one command one stamp, however the two clocks are read
+            self._stamped = since_ns, self._drivers.robot_ns(self._utc_ns(since_ns))
+        set_stamp(message.header.stamp, self._stamped[1])
+        message.name = list(self._world.joints)
+        is_velocity = self._world.is_velocity
+        message.position = np.where(is_velocity, math.nan, self._controller.target).tolist()
+        message.velocity = np.where(is_velocity, self._controller.target, math.nan).tolist()
+        self._state.publish(message)
+
+    def _utc_ns(self, steady_ns: int) -> int:
+        return steady_ns + self._clock.system_ns() - self._clock.now_ns()
 
     def _stamp_ns(self, world_ns: int) -> int:
-        return self._offset_ns + world_ns
+        return self._drivers.robot_ns(self._utc_ns(self._anchor_ns + world_ns))
 
     def _begin_window(self) -> None:
         self._window_ns = self._clock.now_ns(), self._world.now_ns
@@ -152,6 +218,7 @@ def run_free_running(
     namespace: str | None,
     stop: threading.Event,
     command_timeout_s: float | None = None,
+    stand_in: StandIn | None = None,
     on_ready: Callable[[str], None] = lambda _namespace: None,
 ) -> None:
     """Host `world`, built with ``free_running=True``, until `stop` is set.
@@ -162,6 +229,7 @@ def run_free_running(
         namespace: absolute ROS namespace; None: the root, or what ``--ros-args`` says.
         stop: set it from a signal handler or another thread.
         command_timeout_s: a velocity that is not commanded again for so long ends; None: it acts on.
+        stand_in: the delays of a robot, as in the profile that `world` was built with; None: it has none.
         on_ready: told the namespace once the world moves.
 
     Raises:
@@ -173,16 +241,20 @@ def run_free_running(
 
     def make(context: Any) -> FreeRunningNode:  # noqa: ANN401 - rclpy's
         return FreeRunningNode(
-            contract, world, namespace=namespace, context=context, clock=clock, command_timeout_s=command_timeout_s
+            contract,
+            world,
+            namespace=namespace,
+            context=context,
+            clock=clock,
+            command_timeout_s=command_timeout_s,
+            stand_in=stand_in,
         )
 
     with turning(contract, make) as (simulator, executor):
         simulator.begin()
         on_ready(simulator.node.get_namespace())
-        pacer = Pacer(clock, world.tick_ns)
         while not stop.is_set():
-            left_ns = pacer.deadline_ns - _MARGIN_NS - clock.now_ns()
+            left_ns = simulator.next_ns - _MARGIN_NS - clock.now_ns()
             executor.spin_once(timeout_sec=min(TURN_S, max(0, left_ns) / NS_PER_S))
-            if pacer.deadline_ns - clock.now_ns() <= _MARGIN_NS:
-                pacer.wait()
-                simulator.tick()
+            if simulator.next_ns - clock.now_ns() <= _MARGIN_NS:
+                simulator.work()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from embodied_env.contract import Contract
+from embodied_env.contract.checks import one_of
 from embodied_env.contract.loader import parse_as
 from embodied_env.errors import ContractError
 
@@ -104,6 +106,32 @@ class Render:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Driver:
+    """What stands between a sensor of the stand-in robot and its topic.
+
+    `stamp`: what its header says. With ``publication`` or ``zero`` no stamp shows the delay of the driver.
+    """
+
+    rate_hz: float | None = None  # None: the contract's
+    driver_delay_s: float = 0.0  # from the acquisition, or from the end of the source's delay, to the publication
+    clock_offset_s: float = 0.0  # its clock is so far ahead of the robot's
+    stamp: Literal["acquisition", "publication", "zero"] = "acquisition"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandIn:
+    """What a robot has and a simulator does not: delays on the wall clock, and clocks of its own. Free running only."""
+
+    tick_s: float | None = None  # how far the world goes at once; None: about a fifth of the control period
+    command_delay_s: float = 0.0  # from the arrival of a command until it is in force
+    command_jitter_s: float = 0.0  # at most so much is added to it, evenly drawn; commands stay in order
+    servo_lag_s: float = 0.0  # of the first order, from the command in force to the set-points of the servos
+    clock_offset_s: float = 0.0  # the robot's clock is so far ahead of UTC
+    sensors: Mapping[str, Driver] = field(default_factory=dict)
+    controller_state: bool = False  # whether the command in force is published
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorldProfile:
     """A world: its model, the state it starts from, and what its names mean to the contract."""
 
@@ -115,12 +143,13 @@ class WorldProfile:
     drives: Mapping[str, Drive] = field(default_factory=dict)  # by actuator whose command is a twist
     render: Render = field(default_factory=Render)
     command_timeout_s: float | None = None  # free running: a velocity that is not commanded again for so long ends
+    stand_in: StandIn | None = None  # free running: what it does as a robot would; None: no delays
     step_timeout_s: float = 5.0
     reset_timeout_s: float = 30.0
 
 
-def load_profile(contract: Contract, backend: str) -> WorldProfile:
-    """Read the profile ``backends.<backend>`` of `contract`.
+def load_profile(contract: Contract, backend: str, *, stand_in: Mapping[str, Any] | None = None) -> WorldProfile:
+    """Read the profile ``backends.<backend>`` of `contract`; `stand_in` is put over what its key ``stand_in`` says.
 
     Raises:
         ContractError: when there is none, or when it has an unknown key, misses one, or has a wrong value.
@@ -129,11 +158,27 @@ def load_profile(contract: Contract, backend: str) -> WorldProfile:
     if backend not in contract.backends:
         known = ", ".join(contract.backends) or "none"
         raise ContractError(path, f"the contract has no profile {backend!r}; it has: {known}", source=contract.source)
-    profile = parse_as(WorldProfile, contract.backends[backend], path=path, source=contract.source)
+    data = contract.backends[backend]
+    if stand_in is not None:
+        data = {**data, "stand_in": _merged(data.get("stand_in") or {}, stand_in)}
+    profile = parse_as(WorldProfile, data, path=path, source=contract.source)
+    for name in () if profile.stand_in is None else profile.stand_in.sensors:
+        if name not in contract.sensors:
+            problem = f"no such sensor: {one_of(name, contract.sensors)}"
+            raise ContractError(f"{path}.stand_in.sensors.{name}", problem, source=contract.source)
     for key, value, allowed, holds in _conditions(profile):
         if not holds:
             raise ContractError(f"{path}.{key}", f"{value} is not allowed; allowed: {allowed}", source=contract.source)
     return profile
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Put one mapping over another, and so the mappings in them."""
+    merged = dict(under)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
 
 
 def _conditions(profile: WorldProfile) -> Iterator[tuple[str, object, str, bool]]:
@@ -165,3 +210,18 @@ def _conditions(profile: WorldProfile) -> Iterator[tuple[str, object, str, bool]
         yield f"drives.{name}", lengths, "radius_m > 0 and separation_m > 0", min(lengths) > 0
     size = (profile.render.width, profile.render.height)
     yield "render", size, "a width and a height >= 1", min(size) >= 1
+    if profile.stand_in is not None:
+        yield from _stand_in_conditions(profile.stand_in)
+
+
+def _stand_in_conditions(stand_in: StandIn) -> Iterator[tuple[str, object, str, bool]]:
+    if (tick_s := stand_in.tick_s) is not None:
+        yield "stand_in.tick_s", tick_s, "seconds > 0, or null", tick_s > 0
+    for key in ("command_delay_s", "command_jitter_s", "servo_lag_s"):
+        value = getattr(stand_in, key)
+        yield f"stand_in.{key}", value, "seconds >= 0", value >= 0
+    for name, driver in stand_in.sensors.items():
+        path = f"stand_in.sensors.{name}"
+        if (rate_hz := driver.rate_hz) is not None:
+            yield f"{path}.rate_hz", rate_hz, "Hz > 0, or null", rate_hz > 0
+        yield f"{path}.driver_delay_s", driver.driver_delay_s, "seconds >= 0", driver.driver_delay_s >= 0

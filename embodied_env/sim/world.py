@@ -7,24 +7,28 @@ Equal seeds and commands give equal bytes, whatever ran in the same world before
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.checks import one_of
 from embodied_env.errors import BackendLostError, ResetNeededError, UsageError
 from embodied_env.sim.actuation import Actuation
 from embodied_env.sim.channel import Reading, SensorChannel
+from embodied_env.sim.filming import Filming
 from embodied_env.sim.model import MjData, Model
-from embodied_env.sim.profile import Draw, Mover, Source, WorldProfile, load_profile
+from embodied_env.sim.profile import Draw, Driver, Mover, Source, StandIn, WorldProfile, load_profile
 from embodied_env.sim.rendering import Renderer, Viewer
-from embodied_env.sim.sensing import Senses, Values
+from embodied_env.sim.sensing import Measured, Senses, Values
 
 __all__ = ["World", "WorldProfile", "load_profile"]
 
 _TICKS_PER_PERIOD = 5  # about as often does a free-running world show itself
+
+_MAX_TICKS_NS = 1e9 * (1.0 + 1e-9)  # of a rate times a tick
 
 _UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCTRL")
 
@@ -49,8 +53,9 @@ class World:
             contract: what the world must offer.
             profile: which model, and what its names mean to the contract.
             path: where `profile` stands in the contract, for the messages.
-            free_running: a step is not a control period but a tick: about a fifth of it, a whole number of physics
-                steps. A sensor without a rate is due at every tick.
+            free_running: a step is not a control period but a tick: about a fifth of it, or the profile's
+                ``stand_in.tick_s``, a whole number of physics steps. A sensor without a rate is due at every tick.
+                Pictures are not waited for but at a reset: they are as late as rendering them takes.
 
         Raises:
             ContractError: for a name, a shape or a period that model, profile and contract do not agree on.
@@ -65,14 +70,18 @@ class World:
         self._senses = Senses(contract, profile, model, self._data, self._renderer)
         self._period_substeps = self._substeps = self._whole_substeps()
         self.tick_ns = contract.control_period_ns
+        stand_in = (profile.stand_in or StandIn()) if free_running else StandIn()
         if free_running:
-            self._substeps = max(1, round(self._period_substeps / _TICKS_PER_PERIOD))
+            self._substeps = self._tick_substeps(stand_in)
             self.tick_ns = contract.control_period_ns * self._substeps // self._period_substeps
+        self._film: Filming | None = None
+        if free_running and any(source.camera for source in profile.sources.values()):
+            self._film = Filming(contract, profile, model)
         self._channels = {
-            name: SensorChannel(name, spec, profile.sources.get(name, Source()), self.tick_ns)
-            for name, spec in contract.sensors.items()
+            name: SensorChannel(name, self._rated(name, stand_in), profile.sources.get(name, Source()), self.tick_ns)
+            for name in contract.sensors
         }
-        self._actuation = Actuation(contract, profile, model)
+        self._actuation = Actuation(contract, profile, model, lag_s=stand_in.servo_lag_s)
         self.joints = self._actuation.joints
         self._movers = {
             name: _MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
@@ -114,8 +123,10 @@ class World:
         self.now_ns += self._contract.control_period_ns
         self._origin_ns = self.now_ns
         self._senses.begin(seed)
+        if self._film is not None:
+            self._film.begin()
         for name, channel in self._channels.items():
-            channel.begin(seed, self.now_ns, self._senses.take(name))
+            channel.begin(seed, self.now_ns, self._first(name))
         self._is_reset = True
         return drawn
 
@@ -136,8 +147,12 @@ class World:
         """Which parts of a command are velocities, shape (n_joints,)."""
         return self._actuation.is_velocity
 
-    def step(self) -> None:
+    def step(self, commands: Sequence[tuple[int, FloatArray]] = ()) -> None:
         """Move by exactly one control period, or one tick.
+
+        Args:
+            commands: those of `command` that come within the step: ns after its begin, in order, and the values. Each
+                is in force from the first physics step that does not begin before it.
 
         Raises:
             ResetNeededError: before the first reset, or after one that failed.
@@ -147,8 +162,7 @@ class World:
             raise ResetNeededError("step() of a world that is not reset: call reset() first")
         start_ns = self.now_ns
         due_ns = self._next_due_ns()
-        controls_ahead = self._actuation.path(self._substeps, period=self._period_substeps)
-        for substep, controls in enumerate(controls_ahead, start=1):
+        for substep, controls in enumerate(self._controls(commands), start=1):
             now_ns = start_ns + self.tick_ns * substep // self._substeps
             self._actuation.apply(self._data, controls)
             self._move_bodies((now_ns - self._origin_ns) / 1e9)
@@ -159,6 +173,8 @@ class World:
                 due_ns = self._next_due_ns()
         self._check_stable()
         self.now_ns = now_ns
+        for name, taken_ns, measured in () if self._film is None else self._film.developed():
+            self._channels[name].send(taken_ns, measured)
         for channel in self._channels.values():
             channel.deliver(now_ns)
 
@@ -178,6 +194,8 @@ class World:
     @property
     def renderer_library(self) -> str:
         """Which library renders the cameras: "egl" or "osmesa"; "" where no sensor is a camera."""
+        if self._film is not None:
+            return self._film.library
         cameras = (source.camera for source in self._profile.sources.values())
         return self._renderer.library if any(cameras) else ""
 
@@ -194,10 +212,30 @@ class World:
         self._viewer.show(self._data)
 
     def close(self) -> None:
-        """Free the renderer and the window. Idempotent."""
+        """Free the renderers and the window. Idempotent."""
         self._renderer.close()
+        if self._film is not None:
+            self._film.close()
         if self._viewer is not None:
             self._viewer.close()
+
+    def _controls(self, commands: Sequence[tuple[int, FloatArray]]) -> Iterator[FloatArray]:
+        """Yield the controls of each physics step of a step, and take its commands on the way."""
+        done = 0
+        for after_ns, values in commands:
+            begin = min(self._substeps, -(-after_ns * self._substeps // self.tick_ns))  # rounded up
+            if begin > done:
+                yield from self._actuation.path(begin - done, period=self._period_substeps)
+                done = begin
+            self._actuation.command(values)
+        if done < self._substeps:
+            yield from self._actuation.path(self._substeps - done, period=self._period_substeps)
+
+    def _first(self, sensor: str) -> Measured:
+        """Return what a sensor measures at a reset: a picture is waited for."""
+        if self._film is not None and sensor in self._film.sensors:
+            return self._film.take(sensor, self._data)
+        return self._senses.take(sensor)
 
     def _next_due_ns(self) -> int:
         return min(channel.due_ns for channel in self._channels.values())
@@ -207,7 +245,12 @@ class World:
         self._check_stable()
         self._look()
         for name, channel in self._channels.items():
-            if now_ns >= channel.due_ns:
+            if now_ns < channel.due_ns:
+                continue
+            if self._film is not None and name in self._film.sensors:
+                channel.plan(now_ns)
+                self._film.shoot(name, now_ns, self._data)
+            else:
                 channel.capture(now_ns, self._senses.take(name))
 
     def _look(self) -> None:
@@ -277,6 +320,29 @@ class World:
         if draw.mover not in self._movers:
             raise self._model.error(f"{path}.mover", f"no such mover: {one_of(draw.mover, self._movers)}")
         return ((),), self._movers[draw.mover].set_phase
+
+    def _tick_substeps(self, stand_in: StandIn) -> int:
+        """Return how many physics steps a tick has."""
+        if stand_in.tick_s is None:
+            return max(1, round(self._period_substeps / _TICKS_PER_PERIOD))
+        timestep_s = float(self._model.mj.opt.timestep)
+        substeps = round(stand_in.tick_s / timestep_s)
+        if substeps < 1 or not math.isclose(substeps * timestep_s, stand_in.tick_s):
+            allowed = f"a whole number of timesteps of the model, {timestep_s} s"
+            problem = f"{stand_in.tick_s} is not allowed; allowed: {allowed}"
+            raise self._model.error(f"{self._model.path}.stand_in.tick_s", problem)
+        return substeps
+
+    def _rated(self, sensor: str, stand_in: StandIn) -> SensorSpec:
+        """Return a sensor of the contract with the rate that its driver has."""
+        spec, rate_hz = self._contract.sensors[sensor], stand_in.sensors.get(sensor, Driver()).rate_hz
+        if rate_hz is None:
+            return spec
+        if rate_hz * self.tick_ns > _MAX_TICKS_NS:
+            path = f"{self._model.path}.stand_in.sensors.{sensor}.rate_hz"
+            allowed = f"at most one reading in a tick of {self.tick_ns / 1e9} s, see stand_in.tick_s"
+            raise self._model.error(path, f"{rate_hz} is not allowed; allowed: {allowed}")
+        return replace(spec, rate_hz=rate_hz)
 
     def _whole_substeps(self) -> int:
         period_s, timestep_s = self._contract.control_period_s, float(self._model.mj.opt.timestep)

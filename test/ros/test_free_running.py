@@ -49,10 +49,10 @@ class UnstableWorld(World):
         self.resets += 1
         return super().reset(seed, options)
 
-    def step(self):
+    def step(self, commands=()):
         if self.resets == 1 and self.now_ns > 500_000_000:
             raise BackendLostError("sim_unstable", "diverged on purpose")
-        super().step()
+        super().step(commands)
 
 
 class Driver:

@@ -1,0 +1,192 @@
+"""The stand-in robot's delays and clocks as they show on its topics: in a process of its own, seen from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from std_srvs.srv import Trigger
+
+import embodied_env
+from embodied_env.backends.ros.commands import to_command
+from embodied_env.backends.ros.convert import stamp_ns
+from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.clock import SteadyClock
+from embodied_env.contract.loader import dump_contract
+from embodied_env.contract.messages import JOINT_SENSOR, message_class
+from embodied_env.lockstep import RESET_SERVICE, ResetReply
+from embodied_env.processes import Child, simulator
+from embodied_env.sim.kinematics import MujocoKinematics
+from embodied_env.sim.profile import load_profile
+from embodied_env.tasks import load_task
+
+pytestmark = pytest.mark.ros
+
+ARM = embodied_env.load_contract("arm_reach")
+NAMESPACE = f"/stand_in_{os.getpid()}"
+PATIENCE_S = 20.0
+STATE = "state"
+SLACK_S = 0.05  # for a machine with other work
+COMMAND_DELAY_S = 0.3
+DRIVER_DELAY_S = 0.2
+SKEW_S = 0.5
+STAND_IN = f"""{{
+    "tick_s": 0.005, "command_delay_s": {COMMAND_DELAY_S}, "controller_state": true,
+    "sensors": {{
+        "joints": {{"rate_hz": 100, "driver_delay_s": {DRIVER_DELAY_S}}},
+        "tcp": {{"driver_delay_s": {DRIVER_DELAY_S}, "stamp": "publication"}},
+        "target": {{"clock_offset_s": {SKEW_S}}},
+        "true_distance": {{"stamp": "zero"}}
+    }}
+}}"""
+
+
+@dataclass
+class Heard:
+    """What was heard of a robot: arrivals by sensor, commands (sent at, values), the reset, and the state after it."""
+
+    arrivals: dict
+    commands: list
+    reset: ResetReply
+    after: list
+
+    def late_s(self, sensor):
+        """Return how much later than its header each message was published."""
+        return np.array([(a.info["source_timestamp"] - stamp_ns(a.message)) / 1e9 for a in self.arrivals[sensor]])
+
+
+def listen(ros, seconds, heard):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for arrival in ros.receiver.take(0.02):
+            heard.setdefault(arrival.key, []).append(arrival)
+    return heard
+
+
+def observe(ros):
+    """Listen to the robot, command it twice, reset it while a third command is under way, and listen on."""
+    actuator = ARM.actuators["arm"]
+    for name, sensor in ARM.sensors.items():
+        ros.receiver.subscribe(name, message_class(sensor.type), sensor.topic)
+    ros.receiver.subscribe(STATE, message_class(JOINT_SENSOR), "simulator/controller_state")
+    publisher = ros.node.create_publisher(message_class(actuator.type), actuator.topic, RELIABLE)
+    assert ros.wait_until(publisher.get_subscription_count, PATIENCE_S)
+    heard, end = {}, time.monotonic() + PATIENCE_S
+    while len(heard) < len(ARM.sensors) + 1:
+        assert time.monotonic() < end
+        listen(ros, 0.1, heard)
+    home, commands, heard = np.array(heard[STATE][-1].message.position), [], {}
+    for step in (0.01, 0.02, 0.03):
+        commands.append((time.time_ns(), home + step))
+        publisher.publish(to_command(actuator, home + step, stamp_ns=time.time_ns(), period_s=0.05))
+        if step < 0.03:
+            listen(ros, COMMAND_DELAY_S + 0.2, heard)
+        else:
+            listen(ros, 0.1, heard)
+    response = ros.receiver.call(Trigger, RESET_SERVICE, Trigger.Request(), PATIENCE_S, lambda: None)
+    after = listen(ros, COMMAND_DELAY_S + 0.2, {})[STATE]
+    return Heard(heard, commands, ResetReply.from_text(response.message), after)
+
+
+@pytest.fixture(scope="module")
+def heard():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROS_DOMAIN_ID", "99")
+        patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+        spec = simulator("-", namespace=NAMESPACE, source=ARM.source, free_running=True, stand_in=STAND_IN)
+        child = Child(spec, first_line=dump_contract(ARM))
+        ros = RosNode("observer", namespace=NAMESPACE, clock=SteadyClock())
+        try:
+            return observe(ros)
+        finally:
+            ros.close()
+            child.stop()
+
+
+def test_a_reading_is_published_its_driver_delay_after_its_header(heard):
+    late_s = heard.late_s("joints")
+    assert late_s.min() > DRIVER_DELAY_S - 0.001
+    assert np.median(late_s) < DRIVER_DELAY_S + SLACK_S
+
+
+def test_a_stamp_of_publication_hides_the_delay(heard):
+    assert np.median(np.abs(heard.late_s("tcp"))) < SLACK_S
+
+
+def test_a_skewed_clock_stamps_the_future(heard):
+    late_s = heard.late_s("target")
+    assert late_s.min() > -SKEW_S - 0.001
+    assert np.median(late_s) < -SKEW_S + SLACK_S
+
+
+def test_a_driver_without_a_clock_stamps_zero(heard):
+    assert {stamp_ns(a.message) for a in heard.arrivals["true_distance"]} == {0}
+
+
+def test_a_sensor_has_the_rate_of_its_driver_and_the_others_that_of_the_ticks(heard):
+    joints, tcp = (len(heard.arrivals[name]) for name in ("joints", "tcp"))
+    assert 1.6 < tcp / joints < 2.4
+
+
+def test_a_command_is_in_force_its_delay_after_it_was_sent_and_the_controller_says_so(heard):
+    states = heard.arrivals[STATE]
+    for sent_ns, values in heard.commands[:2]:
+        stamps = {stamp_ns(a.message) for a in states if np.allclose(a.message.position, values, atol=1e-9)}
+        (stamp,) = stamps  # of many messages
+        assert -0.001 < (stamp - sent_ns) / 1e9 - COMMAND_DELAY_S < SLACK_S
+    assert all(list(a.message.name) == list(ARM.actuators["arm"].joints) for a in states)
+    assert all(stamp_ns(a.message) <= stamp_ns(b.message) for a, b in pairwise(states))
+
+
+def test_a_command_that_was_under_way_at_a_reset_is_never_in_force(heard):
+    never = heard.commands[-1][1]
+    states = heard.arrivals[STATE] + heard.after
+    assert not any(np.allclose(a.message.position, never, atol=1e-9) for a in states)
+    assert stamp_ns(heard.after[-1].message) == pytest.approx(heard.reset.stamp_ns, abs=SLACK_S * 1e9)
+
+
+# ---------------------------------------------------------------------------------------------------- policies
+
+SLOW = {"command_delay_s": 0.03, "command_jitter_s": 0.01, "servo_lag_s": 0.04, "controller_state": True}
+ROBOTS = {
+    "arm_reach": {**SLOW, "tick_s": 0.0025, "sensors": {"joints": {"rate_hz": 250, "driver_delay_s": 0.005}}},
+    "cart_goal": {**SLOW, "sensors": {"odom": {"driver_delay_s": 0.01}, "scan": {"driver_delay_s": 0.03}}},
+    "door_open": {**SLOW, "sensors": {"joints": {"driver_delay_s": 0.005}, "camera": {"driver_delay_s": 0.1}}},
+}
+SEEDS = range(5)
+
+
+def end_of(env, policy, seed):
+    """Return how an episode ends."""
+    observation, _ = env.reset(seed=seed)
+    ended = False
+    while not ended:
+        observation, _, terminated, truncated, info = env.step(policy(observation))
+        ended = terminated or truncated
+    return info["end_reason"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stand_in", [False, True], ids=["without delays", "with delays"])
+@pytest.mark.parametrize("name", ROBOTS)
+def test_the_scripted_policies_solve_every_contract_on_the_stand_in(domain_id, name, stand_in):
+    contract = embodied_env.load_contract(name)
+    declared = json.dumps(ROBOTS[name]) if stand_in else None
+    spec = simulator("-", namespace=NAMESPACE, source=contract.source, free_running=True, stand_in=declared)
+    child = Child(spec, first_line=dump_contract(contract))
+    env = embodied_env.make(contract, backend="real", namespace=NAMESPACE)
+    policy = load_task(contract).scripted(MujocoKinematics(contract, load_profile(contract, "mujoco")))
+    try:
+        ends = [end_of(env, policy, seed) for seed in SEEDS]
+    finally:
+        env.close()
+        child.stop()
+    assert ends.count("success") >= len(SEEDS) - 1, ends  # a truck may hit the cart

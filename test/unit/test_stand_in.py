@@ -1,0 +1,495 @@
+"""The delays of the stand-in robot: on a clock that is moved by hand, and in a world without ROS."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import embodied_env
+from embodied_env.cli import main
+from embodied_env.clock import NS_PER_S, ManualClock
+from embodied_env.errors import ClosedError, ContractError, UsageError
+from embodied_env.processes import simulator
+from embodied_env.sim.profile import Driver, StandIn, load_profile
+from embodied_env.sim.stand_in import CommandsUnderWay, Controller, Drivers, DueQueue, Lag
+from embodied_env.sim.world import World
+
+ARM = embodied_env.load_contract("arm_reach")
+DOOR = embodied_env.load_contract("door_open")
+TICK_NS = 10_000_000
+MS = 1_000_000
+
+gaps = st.lists(st.integers(0, 200 * MS), min_size=1, max_size=30)  # ns from one arrival to the next
+delays_s = st.floats(0.0, 0.5)
+seeds = st.integers(0, 2**53)
+
+
+# -------------------------------------------------------------------------------------------------- what is due
+
+
+@given(st.lists(st.integers(0, 20)), st.integers(0, 20))
+def test_what_is_due_comes_out_in_order_and_nothing_before_its_time(times, now):
+    queue = DueQueue()
+    for number, due_ns in enumerate(times):
+        queue.put(due_ns, number)
+    taken = []
+    while (due := queue.take_one(now)) is not None:
+        taken.append(due)
+    assert taken == sorted((due_ns, number) for number, due_ns in enumerate(times) if due_ns <= now)
+    assert queue.next_ns == min((due_ns for due_ns in times if due_ns > now), default=None)
+
+
+def test_what_was_cleared_never_comes_out():
+    queue = DueQueue()
+    queue.put(1, "old")
+    queue.clear()
+    assert (queue.take_one(10), queue.next_ns) == (None, None)
+
+
+# ------------------------------------------------------------------------------------------- commands under way
+
+
+def arrivals_of(gaps):
+    """Return when the commands arrive, by a clock that is moved by hand."""
+    clock = ManualClock()
+    for gap in gaps:
+        clock.advance_ns(gap)
+        yield clock.now_ns()
+
+
+def in_force(gaps, *, delay_s, jitter_s=0.0, seed=0):
+    """Return since when each command is in force, and its number, in the order in which they come into force."""
+    under_way = CommandsUnderWay(delay_s, jitter_s)
+    under_way.begin(seed)
+    for number, arrival_ns in enumerate(arrivals_of(gaps)):
+        under_way.put(arrival_ns, number, np.zeros(1))
+    found = []
+    while under_way.next_ns is not None:
+        since_ns, (number, _) = under_way.take_one(under_way.next_ns)
+        found.append((since_ns, number))
+    return found
+
+
+@given(gaps, delays_s)
+def test_a_command_is_in_force_exactly_its_delay_after_its_arrival(gaps, delay_s):
+    expected = [(ns + round(delay_s * NS_PER_S), number) for number, ns in enumerate(arrivals_of(gaps))]
+    assert in_force(gaps, delay_s=delay_s) == expected
+
+
+@given(gaps, delays_s, st.floats(0.0, 0.5), seeds)
+def test_with_jitter_commands_stay_in_order_and_none_is_early_or_later_than_the_latest(gaps, delay_s, jitter_s, seed):
+    found = in_force(gaps, delay_s=delay_s, jitter_s=jitter_s, seed=seed)
+    arrivals = list(arrivals_of(gaps))
+    assert [number for _, number in found] == list(range(len(arrivals)))
+    assert all(a <= b for (a, _), (b, _) in pairwise(found))
+    for (since_ns, _), arrival_ns in zip(found, arrivals, strict=True):
+        late_ns = since_ns - arrival_ns - round(delay_s * NS_PER_S)
+        assert 0 <= late_ns <= round(jitter_s * NS_PER_S)
+
+
+@given(gaps, seeds)
+def test_jitter_is_repeated_with_its_seed(gaps, seed):
+    runs = [in_force(gaps, delay_s=0.01, jitter_s=0.05, seed=seed) for _ in range(2)]
+    assert runs[0] == runs[1]
+
+
+def test_jitter_differs_from_seed_to_seed():
+    gaps = [100 * MS] * 10
+    assert in_force(gaps, delay_s=0.0, jitter_s=0.05, seed=1) != in_force(gaps, delay_s=0.0, jitter_s=0.05, seed=2)
+
+
+# ------------------------------------------------------------------------------------------------ the controller
+
+
+def controller(stand_in, *, velocities=(False, False), timeout_s=None, target=(0.0, 0.0)):
+    """A controller of two actuators of a joint each, an episode begun at 0."""
+    made = Controller([slice(0, 1), slice(1, 2)], np.array(velocities), stand_in=stand_in, timeout_s=timeout_s)
+    made.begin(0, 0, np.array(target))
+    return made
+
+
+def enforced(made, now_ns):
+    while made.enforce(now_ns):
+        pass
+    return made.target.tolist()
+
+
+@given(st.integers(0, 300 * MS), st.integers(1, 200 * MS))
+def test_the_target_is_the_old_one_until_the_very_ns(arrival_ns, delay_ns):
+    made = controller(StandIn(command_delay_s=delay_ns / NS_PER_S))
+    made.receive(arrival_ns, 1, np.array([0.5]))
+    assert enforced(made, arrival_ns + delay_ns - 1) == [0.0, 0.0]
+    assert enforced(made, arrival_ns + delay_ns) == [0.0, 0.5]
+    assert made.since_ns == arrival_ns + delay_ns
+
+
+@given(gaps, delays_s)
+def test_nothing_of_an_old_episode_acts(gaps, delay_s):
+    made = controller(StandIn(command_delay_s=delay_s))
+    for arrival_ns in arrivals_of(gaps):
+        made.receive(arrival_ns, 0, np.array([9.0]))
+    made.enforce(10**12)  # one of them in force, which the world was not told
+    made.begin(1, 10**12, np.array([1.0, 2.0]))
+    assert (made.next_ns, enforced(made, 10**15)) == (None, [1.0, 2.0])
+    assert made.tell(0, 10**15) == []
+    assert made.since_ns == 10**12
+
+
+@given(gaps, delays_s)
+def test_the_world_is_told_each_command_once_in_the_tick_of_its_time(gaps, delay_s):
+    made = controller(StandIn(command_delay_s=delay_s))
+    arrivals = list(arrivals_of(gaps))
+    for number, arrival_ns in enumerate(arrivals):
+        made.receive(arrival_ns, 0, np.array([float(number)]))
+    told = []
+    for begin_ns in range(0, arrivals[-1] + NS_PER_S, TICK_NS):
+        enforced(made, begin_ns + TICK_NS + 3 * MS)  # a tick is run a little late
+        told += [(begin_ns + after_ns, values[0]) for after_ns, values in made.tell(begin_ns, begin_ns + TICK_NS)]
+    assert told == [(ns + round(delay_s * NS_PER_S), number) for number, ns in enumerate(arrivals)]
+
+
+def test_a_command_that_a_late_tick_has_missed_acts_from_its_begin():
+    made = controller(StandIn())
+    made.receive(5, 0, np.array([1.0]))
+    enforced(made, 5)
+    ((after_ns, values),) = made.tell(100, 200)
+    assert (after_ns, values.tolist()) == (0, [1.0, 0.0])
+
+
+def test_without_a_stand_in_the_newest_command_acts_from_the_begin_of_the_next_tick():
+    made = controller(None)
+    made.receive(TICK_NS + 1, 0, np.array([1.0]))
+    made.receive(TICK_NS + 2, 1, np.array([2.0]))
+    enforced(made, TICK_NS + 2)
+    ((after_ns, values),) = made.tell(0, TICK_NS)
+    assert (after_ns, values.tolist()) == (0, [1.0, 2.0])
+    assert made.tell(TICK_NS, 2 * TICK_NS) == []
+
+
+def test_a_velocity_ends_when_it_was_in_force_for_its_timeout_without_another():
+    made = controller(StandIn(command_delay_s=0.1), velocities=(True, False), timeout_s=0.5)
+    made.receive(0, 0, np.array([1.0]))
+    made.receive(0, 1, np.array([2.0]))
+    enforced(made, 100 * MS)
+    assert not made.end_old_velocity(600 * MS)
+    assert made.end_old_velocity(600 * MS + 1)
+    assert made.target.tolist() == [0.0, 2.0]
+    assert not made.end_old_velocity(600 * MS + 1)
+
+
+def test_a_target_that_was_told_is_not_changed_afterwards():
+    made = controller(StandIn())
+    for number in (1.0, 2.0):
+        made.receive(0, 0, np.array([number]))
+    enforced(made, 0)
+    assert [values[0] for _, values in made.tell(0, TICK_NS)] == [1.0, 2.0]
+
+
+# --------------------------------------------------------------------------------------------------- the servos' lag
+
+
+@given(st.floats(0.001, 1.0), st.floats(0.0001, 0.01), st.integers(1, 50))
+def test_a_step_is_followed_by_one_minus_exp(lag_s, step_s, steps):
+    lag = Lag(lag_s, step_s)
+    lag.begin(np.array([1.0]))
+    followed = lag.follow(np.full((steps, 1), 3.0))[:, 0]
+    times_s = step_s * np.arange(1, steps + 1)
+    np.testing.assert_allclose(followed, 3.0 - 2.0 * np.exp(-times_s / lag_s), rtol=1e-9)
+
+
+@given(st.floats(0.001, 1.0), st.lists(st.floats(-10.0, 10.0), min_size=2, max_size=20), st.data())
+def test_a_way_in_parts_is_followed_as_the_whole(lag_s, way, data):
+    rows, part = np.array(way)[:, np.newaxis], data.draw(st.integers(1, len(way) - 1))
+    whole, parts = Lag(lag_s, 0.0025), Lag(lag_s, 0.0025)
+    for lag in (whole, parts):
+        lag.begin(np.zeros(1))
+    np.testing.assert_array_equal(
+        whole.follow(rows), np.concatenate([parts.follow(rows[:part]), parts.follow(rows[part:])])
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- the drivers
+
+
+@given(delays_s, st.integers(0, 10**18))
+def test_a_reading_is_published_its_delay_after_it_was_there(delay_s, there_ns):
+    drivers = Drivers(StandIn(sensors={"late": Driver(driver_delay_s=delay_s)}))
+    assert drivers.due_ns("late", there_ns) - there_ns == round(delay_s * NS_PER_S)
+    assert drivers.due_ns("another", there_ns) == there_ns
+
+
+@pytest.mark.parametrize(
+    ("stamp", "header_ns"),
+    [("acquisition", 1_000 + 350 * MS), ("publication", 2_000 + 350 * MS), ("zero", 0)],
+)
+def test_a_header_has_the_stamp_that_is_declared_on_the_clock_that_is(stamp, header_ns):
+    driver = Driver(stamp=stamp, clock_offset_s=0.25)
+    drivers = Drivers(StandIn(clock_offset_s=0.1, sensors={"a": driver}))
+    assert drivers.header_ns("a", 1_000, 2_000) == header_ns
+    assert drivers.header_ns("b", 1_000, 2_000) == 1_000 + 100 * MS
+    assert drivers.robot_ns(1_000) == 1_000 + 100 * MS
+
+
+# ------------------------------------------------------------------------------------------------------- the profile
+
+
+def profile_of(stand_in, contract=ARM):
+    return load_profile(contract, "mujoco_ros", stand_in=stand_in)
+
+
+def test_without_the_key_there_is_no_stand_in():
+    assert load_profile(ARM, "mujoco_ros").stand_in is None
+
+
+def test_what_is_given_is_put_over_what_the_profile_says():
+    declared = {"servo_lag_s": 0.04, "sensors": {"joints": {"rate_hz": 50, "driver_delay_s": 0.01}, "tcp": {}}}
+    backends = {**ARM.backends, "mujoco_ros": {**ARM.backends["mujoco_ros"], "stand_in": declared}}
+    over = {"command_delay_s": 1, "sensors": {"joints": {"driver_delay_s": 0.02}}}
+    assert profile_of(over, replace(ARM, backends=backends)).stand_in == StandIn(
+        command_delay_s=1.0,
+        servo_lag_s=0.04,
+        sensors={"joints": Driver(rate_hz=50.0, driver_delay_s=0.02), "tcp": Driver()},
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "path", "problem"),
+    [
+        ({"delay_s": 0.1}, "delay_s", "unknown key"),
+        ({"tick_s": 0.0}, "tick_s", "seconds > 0, or null"),
+        ({"command_delay_s": -0.1}, "command_delay_s", "seconds >= 0"),
+        ({"command_delay_s": "0.1"}, "command_delay_s", "allowed"),
+        ({"command_jitter_s": -0.1}, "command_jitter_s", "seconds >= 0"),
+        ({"servo_lag_s": -0.1}, "servo_lag_s", "seconds >= 0"),
+        ({"clock_offset_s": None}, "clock_offset_s", "allowed"),
+        ({"controller_state": 1}, "controller_state", "allowed"),
+        ({"sensors": {"nothing": {}}}, "sensors.nothing", "'nothing' is not known; allowed: joints, target"),
+        ({"sensors": {"tcp": {"rate_hz": 0.0}}}, "sensors.tcp.rate_hz", "Hz > 0, or null"),
+        ({"sensors": {"tcp": {"driver_delay_s": -1.0}}}, "sensors.tcp.driver_delay_s", "seconds >= 0"),
+        ({"sensors": {"tcp": {"stamp": "never"}}}, "sensors.tcp.stamp", "allowed"),
+        ({"sensors": {"tcp": {"rate": 3.0}}}, "sensors.tcp.rate", "unknown key"),
+    ],
+)
+def test_a_wrong_stand_in_is_refused_by_path_and_value(keys, path, problem):
+    with pytest.raises(ContractError, match=problem) as caught:
+        profile_of(keys)
+    assert caught.value.path == f"backends.mujoco_ros.stand_in.{path}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--stand-in", "{}"], "--stand-in is for --free-running alone"),
+        (["--free-running", "--stand-in", "{"], "is not JSON"),
+        (["--free-running", "--stand-in", "[1]"], "allowed: a JSON object"),
+        (["--free-running", "--stand-in", '{"delay_s": 1}'], "stand_in.delay_s"),
+    ],
+)
+def test_a_wrong_stand_in_on_the_command_line_is_wrong_usage(capsys, arguments, problem):
+    assert main(["sim", "arm_reach", *arguments]) == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_the_simulator_of_the_table_takes_a_stand_in():
+    assert simulator("-", free_running=True, stand_in="{}").arguments[-2:] == ("--stand-in", "{}")
+
+
+# --------------------------------------------------------------------------------------------------------- the world
+
+
+def world_of(stand_in, contract=ARM):
+    world = World(contract, profile_of(stand_in, contract), path="backends.mujoco_ros", free_running=True)
+    world.reset(0, {})
+    return world
+
+
+def controls_of(world, ticks):
+    """Step, and return the control of the first joint after each tick."""
+    found = []
+    for _ in range(ticks):
+        world.step()
+        found.append(float(world._data.ctrl[0]))
+    return found
+
+
+def test_a_tick_is_what_is_declared():
+    assert world_of({"tick_s": 0.0025}).tick_ns == 2_500_000
+
+
+@pytest.mark.parametrize("tick_s", [0.004, 0.001])
+def test_a_tick_of_no_whole_physics_steps_is_refused(tick_s):
+    with pytest.raises(ContractError, match=r"whole number of timesteps of the model, 0\.0025 s") as caught:
+        world_of({"tick_s": tick_s})
+    assert caught.value.path == "backends.mujoco_ros.stand_in.tick_s"
+
+
+def test_a_rate_above_that_of_the_ticks_is_refused():
+    with pytest.raises(ContractError, match=r"at most one reading in a tick of 0\.01 s") as caught:
+        world_of({"sensors": {"joints": {"rate_hz": 100.1}}})
+    assert caught.value.path == "backends.mujoco_ros.stand_in.sensors.joints.rate_hz"
+
+
+def test_joint_states_come_at_250_hz_and_the_others_at_the_rate_of_the_ticks():
+    world = world_of({"tick_s": 0.0025, "sensors": {"joints": {"rate_hz": 250}}})
+    origin_ns, stamps = world.now_ns, {"joints": set(), "tcp": set()}
+    for _ in range(400):
+        world.step()
+        for name, found in stamps.items():
+            found.add(world.read()[name].stamp_ns - origin_ns)
+    assert (len(stamps["joints"]), len(stamps["tcp"])) == (251, 400)  # the first of joints is that of the reset
+    late_ns = [stamp - 4 * MS * k for k, stamp in enumerate(sorted(stamps["joints"]))]
+    assert 0 <= min(late_ns) <= max(late_ns) < 2_500_000
+
+
+def test_a_lockstep_world_knows_no_stand_in():
+    keys = {"tick_s": 0.0025, "servo_lag_s": 0.1, "sensors": {"joints": {"rate_hz": 1.0}}}
+    plain, declared = World(ARM, load_profile(ARM, "mujoco_ros")), World(ARM, profile_of(keys))
+    for world in (plain, declared):
+        world.reset(0, {})
+        world.command(world.target + 0.1)
+        for _ in range(3):
+            world.step()
+    np.testing.assert_array_equal(plain.sense("joints")["position"], declared.sense("joints")["position"])
+    assert plain.read()["joints"].stamp_ns == declared.read()["joints"].stamp_ns
+
+
+@pytest.mark.parametrize("after_ns", [0, 1, 2_500_000, 2_500_001, 7_500_000, 7_500_001, TICK_NS])
+def test_a_command_within_a_tick_acts_from_the_first_physics_step_that_begins_then(after_ns):
+    world = world_of({})
+    home = float(world.target[0])
+    world.step([(after_ns, world.target + np.array([0.2, 0, 0, 0, 0, 0]))])
+    missed = math.ceil(after_ns / 2_500_000)
+    assert float(world._data.ctrl[0]) - home == pytest.approx(0.01 * (4 - missed))
+    np.testing.assert_allclose(np.array(controls_of(world, 1)) - home, 0.01 * (8 - missed))
+
+
+def test_commands_within_a_tick_follow_each_other():
+    world = world_of({})
+    home = world.target
+    first, second = home + 0.2, home - 0.2
+    world.step([(2_500_000, first), (7_500_000, second)])
+    assert float(world._data.ctrl[0] - home[0]) == pytest.approx(0.02 - 0.22 / 20)
+    np.testing.assert_array_equal(world.target, second)
+
+
+def test_a_command_at_the_begin_of_a_tick_is_one_that_was_given_before_it():
+    one, other = world_of({}), world_of({})
+    one.command(one.target + 0.1)
+    one.step()
+    other.step([(0, other.target + 0.1)])
+    np.testing.assert_array_equal(one.sense("joints")["position"], other.sense("joints")["position"])
+
+
+def test_the_set_points_lag_behind_the_command():
+    world, plain = world_of({"servo_lag_s": 0.03}), world_of({})
+    home = float(world.target[0])
+    for made in (world, plain):
+        made.command(made.target + 0.1)
+    way = np.repeat(0.1, 40)
+    way[:20] = np.arange(1, 21) * 0.005
+    expected, lagging = [], 0.0
+    for value in way:
+        lagging += -math.expm1(-0.0025 / 0.03) * (value - lagging)
+        expected.append(lagging)
+    np.testing.assert_allclose(np.array(controls_of(world, 10)) - home, expected[3::4], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(np.array(controls_of(plain, 10)) - home, way[3::4], rtol=1e-9, atol=1e-12)
+
+
+def test_a_reset_ends_the_lag():
+    world = world_of({"servo_lag_s": 1.0})
+    world.command(world.target + 0.5)
+    world.step()
+    world.reset(0, {})
+    np.testing.assert_allclose(controls_of(world, 3), world.target[0])
+
+
+# ------------------------------------------------------------------------------------------------------ its cameras
+
+
+@pytest.fixture(scope="module")
+def doors():
+    """A door that does not wait for its cameras, and one that does."""
+    profile = load_profile(DOOR, "mujoco")
+    worlds = World(DOOR, profile, free_running=True), World(DOOR, profile)
+    for world in worlds:
+        world.reset(0, {})
+    yield worlds
+    for world in worlds:
+        world.close()
+
+
+@pytest.fixture
+def door(doors):
+    """Both, at the begin of one and the same episode, and when that is."""
+    for world in doors:
+        world.reset(3, {})
+    return doors
+
+
+def next_picture(world):
+    """Return the next picture; the world is not moved on while it is made."""
+    for _ in range(10):
+        world.step()
+    end = time.monotonic() + 30.0
+    while not world._film._done:
+        assert time.monotonic() < end
+        world._film._thread.join(0.01)
+    world.step()
+    return world.read()["camera"]
+
+
+def test_after_a_reset_each_camera_has_its_picture_at_once(door):
+    free, waiting = door
+    picture = free.read()["camera"]
+    np.testing.assert_array_equal(picture.values["image"], waiting.read()["camera"].values["image"])
+    assert picture.stamp_ns == free.now_ns
+
+
+def test_a_picture_comes_later_and_shows_what_was_when_it_was_taken(door):
+    free, waiting = door
+    first_ns, begun_ns = free.now_ns, waiting.now_ns
+    for world in door:
+        world.command(world.target + 0.1)
+    waiting.step()
+    waiting.step()
+    picture = next_picture(free)
+    expected = waiting.read()["camera"]
+    assert (picture.stamp_ns - first_ns, expected.stamp_ns - begun_ns) == (100 * MS, 100 * MS)
+    np.testing.assert_array_equal(picture.values["image"], expected.values["image"])
+
+
+def test_no_picture_of_an_old_episode_is_ever_there(door):
+    free, _ = door
+    for _ in range(10):
+        free.step()
+    free.reset(4, {})
+    begun_ns = free.now_ns
+    free._film._thread.join(0.2)  # time enough for the picture that was under way
+    free.step()
+    assert free.read()["camera"].stamp_ns == begun_ns
+
+
+def test_what_fails_in_the_thread_of_the_cameras_is_raised_by_the_reset(monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "nonsense")
+    world = World(DOOR, load_profile(DOOR, "mujoco"), free_running=True)
+    with pytest.raises(UsageError, match="MUJOCO_GL='nonsense' is not allowed"):
+        world.reset(4, {})
+    world.close()
+
+
+def test_a_world_that_is_closed_takes_no_pictures_and_its_thread_has_ended():
+    world = World(DOOR, load_profile(DOOR, "mujoco"), free_running=True)
+    world.reset(0, {})
+    thread = world._film._thread
+    world.close()
+    world.close()
+    assert not thread.is_alive()
+    with pytest.raises(ClosedError, match="the cameras are closed"):
+        world.reset(0, {})
