@@ -23,7 +23,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.env import EmbodiedEnv, make
 from embodied_env.errors import EmbodiedEnvError, UsageError
 from embodied_env.latency.capture import Seen, behind, captured, lateness
-from embodied_env.latency.intervals import grouped_interval, median_interval
+from embodied_env.latency.intervals import median_interval
 from embodied_env.latency.profile import Estimate, LatencyProfile
 from embodied_env.latency.response import Move, Response, delay_by_correlation, fit_response
 from embodied_env.transition import Sample, Severity, Transition
@@ -139,7 +139,7 @@ def velocities(rng: np.random.Generator, *, fastest: float, change: float, way: 
         there[i] = velocity
     there *= min(1.0, way / max(1e-12, float(np.abs(np.cumsum(there)).max()) * period_s))
     rest = np.zeros(_RESTING)
-    return np.concatenate([there, rest, -there, rest])
+    return np.concatenate([there, rest, -there[::-1], rest])
 
 
 class _Run:
@@ -152,7 +152,8 @@ class _Run:
         self._layout = ActionLayout(self._contract)
         self._joints = [self._layout.joints.index(joint) for joint in joints]
         self._amplitude = amplitude
-        self._reference = np.zeros(self._layout.size)
+        self._reference = self._applied = np.zeros(self._layout.size)  # what is wanted next; what was sent last
+        self._was_reset = False
         self.traces: list[_Trace] = []
         self.offsets_ns: list[int] = []  # of our steady clock from the world's, at each step; a little too great
         self.acted: dict[str, list[float]] = {}  # what evidence of actuation each step had, by method
@@ -192,7 +193,7 @@ class _Run:
 
     def _begin(self, seed: int | None) -> None:
         self._env.reset(seed=seed)
-        self._reference = np.zeros(self._layout.size)
+        self._reference, self._applied, self._was_reset = *np.zeros((2, self._layout.size)), True
         for i, joint in enumerate(self._layout.joints):
             if not (self._layout.is_delta[i] or self._layout.is_velocity[i]):
                 self._reference[i] = self._measured(joint)
@@ -237,12 +238,15 @@ class _Run:
 
     def _step(self, wanted: FloatArray) -> Transition:
         """Take a step towards these velocities; raises CalibrationError for what the gate does not let pass."""
-        period_s, layout = self._contract.control_period_s, self._layout
-        self._reference += wanted * period_s
-        absolute = ~(layout.is_delta | layout.is_velocity)
-        si = np.where(absolute, self._reference, np.where(layout.is_delta, wanted * period_s, wanted))
+        layout, is_velocity = self._layout, self._layout.is_velocity
+        self._reference = np.where(is_velocity, wanted, self._reference + wanted * self._contract.control_period_s)
+        si = np.where(layout.is_delta, self._reference - self._applied, self._reference)
         self._env.step(layout.as_action(layout.scale.from_si(si)))
         transition = self._last()
+        if self._was_reset:  # a displacement is from where the robot was then
+            self._reference = np.where(layout.is_delta, transition.report.applied_si, self._reference)
+            self._was_reset = False
+        self._applied = transition.report.applied_si
         findings = [f for f in transition.report.findings if f.severity >= Severity.HOLD]
         if findings:
             worst = max(findings, key=lambda found: found.severity)
@@ -268,7 +272,7 @@ class _Run:
         return str(self._last().info["end_reason"])
 
 
-def calibrate(  # noqa: PLR0913 - the public options
+def calibrate(
     contract: Contract,
     *,
     backend: str,
@@ -386,13 +390,13 @@ def _actuation(
         return evidence, None, {"actuation_s": why, "lag_s": why}
     evidence["state"] = _by_state(fit)
     evidence["xcorr"] = _by_correlation(moves, period_s, fit, delay_s, correlation)
-    half_s, _ = grouped_interval(fit.jacobian, fit.residuals, fit.groups, fit.lag_weights)
+    found = fit.lag()
     lag = Estimate(
-        value_s=fit.lag_s,
-        low_s=fit.lag_s - half_s,
-        high_s=fit.lag_s + half_s,
+        value_s=found.value_s,
+        low_s=found.value_s - found.half_s,
+        high_s=found.value_s + found.half_s,
         method="state",
-        n=len(np.unique(fit.groups)),
+        n=len(found.single_s),
         detail="mean of " + ", ".join(f"{joint} {1e3 * lag_s:.1f} ms" for joint, lag_s in fit.lags_s.items()),
         samples_s=tuple(fit.lags_s.values()),
     )
@@ -414,18 +418,17 @@ def _told(method: str, values: Sequence[float]) -> Estimate:
 
 
 def _by_state(fit: Response) -> Estimate:
-    half_s, moved = grouped_interval(fit.jacobian, fit.residuals, fit.groups, fit.dead_weights)
-    n = len(moved)
+    found = fit.dead_time()
     command = "a straight line over a control period" if fit.shape == "line" else "a step"
     return Estimate(
-        value_s=fit.dead_s,
-        low_s=max(0.0, fit.dead_s - half_s),
-        high_s=fit.dead_s + half_s,
+        value_s=found.value_s,
+        low_s=found.value_s - found.half_s,
+        high_s=found.value_s + found.half_s,
         method="state",
-        n=n,
+        n=len(found.single_s),
         detail=f"commands act as {command}; explains {100 * fit.explained:.2f} % of the motion; "
         f"commands vary by {1e3 * fit.jitter_s:.1f} ms",
-        samples_s=tuple((fit.dead_s - (n - 1) * (moved - moved.mean())).tolist()),
+        samples_s=tuple(found.single_s.tolist()),
     )
 
 

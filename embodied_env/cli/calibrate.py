@@ -1,4 +1,4 @@
-"""``embodied-env calibrate``: move gently through the gate, and measure the latencies of a world that moves by itself."""
+"""``embodied-env calibrate``: move gently through the gate, and measure latencies into a file."""
 
 from __future__ import annotations
 

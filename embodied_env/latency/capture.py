@@ -80,7 +80,9 @@ def behind(moves: Sequence[Move], seen: Sequence[Seen], longest_s: float, *, int
         if best is None or explained > best[0]:
             best = explained, left, whole, is_integral
     assert best is not None  # noqa: S101 - there is at least one course
-    explained, left, _, is_integral = best
+    explained, left, whole, is_integral = best
+    if not whole.any():
+        return "nothing in it moves"
     if explained < _LEAST_EXPLAINED:
         return f"nothing in it moves with the joints: at most {100 * max(0.0, explained):.0f} % of what it does"
     at_s = float(delays[left.sum(axis=0).argmin()])
@@ -136,7 +138,9 @@ def _changed(stamps: Estimate, delay_s: float, half_s: float, method: str, detai
 
 
 def _left_over(
-    pairs: Sequence[tuple[Move, Seen]], delays: FloatArray, is_integral: bool
+    pairs: Sequence[tuple[Move, Seen]],
+    delays: FloatArray,
+    is_integral: bool,  # noqa: FBT001 - private
 ) -> tuple[FloatArray, FloatArray]:
     """Return what the motion does not explain, shape (n_moves, n_delays), and what there is, shape (n_moves,).
 
@@ -159,9 +163,10 @@ def _left_over(
         if not values.size:
             continue
         whole[i] = float((values**2).sum())
+        drift = [seen.stamped_s[inside]] if is_integral else []  # an integral of what is not quite zero at rest
         for k, delay_s in enumerate(delays):
             x = np.interp(seen.stamped_s[inside] - delay_s, move.read_s, motion)
-            terms = np.stack([np.ones_like(x), x, x * x], axis=1)
+            terms = np.stack([np.ones_like(x), x, x * x, *drift], axis=1)
             rest = values - terms @ np.linalg.lstsq(terms, values, rcond=None)[0]
             left[i, k] = float((rest**2).sum())
     return left, whole

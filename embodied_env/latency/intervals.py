@@ -89,12 +89,14 @@ def grouped_interval(
         without each group.
     """
     names = np.unique(groups)
+    sizes = np.maximum(np.sqrt((jacobian**2).sum(axis=0)), 1e-300)
+    jacobian, weights = jacobian / sizes, np.where(sizes > 1e-12 * sizes.max(), weights / sizes, 0.0)
     whole = jacobian.T @ jacobian
     moved = np.zeros(len(names))
     for i, name in enumerate(names):
         rows = groups == name
         part = jacobian[rows]
-        change = np.linalg.lstsq(whole - part.T @ part, -(part.T @ residuals[rows]), rcond=None)[0]
+        change = np.linalg.lstsq(whole - part.T @ part, -(part.T @ residuals[rows]), rcond=1e-8)[0]
         moved[i] = float(weights @ change)
     n = len(names)
     if n < _LEAST_GROUPS:

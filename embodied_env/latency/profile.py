@@ -140,13 +140,13 @@ def _parsed(data: Any) -> LatencyProfile:  # noqa: ANN401 - whatever a file hold
             raise LatencyProfileError(f"{key} {data[key]!r} is not allowed; allowed: {allowed.__name__}")
     if not isinstance(unknown, dict) or not all(isinstance(why, str) for why in unknown.values()):
         raise LatencyProfileError(f"unknown {unknown!r} is not allowed; allowed: a mapping to texts")
-    single = {key: None if stages[key] is None else _estimate(stages[key], f"stages.{key}") for key in _SINGLE}
-    by_name: dict[str, dict[str, Estimate]] = {}
+    values: dict[str, Any] = {key: data[key] for key in _HEAD}
+    values |= {key: None if stages[key] is None else _estimate(stages[key], f"stages.{key}") for key in _SINGLE}
     for key in _BY_NAME:
         if not isinstance(stages[key], dict):
             raise LatencyProfileError(f"stages.{key} {stages[key]!r} is not allowed; allowed: a mapping")
-        by_name[key] = {name: _estimate(value, f"stages.{key}.{name}") for name, value in stages[key].items()}
-    return LatencyProfile(**{key: data[key] for key in _HEAD}, **single, **by_name, unknown=unknown)
+        values[key] = {name: _estimate(value, f"stages.{key}.{name}") for name, value in stages[key].items()}
+    return LatencyProfile(**values, unknown=unknown)
 
 
 def _estimate(data: Any, path: str) -> Estimate:  # noqa: ANN401 - whatever a file holds

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.latency.intervals import grouped_interval
 from embodied_env.transition import FloatArray
 
 Shape = Literal["line", "step"]
@@ -24,10 +25,11 @@ _GRID_S = 0.002
 _PADDING_S = 0.6  # so that the end of a move does not come round to its begin
 _ORDER = 3
 _PER_JOINT = _ORDER + 1  # and a gain
-_STARTS = (0.25, 0.6)  # how much of the whole delay is dead time, to begin with
-_ROUGH, _FINE = 8, 25  # rounds of a search
-_WEIGHINGS = 3
-_ENOUGH = 1e-6  # s: a smaller change of the dead time ends a search
+_STARTS = (0.2, 0.45, 0.7)  # how much of the whole delay is dead time, to begin with
+_ROUGH, _FINE = 8, 40  # rounds of a search
+_WEIGHINGS = 2
+_ENOUGH = 1e-5  # s: a smaller change of the dead time ends a search
+_NEGLIGIBLE_S = 5e-4  # a pole whose whole effect is that of a smaller delay
 _LEAST_LOG = -20.0  # of the filter's coefficients: none
 _SHIFT_S = 0.001  # by which a command is shifted to see what that changes
 
@@ -55,7 +57,8 @@ class Response:
 
     `jacobian`, `residuals` and `groups` have one row per reading, weighted by what is known of its errors: noise, and
     commands that come into force a little earlier or later than the others. `jitter_s` is how much (one standard
-    deviation). `explained` is the share of the motion that the model explains.
+    deviation). `simple_dead_s` and `simple_lag_s` are by the fewest poles that the
+    readings allow. `explained` is the share of the motion that the model explains.
     """
 
     dead_s: float
@@ -67,27 +70,37 @@ class Response:
     residuals: FloatArray
     groups: NDArray[np.intp]
     jitter_s: float
+    simple_dead_s: float
+    simple_lag_s: float
 
-    @property
-    def lag_s(self) -> float:
-        """The mean over the joints."""
-        return float(np.mean(list(self.lags_s.values())))
+    def dead_time(self) -> Fitted:
+        """Return the dead time, in the middle between few poles and many: readings that allow both do not say which."""
+        weights = np.zeros(len(self.parameters))
+        weights[0] = 1.0
+        return self._fitted(weights, self.dead_s, self.simple_dead_s)
 
-    @property
-    def lag_weights(self) -> FloatArray:
-        """How `lag_s` changes with each parameter."""
+    def lag(self) -> Fitted:
+        """Return the lag, the mean over the joints, likewise."""
         weights = np.zeros(len(self.parameters))
         for i in range(len(self.lags_s)):
             at = 1 + _PER_JOINT * i
             weights[at : at + 2] = np.exp(self.parameters[at : at + 2]) / len(self.lags_s)
-        return weights
+        return self._fitted(weights, float(np.mean(list(self.lags_s.values()))), self.simple_lag_s)
 
-    @property
-    def dead_weights(self) -> FloatArray:
-        """How `dead_s` changes with each parameter."""
-        weights = np.zeros(len(self.parameters))
-        weights[0] = 1.0
-        return weights
+    def _fitted(self, weights: FloatArray, full_s: float, simple_s: float) -> Fitted:
+        half_s, moved_s = grouped_interval(self.jacobian, self.residuals, self.groups, weights)
+        value_s, n = (full_s + simple_s) / 2.0, len(moved_s)
+        single_s = value_s - (n - 1) * (moved_s - moved_s.mean())
+        return Fitted(value_s=value_s, half_s=half_s + abs(full_s - simple_s) / 2.0, single_s=single_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """A value, the half width of its interval of confidence, and what each part of a move says, shape (n,)."""
+
+    value_s: float
+    half_s: float
+    single_s: FloatArray
 
 
 def fit_response(moves: Sequence[Move], period_s: float, shapes: Sequence[Shape], start_s: float) -> Response:
@@ -120,7 +133,7 @@ def delay_by_correlation(moves: Sequence[Move], period_s: float, shape: Shape, l
     for i, delay_s in enumerate(delays):
         both = commands = readings = 0.0
         for move in moves:
-            commanded = _course(move, period_s, shape).at(move.read_s - delay_s)
+            commanded = course_of(move, period_s, shape).at(move.read_s - delay_s)
             x, y = commanded - commanded.mean(), move.readings - move.readings.mean()
             both, commands, readings = both + float(x @ y), commands + float(x @ x), readings + float(y @ y)
         score[i] = abs(both) / max(1e-300, (commands * readings) ** 0.5)
@@ -138,14 +151,15 @@ def peak(x: FloatArray, y: FloatArray, best: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Course:
+class Course:
     """What a controller makes of commands, less what it began with: straight between its corners."""
 
     corners_s: FloatArray
     values: FloatArray
 
     def at(self, times_s: FloatArray) -> FloatArray:
-        return np.interp(times_s, self.corners_s, self.values)
+        """Return its values at these times."""
+        return np.asarray(np.interp(times_s, self.corners_s, self.values), dtype=np.float64)
 
     def averaged(self, grid_s: FloatArray) -> FloatArray:
         """Return the mean of each cell of an even grid around its point: a step keeps its place between two."""
@@ -158,12 +172,13 @@ class _Course:
         return np.diff(np.interp(edges, times, area)) / np.diff(edges)
 
 
-def _course(move: Move, period_s: float, shape: Shape) -> _Course:
+def course_of(move: Move, period_s: float, shape: Shape) -> Course:
+    """Return what a controller makes of the commands of `move`, which acts them out as `shape` says, at once."""
     first = float(move.commands[0])
     if shape == "step":
         before = np.concatenate([[first], move.commands[:-1]])
         corners, values = np.repeat(move.commanded_s, 2), np.stack([before, move.commands], axis=1).ravel()
-        return _Course(corners_s=corners, values=values - first)
+        return Course(corners_s=corners, values=values - first)
     corners_s, line = [float(move.commanded_s[0])], [first]
     start_s, start, target = corners_s[0], first, first
     for at_s, value in zip(move.commanded_s[1:].tolist(), move.commands[1:].tolist(), strict=True):
@@ -176,7 +191,7 @@ def _course(move: Move, period_s: float, shape: Shape) -> _Course:
         start_s, target = at_s, value
     corners_s.append(start_s + period_s)
     line.append(target)
-    return _Course(corners_s=np.array(corners_s), values=np.array(line) - first)
+    return Course(corners_s=np.array(corners_s), values=np.array(line) - first)
 
 
 class _Problem:
@@ -229,7 +244,7 @@ class _Problem:
                 if damping > 1e8:
                     break
                 continue
-            is_done = abs(tried[0] - parameters[0]) < _ENOUGH and cost - new_cost < 1e-4 * cost
+            is_done = abs(tried[0] - parameters[0]) < _ENOUGH and cost - new_cost < 1e-5 * cost
             parameters, jacobian, residuals, cost = tried, new_jacobian, new_residuals, new_cost
             damping = max(1e-9, damping / 8.0)
             if is_done:
@@ -242,16 +257,17 @@ class _Problem:
         for _ in range(_WEIGHINGS):
             jitter_s = self._weigh(parameters)
             parameters, _ = self.search(parameters, _FINE)
-        parameters = self._simplest(parameters)
+        simple = self._simplest(parameters)
         plain_jacobian, plain = self._linearised(parameters)
-        plain_jacobian[:, parameters == _LEAST_LOG] = 0.0
+        sizes = np.sqrt((plain_jacobian**2).sum(axis=0))
+        poles = np.arange(1, 1 + _PER_JOINT * len(self._joints)).reshape(-1, _PER_JOINT)[:, :_ORDER].ravel()
+        plain_jacobian[:, poles[sizes[poles] < _NEGLIGIBLE_S * sizes[0]]] = 0.0  # of a pole that is as good as absent
         jacobian, residuals = self._weighted(plain_jacobian, plain)
         spread = sum(float(((move.readings - move.readings.mean()) ** 2).sum()) for move in self._moves)
         firsts = np.cumsum([0, *(int(move.halves.max()) + 1 for move in self._moves)])
-        logs = parameters[1 : 1 + _PER_JOINT * len(self._joints)].reshape(-1, _PER_JOINT)[:, :2]
         return Response(
             dead_s=float(parameters[0]),
-            lags_s=dict(zip(self._joints, np.exp(logs).sum(axis=1).tolist(), strict=True)),
+            lags_s=dict(zip(self._joints, self._lags_s(parameters).tolist(), strict=True)),
             shape=self._shape,
             explained=1.0 - float(plain @ plain) / max(1e-300, spread),
             parameters=parameters,
@@ -259,30 +275,37 @@ class _Problem:
             residuals=residuals,
             groups=np.concatenate([first + move.halves for first, move in zip(firsts, self._moves, strict=False)]),
             jitter_s=jitter_s,
+            simple_dead_s=float(simple[0]),
+            simple_lag_s=float(np.mean(self._lags_s(simple))),
         )
 
-    def _simplest(self, parameters: FloatArray) -> FloatArray:
-        """Do without poles that the readings do not ask for (Schwarz's criterion): they would only blur the dead time."""
+    def _lags_s(self, parameters: FloatArray) -> FloatArray:
+        logs = parameters[1 : 1 + _PER_JOINT * len(self._joints)].reshape(-1, _PER_JOINT)[:, :2]
+        return np.asarray(np.exp(logs).sum(axis=1))
+
+    def _simplest(self, full: FloatArray) -> FloatArray:
+        """Do without poles that the readings do not ask for (Akaike's criterion): they only blur the dead time."""
         columns = 1 + _PER_JOINT * np.arange(len(self._joints))
-        cost = self.search(parameters, 1)[1]
-        chosen, least = parameters, len(self._readings) * np.log(cost) + 3 * len(columns) * np.log(len(self._readings))
+        count = len(self._readings)
+        chosen, least = full, count * np.log(self.search(full, 1)[1]) + 2 * _ORDER * len(columns)
+        lags_s = np.exp(full[columns]) + np.exp(full[columns + 1])
         for absent in ([0], [2], [0, 2]):
-            begin = parameters.copy()
-            lags_s = np.exp(parameters[columns]) + np.exp(parameters[columns + 1])
+            if len(absent) > 1 and chosen is full:
+                break
+            begin = full.copy()
             self._absent = np.concatenate([columns + each for each in absent])
             begin[columns + 1] = np.log(lags_s if 0 in absent else lags_s / 2.0)
             begin[columns] = np.log(lags_s / 2.0)
             begin[self._absent] = _LEAST_LOG
             found, cost = self.search(begin, _FINE)
-            poles = (3 - len(absent)) * len(columns)
-            criterion = len(self._readings) * np.log(cost) + poles * np.log(len(self._readings))
+            criterion = count * np.log(cost) + 2 * (_ORDER - len(absent)) * len(columns)
             if criterion < least:
                 chosen, least = found, criterion
         self._absent = np.zeros(0, dtype=np.intp)
         return chosen
 
     def _spectrum(self, index: int, move: Move) -> NDArray[np.complex128]:
-        course = _course(move, self._period_s, self._shape).averaged(self._grids_s[index])
+        course = course_of(move, self._period_s, self._shape).averaged(self._grids_s[index])
         return np.fft.rfft(course)
 
     def _filters(self, parameters: FloatArray) -> tuple[NDArray[np.complex128], ...]:
@@ -309,9 +332,9 @@ class _Problem:
         for i, (move, rows) in enumerate(zip(self._moves, self._rows, strict=True)):
             at = 1 + _PER_JOINT * int(self._of_joint[i])
             gain = parameters[at + _ORDER]
-            curve, by_dead, *by_logs = (np.interp(move.read_s, self._grids_s[i], each[i]) for each in curves)
+            curve, by_dead, *of_joint = (np.interp(move.read_s, self._grids_s[i], each[i]) for each in curves)
             jacobian[rows, 0] = gain * by_dead
-            for k, column in enumerate(by_logs):
+            for k, column in enumerate(of_joint):
                 jacobian[rows, at + k] = gain * column
             jacobian[rows, at + _ORDER] = curve
             jacobian[rows, self._size - len(self._moves) + i] = 1.0
@@ -345,7 +368,8 @@ class _Problem:
             shifts.append(inside / sizes)
         noise /= free
         jitter = float(np.mean(np.concatenate(shifts) ** 2))
-        noise = max(noise, 1e-8 * jitter * float(np.mean(np.concatenate(effects) ** 2)), 1e-300)
+        size = float(np.mean([np.mean(effect**2) for effect in effects]))
+        noise = max(noise, 1e-8 * jitter * size, 1e-300)
         self._weighing = []
         for effect in effects:
             left, sizes, _ = np.linalg.svd(effect, full_matrices=False)
@@ -359,13 +383,13 @@ class _Problem:
         effects = []
         for i, move in enumerate(self._moves):
             gain = parameters[1 + _PER_JOINT * int(self._of_joint[i]) + _ORDER]
-            base = _course(move, self._period_s, self._shape).averaged(self._grids_s[i])
+            base = course_of(move, self._period_s, self._shape).averaged(self._grids_s[i])
             changes = []
             for k in np.flatnonzero(np.diff(move.commands)) + 1:
                 shifted = move.commanded_s.copy()
                 shifted[k] += _SHIFT_S
                 changed = replace(move, commanded_s=shifted)
-                changes.append(_course(changed, self._period_s, self._shape).averaged(self._grids_s[i]) - base)
+                changes.append(course_of(changed, self._period_s, self._shape).averaged(self._grids_s[i]) - base)
             spectra = np.fft.rfft(np.stack(changes)) * through[i]
             curves = np.fft.irfft(spectra, self._count) * (gain / _SHIFT_S)
             effects.append(np.stack([np.interp(move.read_s, self._grids_s[i], curve) for curve in curves], axis=1))

@@ -57,7 +57,7 @@ class RealBackend:
     name = "real"
     capabilities = Capabilities(free_running=True, transport=True, estop_inputs=True, reset_levels=("none", "world"))
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its options
         self,
         contract: Contract,
         *,
