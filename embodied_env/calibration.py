@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from embodied_env.backends import offers_option
-from embodied_env.clock import NS_PER_S
+from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.contract import ActuatorSpec, Contract, FloatArray
 from embodied_env.contract.checks import one_of
 from embodied_env.contract.messages import JOINT_SENSOR
@@ -337,7 +337,7 @@ def _profile(
         contract=contract.name,
         fingerprint=contract.fingerprint,
         backend=backend,
-        created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        created_utc=datetime.fromtimestamp(SteadyClock().system_ns() // NS_PER_S, UTC).isoformat(),
         host=platform.node(),
         seed=seed,
         actuation_s=actuation,

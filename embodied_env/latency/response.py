@@ -169,7 +169,8 @@ class Course:
         values = np.concatenate([self.values, self.at(edges)])[order]
         times = times[order]
         area = np.concatenate([[0.0], np.cumsum(np.diff(times) * (values[1:] + values[:-1]) / 2.0)])
-        return np.diff(np.interp(edges, times, area)) / np.diff(edges)
+        means: FloatArray = np.diff(np.interp(edges, times, area)) / np.diff(edges)
+        return means
 
 
 def course_of(move: Move, period_s: float, shape: Shape) -> Course:
