@@ -171,7 +171,7 @@ class _Run:
         first = True
         while left:
             self._begin(seed if first else None)
-            first, steps = False, 0
+            first, steps = False, _SETTLING
             while left and steps + len(left[0][1]) <= room and self._move(*left[0]):
                 steps += len(left.pop(0)[1])
                 done += 1

@@ -30,6 +30,7 @@ _ROUGH, _FINE = 8, 40  # rounds of a search
 _WEIGHINGS = 2
 _ENOUGH = 1e-5  # s: a smaller change of the dead time ends a search
 _NEGLIGIBLE_S = 5e-4  # a pole whose whole effect is that of a smaller delay
+_STAMPS_S = 5e-4  # neither stamps of publications nor the place of clocks to each other are known better
 _LEAST_LOG = -20.0  # of the filter's coefficients: none
 _SHIFT_S = 0.001  # by which a command is shifted to see what that changes
 
@@ -91,7 +92,7 @@ class Response:
         half_s, moved_s = grouped_interval(self.jacobian, self.residuals, self.groups, weights)
         value_s, n = (full_s + simple_s) / 2.0, len(moved_s)
         single_s = value_s - (n - 1) * (moved_s - moved_s.mean())
-        return Fitted(value_s=value_s, half_s=half_s + abs(full_s - simple_s) / 2.0, single_s=single_s)
+        return Fitted(value_s=value_s, half_s=half_s + abs(full_s - simple_s) / 2.0 + _STAMPS_S, single_s=single_s)
 
 
 @dataclass(frozen=True, kw_only=True)
