@@ -36,7 +36,7 @@ the keyword `pacing`, and refuses what it cannot.
 
 _OURS = ("clock", "pacing")  # keywords that are no options of a backend
 
-__all__ = ["BACKENDS", "Backend", "BackendFactory", "Capabilities", "make_backend"]
+__all__ = ["BACKENDS", "Backend", "BackendFactory", "Capabilities", "make_backend", "offers_option"]
 
 
 def make_backend(
@@ -53,23 +53,31 @@ def make_backend(
         UsageError: for an unknown name or option, or a pacing that it does not have.
         ContractError: when the contract has no profile for it, or a wrong one.
     """
+    factory = _factory(name, pacing)
+    _check_options(name, factory, options)
+    if pacing is not None and name not in BACKENDS and "pacing" in inspect.signature(factory).parameters:
+        options["pacing"] = pacing
+    return factory(contract, clock=clock, **options)
+
+
+def offers_option(name: str, option: str, *, pacing: str | None = None) -> bool:
+    """Say whether the backend called `name` declares the option; raises UsageError for an unknown name or pacing."""
+    return option in inspect.signature(_factory(name, pacing)).parameters
+
+
+def _factory(name: str, pacing: str | None) -> BackendFactory:
+    """Return what builds the backend called `name` with this pacing; None: its first."""
     if name in BACKENDS:
         offered = BACKENDS[name]
         if pacing not in (None, *offered):
             allowed = ", ".join(map(repr, (None, *offered)))
             raise UsageError(f"pacing={pacing!r} is not available with {name}; allowed: {allowed}")
         module, _, attribute = offered[pacing or next(iter(offered))].partition(":")
-        factory = cast("BackendFactory", getattr(importlib.import_module(module), attribute))
-        _check_options(name, factory, options)
-        return factory(contract, clock=clock, **options)
+        return cast("BackendFactory", getattr(importlib.import_module(module), attribute))
     others = {point.name: point for point in entry_points(group="embodied_env.backends")}
     if name not in others:
         raise UsageError(f"backend {name!r} is not known; allowed: {', '.join([*BACKENDS, *others])}")
-    factory = cast("BackendFactory", others[name].load())
-    _check_options(name, factory, options)
-    if pacing is not None and "pacing" in inspect.signature(factory).parameters:
-        options["pacing"] = pacing
-    return factory(contract, clock=clock, **options)
+    return cast("BackendFactory", others[name].load())
 
 
 def _check_options(name: str, factory: BackendFactory, options: dict[str, Any]) -> None:

@@ -79,6 +79,7 @@ class RealBackend:
         node_name: str = "environment",
         ros_args: Sequence[str] = (),
         frames: Frames | None = None,
+        on_sample: Callable[[Sample], None] | None = None,
     ) -> None:
         """Prepare; nothing is started.
 
@@ -94,6 +95,7 @@ class RealBackend:
             ros_args: what would stand after ``--ros-args``, for our node alone: ``["-r", "joint_states:=arm/states"]``.
                 What stands in the command line of this process holds too.
             frames: who knows the transforms where the profile asks for some; None: tf2.
+            on_sample: told of every reading as it arrives, in the thread that listens; it must be quick.
 
         Raises:
             ContractError: for a profile ``backends.real`` that is missing or wrong, or for a relay that cannot
@@ -117,6 +119,7 @@ class RealBackend:
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, self._profile.reset_timeout_s)
         if relay not in (None, True, False):
             raise UsageError(f"relay={relay!r} is not allowed; allowed: True, False, None")
+        self._on_sample = on_sample
         self._is_relayed = self._profile.relay if relay is None else bool(relay)
         if self._is_relayed and self._profile.use_sim_time:
             raise UsageError("relay=True is not allowed with backends.real.use_sim_time: a relay goes by the wall")
@@ -220,6 +223,8 @@ class RealBackend:
             self._time.notice(arrival)
             buffer.put(arrival)
             self._heard_ns = arrival.arrival_ns
+            if self._on_sample is not None and (newest := buffer.newest()) is not None:
+                self._on_sample(newest)
 
         return take
 

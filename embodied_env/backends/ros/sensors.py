@@ -138,14 +138,19 @@ class SensorBuffer:
             self._take(self._unstamped[number], Placed(stamp_ns=stamp_ns), Travel())
         return self.stamp_ns >= stamp_ns
 
+    def newest(self) -> Sample | None:
+        """Return the newest sample, and count nothing; None before the first message."""
+        if self._sample is None and self._newest is not None:
+            self._sample = self._read(*self._newest)
+        return self._sample
+
     def sample(self) -> Sample | None:
         """Return the newest sample, and the counts since the last call; None before the first message."""
-        if self._newest is None:
+        sample = self.newest()
+        if sample is None:
             return None
-        if self._sample is None:
-            self._sample = self._read(*self._newest)
         counts, self._counts = self._counts, _Counts()
-        return replace(self._sample, lost=counts.lost, duplicated=counts.duplicated, reordered=counts.reordered)
+        return replace(sample, lost=counts.lost, duplicated=counts.duplicated, reordered=counts.reordered)
 
     def _read(self, arrival: Arrival, placed: Placed, travel: Travel) -> Sample:
         quality, reason = Quality.OK, ""

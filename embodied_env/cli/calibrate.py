@@ -1,0 +1,99 @@
+"""``embodied-env calibrate``: move gently through the gate, and measure latencies into a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from embodied_env.contract import load_contract
+from embodied_env.errors import UsageError
+from embodied_env.latency.profile import LatencyProfile, as_mapping, write_profile
+
+HELP = "move gently, and measure latencies into a file"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    from embodied_env.calibration import AMPLITUDE
+
+    parser.add_argument("contract", help="a contract's name or file")
+    parser.add_argument("--backend", default="real", help="a world that moves by itself (default: real)")
+    parser.add_argument("--namespace", default=None, help="ROS 2 namespace, for a backend over ROS 2")
+    parser.add_argument("--pacing", default=None, help="realtime, where a backend may also wait for the agent")
+    parser.add_argument("--seed", type=int, default=0, help="of the moves and of the reset (default: 0)")
+    parser.add_argument("--out", default="latency_profile.json", help="the file (default: latency_profile.json)")
+    parser.add_argument("--joints", nargs="+", default=[], metavar="JOINT", help="which joints (default: all)")
+    parser.add_argument(
+        "--amplitude", type=float, default=AMPLITUDE, help=f"share of a joint's range (default: {AMPLITUDE})"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="moves of each joint (default: 3)")
+    parser.add_argument("--json", action="store_true", help="print the profile as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Calibrate, write the profile, and print it."""
+    from embodied_env.calibration import calibrate
+
+    if args.seed < 0:
+        raise UsageError(f"--seed {args.seed} is not allowed; allowed: 0 or more")
+    out = Path(args.out)
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise UsageError(f"--out {out} is not allowed; allowed: a file in a folder that exists")
+    contract = load_contract(args.contract)
+    with _progress(f"{contract.name} on {args.backend}") as progress:
+        profile = calibrate(
+            contract,
+            backend=args.backend,
+            seed=args.seed,
+            amplitude=args.amplitude,
+            joints=args.joints,
+            repeats=args.repeats,
+            progress=progress,
+            namespace=args.namespace,
+            pacing=args.pacing,
+        )
+    write_profile(profile, out)
+    if args.json:
+        print(json.dumps(as_mapping(profile), indent=1))
+    else:
+        _print_table(profile, out)
+    return 0 if profile.actuation_s is not None else 1
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on stderr."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        line = bar.add_task(f"{title} · moves", total=None)
+        yield lambda done, of: bar.update(line, completed=done, total=of)
+
+
+def _print_table(profile: LatencyProfile, out: Path) -> None:
+    """Print every estimate with its interval and method, and what is unknown."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title=f"{profile.contract} on {profile.backend}: latency, ms", title_justify="left")
+    for heading, justify in (("", "left"), ("value", "right"), ("95 %", "right"), ("method", "left"), ("n", "right")):
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type] # its own literals
+    table.add_column("", overflow="fold")
+    rows = {"actuation": profile.actuation_s, "lag": profile.lag_s}
+    rows |= {f"actuation by {method}": each for method, each in profile.evidence.items()}
+    rows |= {f"capture {sensor}": each for sensor, each in profile.capture_s.items()}
+    rows |= {f"transport {sensor}": each for sensor, each in profile.transport_s.items()}
+    for name, each in rows.items():
+        if each is not None:
+            interval = f"{1e3 * each.low_s:.2f} .. {1e3 * each.high_s:.2f}"
+            table.add_row(name, f"{1e3 * each.value_s:.2f}", interval, each.method, str(each.n), each.detail)
+    for name, why in profile.unknown.items():
+        table.add_row(name, "unknown", "", "", "", why)
+    console.print(table)
+    console.print(f"profile  {out}", soft_wrap=True)

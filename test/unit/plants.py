@@ -1,0 +1,69 @@
+"""A simulated joint, for the tests of estimators: dead time, lag, a servo, noise, sampling that is not even."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from embodied_env.calibration import velocities
+from embodied_env.latency.response import Move, course_of
+
+STEP_S = 2e-4
+
+
+def simulated(
+    rng, *, dead_s, filter_s=0.0, damping_s=0.0, inertia_s2=0.0, jitter_s=0.002, noise=1e-5, moves=6, **options
+):
+    """Return the moves of one joint; options: period_s, read_s, shape."""
+    poles = filter_s, damping_s, inertia_s2
+    return [_move(rng, dead_s, poles, jitter_s, noise, **options) for _ in range(moves)]
+
+
+def _move(rng, dead_s, poles, jitter_s, noise, *, period_s=0.05, read_s=0.004, shape="line"):
+    profile = velocities(rng, fastest=0.3, change=0.16, way=0.1, period_s=period_s)
+    profile = np.concatenate([np.zeros(3), profile])
+    commands = np.cumsum(profile) * period_s if shape == "line" else profile
+    at_s = period_s * np.arange(len(profile)) + rng.uniform(0.0, 4e-4, len(profile))
+    acting_s = at_s + dead_s + rng.uniform(-jitter_s, jitter_s, len(profile)) / 2.0
+    grid_s = STEP_S * np.arange(int((at_s[-1] + 0.1) / STEP_S))
+    acting = _as_move(acting_s, commands)
+    motion = _filtered(course_of(acting, period_s, shape).at(grid_s), poles)
+    stamps_s = np.arange(rng.uniform(0.0, read_s), at_s[-1] + 0.05, read_s)
+    readings = np.interp(stamps_s, grid_s, motion) + noise * rng.normal(size=len(stamps_s))
+    turn_s = at_s[3 + (len(profile) - 3) // 2]
+    return Move(
+        joint="j",
+        commanded_s=at_s,
+        commands=commands,
+        read_s=stamps_s,
+        readings=readings,
+        halves=(stamps_s > turn_s).astype(np.intp),
+    )
+
+
+def _as_move(at_s, commands):
+    none = np.zeros(1)
+    return Move(joint="j", commanded_s=at_s, commands=commands, read_s=none, readings=none, halves=np.zeros(1, np.intp))
+
+
+def _filtered(values, poles):
+    """Through 1 / (1 + filter s) / (1 + damping s + inertia s^2): exact for inputs that hold over a small step."""
+    filter_s, damping_s, inertia_s2 = poles
+    for lag_s in (filter_s, *([] if inertia_s2 else [damping_s])):
+        values = _linear(values, np.array([[-1.0 / lag_s]])) if lag_s else values
+    if inertia_s2:
+        values = _linear(values, np.array([[0.0, 1.0], [-1.0 / inertia_s2, -damping_s / inertia_s2]]))
+    return values
+
+
+def _linear(values, dynamics):
+    """Return what a system of unit gain, whose first state is its output, makes of `values`."""
+    onward = term = np.eye(len(dynamics))
+    for k in range(1, 20):
+        term = term @ dynamics * (STEP_S / k)
+        onward = onward + term
+    means, entry = (values + np.roll(values, 1)) / 2.0, (np.eye(len(dynamics)) - onward)[:, 0]
+    state, result = np.zeros(len(dynamics)), np.zeros(len(values))
+    for i in range(1, len(values)):
+        state = onward @ state + entry * means[i]
+        result[i] = state[0]
+    return result

@@ -1,0 +1,73 @@
+"""How late a sensor is against the joints, by its motion alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from plants import simulated
+
+from embodied_env.latency.capture import Behind, Seen, behind, captured, lateness
+
+RNG = np.random.default_rng(0)
+MOVES = simulated(np.random.default_rng(1), dead_s=0.03, filter_s=0.04, moves=6)
+
+
+def seen(delay_s, *, noise=1e-4, integral=False, every_s=0.02):
+    found = []
+    for move in MOVES:
+        stamped_s = np.arange(RNG.uniform(0.0, every_s), move.read_s[-1], every_s)
+        motion = (
+            np.concatenate([[0.0], np.cumsum(move.readings[1:] * np.diff(move.read_s))]) if integral else move.readings
+        )
+        x = np.interp(stamped_s - delay_s, move.read_s, motion)
+        values = np.stack([0.4 * x - 0.1 * x**2, 0.2 * x, np.full_like(x, 7.0)], axis=1)
+        found.append(Seen(stamped_s=stamped_s, values=values + noise * RNG.normal(size=values.shape)))
+    return found
+
+
+@pytest.mark.parametrize("delay_s", [-0.02, 0.0, 0.03, 0.2])
+@pytest.mark.parametrize("integral", [False, True])
+def test_the_delay_of_what_moves_with_the_joints_is_found(delay_s, integral):
+    noise = 1e-6 if integral else 1e-4
+    found = behind(MOVES, seen(delay_s, integral=integral, noise=noise), 0.6, integrated=integral)
+    assert isinstance(found, Behind)
+    assert abs(found.delay_s - delay_s) <= max(2.0 * found.half_s, 0.001)
+    assert found.half_s < 0.01
+
+
+def test_what_stands_still_says_so():
+    still = [Seen(stamped_s=each.stamped_s, values=np.ones((len(each.stamped_s), 2))) for each in seen(0.0)]
+    assert behind(MOVES, still, 0.6, integrated=False) == "nothing in it moves"
+
+
+def test_noise_is_not_taken_for_motion():
+    found = behind(MOVES, seen(0.0, noise=10.0), 0.6, integrated=False)
+    assert isinstance(found, str)
+    assert "nothing in it moves with the joints" in found
+
+
+def test_few_readings_are_not_enough():
+    assert "too few readings" in str(behind(MOVES, seen(0.0, every_s=0.5), 0.6, integrated=False))
+
+
+STAMPS = lateness(np.full(50, 0.004))
+LATE = Behind(delay_s=0.02, half_s=0.001, correlation=0.99, moves=6)
+IN_TIME = Behind(delay_s=0.0005, half_s=0.001, correlation=0.99, moves=6)
+
+
+def test_what_stamps_hide_is_added_to_what_they_show():
+    found = captured(STAMPS, LATE, is_stamped=True)
+    assert found.value_s == pytest.approx(0.024)
+    assert found.method == "stamp+xcorr"
+    assert found.low_s <= 0.0231
+    assert found.high_s >= 0.0249
+
+
+def test_honest_stamps_are_believed():
+    found = captured(STAMPS, IN_TIME, is_stamped=True)
+    assert (found.value_s, found.method) == (0.004, "stamp")
+
+
+def test_without_stamps_and_motion_nothing_is_known():
+    found = captured(STAMPS, "nothing in it moves", is_stamped=False)
+    assert found == "its messages carry no time of acquisition, and nothing in it moves"
