@@ -306,7 +306,7 @@ def calibrate(
     chosen = tuple(joints) or ActionLayout(contract).joints
     known = places(contract, chosen)
     heard = _Heard()
-    told = offers_option(backend, "on_sample")
+    told = offers_option(backend, "on_sample", pacing=options.get("pacing"))
     if told:
         options["on_sample"] = heard.take
     env = make(contract, backend=backend, **options)
