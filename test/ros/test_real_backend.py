@@ -25,8 +25,8 @@ import embodied_env
 from embodied_env.backends import make_backend
 from embodied_env.backends.ros.node import RELIABLE, RosNode
 from embodied_env.backends.ros.qos import LATCHED as LATCHED_QOS
-from embodied_env.backends.ros.real import CONTENTION
 from embodied_env.backends.ros.real_profile import load_real_profile
+from embodied_env.backends.ros.safety_inputs import CONTENTION
 from embodied_env.backends.ros.stamping import ClockSpec, Sync
 from embodied_env.backends.ros.timekeeping import Timekeeper
 from embodied_env.clock import NS_PER_S, Domain, ManualClock, Stamp, SteadyClock
@@ -704,7 +704,7 @@ def test_silence_of_every_sensor_is_a_lost_robot(hand_made, backend):
 def test_a_listener_that_failed_is_a_lost_robot_and_a_reset_makes_a_new_one(hand_made, backend):
     robot = backend()
     reset(robot)
-    robot._buffers["tcp"].put = None  # the next message of it cannot be taken
+    robot._readings.buffers["tcp"].put = None  # the next message of it cannot be taken
     wait_for(lambda: robot._listener.failure is not None)
     with pytest.raises(BackendLostError, match="listener: receiving failed: TypeError"):
         robot.read(in_s(0), in_s(1))

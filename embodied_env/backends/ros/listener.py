@@ -20,6 +20,7 @@ class Listener:
     """Turns an executor over a node, always with a finite timeout. Whoever waits for an arrival waits on `changed`.
 
     Attributes:
+        node: what it turns.
         changed: guards what the takers of messages write, and tells of each arrival.
         failure: what ended the thread, if it was not `stop`.
     """
@@ -28,7 +29,7 @@ class Listener:
         """Prepare; arrivals are stamped by `clock`."""
         self.changed = threading.Condition()
         self.failure: BaseException | None = None
-        self._node = node
+        self.node = node
         self._clock = clock
         self._executor = SingleThreadedExecutor(context=node.context)
         self._executor.add_node(node)
@@ -47,7 +48,7 @@ class Listener:
                 take(arrival)
                 self.changed.notify_all()
 
-        self._node.create_subscription(message_class(message_type), topic, store, qos)
+        self.node.create_subscription(message_class(message_type), topic, store, qos)
 
     def check(self) -> None:
         """Raise BackendLostError when nobody listens any more."""

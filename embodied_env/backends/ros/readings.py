@@ -1,0 +1,175 @@
+"""The newest reading of each sensor of a robot: received, placed on the world's clock, and waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from embodied_env.backends.ros.intake import Intake, make_readers
+from embodied_env.backends.ros.listener import Listener
+from embodied_env.backends.ros.node import PATROL_S, Arrival
+from embodied_env.backends.ros.preflight import measured_positions
+from embodied_env.backends.ros.qos import sensor_qos
+from embodied_env.backends.ros.sensors import SensorBuffer
+from embodied_env.backends.ros.tf import Tf2Frames
+from embodied_env.backends.ros.timekeeping import Timekeeper
+from embodied_env.clock import NS_PER_S, Clock
+from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.qos import is_latched
+from embodied_env.errors import BackendLostError, BackendNotReadyError
+from embodied_env.transition import ResetReport, Sample, Snapshot
+
+if TYPE_CHECKING:
+    from embodied_env.backends.ros.frames import Frames
+    from embodied_env.backends.ros.real_profile import RealProfile
+
+TellSample = Callable[[Sample], None]
+
+
+class Readings:
+    """What one connection hears of its sensors. All of it is read under the listener's lock."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        profile: RealProfile,
+        listener: Listener,
+        clock: Clock,
+        *,
+        silence_s: float,
+        frames: Frames | None = None,
+        on_sample: TellSample | None = None,
+    ) -> None:
+        """Subscribe; `listener` has not started yet.
+
+        Args:
+            contract: the sensors.
+            profile: whose clocks stamp them, and in which frames their values are wanted.
+            listener: whose thread takes the messages.
+            clock: the steady clock of arrivals.
+            silence_s: without any reading for so long the robot counts as lost.
+            frames: who knows the transforms; None: tf2, where any is asked for.
+            on_sample: told of every reading as it arrives, in that thread.
+        """
+        self._contract = contract
+        self._listener = listener
+        self._clock = clock
+        self._silence_s = silence_s
+        self._on_sample = on_sample
+        self._heard_ns = clock.now_ns()  # any sensor, on the steady clock
+        self._time = Timekeeper(contract, clock, clocks=profile.clocks, use_sim_time=profile.use_sim_time)
+        readers = make_readers(contract, profile.tf, frames or (Tf2Frames(listener.node) if profile.tf else None))
+        self.buffers = {
+            name: SensorBuffer(name, sensor, self._time.stampings[name], readers[name])
+            for name, sensor in contract.sensors.items()
+        }
+        self._intakes = {
+            name: Intake(sensor, readers[name], self._taker(name)) for name, sensor in contract.sensors.items()
+        }
+        for name, sensor in contract.sensors.items():
+            listener.subscribe(name, sensor.type, sensor.topic, sensor_qos(sensor), self._intakes[name].put)
+        self._time.listen(listener, self._flush)
+
+    def _taker(self, name: str) -> Callable[[Arrival], None]:
+        buffer = self.buffers[name]
+
+        def take(arrival: Arrival) -> None:
+            self._time.notice(arrival)
+            buffer.put(arrival)
+            self._heard_ns = arrival.arrival_ns
+            if self._on_sample is not None and (newest := buffer.newest()) is not None:
+                self._on_sample(newest)
+
+        return take
+
+    def _flush(self) -> None:
+        for buffer in self.buffers.values():
+            buffer.flush()
+
+    # ------------------------------------------------------------------------------------------------ a reset
+
+    def find_publishers(self) -> None:
+        """Look at who publishes, and judge what has come by whose clock it is stamped."""
+        self._time.find_hosts(self._listener.node, self._listener)
+        with self._listener.changed:
+            for buffer in self.buffers.values():
+                buffer.judge_again()
+
+    def await_clock(self, end: float) -> None:
+        """Wait for simulated time, where it counts, until `end` of `time.monotonic`; raises BackendNotReadyError."""
+        self._time.await_clock(self._listener, end)
+
+    def await_newer(self, end: float) -> None:
+        """Wait until every sensor has a reading stamped after now.
+
+        What is latched is said once and holds until the next: of it any reading counts, as long as its age allows.
+
+        Args:
+            end: of the wait, by `time.monotonic`.
+
+        Raises:
+            BackendNotReadyError: naming the sensors that have none by then.
+            BackendLostError: when nobody listens any more.
+        """
+        sensors, listener = self._contract.sensors, self._listener
+        with listener.changed:
+            reset_ns = self._time.timeline.now_ns()
+            since_ns = {name: -1 if is_latched(sensors[name].qos) else reset_ns for name in self.buffers}
+            for name, buffer in self.buffers.items():
+                if since_ns[name] >= 0:
+                    buffer.clear()
+            while missing := [name for name, buffer in self.buffers.items() if buffer.stamp_ns <= since_ns[name]]:
+                listener.check()
+                self._look_at_waiting()
+                if (left_s := end - time.monotonic()) <= 0:
+                    raise BackendNotReadyError(
+                        "no reading newer than the reset from "
+                        + ", ".join(f"{name} ({self._newest(name, reset_ns)})" for name in missing)
+                    )
+                listener.changed.wait(min(PATROL_S, left_s))
+
+    def _newest(self, name: str, reset_ns: int) -> str:
+        placed = self.buffers[name].placed
+        if placed is None:
+            return f"no message on {self._contract.sensors[name].topic}"
+        if placed.header_ns == 0:
+            return "its messages carry no stamp: see safety.observation.require_stamp, or timeline: receive"
+        by = f"; by {placed.suspect_clock}?" if placed.suspect_clock else ""
+        return f"stamped {(reset_ns - placed.stamp_ns) / NS_PER_S:.3f} s before it: is its clock that of this host{by}?"
+
+    def begin(self) -> None:
+        """Begin an episode: jumps of the clocks are counted from here."""
+        with self._listener.changed:
+            self._time.timeline.begin()
+
+    # --------------------------------------------------------------------------------------------- the newest
+
+    def measured(self) -> FloatArray:
+        """Return the newest positions of the joints, shape (n_joints,), in contract order; NaN where unknown."""
+        with self._listener.changed:
+            samples = self._samples()
+        return measured_positions(self._contract, {name: sample.values for name, sample in samples.items()})
+
+    def snapshot(self, report: ResetReport | None = None) -> Snapshot:
+        """Return the newest readings; raises BackendLostError when no sensor says anything any more."""
+        with self._listener.changed:
+            samples, account = self._samples(), self._time.account()
+            return Snapshot(now_ns=self._time.timeline.now_ns(), samples=samples, reset=report, clock=account)
+
+    def _samples(self) -> dict[str, Sample]:
+        """Return the newest reading of each sensor that has one, under the lock."""
+        self._listener.check()
+        self._time.check(self._silence_s)
+        silent_s = (self._clock.now_ns() - self._heard_ns) / NS_PER_S
+        if silent_s > self._silence_s:
+            raise BackendLostError("silent", f"no reading of any sensor for {silent_s:.3f} s")
+        self._look_at_waiting()
+        found = {name: buffer.sample() for name, buffer in self.buffers.items()}
+        return {name: sample for name, sample in found.items() if sample is not None}
+
+    def _look_at_waiting(self) -> None:
+        """Hand on the messages whose transform has come, under the lock."""
+        now_ns = self._clock.now_ns()
+        for intake in self._intakes.values():
+            intake.look(now_ns)
