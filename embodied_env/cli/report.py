@@ -1,0 +1,70 @@
+"""``embodied-env report``: one page of a recorded run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Self
+
+from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.errors import UsageError
+
+HELP = "write one page that tells a recorded run, for people"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("run_directory", metavar="RUN", help="a run directory, runs/<id>")
+    parser.add_argument("-o", "--output", default=None, help="the page to write (default: RUN/report.html)")
+    parser.add_argument("--json", action="store_true", help="print machine-readable output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the report of one run and return the exit status: 1 when the audit finds the run not sound.
+
+    Raises:
+        UsageError: when there is no such directory.
+    """
+    from embodied_env.report.run_page import write_report
+
+    if not Path(args.run_directory).is_dir():
+        raise UsageError(f"{args.run_directory} is not there; allowed: a run directory")
+    with Progress() as progress:
+        report = write_report(args.run_directory, args.output, watcher=progress)
+    if args.json:
+        found = {"path": str(report.path), "transitions": report.transitions, "sound": report.sound}
+        print(json.dumps({**found, "problems": report.problems}, indent=2))
+    else:
+        print(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions")
+    return SOUND if report.sound else UNSOUND
+
+
+class Progress:
+    """A bar on stderr, where that is a terminal."""
+
+    def __init__(self) -> None:
+        """Begin with nothing to do."""
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+
+        console = Console(stderr=True)
+        self._bar = Bar(console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("report", total=None)
+
+    def __enter__(self) -> Self:
+        """Show it."""
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take it away."""
+        self._bar.stop()
+
+    def doing(self, what: str, total: int | None) -> None:
+        """`what` begins, in `total` parts if that is known."""
+        self._bar.reset(self._task, description=what, total=total)
+
+    def done(self, parts: int) -> None:
+        """`parts` of it are done."""
+        self._bar.update(self._task, completed=parts)

@@ -1,0 +1,165 @@
+"""Figures by plotly: quiet, readable on a phone, and without anything that only a mouse can find.
+
+plotly is imported when the first figure is drawn.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from embodied_env.errors import MissingDependencyError
+from embodied_env.report.page import Html
+from embodied_env.report.style import FONT, INK, LINE
+
+_CONFIG = {"displayModeBar": False, "responsive": True, "scrollZoom": False, "showTips": False}
+_DIGITS = 5  # significant ones of a number in a figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of a figure. With `low` it is a band from `low` to `y` and no line; NaN is a gap."""
+
+    name: str
+    y: Sequence[float]
+    colour: str
+    dash: str = "solid"  # "solid", "dash", "dot"
+    width: float = 1.8
+    low: Sequence[float] | None = None
+    steps: bool = False  # a value holds until the next
+
+
+def check_installed() -> None:
+    """Raise MissingDependencyError when figures cannot be drawn here."""
+    _plotly()
+
+
+def library() -> str:
+    """Return the JavaScript that figures need; one copy serves a page."""
+    _plotly()
+    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - optional
+
+    return str(get_plotlyjs())
+
+
+def lines_figure(
+    title: str,
+    x: Sequence[float],
+    lines: Sequence[Line],
+    *,
+    x_title: str,
+    y_title: str,
+    height_px: int = 230,
+    from_zero: bool = False,
+) -> Html:
+    """Return lines over `x` as a div; `from_zero`: the vertical axis begins there."""
+    go = _plotly()
+    traces = [trace for line in lines for trace in _traces(go, [_rounded(value) for value in x], line)]
+    figure = go.Figure(data=traces, layout=_layout(title, x_title, y_title, height_px))
+    figure.update_layout(showlegend=len(lines) > 1)
+    if from_zero:
+        figure.update_yaxes(rangemode="tozero")
+    return _div(figure, height_px)
+
+
+def heat_figure(
+    title: str,
+    x: Sequence[float],
+    rows: Sequence[str],
+    shares: Sequence[Sequence[float]],
+    *,
+    x_title: str,
+    scale_title: str,
+) -> Html:
+    """Return shares from 0 to 1 as a map: one row per name, from above, over `x`; white is none."""
+    go = _plotly()
+    height_px = 110 + 22 * len(rows)
+    heat = go.Heatmap(
+        x=[_rounded(value) for value in x],
+        y=[html.escape(row) for row in rows],
+        z=[[_rounded(value) for value in row] for row in shares],
+        zmin=0.0,
+        zmax=1.0,
+        colorscale=[[0.0, "#ffffff"], [0.02, "#cfe1f2"], [0.5, "#4292c6"], [1.0, "#08306b"]],
+        colorbar={
+            "title": {"text": html.escape(scale_title), "side": "top"},
+            "orientation": "h",
+            "thickness": 8,
+            "y": 1.0,
+            "yanchor": "bottom",
+            "x": 1.0,
+            "xanchor": "right",
+            "len": 0.45,
+            "tickformat": ".0%",
+            "tickvals": [0, 0.5, 1],
+        },
+        hovertemplate="%{y}, from %{x}: %{z:.1%}<extra></extra>",
+    )
+    figure = go.Figure(data=[heat], layout=_layout(title, x_title, "", height_px))
+    figure.update_yaxes(autorange="reversed", showgrid=False, tickfont={"size": 11}, type="category")
+    figure.update_layout(margin={"t": 64})
+    return _div(figure, height_px)
+
+
+def _traces(go: Any, x: list[float | None], line: Line) -> list[Any]:  # noqa: ANN401 - a module
+    shape = "hv" if line.steps else "linear"
+    style = {"color": line.colour, "width": line.width, "dash": line.dash, "shape": shape}
+    y, name = [_rounded(value) for value in line.y], html.escape(line.name)
+    mode = "lines" if len(x) > 1 else "markers"
+    if line.low is None:
+        return [go.Scatter(x=x, y=y, name=name, mode=mode, line=style, marker={"color": line.colour})]
+    none = {"width": 0, "shape": shape}
+    low = [_rounded(value) for value in line.low]
+    below = go.Scatter(x=x, y=low, mode="lines", line=none, showlegend=False, hoverinfo="skip")
+    above = go.Scatter(x=x, y=y, name=name, mode="lines", line=none, fill="tonexty", fillcolor=line.colour)
+    return [below, above]
+
+
+def _layout(title: str, x_title: str, y_title: str, height_px: int) -> dict[str, Any]:
+    axis = {
+        "gridcolor": LINE,
+        "linecolor": LINE,
+        "zeroline": False,
+        "automargin": True,
+        "nticks": 6,
+        "fixedrange": True,
+    }
+    return {
+        "title": {"text": html.escape(title), "font": {"size": 13}, "x": 0, "xanchor": "left", "y": 1, "yanchor": "top",
+                  "pad": {"t": 8}, "xref": "container"},
+        "height": height_px,
+        "margin": {"l": 8, "r": 12, "t": 56, "b": 8},
+        "font": {"family": FONT, "size": 12, "color": INK},
+        "paper_bgcolor": "#ffffff",
+        "plot_bgcolor": "#ffffff",
+        "dragmode": False,
+        "hovermode": "x unified",
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "font": {"size": 11}},
+        "xaxis": {**axis, "title": {"text": html.escape(x_title), "standoff": 4, "font": {"size": 11}}},
+        "yaxis": {**axis, "title": {"text": html.escape(y_title), "standoff": 4, "font": {"size": 11}}},
+    }  # fmt: skip
+
+
+def _div(figure: Any, height_px: int) -> Html:  # noqa: ANN401 - of a library without types
+    from plotly.io import to_html  # noqa: PLC0415 - optional
+
+    drawn = to_html(figure, config=_CONFIG, include_plotlyjs=False, full_html=False, default_height=f"{height_px}px")
+    return f'<div class="figure">{drawn}</div>\n'
+
+
+def _rounded(value: float) -> float | None:
+    """Return a number as short as a figure needs it; None is a gap."""
+    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+
+
+def _plotly() -> Any:  # noqa: ANN401 - a module without type information
+    try:
+        import plotly.graph_objects  # noqa: PLC0415 - optional
+    except ImportError:
+        raise MissingDependencyError(
+            "plotly", needed_for="drawing a report", remedy='pip install "embodied_env[report]"'
+        ) from None
+    return plotly.graph_objects

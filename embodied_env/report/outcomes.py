@@ -1,0 +1,97 @@
+"""How episodes went, row by row: the same counts as ``summary.json``, and a line for each of the first episodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from embodied_env.record.rows import RESET
+from embodied_env.record.summary import OUTSIDE, Summary
+from embodied_env.report.values import finite, mapping, text_of
+
+MOST_REASONS = 200
+OTHER = "(other reasons)"
+LISTED = 40
+"""Episodes that get a line of their own."""
+
+
+@dataclass(kw_only=True)
+class Episode:
+    """One episode, from a reset to its end, or to where it was cut."""
+
+    number: int  # from 1
+    seed: int | None
+    steps: int = 0
+    reward: float = 0.0
+    rewards_missing: int = 0
+    ended: str = ""  # "terminated", "truncated", or "": it was cut
+    reason: str = ""
+    success: bool = False
+
+
+class Outcomes:
+    """Takes in rows in order. Their reasons are cut where they are long, and counted together where they are many."""
+
+    def __init__(self) -> None:
+        """Begin with no row."""
+        self.resets = 0
+        self.episodes: list[Episode] = []
+        self.reset_levels: Counter[str] = Counter()
+        self._summary = Summary()
+        self._open: Episode | None = None
+        self._reasons: set[str] = set()
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take in one row, of a reset or of a transition."""
+        info = mapping(row, "info")
+        reason = self._known(text_of(info.get("end_reason")))
+        missed = mapping(info, "latency").get("missed_deadlines")
+        terminated, truncated = row.get("terminated") is True, row.get("truncated") is True
+        self._summary.add(  # without the stages, which it would keep
+            {
+                "schema": row.get("schema"),
+                "reward": finite(row.get("reward")),
+                "terminated": terminated,
+                "truncated": truncated,
+                "info": {**info, "end_reason": reason, "latency": {"missed_deadlines": missed}},
+            }
+        )
+        if row.get("schema") == RESET:
+            self._begin(row)
+        elif self._open is not None:
+            self._step(self._open, row, reason)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the counts, in the form of ``summary.json``; its latency is empty."""
+        return self._summary.as_json("")
+
+    def _begin(self, row: Mapping[str, Any]) -> None:
+        self.resets += 1
+        if level := text_of(mapping(row, "info", "reset").get("level")):
+            self.reset_levels[level] += 1
+        seed = row.get("seed")
+        self._open = Episode(number=self.resets, seed=seed if isinstance(seed, int) else None)
+        if len(self.episodes) < LISTED:
+            self.episodes.append(self._open)
+
+    def _step(self, episode: Episode, row: Mapping[str, Any], reason: str) -> None:
+        episode.steps += 1
+        reward = finite(row.get("reward"))
+        episode.reward += reward or 0.0
+        episode.rewards_missing += reward is None
+        terminated, truncated = row.get("terminated") is True, row.get("truncated") is True
+        if terminated or truncated:
+            episode.ended = "truncated" if truncated else "terminated"
+            episode.reason = reason or OUTSIDE
+            episode.success = not truncated and mapping(row, "info").get("is_success") is True
+            self._open = None
+
+    def _known(self, reason: str) -> str:
+        if reason in self._reasons or not reason:
+            return reason
+        if len(self._reasons) >= MOST_REASONS:
+            return OTHER
+        self._reasons.add(reason)
+        return reason
