@@ -21,7 +21,7 @@ _DIGITS = 5  # significant ones of a number in a figure
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of a figure. With `low` it is a band from `low` to `y` and no line; NaN is a gap."""
+    """One line of a figure. With `low` it is a band from `low` to `y`, no line and not in the legend; NaN is a gap."""
 
     name: str
     y: Sequence[float]
@@ -59,7 +59,7 @@ def lines_figure(
     go = _plotly()
     traces = [trace for line in lines for trace in _traces(go, [_rounded(value) for value in x], line)]
     figure = go.Figure(data=traces, layout=_layout(title, x_title, y_title, height_px))
-    figure.update_layout(showlegend=len(lines) > 1)
+    figure.update_layout(showlegend=sum(line.low is None for line in lines) > 1)
     if from_zero:
         figure.update_yaxes(rangemode="tozero")
     return _div(figure, height_px)
@@ -114,7 +114,9 @@ def _traces(go: Any, x: list[float | None], line: Line) -> list[Any]:  # noqa: A
     none = {"width": 0, "shape": shape}
     low = [_rounded(value) for value in line.low]
     below = go.Scatter(x=x, y=low, mode="lines", line=none, showlegend=False, hoverinfo="skip")
-    above = go.Scatter(x=x, y=y, name=name, mode="lines", line=none, fill="tonexty", fillcolor=line.colour)
+    above = go.Scatter(
+        x=x, y=y, mode="lines", line=none, fill="tonexty", fillcolor=line.colour, showlegend=False, hoverinfo="skip"
+    )
     return [below, above]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from embodied_env.report.style import SCRIPT, STYLE
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+_WIDE = 24  # characters of a cell that may stand in one line
 _LONGEST = 300  # characters of a text that came from a run
 
 Html = str
@@ -95,7 +96,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str | Html]], *, number
 
     def cell(tag: str, index: int, content: str) -> Html:
         shown = content if isinstance(content, _Safe) else text(content)
-        mark = ' class="number"' if index in numbers else ""
+        kind = "number" if index in numbers else _kind(content)
+        mark = f' class="{kind}"' if kind else ""
         return f"<{tag}{mark}>{shown}</{tag}>"
 
     top = "".join(cell("th", index, name) for index, name in enumerate(header))
@@ -141,6 +143,13 @@ def picture(png_base64: str, caption: str) -> Html:
     """Return an image that stands in the page."""
     source = f"data:image/png;base64,{text(png_base64, longest=len(png_base64))}"
     return f'<figure><img alt="{text(caption)}" src="{source}"><figcaption>{text(caption)}</figcaption></figure>\n'
+
+
+def _kind(content: str) -> str:
+    """Return how wide a cell wants to be: "long" where a word must be broken, "wide" where there are many."""
+    if len(content) > _WIDE and max(map(len, content.split()), default=0) > _WIDE:
+        return "long"
+    return "wide" if len(content) > _WIDE else ""
 
 
 class _Safe(str):

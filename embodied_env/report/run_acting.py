@@ -49,8 +49,11 @@ def actions_section(account: RunAccount) -> Html:
         return section(title, said, anchor="actions")
     header = ("joint", "steps changed", "share", "mean |difference|", "most", "at step", "no number requested")
     shown = list(actions.joints.items())[:_MOST_JOINTS]
+    bands = "" if account.timeline.width == 1 else "Lines: the median of the steps of a point; shaded: least to most."
     parts = [
-        paragraph("In the units of the action space. Applied is what the gates let through.", kind="note"),
+        paragraph(
+            f"In the units of the action space. Applied is what the gates let through. {bands}".strip(), kind="note"
+        ),
         table(header, [_joint(name, joint) for name, joint in actions.joints.items()], numbers=(1, 2, 3, 4, 5, 6)),
         grid(_joint_figure(account.timeline, name) for name, _ in shown),
         _left(len(actions.joints) - len(shown), "joint"),
@@ -104,10 +107,9 @@ def _joint_figure(timeline: Timeline, name: str) -> Html:
     for kind, colour in (("requested", ORANGE), ("applied", BLUE)):
         curve = timeline.curve((kind, name))
         if timeline.width > 1:
-            lines.append(Line(name=f"{kind}, least to most", y=curve.most, low=curve.least, colour=_BANDS[colour]))
-        median = kind if timeline.width == 1 else f"{kind}, median"
+            lines.append(Line(name="", y=curve.most, low=curve.least, colour=_BANDS[colour]))
         dash, width = ("dash", 2.4) if kind == "requested" else ("solid", 1.6)
-        lines.append(Line(name=median, y=curve.p50, colour=colour, dash=dash, width=width))
+        lines.append(Line(name=kind, y=curve.p50, colour=colour, dash=dash, width=width))
     return lines_figure(name, timeline.first_steps, lines, x_title=step_axis(timeline), y_title="action")
 
 

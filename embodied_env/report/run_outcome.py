@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from embodied_env.record import AuditReport
@@ -25,7 +26,7 @@ _MOST_SEEDS = 40
 def head(run_id: str, manifest: Mapping[str, Any], audit: AuditReport, account: RunAccount) -> Html:
     """Return what stands at the top: which run, the verdict, and the numbers that matter most."""
     contract = mapping(manifest, "contract")
-    said = [f"policy {said_of(manifest.get('policy'))}", f"started {said_of(manifest.get('started_utc'))}", run_id]
+    said = [f"policy {said_of(manifest.get('policy'))}", f"started {when_of(manifest.get('started_utc'))}", run_id]
     title = f"{said_of(contract.get('name'))} on {said_of(manifest.get('backend'))}"
     return (
         f'<h1>{text(title)}</h1>\n<p class="subtitle">{text(" · ".join(said), longest=600)}</p>\n'
@@ -109,6 +110,15 @@ def said_of(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def when_of(value: object) -> str:
+    """Return a time of ISO 8601 to the second, in UTC, as people write it; what is no such time as it is."""
+    try:
+        when = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        when = None
+    return said_of(value) if when is None or when.tzinfo is None else f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def _verdict(audit: AuditReport) -> Html:
     if audit.sound:
         said = f"The audit found nothing wrong in {plural(audit.transitions, 'transition')}."
@@ -122,7 +132,7 @@ def _cards(account: RunAccount) -> list[tuple[str, str, str]]:
         (f"{label} ({how})", percent(summary[key]), _interval(summary["successes"], summary[of], unit))
         for label, how, key, of, unit in _RATES
     ]
-    found.append(("Steps", f"{account.steps:,}", f"in {plural(account.outcomes.resets, 'reset episode')}"))
+    found.append(("Steps", f"{account.steps:,}", f"in {plural(account.outcomes.resets, 'episode')}"))
     command = account.stages.sketches.get(("obs_to_command_s", ""))
     if command is not None:
         spread = command.spread()

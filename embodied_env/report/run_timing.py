@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import TypeVar
@@ -11,7 +12,7 @@ from embodied_env.report.figures import Line, lines_figure
 from embodied_env.report.page import Html, facts, grid, paragraph, section, subheading, table
 from embodied_env.report.sketch import Spread
 from embodied_env.report.style import BLUE, ORANGE, VERMILION
-from embodied_env.report.timeline import Timeline
+from embodied_env.report.timeline import Curve, Timeline
 from embodied_env.report.timing import Sensor, Stage, quality_name, stage_label, stage_meaning
 from embodied_env.report.wording import MEANING_OF_QUALITY, milliseconds, plural, share_of, short
 from embodied_env.transition import Quality
@@ -129,16 +130,28 @@ def _charted(account: RunAccount, stages: list[Stage]) -> list[Stage]:
 
 
 def _figures(timeline: Timeline, named: list[tuple[str, Hashable]]) -> Html:
-    return grid(_figure(timeline, title, name) for title, name in named)
+    """Return a figure of each that is drawn, and say which need none, since they never change."""
+    drawn, constant = [], []
+    for title, name in named:
+        curve = timeline.curve(name)
+        values = {value for side in (curve.least, curve.most) for value in side if math.isfinite(value)}
+        if len(values) == 1 and timeline.buckets > 1:
+            constant.append(f"{title} ({short(values.pop())} ms)")
+        else:
+            drawn.append(_figure(timeline, title, curve))
+    said = paragraph(f"The same at every step, so not drawn: {', '.join(constant)}.", kind="note") if constant else ""
+    return grid(drawn) + said
 
 
-def _figure(timeline: Timeline, title: str, name: Hashable) -> Html:
-    curve = timeline.curve(name)
-    lines = [
-        Line(name="p99", y=curve.p99, colour=VERMILION, dash="dot", width=1.4),
-        Line(name="p95", y=curve.p95, colour=ORANGE, dash="dash", width=1.4),
-        Line(name="p50", y=curve.p50, colour=BLUE, width=2.0),
-    ]
+def _figure(timeline: Timeline, title: str, curve: Curve) -> Html:
+    if timeline.width == 1:
+        lines = [Line(name="each step", y=curve.p50, colour=BLUE)]
+    else:
+        lines = [
+            Line(name="p99", y=curve.p99, colour=VERMILION, dash="dot", width=1.6),
+            Line(name="p95", y=curve.p95, colour=ORANGE, dash="dash", width=1.6),
+            Line(name="p50", y=curve.p50, colour=BLUE, width=2.0),
+        ]
     return lines_figure(title, timeline.first_steps, lines, x_title=step_axis(timeline), y_title="ms")
 
 

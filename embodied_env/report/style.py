@@ -47,7 +47,7 @@ code {{ font: 0.84em/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospa
 .card {{ border: 1px solid {LINE}; border-radius: 10px; padding: 12px 16px; display: flex; flex-direction: column; }}
 .card .label {{ color: {MUTED}; font-size: 0.85rem; }}
 .card .value {{ font-size: 1.6rem; font-weight: 650; line-height: 1.3; font-variant-numeric: tabular-nums; }}
-.grid {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 6px 22px; }}
+.grid {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 440px), 1fr)); gap: 6px 22px; }}
 .grid > * {{ min-width: 0; }}
 .pictures {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 12px; }}
 figure {{ margin: 0; min-width: 0; }}
@@ -57,7 +57,8 @@ figure img {{ width: 100%; height: auto; image-rendering: pixelated; border-radi
 table {{ border-collapse: collapse; width: 100%; font-size: 0.875rem; font-variant-numeric: tabular-nums; }}
 th {{ text-align: left; color: {MUTED}; font-weight: 600; white-space: nowrap; }}
 th, td {{ padding: 5px 14px 5px 0; border-bottom: 1px solid {LINE}; vertical-align: top; }}
-td {{ max-width: 30em; overflow-wrap: anywhere; min-width: 3.2em; }}
+td {{ max-width: 34em; overflow-wrap: break-word; }}
+td.wide {{ min-width: 13em; }} td.long {{ min-width: 15em; overflow-wrap: anywhere; }}
 .number {{ text-align: right; white-space: nowrap; }}
 dl {{ display: grid; grid-template-columns: minmax(7.5em, max-content) minmax(0, 1fr); gap: 4px 18px; margin: 8px 0;
   font-size: 0.92rem; }}
@@ -85,6 +86,7 @@ footer {{ margin-top: 40px; color: {MUTED}; font-size: 0.85rem; border-top: 1px 
   h2, h3 {{ break-after: avoid; }}
   section {{ margin-top: 14px; }}
   .scroll {{ overflow: visible; }}
+  td.wide, td.long {{ min-width: 0; }}
   table {{ font-size: 8.5pt; }} th {{ white-space: normal; }} th, td {{ padding-right: 8px; }}
   .verdict, .bad, .good, .sign, p.warning {{ print-color-adjust: exact; -webkit-print-color-adjust: exact; }}
 }}
