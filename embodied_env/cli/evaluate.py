@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--switch-interval", type=float, default=None, help="of the interpreter, s: for policies in threads of Python"
     )
     parser.add_argument("--namespace", default=None, help="ROS 2 namespace, for a backend over ROS 2")
+    parser.add_argument("--report", action="store_true", help="write report.html into the run directory, too")
     parser.add_argument("--attach", action="store_true", help="use a simulator that runs instead of starting one")
 
 

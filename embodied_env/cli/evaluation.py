@@ -177,6 +177,11 @@ def run_policies(contract_name: str, policies: Sequence[str], args: argparse.Nam
     if args.seed < 0:
         raise UsageError(f"--seed {args.seed} is not allowed; allowed: 0 or more")
     contract = load_contract(contract_name)
+    wants_report = getattr(args, "report", False)  # demo has none
+    if wants_report:
+        from embodied_env.report.figures import check_installed
+
+        check_installed()  # before anything moves
     evaluations = evaluate_with_progress(
         contract,
         policies,
@@ -190,10 +195,21 @@ def run_policies(contract_name: str, policies: Sequence[str], args: argparse.Nam
         print(as_json(contract, args.backend, evaluations))
     else:
         print_table(contract, args.backend, evaluations)
+    if wants_report:
+        _write_reports(evaluations)
     unsound = [evaluation for evaluation in evaluations if evaluation.problem]
     for evaluation in unsound:
         print(f"not sound: {evaluation.path}: {evaluation.problem}", file=sys.stderr)
     return 1 if unsound else 0
+
+
+def _write_reports(evaluations: Sequence[Evaluation]) -> None:
+    """Write ``report.html`` into each run directory, and say so on stderr, where it is in nobody's JSON."""
+    from embodied_env.report.run_page import write_report
+
+    for evaluation in evaluations:
+        report = write_report(evaluation.path)
+        print(f"report: {report.path}", file=sys.stderr)
 
 
 def print_table(contract: Contract, backend: str, evaluations: Sequence[Evaluation]) -> None:

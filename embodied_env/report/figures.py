@@ -128,6 +128,7 @@ def _layout(title: str, x_title: str, y_title: str, height_px: int) -> dict[str,
         "automargin": True,
         "nticks": 6,
         "fixedrange": True,
+        "exponentformat": "power",
     }
     return {
         "title": {"text": html.escape(title), "font": {"size": 13}, "x": 0, "xanchor": "left", "y": 1, "yanchor": "top",

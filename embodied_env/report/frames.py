@@ -17,6 +17,7 @@ from embodied_env.record.rows import RESET
 
 MOST_CAMERAS = 8
 _WIDEST = 320  # pixels of an image in the page
+_GREYS = (2.0, 90.0)  # percentiles of a depth image that are drawn darkest and lightest
 _CHANNELS = (1, 3, 4)
 _IMAGE = 3  # dimensions: height, width, channels
 
@@ -61,7 +62,7 @@ class KeyFrames:
             self.cameras_left_out.add(camera[:100])
             return
         kept = self._kept.setdefault(camera, {})
-        at = f"the reset behind step {step}" if row.get("schema") == RESET else f"step {step}"
+        at = f"reset before step {step + 1}" if row.get("schema") == RESET else f"step {step}"
         kept.setdefault("first", Frame(camera=camera, when=f"first: {at}", reference=reference))
         kept["last"] = Frame(camera=camera, when=f"last: {at}", reference=reference)
         if row.get("terminated") is True or row.get("truncated") is True:
@@ -95,8 +96,8 @@ def png_base64(image: NDArray[Any]) -> tuple[str, str]:
     """Return `image` as PNG in base 64, and what must be said of how it is drawn.
 
     Args:
-        image: shape (height, width, 1, 3 or 4); uint8, or numbers of one channel, which are drawn from the least to the
-            most of the finite ones; what is not finite is black.
+        image: shape (height, width, 1, 3 or 4); uint8, or numbers of one channel, whose finite values are drawn in
+            greys; what is not finite is black.
     """
     from PIL import Image  # noqa: PLC0415 - optional
 
@@ -116,10 +117,11 @@ def _pixels(image: NDArray[Any]) -> tuple[NDArray[np.uint8], str]:
     good = np.isfinite(values)
     if not good.any():
         return np.zeros(image.shape, np.uint8), "no finite value"
-    least, most = float(values[good].min()), float(values[good].max())
+    least, most = np.percentile(values[good], _GREYS).tolist()
     span = most - least or 1.0
-    grey = np.where(good, 40.0 + 215.0 * (np.where(good, values, least) - least) / span, 0.0)
-    return grey.astype(np.uint8), f"{least:.3g} (dark) to {most:.3g} (light)"
+    share = np.clip((np.where(good, values, least) - least) / span, 0.0, 1.0)
+    grey = np.where(good, 40.0 + 215.0 * share, 0.0)
+    return grey.astype(np.uint8), f"dark: {least:.3g} or less, light: {most:.3g} or more"
 
 
 Fetch = Callable[[Mapping[str, Any]], NDArray[Any]]

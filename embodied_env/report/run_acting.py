@@ -108,8 +108,8 @@ def _joint_figure(timeline: Timeline, name: str) -> Html:
         curve = timeline.curve((kind, name))
         if timeline.width > 1:
             lines.append(Line(name="", y=curve.most, low=curve.least, colour=_BANDS[colour]))
-        dash, width = ("dash", 2.4) if kind == "requested" else ("solid", 1.6)
-        lines.append(Line(name=kind, y=curve.p50, colour=colour, dash=dash, width=width))
+        width = 5.0 if kind == "requested" else 1.6  # so that it is seen behind what was applied, where both agree
+        lines.append(Line(name=kind, y=curve.p50, colour=colour, width=width))
     return lines_figure(name, timeline.first_steps, lines, x_title=step_axis(timeline), y_title="action")
 
 

@@ -110,6 +110,7 @@ def _how_section(timeline: Timeline, steps: int) -> Html:
             f"Figures over time have {plural(timeline.buckets, 'point')} of {plural(timeline.width, 'step')} each, "
             f"for {plural(steps, 'step')}: each point says what all steps in it say, exactly; none is left out."
         ),
+        "Of fewer than 100 steps, p99 is next to the most of them.",
         "Intervals are Wilson's score intervals at 95 %; they take episodes to be independent.",
     ]
     if timeline.left_out:

@@ -53,7 +53,11 @@ code {{ font: 0.84em/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospa
 figure {{ margin: 0; min-width: 0; }}
 figure img {{ width: 100%; height: auto; image-rendering: pixelated; border-radius: 6px; border: 1px solid {LINE}; }}
 .figure {{ width: 100%; }}
-.scroll {{ overflow-x: auto; margin: 8px 0 14px; }}
+.scroll {{ overflow-x: auto; margin: 8px 0 14px; background:
+  linear-gradient(to right, #fff 30%, #fff0) 0 0 / 40px 100% no-repeat local,
+  linear-gradient(to left, #fff 30%, #fff0) 100% 0 / 40px 100% no-repeat local,
+  linear-gradient(to right, #0003, #0000) 0 0 / 10px 100% no-repeat scroll,
+  linear-gradient(to left, #0003, #0000) 100% 0 / 10px 100% no-repeat scroll; }}
 table {{ border-collapse: collapse; width: 100%; font-size: 0.875rem; font-variant-numeric: tabular-nums; }}
 th {{ text-align: left; color: {MUTED}; font-weight: 600; white-space: nowrap; }}
 th, td {{ padding: 5px 14px 5px 0; border-bottom: 1px solid {LINE}; vertical-align: top; }}
@@ -80,14 +84,14 @@ footer {{ margin-top: 40px; color: {MUTED}; font-size: 0.85rem; border-top: 1px 
   body {{ font-size: 10.5pt; }}
   main {{ width: 680px; max-width: 680px; padding: 0; margin: 0; }}
   .grid {{ grid-template-columns: 1fr 1fr; }}
-  .cards {{ grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); }}
+  .cards {{ grid-template-columns: repeat(3, 1fr); }}
   .card .value {{ font-size: 1.25rem; }}
   .verdict, .card, .figure, figure, tr {{ break-inside: avoid; }}
   h2, h3 {{ break-after: avoid; }}
   section {{ margin-top: 14px; }}
-  .scroll {{ overflow: visible; }}
+  .scroll {{ overflow: visible; background: none; }}
   td.wide, td.long {{ min-width: 0; }}
-  table {{ font-size: 8.5pt; }} th {{ white-space: normal; }} th, td {{ padding-right: 8px; }}
+  table {{ font-size: 8.5pt; }} th, th.number {{ white-space: normal; }} th, td {{ padding-right: 8px; }}
   .verdict, .bad, .good, .sign, p.warning {{ print-color-adjust: exact; -webkit-print-color-adjust: exact; }}
 }}
 """

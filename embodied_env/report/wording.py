@@ -55,7 +55,9 @@ def share_of(count: int, total: int) -> str:
     """Return how much `count` is of `total`; one that is there never reads as 0 %."""
     if not total:
         return "none"
-    return "< 0.1 %" if 0 < count < total / 1000 else percent(count / total)
+    if not count:
+        return "0 %"
+    return "< 0.1 %" if count < total / 1000 else percent(count / total)
 
 
 def plural(count: int, one: str, many: str = "") -> str:
