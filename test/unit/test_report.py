@@ -1,0 +1,488 @@
+"""The report of a run: what it says of sound runs, and of runs that are cut, empty, foreign or hostile."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+import tracemalloc
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from embodied_env.cli import main
+from embodied_env.env import EmbodiedEnv
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record.log import LogWriter
+from embodied_env.record.rows import RESET, TRANSITION
+from embodied_env.report.account import account_of
+from embodied_env.report.frames import KeyFrames, pillow_is_here, png_base64
+from embodied_env.report.outcomes import MOST_REASONS, OTHER, Outcomes
+from embodied_env.report.page import POLICY, table, text
+
+needs_plotly = pytest.mark.skipif(
+    subprocess.run([sys.executable, "-c", "import plotly"], capture_output=True, check=False).returncode != 0,
+    reason="figures need plotly, of the extra `report`",
+)
+
+
+def record(folder, contract="arm_reach", steps=12, resets=2):
+    env = RecordTransitions(EmbodiedEnv(contract, backend="fake"), folder, policy="swaying")
+    for episode in range(resets):
+        env.reset(seed=5 if episode == 0 else None)
+        for step in range(steps):
+            _, _, terminated, truncated, _ = env.step(0.9 * np.sin(step + np.arange(env.action_space.shape[0])))
+            if terminated or truncated:
+                break
+    env.close()
+    return env.path
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    return record(tmp_path_factory.mktemp("runs"))
+
+
+def rows_of(path):
+    return list(read_run(path).rows())
+
+
+class Page(HTMLParser):
+    """What a page shows, and what it would load."""
+
+    LOADS = ("src", "href", "srcset", "data", "action", "poster", "background", "formaction")
+
+    def __init__(self, source):
+        super().__init__()
+        self.shown, self.loads, self.tags, self._silent = [], [], set(), 0
+        self.styles, self._in = [], ""
+        self.feed(source)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        self._in = tag
+        self.loads += [value for name, value in attributes if name in self.LOADS]
+
+    def handle_endtag(self, tag):
+        self._in = ""
+
+    def handle_data(self, data):
+        if self._in == "style":
+            self.styles.append(data)
+        elif self._in != "script":
+            self.shown.append(data)
+
+    @property
+    def words(self):
+        return " ".join(" ".join(self.shown).split())
+
+
+@pytest.fixture(scope="module")
+def source(recorded, tmp_path_factory):
+    pytest.importorskip("plotly", reason="figures need plotly, of the extra `report`")
+    page = tmp_path_factory.mktemp("pages") / "report.html"
+    assert main(["report", str(recorded), "-o", str(page)]) == 0
+    return page.read_text(encoding="utf-8")
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
+
+
+def test_a_page_loads_nothing(source):
+    page = Page(source)
+    assert [load for load in page.loads if not load.startswith("data:image/png;base64,")] == []
+    assert "link" not in page.tags
+    assert "iframe" not in page.tags
+    assert not re.search(r"url\(|@import", "".join(page.styles))
+
+
+def test_a_page_forbids_its_browser_to_load_anything(source):
+    assert f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">' in source
+    assert "http" not in POLICY
+    assert POLICY.startswith("default-src 'none'")
+
+
+def test_a_page_has_one_copy_of_the_library_and_is_bounded(source):
+    assert len(re.findall(r"plotly\.js v\d", source)) == 1
+    assert len(source.encode()) < 8_000_000
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "arm_reach on fake", "policy swaying", "Success rate", "95 % interval", "Contract fingerprint", "Backend fingerprint",
+        "gymnasium", "Host", "Pacing", "lockstep", "Seeds given to resets", "RecordTransitions", "What was not measured", "FIRST",
+        "Gates fired, by joint", "acc.limit", "Requested and applied, by joint", "Sensor ages", "Deadlines and clocks",
+        "Key frames", "How this page was made", "24 points of 1 step each", "2 episodes were cut",
+    ],
+)  # fmt: skip
+def test_a_page_tells(source, said):
+    assert said in Page(source).words
+
+
+def test_every_stage_that_was_measured_is_in_the_table(source, recorded):
+    summary = json.loads((recorded / "summary.json").read_text())
+    for stage in summary["latency"]:
+        name, _, sensor = stage.partition("[")
+        label = name.removesuffix("_s").replace("_", " ") + (f" · {sensor.rstrip(']')}" if sensor else "")
+        assert label in Page(source).words
+
+
+# ---------------------------------------------------------------------------------------------------------- its numbers
+
+
+def test_outcomes_are_those_of_the_summary(recorded):
+    outcomes = Outcomes()
+    for row in rows_of(recorded):
+        outcomes.add(row)
+    said = json.loads((recorded / "summary.json").read_text())
+    assert {**outcomes.summary(), "contract_fingerprint": "", "latency": {}} == {
+        **said,
+        "contract_fingerprint": "",
+        "latency": {},
+    }
+
+
+def test_percentiles_are_those_of_the_summary(recorded):
+    account = account_of(rows_of(recorded), 24)
+    said = json.loads((recorded / "summary.json").read_text())["latency"]["gate_s"]
+    sketch = account.stages.sketches["gate_s", ""]
+    assert sketch.count == said["count"]
+    assert sketch.most == said["max_s"]
+
+
+def test_what_was_not_measured_is_counted_by_why(recorded):
+    rows = rows_of(recorded)
+    for row in rows[1:5]:
+        row["info"]["latency"]["quality"]["policy_s"] = 9
+    account = account_of(rows, 24)
+    assert account.stages.unmeasured[("policy_s", ""), 9] >= 4
+
+
+def test_a_value_that_is_said_to_be_measured_and_is_none_is_not_counted(recorded):
+    rows = rows_of(recorded)
+    rows[1]["info"]["latency"] |= {"gate_s": None}
+    account = account_of(rows, 24)
+    assert account.stages.unmeasured[("gate_s", ""), -1] == 1
+    assert account.stages.sketches["gate_s", ""].count == 23
+
+
+def test_the_age_of_a_reading_whose_stamp_is_not_good_counts_not(recorded):
+    rows = rows_of(recorded)
+    rows[1]["info"]["sensors"]["joints"]["quality"] = 6
+    account = account_of(rows, 24)
+    assert account.sensors.by_name["joints"].ages.count == 23
+
+
+def test_requested_beside_applied_finds_the_largest_difference(recorded):
+    rows = [row for row in rows_of(recorded) if row["schema"] == TRANSITION]
+    rows[7]["info"]["action"]["applied"][2] += 50.0
+    joint = list(account_of(rows, 24).actions.joints.values())[2]
+    assert joint.worst_step == 8
+    assert joint.differences.most > 49
+
+
+def test_a_request_that_is_no_number_is_counted(recorded):
+    rows = [row for row in rows_of(recorded) if row["schema"] == TRANSITION]
+    rows[0]["info"]["action"]["requested"] = [None] * 6
+    joints = account_of(rows, 24).actions.joints
+    assert [joint.no_number for joint in joints.values()] == [1] * 6
+
+
+def test_gates_are_told_by_info_where_a_row_has_no_findings(recorded):
+    row = next(row for row in rows_of(recorded) if row["info"].get("safety", {}).get("intervened"))
+    told = {(gate, code) for gate, code, _ in account_of([row], 1).gates.fired}
+    told_by_info = {(gate, code) for gate, code, _ in account_of([{**row, "inner": None}], 1).gates.fired}
+    assert told_by_info == told
+
+
+def test_reasons_that_are_many_are_counted_together():
+    outcomes = Outcomes()
+    for number in range(MOST_REASONS + 50):
+        outcomes.add({"schema": RESET})
+        outcomes.add(
+            {"schema": TRANSITION, "reward": 0.0, "terminated": True, "info": {"end_reason": f"failure:{number}" * 99}}
+        )
+    reasons = outcomes.summary()["end_reasons"]
+    assert reasons[OTHER] == 50
+    assert max(map(len, reasons)) < 300
+
+
+# ------------------------------------------------------------------------------------------------ runs that are not sound
+
+
+def report(path, capsys):
+    """Report the run in `path`; return the status, and the words of the page."""
+    status = main(["report", str(path)])
+    assert "Traceback" not in capsys.readouterr().err
+    return status, Page((path / "report.html").read_text(encoding="utf-8")).words
+
+
+@needs_plotly
+def test_an_empty_run_has_a_page_that_says_so(tmp_path, capsys):
+    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
+    env.close()
+    status, words = report(env.path, capsys)
+    assert status == 1
+    assert "Not sound evidence" in words
+    assert "no transition" in words
+    assert "no episode, so no rate" in words
+
+
+@needs_plotly
+def test_a_run_that_was_cut_has_a_page_that_says_so(tmp_path, capsys):
+    path = record(tmp_path, steps=6, resets=1)
+    log = path / "transitions.mcap"
+    log.write_bytes(log.read_bytes()[: log.stat().st_size * 2 // 3])
+    status, words = report(path, capsys)
+    assert status == 1
+    assert "it ends before its end was written" in words
+    assert "episode was cut before an end" in words
+
+
+@needs_plotly
+def test_a_run_without_its_log_has_a_page_that_says_so(tmp_path, capsys):
+    path = record(tmp_path, steps=1, resets=1)
+    (path / "transitions.mcap").unlink()
+    status, words = report(path, capsys)
+    assert status == 1
+    assert "it cannot be read" in words
+
+
+HOSTILE = "<script>alert(1)</script><img src=//evil.example/x>\"'&"
+
+
+@needs_plotly
+def test_names_from_a_run_are_text_and_nothing_else(tmp_path, capsys):
+    path = record(tmp_path, steps=2, resets=1)
+    file = path / "manifest.json"
+    manifest = json.loads(file.read_text())
+    said = {"policy": HOSTILE, "backend": HOSTILE, "versions": {HOSTILE: HOSTILE}, "seeds": [HOSTILE], "host": HOSTILE}
+    file.write_text(json.dumps({**manifest, **said, "contract": {**manifest["contract"], "name": HOSTILE}}))
+    status = main(["report", str(path)])
+    source = (path / "report.html").read_text()
+    assert (status, "evil.example" in source, "<img src=//evil" in source, "<script>alert" in source) == (
+        0,
+        True,
+        False,
+        False,
+    )
+    assert HOSTILE in Page(source).words
+
+
+def test_cells_and_texts_are_escaped_and_cut():
+    assert table([HOSTILE], [[HOSTILE]]).count("<script") == 0
+    assert len(text("x" * 10_000)) < 400
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        None, 3, [], {}, {"schema": TRANSITION}, {"schema": RESET},
+        {"schema": TRANSITION, "info": None, "inner": 4, "observation": 5, "reward": "x"},
+        {"schema": TRANSITION, "info": {"latency": {"quality": {"gate_s": "x", "hold_s": {"a": None}}}, "safety": {"severity": 3}}},
+        {"schema": TRANSITION, "info": {"sensors": {"a": None}, "action": {"requested": {}, "applied": [[1]], "applied_si": {"j": 1}}}},
+        {"schema": TRANSITION, "info": {"latency": {"clock": {"mode": 3, "rtf": None, "epoch": "many"}, "missed_deadlines": "x"}}},
+        {"schema": TRANSITION, "inner": {"findings": [None, {"joints": 3, "severity": "GRAVE"}]}, "terminated": "yes"},
+        {"schema": TRANSITION, "reward": 10**400, "info": {"safety": {"disposition": 99}, "end_reason": ["x"]}},
+    ],
+)  # fmt: skip
+def test_a_row_that_is_anything_is_taken_in(row):
+    account = account_of([row, row], 1)
+    assert account.steps + account.unreadable + account.outcomes.resets == 2
+    account.outcomes.summary()
+
+
+def test_a_directory_that_is_not_there_is_wrong_usage(tmp_path, capsys):
+    assert main(["report", str(tmp_path / "nowhere")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@needs_plotly
+def test_a_directory_that_is_no_run_is_one_line(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 1
+    assert "is not a run directory" in capsys.readouterr().err
+
+
+@needs_plotly
+def test_a_page_that_cannot_be_written_is_one_line(recorded, tmp_path, capsys):
+    assert main(["report", str(recorded), "-o", str(tmp_path / "nowhere" / "page.html")]) == 1
+    assert "the report cannot be written" in capsys.readouterr().err
+
+
+@needs_plotly
+def test_the_outcome_as_json(recorded, tmp_path, capsys):
+    assert main(["report", str(recorded), "-o", str(tmp_path / "page.html"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["path"], found["transitions"], found["sound"]) == (str(tmp_path / "page.html"), 24, True)
+
+
+def test_without_plotly_the_remedy_is_named(recorded):
+    script = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] == 'plotly':\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from embodied_env.cli import main\n"
+        f"sys.exit(main(['report', {str(recorded)!r}]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert 'pip install "embodied_env[report]"' in done.stderr
+
+
+@needs_plotly
+def test_evaluate_writes_the_report_into_the_run_directory(tmp_path, capsys):
+    arguments = ["--backend", "fake", "--policy", "hold", "--episodes", "1", "--out", str(tmp_path), "--json"]
+    main(["evaluate", "arm_reach", *arguments, "--report"])
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert "Success rate" in (tmp_path / run["path"] / "report.html").read_text()
+
+
+# ---------------------------------------------------------------------------------------------------------- key frames
+
+
+def seen(sha, **ended):
+    reference = {"sha256": sha * 64, "dtype": "uint8", "shape": [4, 4, 3]}
+    return {
+        "schema": TRANSITION,
+        "observation": {"eye": reference},
+        "info": {"end_reason": ended.pop("why", "")},
+        **ended,
+    }
+
+
+def test_key_frames_are_the_first_the_ends_and_the_last():
+    frames = KeyFrames()
+    rows = [
+        seen("a"),
+        seen("b"),
+        seen("c", terminated=True, why="success"),
+        seen("d", truncated=True, why="time_limit"),
+        seen("e"),
+    ]
+    for step, row in enumerate(rows, start=1):
+        frames.add(step, row)
+    assert [frame.when for frame in frames.frames()] == [
+        "first: step 1", "success: step 3", "time_limit: step 4", "last: step 5",
+    ]  # fmt: skip
+
+
+def test_an_image_that_never_changes_is_shown_once():
+    frames = KeyFrames()
+    for step in (1, 2, 3):
+        frames.add(step, seen("a"))
+    assert len(frames.frames()) == 1
+
+
+@pytest.mark.skipif(not pillow_is_here(), reason="images need Pillow")
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.zeros((4, 900, 3), np.uint8),
+        np.zeros((4, 4, 4), np.uint8),
+        np.full((4, 4, 1), np.nan, np.float32),
+        np.array([[[np.inf], [1.0]], [[2.0], [3.0]]], np.float32),
+        np.zeros((3, 3, 1), np.uint16),
+    ],
+)
+def test_any_image_becomes_a_small_png(image):
+    png, _ = png_base64(image)
+    assert png.startswith("iVBORw0KGgo")
+    assert len(png) < 20_000
+
+
+@needs_plotly
+def test_an_image_that_is_not_in_the_log_is_said_to_be_missing(recorded):
+    pytest.importorskip("PIL", reason="images need Pillow")
+    from embodied_env.report.run_acting import frames_section
+
+    account = account_of([seen("a")], 1)
+    assert "the image cannot be shown" in frames_section(account, read_run(recorded).array)
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+def peak_bytes(rows, count):
+    """Return the most memory that `count` rows, made one by one, take while they are counted, and the account."""
+    tracemalloc.start()
+    account = account_of((json.loads(rows[number % len(rows)]) for number in range(count)), count)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak, account
+
+
+def varied(recorded):
+    rng = np.random.default_rng(4)
+    rows = [row for row in rows_of(recorded) if row["schema"] == TRANSITION]
+    for row in rows:
+        row["info"]["latency"]["gate_s"] = float(rng.lognormal(-7, 1))
+    return [json.dumps(row) for row in rows]
+
+
+def test_memory_does_not_grow_with_the_rows(recorded):
+    rows = varied(recorded)
+    few, _ = peak_bytes(rows, 120)
+    many, account = peak_bytes(rows, 480)
+    assert account.steps == 480
+    assert many < few + 600_000
+
+
+def long_run(folder, recorded, count):
+    """Write a run of `count` transitions in episodes of 500, made of rows that the environment wrote."""
+    manifest = json.loads((recorded / "manifest.json").read_text())
+    made = rows_of(recorded)
+    resets = [row for row in made if row["schema"] == RESET]
+    steps = [json.loads(row) for row in varied(recorded)]
+    path = folder / "long"
+    path.mkdir()
+    log = LogWriter(path / "transitions.mcap")
+    number = 0
+    for step in range(count):
+        if step % 500 == 0:
+            log.write("reset", {**resets[0], "row": number}, log_time_ns=number)
+            number += 1
+        row = {**steps[step % len(steps)], "row": number, "terminated": step % 500 == 499}
+        log.write("transition", row, log_time_ns=number)
+        number += 1
+    log.close()
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    return path
+
+
+def reported(path):
+    """Report the run in a process of its own; return its peak of memory, MB, and the size of the page, bytes."""
+    script = (
+        "import resource, sys\n"
+        "from embodied_env.cli import main\n"
+        f"status = main(['report', {str(path)!r}])\n"
+        "assert status in (0, 1)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return float(done.stdout.splitlines()[-1]), (path / "report.html").stat().st_size
+
+
+@needs_plotly
+def test_a_run_of_2000_transitions_has_a_bounded_page(recorded, tmp_path):
+    _, page_bytes = reported(long_run(tmp_path, recorded, 2_000))
+    assert page_bytes < 8_000_000
+
+
+@needs_plotly
+@pytest.mark.long
+def test_a_run_of_100000_transitions_is_reported_in_bounded_memory(recorded, tmp_path):
+    (tmp_path / "few").mkdir()
+    few_mb, _ = reported(long_run(tmp_path / "few", recorded, 2_000))
+    begin = time.perf_counter()
+    many_mb, page_bytes = reported(long_run(tmp_path, recorded, 100_000))
+    print(f"{few_mb:.0f} MB for 2 000, {many_mb:.0f} MB for 100 000, {page_bytes / 1e6:.2f} MB, "
+          f"{time.perf_counter() - begin:.0f} s")  # fmt: skip
+    assert many_mb < few_mb + 60
+    assert page_bytes < 8_000_000
