@@ -79,13 +79,13 @@ def heat_figure(
     height_px = 110 + 22 * len(rows)
     heat = go.Heatmap(
         x=[_rounded(value) for value in x],
-        y=[html.escape(row) for row in rows],
+        y=list(range(len(rows))),
         z=[[_rounded(value) for value in row] for row in shares],
         zmin=0.0,
         zmax=1.0,
         colorscale=[[0.0, "#ffffff"], [0.02, "#cfe1f2"], [0.5, "#4292c6"], [1.0, "#08306b"]],
         colorbar={
-            "title": {"text": html.escape(scale_title), "side": "top"},
+            "title": {"text": _label(scale_title), "side": "top"},
             "orientation": "h",
             "thickness": 8,
             "y": 1.0,
@@ -96,10 +96,12 @@ def heat_figure(
             "tickformat": ".0%",
             "tickvals": [0, 0.5, 1],
         },
-        hovertemplate="%{y}, from %{x}: %{z:.1%}<extra></extra>",
+        hovertemplate="from %{x}: %{z:.1%}<extra></extra>",
     )
     figure = go.Figure(data=[heat], layout=_layout(title, x_title, "", height_px))
-    figure.update_yaxes(autorange="reversed", showgrid=False, tickfont={"size": 11}, type="category")
+    names = [_label(row) for row in rows]
+    figure.update_yaxes(autorange="reversed", showgrid=False, tickfont={"size": 11}, nticks=None)
+    figure.update_yaxes(tickmode="array", tickvals=list(range(len(rows))), ticktext=names)
     figure.update_layout(margin={"t": 64})
     return _div(figure, height_px)
 
@@ -107,7 +109,7 @@ def heat_figure(
 def _traces(go: Any, x: list[float | None], line: Line) -> list[Any]:  # noqa: ANN401 - a module
     shape = "hv" if line.steps else "linear"
     style = {"color": line.colour, "width": line.width, "dash": line.dash, "shape": shape}
-    y, name = [_rounded(value) for value in line.y], html.escape(line.name)
+    y, name = [_rounded(value) for value in line.y], _label(line.name)
     mode = "lines" if len(x) > 1 else "markers"
     if line.low is None:
         return [go.Scatter(x=x, y=y, name=name, mode=mode, line=style, marker={"color": line.colour})]
@@ -131,7 +133,7 @@ def _layout(title: str, x_title: str, y_title: str, height_px: int) -> dict[str,
         "exponentformat": "power",
     }
     return {
-        "title": {"text": html.escape(title), "font": {"size": 13}, "x": 0, "xanchor": "left", "y": 1, "yanchor": "top",
+        "title": {"text": _label(title, longest=60), "font": {"size": 13}, "x": 0, "xanchor": "left", "y": 1, "yanchor": "top",
                   "pad": {"t": 8}, "xref": "container"},
         "height": height_px,
         "margin": {"l": 8, "r": 12, "t": 56, "b": 8},
@@ -141,8 +143,8 @@ def _layout(title: str, x_title: str, y_title: str, height_px: int) -> dict[str,
         "dragmode": False,
         "hovermode": "x unified",
         "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "font": {"size": 11}},
-        "xaxis": {**axis, "title": {"text": html.escape(x_title), "standoff": 4, "font": {"size": 11}}},
-        "yaxis": {**axis, "title": {"text": html.escape(y_title), "standoff": 4, "font": {"size": 11}}},
+        "xaxis": {**axis, "title": {"text": _label(x_title), "standoff": 4, "font": {"size": 11}}},
+        "yaxis": {**axis, "title": {"text": _label(y_title), "standoff": 4, "font": {"size": 11}}},
     }  # fmt: skip
 
 
@@ -151,6 +153,11 @@ def _div(figure: Any, height_px: int) -> Html:  # noqa: ANN401 - of a library wi
 
     drawn = to_html(figure, config=_CONFIG, include_plotlyjs=False, full_html=False, default_height=f"{height_px}px")
     return f'<div class="figure">{drawn}</div>\n'
+
+
+def _label(said: str, *, longest: int = 28) -> str:
+    """Return a text for a figure, whose few tags of its own are escaped, cut where it would push the figure aside."""
+    return html.escape(said if len(said) <= longest else f"{said[: longest - 1]}…", quote=False)
 
 
 def _rounded(value: float) -> float | None:

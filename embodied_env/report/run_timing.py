@@ -19,7 +19,7 @@ from embodied_env.transition import Quality
 
 _Key = TypeVar("_Key")
 
-MOST_FIGURES = 24
+MOST_FIGURES = 48
 """Figures of one section; the others are in the table."""
 
 _SPREAD = ("count", "p50, ms", "p95, ms", "p99, ms", "most, ms")
@@ -110,7 +110,7 @@ def clock_section(account: RunAccount) -> Html:
     noticed = _counted(clocks.noticed, str) or "nothing"
     pairs = [
         ("Missed deadlines", f"{summary['missed_deadlines']:,} in {plural(account.steps, 'step')}"),
-        ("Stamps are of", _counted(clocks.modes, str)),
+        ("Stamps are of", _counted(clocks.modes, _clock_name)),
         ("Middleware", _counted(clocks.middleware, str)),
         ("Clock was set", f"{plural(clocks.most_epochs, 'time')} since the connection"),
         ("Noticed in steps", noticed),
@@ -118,6 +118,10 @@ def clock_section(account: RunAccount) -> Html:
         ("Error of the clock's offset", f"at most {milliseconds(error.most)} ms, median {milliseconds(error.p50)} ms"),
     ]
     return section("Deadlines and clocks", facts(pairs), anchor="clocks")
+
+
+def _clock_name(mode: str) -> str:
+    return {"wall": "UTC, steps:", "sim": "simulated time, steps:"}.get(mode, mode)
 
 
 def _charted(account: RunAccount, stages: list[Stage]) -> list[Stage]:

@@ -217,7 +217,7 @@ class Clocks:
             return
         self.steps += 1
         self.modes[text_of(clock.get("mode")) or "unknown"] += 1
-        self.middleware[text_of(clock.get("rmw")) or "unknown"] += 1
+        self.middleware[text_of(clock.get("rmw")) or "not told, steps:"] += 1
         self.most_epochs = max(self.most_epochs, count_of(clock.get("epoch")))
         for sketch, key in ((self.rtf, "rtf"), (self.offset_errors, "offset_error_s")):
             if (value := finite(clock.get(key))) is not None:

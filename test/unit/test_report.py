@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -271,6 +272,20 @@ def test_names_from_a_run_are_text_and_nothing_else(tmp_path, capsys):
         False,
     )
     assert HOSTILE in Page(source).words
+
+
+@needs_plotly
+def test_names_in_figures_are_text_and_nothing_else():
+    from embodied_env.report.figures import Line, heat_figure, lines_figure
+
+    lines = lines_figure(
+        HOSTILE, [1, 2], [Line(name=HOSTILE, y=[1.0, math.nan], colour="#000")], x_title=HOSTILE, y_title=""
+    )
+    heat = heat_figure(HOSTILE, [1, 2], [HOSTILE, HOSTILE], [[0.5, 1.0]] * 2, x_title="", scale_title=HOSTILE)
+    for drawn in (lines, heat):
+        assert "<img" not in drawn
+        assert drawn.count("<script") == drawn.count("</script")
+        assert r"\u003cscript" not in drawn
 
 
 def test_cells_and_texts_are_escaped_and_cut():
