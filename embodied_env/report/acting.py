@@ -60,8 +60,11 @@ class Gates:
         if severity == Severity.PASS:
             if (gate, code) in self.told or len(self.told) < MOST_NAMES:
                 self.told[gate, code] += 1
+            else:
+                self._timeline.leave_out()
             return
         if firing not in self.fired and len(self.fired) >= MOST_NAMES:
+            self._timeline.leave_out()
             return
         fired = self.fired.setdefault(firing, Fired(first_step=step))
         fired.steps += 1
@@ -137,6 +140,7 @@ class Actions:
     ) -> None:
         for name, asked, done in zip(names, requested, applied, strict=True):
             if name not in self.joints and len(self.joints) >= MOST_NAMES:
+                self._timeline.leave_out()
                 continue
             joint = self.joints.setdefault(name, Joint())
             joint.steps += 1

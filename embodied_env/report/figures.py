@@ -21,7 +21,7 @@ _DIGITS = 5  # significant ones of a number in a figure
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of a figure. With `low` it is a band from `low` to `y`, no line and not in the legend; NaN is a gap."""
+    """One line of a figure. With `low` it is a band from there to `y`, and not in the legend. NaN is a gap."""
 
     name: str
     y: Sequence[float]
@@ -133,8 +133,8 @@ def _layout(title: str, x_title: str, y_title: str, height_px: int) -> dict[str,
         "exponentformat": "power",
     }
     return {
-        "title": {"text": _label(title, longest=60), "font": {"size": 13}, "x": 0, "xanchor": "left", "y": 1, "yanchor": "top",
-                  "pad": {"t": 8}, "xref": "container"},
+        "title": {"text": _label(title, longest=60), "font": {"size": 13}, "x": 0, "xanchor": "left", "xref": "container",
+                  "y": 1, "yanchor": "top", "pad": {"t": 8}},
         "height": height_px,
         "margin": {"l": 8, "r": 12, "t": 56, "b": 8},
         "font": {"family": FONT, "size": 12, "color": INK},

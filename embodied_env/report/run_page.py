@@ -114,7 +114,9 @@ def _how_section(timeline: Timeline, steps: int) -> Html:
         "Intervals are Wilson's score intervals at 95 %; they take episodes to be independent.",
     ]
     if timeline.left_out:
-        said.append(f"The run names more than can be drawn: {timeline.left_out:,} values are in no figure.")
+        said.append(
+            f"The run names more than can be told: {timeline.left_out:,} values are in no figure, or in no table."
+        )
     return section("How this page was made", bullets(said), anchor="how")
 
 

@@ -58,11 +58,15 @@ class Timeline:
         if name not in self._open:
             if name not in self._closed:
                 if len(self._closed) >= MOST_NAMES:
-                    self.left_out += 1
+                    self.leave_out()
                     return
                 self._closed[name] = []
             self._open[name] = array("d")
         self._open[name].append(value)
+
+    def leave_out(self) -> None:
+        """Count a value that is told nowhere, since the run names too much."""
+        self.left_out += 1
 
     @property
     def first_steps(self) -> list[int]:

@@ -110,6 +110,7 @@ class Stages:
     def _measured(self, stage: Stage, seconds: float) -> None:
         if stage not in self.sketches:
             if len(self.sketches) >= MOST_NAMES:
+                self._timeline.leave_out()
                 return
             self.sketches[stage] = Sketch()
         self.sketches[stage].add(seconds)
@@ -120,6 +121,8 @@ class Stages:
         if key in self.unmeasured or len(self.unmeasured) < MOST_NAMES:
             self.unmeasured[key] += 1
             self.first_not_measured.setdefault(key, step)
+        else:
+            self._timeline.leave_out()
 
 
 def _entries(latency: Mapping[str, Any]) -> Iterator[tuple[Stage, int, object]]:
@@ -168,6 +171,7 @@ class Sensors:
         """Take in the info of one step."""
         for name, account in mapping(info, "sensors").items():
             if name not in self.by_name and len(self.by_name) >= MOST_NAMES:
+                self._timeline.leave_out()
                 continue
             self._add(text_of(name), mapping(account))
 
