@@ -133,8 +133,8 @@ def _layout(title: str, x_title: str, y_title: str, height_px: int) -> dict[str,
         "exponentformat": "power",
     }
     return {
-        "title": {"text": _label(title, longest=60), "font": {"size": 13}, "x": 0, "xanchor": "left", "xref": "container",
-                  "y": 1, "yanchor": "top", "pad": {"t": 8}},
+        "title": {"text": _label(title, longest=60), "font": {"size": 13}, "xref": "container", "x": 0, "y": 1,
+                  "xanchor": "left", "yanchor": "top", "pad": {"t": 8}},
         "height": height_px,
         "margin": {"l": 8, "r": 12, "t": 56, "b": 8},
         "font": {"family": FONT, "size": 12, "color": INK},

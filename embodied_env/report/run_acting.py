@@ -9,7 +9,7 @@ from embodied_env.report.figures import Line, heat_figure, lines_figure
 from embodied_env.report.frames import Fetch, Frame, pillow_is_here, png_base64
 from embodied_env.report.page import Html, grid, paragraph, picture, section, table
 from embodied_env.report.run_timing import step_axis
-from embodied_env.report.style import BLUE, ORANGE
+from embodied_env.report.style import BLUE, PALE_ORANGE
 from embodied_env.report.timeline import Timeline
 from embodied_env.report.wording import plural, share_of, short
 from embodied_env.transition import Severity
@@ -17,7 +17,7 @@ from embodied_env.transition import Severity
 _MOST_ROWS = 40
 _MOST_IN_MAP = 24
 _MOST_JOINTS = 16
-_BANDS = {BLUE: "rgba(0,114,178,0.16)", ORANGE: "rgba(230,159,0,0.22)"}
+_BANDS = {BLUE: "rgba(0,114,178,0.16)", PALE_ORANGE: "rgba(230,159,0,0.18)"}
 
 
 def gates_section(account: RunAccount) -> Html:
@@ -104,11 +104,11 @@ def _joint(name: str, joint: Joint) -> tuple[str, ...]:
 
 def _joint_figure(timeline: Timeline, name: str) -> Html:
     lines = []
-    for kind, colour in (("requested", ORANGE), ("applied", BLUE)):
+    for kind, colour in (("requested", PALE_ORANGE), ("applied", BLUE)):
         curve = timeline.curve((kind, name))
         if timeline.width > 1:
             lines.append(Line(name="", y=curve.most, low=curve.least, colour=_BANDS[colour]))
-        width = 5.0 if kind == "requested" else 1.6  # so that it is seen behind what was applied, where both agree
+        width = 4.0 if kind == "requested" else 1.6  # so that it is seen behind what was applied, where both agree
         lines.append(Line(name=kind, y=curve.p50, colour=colour, width=width))
     return lines_figure(name, timeline.first_steps, lines, x_title=step_axis(timeline), y_title="action")
 

@@ -21,12 +21,15 @@ _RATES = (
      "terminated", "terminated episode"),
 )  # fmt: skip
 _MOST_SEEDS = 40
+_LONGEST_POLICY = 80  # characters at the top; all of it stands below
 
 
 def head(run_id: str, manifest: Mapping[str, Any], audit: AuditReport, account: RunAccount) -> Html:
     """Return what stands at the top: which run, the verdict, and the numbers that matter most."""
     contract = mapping(manifest, "contract")
-    said = [f"policy {said_of(manifest.get('policy'))}", f"started {when_of(manifest.get('started_utc'))}", run_id]
+    policy = said_of(manifest.get("policy"))
+    policy = policy if len(policy) <= _LONGEST_POLICY else f"{policy[:_LONGEST_POLICY]}…"
+    said = [f"policy {policy}", f"started {when_of(manifest.get('started_utc'))}", run_id]
     title = f"{said_of(contract.get('name'))} on {said_of(manifest.get('backend'))}"
     return (
         f'<h1>{text(title)}</h1>\n<p class="subtitle">{text(" · ".join(said), longest=600)}</p>\n'
@@ -54,7 +57,7 @@ def outcome_section(account: RunAccount) -> Html:
         parts.append(paragraph("No episode ended, so there is no reason to tell.", kind="warning"))
     if summary["unfinished"]:
         cut = plural(summary["unfinished"], "episode was", "episodes were")
-        parts.append(paragraph(f"{cut} cut before an end; they count in no rate.", kind="warning"))
+        parts.append(paragraph(f"{cut} cut before an end, and counted in no rate.", kind="warning"))
     parts.append(_episodes(account))
     return section("Outcome", *parts, anchor="outcome")
 
@@ -65,7 +68,7 @@ def audit_section(audit: AuditReport, account: RunAccount) -> Html:
     if audit.sound:
         parts.append(paragraph(f"Sound: {plural(audit.transitions, 'transition')} audited, nothing found."))
     else:
-        found = plural(len(audit.problems), "line", "lines")
+        found = plural(len(audit.problems), "finding")
         parts += [
             paragraph(f"Not sound, {plural(audit.transitions, 'transition')} audited: {found}."),
             bullets(audit.problems),

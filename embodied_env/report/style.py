@@ -17,6 +17,9 @@ BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW = (
 )
 """The palette of Okabe and Ito, which the colour-blind tell apart; its yellow is darker here, for white paper."""
 
+PALE_ORANGE = "#f0bf55"
+"""For what lies behind another line."""
+
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 STYLE = f"""
