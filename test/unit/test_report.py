@@ -425,9 +425,9 @@ def test_an_image_that_is_not_in_the_log_is_said_to_be_missing(recorded):
 
 
 def peak_bytes(rows, count):
-    """Return the most memory that `count` rows, made one by one, take while they are counted, and the account."""
+    """Return the most memory that is taken while `count` rows are counted, and the account."""
     tracemalloc.start()
-    account = account_of((json.loads(rows[number % len(rows)]) for number in range(count)), count)
+    account = account_of((rows[number % len(rows)] for number in range(count)), count)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return peak, account
@@ -442,7 +442,7 @@ def varied(recorded):
 
 
 def test_memory_does_not_grow_with_the_rows(recorded):
-    rows = varied(recorded)
+    rows = [json.loads(row) for row in varied(recorded)]
     few, _ = peak_bytes(rows, 120)
     many, account = peak_bytes(rows, 480)
     assert account.steps == 480
