@@ -12,6 +12,7 @@ from embodied_env.record.summary import OUTSIDE, Summary
 from embodied_env.report.values import finite, mapping, text_of
 
 MOST_REASONS = 200
+_OF_RESETS = {"routine": "by", "confirmed_by": "confirmed by", "options_ignored": "ignoring"}
 OTHER = "(other reasons)"
 LISTED = 40
 """Episodes that get a line of their own."""
@@ -69,8 +70,10 @@ class Outcomes:
 
     def _begin(self, row: Mapping[str, Any]) -> None:
         self.resets += 1
-        if level := text_of(mapping(row, "info", "reset").get("level")):
-            self.reset_levels[level] += 1
+        made = mapping(row, "info", "reset")
+        if level := text_of(made.get("level")):
+            told = (f"{label} {text_of(made.get(key))}" for key, label in _OF_RESETS.items() if text_of(made.get(key)))
+            self.reset_levels[", ".join([level, *told])] += 1
         seed = row.get("seed")
         self._open = Episode(number=self.resets, seed=seed if isinstance(seed, int) else None)
         if len(self.episodes) < LISTED:

@@ -95,6 +95,7 @@ def what_ran_section(manifest: Mapping[str, Any], account: RunAccount) -> Html:
         ("Policy", said_of(manifest.get("policy"))),
         ("Pacing", said_of(manifest.get("pacing"))),
         ("Clock", said_of(manifest.get("clock"))),
+        ("Scheduling", said_of(manifest.get("scheduling"))),
         ("Seeds given to resets", _seeds(seeds)),
         ("Resets", f"{account.outcomes.resets:,}" + (f": {levels}" if levels else "")),
         ("Started, UTC", said_of(manifest.get("started_utc"))),

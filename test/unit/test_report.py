@@ -200,6 +200,13 @@ def test_gates_are_told_by_info_where_a_row_has_no_findings(recorded):
     assert told_by_info == told
 
 
+def test_how_resets_were_made_is_told():
+    outcomes = Outcomes()
+    made = {"level": "robot", "routine": "home", "confirmed_by": "prompt", "options_ignored": ""}
+    outcomes.add({"schema": RESET, "info": {"reset": made}})
+    assert dict(outcomes.reset_levels) == {"robot, by home, confirmed by prompt": 1}
+
+
 def test_reasons_that_are_many_are_counted_together():
     outcomes = Outcomes()
     for number in range(MOST_REASONS + 50):
