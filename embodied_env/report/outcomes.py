@@ -13,7 +13,7 @@ from embodied_env.report.values import finite, mapping, text_of
 
 MOST_REASONS = 200
 _OF_RESETS = {"routine": "by", "confirmed_by": "confirmed by", "options_ignored": "ignoring"}
-OTHER = "(other reasons)"
+OTHER = "(others)"
 LISTED = 40
 """Episodes that get a line of their own."""
 
@@ -73,7 +73,9 @@ class Outcomes:
         made = mapping(row, "info", "reset")
         if level := text_of(made.get("level")):
             told = (f"{label} {text_of(made.get(key))}" for key, label in _OF_RESETS.items() if text_of(made.get(key)))
-            self.reset_levels[", ".join([level, *told])] += 1
+            how = ", ".join([level, *told])
+            is_told = how in self.reset_levels or len(self.reset_levels) < MOST_REASONS
+            self.reset_levels[how if is_told else OTHER] += 1
         seed = row.get("seed")
         self._open = Episode(number=self.resets, seed=seed if isinstance(seed, int) else None)
         if len(self.episodes) < LISTED:
