@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
-from embodied_env.backends import Backend, make_backend
+from embodied_env.backends import Backend, Capabilities, make_backend
 from embodied_env.clock import Clock, VirtualClock, make_clock
 from embodied_env.contract import Contract, JointLimits, load_contract, parse_contract
 from embodied_env.contract.loader import dump_contract
@@ -45,7 +45,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
 
     def __init__(  # noqa: PLR0913 - the public options
         self,
-        contract: str | Path | Contract | Mapping[str, str],
+        contract: str | Path | Contract | Mapping[str, str] | None,
         *,
         backend: str = "mujoco",
         pacing: str | None = None,
@@ -60,6 +60,8 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         **backend_options: Any,  # noqa: ANN401 - the backend checks its options
     ) -> None:
         """See `make`; nothing is started before the first `reset`. A mapping is what `make` puts into a spec."""
+        if contract is None:
+            contract = _recorded(backend, backend_options)
         self.contract = _restored(contract) if isinstance(contract, Mapping) else load_contract(contract)
         self.backend_name = backend
         self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
@@ -91,6 +93,11 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             observers=(*observers, *getattr(world, "observers", ())),
             shapers=make_shapers(self.contract, latency_s=_latency_s(self.contract, world)),
         )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the world behind it can do."""
+        return self._stepper.capabilities
 
     @property
     def last_transition(self) -> Transition | None:
@@ -199,7 +206,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
 
 
 def make(
-    contract: str | Path | Contract,
+    contract: str | Path | Contract | None = None,
     *,
     record: str | Path | None = None,
     max_episode_steps: int | None = None,
@@ -211,10 +218,12 @@ def make(
     Contract is in it whole; a name or a path is looked up anew.
 
     Args:
-        contract: the name of a shipped contract, a path to a YAML file, or a Contract.
+        contract: the name of a shipped contract, a path to a YAML file, or a Contract; None, with the backend
+            "replay": the one that the run was recorded under.
         record: a folder; the run is recorded into a new run directory in it (`RecordTransitions`).
         max_episode_steps: an outer `TimeLimit` beside the contract's own horizon. It shows in the wrapper stack.
-        **options: what `EmbodiedEnv` takes: `backend` ("mujoco", "mujoco_ros", "real", "fake" or a third party's),
+        **options: what `EmbodiedEnv` takes: `backend` ("mujoco", "mujoco_ros", "real", "fake", "replay" or a
+            third party's),
             `pacing` ("lockstep": the world waits for the agent; "realtime": it moves on while the agent thinks; None:
             the backend's default), `render_mode`, `clock` ("steady" or "virtual"), `evaluator_info`, `spawn`,
             `namespace`, `observers`, `fifo_priority` (1 to 99: the stepping thread runs under ``SCHED_FIFO`` from the
@@ -230,7 +239,7 @@ def make(
     embodied.spec = EnvSpec(
         id=f"embodied_env/{_camel(embodied.contract.name)}-v0",
         entry_point="embodied_env.env:EmbodiedEnv",
-        kwargs={"contract": _saved(contract) if isinstance(contract, Contract) else str(contract), **options},
+        kwargs={"contract": _in_spec(contract, embodied), **options},
         max_episode_steps=max_episode_steps,
         order_enforce=False,  # the stepper orders calls itself
         disable_env_checker=True,
@@ -259,6 +268,23 @@ def _pacing(asked: str | None, clock: str | Clock | None, world: Backend) -> str
 def _latency_s(contract: Contract, world: Backend) -> float:
     """Return how late a command may act where the world moves by itself: a control period, so that dt may vary too."""
     return contract.control_period_s if world.capabilities.free_running else 0.0
+
+
+def _in_spec(contract: str | Path | Contract | None, made: EmbodiedEnv) -> str | dict[str, str]:
+    if contract is None:
+        contract = made.contract
+    return _saved(contract) if isinstance(contract, Contract) else str(contract)
+
+
+def _recorded(backend: str, options: Mapping[str, Any]) -> Contract:
+    """Return the contract of the run that is to be played back."""
+    if backend != "replay" or "run" not in options:
+        raise UsageError(f'contract=None is not available with {backend}; allowed with backend="replay", run=...')
+    from embodied_env.backends.replay import recorded_contract  # noqa: PLC0415 - the record is optional
+    from embodied_env.record import read_run  # noqa: PLC0415
+
+    run = options["run"]
+    return recorded_contract(read_run(run) if isinstance(run, (str, Path)) else run)
 
 
 def _saved(contract: Contract) -> dict[str, str]:

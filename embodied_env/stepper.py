@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.backends.base import Backend, RoutineBackend
+from embodied_env.backends.base import Backend, Playback, RoutineBackend
 from embodied_env.clock import NS_PER_S, Clock, Domain, Stamp
 from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.options import checked_options
@@ -26,13 +26,14 @@ from embodied_env.interrupts import held_interrupts
 from embodied_env.ledger import Ledger, Slot
 from embodied_env.observation import MeasuredJoints, ObservationBuilder
 from embodied_env.routine import Routine, confirmed, question
-from embodied_env.safety import Arbiter, SafetyGate, Shaper, Watchdog, WatchdogThread, merged
+from embodied_env.safety import Arbiter, Reference, SafetyGate, Shaper, Watchdog, WatchdogThread, merged
 from embodied_env.situation import SituationReader, required_sensors
 from embodied_env.stages import CommandsInFlight, StageAccount
 from embodied_env.tasks import Task
 from embodied_env.transition import (
     TERMINATED_REASONS,
     Approved,
+    Circumstances,
     Finding,
     Judgement,
     Observer,
@@ -72,8 +73,9 @@ class Stepper:
         self._clock = clock
         self._evaluator_info = evaluator_info
         self._observers = tuple(observers)
-        self._ledger = Ledger(clock)
-        capabilities = self._capabilities = backend.capabilities
+        self._playback: Playback | None = getattr(backend, "playback", None)
+        self._ledger = Ledger(clock) if self._playback is None else self._playback.ledger
+        capabilities = self.capabilities = backend.capabilities
         tolerance_s = contract.safety.observation.future_tolerance_s if capabilities.free_running else 0.0
         self._observations = ObservationBuilder(contract, future_tolerance_ns=round(tolerance_s * NS_PER_S))
         self._gate = SafetyGate(
@@ -126,6 +128,7 @@ class Stepper:
         self._before = self._snapshot = Snapshot(now_ns=0, samples={})
         self._applied: deque[FloatArray] = deque(maxlen=contract.applied_actions)
         self._pending: tuple[Any, Approved, Stamp, Stamp] | None = None
+        self._circumstances: Circumstances
         self._lost: BackendLostError | None = None
 
     @property
@@ -156,7 +159,7 @@ class Stepper:
         """
         checked = self.check_reset(options)
         request = ResetRequest(epoch=self._epoch, seed=world_seed, options=checked)
-        if self._running and self._capabilities.free_running:
+        if self._running and self.capabilities.free_running:
             self._end_episode()
             self._brake("reset() in the middle of an episode")
         self._end_episode()
@@ -179,7 +182,7 @@ class Stepper:
         self.last_reset = snapshot
         info = self._common_info(snapshot, end_reason="")
         info["reset"] = reset_info(
-            snapshot, duration_s=(self._frozen_ns - entered_ns) / NS_PER_S, hidden=self._hidden_options()
+            snapshot, duration_s=(self._clock.now_ns() - entered_ns) / NS_PER_S, hidden=self._hidden_options()
         )
         observation = self._observations.observe(snapshot, 0, self._applied)
         self._returned_ns = self._ledger.leave_step()
@@ -250,7 +253,7 @@ class Stepper:
         self._before = self._snapshot = snapshot
         self._commands.begin()
         self._origin_ns = snapshot.now_ns
-        self._frozen_ns = self._clock.now_ns()
+        self._frozen_ns = self._ledger.at_ns(Slot.OBSERVED)
         self._step_index = 0
         self._running = True
         self._feed_watchdog()
@@ -294,11 +297,13 @@ class Stepper:
             if self._gate.layout.is_velocity.any():
                 self._arbiter.measure(*self._joints.measured(self._snapshot))
             with self._arbiter.turn() as (reference, dt_s):
-                approved = self._gate.judge(action, reference, dt_s, self._situation())
+                seen = self._circumstances = self._look_around(reference, dt_s)
+                approved = self._gate.judge(action, seen.reference or reference, seen.dt_s, seen.situation)
                 self._ledger.stamp(Slot.GATED)
                 self._pending = (_kept(action), approved, target, deadline)
                 sent = self._arbiter.send(approved)
                 if sent.report is not None:
+                    self._circumstances = replace(seen, answer=sent.report)
                     answered = merged(approved, sent.report)
                     self._latch(answered)
                     self._pending = (self._pending[0], answered, target, deadline)
@@ -320,10 +325,33 @@ class Stepper:
             if finding.severity >= Severity.STOP:
                 self._gate.latch(finding)
 
-    def _situation(self) -> Situation:
+    def _look_around(self, reference: Reference, dt_s: float) -> Circumstances:
+        """Return what the action is judged under. Of a world that moved by itself and is played back, as it was."""
+        moves_by_itself = self.capabilities.free_running
+        seen = self._playback.circumstances if moves_by_itself and self._playback is not None else None
+        if seen is not None:
+            reference, dt_s = seen.reference or reference, seen.dt_s
+            self._watchdog.trips = seen.watchdog_trips
+            self._latch_as(seen.latched)
+        situation = self._situation(None if seen is None else seen.situation)
+        return Circumstances(
+            situation=situation,
+            latched=self._gate.latched,
+            dt_s=dt_s,
+            reference=reference if moves_by_itself else None,
+        )
+
+    def _latch_as(self, latched: Finding | None) -> None:
+        """Latch what the watchdog had latched in a run that is played back."""
+        if latched is not None:
+            self._gate.latch(latched)
+
+    def _situation(self, played_back: Situation | None = None) -> Situation:
         """Return what is known beside the action: in a world that waits, no time has passed for it."""
         since_ns = (0, 0)
-        if self._capabilities.free_running:
+        if played_back is not None:
+            since_ns = (round(played_back.latency_s * NS_PER_S), round(played_back.action_age_s * NS_PER_S))
+        elif self.capabilities.free_running:
             now_ns = self._clock.now_ns()
             since_ns = (now_ns - self._frozen_ns, now_ns - self._returned_ns)
         return self._situations.read(
@@ -332,7 +360,7 @@ class Stepper:
 
     def _estops(self) -> Mapping[str, str]:
         """Return the robot's safety inputs; those that cannot be read are unknown."""
-        if not self._capabilities.estop_inputs:
+        if not self.capabilities.estop_inputs:
             return {}
         try:
             estops: Mapping[str, str] = self._backend.estops()  # type: ignore[attr-defined] # its capabilities say so
@@ -350,7 +378,7 @@ class Stepper:
         Raises:
             UsageError: also where another process keeps the limits: it would not hear of it.
         """
-        if self._capabilities.acknowledges_commands:
+        if self.capabilities.acknowledges_commands:
             raise UsageError(
                 f"change_limits() is not available with a relay behind {self._backend.name}: it keeps the limits of "
                 "the contract that it was started with; start both with a tighter contract"
@@ -388,7 +416,7 @@ class Stepper:
         self.last_transition = transition
         if reasons:
             self._end_episode()
-            if self._capabilities.free_running:  # a lockstep world stands still without steps
+            if self.capabilities.free_running:  # a lockstep world stands still without steps
                 self._brake("the episode has ended")
         for observer in self._observers:
             observer.observe(transition)
@@ -405,7 +433,7 @@ class Stepper:
             try:
                 return self._observations.settle(self._backend.read(target, deadline))
             except BackendError as error:
-                if self._capabilities.free_running:  # it may still hear what it does not answer
+                if self.capabilities.free_running:  # it may still hear what it does not answer
                     self._brake(f"lost: {error}")
                 self._lost = _as_lost(error)
         self._backend.halt(str(self._lost))
@@ -449,6 +477,8 @@ class Stepper:
         end_reason = reasons[0] if reasons else ""
         terminated = end_kind(end_reason) in TERMINATED_REASONS
         info = self._common_info(settled, end_reason=end_reason)
+        if self.capabilities.free_running and self._playback is not None and self._playback.circumstances is not None:
+            self._latch_as(self._playback.circumstances.latched_after)
         info["latency_ms"] = self._ledger.obs_to_command_ns / 1e6
         info["action_clipped"] = report.intervened
         info["action"] = self._infos.action(report)
@@ -473,6 +503,9 @@ class Stepper:
             report=report,
             stamps_ns=stamps_ns,
             snapshot=settled,
+            circumstances=replace(
+                self._circumstances, latched_after=self._gate.latched, watchdog_trips=self._watchdog.trips
+            ),
         )
 
     def _common_info(self, snapshot: Snapshot, *, end_reason: str) -> Info:
@@ -510,7 +543,7 @@ class Stepper:
     def _check_can_show(self, mode: str) -> None:
         if self._closed:
             raise ClosedError("render() after close(): the environment is closed; make a new one")
-        if mode not in self._capabilities.render_modes:
+        if mode not in self.capabilities.render_modes:
             raise UsageError(f"the backend {self._backend.name} cannot render {mode!r}")
         if self.last_reset is None:
             raise ResetNeededError("render() before the first reset(): there is nothing to see")
@@ -528,7 +561,7 @@ class Stepper:
         try:
             with held_interrupts():
                 self._closed = True
-                running = self._running or self._capabilities.free_running
+                running = self._running or self.capabilities.free_running
                 self._end_episode()
                 if self._watchdog_thread is not None:
                     self._watchdog_thread.stop()
@@ -539,8 +572,8 @@ class Stepper:
                 self._backend.close()
 
     def _brake(self, why: str) -> None:
-        """Come to rest, whoever interrupts that: they are heard afterwards."""
-        if self._lost is not None:
+        """Come to rest, whoever interrupts that: they are heard afterwards. What is played back does not move."""
+        if self._lost is not None or self._playback is not None:
             return
         with held_interrupts():
             try:
@@ -553,7 +586,7 @@ class Stepper:
         with held_interrupts():
             self._end_episode()
             try:
-                if self._capabilities.free_running:
+                if self.capabilities.free_running:
                     self._brake("an error in the middle of a step")
             finally:
                 self._backend.halt("an error in the middle of a step")
@@ -563,8 +596,8 @@ class Stepper:
         self._watchdog.disarm()
 
     def _feed_watchdog(self) -> None:
-        """Only a world that moves by itself is watched."""
-        if not self._capabilities.free_running:
+        """Only a world that moves by itself is watched, and of one that is played back it is known what was done."""
+        if not self.capabilities.free_running or self._playback is not None:
             return
         self._watchdog.feed()
         if self._watchdog_thread is None:

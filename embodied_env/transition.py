@@ -240,6 +240,22 @@ class Situation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reference:
+    """The last published command: positions and velocities of shape (n_joints,), its number, and its epoch.
+
+    What is commanded by velocity has its measured position here, and zero when it has no position limits; `slack` is
+    how far it may have moved since it was measured, in the joint's unit (None: not at all).
+    """
+
+    positions: FloatArray
+    velocities: FloatArray
+    seq: int
+    epoch: int
+    slack: FloatArray | None = None
+    accelerations: FloatArray | None = None  # of the last published command; None: none
+
+
+@dataclass(frozen=True, kw_only=True)
 class GateReport:
     """The account of one pass through the gates. Vectors are flat over all joints, in contract order.
 
@@ -285,6 +301,25 @@ class Sent:
     values: FloatArray
     report: GateReport | None = None
     published_ns: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """What time, people and other processes did to a step: what does not follow from actions and readings.
+
+    `situation` is what the gate was told, `latched` what was latched when it was asked, and `latched_after` when the
+    step was over. `dt_s` is the time since `reference`, the last published command; None: the world waits, and both
+    follow from the steps before. `watchdog_trips` counts since the environment was made. `answer` is the account of the
+    gate in another process that had the last word.
+    """
+
+    situation: Situation
+    latched: Finding | None = None
+    latched_after: Finding | None = None
+    watchdog_trips: int = 0
+    dt_s: float = 0.0
+    reference: Reference | None = None
+    answer: GateReport | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,7 +384,8 @@ class Transition:
     """One step, whole: the five values that Gymnasium returns, and the account behind them.
 
     `action` is what `step` was given. `stamps_ns` are the raw ledger stamps (steady domain). `end_reasons` holds every
-    reason that applied, `info["end_reason"]` the first of them. `snapshot` is the world as it was read.
+    reason that applied, `info["end_reason"]` the first of them. `snapshot` is the world as it was read, `circumstances`
+    what else the step was judged under.
     """
 
     observation: Mapping[str, NDArray[Any]]
@@ -362,6 +398,7 @@ class Transition:
     report: GateReport
     stamps_ns: Mapping[str, int]
     snapshot: Snapshot
+    circumstances: Circumstances
 
 
 class Observer(Protocol):

@@ -27,6 +27,10 @@ BACKENDS: Mapping[str, Mapping[str, str]] = {
         "realtime": "embodied_env.backends.ros.realtime:RealtimeMujocoRosBackend",
     },
     "real": {"realtime": "embodied_env.backends.ros.real:RealBackend"},
+    "replay": {  # as the run was paced
+        "lockstep": "embodied_env.backends.replay:ReplayBackend",
+        "realtime": "embodied_env.backends.replay:ReplayBackend",
+    },
 }
 """Name -> pacing -> module:factory; the first pacing is the default.
 

@@ -30,8 +30,9 @@ from typing import Any, Protocol
 
 from embodied_env.clock import Clock, Stamp
 from embodied_env.contract import Contract
+from embodied_env.ledger import Ledger
 from embodied_env.routine import Routine
-from embodied_env.transition import Approved, ResetRequest, Sent, Snapshot
+from embodied_env.transition import Approved, Circumstances, ResetRequest, Sent, Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,8 @@ class Capabilities:
 class Backend(Protocol):
     """A world behind the environment. See the module's docstring for what each call promises.
 
-    One that moves by itself may have a `pacer` (`embodied_env.pacing.Pacer`): what is counted there is told.
+    One that moves by itself may have a `pacer` (`embodied_env.pacing.Pacer`): what is counted there is told. One that
+    plays back what another did has a `playback`.
     """
 
     name: str
@@ -118,6 +120,20 @@ class RoutineBackend(Backend, Protocol):
 
     def verify(self, deadline: Stamp) -> Snapshot:
         """Return a snapshot in which every sensor is newer than this call, or raise BackendNotReadyError."""
+        ...
+
+
+class Playback(Protocol):
+    """What time and others did to the steps of a run that is played back: nothing of it happens again by itself."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """Stamps as they were; that a step is entered moves it to the next one."""
+        ...
+
+    @property
+    def circumstances(self) -> Circumstances | None:
+        """Those of the step that is being played back; None: there is none."""
         ...
 
 

@@ -93,6 +93,7 @@ def start_of_manifest(
         "pacing": plain(getattr(base, "pacing", None)),
         "clock": base.clock_name,
         "scheduling": plain(getattr(base, "scheduling", None)),
+        "capabilities": plain(vars(capabilities)) if (capabilities := getattr(base, "capabilities", None)) else None,
         "policy": None,
         "seeds": [],
         "wrappers": wrapper_stack(env),

@@ -17,7 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.record.arrays import Store, stands_apart
-from embodied_env.transition import ClockAccount, Finding, GateReport, Sample, Snapshot, Transition
+from embodied_env.transition import (
+    Actuation,
+    Circumstances,
+    ClockAccount,
+    Finding,
+    GateReport,
+    Reference,
+    Sample,
+    Snapshot,
+    Transition,
+)
 
 TRANSITION = "embodied_env/transition/1"
 RESET = "embodied_env/reset/1"
@@ -161,6 +171,15 @@ def _inner_of_reset(snapshot: Snapshot, evaluator: Collection[str], store: Store
         "seed_applied": report.seed_applied,
         "sampled": plain(report.sampled),
         "details": plain(report.details),
+        "observation": {
+            f"{name}_{field}": plain(values, store)
+            for name, sample in snapshot.samples.items()
+            if name not in evaluator
+            for field, values in sample.values.items()
+        },
+        "now_ns": snapshot.now_ns,
+        "sensors": {name: _sample(sample) for name, sample in snapshot.samples.items()},
+        "clock": _clock(snapshot.clock),
         "evaluator": {name: plain(snapshot.samples[name].values, store) for name in evaluator},
     }
 
@@ -177,8 +196,11 @@ def _inner(transition: Transition, evaluator: Collection[str], store: Store | No
         "findings": [_finding(finding) for finding in transition.report.findings],
         "stamps_ns": {name: ns for name, ns in transition.stamps_ns.items() if name != "returned"},  # not returned yet
         "report": _report(transition.report),
+        "circumstances": _circumstances(transition.circumstances),
+        "now_ns": transition.snapshot.now_ns,
         "sensors": {name: _sample(sample) for name, sample in samples.items()},
         "clock": _clock(transition.snapshot.clock),
+        "actuation": _actuation(transition.snapshot.actuation),
         "evaluator": {name: plain(samples[name].values, store) for name in evaluator},
     }
 
@@ -187,7 +209,36 @@ def _clock(clock: ClockAccount | None) -> Row | None:
     """Return what was noticed of the clock, and how it lies to the steady one; None: the world waits."""
     if clock is None:
         return None
-    return {"jump": clock.jump, "offset_ns": clock.offset_ns, "offset_error_ns": clock.offset_error_ns}
+    return dict(vars(clock))
+
+
+def _actuation(evidence: Actuation | None) -> Row | None:
+    return None if evidence is None else dict(vars(evidence))
+
+
+def _circumstances(seen: Circumstances) -> Row:
+    """Return what a replay needs of what time and others did; the rest of the situation follows from the sensors."""
+    return {
+        "action_age_s": seen.situation.action_age_s,
+        "latency_s": seen.situation.latency_s,
+        "estops": dict(seen.situation.estops),
+        "latched": None if seen.latched is None else _finding(seen.latched),
+        "latched_after": None if seen.latched_after is None else _finding(seen.latched_after),
+        "watchdog_trips": seen.watchdog_trips,
+        "dt_s": plain(seen.dt_s),
+        "reference": None if seen.reference is None else _reference(seen.reference),
+        "answer": None if seen.answer is None else _answer(seen.answer),
+    }
+
+
+def _reference(reference: Reference) -> Row:
+    return {name: plain(value) for name, value in vars(reference).items()}
+
+
+def _answer(report: GateReport) -> Row:
+    """Return the account of another process' gate, which no other part of the row tells apart from ours."""
+    findings = [_finding(finding) for finding in report.findings]
+    return {**_report(report), "findings": findings, "intervened": report.intervened}
 
 
 def _finding(finding: Finding) -> Row:
@@ -217,6 +268,8 @@ def _report(report: GateReport) -> Row:
 
 
 def _sample(sample: Sample) -> Row:
+    """Return what is known of a reading, but for its values; a confidence that is null is NaN."""
+    confidence = {} if sample.confidence is None else {"confidence": plain(sample.confidence)}
     return {
         "stamp_ns": sample.stamp_ns,
         "header_ns": sample.header_ns,
@@ -228,4 +281,11 @@ def _sample(sample: Sample) -> Row:
         "reason": sample.reason,
         "stamp_quality": sample.stamp_quality.name,
         "transport_quality": sample.transport_quality.name,
+        "transport_excess_s": plain(sample.transport_excess_s),
+        "suspect_clock": sample.suspect_clock,
+        "seq": sample.seq,
+        "lost": sample.lost,
+        "duplicated": sample.duplicated,
+        "reordered": sample.reordered,
+        **confidence,
     }

@@ -19,6 +19,12 @@ Schema = dict[str, Any]
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _NAME = "^[a-z][a-z0-9_]*$"
 _ANYTHING: Schema = {}
+_INTEGER: Schema = {"type": "integer"}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+_NUMBERS: Schema = {"type": "array", "items": {"type": ["number", "null"]}}
+_STAMP: Schema = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
+_SEVERITY: Schema = {"type": "string", "enum": [severity.name for severity in Severity]}
+_QUALITY: Schema = {"type": "string", "enum": [quality.name for quality in Quality]}
 
 
 @functools.cache
@@ -74,6 +80,10 @@ def reset_schema() -> Schema:
                 "seed_applied": {"type": ["integer", "null"]},
                 "sampled": {"type": "object"},
                 "details": {"type": "object", "patternProperties": {_NAME: {"type": "string"}}},
+                "observation": _ANYTHING,
+                "now_ns": _STAMP,
+                "sensors": _sensors_schema(),
+                "clock": _clock_schema(),
                 "evaluator": _evaluator_schema(),
             }
         ),
@@ -82,44 +92,9 @@ def reset_schema() -> Schema:
 
 
 def _inner_schema() -> Schema:
-    numbers = {"type": "array", "items": {"type": ["number", "null"]}}
-    stamp = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
-    optional_stamp = {**stamp, "type": ["integer", "null"]}
-    severity = {"type": "string", "enum": [severity.name for severity in Severity]}
-    quality = {"type": "string", "enum": [quality.name for quality in Quality]}
     reason = {**info_schema()["$defs"]["end_reason"], "minLength": 1}
-    finding = {
-        "gate": {"type": "string", "enum": list(gates())},
-        "severity": severity,
-        "code": {"type": "string", "enum": list(CODES)},
-        "joints": {"type": "array", "items": {"type": "string"}},
-        **{vector: {**numbers, "type": ["array", "null"]} for vector in ("before", "after", "limit", "margin")},
-        "detail": {"type": "string"},
-    }
-    report = {
-        **dict.fromkeys(("requested", "applied", "applied_si", "velocity_si"), numbers),
-        "dt_s": {"type": "number"},
-        "disposition": severity,
-        "guaranteed": step_info_schema()["properties"]["safety"]["properties"]["guaranteed"],
-    }
-    sensor = {
-        "stamp_ns": stamp,
-        "header_ns": optional_stamp,
-        "arrival_ns": stamp,
-        "arrival_system_ns": optional_stamp,
-        "source_ns": optional_stamp,
-        "received_ns": optional_stamp,
-        "quality": quality,
-        "reason": {"type": "string"},
-        "stamp_quality": quality,
-        "transport_quality": quality,
-    }
-    clock = {
-        "jump": {"type": "string", "enum": ["", "stepped", "suspended", "rewound", "skipped"]},
-        "offset_ns": stamp,
-        "offset_error_ns": stamp,
-    }
-    stamps = {slot.name.lower(): stamp for slot in Slot if slot is not Slot.RETURNED}
+    finding = _finding_schema()
+    stamps = {slot.name.lower(): _STAMP for slot in Slot if slot is not Slot.RETURNED}
     return _fixed(
         {
             "observation": _ANYTHING,
@@ -128,14 +103,100 @@ def _inner_schema() -> Schema:
             "terminated": {"type": "boolean"},
             "truncated": {"type": "boolean"},
             "end_reasons": {"type": "array", "items": reason},
-            "findings": {"type": "array", "items": _fixed(finding)},
+            "findings": {"type": "array", "items": finding},
             "stamps_ns": _fixed(stamps, optional=("marked",)),
-            "report": _fixed(report),
-            "sensors": {"type": "object", "patternProperties": {_NAME: _fixed(sensor)}, "additionalProperties": False},
-            "clock": {**_fixed(clock), "type": ["object", "null"]},
+            "report": _fixed(_report_schema()),
+            "circumstances": _circumstances_schema(),
+            "now_ns": _STAMP,
+            "sensors": _sensors_schema(),
+            "clock": _clock_schema(),
+            "actuation": _or_null(_fixed({"seq": _COUNT, "acted_ns": _STAMP, "method": {"type": "string"}})),
             "evaluator": _evaluator_schema(),
         }
     )
+
+
+def _finding_schema() -> Schema:
+    return _fixed(
+        {
+            "gate": {"type": "string", "enum": list(gates())},
+            "severity": _SEVERITY,
+            "code": {"type": "string", "enum": list(CODES)},
+            "joints": {"type": "array", "items": {"type": "string"}},
+            **{vector: _or_null(_NUMBERS) for vector in ("before", "after", "limit", "margin")},
+            "detail": {"type": "string"},
+        }
+    )
+
+
+def _report_schema() -> Schema:
+    """Return the properties of a report."""
+    return {
+        **dict.fromkeys(("requested", "applied", "applied_si", "velocity_si"), _NUMBERS),
+        "dt_s": {"type": "number"},
+        "disposition": _SEVERITY,
+        "guaranteed": step_info_schema()["properties"]["safety"]["properties"]["guaranteed"],
+    }
+
+
+def _circumstances_schema() -> Schema:
+    finding = _finding_schema()
+    findings = {"type": "array", "items": finding}
+    reference = {
+        **dict.fromkeys(("positions", "velocities"), _NUMBERS),
+        "seq": _COUNT,
+        "epoch": {"type": "integer"},
+        **dict.fromkeys(("slack", "accelerations"), _or_null(_NUMBERS)),
+    }
+    return _fixed(
+        {
+            "action_age_s": {"type": "number"},
+            "latency_s": {"type": "number"},
+            "estops": {"type": "object", "additionalProperties": {"type": "string"}},
+            "latched": _or_null(finding),
+            "latched_after": _or_null(finding),
+            "watchdog_trips": _COUNT,
+            "dt_s": {"type": ["number", "null"]},
+            "reference": _or_null(_fixed(reference)),
+            "answer": _or_null(_fixed({**_report_schema(), "findings": findings, "intervened": {"type": "boolean"}})),
+        }
+    )
+
+
+def _sensors_schema() -> Schema:
+    sensor = {
+        "stamp_ns": _STAMP,
+        "header_ns": _or_null(_STAMP),
+        "arrival_ns": _STAMP,
+        **dict.fromkeys(("arrival_system_ns", "source_ns", "received_ns"), _or_null(_STAMP)),
+        "quality": _QUALITY,
+        "reason": {"type": "string"},
+        "stamp_quality": _QUALITY,
+        "transport_quality": _QUALITY,
+        "transport_excess_s": {"type": ["number", "null"]},
+        "suspect_clock": {"type": "string"},
+        **dict.fromkeys(("seq", "lost", "duplicated", "reordered"), _INTEGER),
+        "confidence": {"type": ["number", "null"]},
+    }
+    return {
+        "type": "object",
+        "patternProperties": {_NAME: _fixed(sensor, optional=("confidence",))},
+        "additionalProperties": False,
+    }
+
+
+def _clock_schema() -> Schema:
+    clock = {
+        "mode": {"type": "string", "enum": ["wall", "sim"]},
+        "epoch": _COUNT,
+        "jumps": _COUNT,
+        "jump": {"type": "string", "enum": ["", "stepped", "suspended", "rewound", "skipped"]},
+        "offset_ns": _STAMP,
+        "offset_error_ns": _STAMP,
+        "rtf": {"type": "number"},
+        "rmw": {"type": "string"},
+    }
+    return _or_null(_fixed(clock))
 
 
 def _evaluator_schema() -> Schema:
@@ -150,6 +211,10 @@ def _evaluator_schema() -> Schema:
     for _ in ("field", "sensor"):
         fields = {"type": "object", "patternProperties": {_NAME: fields}, "additionalProperties": False}
     return fields
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {**schema, "type": [schema["type"], "null"]}
 
 
 def _fixed(properties: Schema, *, optional: tuple[str, ...] = ()) -> Schema:

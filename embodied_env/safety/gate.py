@@ -18,10 +18,10 @@ from embodied_env.contract.tightening import changed_limits, is_tighter
 from embodied_env.safety.findings import as_latch, box_finding, gravest
 from embodied_env.safety.form import MalformedActionError, read_action
 from embodied_env.safety.intervention import InterventionRate
-from embodied_env.safety.limiter import ABSURD, Limiter, Reference
+from embodied_env.safety.limiter import ABSURD, Limiter
 from embodied_env.safety.refusals import input_findings, make_refusals
 from embodied_env.safety.shaping import Shaper
-from embodied_env.transition import Approved, Finding, Severity, Situation
+from embodied_env.transition import Approved, Finding, Reference, Severity, Situation
 
 __all__ = ["Reference", "SafetyGate"]
 

@@ -6,7 +6,7 @@ The only place that makes an `Approved`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,24 +26,7 @@ from embodied_env.safety.limits import (
     violation,
 )
 from embodied_env.safety.shaping import Proposal, Shaper, ruling_of, share_of
-from embodied_env.transition import Approved, Finding, GateReport, Severity
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reference:
-    """The last published command: positions and velocities of shape (n_joints,), its number, and its epoch.
-
-    What is commanded by velocity has its measured position here, and zero when it has no position limits; `slack` is
-    how far it may have moved since it was measured, in the joint's unit (None: not at all).
-    """
-
-    positions: FloatArray
-    velocities: FloatArray
-    seq: int
-    epoch: int
-    slack: FloatArray | None = None
-    accelerations: FloatArray | None = None  # of the last published command; None: none
-
+from embodied_env.transition import Approved, Finding, GateReport, Reference, Severity
 
 _ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 

@@ -294,7 +294,10 @@ def test_a_missing_key_of_info_is_named(rows, key):
     assert the_problem(changed(rows["first"], **{f"info__{key}": ABSENT})).startswith(f"info.{key} is missing")
 
 
-INNER = "observation action reward terminated truncated end_reasons findings stamps_ns report sensors clock evaluator"
+INNER = (
+    "observation action reward terminated truncated end_reasons findings stamps_ns report circumstances now_ns sensors "
+    "clock actuation evaluator"
+)
 
 
 @pytest.mark.parametrize("key", INNER.split())

@@ -1,0 +1,162 @@
+"""``embodied-env replay``: play a recorded run back, to the environment or to another policy."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.errors import UsageError
+
+if TYPE_CHECKING:
+    from embodied_env.replaying import PolicyReplay, Replay
+
+HELP = "play a recorded run back: do its actions still make the same transitions?"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("run_directory", metavar="RUN", help="a run directory, runs/<id>")
+    parser.add_argument("--contract", default=None, help="a contract's name or file (default: the run's own)")
+    parser.add_argument(
+        "--policy", default=None, help="compare the actions of hold, random, scripted, or module:callable instead"
+    )
+    parser.add_argument("--tolerance", type=float, default=0.0, help="of a policy's actions (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="of --policy random (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print machine-readable output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replay one run and return the exit status: 1 when a transition differs, or the run is not clean.
+
+    Raises:
+        UsageError: when there is no such directory.
+    """
+    from embodied_env.contract import load_contract
+
+    if not Path(args.run_directory).is_dir():
+        raise UsageError(f"{args.run_directory} is not there; allowed: a run directory")
+    if args.seed < 0:
+        raise UsageError(f"--seed {args.seed} is not allowed; allowed: 0 or more")
+    contract = None if args.contract is None else load_contract(args.contract)
+    if args.policy is not None:
+        return _replay_policy(args, contract)
+    from embodied_env.replaying import replay_run
+
+    with _progress(args.run_directory) as watch:
+        replay = replay_run(args.run_directory, contract=contract, watch=watch)
+    print(_as_json(replay) if args.json else "\n".join(_told(replay)))
+    return SOUND if replay.sound else UNSOUND
+
+
+def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN401 - a Contract or None
+    """Compare a policy; that its actions part is no failure."""
+    from embodied_env.backends.replay import recorded_contract
+    from embodied_env.cli.policies import make_policy
+    from embodied_env.record import read_run
+    from embodied_env.replaying import replay_policy
+
+    opened = read_run(args.run_directory)
+    contract = contract or recorded_contract(opened)
+    policy = make_policy(args.policy, contract, backend=str(opened.manifest.get("backend")), seed=args.seed)
+    with _progress(args.run_directory) as watch:
+        replay = replay_policy(args.run_directory, policy, contract=contract, tolerance=args.tolerance, watch=watch)
+    if args.json:
+        print(_policy_as_json(args.policy, replay))
+    else:
+        _print_policy(args.policy, replay)
+    return SOUND
+
+
+def _told(replay: Replay) -> Iterator[str]:
+    """Yield the lines of a replay."""
+    if replay.wrapped:
+        yield "the run had wrappers: the actions that reached the environment itself were replayed"
+    if replay.contract_changed:
+        yield "the contract is not the one that the run was recorded under"
+    if replay.remade:
+        yield f"{replay.remade} actions that the log could not say were re-made from what the gate said of them"
+    if replay.left_out:
+        yield f"{replay.left_out} rows that an outer wrapper had made up were left out"
+    if replay.problem:
+        yield f"the run is not clean: {' '.join(replay.problem.splitlines())}"
+    found = replay.difference
+    if found is None:
+        said = "all equal" if replay.transitions else "there is nothing to replay"
+        yield f"{replay.path}: {replay.transitions} transitions, {said}"
+        return
+    yield f"{replay.path}: {replay.transitions} transitions equal, then row {found.row} differs"
+    yield f"  episode {found.episode}, {f'step {found.step}' if found.step else 'reset'}: {found.field}"
+    yield f"  recorded  {_short(found.recorded)}"
+    yield f"  replayed  {_short(found.replayed)}"
+    if found.others:
+        yield f"  and       {', '.join(found.others)}"
+
+
+def _short(value: Any, most: int = 200) -> str:  # noqa: ANN401 - JSON types
+    text = json.dumps(value)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _as_json(replay: Replay) -> str:
+    return json.dumps(
+        {**dataclasses.asdict(replay), "path": str(replay.path), "equal": replay.equal, "sound": replay.sound}, indent=2
+    )
+
+
+def _policy_as_json(policy: str, replay: PolicyReplay) -> str:
+    """Return the same as JSON; NaN is null."""
+    from embodied_env.record.rows import plain
+
+    episodes = [plain(dataclasses.asdict(found)) for found in replay.episodes]
+    first = None if replay.first is None else dict(zip(("episode", "step"), replay.first, strict=True))
+    found = {**dataclasses.asdict(replay), "path": str(replay.path), "episodes": episodes}
+    return json.dumps({**found, "policy": policy, "first": first}, indent=2)
+
+
+def _print_policy(policy: str, replay: PolicyReplay) -> None:
+    """Print where the actions part, and a table with a row for each episode."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title=f"{policy} on {replay.path.name}: difference of actions, mean / largest", title_justify="left")
+    for heading in ("episode", "steps", "parts at", "parted", "no action", *replay.joints):
+        table.add_column(heading, justify="right")
+    for found in replay.episodes:
+        apart = [f"{mean:.3g} / {most:.3g}" for mean, most in zip(found.mean, found.largest, strict=True)]
+        at = "never" if found.first is None else str(found.first)
+        counts = (found.episode, found.steps, at, found.parted, found.unreadable)
+        table.add_row(*(str(count) for count in counts), *apart)
+    console.print(table)
+    if replay.wrapped:
+        console.print("the run had wrappers: observations and actions are those of the environment itself")
+    if replay.problem:
+        console.print(f"the run is not clean: {replay.problem}", markup=False)
+    where = "never" if replay.first is None else f"first in episode {replay.first[0]}, step {replay.first[1]}"
+    console.print(f"the actions part by more than {replay.tolerance:g}: {where}")
+
+
+@contextmanager
+def _progress(path: str) -> Iterator[Callable[[], None]]:
+    """Show how far the run is through, on stderr."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("replay", total=_steps(Path(path)))
+        yield lambda: progress.advance(task)
+
+
+def _steps(path: Path) -> int | None:
+    """Return how many rows a run has, where its summary says it."""
+    try:
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        return int(summary["steps"]) + int(summary["episodes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,91 @@
+"""Where two rows of the same step differ, bit for bit, in the order in which a step comes about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from embodied_env.record.rows import TRANSITION, Row
+
+_ORDER_OF_A_STEP = (
+    "inner.circumstances",
+    "inner.findings",
+    "inner.report",
+    "inner.clock",
+    "inner.now_ns",
+    "inner.actuation",
+    "inner.sensors",
+    "inner.evaluator",
+    "inner.observation",
+    "info.task",
+    "inner.reward",
+    "inner.terminated",
+    "inner.truncated",
+    "inner.end_reasons",
+    "inner.stamps_ns",
+    "info",
+)
+_ORDER_OF_A_RESET = (
+    "inner.level",
+    "inner.seed_applied",
+    "inner.sampled",
+    "inner.details",
+    "inner.clock",
+    "inner.now_ns",
+    "inner.sensors",
+    "inner.evaluator",
+    "inner.observation",
+    "info",
+)
+
+IDENTITY = ("info.backend", "info.contract", "info.wrapper_version")
+"""What a replay and its run never share, or say of all of their rows at once."""
+
+_NOT_PLAYED_BACK = ("info.reset.duration_s",)  # how long a reset takes is measured anew
+
+Found = tuple[str, Any, Any]
+"""The path of a field, what was recorded there, and what was replayed."""
+
+ABSENT = "(not there)"
+
+
+def differences(recorded: Row, replayed: Row) -> Iterator[Found]:
+    """Yield each field in which `replayed` differs from `recorded`, what comes first in a step first.
+
+    What the outermost wrapper was given and returned is left out, but for ``info``, to which wrappers may have added
+    keys.
+    """
+    order = _ORDER_OF_A_STEP if recorded["schema"] == TRANSITION else _ORDER_OF_A_RESET
+    seen: set[str] = set()
+    for path in order:
+        for found in _walk(path, _at(recorded, path), _at(replayed, path), is_info=path == "info"):
+            if found[0] not in seen and not found[0].startswith((*IDENTITY, *_NOT_PLAYED_BACK)):
+                seen.add(found[0])
+                yield found
+
+
+def _at(row: Row, path: str) -> Any:  # noqa: ANN401 - JSON types
+    value: Any = row
+    for key in path.split("."):
+        value = value.get(key, ABSENT) if isinstance(value, dict) else ABSENT
+    return value
+
+
+def _walk(path: str, recorded: Any, replayed: Any, *, is_info: bool = False) -> Iterator[Found]:  # noqa: ANN401
+    """Yield the differences of two values, leaf by leaf; what wrappers added to ``info`` is no difference."""
+    if _is_same(recorded, replayed):
+        return
+    if isinstance(recorded, dict) and isinstance(replayed, dict):
+        for key in replayed if is_info else {**recorded, **replayed}:
+            yield from _walk(f"{path}.{key}", recorded.get(key, ABSENT), replayed.get(key, ABSENT))
+    elif isinstance(recorded, list) and isinstance(replayed, list) and len(recorded) == len(replayed):
+        for index, pair in enumerate(zip(recorded, replayed, strict=True)):
+            yield from _walk(f"{path}[{index}]", *pair)
+    else:
+        yield path, recorded, replayed
+
+
+def _is_same(recorded: Any, replayed: Any) -> bool:  # noqa: ANN401 - JSON types
+    """Say whether two values are written alike: -0.0 is not 0.0, and 1 is not 1.0."""
+    return recorded is replayed or json.dumps(recorded) == json.dumps(replayed)
