@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from embodied_env.record.replayable import RowReader, check_replayable
 from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, Row, reset_row, transition_row
 from embodied_env.safety.form import MalformedActionError, read_action
 from embodied_env.tasks import Policy
+from embodied_env.transition import Severity
 
 _LISTED = 20  # fields of the first transition that differs
 _LAYERS = 2  # of a run without wrappers: the recorder, and the environment
@@ -115,12 +116,16 @@ class _Replayer:
         self._reader = RowReader(self.recorded, run.array)
         self._evaluator = [name for name, spec in self.contract.sensors.items() if spec.visibility == "evaluator"]
         self.episode = self.step = self.remade = 0
+        self._is_estop = False
 
-    def replay(self, row: Row) -> Difference | None:
-        """Replay one row; return where it came out differently, or None."""
+    def replay(self, row: Row, following: Row | None) -> Difference | None:
+        """Replay one row, on which `following` followed; return where it came out differently, or None."""
         is_reset = row["schema"] == RESET
         self.episode, self.step = (self.episode + 1, 0) if is_reset else (self.episode, self.step + 1)
         check_replayable(row)
+        if is_reset and self._is_estop and not _is_estop(following, "latched"):
+            self._env.clear_estop()  # a person did so then
+        self._is_estop = _is_estop(row, "latched_after")
         try:
             made = self._reset(row) if is_reset else self._step(row)
         except (BackendError, UsageError, ResetNeededError) as error:
@@ -187,12 +192,12 @@ def replay_run(path: str | Path, *, contract: Contract | None = None, watch: Wat
     left_out = 0
     difference = None
     try:
-        for row in run.rows():
+        for row, following in pairwise(chain(run.rows(), [None])):
             watch()
-            if row.get("inner") is None:
+            if row is None or row.get("inner") is None:
                 left_out += 1
                 continue
-            difference = replayer.replay(row)
+            difference = replayer.replay(row, following)
             if difference is not None:
                 break
             counts[row["schema"] == RESET] += 1
@@ -215,6 +220,12 @@ def is_wrapped(run: Run) -> bool:
     """Say whether wrappers stood between the recorder and the environment."""
     wrappers = run.manifest.get("wrappers")
     return isinstance(wrappers, list) and len(wrappers) > _LAYERS
+
+
+def _is_estop(row: Row | None, when: str) -> bool:
+    """Say whether an ESTOP was latched, before or after the step of `row`; a reset has none of its own."""
+    circumstances = {} if row is None else (row.get("inner") or {}).get("circumstances", {})
+    return bool((circumstances.get(when) or {}).get("severity") == Severity.ESTOP.name)
 
 
 def _seed(row: Row) -> int | None:

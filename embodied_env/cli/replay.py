@@ -120,19 +120,21 @@ def _policy_as_json(policy: str, replay: PolicyReplay) -> str:
 
 
 def _print_policy(policy: str, replay: PolicyReplay) -> None:
-    """Print where the actions part, and a table with a row for each episode."""
+    """Print a table with a section for each episode, and where the actions part."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
-    table = Table(title=f"{policy} on {replay.path.name}: difference of actions, mean / largest", title_justify="left")
-    for heading in ("episode", "steps", "parts at", "parted", "no action", *replay.joints):
+    table = Table(title=f"{policy}: difference of its actions", title_justify="left")
+    for heading in ("episode", "steps", "parts at", "parted", "no action", "joint", "mean", "largest"):
         table.add_column(heading, justify="right")
     for found in replay.episodes:
-        apart = [f"{mean:.3g} / {most:.3g}" for mean, most in zip(found.mean, found.largest, strict=True)]
         at = "never" if found.first is None else str(found.first)
-        counts = (found.episode, found.steps, at, found.parted, found.unreadable)
-        table.add_row(*(str(count) for count in counts), *apart)
+        account = [str(count) for count in (found.episode, found.steps, at, found.parted, found.unreadable)]
+        for joint, mean, most in zip(replay.joints, found.mean, found.largest, strict=True):
+            table.add_row(*account, joint, f"{mean:.3g}", f"{most:.3g}")
+            account = [""] * len(account)
+        table.add_section()
     console.print(table)
     if replay.wrapped:
         console.print("the run had wrappers: observations and actions are those of the environment itself")

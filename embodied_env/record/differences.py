@@ -9,9 +9,10 @@ from typing import Any
 from embodied_env.record.rows import TRANSITION, Row
 
 _ORDER_OF_A_STEP = (
-    "inner.circumstances",
+    *(f"inner.circumstances.{key}" for key in ("action_age_s", "latency_s", "estops", "latched", "dt_s", "reference")),
     "inner.findings",
     "inner.report",
+    "inner.circumstances",
     "inner.clock",
     "inner.now_ns",
     "inner.actuation",

@@ -97,11 +97,16 @@ class RowReader:
         )
 
     def observation(self, row: Row) -> dict[str, NDArray[Any]]:
-        """Return the observation of a step or of a reset, as the environment itself made it."""
+        """Return the observation of a step or of a reset, as the environment itself made it.
+
+        Of a reset what is no sensor's (masks, applied actions, the time that is left) is what the outermost wrapper
+        returned.
+        """
+        outer, inner = row["observation"], row["inner"]["observation"]
+        recorded = {**outer, **inner} if isinstance(outer, dict) and row["schema"] == RESET else inner
         spaces = self._contract.observation_space
-        recorded = row["inner"]["observation"]
         return {
-            key: self._read(recorded[key], spaces[key].dtype, spaces[key].shape) for key in spaces if key in recorded
+            key: self._read(recorded[key], space.dtype, space.shape) for key, space in spaces.items() if key in recorded
         }
 
     def circumstances(self, row: Row) -> Circumstances:
@@ -194,7 +199,8 @@ def frozen_ns(row: Row) -> int:
     for name, account in _accounts(row):
         if name in sensors and isinstance(account.get("arrival_age_s"), float):
             arrival_ns: int = sensors[name]["arrival_ns"]
-            return arrival_ns + round(account["arrival_age_s"] * NS_PER_S)
+            age_ns: int = round(account["arrival_age_s"] * NS_PER_S)
+            return arrival_ns + age_ns
     return 0
 
 

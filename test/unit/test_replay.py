@@ -1,0 +1,446 @@
+"""Playing a run back: the same actions make the same transitions, and what was changed shows where it first matters."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gymnasium.wrappers import RescaleAction, TransformObservation
+
+import embodied_env
+from embodied_env.backends.fake import Delays, Fault
+from embodied_env.contract import load_contract
+from embodied_env.contract.safety import LatencyBudget, Tracking
+from embodied_env.env import EmbodiedEnv
+from embodied_env.errors import BackendNotReadyError, RecordError, UsageError
+from embodied_env.record import RecordTransitions, audit_run, read_run
+from embodied_env.record.arrays import is_reference, refer_to, to_bytes
+from embodied_env.record.differences import differences
+from embodied_env.record.rows import RESET, TRANSITION
+from embodied_env.replaying import replay_policy, replay_run
+
+ARM = load_contract("arm_reach")
+
+
+def record(folder, actions, contract=ARM, *, seed=3, wrap=lambda env: env, **options):
+    """Record an episode per list of actions; None stands for a sample of the action space."""
+    options.setdefault("backend", "fake")
+    env = RecordTransitions(wrap(EmbodiedEnv(contract, **options)), folder)
+    env.action_space.seed(0)
+    with env:
+        for episode, each in enumerate(actions):
+            env.reset(seed=seed if episode == 0 else None)
+            for action in each:
+                *_, terminated, truncated, _ = env.step(env.action_space.sample() if action is None else action)
+                if terminated or truncated:
+                    break
+    return env.path
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    """Two episodes of an arm in MuJoCo."""
+    return record(tmp_path_factory.mktemp("runs"), [[None] * 12, [None] * 8], backend="mujoco")
+
+
+def changed_joints(**keys):
+    arm = ARM.actuators["arm"]
+    joints = {**arm.joints, "j2": replace(arm.joints["j2"], **keys)}
+    return replace(ARM, actuators={"arm": replace(arm, joints=joints)})
+
+
+# -------------------------------------------------------------------------------------------------------- bit for bit
+
+
+def test_a_run_replays_equal_under_its_own_contract(simulated):
+    replay = replay_run(simulated)
+    assert (replay.difference, replay.transitions, replay.resets) == (None, 20, 2)
+    assert replay.sound
+    assert not any((replay.contract_changed, replay.wrapped, replay.remade, replay.left_out))
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "options"),
+    [
+        ("door_open", 3, {"backend": "mujoco", "evaluator_info": True}),  # cameras: images by their hash
+        ("cart_goal", 20, {"backend": "mujoco"}),  # commanded by velocity, with confidences and delayed readings
+        ("arm_reach", 10, {"clock": "virtual", "evaluator_info": True}),
+    ],
+)
+def test_a_run_of_each_contract_replays_equal(tmp_path, name, steps, options):
+    path = record(tmp_path, [[None] * steps], load_contract(name), **options)
+    replay = replay_run(path)
+    assert (replay.difference, replay.transitions) == (None, steps)
+
+
+def test_images_are_handed_out_bit_for_bit_and_are_the_agents_own(tmp_path):
+    path = record(tmp_path, [[None] * 2], load_contract("door_open"), backend="mujoco")
+    run = read_run(path)
+    env = embodied_env.make(backend="replay", run=run)
+    env.reset()
+    for row in run.transitions():
+        observation, *_ = env.step(np.array(row["inner"]["action"]))
+        images = {key: ref for key, ref in row["inner"]["observation"].items() if is_reference(ref)}
+        assert images
+        for key, reference in images.items():
+            assert refer_to(observation[key], to_bytes(observation[key])) == reference
+            assert observation[key].flags.writeable
+    env.close()
+
+
+def test_an_image_that_is_another_differs_in_its_hash():
+    image = {"sha256": "a" * 64, "dtype": "uint8", "shape": [2, 2, 3]}
+    recorded = {"schema": TRANSITION, "inner": {"observation": {"front": image}}, "info": {}}
+    replayed = {"schema": TRANSITION, "inner": {"observation": {"front": {**image, "sha256": "b" * 64}}}, "info": {}}
+    assert list(differences(recorded, replayed)) == [("inner.observation.front.sha256", "a" * 64, "b" * 64)]
+
+
+@pytest.mark.parametrize(("one", "other"), [(0.0, -0.0), (1, 1.0), (None, 0.0), ([1.0], [1.0, 2.0]), (True, 1)])
+def test_what_is_written_otherwise_differs(one, other):
+    recorded = {"schema": TRANSITION, "inner": {"reward": one}, "info": {}}
+    replayed = {"schema": TRANSITION, "inner": {"reward": other}, "info": {}}
+    assert [path for path, _, _ in differences(recorded, replayed)] == ["inner.reward"]
+    assert list(differences(recorded, recorded)) == []
+
+
+def test_latencies_are_those_of_the_record(simulated):
+    env = embodied_env.make(backend="replay", run=simulated)
+    _, info = env.reset()
+    rows = read_run(simulated).rows()
+    assert info["sensors"]["tcp"]["arrival_age_s"] == next(rows)["info"]["sensors"]["tcp"]["arrival_age_s"]
+    row = next(rows)
+    *_, info = env.step(np.array(row["action"]))
+    assert info["latency_ms"] == row["info"]["latency_ms"]
+    assert info["latency"]["inference_s"] == row["info"]["latency"]["inference_s"]
+    assert info["backend"] == "replay"
+    env.close()
+
+
+def test_a_replay_that_is_recorded_is_sound_and_replays_too(simulated, tmp_path):
+    env = embodied_env.make(backend="replay", run=simulated, record=tmp_path)
+    for row in read_run(simulated).rows():
+        if row["schema"] == RESET:
+            env.reset(seed=row["seed"])
+        else:
+            env.step(np.array(row["action"]))
+    env.close()
+    assert audit_run(env.path).problems == ()
+    assert replay_run(env.path).sound
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(kind="drop", step=3), Fault(kind="nan", step=3), Fault(kind="stale", step=3), Fault(kind="future", step=3)],
+    ids=lambda fault: fault.kind,
+)
+def test_gaps_replay_as_gaps(tmp_path, fault):
+    replay = replay_run(record(tmp_path, [[None] * 5], faults=[fault]))
+    assert (replay.difference, replay.transitions) == (None, 5)
+
+
+@pytest.mark.parametrize("fault", [Fault(kind="refuse", step=3), Fault(kind="delay", step=3, delay_s=9.0)])
+def test_a_world_that_was_lost_is_lost_again_for_the_same_reason(tmp_path, fault):
+    path = record(tmp_path, [[None] * 5, [None] * 2], clock="virtual", faults=[fault])
+    replay = replay_run(path)
+    assert (replay.difference, replay.transitions) == (None, 5)
+    assert json.loads((path / "summary.json").read_text())["end_reasons"].keys() & {
+        "backend_lost:refused",
+        "backend_lost:timeout",
+    }
+
+
+def test_a_readings_values_out_of_range_are_judged_anew(tmp_path):
+    tcp = ARM.sensors["tcp"]
+    narrow = replace(tcp.fields["position"], low=-0.1, high=0.1)
+    contract = replace(ARM, sensors={**ARM.sensors, "tcp": replace(tcp, fields={"position": narrow})})
+    path = record(tmp_path, [[None] * 3], contract, backend="mujoco")
+    assert replay_run(path).sound
+    found = replay_run(path, contract=ARM).difference
+    assert (found.field, found.recorded, found.replayed) == ("inner.sensors.tcp.quality", "OUT_OF_RANGE", "OK")
+
+
+# ------------------------------------------------------------------------------------------- worlds that move by themselves
+
+
+def test_decisions_about_time_are_replayed_from_the_record(tmp_path):
+    budget = replace(ARM.safety.latency, budget_s=0.01, misses=1, action="hold")
+    contract = replace(ARM, safety=replace(ARM.safety, latency=budget, tracking=Tracking()))
+    world = {"backend": "fake", "free_running": True, "delays": Delays(driver_s=0.002)}
+    with RecordTransitions(EmbodiedEnv(contract, **world), tmp_path) as env:
+        env.reset(seed=1)
+        for step in range(8):
+            if step == 4:
+                time.sleep(3.5 * contract.control_period_s)  # the watchdog brakes, and what comes then is late
+            env.step(np.full(6, 0.9))
+        seen = env.unwrapped.last_transition.circumstances
+    codes = {found["code"] for row in read_run(env.path).transitions() for found in row["inner"]["findings"]}
+    assert {"act.late", "lat.budget"} <= codes
+    assert seen.watchdog_trips == 1
+    assert replay_run(env.path).difference is None
+    relaxed = replace(contract, safety=replace(contract.safety, latency=LatencyBudget()))
+    found = replay_run(env.path, contract=relaxed).difference
+    assert found.field.startswith("inner.findings")
+    assert found.step == 5
+
+
+def test_an_estop_and_the_person_who_cleared_it_are_replayed(tmp_path):
+    env = EmbodiedEnv(ARM, backend="fake")
+    recorded = RecordTransitions(env, tmp_path)
+    world = env._stepper._backend
+    with recorded:
+        recorded.reset(seed=1)
+        recorded.step(np.ones(6))
+        world.estop_states["button"] = "active"
+        *_, truncated, _ = recorded.step(np.ones(6))
+        assert truncated
+        world.estop_states["button"] = "ok"
+        recorded.reset()
+        *_, truncated, _ = recorded.step(np.ones(6))  # nobody has cleared it yet
+        assert truncated
+        env.clear_estop()
+        recorded.reset()
+        *_, truncated, _ = recorded.step(np.ones(6))
+        assert not truncated
+    replay = replay_run(recorded.path)
+    assert (replay.difference, replay.transitions) == (None, 4)
+
+
+# ------------------------------------------------------------------------------------------------------- what was changed
+
+
+def first_difference(path, contract):
+    replay = replay_run(path, contract=contract)
+    assert replay.contract_changed
+    assert not replay.sound
+    return replay.difference
+
+
+def test_a_changed_limit_shows_where_it_first_limits(simulated):
+    found = first_difference(simulated, changed_joints(acceleration=1.0))
+    assert (found.row, found.episode, found.step) == (1, 1, 1)
+    assert found.field.startswith("inner.findings")
+    assert any(path.startswith("inner.report.applied_si") for path in found.others)
+
+
+def test_a_limit_that_is_never_reached_shows_nothing_but_itself(tmp_path):
+    path = record(tmp_path, [[np.full(6, 0.05)] * 4])
+    wider = changed_joints(deceleration=11.0)
+    replay = replay_run(path, contract=wider)
+    assert (replay.difference, replay.contract_changed) == (None, True)
+
+
+def test_a_changed_scale_of_the_action_shows_in_what_is_applied(tmp_path):
+    path = record(tmp_path, [[np.zeros(6), np.zeros(6), np.full(6, 0.05)]])
+    physical = replace(ARM, actuators={"arm": replace(ARM.actuators["arm"], scale="physical")})
+    found = first_difference(path, physical)
+    assert found.step == 3
+    assert found.field.startswith(("inner.findings", "inner.report.applied"))
+
+
+def test_a_changed_radius_of_success_shows_where_it_first_ends_an_episode(simulated):
+    wide = replace(ARM, task=replace(ARM.task, parameters={**ARM.task.parameters, "success_radius_m": 0.75}))
+    found = first_difference(simulated, wide)
+    fields = (found.field, *found.others)
+    assert "inner.end_reasons" in fields
+    assert not any(field.startswith(("inner.observation", "inner.report")) for field in fields)
+
+
+def test_a_changed_gate_shows_as_its_finding(tmp_path):
+    path = record(tmp_path, [[None] * 6])
+    rate = replace(ARM.safety.intervention, window_steps=3, warn_share=0.1, stop_share=0.2)
+    found = first_difference(path, replace(ARM, safety=replace(ARM.safety, intervention=rate)))
+    assert (found.field, found.step) == ("inner.findings[0].gate", 4)
+    assert "inner.end_reasons" in found.others
+
+
+def test_a_sensor_that_was_not_recorded_is_named(simulated):
+    more = replace(ARM, sensors={**ARM.sensors, "elbow": replace(ARM.sensors["tcp"], topic="elbow_pose")})
+    found = first_difference(simulated, more)
+    assert (found.row, found.field, found.step) == (0, "reset", 0)
+    assert "elbow (no message)" in found.replayed
+
+
+# --------------------------------------------------------------------------------------------- actions, wrappers, unclean runs
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        np.array([np.nan, 0, 0, 0, 0, -np.inf]),
+        np.zeros((0, 3)),
+        np.zeros(7),
+        "go",
+        None.__class__,
+        {1: 2},
+        np.zeros(6, dtype=complex),
+        [True] * 6,
+        [np.nan] * 6,
+    ],
+    ids=str,
+)
+def test_what_json_cannot_say_is_refused_again_in_the_same_words(tmp_path, action):
+    path = record(tmp_path, [[np.zeros(6), action, np.zeros(6)]])
+    replay = replay_run(path)
+    assert (replay.difference, replay.transitions) == (None, 3)
+
+
+def test_a_good_action_that_json_cannot_say_is_replayed_from_what_the_gate_read(tmp_path):
+    class Tensor:
+        def detach(self):
+            return self
+
+        cpu = detach
+
+        def __array__(self, dtype=None, copy=None):
+            return np.full(6, 0.3, dtype=np.float32)
+
+    replay = replay_run(record(tmp_path, [[Tensor(), Tensor()]]))
+    assert (replay.difference, replay.transitions, replay.remade) == (None, 2, 2)
+
+
+def test_of_a_wrapped_run_the_inner_account_is_replayed(tmp_path):
+    def wrap(env):
+        shifted = TransformObservation(env, lambda seen: {**seen, "tcp_position": seen["tcp_position"] + 1}, None)
+        return RescaleAction(shifted, -5.0, 5.0)
+
+    path = record(tmp_path, [[np.full(6, 2.0)] * 3], wrap=wrap)
+    replay = replay_run(path)
+    assert (replay.difference, replay.transitions, replay.wrapped) == (None, 3, True)
+
+
+def test_a_run_that_was_cut_short_replays_up_to_its_end_and_is_not_sound(simulated, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(simulated, path)
+    log = path / "transitions.mcap"
+    log.write_bytes(log.read_bytes()[: log.stat().st_size * 2 // 3])
+    replay = replay_run(path)
+    assert replay.equal
+    assert not replay.sound
+    assert 0 < replay.transitions < 20
+    assert "ends before its end was written" in replay.problem
+
+
+def test_a_run_without_a_transition_is_no_evidence(tmp_path):
+    replay = replay_run(record(tmp_path, [[]]))
+    assert (replay.resets, replay.sound) == (1, False)
+
+
+def test_a_run_that_is_too_old_says_so(simulated, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(simulated, path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest["capabilities"]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(RecordError, match="too old to be replayed"):
+        replay_run(path)
+
+
+# ------------------------------------------------------------------------------------------------------------ the backend
+
+
+def test_a_command_that_was_not_published_then_is_counted(simulated):
+    env = embodied_env.make(backend="replay", run=simulated)
+    backend = env.unwrapped._stepper._backend
+    env.reset()
+    action = np.array(next(read_run(simulated).transitions())["action"])
+    env.step(action)
+    assert backend.departures == 0
+    env.step(-action)
+    assert backend.departures == 1
+    env.close()
+
+
+def test_after_the_last_step_of_an_episode_the_world_is_lost(tmp_path):
+    env = embodied_env.make(backend="replay", run=record(tmp_path, [[np.zeros(6)]]))
+    env.reset()
+    env.step(np.zeros(6))
+    *_, truncated, info = env.step(np.zeros(6))
+    assert (truncated, info["end_reason"]) == (True, "backend_lost:recording_ended")
+    with pytest.raises(BackendNotReadyError, match="no more resets"):
+        env.reset()
+    env.close()
+
+
+def test_a_reset_in_mid_episode_goes_on_to_the_next_recorded_one(simulated):
+    env = embodied_env.make(backend="replay", run=simulated)
+    env.reset()
+    observation, _ = env.reset()
+    second = list(read_run(simulated).resets())[1]
+    assert observation["target_position"].tolist() == second["observation"]["target_position"]
+    env.close()
+
+
+def test_the_backend_takes_only_approved_commands(simulated):
+    env = embodied_env.make(backend="replay", run=simulated)
+    backend = env.unwrapped._stepper._backend
+    env.reset()
+    with pytest.raises(TypeError, match="only Approved"):
+        backend.send(np.zeros(6))
+    env.close()
+
+
+def test_a_contract_may_be_left_out_only_for_a_replay():
+    with pytest.raises(UsageError, match="allowed with backend="):
+        embodied_env.make(backend="fake")
+
+
+def test_the_spec_has_the_contract_of_the_run(simulated):
+    env = embodied_env.make(backend="replay", run=str(simulated))
+    again = EmbodiedEnv(**env.unwrapped.spec.kwargs)
+    assert again.contract == env.unwrapped.contract
+    again.close()
+    env.close()
+
+
+# --------------------------------------------------------------------------------------------------------------- policies
+
+
+def test_a_policy_that_acts_as_recorded_never_parts(simulated):
+    actions = iter([row["action"] for row in read_run(simulated).transitions()])
+    replay = replay_policy(simulated, lambda _: np.array(next(actions)))
+    assert replay.first is None
+    assert [found.steps for found in replay.episodes] == [12, 8]
+    assert all((found.largest == 0).all() for found in replay.episodes)
+
+
+def test_a_policy_sees_the_observation_that_each_action_followed_on(simulated):
+    seen = []
+    replay_policy(simulated, lambda observation: seen.append(observation) or np.zeros(6))
+    recorded = [row["observation"] for row in read_run(simulated).rows()]
+    assert len(seen) == 20
+    assert all(ARM.observation_space.contains(observation) for observation in seen)
+    assert seen[0]["tcp_position"].tolist() == recorded[0]["tcp_position"]
+    assert seen[12]["tcp_position"].tolist() == recorded[13]["tcp_position"]
+
+
+def test_where_a_policy_parts_and_how_far_is_told_by_component(simulated):
+    actions = [np.array(row["action"]) for row in read_run(simulated).transitions()]
+    actions[14][2] += 0.25
+    given = iter(actions)
+    replay = replay_policy(simulated, lambda _: next(given))
+    assert replay.first == (2, 3)
+    second = replay.episodes[1]
+    assert (second.parted, second.unreadable) == (1, 0)
+    assert second.largest.tolist() == pytest.approx([0, 0, 0.25, 0, 0, 0])
+    assert second.mean.tolist() == pytest.approx([0, 0, 0.25 / 8, 0, 0, 0])
+
+
+def test_a_difference_within_the_tolerance_is_none(simulated):
+    actions = iter([np.array(row["action"]) + 0.01 for row in read_run(simulated).transitions()])
+    assert replay_policy(simulated, lambda _: next(actions), tolerance=0.011).first is None
+
+
+def test_what_is_no_action_parts_and_is_counted(simulated):
+    replay = replay_policy(simulated, lambda _: np.full(6, np.nan))
+    assert replay.first == (1, 1)
+    assert [found.unreadable for found in replay.episodes] == [12, 8]
+    assert np.isnan(replay.episodes[0].mean).all()
+
+
+def test_a_tolerance_that_is_none_is_refused(simulated):
+    with pytest.raises(UsageError, match="tolerance=nan"):
+        replay_policy(simulated, lambda _: np.zeros(6), tolerance=float("nan"))
