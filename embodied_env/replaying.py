@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class Difference:
         field: what differs, in the order in which a step comes about; ``reset``: it was refused, ``step``: so was it.
         recorded: its value, in types of JSON.
         replayed: the same.
-        others: further fields of that row that differ.
+        others: further fields of that row that differ, without the places in their lists; the first 20 of them.
     """
 
     row: int
@@ -130,11 +130,11 @@ class _Replayer:
             made = self._reset(row) if is_reset else self._step(row)
         except (BackendError, UsageError, ResetNeededError) as error:
             return self._differs(row, "reset" if is_reset else "step", "done", f"{type(error).__name__}: {error}")
-        found = list(islice(differences(row, made), _LISTED + 1))
+        found = list(differences(row, made))
         if not found:
             return None
-        others = tuple(path for path, _, _ in found[1:])
-        return self._differs(row, *found[0], others=others)
+        others = dict.fromkeys(path.partition("[")[0] for path, _, _ in found[1:])
+        return self._differs(row, *found[0], others=tuple(others)[:_LISTED])
 
     def close(self) -> None:
         self._env.close()
