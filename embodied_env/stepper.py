@@ -195,7 +195,7 @@ class Stepper:
         routine: Routine | None = getattr(self._backend, "routine", None)
         if routine is not None and (routine.home or routine.confirm):
             snapshot = self._follow(routine, request, snapshot, deadline)
-        if snapshot.reset is not None and (ignored := snapshot.reset.ignored):
+        if self._playback is None and snapshot.reset is not None and (ignored := snapshot.reset.ignored):
             gymnasium.logger.warn(f"{self._backend.name} ignores these reset options: {', '.join(ignored)}")
         return snapshot
 

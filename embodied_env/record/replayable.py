@@ -36,7 +36,7 @@ from embodied_env.transition import (
     Snapshot,
 )
 
-_NEEDED = {RESET: ("observation", "now_ns", "sensors"), TRANSITION: ("circumstances", "now_ns", "sensors")}
+_NEEDED = {RESET: ("routine", "observation", "now_ns", "sensors"), TRANSITION: ("circumstances", "now_ns", "sensors")}
 _JUDGED_ANEW = (Quality.OK, Quality.OUT_OF_RANGE)  # what a reading is called follows from it and from the contract
 
 
@@ -72,6 +72,9 @@ class RowReader:
             seed_applied=inner["seed_applied"],
             sampled={name: np.array(value, dtype=np.float64) for name, value in inner["sampled"].items()},
             details=inner["details"],
+            ignored=tuple(inner["ignored"]),
+            routine=inner["routine"],
+            confirmed_by=inner["confirmed_by"],
         )
         return Snapshot(
             now_ns=inner["now_ns"], samples=self._samples(inner), reset=report, clock=_clock(inner["clock"])

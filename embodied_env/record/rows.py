@@ -171,6 +171,9 @@ def _inner_of_reset(snapshot: Snapshot, evaluator: Collection[str], store: Store
         "seed_applied": report.seed_applied,
         "sampled": plain(report.sampled),
         "details": plain(report.details),
+        "ignored": list(report.ignored),
+        "routine": report.routine,
+        "confirmed_by": report.confirmed_by,
         "observation": {
             f"{name}_{field}": plain(values, store)
             for name, sample in snapshot.samples.items()
