@@ -16,7 +16,7 @@ from embodied_env.clock import ManualClock, SteadyClock
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.env import EmbodiedEnv
-from embodied_env.errors import BackendError, ResetNeededError, UsageError
+from embodied_env.errors import BackendError, PolicyError, ResetNeededError, UsageError
 from embodied_env.record.arrays import Reference, refer_to, to_bytes
 from embodied_env.record.differences import differences
 from embodied_env.record.reading import Run, read_run
@@ -297,7 +297,6 @@ def replay_policy(
     path: str | Path,
     policy: Policy,
     *,
-    contract: Contract | None = None,
     tolerance: float = 0.0,
     watch: Watch = _unwatched,
 ) -> PolicyReplay:
@@ -308,18 +307,18 @@ def replay_policy(
     Args:
         path: the run directory.
         policy: called with each observation that an action followed on.
-        contract: None: the run's own; it says what the components of an action are called.
         tolerance: how far apart two components may be, in action units.
         watch: called after each row.
 
     Raises:
         UsageError: for a tolerance that is none.
+        PolicyError: when the policy raises.
         RecordError: when it is not a run directory, or too old to be replayed.
     """
     if not tolerance >= 0.0:
         raise UsageError(f"tolerance={tolerance} is not allowed; allowed: 0 or more")
     run = read_run(path)
-    recorded = contract or recorded_contract(run)
+    recorded = recorded_contract(run)
     layout = ActionLayout(recorded)
     reader = RowReader(recorded, run.array)
     episodes: list[_Compared] = []
@@ -332,7 +331,8 @@ def replay_policy(
         if row["schema"] == RESET:
             episodes.append(_Compared(len(episodes) + 1, layout.size, tolerance))
         elif observation is not None and episodes:
-            episodes[-1].compare(_read(policy(observation), layout), _read(reader.action(row)[0], layout))
+            asked = episodes[-1].ask(policy, observation)
+            episodes[-1].compare(_read(asked, layout), _read(reader.action(row)[0], layout))
         observation = reader.observation(row)
     return PolicyReplay(
         path=run.path,
@@ -354,6 +354,14 @@ class _Compared:
         self._first: int | None = None
         self._largest = np.zeros(size)
         self._sum = np.zeros(size)
+
+    def ask(self, policy: Policy, observation: dict[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - any action
+        """Ask the policy for an action; an error of its own is said in a line, with the place."""
+        try:
+            return policy(observation)
+        except Exception as error:
+            where = f"episode {self._episode}, step {self._steps + 1}"
+            raise PolicyError(f"the policy raised in {where}: {type(error).__name__}: {error}") from error
 
     def compare(self, ours: FloatArray | None, theirs: FloatArray | None) -> None:
         self._steps += 1

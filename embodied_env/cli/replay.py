@@ -65,7 +65,7 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
     contract = contract or recorded_contract(opened)
     policy = make_policy(args.policy, contract, backend=str(opened.manifest.get("backend")), seed=args.seed)
     with _progress(args.run_directory) as watch:
-        replay = replay_policy(args.run_directory, policy, contract=contract, tolerance=args.tolerance, watch=watch)
+        replay = replay_policy(args.run_directory, policy, tolerance=args.tolerance, watch=watch)
     if args.json:
         print(_policy_as_json(args.policy, replay))
     else:

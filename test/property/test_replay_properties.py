@@ -17,7 +17,7 @@ from embodied_env.env import EmbodiedEnv
 from embodied_env.record import RecordTransitions
 from embodied_env.replaying import replay_run
 
-few = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 many = settings(few, max_examples=500)
 
 floats = st.floats(-2.0, 2.0) | st.floats()

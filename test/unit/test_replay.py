@@ -16,7 +16,7 @@ from embodied_env.backends.fake import Delays, Fault
 from embodied_env.contract import load_contract
 from embodied_env.contract.safety import LatencyBudget, Tracking
 from embodied_env.env import EmbodiedEnv
-from embodied_env.errors import BackendNotReadyError, RecordError, UsageError
+from embodied_env.errors import BackendNotReadyError, PolicyError, RecordError, UsageError
 from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.record.arrays import is_reference, refer_to, to_bytes
 from embodied_env.record.differences import differences
@@ -66,7 +66,6 @@ def test_a_run_replays_equal_under_its_own_contract(simulated):
 @pytest.mark.parametrize(
     ("name", "steps", "options"),
     [
-        ("door_open", 3, {"backend": "mujoco", "evaluator_info": True}),  # cameras: images by their hash
         ("cart_goal", 20, {"backend": "mujoco"}),  # commanded by velocity, with confidences and delayed readings
         ("arm_reach", 10, {"clock": "virtual", "evaluator_info": True}),
     ],
@@ -78,7 +77,9 @@ def test_a_run_of_each_contract_replays_equal(tmp_path, name, steps, options):
 
 
 def test_images_are_handed_out_bit_for_bit_and_are_the_agents_own(tmp_path):
-    path = record(tmp_path, [[None] * 2], load_contract("door_open"), backend="mujoco")
+    path = record(tmp_path, [[None] * 2], load_contract("door_open"), backend="mujoco", evaluator_info=True)
+    replay = replay_run(path)
+    assert (replay.difference, replay.transitions) == (None, 2)
     run = read_run(path)
     env = embodied_env.make(backend="replay", run=run)
     env.reset()
@@ -446,3 +447,11 @@ def test_what_is_no_action_parts_and_is_counted(simulated):
 def test_a_tolerance_that_is_none_is_refused(simulated):
     with pytest.raises(UsageError, match="tolerance=nan"):
         replay_policy(simulated, lambda _: np.zeros(6), tolerance=float("nan"))
+
+
+def test_an_error_of_the_policy_says_where(simulated):
+    def act(observation):
+        raise RuntimeError("no weights")
+
+    with pytest.raises(PolicyError, match="episode 1, step 1: RuntimeError: no weights"):
+        replay_policy(simulated, act)
