@@ -86,6 +86,7 @@ class Tape:
         self._ahead: Row | None = next(self._rows, None)
         self._reader = reader
         self.row: Row | None = None
+        self._circumstances: Circumstances | None = None
         self.frozen_ns = 0
         self.pacer = RecordedPacer()
         self.ledger = RecordedLedger(clock, self)
@@ -98,7 +99,7 @@ class Tape:
     @property
     def circumstances(self) -> Circumstances | None:
         """What time and others did to it."""
-        return None if self.row is None else self._reader.circumstances(self.row)
+        return self._circumstances
 
     def next_reset(self) -> Row:
         """Go on to the next reset, and return its row.
@@ -107,7 +108,7 @@ class Tape:
             BackendNotReadyError: when there is none.
             RecordError: when it is too old to be replayed.
         """
-        self.row = None
+        self.row = self._circumstances = None
         while self._ahead is not None and self._ahead["schema"] != RESET:
             self._ahead = next(self._rows, None)
         if self._ahead is None:
@@ -123,10 +124,11 @@ class Tape:
         Raises:
             RecordError: when it is too old to be replayed.
         """
-        self.row = None
+        self.row = self._circumstances = None
         if self._ahead is not None and self._ahead["schema"] == TRANSITION:
             check_replayable(self._ahead)
             self.row, self._ahead = self._ahead, next(self._rows, None)
+            self._circumstances = self._reader.circumstances(self.row)
             self.pacer.take(self.row)
         return self.stamps_ns
 
@@ -172,8 +174,8 @@ class ReplayBackend:
         if not isinstance(command, Approved):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
         row = self._playing()
-        seen = self._reader.circumstances(row)
-        if seen.answer is not None:
+        seen = self.playback.circumstances
+        if seen is not None and seen.answer is not None:
             return Sent(seq=command.seq, values=seen.answer.applied_si, report=seen.answer)
         self.departures += not np.array_equal(command.values, self._reader.published(row))
         return Sent(seq=command.seq, values=command.values)
