@@ -130,7 +130,7 @@ WAYS = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(way=st.fixed_dictionaries(WAYS))
 def test_from_anywhere_home_is_reached_and_no_command_is_faster_than_its_share(way):
     start, home, speed, limits = (way[name] for name in ("start", "home", "speed", "limits"))
@@ -146,10 +146,10 @@ def test_from_anywhere_home_is_reached_and_no_command_is_faster_than_its_share(w
         slack = 1e-9 + 1e-14 / PERIOD_S
         assert np.abs(moved).max() <= speed * limits["velocity"] + slack
         positions = np.array([command.values for command in scene.sent])
-        if "jerk" not in limits:  # it never passes its home
-            low, high = np.minimum(start, home), np.maximum(start, home)
-            assert (positions >= low - 1e-12).all()
-            assert (positions <= high + 1e-12).all()
+        low, high = np.minimum(start, home), np.maximum(start, home)  # it never passes its home
+        passed = 1e-12 if "jerk" not in limits else 0.1 * routine.tolerance
+        assert (positions >= low - passed).all()
+        assert (positions <= high + passed).all()
         assert at(scene) == pytest.approx(routine.home, abs=routine.tolerance)
         assert not scene.sent[-1].report.velocity_si.any()
 
