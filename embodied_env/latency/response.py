@@ -31,6 +31,8 @@ _WEIGHINGS = 2
 _ENOUGH = 1e-5  # s: a smaller change of the dead time ends a search
 _NEGLIGIBLE_S = 5e-4  # a pole whose whole effect is that of a smaller delay
 _STAMPS_S = 5e-4  # neither stamps of publications nor the place of clocks to each other are known better
+_LEAST_JOINTS = 3  # that show how much joints differ
+_ONE_JOINT_S = 0.0015  # how far the poles of a stiff arm were found to lead astray, of one joint
 _LEAST_LOG = -20.0  # of the filter's coefficients: none
 _SHIFT_S = 0.001  # by which a command is shifted to see what that changes
 
@@ -56,10 +58,10 @@ class Move:
 class Response:
     """What was fitted. `parameters`: dead_s, then of each joint three logarithms and the gain, then each move's offset.
 
-    `jacobian`, `residuals` and `groups` have one row per reading, weighted by what is known of its errors: noise, and
-    commands that come into force a little earlier or later than the others. `jitter_s` is how much (one standard
-    deviation). `simple_dead_s` and `simple_lag_s` are by the fewest poles that the
-    readings allow. `explained` is the share of the motion that the model explains.
+    `jacobian`, `residuals`, `groups` (parts of moves) and `joints` have one row per reading, weighted by what is known
+    of its errors: noise, and commands that come into force a little earlier or later than the others. `jitter_s` is how
+    much (one standard deviation). `simple_dead_s` and `simple_lag_s` are by the fewest poles that the readings allow.
+    `explained` is the share of the motion that the model explains.
     """
 
     dead_s: float
@@ -70,6 +72,7 @@ class Response:
     jacobian: FloatArray
     residuals: FloatArray
     groups: NDArray[np.intp]
+    joints: NDArray[np.intp]
     jitter_s: float
     simple_dead_s: float
     simple_lag_s: float
@@ -92,7 +95,11 @@ class Response:
         half_s, moved_s = grouped_interval(self.jacobian, self.residuals, self.groups, weights)
         value_s, n = (full_s + simple_s) / 2.0, len(moved_s)
         single_s = value_s - (n - 1) * (moved_s - moved_s.mean())
-        return Fitted(value_s=value_s, half_s=half_s + abs(full_s - simple_s) / 2.0 + _STAMPS_S, single_s=single_s)
+        model_s = _ONE_JOINT_S
+        if len(self.lags_s) >= _LEAST_JOINTS:  # no joint is quite as the model says, each in its own way
+            model_s, _ = grouped_interval(self.jacobian, self.residuals, self.joints, weights)
+        half_s = max(half_s, model_s) + abs(full_s - simple_s) / 2.0 + _STAMPS_S
+        return Fitted(value_s=value_s, half_s=half_s, single_s=single_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,6 +283,9 @@ class _Problem:
             jacobian=jacobian,
             residuals=residuals,
             groups=np.concatenate([first + move.halves for first, move in zip(firsts, self._moves, strict=False)]),
+            joints=np.concatenate(
+                [np.full(len(m.readings), i) for m, i in zip(self._moves, self._of_joint, strict=True)]
+            ),
             jitter_s=jitter_s,
             simple_dead_s=float(simple[0]),
             simple_lag_s=float(np.mean(self._lags_s(simple))),

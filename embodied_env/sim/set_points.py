@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray
 
-
 _NOTHING = 1e-9  # of a step: less than a ns
 
 

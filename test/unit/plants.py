@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from embodied_env.calibration import velocities
+from embodied_env.calibration.moves import velocities
 from embodied_env.latency.response import Move, course_of
 
 STEP_S = 2e-4

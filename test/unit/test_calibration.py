@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import embodied_env
-from embodied_env.calibration import calibrate, places, velocities
+from embodied_env.calibration import calibrate
+from embodied_env.calibration.moves import places, velocities
 from embodied_env.cli import main
 from embodied_env.errors import UsageError
 
