@@ -113,7 +113,7 @@ def _actuation(
     found = fit.lag()
     lag = Estimate(
         value_s=found.value_s,
-        low_s=found.value_s - found.half_s,
+        low_s=max(0.0, found.value_s - found.half_s),
         high_s=found.value_s + found.half_s,
         method="state",
         n=len(found.single_s),
@@ -146,7 +146,7 @@ def _by_state(fit: Response) -> Estimate:
     command = "a straight line over a control period" if fit.shape == "line" else "a step"
     return Estimate(
         value_s=found.value_s,
-        low_s=found.value_s - found.half_s,
+        low_s=max(0.0, found.value_s - found.half_s),
         high_s=found.value_s + found.half_s,
         method="state",
         n=len(found.single_s),
@@ -163,7 +163,7 @@ def _by_correlation(
     value_s, low_s, high_s = median_interval(np.array(alone))
     return Estimate(
         value_s=value_s,
-        low_s=low_s - _STAMPS_S,
+        low_s=max(0.0, low_s - _STAMPS_S),
         high_s=high_s + _STAMPS_S,
         method="xcorr",
         n=len(alone),

@@ -17,7 +17,8 @@ from embodied_env.latency.profile import Estimate
 from embodied_env.latency.response import Move, peak
 from embodied_env.transition import FloatArray
 
-_LEAST_EXPLAINED = 0.5  # of what a field does; less may be chance
+_LEAST_EXPLAINED = 0.8  # of what a field does; less may be chance
+_MOST = 0.25  # three of four parts are explained so well
 _LEAST_READINGS = 8  # of a sensor during a move
 _LEAST_MOVES = 4
 _LEAST_JOINTS = _LEAST_GROUPS = 3
@@ -86,6 +87,8 @@ def behind(moves: Sequence[Move], seen: Sequence[Seen], longest_s: float, *, int
     at_s = float(delays[alike.score().argmax()])
     fine = at_s + np.arange(-2 * _COARSE_S, 2 * _COARSE_S + _FINE_S / 2, _FINE_S)
     alike = _likeness(pairs, fine, alike.is_integral, only=alike.parts)
+    if alike.explained < _LEAST_EXPLAINED:
+        return "what moves in it does so with no delay that is common to all moves"
     score = alike.score()
     best = int(score.argmax())
     names = [pairs[i][0].joint for i, _ in alike.parts]
@@ -185,13 +188,16 @@ def _likeness(
     if not parts:
         return _Likeness(parts=[], left=np.zeros((0, 0)), counts=np.zeros(0), explained=0.0, is_integral=is_integral)
     shares = np.array(left)
-    explained = 1.0 - shares.min(axis=1)
+    explained = 1.0 - shares.min(axis=1)  # each at its own delay; of those that are given, at the one of all
+    if only is not None:
+        own = -(np.array(counts) @ np.log(np.maximum(shares, _EXACT)))
+        explained = 1.0 - shares[:, int(own.argmax())]
     kept = np.flatnonzero((explained >= _LEAST_EXPLAINED) | (only is not None) | (explained.max() < _LEAST_EXPLAINED))
     return _Likeness(
         parts=[parts[k] for k in kept],
         left=np.maximum(shares[kept], _EXACT),
         counts=np.array(counts)[kept],
-        explained=float(np.median(explained[kept])),
+        explained=float(np.quantile(explained[kept], _MOST)),
         is_integral=is_integral,
     )
 

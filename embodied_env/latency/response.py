@@ -95,7 +95,7 @@ class Response:
         half_s, moved_s = grouped_interval(self.jacobian, self.residuals, self.groups, weights)
         value_s, n = (full_s + simple_s) / 2.0, len(moved_s)
         single_s = value_s - (n - 1) * (moved_s - moved_s.mean())
-        model_s = _ONE_JOINT_S
+        model_s = max(_ONE_JOINT_S, self.jitter_s)  # what the poles do not explain looks like commands that vary
         if len(self.lags_s) >= _LEAST_JOINTS:  # no joint is quite as the model says, each in its own way
             model_s, _ = grouped_interval(self.jacobian, self.residuals, self.joints, weights)
         half_s = max(half_s, model_s) + abs(full_s - simple_s) / 2.0 + _STAMPS_S
