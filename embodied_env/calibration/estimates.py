@@ -53,7 +53,7 @@ def estimated(contract: Contract, run: Run, heard: Heard, known: Mapping[str, Pl
     offset_ns = min(run.offsets_ns)
     moves = [_as_move(contract, trace, heard, known, offset_ns) for trace in run.traces]
     capture, transport, unknown = _captures(contract, run.traces, moves, heard, known, offset_ns)
-    back_s = max((estimate.value_s for estimate in transport.values()), default=0.0)
+    back_s = max((_way_s(samples) for samples in heard.samples.values()), default=0.0)
     told = {method: _told(method, values, back_s) for method, values in run.acted.items() if len(values) >= _LEAST_TOLD}
     moved, lag, why = _actuation(contract, moves)
     found = {**told, **moved}
@@ -121,6 +121,12 @@ def _actuation(
         samples_s=tuple(fit.lags_s.values()),
     )
     return evidence, lag, {}
+
+
+def _way_s(samples: Sequence[Sample]) -> float:
+    """Return how long messages take from their publication until they are here, by the median; 0: nobody says."""
+    ways_ns = [s.arrival_system_ns - s.source_ns for s in samples if s.arrival_system_ns and s.source_ns]
+    return max(0.0, float(np.median(ways_ns)) / NS_PER_S) if ways_ns else 0.0
 
 
 def _told(method: str, values: Sequence[float], back_s: float) -> Estimate:

@@ -29,7 +29,7 @@ def seen(delay_s, *, noise=1e-4, integral=False, every_s=0.02):
     return found
 
 
-@pytest.mark.parametrize("delay_s", [-0.02, 0.0, 0.03, 0.2])
+@pytest.mark.parametrize("delay_s", [pytest.param(each, marks=pytest.mark.long) for each in (-0.02, 0.0, 0.2)] + [0.03])
 @pytest.mark.parametrize("integral", [False, True])
 def test_the_delay_of_what_moves_with_the_joints_is_found(delay_s, integral):
     noise = 1e-6 if integral else 1e-4

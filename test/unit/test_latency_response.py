@@ -47,7 +47,7 @@ def test_correlation_finds_dead_time_and_lag_together():
 
 def test_what_is_no_motion_of_the_commands_is_not_explained():
     rng = np.random.default_rng(3)
-    moves = simulated(rng, dead_s=0.03, filter_s=0.04, noise=1.0, moves=4)
+    moves = simulated(rng, dead_s=0.03, filter_s=0.04, noise=1.0, moves=2)
     assert fitted(moves).explained < 0.5
 
 

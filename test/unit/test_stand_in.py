@@ -358,6 +358,23 @@ def test_a_command_at_the_end_of_a_tick_acts_in_the_next():
     np.testing.assert_allclose(np.array(controls_of(world, 6)) - home, ways, atol=1e-12)
 
 
+@pytest.mark.parametrize(("after_ns", "lag_s"), [(0, 0.0), (1_300_000, 0.0), (1_300_000, 0.04), (6_200_000, 0.01)])
+def test_a_joint_trails_a_steady_motion_by_its_servo_and_the_lag_and_nothing_else(after_ns, lag_s):
+    """The servo of j6 does so by (kv + damping) / kp, 30.5 / 1000 s."""
+    world, speed, joint = world_of({"servo_lag_s": lag_s}), 0.2, 5
+    home, begin_ns = world.target, world.now_ns
+    for tick in range(100):
+        due = []
+        if tick % 5 == 0:
+            wanted = home.copy()
+            wanted[joint] += speed * (world.now_ns + after_ns - begin_ns) / NS_PER_S
+            due = [(after_ns, wanted)]
+        world.step(due)
+    led_s = (world.now_ns - begin_ns - PERIOD_NS) / NS_PER_S  # a line leads there a period later
+    trailing_s = led_s - (world.sense("joints")["position"][joint] - home[joint]) / speed
+    assert trailing_s == pytest.approx(0.0305 + lag_s, abs=1e-4)
+
+
 def test_a_reset_ends_the_lag():
     world = world_of({"servo_lag_s": 1.0})
     world.command(world.target + 0.5)
