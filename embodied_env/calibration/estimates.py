@@ -13,9 +13,10 @@ from embodied_env.clock import NS_PER_S
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.latency.capture import Seen, behind, captured, lateness
+from embodied_env.latency.course import Move, delay_by_correlation
 from embodied_env.latency.intervals import median_interval
 from embodied_env.latency.profile import Estimate
-from embodied_env.latency.response import Move, Response, delay_by_correlation, fit_response
+from embodied_env.latency.response import Response, fit_response
 from embodied_env.transition import Sample
 
 _LONGEST_S = 0.6  # the longest delay that is looked for
@@ -100,7 +101,7 @@ def _actuation(
     delay_s, correlation = delay_by_correlation(moves, period_s, "step" if is_velocity else "line", _LONGEST_S)
     shapes: tuple[Any, ...] = ("step",) if is_velocity else ("line", "step")
     try:
-        fit = fit_response(moves, period_s, shapes, max(0.01, delay_s))
+        fit = fit_response(moves, period_s, shapes, max(0.01, delay_s), swings=is_velocity)
     except (ValueError, np.linalg.LinAlgError) as error:
         return {}, None, {"actuation_s": str(error), "lag_s": str(error)}
     if fit.explained < _LEAST_EXPLAINED:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from embodied_env.latency.course import Move, peak
 from embodied_env.latency.intervals import CONFIDENCE, median_interval, student_quantile
 from embodied_env.latency.profile import Estimate
-from embodied_env.latency.response import Move, peak
 from embodied_env.transition import FloatArray
 
 _LEAST_EXPLAINED = 0.8  # of what a field does; less may be chance

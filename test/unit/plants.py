@@ -11,7 +11,7 @@ import numpy as np
 
 from embodied_env.backends.fake import Delays, FakeBackend, Fault
 from embodied_env.calibration.moves import velocities
-from embodied_env.latency.response import Move, course_of
+from embodied_env.latency.course import Move, course_of
 
 STEP_S = 2e-4
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from plants import simulated
 
-from embodied_env.latency.response import delay_by_correlation, fit_response
+from embodied_env.latency.course import delay_by_correlation
+from embodied_env.latency.response import fit_response
 
 SERVO = {"damping_s": 0.0302, "inertia_s2": 1.5e-4}  # MuJoCo's of the arm: (kv + damping) / kp, inertia / kp
 
