@@ -2,8 +2,8 @@
 
 The model of a joint: what is commanded, `dead_s` later, through (1 + z s) / (1 + a1 s + a2 s^2 + a3 s^3), times a gain.
 The dead time is when a joint begins to act; the lag a1 - z is how much it trails a command that moves steadily,
-whatever the poles are. Three poles hold a servo of the second order behind a filter. The zero z is that of a body that swings
-after a change of velocity; it is 0 for positions.
+whatever the poles are. Three poles hold a servo of the second order behind a filter. The zero z is that of a body that
+swings after a change of velocity; it is 0 for positions.
 """
 
 from __future__ import annotations

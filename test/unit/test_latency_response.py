@@ -31,7 +31,8 @@ def test_dead_time_and_lag_of_a_servo_behind_a_filter_are_found_apart(dead_s):
     assert fit.lag().value_s == pytest.approx(0.0702, abs=0.002)
 
 
-@pytest.mark.parametrize("shape", [pytest.param("line", marks=pytest.mark.long), "step"])
+@pytest.mark.long
+@pytest.mark.parametrize("shape", ["line", "step"])
 def test_whether_a_command_acts_along_a_line_or_as_a_step_is_seen(shape):
     rng = np.random.default_rng(1)
     moves = simulated(rng, dead_s=0.02, filter_s=0.03, shape=shape, moves=2)
@@ -46,6 +47,7 @@ def test_correlation_finds_dead_time_and_lag_together():
     assert correlation > 0.99
 
 
+@pytest.mark.long
 def test_what_is_no_motion_of_the_commands_is_not_explained():
     rng = np.random.default_rng(3)
     moves = simulated(rng, dead_s=0.03, filter_s=0.04, noise=1.0, moves=2)
