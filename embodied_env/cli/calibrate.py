@@ -85,15 +85,16 @@ def _print_table(profile: LatencyProfile, out: Path) -> None:
     for heading, justify in (("", "left"), ("value", "right"), ("95 %", "right"), ("method", "left"), ("n", "right")):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type] # its own literals
     table.add_column("", overflow="fold")
-    rows = {"actuation": profile.actuation_s, "lag": profile.lag_s}
-    rows |= {f"actuation by {method}": each for method, each in profile.evidence.items()}
-    rows |= {f"capture {sensor}": each for sensor, each in profile.capture_s.items()}
-    rows |= {f"transport {sensor}": each for sensor, each in profile.transport_s.items()}
-    for name, each in rows.items():
-        if each is not None:
-            interval = f"{1e3 * each.low_s:.2f} .. {1e3 * each.high_s:.2f}"
-            table.add_row(name, f"{1e3 * each.value_s:.2f}", interval, each.method, str(each.n), each.detail)
+    best = "" if profile.actuation_s is None else profile.actuation_s.method
+    rows = [(f"actuation{' *' if method == best else ''}", each) for method, each in profile.evidence.items()]
+    rows += [] if profile.lag_s is None else [("lag", profile.lag_s)]
+    rows += [(f"capture {sensor}", each) for sensor, each in profile.capture_s.items()]
+    rows += [(f"transport {sensor}", each) for sensor, each in profile.transport_s.items()]
+    for name, each in rows:
+        interval = f"{1e3 * each.low_s:.2f} .. {1e3 * each.high_s:.2f}"
+        table.add_row(name, f"{1e3 * each.value_s:.2f}", interval, each.method, str(each.n), each.detail)
     for name, why in profile.unknown.items():
         table.add_row(name, "unknown", "", "", "", why)
     console.print(table)
+    console.print("* actuation_s: from the publication of a command until the joint begins to act")
     console.print(f"profile  {out}", soft_wrap=True)

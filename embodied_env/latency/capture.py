@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from embodied_env.latency.course import Move, peak
 from embodied_env.latency.intervals import CONFIDENCE, median_interval, student_quantile
 from embodied_env.latency.profile import Estimate
-from embodied_env.latency.response import Move, peak
 from embodied_env.transition import FloatArray
 
-_LEAST_EXPLAINED = 0.5  # of what a field does; less may be chance
+_LEAST_EXPLAINED = 0.8  # of what a field does; less may be chance
+_MOST = 0.25  # three of four parts are explained so well
 _LEAST_READINGS = 8  # of a sensor during a move
 _LEAST_MOVES = 4
-_MOST_FIELDS = 8  # those that follow the joints best
+_LEAST_JOINTS = _LEAST_GROUPS = 3
+_MOST_FIELDS = 8  # those that change most
+_STILL = 1e-12  # sum of squares of what does not move
+_TOLD_S = 0.002  # a lateness that may be less is not told from none: the interval goes up to what it may be
+_EXACT = 1e-9  # a share that is left of what is explained altogether
+_STAMPS_S = 5e-4  # neither is known better
 _COARSE_S = 0.004
 _FINE_S = 0.0005
 _EARLY_S = 0.1  # a sensor may be that much ahead of the joints
@@ -73,29 +79,32 @@ def behind(moves: Sequence[Move], seen: Sequence[Seen], longest_s: float, *, int
         return f"too few readings while the joints moved: {len(pairs)} moves with {_LEAST_READINGS} or more"
     courses = [False, True] if integrated else [False]
     delays = np.arange(-_EARLY_S, longest_s, _COARSE_S)
-    best: tuple[float, FloatArray, FloatArray, bool] | None = None
-    for is_integral in courses:
-        left, whole = _left_over(pairs, delays, is_integral)
-        explained = 1.0 - left.sum(axis=0).min() / max(1e-300, float(whole.sum()))
-        if best is None or explained > best[0]:
-            best = explained, left, whole, is_integral
-    assert best is not None  # noqa: S101 - there is at least one course
-    explained, left, whole, is_integral = best
-    if not whole.any():
+    alike = max((_likeness(pairs, delays, is_integral) for is_integral in courses), key=lambda each: each.explained)
+    if not alike.parts:
         return "nothing in it moves"
-    if explained < _LEAST_EXPLAINED:
-        return f"nothing in it moves with the joints: at most {100 * max(0.0, explained):.0f} % of what it does"
-    at_s = float(delays[left.sum(axis=0).argmin()])
+    if alike.explained < _LEAST_EXPLAINED:
+        return f"nothing in it moves with the joints: at most {100 * max(0.0, alike.explained):.0f} % of what it does"
+    at_s = float(delays[alike.score().argmax()])
     fine = at_s + np.arange(-2 * _COARSE_S, 2 * _COARSE_S + _FINE_S / 2, _FINE_S)
-    left, whole = _left_over(pairs, fine, is_integral)
-    score = -left.sum(axis=0)
-    delay_s = peak(fine, score, int(score.argmax()))
-    alone = [peak(fine, score + part, int((score + part).argmax())) for part in left]  # without each move
+    alike = _likeness(pairs, fine, alike.is_integral, only=alike.parts)
+    if alike.explained < _LEAST_EXPLAINED:
+        return "what moves in it does so with no delay that is common to all moves"
+    score = alike.score()
+    best = int(score.argmax())
+    names = [pairs[i][0].joint for i, _ in alike.parts]
+    if len(set(names)) < _LEAST_JOINTS:  # of one joint, moves are what differs
+        names = [str(i) for i, _ in alike.parts]
+    alone = [peak(fine, without, int(without.argmax())) for without in alike.scores_without(names)]
     n = len(alone)
+    if n < _LEAST_GROUPS:
+        return f"too few moves show in it: {n}"
     spread_s = math.sqrt((n - 1) / n * float(((np.array(alone) - np.mean(alone)) ** 2).sum()))
-    half_s = max(student_quantile(n - 1) * spread_s, _FINE_S)
-    correlation = math.sqrt(max(0.0, 1.0 - float(left.sum(axis=0).min()) / max(1e-300, float(whole.sum()))))
-    return Behind(delay_s=delay_s, half_s=half_s, correlation=correlation, moves=n)
+    return Behind(
+        delay_s=peak(fine, score, best),
+        half_s=student_quantile(n - 1) * spread_s + _STAMPS_S,
+        correlation=math.sqrt(max(0.0, alike.explained)),
+        moves=len({i for i, _ in alike.parts}),
+    )
 
 
 def captured(stamps: Estimate | None, found: Behind | str, *, is_stamped: bool) -> Estimate | str:
@@ -115,8 +124,9 @@ def captured(stamps: Estimate | None, found: Behind | str, *, is_stamped: bool) 
         return _changed(stamps, 0.0, 0.0, "stamp", detail)
     text = f"{found.delay_s * 1e3:.1f} +- {found.half_s * 1e3:.1f} ms behind the joints' stamps"
     text += f", correlation {found.correlation:.3f}"
-    if is_stamped and found.delay_s - found.half_s <= _COARSE_S / 2:
-        return _changed(stamps, 0.0, 0.0, "stamp", f"{stamps.detail}; {text}")
+    if is_stamped and found.delay_s - found.half_s <= _TOLD_S:
+        believed = _changed(stamps, 0.0, 0.0, "stamp", f"{stamps.detail}; {text}")
+        return replace(believed, high_s=believed.high_s + max(0.0, found.delay_s + found.half_s))
     method = "stamp+xcorr" if is_stamped else "xcorr"
     return _changed(stamps, found.delay_s, found.half_s, method, f"{stamps.detail}; {text}")
 
@@ -137,45 +147,85 @@ def _changed(stamps: Estimate, delay_s: float, half_s: float, method: str, detai
     )
 
 
-def _left_over(
+@dataclass(frozen=True, kw_only=True)
+class _Likeness:
+    """How well fields follow the joints' motion, for each delay: by move and field, each with noise of its own.
+
+    `parts`: (index of a move, field), those whose motion the joints explain for the most part, or all if none does.
+    `left` of their squares, shape (n_parts, n_delays), is not explained. `counts`: of their readings, shape (n_parts,).
+    """
+
+    parts: list[tuple[int, int]]
+    left: FloatArray
+    counts: FloatArray
+    explained: float
+    is_integral: bool
+
+    def score(self) -> FloatArray:
+        """Return the logarithm of the likelihood of each delay: what is not explained is noise, of an unknown size."""
+        return -(self.counts @ np.log(self.left)) / 2.0
+
+    def scores_without(self, names: Sequence[str]) -> list[FloatArray]:
+        """Return the score without the parts of each name."""
+        own = -self.counts[:, np.newaxis] * np.log(self.left) / 2.0
+        return [own[[other != name for other in names]].sum(axis=0) for name in dict.fromkeys(names)]
+
+
+def _likeness(
     pairs: Sequence[tuple[Move, Seen]],
     delays: FloatArray,
-    is_integral: bool,  # noqa: FBT001 - private
-) -> tuple[FloatArray, FloatArray]:
-    """Return what the motion does not explain, shape (n_moves, n_delays), and what there is, shape (n_moves,).
-
-    Each field is explained by a constant, the motion and its square, each move for itself: a camera or a tool point
-    follows a joint nearly linearly as long as it moves little.
-    """
-    left, whole = np.zeros((len(pairs), len(delays))), np.zeros(len(pairs))
+    is_integral: bool,  # noqa: FBT001 - of a pure function, by name at every call but one
+    only: Sequence[tuple[int, int]] | None = None,
+) -> _Likeness:
+    parts, left, counts = [], [], []
     for i, (move, seen) in enumerate(pairs):
-        motion = move.readings - move.readings.mean()
-        if is_integral:
-            steps = np.diff(move.read_s) * (motion[1:] + motion[:-1]) / 2.0
-            motion = np.concatenate([[0.0], np.cumsum(steps)])
-        motion /= max(1e-300, float(np.abs(motion).max()))
-        # the same readings for every delay, and only those whose motion is known
-        inside = (seen.stamped_s - delays[-1] >= move.read_s[0]) & (seen.stamped_s - delays[0] <= move.read_s[-1])
-        values = seen.values[inside]
-        if len(values) < _LEAST_READINGS:
-            continue
-        values = _following(values - values.mean(axis=0))
-        if not values.size:
-            continue
-        whole[i] = float((values**2).sum())
-        drift = [seen.stamped_s[inside]] if is_integral else []  # an integral of what is not quite zero at rest
-        for k, delay_s in enumerate(delays):
-            x = np.interp(seen.stamped_s[inside] - delay_s, move.read_s, motion)
-            terms = np.stack([np.ones_like(x), x, x * x, *drift], axis=1)
-            rest = values - terms @ np.linalg.lstsq(terms, values, rcond=None)[0]
-            left[i, k] = float((rest**2).sum())
-    return left, whole
+        values, rest = _left_over(move, seen, delays, is_integral=is_integral)
+        for k in range(values.shape[1]):
+            if only is None or (i, k) in only:
+                parts.append((i, k))
+                left.append(rest[k])
+                counts.append(float(len(values)))
+    if not parts:
+        return _Likeness(parts=[], left=np.zeros((0, 0)), counts=np.zeros(0), explained=0.0, is_integral=is_integral)
+    shares = np.array(left)
+    explained = 1.0 - shares.min(axis=1)  # each at its own delay; of those that are given, at the one of all
+    if only is not None:
+        own = -(np.array(counts) @ np.log(np.maximum(shares, _EXACT)))
+        explained = 1.0 - shares[:, int(own.argmax())]
+    kept = np.flatnonzero((explained >= _LEAST_EXPLAINED) | (only is not None) | (explained.max() < _LEAST_EXPLAINED))
+    return _Likeness(
+        parts=[parts[k] for k in kept],
+        left=np.maximum(shares[kept], _EXACT),
+        counts=np.array(counts)[kept],
+        explained=float(np.quantile(explained[kept], _MOST)),
+        is_integral=is_integral,
+    )
 
 
-def _following(values: FloatArray) -> FloatArray:
-    """Return the fields that change most, each of unit size; none of those that do not change."""
-    sizes = np.sqrt((values**2).sum(axis=0))
+def _left_over(move: Move, seen: Seen, delays: FloatArray, *, is_integral: bool) -> tuple[FloatArray, FloatArray]:
+    """Return the fields that move, and of each the share that the motion does not explain, shape (n_fields, n_delays).
+
+    Linear and quadratic: a field depends smoothly on a joint that moves little.
+    """
+    motion = move.readings - move.readings.mean()
+    if is_integral:
+        steps = np.diff(move.read_s) * (motion[1:] + motion[:-1]) / 2.0
+        motion = np.concatenate([[0.0], np.cumsum(steps)])
+    motion /= max(1e-300, float(np.abs(motion).max()))
+    # the same readings for every delay, and only those whose motion is known
+    inside = (seen.stamped_s - delays[-1] >= move.read_s[0]) & (seen.stamped_s - delays[0] <= move.read_s[-1])
+    values = seen.values[inside]
+    values = values - values.mean(axis=0) if len(values) else values
+    sizes = (values**2).sum(axis=0)
     chosen = np.argsort(sizes)[::-1][:_MOST_FIELDS]
-    chosen = chosen[sizes[chosen] > max(1e-9, 0.05 * float(sizes.max(initial=0.0)))]
-    following: FloatArray = values[:, chosen]
-    return following / max(1e-300, float(sizes.max(initial=0.0)))
+    values = values[:, chosen[sizes[chosen] > _STILL]]
+    if len(values) < _LEAST_READINGS or not values.size:
+        return np.zeros((0, 0)), np.zeros((0, len(delays)))
+    whole, left = (values**2).sum(axis=0), np.zeros((values.shape[1], len(delays)))
+    drift = [seen.stamped_s[inside]] if is_integral else []  # an integral of what is not quite zero at rest
+    for k, delay_s in enumerate(delays):
+        x = np.interp(seen.stamped_s[inside] - delay_s, move.read_s, motion)
+        terms = np.stack([np.ones_like(x), x, x * x, *drift], axis=1)
+        rest = values - terms @ np.linalg.lstsq(terms, values, rcond=None)[0]
+        left[:, k] = (rest**2).sum(axis=0) / whole
+    return values, left

@@ -1,65 +1,47 @@
 """How commands become motion: dead time and lag, by least squares over what was commanded and what was measured.
 
-The model of a joint: what is commanded, `dead_s` later, through 1 / (1 + a1 s + a2 s^2 + a3 s^3), times a gain. The
-dead time is when a joint begins to act; the lag a1 is how much it trails a command that moves steadily, whatever the
-poles are. Three poles hold a servo of the second order behind a filter.
-
-A controller may take a command as it is ("step"), or reach it along a straight line a control period later ("line").
+The model of a joint: what is commanded, `dead_s` later, through (1 + z s) / (1 + a1 s + a2 s^2 + a3 s^3), times a gain.
+The dead time is when a joint begins to act; the lag a1 - z is how much it trails a command that moves steadily,
+whatever the poles are. Three poles hold a servo of the second order behind a filter. The zero z is that of a body that
+swings after a change of velocity; it is 0 for positions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.latency.course import Move, Shape, course_of
 from embodied_env.latency.intervals import grouped_interval
 from embodied_env.transition import FloatArray
-
-Shape = Literal["line", "step"]
 
 _GRID_S = 0.002
 _PADDING_S = 0.6  # so that the end of a move does not come round to its begin
 _ORDER = 3
-_PER_JOINT = _ORDER + 1  # and a gain
+_PER_JOINT = _ORDER + 2  # and a gain, and a zero
 _STARTS = (0.2, 0.45, 0.7)  # how much of the whole delay is dead time, to begin with
 _ROUGH, _FINE = 8, 40  # rounds of a search
 _WEIGHINGS = 2
 _ENOUGH = 1e-5  # s: a smaller change of the dead time ends a search
 _NEGLIGIBLE_S = 5e-4  # a pole whose whole effect is that of a smaller delay
 _STAMPS_S = 5e-4  # neither stamps of publications nor the place of clocks to each other are known better
+_LEAST_JOINTS = 3  # that show how much joints differ
+_ONE_JOINT_S = 0.0015  # how far the poles of a stiff arm were found to lead astray, of one joint
 _LEAST_LOG = -20.0  # of the filter's coefficients: none
 _SHIFT_S = 0.001  # by which a command is shifted to see what that changes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Move:
-    """One joint that moved and came back to where, and as, it began; all others at rest.
-
-    Times are seconds of one clock that is common to commands and readings. `commanded_s` and `commands` have shape
-    (n,): when each was published, and its position, or its velocity. `read_s` and `readings` have shape (m,).
-    `halves`: which part of the move each reading belongs to, shape (m,); parts are at rest at their ends.
-    """
-
-    joint: str
-    commanded_s: FloatArray
-    commands: FloatArray
-    read_s: FloatArray
-    readings: FloatArray
-    halves: NDArray[np.intp] = field(repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Response:
-    """What was fitted. `parameters`: dead_s, then of each joint three logarithms and the gain, then each move's offset.
+    """What was fitted. `parameters`: dead_s, of each joint three logarithms, gain and zero, then each move's offset.
 
-    `jacobian`, `residuals` and `groups` have one row per reading, weighted by what is known of its errors: noise, and
-    commands that come into force a little earlier or later than the others. `jitter_s` is how much (one standard
-    deviation). `simple_dead_s` and `simple_lag_s` are by the fewest poles that the
-    readings allow. `explained` is the share of the motion that the model explains.
+    `jacobian`, `residuals`, `groups` (parts of moves) and `joints` have one row per reading, weighted by what is known
+    of its errors: noise, and commands that come into force a little earlier or later than the others. `jitter_s` is how
+    much (one standard deviation). `simple_dead_s` and `simple_lag_s` are by the fewest poles that the readings allow.
+    `explained` is the share of the motion that the model explains.
     """
 
     dead_s: float
@@ -70,6 +52,7 @@ class Response:
     jacobian: FloatArray
     residuals: FloatArray
     groups: NDArray[np.intp]
+    joints: NDArray[np.intp]
     jitter_s: float
     simple_dead_s: float
     simple_lag_s: float
@@ -86,13 +69,18 @@ class Response:
         for i in range(len(self.lags_s)):
             at = 1 + _PER_JOINT * i
             weights[at : at + 2] = np.exp(self.parameters[at : at + 2]) / len(self.lags_s)
+            weights[at + _ORDER + 1] = -1.0 / len(self.lags_s)
         return self._fitted(weights, float(np.mean(list(self.lags_s.values()))), self.simple_lag_s)
 
     def _fitted(self, weights: FloatArray, full_s: float, simple_s: float) -> Fitted:
         half_s, moved_s = grouped_interval(self.jacobian, self.residuals, self.groups, weights)
         value_s, n = (full_s + simple_s) / 2.0, len(moved_s)
         single_s = value_s - (n - 1) * (moved_s - moved_s.mean())
-        return Fitted(value_s=value_s, half_s=half_s + abs(full_s - simple_s) / 2.0 + _STAMPS_S, single_s=single_s)
+        model_s = max(_ONE_JOINT_S, self.jitter_s)  # what the poles do not explain looks like commands that vary
+        if len(self.lags_s) >= _LEAST_JOINTS:  # no joint is quite as the model says, each in its own way
+            model_s, _ = grouped_interval(self.jacobian, self.residuals, self.joints, weights)
+        half_s = max(half_s, model_s) + abs(full_s - simple_s) / 2.0 + _STAMPS_S
+        return Fitted(value_s=value_s, half_s=half_s, single_s=single_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,13 +92,22 @@ class Fitted:
     single_s: FloatArray
 
 
-def fit_response(moves: Sequence[Move], period_s: float, shapes: Sequence[Shape], start_s: float) -> Response:
-    """Fit dead time and lags to `moves`; of the `shapes` the one that explains more. `start_s`: the whole delay, about.
+def fit_response(
+    moves: Sequence[Move], period_s: float, shapes: Sequence[Shape], start_s: float, *, swings: bool = False
+) -> Response:
+    """Fit dead time and lags to `moves`; of the `shapes` the one that explains more.
+
+    Args:
+        moves: of any joints.
+        period_s: the control period.
+        shapes: what a controller may make of commands.
+        start_s: dead time and lag together, about.
+        swings: whether a joint may overshoot as a body does that swings: one that is commanded by velocity.
 
     Raises:
         ValueError: when no fit comes to an end.
     """
-    problems = [_Problem(moves, period_s, shape) for shape in shapes]
+    problems = [_Problem(moves, period_s, shape, swings=swings) for shape in shapes]
     found = [
         (cost, i, parameters)
         for i, problem in enumerate(problems)
@@ -124,82 +121,10 @@ def fit_response(moves: Sequence[Move], period_s: float, shapes: Sequence[Shape]
     return problems[best].solve(parameters)
 
 
-def delay_by_correlation(moves: Sequence[Move], period_s: float, shape: Shape, longest_s: float) -> tuple[float, float]:
-    """Return the delay at which commands and motion are most alike, and the correlation there.
-
-    It is dead time and lag together.
-    """
-    delays = np.arange(0.0, longest_s, 0.002)
-    score = np.zeros(len(delays))
-    for i, delay_s in enumerate(delays):
-        both = commands = readings = 0.0
-        for move in moves:
-            commanded = course_of(move, period_s, shape).at(move.read_s - delay_s)
-            x, y = commanded - commanded.mean(), move.readings - move.readings.mean()
-            both, commands, readings = both + float(x @ y), commands + float(x @ x), readings + float(y @ y)
-        score[i] = abs(both) / max(1e-300, (commands * readings) ** 0.5)
-    best = int(score.argmax())
-    return float(peak(delays, score, best)), float(score[best])
-
-
-def peak(x: FloatArray, y: FloatArray, best: int) -> float:
-    """Return where the parabola through the greatest of `y` and its neighbours is greatest."""
-    if not 0 < best < len(y) - 1:
-        return float(x[best])
-    left, middle, right = y[best - 1 : best + 2]
-    bend = left - 2.0 * middle + right
-    return float(x[best] + (x[1] - x[0]) * (0.5 * (left - right) / bend if bend < 0.0 else 0.0))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Course:
-    """What a controller makes of commands, less what it began with: straight between its corners."""
-
-    corners_s: FloatArray
-    values: FloatArray
-
-    def at(self, times_s: FloatArray) -> FloatArray:
-        """Return its values at these times."""
-        return np.asarray(np.interp(times_s, self.corners_s, self.values), dtype=np.float64)
-
-    def averaged(self, grid_s: FloatArray) -> FloatArray:
-        """Return the mean of each cell of an even grid around its point: a step keeps its place between two."""
-        edges = np.append(grid_s, 2.0 * grid_s[-1] - grid_s[-2]) - 0.5 * (grid_s[1] - grid_s[0])
-        times = np.concatenate([self.corners_s, edges])
-        order = np.argsort(times, kind="stable")
-        values = np.concatenate([self.values, self.at(edges)])[order]
-        times = times[order]
-        area = np.concatenate([[0.0], np.cumsum(np.diff(times) * (values[1:] + values[:-1]) / 2.0)])
-        means: FloatArray = np.diff(np.interp(edges, times, area)) / np.diff(edges)
-        return means
-
-
-def course_of(move: Move, period_s: float, shape: Shape) -> Course:
-    """Return what a controller makes of the commands of `move`, which acts them out as `shape` says, at once."""
-    first = float(move.commands[0])
-    if shape == "step":
-        before = np.concatenate([[first], move.commands[:-1]])
-        corners, values = np.repeat(move.commanded_s, 2), np.stack([before, move.commands], axis=1).ravel()
-        return Course(corners_s=corners, values=values - first)
-    corners_s, line = [float(move.commanded_s[0])], [first]
-    start_s, start, target = corners_s[0], first, first
-    for at_s, value in zip(move.commanded_s[1:].tolist(), move.commands[1:].tolist(), strict=True):
-        if at_s > start_s + period_s:
-            corners_s.append(start_s + period_s)
-            line.append(target)
-        start += min(1.0, (at_s - start_s) / period_s) * (target - start)
-        corners_s.append(at_s)
-        line.append(start)
-        start_s, target = at_s, value
-    corners_s.append(start_s + period_s)
-    line.append(target)
-    return Course(corners_s=np.array(corners_s), values=np.array(line) - first)
-
-
 class _Problem:
     """The least squares over moves, all on even grids of one length."""
 
-    def __init__(self, moves: Sequence[Move], period_s: float, shape: Shape) -> None:
+    def __init__(self, moves: Sequence[Move], period_s: float, shape: Shape, *, swings: bool) -> None:
         self._moves, self._period_s, self._shape = moves, period_s, shape
         self._joints = list(dict.fromkeys(move.joint for move in moves))
         self._size = 1 + _PER_JOINT * len(self._joints) + len(moves)
@@ -215,11 +140,14 @@ class _Problem:
         self._rows = [slice(int(end) - len(move.readings), int(end)) for end, move in zip(ends, moves, strict=True)]
         self._readings = np.concatenate([move.readings for move in moves])
         self._weighing: list[tuple[FloatArray, FloatArray]] = []
-        self._absent = np.zeros(0, dtype=np.intp)  # parameters that stay as they are
+        zeros = np.arange(_PER_JOINT, 1 + _PER_JOINT * len(self._joints), _PER_JOINT)
+        self._swings = swings
+        self._never = zeros[:0] if swings else zeros
+        self._absent = self._never  # parameters that stay as they are
 
     def begin(self, dead_s: float, lag_s: float) -> FloatArray:
         """Return parameters to begin with."""
-        of_joint = [*np.log([lag_s / 2.0, lag_s / 2.0, (lag_s / 4.0) ** 2]), 1.0]
+        of_joint = [*np.log([lag_s / 2.0, lag_s / 2.0, (lag_s / 4.0) ** 2]), 1.0, 0.0]
         offsets = [move.readings[0] for move in self._moves]
         return np.array([dead_s, *of_joint * len(self._joints), *offsets])
 
@@ -276,14 +204,17 @@ class _Problem:
             jacobian=jacobian,
             residuals=residuals,
             groups=np.concatenate([first + move.halves for first, move in zip(firsts, self._moves, strict=False)]),
+            joints=np.concatenate(
+                [np.full(len(m.readings), i) for m, i in zip(self._moves, self._of_joint, strict=True)]
+            ),
             jitter_s=jitter_s,
             simple_dead_s=float(simple[0]),
             simple_lag_s=float(np.mean(self._lags_s(simple))),
         )
 
     def _lags_s(self, parameters: FloatArray) -> FloatArray:
-        logs = parameters[1 : 1 + _PER_JOINT * len(self._joints)].reshape(-1, _PER_JOINT)[:, :2]
-        return np.asarray(np.exp(logs).sum(axis=1))
+        of_joint = parameters[1 : 1 + _PER_JOINT * len(self._joints)].reshape(-1, _PER_JOINT)
+        return np.asarray(np.exp(of_joint[:, :2]).sum(axis=1) - of_joint[:, _ORDER + 1])
 
     def _simplest(self, full: FloatArray) -> FloatArray:
         """Do without poles that the readings do not ask for (Akaike's criterion): they only blur the dead time."""
@@ -295,15 +226,15 @@ class _Problem:
             if len(absent) > 1 and chosen is full:
                 break
             begin = full.copy()
-            self._absent = np.concatenate([columns + each for each in absent])
+            self._absent = np.concatenate([self._never, *(columns + each for each in absent)])
             begin[columns + 1] = np.log(lags_s if 0 in absent else lags_s / 2.0)
             begin[columns] = np.log(lags_s / 2.0)
-            begin[self._absent] = _LEAST_LOG
+            begin[np.concatenate([columns + each for each in absent])] = _LEAST_LOG
             found, cost = self.search(begin, _FINE)
             criterion = count * np.log(cost) + 2 * (_ORDER - len(absent)) * len(columns)
             if criterion < least:
                 chosen, least = found, criterion
-        self._absent = np.zeros(0, dtype=np.intp)
+        self._absent = self._never
         return chosen
 
     def _spectrum(self, index: int, move: Move) -> NDArray[np.complex128]:
@@ -321,8 +252,11 @@ class _Problem:
         """Return the Jacobian, shape (n, n_parameters), and measured less modelled, shape (n,)."""
         first, damping, inertia, delay = self._filters(parameters)
         filtered, served = 1.0 + first, 1.0 + damping + inertia
-        moved = self._spectra * delay / (filtered * served)
+        zeros_s = parameters[1 : 1 + _PER_JOINT * len(self._joints)].reshape(-1, _PER_JOINT)[self._of_joint, -1:]
+        plain = self._spectra * delay / (filtered * served)
+        moved = plain * (1.0 + zeros_s * self._s)
         bent = (
+            self._s * plain,
             moved,
             -self._s * moved,
             -first / filtered * moved,
@@ -334,11 +268,13 @@ class _Problem:
         for i, (move, rows) in enumerate(zip(self._moves, self._rows, strict=True)):
             at = 1 + _PER_JOINT * int(self._of_joint[i])
             gain = parameters[at + _ORDER]
-            curve, by_dead, *of_joint = (np.interp(move.read_s, self._grids_s[i], each[i]) for each in curves)
+            by_zero, curve, by_dead, *of_joint = (np.interp(move.read_s, self._grids_s[i], each[i]) for each in curves)
             jacobian[rows, 0] = gain * by_dead
             for k, column in enumerate(of_joint):
                 jacobian[rows, at + k] = gain * column
             jacobian[rows, at + _ORDER] = curve
+            if self._swings:
+                jacobian[rows, at + _ORDER + 1] = gain * by_zero
             jacobian[rows, self._size - len(self._moves) + i] = 1.0
             residuals[rows] -= gain * curve + parameters[self._size - len(self._moves) + i]
         return jacobian, residuals
@@ -381,7 +317,8 @@ class _Problem:
     def _effects(self, parameters: FloatArray) -> list[FloatArray]:
         """Return of each move how its readings change per s that a command is in force later: (n, n_commands)."""
         first, damping, inertia, delay = self._filters(parameters)
-        through = delay / ((1.0 + first) * (1.0 + damping + inertia))
+        zeros_s = parameters[1 : 1 + _PER_JOINT * len(self._joints)].reshape(-1, _PER_JOINT)[self._of_joint, -1:]
+        through = delay * (1.0 + zeros_s * self._s) / ((1.0 + first) * (1.0 + damping + inertia))
         effects = []
         for i, move in enumerate(self._moves):
             gain = parameters[1 + _PER_JOINT * int(self._of_joint[i]) + _ORDER]

@@ -10,11 +10,10 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import UsageError
 from embodied_env.sim.model import MjData, Model
 from embodied_env.sim.profile import Drive, WorldProfile
-from embodied_env.sim.stand_in import Lag
 
 
 class Actuation:
-    """Applies the flat command of all actuators.
+    """Applies the flat command of all actuators, in lockstep.
 
     Positions are reached along a straight line, one control period after the command; then they are held. Velocities
     act at once, as long as the next command is not there.
@@ -24,11 +23,8 @@ class Actuation:
         is_velocity: which of it are velocities, shape (n_joints,).
     """
 
-    def __init__(self, contract: Contract, profile: WorldProfile, model: Model, *, lag_s: float = 0.0) -> None:
-        """Resolve servos and drives; `lag_s`: how far the servos' set-points lag behind the command, first order.
-
-        Raises ContractError for what the model does not have or is of another kind.
-        """
+    def __init__(self, contract: Contract, profile: WorldProfile, model: Model) -> None:
+        """Resolve servos and drives; raises ContractError for what the model does not have or is of another kind."""
         layout = ActionLayout(contract)
         self.joints = layout.joints
         self.is_velocity = layout.is_velocity
@@ -51,53 +47,40 @@ class Actuation:
         self._is_position = ~self.is_velocity
         positions = np.array(self.joints)[self._is_position].tolist()
         self._qpos = model.joint_addresses((joint, "actuators") for joint in positions).qpos
-        self._start = self._sent = self._target = np.zeros(layout.size)
-        self._done = 0  # physics steps since the command
-        self._lag = Lag(lag_s, float(model.mj.opt.timestep)) if lag_s > 0.0 else None
+        self._sent = self._target = np.zeros(layout.size)
 
     def begin(self, data: MjData) -> None:
         """Hold the position that the joints have, at rest."""
         self._sent = np.zeros(len(self.joints))
         self._sent[self._is_position] = data.qpos[self._qpos]
-        self._start = self._target = self._sent
-        if self._lag is not None:
-            self._lag.begin(self._sent)
-        self.apply(data, self._mix @ self._sent)
+        self._target = self._sent
+        self.apply(data, self.controls(self._sent))
 
     def command(self, values: FloatArray) -> None:
-        """Take the next command, from where the last one has led to by now; raises UsageError for another shape."""
+        """Take the next command; raises UsageError for another shape."""
         target = np.array(values, dtype=np.float64)
         if target.shape != self._sent.shape:
             raise UsageError(
                 f"a command of shape {target.shape} is not allowed; allowed: {self._sent.shape}, "
                 f"the joints {', '.join(self.joints)}"
             )
-        self._start = np.where(self.is_velocity, target, self._sent)
         self._target = target
-        self._done = 0
 
     @property
     def target(self) -> FloatArray:
         """The command in force, shape (n_joints,). A fresh array."""
         return self._target.copy()
 
-    def path(self, substeps: int, *, period: int | None = None) -> FloatArray:
-        """Return the controls during each of the next physics steps.
+    def path(self, substeps: int) -> FloatArray:
+        """Return the controls during each physics step of a control period, shape (substeps, n_controls)."""
+        start = np.where(self.is_velocity, self._target, self._sent)
+        parts = np.arange(1, substeps + 1)[:, np.newaxis] / substeps
+        self._sent = self._target
+        return self.controls(start + parts * (self._target - start))
 
-        The command is reached `period` physics steps after it was given; None: after these.
-        Shape (substeps, n_controls).
-        """
-        whole = substeps if period is None else period
-        steps = np.minimum(np.arange(self._done + 1, self._done + substeps + 1), whole)
-        way = self._start + steps[:, np.newaxis] / whole * (self._target - self._start)
-        self._done += substeps
-        if self._done >= whole:
-            self._start = self._sent = self._target
-        else:
-            self._sent = way[-1]
-        if self._lag is not None:
-            way = self._lag.follow(way)
-        controls: FloatArray = way @ self._mix.T
+    def controls(self, set_points: FloatArray) -> FloatArray:
+        """Return the controls for these set-points of the joints, shape (..., n_joints)."""
+        controls: FloatArray = set_points @ self._mix.T
         return controls
 
     def apply(self, data: MjData, controls: FloatArray) -> None:

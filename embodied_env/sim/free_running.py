@@ -1,7 +1,7 @@
 """The world that does not wait: on wall time, in a node that looks like a robot's.
 
 A tick of the world is run at each of its absolute deadlines, and is the time of the wall clock that ends there: stamps
-are of the system clock then, and commands act from the first physics step that does not begin before they are in force.
+are of the system clock then, and commands act from the very time that they are in force.
 Ticks that are late, up to a control period, are run one after the other. There is neither simulated time on a topic nor
 a step token. The delays of a robot are those of the profile (`embodied_env.sim.stand_in`): readings are published when
 they are due, between ticks, too.

@@ -1,10 +1,9 @@
-"""The delays of the stand-in robot, on whatever clock they are told: what is due, commands under way, lag, stamps."""
+"""The delays of the stand-in robot, on whatever clock they are told: what is due, commands under way, stamps."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
@@ -161,27 +160,6 @@ class Controller:
         self.target[part] = values
         self.since_ns = since_ns
         self._untold.append((since_ns, self.target))
-
-
-class Lag:
-    """A lag of the first order over values that hold for a physics step each: exact for such, at the steps' ends."""
-
-    def __init__(self, lag_s: float, step_s: float) -> None:
-        """Lag by the time constant `lag_s` > 0, in steps of `step_s`."""
-        self._share = -math.expm1(-step_s / lag_s)
-        self._values: FloatArray = np.zeros(0)
-
-    def begin(self, values: FloatArray) -> None:
-        """Rest at `values`, shape (n,)."""
-        self._values = np.array(values, dtype=np.float64)
-
-    def follow(self, way: FloatArray) -> FloatArray:
-        """Return what follows `way`, both of shape (steps, n)."""
-        lagging = np.empty_like(way)
-        for row, values in enumerate(way):
-            self._values = self._values + self._share * (values - self._values)
-            lagging[row] = self._values
-        return lagging
 
 
 class Drivers:

@@ -7,6 +7,7 @@ Equal seeds and commands give equal bytes, whatever ran in the same world before
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from embodied_env.sim.model import MjData, Model
 from embodied_env.sim.profile import Draw, Driver, Mover, Source, StandIn, WorldProfile, load_profile
 from embodied_env.sim.rendering import Renderer, Viewer
 from embodied_env.sim.sensing import Measured, Senses, Values
+from embodied_env.sim.set_points import SetPoints
 
 __all__ = ["World", "WorldProfile", "load_profile"]
 
@@ -81,7 +83,12 @@ class World:
             name: SensorChannel(name, self._rated(name, stand_in), profile.sources.get(name, Source()), self.tick_ns)
             for name in contract.sensors
         }
-        self._actuation = Actuation(contract, profile, model, lag_s=stand_in.servo_lag_s)
+        self._actuation = Actuation(contract, profile, model)
+        self._set_points: SetPoints | None = None
+        if free_running:
+            lag_steps = stand_in.servo_lag_s / float(model.mj.opt.timestep)
+            is_velocity, period_steps = self._actuation.is_velocity, self._period_substeps
+            self._set_points = SetPoints(is_velocity, period_steps=period_steps, lag_steps=lag_steps)
         self.joints = self._actuation.joints
         self._movers = {
             name: _MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
@@ -118,6 +125,8 @@ class World:
             place(drawn[name])
         self._move_bodies(0.0)
         self._actuation.begin(self._data)
+        if self._set_points is not None:
+            self._set_points.begin(self._actuation.target)
         self._look()
         self._check_stable()
         self.now_ns += self._contract.control_period_ns
@@ -133,9 +142,12 @@ class World:
     def command(self, values: FloatArray) -> None:
         """Set the positions to be reached one control period from now, or velocities that act from now on.
 
-        Shape (n_joints,), in joint units. Raises UsageError for another shape.
+        In steps, as in lockstep: the next physics step leads to where the way is at its end. Shape (n_joints,), in
+        joint units. Raises UsageError for another shape.
         """
         self._actuation.command(values)
+        if self._set_points is not None:
+            self._set_points.command(self._actuation.target)
 
     @property
     def target(self) -> FloatArray:
@@ -151,8 +163,8 @@ class World:
         """Move by exactly one control period, or one tick.
 
         Args:
-            commands: those of `command` that come within the step: ns after its begin, in order, and the values. Each
-                is in force from the first physics step that does not begin before it.
+            commands: those that come into force within a tick: ns after its begin, in order, and the values. Each
+                acts from then on, to the ns.
 
         Raises:
             ResetNeededError: before the first reset, or after one that failed.
@@ -221,15 +233,17 @@ class World:
 
     def _controls(self, commands: Sequence[tuple[int, FloatArray]]) -> Iterator[FloatArray]:
         """Yield the controls of each physics step of a step, and take its commands on the way."""
-        done = 0
-        for after_ns, values in commands:
-            begin = min(self._substeps, -(-after_ns * self._substeps // self.tick_ns))  # rounded up
-            if begin > done:
-                yield from self._actuation.path(begin - done, period=self._period_substeps)
-                done = begin
-            self._actuation.command(values)
-        if done < self._substeps:
-            yield from self._actuation.path(self._substeps - done, period=self._period_substeps)
+        if self._set_points is None:
+            yield from self._actuation.path(self._substeps)
+            return
+        waiting = deque((after_ns * self._substeps / self.tick_ns, values) for after_ns, values in commands)
+        for substep in range(self._substeps):
+            within = []
+            while waiting and (waiting[0][0] < substep + 1 or substep + 1 == self._substeps):
+                after, values = waiting.popleft()
+                self._actuation.command(values)
+                within.append((min(1.0, after - substep), self._actuation.target))
+            yield self._actuation.controls(self._set_points.over_step(within))
 
     def _first(self, sensor: str) -> Measured:
         """Return what a sensor measures at a reset: a picture is waited for."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import os
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -10,27 +11,36 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 import embodied_env
-from embodied_env.calibration import calibrate
+from embodied_env.calibration import CalibrationError, calibrate
 from embodied_env.contract.loader import dump_contract
 from embodied_env.processes import Child, simulator
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.long]
 
 NAMESPACE = "/calibrated"
-COMMAND_DELAY_S, SERVO_LAG_S, DRIVER_DELAY_S, HIDDEN_S = 0.03, 0.04, 0.005, 0.02
-SERVO_S = 0.0303  # MuJoCo's own: (kv + damping) / kp, large joints 242 / 8000, small ones 30.5 / 1000
-STATE_PERIOD_S = 0.005
-STAND_IN = {
-    "tick_s": 0.005,
+COMMAND_DELAY_S, SERVO_LAG_S, DRIVER_DELAY_S, HIDDEN_S, LATE_S = 0.03, 0.04, 0.005, 0.02, 0.06
+SERVO_S = 0.0304  # MuJoCo's own: (kv + damping) / kp, large joints 242 / 8000, small ones 30.5 / 1000
+STATE_PERIOD_S = 0.004
+ARM_STAND_IN = {
+    "tick_s": 0.0025,
     "command_delay_s": COMMAND_DELAY_S,
     "servo_lag_s": SERVO_LAG_S,
+    "controller_state": True,
     "sensors": {
         "joints": {"rate_hz": 1.0 / STATE_PERIOD_S, "driver_delay_s": DRIVER_DELAY_S},
         "tcp": {"rate_hz": 50, "driver_delay_s": HIDDEN_S, "stamp": "publication"},
-        "target": {"rate_hz": 10},
-        "true_distance": {"rate_hz": 10},
+        "target": {"rate_hz": 20},
+        "true_distance": {"rate_hz": 20, "driver_delay_s": LATE_S},  # as a camera, with honest stamps
     },
 }
+CART_STAND_IN = {
+    "tick_s": 0.005,
+    "command_delay_s": 0.05,
+    "servo_lag_s": 0.03,
+    "controller_state": True,
+    "sensors": {"odom": {"rate_hz": 100, "driver_delay_s": DRIVER_DELAY_S}},
+}
+TRIES = 4  # of a seed: a machine that is busy with other things may hold the robot
 
 
 def near(estimate, true_s, period_s=STATE_PERIOD_S):
@@ -38,34 +48,76 @@ def near(estimate, true_s, period_s=STATE_PERIOD_S):
     return abs(estimate.value_s - true_s) <= max(0.1 * true_s, 0.002, period_s / 2.0)
 
 
-@pytest.mark.long
-def test_the_delays_of_the_stand_in_are_found_again_over_five_seeds(domain_id):
-    contract = embodied_env.load_contract("arm_reach")
+def holds(estimate, true_s):
+    """Whether the interval has the truth in it; what is configured is without the way through the middleware."""
+    return estimate.low_s <= true_s + 0.0005 and estimate.high_s >= true_s
+
+
+@contextmanager
+def robot(name, stand_in):
+    contract = embodied_env.load_contract(name)
     backends = {
         **contract.backends,
-        "mujoco_ros": {**contract.backends["mujoco_ros"], "stand_in": STAND_IN},
-        "real": {**contract.backends["real"], "discovery_s": 0.2, "step_timeout_s": 5.0},
+        "mujoco_ros": {**contract.backends["mujoco_ros"], "stand_in": stand_in},
+        "real": {**contract.backends["real"], "controller_state": {"topic": "simulator/controller_state"}},
     }
-    safety = replace(  # a machine that is busy with other things is no matter of the estimators
-        contract.safety,
-        action=replace(contract.safety.action, max_age_steps=20),
-        watchdog=replace(contract.safety.watchdog, hold_steps=20, stop_steps=40),
-    )
-    sensors = {name: replace(sensor, max_age_s=1.0) for name, sensor in contract.sensors.items()}
-    contract = replace(contract, backends=backends, safety=safety, sensors=sensors)
+    contract = replace(contract, backends=backends)
     spec = simulator("-", namespace=NAMESPACE, source=contract.source, free_running=True)
     child = Child(spec, first_line=dump_contract(contract))
     try:
-        found = [calibrate(contract, backend="real", namespace=NAMESPACE, seed=seed, repeats=2) for seed in range(5)]
+        yield contract
     finally:
         child.stop()
-    for profile in found:
-        shown = {"actuation": profile.actuation_s, "lag": profile.lag_s, **profile.capture_s}
-        print(json.dumps({k: [round(1e3 * v, 2) for v in (e.value_s, e.low_s, e.high_s)] for k, e in shown.items()}))
-    assert all(near(profile.actuation_s, COMMAND_DELAY_S) for profile in found)
-    assert all(near(profile.lag_s, SERVO_LAG_S + SERVO_S) for profile in found)
-    assert all(near(profile.capture_s["joints"], DRIVER_DELAY_S) for profile in found)
-    assert all(near(profile.capture_s["tcp"], HIDDEN_S, period_s=0.008) for profile in found)
-    assert all(
-        "target" in profile.capture_s and "not identifiable" in profile.capture_s["target"].detail for profile in found
-    )
+
+
+def profile_of(contract, seed, **options):
+    for left in reversed(range(TRIES)):
+        try:
+            profile = calibrate(contract, backend="real", namespace=NAMESPACE, seed=seed, **options)
+        except CalibrationError as error:
+            print(f"seed {seed}, load {os.getloadavg()[0]:.0f}: {error}")
+            if not left:
+                raise
+        else:
+            show(profile)
+            return profile
+    raise AssertionError("unreachable")
+
+
+def show(profile):
+    named = {f"actuation by {k}": v for k, v in profile.evidence.items()} | {"lag": profile.lag_s}
+    named |= {f"capture {k}": v for k, v in profile.capture_s.items()}
+    print(f"{profile.contract} seed {profile.seed}, load {os.getloadavg()[0]:.0f}, ms:")
+    for name, each in named.items():
+        print(f"  {name}: {1e3 * each.value_s:.2f} [{1e3 * each.low_s:.2f}, {1e3 * each.high_s:.2f}] {each.method}")
+
+
+def test_the_delays_of_an_arm_are_found_again_over_five_seeds(domain_id):
+    with robot("arm_reach", ARM_STAND_IN) as contract:
+        found = [profile_of(contract, seed, repeats=2) for seed in range(5)]
+    truths = {
+        "controller": [(each.evidence["controller"], COMMAND_DELAY_S) for each in found],
+        "state": [(each.evidence["state"], COMMAND_DELAY_S) for each in found],
+        "lag": [(each.lag_s, SERVO_LAG_S + SERVO_S) for each in found],
+        "joints": [(each.capture_s["joints"], DRIVER_DELAY_S) for each in found],
+        "hidden": [(each.capture_s["tcp"], HIDDEN_S) for each in found],
+        "late": [(each.capture_s["true_distance"], LATE_S) for each in found],
+    }
+    held = {name: sum(holds(*pair) for pair in pairs) for name, pairs in truths.items()}
+    print("intervals that hold the truth, of 5:", held)
+    assert all(each.actuation_s == each.evidence["controller"] for each in found)
+    assert {name for name, pairs in truths.items() if not all(near(*pair) for pair in pairs)} == set()
+    assert min(held.values()) >= 4
+    assert all(each.capture_s["tcp"].method == "stamp+xcorr" for each in found)
+    assert all(each.capture_s["true_distance"].method == "stamp" for each in found)
+    assert all("not identifiable" in each.capture_s["target"].detail for each in found)
+
+
+def test_the_delay_of_a_cart_that_is_driven_by_velocities_is_found_again(domain_id):
+    with robot("cart_goal", CART_STAND_IN) as contract:
+        found = profile_of(contract, 0)
+    assert near(found.actuation_s, 0.05, period_s=0.01)
+    assert holds(found.actuation_s, 0.05)
+    assert found.actuation_s.method == "controller"
+    assert holds(found.evidence["state"], 0.05)  # a body that swings: known to several ms only
+    assert near(found.capture_s["odom"], DRIVER_DELAY_S, period_s=0.01)

@@ -1,11 +1,17 @@
-"""A simulated joint, for the tests of estimators: dead time, lag, a servo, noise, sampling that is not even."""
+"""A simulated joint, for the tests of estimators: dead time, lag, a servo, noise, sampling that is not even.
+
+And a scripted backend that moves by itself, for those of calibrations.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
-from embodied_env.calibration import velocities
-from embodied_env.latency.response import Move, course_of
+from embodied_env.backends.fake import Delays, FakeBackend, Fault
+from embodied_env.calibration.moves import velocities
+from embodied_env.latency.course import Move, course_of
 
 STEP_S = 2e-4
 
@@ -67,3 +73,35 @@ def _linear(values, dynamics):
         state = onward @ state + entry * means[i]
         result[i] = state[0]
     return result
+
+
+@dataclass
+class Script:
+    """What the next backend `moving` does: its faults, and at which step Ctrl-C is pressed (0: never)."""
+
+    faults: tuple[Fault, ...] = ()
+    interrupt_at: int = 0
+    made: list[MovingBackend] = field(default_factory=list)
+
+
+SCRIPT = Script()
+ACTUATION_S, DRIVER_S = 0.013, 0.004
+
+
+class MovingBackend(FakeBackend):
+    """A world that moves by itself, and says when a command acts."""
+
+    name = "moving"
+
+    def advance(self, target, deadline):
+        if SCRIPT.interrupt_at and len(self.sent) == SCRIPT.interrupt_at:
+            raise KeyboardInterrupt
+        super().advance(target, deadline)
+
+
+def moving(contract, *, clock):
+    """Return what is scripted; the factory of an entry point."""
+    delays = Delays(driver_s=DRIVER_S, transport_s=0.001, actuation_s=ACTUATION_S)
+    backend = MovingBackend(contract, clock=clock, free_running=True, faults=SCRIPT.faults, delays=delays)
+    SCRIPT.made.append(backend)
+    return backend

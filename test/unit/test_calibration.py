@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plants import ACTUATION_S, DRIVER_S, SCRIPT, Script
 
 import embodied_env
-from embodied_env.calibration import calibrate, places, velocities
+from embodied_env.backends.fake import Fault
+from embodied_env.calibration import calibrate
+from embodied_env.calibration.moves import places, velocities
 from embodied_env.cli import main
+from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import UsageError
+from embodied_env.latency.profile import read_profile
 
 ARM = embodied_env.load_contract("arm_reach")
 CART = embodied_env.load_contract("cart_goal")
@@ -65,3 +70,67 @@ def test_wrong_usage_writes_nothing(arguments, tmp_path, monkeypatch, capsys):
     assert main(["calibrate", "arm_reach", *arguments]) == 2
     assert list(tmp_path.iterdir()) == []
     assert "allowed" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------ a world that moves by itself
+
+
+def quick_arm(max_age_s):
+    """Return an arm of short periods; a machine that is busy with other things does not hold it."""
+    watchdog = replace(ARM.safety.watchdog, hold_steps=50, stop_steps=100)
+    safety = replace(ARM.safety, watchdog=watchdog, action=replace(ARM.safety.action, max_age_steps=50))
+    sensors = {name: replace(sensor, max_age_s=max_age_s) for name, sensor in ARM.sensors.items()}
+    return replace(ARM, control_period_s=0.02, safety=safety, sensors=sensors)
+
+
+@pytest.fixture
+def calibration(tmp_path, monkeypatch, capsys):
+    """Return how to run the verb against a scripted backend: exit status, the profile or None, stdout, stderr."""
+    installed = tmp_path / "site" / "moving-1.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: moving\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text("[embodied_env.backends]\nmoving = plants:moving\n")
+    monkeypatch.syspath_prepend(installed.parent)
+    contract, out = tmp_path / "quick_arm.yaml", tmp_path / "profile.json"
+
+    def run(max_age_s=1.0, **script):
+        contract.write_text(dump_contract(quick_arm(max_age_s)))
+        vars(SCRIPT).update(vars(Script(**script)))
+        options = ["--backend", "moving", "--out", str(out), "--joints", "j5", "--repeats", "2"]
+        status = main(["calibrate", str(contract), *options])
+        return status, read_profile(out) if out.exists() else None, *capsys.readouterr()
+
+    yield run
+    assert {path.name for path in tmp_path.iterdir()} <= {"site", contract.name, out.name}
+
+
+def test_a_calibration_writes_a_profile_and_shows_it(calibration):
+    status, profile, shown, _ = calibration()
+    assert status == 0
+    assert profile.actuation_s == profile.evidence["controller"]
+    assert profile.actuation_s.low_s <= ACTUATION_S <= profile.actuation_s.high_s
+    assert abs(profile.actuation_s.value_s - ACTUATION_S) < 0.002
+    assert profile.capture_s["joints"].value_s >= DRIVER_S  # and what the machine takes
+    assert next(iter(profile.evidence)) == "controller"
+    assert "actuation *" in shown
+    assert f"{1e3 * profile.actuation_s.low_s:.2f}" in shown
+
+
+def test_a_hold_ends_it_and_nothing_is_written(calibration):
+    status, profile, _, said = calibration(
+        max_age_s=0.05, faults=tuple(Fault(kind="drop", step=step) for step in range(12, 40))
+    )
+    assert (status, profile) == (1, None)
+    assert "HOLD" in said
+
+
+def test_ctrl_c_brakes_and_nothing_is_written(calibration):
+    status, profile, _, said = calibration(interrupt_at=16)
+    assert (status, profile) == (130, None)
+    assert "interrupted" in said
+    (backend,) = SCRIPT.made
+    commands = np.array([command.values for command in backend.sent])
+    moved = np.abs(np.diff(commands, axis=0)).max(axis=1)
+    assert moved[:15].max() > 1e-4  # it was moving
+    assert len(commands) > 16
+    assert moved[-1] == 0.0

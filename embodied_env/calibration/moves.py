@@ -1,43 +1,29 @@
-"""Calibration: gentle moves through the gate, and what they say of the latencies of a world that moves by itself.
+"""The moves of a calibration: each joint in turn there and back, at random by the seed, through the gate.
 
-Each joint in turn moves there and back, at random by the seed: a move ends where it began. Commands are taken from the
-account of each step (what was applied, and when it was published), readings as they arrive.
+A move ends where it began. Commands are taken from the account of each step (what was applied, and when it was
+published), readings as they arrive.
 """
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
-from embodied_env.backends import offers_option
-from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.contract import ActuatorSpec, Contract, FloatArray
 from embodied_env.contract.checks import one_of
 from embodied_env.contract.messages import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.env import EmbodiedEnv, make
+from embodied_env.env import EmbodiedEnv
 from embodied_env.errors import EmbodiedEnvError, UsageError
-from embodied_env.latency.capture import Seen, behind, captured, lateness
-from embodied_env.latency.intervals import median_interval
-from embodied_env.latency.profile import Estimate, LatencyProfile
-from embodied_env.latency.response import Move, Response, delay_by_correlation, fit_response
 from embodied_env.transition import Sample, Severity, Transition
-
-AMPLITUDE = 0.01
-"""Of the range of a joint; of a joint without limits, and of what is commanded by velocity: of the way of a second
-times ten at its greatest velocity."""
 
 _SPEED = 0.1  # of the limit
 _CHANGE = 0.45  # of what the limits of acceleration let the velocity change in a period
 _MOVING, _RESTING, _SETTLING = 12, 6, 5  # periods of each half of a move, and at rest after it; at the begin
 _RUNS = (2, 5)  # periods between two changes of velocity
-_LONGEST_S = 0.6  # the longest delay that is looked for
-_LEAST_EXPLAINED = 0.8  # of the motion; with less, the model says nothing
 _ROUNDING = 1e-6  # of a sum of displacements
 _TRIES = 3  # episodes that a task may end before their time
 _TWIST = {  # axis of a twist -> field of nav_msgs/msg/Odometry, component
@@ -59,7 +45,7 @@ class Place:
 
 
 @dataclass(kw_only=True)
-class _Trace:
+class Trace:
     """What was sent and heard during one move of one joint."""
 
     joint: int
@@ -70,10 +56,11 @@ class _Trace:
     commands: list[float] = field(default_factory=list)
 
 
-class _Heard:
+class Heard:
     """The readings of all sensors as they arrive, from any thread."""
 
     def __init__(self) -> None:
+        """Nothing was heard yet."""
         self.samples: dict[str, list[Sample]] = {}
         self._newest: dict[str, int] = {}
 
@@ -142,10 +129,11 @@ def velocities(rng: np.random.Generator, *, fastest: float, change: float, way: 
     return np.concatenate([there, rest, -there[::-1], rest])
 
 
-class _Run:
+class Run:
     """One run of moves in an environment."""
 
-    def __init__(self, env: Any, heard: _Heard, *, every_step: bool, joints: Sequence[str], amplitude: float) -> None:  # noqa: ANN401 - Gymnasium's
+    def __init__(self, env: Any, heard: Heard, *, every_step: bool, joints: Sequence[str], amplitude: float) -> None:  # noqa: ANN401 - Gymnasium's
+        """Move `joints` of `env`; `every_step`: hear what each step read, since nobody tells of every reading."""
         self._env, self._heard, self._every_step = env, heard, every_step
         self._base: EmbodiedEnv = env.unwrapped
         self._contract = self._base.contract
@@ -154,7 +142,7 @@ class _Run:
         self._amplitude = amplitude
         self._reference = self._applied = np.zeros(self._layout.size)  # what is wanted next; what was sent last
         self._was_reset = False
-        self.traces: list[_Trace] = []
+        self.traces: list[Trace] = []
         self.offsets_ns: list[int] = []  # of our steady clock from the world's, at each step; a little too great
         self.acted: dict[str, list[float]] = {}  # what evidence of actuation each step had, by method
 
@@ -209,7 +197,7 @@ class _Run:
     def _move(self, joint: int, profile: FloatArray) -> bool:
         """Do one move, and keep it; return False when the task ended the episode within it."""
         before = self._last()
-        trace = _Trace(joint=joint, begin_ns=before.stamps_ns["published"])
+        trace = Trace(joint=joint, begin_ns=before.stamps_ns["published"])
         self._keep(trace, before)
         for i, velocity in enumerate(profile.tolist()):
             wanted = np.zeros(self._layout.size)
@@ -227,7 +215,7 @@ class _Run:
         self.traces.append(trace)
         return True
 
-    def _keep(self, trace: _Trace, transition: Transition) -> None:
+    def _keep(self, trace: Trace, transition: Transition) -> None:
         trace.published_ns.append(transition.stamps_ns["published"])
         trace.commands.append(float(transition.report.applied_si[trace.joint]))
 
@@ -270,221 +258,3 @@ class _Run:
 
     def _ending(self) -> str:
         return str(self._last().info["end_reason"])
-
-
-def calibrate(
-    contract: Contract,
-    *,
-    backend: str,
-    seed: int = 0,
-    amplitude: float = AMPLITUDE,
-    joints: Sequence[str] = (),
-    repeats: int = 3,
-    progress: Callable[[int, int], None] = lambda _done, _of: None,
-    **options: Any,  # noqa: ANN401 - of make
-) -> LatencyProfile:
-    """Move each of `joints` (default: all) gently there and back, and estimate the latencies of `backend`.
-
-    Args:
-        contract: of the robot.
-        backend: a world that moves by itself.
-        seed: draws the moves, and seeds the reset.
-        amplitude: how far, see `AMPLITUDE`; above 0, at most 0.2.
-        joints: which; those of all actuators by default.
-        repeats: moves of each joint, at least 2.
-        progress: told how many moves are done, and of how many.
-        **options: of `make`.
-
-    Raises:
-        UsageError: for a world that waits for the agent, an unknown joint, or one whose motion nobody reports.
-        CalibrationError: when the gate held or stopped a step, or an episode ended too early; the robot was braked.
-    """
-    if not 0.0 < amplitude <= 0.2:
-        raise UsageError(f"amplitude {amplitude} is not allowed; allowed: above 0, at most 0.2")
-    if repeats < 2:
-        raise UsageError(f"repeats {repeats} is not allowed; allowed: 2 or more")
-    chosen = tuple(joints) or ActionLayout(contract).joints
-    known = places(contract, chosen)
-    heard = _Heard()
-    told = offers_option(backend, "on_sample", pacing=options.get("pacing"))
-    if told:
-        options["on_sample"] = heard.take
-    env = make(contract, backend=backend, **options)
-    try:
-        if env.unwrapped.pacing != "realtime":  # type: ignore[attr-defined] # make's
-            raise UsageError(
-                f"{backend} waits for the agent: commands act at once there by definition, and latencies are 0; "
-                "allowed: a world that moves by itself, as real"
-            )
-        run = _Run(env, heard, every_step=not told, joints=chosen, amplitude=amplitude)
-        run.moves(repeats=repeats, seed=seed, progress=progress)
-    finally:
-        env.close()
-    return _profile(contract, backend, seed, run, heard, known)
-
-
-def _profile(
-    contract: Contract, backend: str, seed: int, run: _Run, heard: _Heard, known: dict[str, Place]
-) -> LatencyProfile:
-    offset_ns = min(run.offsets_ns)
-    moves = [_as_move(contract, trace, heard, known, offset_ns) for trace in run.traces]
-    evidence, lag, unknown = _actuation(contract, moves, run.acted)
-    actuation = next(
-        (evidence[method] for method in ("controller", "state", "xcorr", "echo") if method in evidence), None
-    )
-    capture, transport = _captures(contract, run.traces, moves, heard, known, offset_ns, unknown)
-    return LatencyProfile(
-        contract=contract.name,
-        fingerprint=contract.fingerprint,
-        backend=backend,
-        created_utc=datetime.fromtimestamp(SteadyClock().system_ns() // NS_PER_S, UTC).isoformat(),
-        host=platform.node(),
-        seed=seed,
-        actuation_s=actuation,
-        lag_s=lag,
-        evidence=evidence,
-        capture_s=capture,
-        transport_s=transport,
-        unknown=unknown,
-    )
-
-
-def _as_move(contract: Contract, trace: _Trace, heard: _Heard, known: dict[str, Place], offset_ns: int) -> Move:
-    """Put commands and readings of a move on one clock: seconds of our steady clock since its begin."""
-    joint = ActionLayout(contract).joints[trace.joint]
-    place = known[joint]
-    samples = [
-        s for s in heard.samples.get(place.sensor, ()) if trace.begin_ns <= s.stamp_ns + offset_ns < trace.end_ns
-    ]
-    if len(samples) < _MOVING:
-        raise CalibrationError(f"{place.sensor}: only {len(samples)} readings while {joint} moved")
-    read_s = np.array([(s.stamp_ns + offset_ns - trace.begin_ns) / NS_PER_S for s in samples])
-    values = np.array([float(s.values[place.field][place.index]) for s in samples])
-    order = np.argsort(read_s, kind="stable")
-    turn_s = (trace.turn_ns - trace.begin_ns) / NS_PER_S
-    return Move(
-        joint=joint,
-        commanded_s=np.array([(ns - trace.begin_ns) / NS_PER_S for ns in trace.published_ns]),
-        commands=np.array(trace.commands),
-        read_s=read_s[order],
-        readings=values[order],
-        halves=(read_s[order] > turn_s).astype(np.intp),
-    )
-
-
-def _actuation(
-    contract: Contract, moves: Sequence[Move], acted: dict[str, list[float]]
-) -> tuple[dict[str, Estimate], Estimate | None, dict[str, str]]:
-    """Return what each method says of the dead time, the lag, and what is unknown and why."""
-    evidence = {method: _told(method, values) for method, values in acted.items() if len(values) >= 5}
-    period_s = contract.control_period_s
-    is_velocity = any(spec.is_velocity for spec in contract.actuators.values() if moves[0].joint in spec.joints)
-    delay_s, correlation = delay_by_correlation(moves, period_s, "step" if is_velocity else "line", _LONGEST_S)
-    shapes: tuple[Any, ...] = ("step",) if is_velocity else ("line", "step")
-    try:
-        fit = fit_response(moves, period_s, shapes, max(0.01, delay_s))
-    except (ValueError, np.linalg.LinAlgError) as error:
-        return evidence, None, {"actuation_s": str(error), "lag_s": str(error)}
-    if fit.explained < _LEAST_EXPLAINED:
-        why = f"the commands explain only {100 * fit.explained:.0f} % of the motion"
-        return evidence, None, {"actuation_s": why, "lag_s": why}
-    evidence["state"] = _by_state(fit)
-    evidence["xcorr"] = _by_correlation(moves, period_s, fit, delay_s, correlation)
-    found = fit.lag()
-    lag = Estimate(
-        value_s=found.value_s,
-        low_s=found.value_s - found.half_s,
-        high_s=found.value_s + found.half_s,
-        method="state",
-        n=len(found.single_s),
-        detail="mean of " + ", ".join(f"{joint} {1e3 * lag_s:.1f} ms" for joint, lag_s in fit.lags_s.items()),
-        samples_s=tuple(fit.lags_s.values()),
-    )
-    return evidence, lag, {}
-
-
-def _told(method: str, values: Sequence[float]) -> Estimate:
-    value_s, low_s, high_s = median_interval(np.array(values))
-    meaning = {"echo": "until the relay published it", "controller": "until the controller referred to it"}
-    return Estimate(
-        value_s=value_s,
-        low_s=low_s,
-        high_s=high_s,
-        method=method,
-        n=len(values),
-        detail=meaning.get(method, ""),
-        samples_s=tuple(values),
-    )
-
-
-def _by_state(fit: Response) -> Estimate:
-    found = fit.dead_time()
-    command = "a straight line over a control period" if fit.shape == "line" else "a step"
-    return Estimate(
-        value_s=found.value_s,
-        low_s=found.value_s - found.half_s,
-        high_s=found.value_s + found.half_s,
-        method="state",
-        n=len(found.single_s),
-        detail=f"commands act as {command}; explains {100 * fit.explained:.2f} % of the motion; "
-        f"commands vary by {1e3 * fit.jitter_s:.1f} ms",
-        samples_s=tuple(found.single_s.tolist()),
-    )
-
-
-def _by_correlation(
-    moves: Sequence[Move], period_s: float, fit: Response, delay_s: float, correlation: float
-) -> Estimate:
-    alone = [delay_by_correlation([move], period_s, fit.shape, _LONGEST_S)[0] for move in moves]
-    value_s, low_s, high_s = median_interval(np.array(alone))
-    return Estimate(
-        value_s=value_s,
-        low_s=low_s,
-        high_s=high_s,
-        method="xcorr",
-        n=len(alone),
-        detail=f"dead time and lag together; over all moves {1e3 * delay_s:.1f} ms, correlation {correlation:.4f}",
-        samples_s=tuple(alone),
-    )
-
-
-def _captures(
-    contract: Contract,
-    traces: Sequence[_Trace],
-    moves: Sequence[Move],
-    heard: _Heard,
-    known: dict[str, Place],
-    offset_ns: int,
-    unknown: dict[str, str],
-) -> tuple[dict[str, Estimate], dict[str, Estimate]]:
-    """Return how late each sensor's readings are, and the middleware's part of it; add what is unknown."""
-    capture: dict[str, Estimate] = {}
-    transport: dict[str, Estimate] = {}
-    references = {place.sensor for place in known.values()}
-    for name, sensor in contract.sensors.items():
-        samples = heard.samples.get(name, [])
-        if len(samples) < 5:
-            unknown[f"capture_s.{name}"] = f"only {len(samples)} readings"
-            continue
-        late_s = np.array([(s.arrival_ns - s.stamp_ns - offset_ns) / NS_PER_S for s in samples])
-        found: Any = "the others are measured against it"
-        if name not in references:
-            seen = [_seen(trace, samples, offset_ns) for trace in traces]
-            integrated = any(spec.is_velocity for spec in contract.actuators.values())
-            found = behind(moves, seen, _LONGEST_S, integrated=integrated)
-        estimate = captured(lateness(late_s), found, is_stamped=sensor.timeline == "header")
-        if isinstance(estimate, str):
-            unknown[f"capture_s.{name}"] = estimate
-        else:
-            capture[name] = estimate
-        both = [(s.received_ns - s.source_ns) / NS_PER_S for s in samples if s.received_ns and s.source_ns]
-        if len(both) >= 5 and min(both) >= 0.0:
-            transport[name] = lateness(np.array(both))
-    return capture, transport
-
-
-def _seen(trace: _Trace, samples: Sequence[Sample], offset_ns: int) -> Seen:
-    during = [s for s in samples if trace.begin_ns <= s.stamp_ns + offset_ns < trace.end_ns + NS_PER_S]
-    stamped_s = np.array([(s.stamp_ns + offset_ns - trace.begin_ns) / NS_PER_S for s in during])
-    rows = [np.concatenate([np.asarray(v, dtype=np.float64).ravel() for v in s.values.values()]) for s in during]
-    return Seen(stamped_s=stamped_s, values=np.array(rows) if rows else np.zeros((0, 0)))
