@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from embodied_env.latency.distances import PairedTest, difference_interval, ks_distance, ks_noise, mcnemar_exact
 from embodied_env.record import Run, read_run
@@ -18,6 +18,7 @@ from embodied_env.report.features import Name, RunFeatures
 from embodied_env.report.statistics import wilson_interval
 from embodied_env.report.streams import Numbers, Share, Stream
 from embodied_env.report.values import mapping
+from embodied_env.report.watching import Unwatched, Watcher
 
 CHANCE = 0.05
 """How likely it may be that any difference at all is called more than chance where there is none."""
@@ -26,28 +27,6 @@ _OUTCOMES = (
     ("success_rate", "truncation counts as failure", "episodes"),
     ("success_rate_not_truncated", "of the episodes that ended by themselves", "terminated"),
 )
-
-
-class Watcher(Protocol):
-    """Told how far a comparison has come."""
-
-    def doing(self, what: str, total: int | None) -> None:
-        """`what` begins, in `total` parts if that is known."""
-        ...
-
-    def done(self, parts: int) -> None:
-        """`parts` of it are done."""
-        ...
-
-
-class Unwatched:
-    """Nobody looks."""
-
-    def doing(self, what: str, total: int | None) -> None:
-        """Nothing."""
-
-    def done(self, parts: int) -> None:
-        """Nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
