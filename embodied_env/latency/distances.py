@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -112,6 +113,54 @@ def mcnemar_exact(outcomes: Sequence[tuple[bool, bool]]) -> PairedTest:
         neither=len(outcomes) - both - only_a - only_b,
         p_value=_sign_test(only_a, only_b),
     )
+
+
+def wilson_interval(share: float, count: float, *, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the score interval of a share (Wilson 1927): low and high, both in [0, 1].
+
+    ``(p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)``. Unlike the normal approximation it holds at few trials and
+    at shares of 0 and 1.
+
+    Args:
+        share: of the trials that succeeded, 0 to 1.
+        count: how many independent trials they are worth, above 0; no whole number if it is an `effective_count`.
+        confidence: of the interval, above 0 and below 1.
+
+    Raises:
+        ValueError: for a number that is not allowed.
+    """
+    if not 0.0 <= share <= 1.0:
+        raise ValueError(f"share is {share}; allowed: 0 to 1")
+    if not (math.isfinite(count) and count > 0):
+        raise ValueError(f"count is {count}; allowed: a finite number above 0")
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence is {confidence}; allowed: above 0 and below 1")
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    scale = 1.0 + z * z / count
+    centre = (share + z * z / (2 * count)) / scale
+    half = z * math.sqrt(share * (1.0 - share) / count + z * z / (4 * count * count)) / scale
+    low = 0.0 if share == 0.0 else max(0.0, min(share, centre - half))
+    high = 1.0 if share == 1.0 else min(1.0, max(share, centre + half))
+    return low, high
+
+
+def share_noise(a: tuple[float, float], b: tuple[float, float], *, chance: float = 0.05) -> float:
+    """Return which difference of two shares is no more than chance: how far 0 may lie from it.
+
+    It is the half of `difference_interval`, at a confidence of ``1 - chance``, on the side of no difference.
+
+    Args:
+        a: share, and how many independent trials it is worth.
+        b: the same of the other.
+        chance: above 0 and below 1.
+
+    Raises:
+        ValueError: for a number that is not allowed.
+    """
+    lower, upper = sorted((a, b))
+    intervals = [(share, *wilson_interval(share, count, confidence=1.0 - chance)) for share, count in (lower, upper)]
+    (share_low, _, top), (share_high, bottom, _) = intervals
+    return math.hypot(share_high - bottom, top - share_low)
 
 
 def difference_interval(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple[float, float]:

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embodied_env.latency.distances import PairedTest, difference_interval, ks_distance, ks_noise, mcnemar_exact
+from embodied_env.latency.distances import (
+    PairedTest,
+    difference_interval,
+    ks_distance,
+    ks_noise,
+    mcnemar_exact,
+    share_noise,
+)
 from embodied_env.record import Run, read_run
 from embodied_env.record.rows import plain
 from embodied_env.report.comparability import Comparability, comparability
@@ -315,7 +322,7 @@ def _gap_of_shares(name: Name, a: Share, b: Share, chance: float) -> Gap:
     return Gap(
         name=name,
         distance=abs(a.share - b.share),
-        noise=ks_noise(a.effective_total, b.effective_total, chance=chance),  # of a distribution on 0 and 1
+        noise=share_noise((a.share, a.effective_total), (b.share, b.effective_total), chance=chance),
         a=a,
         b=b,
     )

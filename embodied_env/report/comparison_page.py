@@ -13,10 +13,9 @@ from embodied_env.report.comparison import CHANCE, Comparison, Gap, Outcome, Ran
 from embodied_env.report.features import MOST_STREAMS
 from embodied_env.report.figures import library
 from embodied_env.report.gap_tables import (
-    DISTANCE_HEADER,
     MOST_ROWS,
-    distance_cells,
     figures,
+    gap_rows,
     gap_table,
     label,
     label_in_kind,
@@ -195,8 +194,8 @@ def _ranking_table(ranked: Sequence[Ranked]) -> Html:
     for place, found in enumerate(ranked, 1):
         others = f" (and {found.others} more of it)" if found.others else ""
         what = f"{label(found.gap.name)}{others}"
-        rows.append((str(place), what, *said(found.gap), f"{found.gap.distance:.2f}", bar(found.gap.distance)))
-    return table(("", "what", "run A", "run B", "distance", ""), rows, numbers=(0, 2, 3, 4))
+        rows.append((str(place), what, f"{found.gap.distance:.2f}", *said(found.gap), bar(found.gap.distance)))
+    return table(("", "what", "distance", "run A", "run B", ""), rows, numbers=(0, 2, 3, 4))
 
 
 def _outcome_section(comparison: Comparison) -> Html:
@@ -228,11 +227,15 @@ def _rate_cells(rate: Rate) -> tuple[str, ...]:
 
 def _difference(outcome: Outcome) -> str:
     if outcome.difference is None:
-        return f"Where {outcome.how}: a run has no such episode, so there is no difference to tell."
+        return f"{_sentence(outcome)}: a run has no such episode, so there is no difference to tell."
     low, high = outcome.difference
     found = f"B less A is {_points(outcome.b.share - outcome.a.share)} points"
     word = "which leaves 0 out" if low > 0 or high < 0 else "which has 0 in it: the rates may be equal"
-    return f"Where {outcome.how}: {found}, 95 % interval {_points(low)} to {_points(high)}, {word}."
+    return f"{_sentence(outcome)}: {found}, 95 % interval {_points(low)} to {_points(high)}, {word}."
+
+
+def _sentence(outcome: Outcome) -> str:
+    return outcome.how[0].upper() + outcome.how[1:]
 
 
 def _paired(comparison: Comparison) -> Html:
@@ -267,12 +270,8 @@ def _latency_section(comparison: Comparison) -> Html:
     gaps = sorted(comparison.of("latency"), key=_place)
     if not gaps:
         return section("Latency by stage", paragraph("No stage was measured in both runs."), anchor="latency")
-    rows = [
-        (label_in_kind(gap.name), _percentiles(gap.a), _percentiles(gap.b), *distance_cells(gap))
-        for gap in gaps[:MOST_ROWS]
-    ]
-    header = ("stage, ms: p50 / p95 / p99", "run A", "run B", *DISTANCE_HEADER)
-    parts = [table(header, rows, numbers=(1, 2, 3)), left_out(gaps), figures(gaps, unit="ms", scale=1e3)]
+    shown = gap_rows("stage, ms: p50 / p95 / p99", gaps, label_of=label_in_kind, cell=_percentiles)
+    parts = [shown, figures(gaps, unit="ms", scale=1e3)]
     return section("Latency by stage", *parts, anchor="latency")
 
 

@@ -14,7 +14,6 @@ from embodied_env.report.timing import stage_label
 from embodied_env.report.wording import milliseconds, percent, short
 
 MOST_ROWS = 60
-DISTANCE_HEADER = ("distance", "", "")
 _MOST_FIGURES = 6
 _WORDS: Mapping[str, str] = {
     "outcome": "outcome",
@@ -62,11 +61,21 @@ def share_text(found: Share) -> str:
 
 def gap_table(what: str, gaps: Sequence[Gap], *, label_of: Callable[[Name], str] = label_in_kind) -> Html:
     """Return gaps, the largest first if there are too many; `label_of` names a gap."""
-    shown = gaps if len(gaps) <= MOST_ROWS else sorted(gaps, key=lambda gap: -gap.distance)[:MOST_ROWS]
-    is_share = all(isinstance(gap.a, Share) for gap in shown)
-    rows = [(label_of(gap.name), _cell(gap.a), _cell(gap.b), *distance_cells(gap)) for gap in shown]
+    is_share = all(isinstance(gap.a, Share) for gap in gaps)
     how = what if is_share else f"{what or 'median'}{': median' if what else ''} (5 % to 95 %)"
-    return table((how, "run A", "run B", *DISTANCE_HEADER), rows, numbers=(1, 2, 3)) + left_out(gaps)
+    return gap_rows(how, gaps, label_of=label_of, cell=_cell)
+
+
+def gap_rows(
+    what: str, gaps: Sequence[Gap], *, label_of: Callable[[Name], str], cell: Callable[[Numbers | Share], str]
+) -> Html:
+    """Return gaps as a table; `cell` says what one run tells of one."""
+    shown = gaps if len(gaps) <= MOST_ROWS else sorted(gaps, key=lambda gap: -gap.distance)[:MOST_ROWS]
+    rows = [(label_of(gap.name), _distance(gap), cell(gap.a), cell(gap.b), bar(gap.distance)) for gap in shown]
+    found = table((what, "distance", "run A", "run B", ""), rows, numbers=(1, 2, 3))
+    if any(gap.distance > 0.0 and not gap.is_more_than_chance for gap in shown):
+        found += paragraph("In parentheses: a distance that chance can make.", kind="note")
+    return found + left_out(gaps)
 
 
 def label_with_unit(name: Name) -> str:
@@ -81,15 +90,15 @@ def _cell(found: Numbers | Share) -> str:
     return f"{short(middle)} ({short(low)} to {short(high)})"
 
 
-def distance_cells(gap: Gap) -> tuple[str, Html, str]:
-    """Return distance, bar, and whether it may be chance: what stands below `DISTANCE_HEADER`."""
-    return f"{gap.distance:.2f}", bar(gap.distance), "" if gap.is_more_than_chance else "may be chance"
+def _distance(gap: Gap) -> str:
+    said = f"{gap.distance:.2f}"
+    return said if gap.is_more_than_chance or not gap.distance else f"({said})"
 
 
 def figures(gaps: Sequence[Gap], *, unit: str = "", scale: float = 1.0) -> Html:
-    """Return the quantiles of both runs for the largest gaps between numbers."""
-    largest = sorted((gap for gap in gaps if gap.distance > 0.0), key=lambda gap: -gap.distance)[:_MOST_FIGURES]
-    return grid(filter(None, (_figure(gap, unit, scale) for gap in largest)))
+    """Return the quantiles of both runs for the largest gaps between numbers that are more than chance."""
+    clear = sorted((gap for gap in gaps if gap.is_more_than_chance), key=lambda gap: -gap.distance)
+    return grid(filter(None, (_figure(gap, unit, scale) for gap in clear[:_MOST_FIGURES])))
 
 
 def _figure(gap: Gap, unit: str, scale: float) -> Html:
