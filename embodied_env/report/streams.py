@@ -167,7 +167,8 @@ class _Chain:
 
         Numbers that never vary do not show how they hang together; they are taken as independent.
         """
-        variance = self._squares / self._count - (self._sum / self._count) ** 2
+        mean = self._sum / self._count
+        variance = self._squares / self._count - mean * mean
         if not (self._pairs and math.isfinite(variance) and variance > 0.0):
             return float(self._count)
         lag1 = 1.0 - self._changes / self._pairs / (2.0 * variance)  # E(x' - x)^2 = 2 var (1 - r)
