@@ -50,13 +50,13 @@ class Comparability:
         ignored: what differs, and was accepted.
         idle: what the user ignores, and does not differ.
         notes: what is not known about both, in sentences.
-        contract: that of run A; None where it cannot be read here.
+        contracts: those of run A and of run B; None where one cannot be read here.
     """
 
     ignored: tuple[Mismatch, ...]
     idle: tuple[str, ...]
     notes: tuple[str, ...]
-    contract: Contract | None
+    contracts: tuple[Contract | None, Contract | None]
 
 
 def comparability(a: Run, b: Run, ignore: Iterable[str] = ()) -> Comparability:
@@ -92,7 +92,7 @@ def comparability(a: Run, b: Run, ignore: Iterable[str] = ()) -> Comparability:
         ignored=tuple(ignored),
         idle=tuple(path for path in paths if path not in used),
         notes=(*notes, *_notes_on_wrappers(a, b)),
-        contract=contracts[0][0],
+        contracts=(contracts[0][0], contracts[1][0]),
     )
 
 

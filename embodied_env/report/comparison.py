@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from embodied_env.contract import Contract
 from embodied_env.latency.distances import (
     PairedTest,
     difference_interval,
@@ -202,14 +203,14 @@ def compare_runs(
     runs = read_run(a), read_run(b)
     terms = comparability(*runs, ignore)
     watch = watcher or Unwatched()
-    features = [_read(run, terms, name, watch) for name, run in zip("AB", runs, strict=True)]
+    features = [_read(*of_run, watch) for of_run in zip("AB", runs, terms.contracts, strict=True)]
     watch.doing("comparing", None)
     return _compared(runs, features, terms)
 
 
-def _read(run: Run, terms: Comparability, name: str, watch: Watcher) -> RunFeatures:
+def _read(name: str, run: Run, contract: Contract | None, watch: Watcher) -> RunFeatures:
     watch.doing(f"reading run {name}", None)
-    found = RunFeatures(terms.contract)
+    found = RunFeatures(contract)
     for number, row in enumerate(run.rows()):
         found.add(row)
         if number % 100 == 0:
@@ -232,7 +233,7 @@ def _compared(runs: Sequence[Run], features: Sequence[RunFeatures], terms: Compa
         gaps=tuple(gaps),
         ranking=rank(gaps),
         one_sided=tuple(_one_sided(of_a, of_b)),
-        untracked=of_a.untracked,
+        untracked=tuple(dict.fromkeys((*of_a.untracked, *of_b.untracked))),
     )
 
 

@@ -116,6 +116,10 @@ def _warnings(comparison: Comparison) -> Html:
     parts += [paragraph(note, kind="warning") for note in comparison.terms.notes]
     if comparison.a.path.resolve() == comparison.b.path.resolve():
         parts.append(paragraph("A and B are the same run.", kind="warning"))
+    policies = [said_of(side.manifest.get("policy")) for side in (comparison.a, comparison.b)]
+    if policies[0] != policies[1]:
+        other = f"The policies differ, {policies[0]} and {policies[1]}: so may what comes of it, in any world."
+        parts.append(paragraph(other, kind="warning"))
     for name, side in zip("AB", (comparison.a, comparison.b), strict=True):
         if not side.summary["episodes"]:
             what = "has no step" if not side.steps else f"has {plural(side.steps, 'step')}, and no episode that ended"

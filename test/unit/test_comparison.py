@@ -345,6 +345,18 @@ def test_a_path_that_only_looks_alike_accepts_nothing(run_of, a_template, path):
         compare_runs(run_of("a"), run_of("b", manifest=altered(a_template, *MARGIN)), ignore=[path])
 
 
+def test_joints_are_tracked_by_the_contract_of_their_own_run(run_of, a_template):
+    """Run B declares its joints the other way round: its readings and commands stand in that order."""
+    joints = "joints: [j1, j2, j3, j4, j5, j6], unit: rad, low"
+    b = altered(a_template, joints, "joints: [j6, j5, j4, j3, j2, j1], unit: rad, low")
+
+    def turned(row, random):
+        row["inner"]["observation"]["joints_position"].reverse()
+
+    found = compare_runs(run_of("a"), run_of("b", manifest=b, change=steps_only(turned)), ignore=["sensors"])
+    assert [gap.distance for gap in found.of("tracking")] == [0.0] * 6
+
+
 def test_topics_and_backends_may_differ(run_of, a_template):
     b = run_of(
         "b", manifest=altered(a_template, "topic: joint_states", "topic: robot/joint_states") | {"backend": "real"}
@@ -556,12 +568,18 @@ def test_the_page_says_the_largest_difference_first_and_loads_nothing(run_of, tm
 
 @plotly_is_here
 def test_the_page_of_runs_that_say_nothing_says_so(run_of, tmp_path, capsys):
-    a, b = run_of("a", episodes=0), run_of("b", episodes=0, manifest={"clean": False})
+    a, b = run_of("a", episodes=0), run_of("b", episodes=0, manifest={"clean": False, "policy": "other"})
     page = tmp_path / "compare.html"
     assert main(["compare", str(a), str(b), "-o", str(page)]) == 1
     made = page.read_text()
     assert "Run A has no step, and" not in made
-    for sentence in ("Run A has no step", "Not sound evidence", "the run was never closed", "No paired test"):
+    for sentence in (
+        "Run A has no step",
+        "Not sound evidence",
+        "the run was never closed",
+        "No paired test",
+        "The policies differ",
+    ):
         assert sentence in made
 
 
