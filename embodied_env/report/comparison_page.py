@@ -374,7 +374,7 @@ def _how_section(comparison: Comparison) -> Html:
         "How this page was made",
         bullets(
             [
-                f"Made by embodied_env {__version__} from the logs of both runs, each read in one pass.",
+                f"Made by embodied_env {__version__} from the logs of both runs, each counted in one pass.",
                 (
                     f"Up to {KEPT:,} numbers of a kind, distances and percentiles are exact; of more, a fair sample of "
                     f"{KEPT:,} is kept, drawn by a fixed seed."
