@@ -57,7 +57,11 @@ VERBS: Mapping[str, Verb] = {
     "report": Verb(module="embodied_env.cli.report", help="write one page that tells a recorded run, for people"),
     "replay": Verb(
         module="embodied_env.cli.replay",
-        help="play a recorded run back: do its actions still make the same transitions?",
+        help="play a run back: are its transitions still the same?",
+    ),
+    "compare": Verb(
+        module="embodied_env.cli.compare",
+        help="set two runs of one contract side by side",
     ),
     "sim": Verb(module="embodied_env.cli.sim", help="run the embedded simulator in a process of its own"),
     "relay": Verb(module="embodied_env.cli.relay", help="own the actuator topics, and brake when commands stop"),

@@ -16,7 +16,7 @@ from embodied_env.errors import UsageError
 if TYPE_CHECKING:
     from embodied_env.replaying import PolicyReplay, Replay
 
-HELP = "play a recorded run back: do its actions still make the same transitions?"
+HELP = "play a run back: are its transitions still the same?"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -50,7 +50,7 @@ class Gates:
             self.intervened += safety.get("intervened") is True
             self.dispositions[_severity_name(safety.get("disposition"))] += 1
         found: dict[Firing, int] = {}
-        for firing, severity in _firings(row):
+        for firing, severity in firings(row):
             found[firing] = max(severity, found.get(firing, 0))
         for firing, severity in found.items():
             self._count(step, firing, severity)
@@ -73,7 +73,8 @@ class Gates:
         self._timeline.add(("fired", gate, code, joint), 1.0)
 
 
-def _firings(row: Mapping[str, Any]) -> Iterator[tuple[Firing, int]]:
+def firings(row: Mapping[str, Any]) -> Iterator[tuple[Firing, int]]:
+    """Yield what the gates found in a row, with its severity: each finding once for each of its joints."""
     findings = mapping(row, "inner").get("findings")
     if not isinstance(findings, list):
         yield from _firings_of_info(mapping(row, "info", "safety"))

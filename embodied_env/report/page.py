@@ -8,7 +8,10 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
+from embodied_env.errors import RecordError
 from embodied_env.report.style import SCRIPT, STYLE
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -150,6 +153,22 @@ def _kind(content: str) -> str:
     if len(content) > _WIDE and max(map(len, content.split()), default=0) > _WIDE:
         return "long"
     return "wide" if len(content) > _WIDE else ""
+
+
+def write_page(path: Path, made: Html) -> None:
+    """Write a page in one go: a reader sees the old one or the new one.
+
+    Raises:
+        RecordError: when it cannot be written.
+    """
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        beside.write_text(made, encoding="utf-8", errors="replace")
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise RecordError(f"{path}: the page cannot be written: {error}") from None
 
 
 class _Safe(str):

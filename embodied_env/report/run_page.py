@@ -3,47 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from embodied_env._version import __version__
-from embodied_env.errors import RecordError
 from embodied_env.record import AuditReport, Run, audit_run, read_run
 from embodied_env.report.account import RunAccount, account_of
 from embodied_env.report.figures import check_installed, library
-from embodied_env.report.page import Html, bullets, page, section
+from embodied_env.report.page import Html, bullets, page, section, write_page
 from embodied_env.report.run_acting import actions_section, frames_section, gates_section
 from embodied_env.report.run_outcome import audit_section, head, outcome_section, said_of, what_ran_section
 from embodied_env.report.run_timing import clock_section, latency_section, not_measured_section, sensors_section
 from embodied_env.report.timeline import Timeline
+from embodied_env.report.watching import Unwatched, Watcher
 from embodied_env.report.wording import plural
 
 REPORT = "report.html"
 """The name of a report in its run directory."""
-
-
-class Watcher(Protocol):
-    """Told how far a report has come."""
-
-    def doing(self, what: str, total: int | None) -> None:
-        """`what` begins, in `total` parts if that is known."""
-        ...
-
-    def done(self, parts: int) -> None:
-        """`parts` of it are done."""
-        ...
-
-
-class Unwatched:
-    """Nobody looks."""
-
-    def doing(self, what: str, total: int | None) -> None:
-        """Nothing."""
-
-    def done(self, parts: int) -> None:
-        """Nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +53,7 @@ def write_report(
     watch.doing("drawing", None)
     made = build_page(run, audit, account)
     path = Path(run_directory) / REPORT if output is None else Path(output)
-    _write(path, made)
+    write_page(path, made)
     return Report(path=path, transitions=account.steps, sound=audit.sound, problems=audit.problems)
 
 
@@ -125,15 +101,3 @@ def _watched(run: Run, watch: Watcher) -> Iterator[object]:
         if number % 100 == 0:
             watch.done(number)
         yield row
-
-
-def _write(path: Path, made: Html) -> None:
-    """Write the page in one go: a reader sees the old one or the new one."""
-    beside = path.with_name(f".{path.name}.new")
-    try:
-        beside.write_text(made, encoding="utf-8", errors="replace")
-        beside.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise RecordError(f"{path}: the report cannot be written: {error}") from None

@@ -332,7 +332,7 @@ def test_a_directory_that_is_no_run_is_one_line(tmp_path, capsys):
 @needs_plotly
 def test_a_page_that_cannot_be_written_is_one_line(recorded, tmp_path, capsys):
     assert main(["report", str(recorded), "-o", str(tmp_path / "nowhere" / "page.html")]) == 1
-    assert "the report cannot be written" in capsys.readouterr().err
+    assert "the page cannot be written" in capsys.readouterr().err
 
 
 @needs_plotly

@@ -1,0 +1,111 @@
+"""``embodied-env compare``: two recorded runs of one contract side by side."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.errors import UsageError
+
+HELP = "set two runs of one contract side by side"
+
+_PAGE = "compare.html"
+_PRINTED = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("run_a", metavar="A", help="a run directory, say of a simulator")
+    parser.add_argument("run_b", metavar="B", help="another, say of a robot")
+    parser.add_argument("-o", "--output", help=f"the page to write (default: {_PAGE}; with --json: none)")
+    parser.add_argument(
+        "--ignore",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="accept that the contracts or the wrappers differ at PATH or below it; may be repeated",
+    )
+    parser.add_argument("--json", action="store_true", help="print machine-readable output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare two runs and return the exit status: 1 when they are not comparable, or one of them is not whole.
+
+    Raises:
+        UsageError: when one of the directories is not there.
+    """
+    from embodied_env.cli.report import Progress
+    from embodied_env.report.comparability import NotComparableError
+    from embodied_env.report.comparison import compare_runs
+    from embodied_env.report.comparison_page import write_comparison
+    from embodied_env.report.figures import check_installed
+
+    for path in (args.run_a, args.run_b):
+        if not Path(path).is_dir():
+            raise UsageError(f"{path} is not there; allowed: a run directory")
+    output = args.output or (None if args.json else _PAGE)
+    if output is not None:
+        check_installed()
+    try:
+        with Progress() as progress:
+            comparison = compare_runs(args.run_a, args.run_b, ignore=args.ignore, watcher=progress)
+            if output is not None:
+                progress.doing("drawing", None)
+                write_comparison(comparison, output)
+    except NotComparableError as refusal:
+        _print_refusal(refusal.mismatches, as_json=args.json)
+        return UNSOUND
+    if args.json:
+        print(json.dumps(comparison.as_json(), indent=2))
+    else:
+        _print(comparison, output)
+    for path in comparison.terms.idle:
+        print(f"--ignore {path}: it does not differ", file=sys.stderr)
+    for side in (comparison.a, comparison.b):
+        if side.problem:
+            print(f"not sound: {side.path}: {side.problem}", file=sys.stderr)
+    return SOUND if comparison.sound else UNSOUND
+
+
+def _print_refusal(mismatches: Any, *, as_json: bool) -> None:  # noqa: ANN401 - imported when it runs
+    if as_json:
+        print(
+            json.dumps({"refused": True, "differences": [dataclasses.asdict(found) for found in mismatches]}, indent=2)
+        )
+        return
+    for found in mismatches:
+        print(f"{found.path}: A has {json.dumps(found.a)}, B has {json.dumps(found.b)}")
+    print(
+        "not compared: the runs are not of one contract and one stack of wrappers; --ignore PATH accepts a difference"
+    )
+
+
+def _print(comparison: Any, output: str | None) -> None:  # noqa: ANN401 - imported when it runs
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from embodied_env.report.gap_tables import label, said
+    from embodied_env.report.wording import percent
+
+    console = Console()
+    for outcome in comparison.outcomes:
+        rates = (f"{percent(rate.share)} of {rate.trials}" for rate in (outcome.a, outcome.b))
+        console.print(f"success, {outcome.how}: A {', B '.join(rates)}", soft_wrap=True)
+    shown = [ranked.gap for ranked in comparison.ranking if ranked.gap.is_more_than_chance]
+    ranking = Table(title="largest differences", title_justify="left")
+    for column, justify in (("what", "left"), ("A", "right"), ("B", "right"), ("distance", "right")):
+        ranking.add_column(column, justify="right" if justify == "right" else "left")
+    for gap in shown[:_PRINTED]:
+        ranking.add_row(Text(label(gap.name)), *map(Text, said(gap)), f"{gap.distance:.2f}")
+    if shown:
+        console.print(ranking)
+    else:
+        console.print("no difference is larger than chance can make it")
+    if output is not None:
+        console.print(f"page  {output}", soft_wrap=True)

@@ -1,0 +1,166 @@
+"""Whether two runs may be compared: their contracts mean the same, and the same wrappers stood around them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from embodied_env.contract import Contract, parse_contract
+from embodied_env.contract.fingerprint import differences, meaning
+from embodied_env.errors import ContractError, EmbodiedEnvError
+from embodied_env.record import Run
+from embodied_env.report.values import mapping, text_of
+
+FINGERPRINT = "contract.fingerprint"
+WRAPPERS = "wrappers"
+RECORDER = "embodied_env.record.recorder:RecordTransitions"
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mismatch:
+    """One thing in which two runs are not of one kind: its path, and both values in types of JSON."""
+
+    path: str
+    a: Any
+    b: Any
+
+
+class NotComparableError(EmbodiedEnvError):
+    """Two runs are not of one kind.
+
+    Attributes:
+        mismatches: what differs, without what the user ignores.
+    """
+
+    def __init__(self, mismatches: Sequence[Mismatch]) -> None:
+        """Name what differs."""
+        self.mismatches = tuple(mismatches)
+        paths = ", ".join(mismatch.path for mismatch in self.mismatches)
+        super().__init__(f"the runs differ in {paths}; allowed: runs of one contract and one stack of wrappers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparability:
+    """What was found of two runs that may be compared.
+
+    Attributes:
+        ignored: what differs, and was accepted.
+        idle: what the user ignores, and does not differ.
+        notes: what is not known about both, in sentences.
+        contracts: those of run A and of run B; None where one cannot be read here.
+    """
+
+    ignored: tuple[Mismatch, ...]
+    idle: tuple[str, ...]
+    notes: tuple[str, ...]
+    contracts: tuple[Contract | None, Contract | None]
+
+
+def comparability(a: Run, b: Run, ignore: Iterable[str] = ()) -> Comparability:
+    """Return what differs between the kinds of `a` and `b` and is ignored.
+
+    A path in `ignore` accepts what differs at it and below it: ``safety`` accepts ``safety.margins.velocity``.
+
+    Raises:
+        NotComparableError: when something differs that is not ignored.
+    """
+    contracts = [_contract_of(run) for run in (a, b)]
+    notes = [
+        f"The contract of run {name} cannot be read here ({problem}): joints have no names, and nothing is tracked."
+        for name, (_, problem) in zip("AB", contracts, strict=True)
+        if problem
+    ] + [
+        f"The fingerprint in the manifest of run {name} is not what the text of its contract makes here."
+        for name, run, (contract, _) in zip("AB", (a, b), contracts, strict=True)
+        if contract is not None and contract.fingerprint != mapping(run.manifest, "contract").get("fingerprint")
+    ]
+    found = [*_of_contracts(a, b, contracts[0][0], contracts[1][0]), *_of_wrappers(a, b)]
+    ignored: list[Mismatch] = []
+    refused: list[Mismatch] = []
+    used: set[str] = set()
+    paths = list(dict.fromkeys(ignore))
+    for mismatch in found:
+        by = [path for path in paths if _is_at_or_below(mismatch.path, path)]
+        used.update(by)
+        (ignored if by else refused).append(mismatch)
+    if refused:
+        raise NotComparableError(refused)
+    return Comparability(
+        ignored=tuple(ignored),
+        idle=tuple(path for path in paths if path not in used),
+        notes=(*notes, *_notes_on_wrappers(a, b)),
+        contracts=(contracts[0][0], contracts[1][0]),
+    )
+
+
+def _contract_of(run: Run) -> tuple[Contract | None, str]:
+    """Return the contract of a run, and why it cannot be read, or ""."""
+    said = mapping(run.manifest, "contract").get("text")
+    if not isinstance(said, str):
+        return None, "the manifest has no text of it"
+    try:
+        contract = parse_contract(said)
+        meaning(contract)
+    except ContractError as error:
+        return None, str(error)
+    return contract, ""
+
+
+def _of_contracts(a: Run, b: Run, of_a: Contract | None, of_b: Contract | None) -> list[Mismatch]:
+    said = [text_of(mapping(run.manifest, "contract").get("fingerprint")) for run in (a, b)]
+    if of_a is not None and of_b is not None:
+        inside = [
+            Mismatch(path=path.replace("task.parameters.", "task."), a=x, b=y)
+            for path, x, y in differences(meaning(of_a), meaning(of_b))
+        ]
+        if inside or said[0] == said[1]:
+            return inside
+        return [Mismatch(path=FINGERPRINT, a=said[0] or None, b=said[1] or None)]
+    if said[0] == said[1] and _SHA256.fullmatch(said[0]):
+        return []
+    return [Mismatch(path=FINGERPRINT, a=said[0] or None, b=said[1] or None)]
+
+
+def _of_wrappers(a: Run, b: Run) -> list[Mismatch]:
+    stacks = [_stack(run) for run in (a, b)]
+    if None in stacks or len(stacks[0] or ()) != len(stacks[1] or ()):
+        first, second = (_outline(stack) for stack in stacks)
+        return [] if first == second and first is not None else [Mismatch(path=WRAPPERS, a=first, b=second)]
+    return [Mismatch(path=f"{WRAPPERS}{path}", a=x, b=y) for path, x, y in differences(stacks[0], stacks[1])]
+
+
+def _stack(run: Run) -> list[dict[str, Any]] | None:
+    """Return class and arguments of each layer, outermost first; None where the manifest does not tell.
+
+    Left out are the arguments of the recorder, who does not change what he records, and of the environment itself: its
+    contract is compared, and its world may be another.
+    """
+    layers = run.manifest.get("wrappers")
+    if not isinstance(layers, list) or not all(isinstance(layer, Mapping) for layer in layers):
+        return None
+    stack = [{"class": layer.get("class"), "kwargs": layer.get("kwargs")} for layer in layers]
+    for index, layer in enumerate(stack):
+        if layer["class"] == RECORDER or index == len(stack) - 1:
+            del layer["kwargs"]
+    return stack
+
+
+def _outline(stack: list[dict[str, Any]] | None) -> list[Any] | None:
+    return None if stack is None else [layer["class"] for layer in stack]
+
+
+def _notes_on_wrappers(a: Run, b: Run) -> Iterable[str]:
+    unknown = {
+        str(layer["class"])
+        for run in (a, b)
+        for layer in _stack(run) or ()
+        if "kwargs" in layer and layer["kwargs"] is None
+    }
+    return (f"{name} does not record its arguments, so they may differ." for name in sorted(unknown))
+
+
+def _is_at_or_below(path: str, ignored: str) -> bool:
+    return path == ignored or (bool(ignored) and path.startswith((f"{ignored}.", f"{ignored}[", f"{ignored} ")))

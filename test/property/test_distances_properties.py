@@ -1,0 +1,267 @@
+"""Distances between samples, shares and runs: what holds of any, fixed values, and the values of scipy where it is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embodied_env.latency.distances import (
+    difference_interval,
+    effective_count,
+    ks_distance,
+    ks_noise,
+    mcnemar_exact,
+    share_noise,
+    wilson_interval,
+)
+
+QUICK = settings(max_examples=25, deadline=None)
+numbers = st.one_of(st.floats(-1e9, 1e9), st.integers(-3, 3).map(float))  # the latter repeat
+samples = st.lists(numbers, min_size=1, max_size=40)
+shares = st.floats(0.0, 1.0)
+counts = st.floats(0.5, 1e6)
+outcomes = st.lists(st.tuples(st.booleans(), st.booleans()), max_size=60)
+
+
+# ---------------------------------------------------------------------------------------------- Kolmogorov-Smirnov
+
+
+@QUICK
+@given(samples, samples)
+def test_a_distance_is_from_0_to_1(a, b):
+    assert 0.0 <= ks_distance(a, b) <= 1.0
+
+
+@QUICK
+@given(samples, samples)
+def test_a_distance_is_the_same_both_ways(a, b):
+    assert ks_distance(a, b) == ks_distance(b, a)
+
+
+@QUICK
+@given(samples, st.randoms(use_true_random=False))
+def test_the_order_of_a_sample_does_not_count(a, random):
+    shuffled = random.sample(a, len(a))
+    assert ks_distance(a, shuffled) == 0.0
+
+
+@QUICK
+@given(samples, st.integers(2, 4))
+def test_a_sample_that_is_repeated_as_a_whole_has_the_same_distribution(a, times):
+    assert ks_distance(a, a * times) == 0.0
+
+
+@QUICK
+@given(samples, samples, st.sampled_from([np.arctan, np.cbrt, lambda x: x / 8.0, lambda x: np.ldexp(x, 3)]))
+def test_a_map_that_rises_changes_no_distance(a, b, rises):
+    both = np.unique([*a, *b])
+    images = rises(both)
+    if len(np.unique(images)) < len(both):  # rounded together, so it did not rise strictly
+        return
+    assert ks_distance(rises(np.array(a)), rises(np.array(b))) == ks_distance(a, b)
+
+
+@QUICK
+@given(samples, samples, samples)
+def test_a_detour_is_never_shorter(a, b, c):
+    assert ks_distance(a, c) <= ks_distance(a, b) + ks_distance(b, c) + 1e-12
+
+
+@QUICK
+@given(samples, samples)
+def test_samples_that_do_not_overlap_are_as_far_as_can_be(a, b):
+    assert ks_distance(a, [3e9 + value for value in b]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "distance"),
+    [
+        ([1, 2, 3, 4], [1, 2, 3, 4], 0.0),
+        ([1, 2, 3, 4], [3, 4, 5, 6], 0.5),
+        ([0, 0, 0, 1], [0, 1, 1, 1], 0.5),
+        ([1, 2, 3], [2.5], 2 / 3),
+        ([0.61, 0.29, 0.06, 0.59, -1.73, -0.74, 0.51, -0.56, 0.39, 1.64, 0.05, -0.06, 0.64, -0.82, 0.37, 1.77, 1.09,
+          -1.28, 2.36, 1.31, 1.05, -0.32, -0.40, 1.06, -2.47], [0.1, 0.2, 0.3, 0.4, 0.5], 0.44),
+    ],
+)  # fmt: skip
+def test_fixed_distances(a, b, distance):
+    assert ks_distance(a, b) == pytest.approx(distance, abs=1e-15)
+
+
+@pytest.mark.parametrize("bad", [[], [1.0, math.nan], [math.inf]])
+def test_a_sample_without_numbers_or_with_what_is_none_is_refused(bad):
+    with pytest.raises(ValueError, match="a has"):
+        ks_distance(bad, [1.0])
+    with pytest.raises(ValueError, match="b has"):
+        ks_distance([1.0], bad)
+
+
+# ------------------------------------------------------------------------------------------------------- noise, counts
+
+
+def test_the_noise_of_a_hundred_beside_a_hundred():
+    assert ks_noise(100, 100) == pytest.approx(1.3581015 / math.sqrt(50), rel=1e-6)
+
+
+@QUICK
+@given(counts, counts)
+def test_noise_is_symmetric_and_falls_with_more_to_go_by(a, b):
+    assert ks_noise(a, b) == pytest.approx(ks_noise(b, a))
+    assert ks_noise(2 * a, b) <= ks_noise(a, b) <= 1.0
+    assert ks_noise(a, b, chance=0.001) >= ks_noise(a, b)
+
+
+def test_samples_of_one_distribution_hardly_exceed_the_noise():
+    random = np.random.default_rng(7)
+    far = sum(ks_distance(random.normal(size=120), random.normal(size=80)) > ks_noise(120, 80) for _ in range(200))
+    assert far <= 0.05 * 200 + 3 * math.sqrt(0.05 * 0.95 * 200)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: ks_noise(0, 1), lambda: ks_noise(1, math.nan), lambda: ks_noise(1, 1, chance=0)]
+)
+def test_noise_of_nothing_is_refused(call):
+    with pytest.raises(ValueError, match="allowed"):
+        call()
+
+
+@pytest.mark.parametrize(("lag1", "worth"), [(0.0, 100.0), (0.5, 100 / 3), (0.9, 100 / 19), (1.0, 1.0), (-0.5, 100.0)])
+def test_numbers_that_hang_together_are_worth_fewer(lag1, worth):
+    assert effective_count(100, lag1) == pytest.approx(worth)
+
+
+def test_each_stretch_counts_as_one_at_least():
+    assert effective_count(100, 1.0, least=7) == 7.0
+    assert effective_count(3, 1.0, least=7) == 3.0
+
+
+@pytest.mark.parametrize("call", [lambda: effective_count(0, 0.0), lambda: effective_count(5, 1.5)])
+def test_an_effective_count_of_nothing_is_refused(call):
+    with pytest.raises(ValueError, match="allowed"):
+        call()
+
+
+# --------------------------------------------------------------------------------------------------------------- shares
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "interval"),
+    [(0, 10, (0.0, 0.2775328)), (10, 10, (0.7224672, 1.0)), (81, 263, (0.2552834, 0.3661985))],  # the last: Newcombe
+)
+def test_fixed_intervals(successes, trials, interval):
+    assert wilson_interval(successes / trials, trials) == pytest.approx(interval, abs=5e-5)
+
+
+@QUICK
+@given(shares, counts)
+def test_an_interval_holds_the_share_and_stays_inside(share, count):
+    low, high = wilson_interval(share, count)
+    assert 0.0 <= low <= share <= high <= 1.0
+
+
+def test_the_difference_of_newcombes_example():
+    """Newcombe 1998, table II, (a): 56/70 and 48/80 differ by 0.20, of 0.0524 to 0.3339 by method 10."""
+    a, b = (
+        (successes / trials, *wilson_interval(successes / trials, trials)) for successes, trials in ((48, 80), (56, 70))
+    )
+    assert difference_interval(a, b) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+
+
+@QUICK
+@given(shares, counts, shares, counts)
+def test_a_difference_is_inside_of_its_interval_and_turns_with_the_runs(p, n, q, m):
+    a, b = (p, *wilson_interval(p, n)), (q, *wilson_interval(q, m))
+    low, high = difference_interval(a, b)
+    assert -1.0 <= low <= q - p + 1e-12
+    assert q - p - 1e-12 <= high <= 1.0
+    assert difference_interval(b, a) == pytest.approx((-high, -low))
+
+
+@QUICK
+@given(shares, counts, shares, counts)
+def test_shares_differ_by_more_than_chance_where_the_interval_leaves_out_no_difference(p, n, q, m):
+    low, high = difference_interval((p, *wilson_interval(p, n)), (q, *wilson_interval(q, m)))
+    margin = max(low, -high)
+    if abs(margin) > 1e-9:
+        assert (abs(p - q) > share_noise((p, n), (q, m))) == (margin > 0)
+
+
+def test_an_interval_in_disorder_is_refused():
+    with pytest.raises(ValueError, match="allowed: 0 <= low"):
+        difference_interval((0.5, 0.6, 0.7), (0.5, 0.4, 0.6))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda: wilson_interval(1.1, 5), lambda: wilson_interval(0.5, 0), lambda: wilson_interval(0.5, 5, confidence=1)],
+)
+def test_a_share_of_nothing_is_refused(call):
+    with pytest.raises(ValueError, match="allowed"):
+        call()
+
+
+# ---------------------------------------------------------------------------------------------------------------- pairs
+
+
+def pairs(only_a, only_b, both=3, neither=2):
+    return [(True, False)] * only_a + [(False, True)] * only_b + [(True, True)] * both + [(False, False)] * neither
+
+
+@pytest.mark.parametrize(
+    ("only_a", "only_b", "p"),
+    [(0, 0, 1.0), (0, 1, 1.0), (0, 5, 0.0625), (1, 7, 0.0703125), (3, 3, 1.0), (2, 10, 0.03857421875)],
+)
+def test_fixed_paired_tests(only_a, only_b, p):
+    found = mcnemar_exact(pairs(only_a, only_b))
+    assert (found.only_a, found.only_b, found.both, found.neither) == (only_a, only_b, 3, 2)
+    assert found.p_value == p
+
+
+def test_a_test_of_very_many_pairs_is_a_number():
+    assert mcnemar_exact(pairs(2000, 0)).p_value < 1e-300
+    assert mcnemar_exact(pairs(3000, 3000)).p_value == 1.0
+
+
+@QUICK
+@given(outcomes)
+def test_a_paired_test_is_the_same_both_ways_and_pairs_that_agree_do_not_count(found):
+    test, turned = mcnemar_exact(found), mcnemar_exact([(b, a) for a, b in found])
+    assert 0.0 < test.p_value <= 1.0
+    assert (test.p_value, test.only_a, test.both) == (turned.p_value, turned.only_b, turned.both)
+    assert mcnemar_exact([*found, (True, True), (False, False)]).p_value == test.p_value
+    assert test.both + test.only_a + test.only_b + test.neither == test.pairs == len(found)
+
+
+# ---------------------------------------------------------------------------------------------------------------- scipy
+
+
+@QUICK
+@given(samples, samples)
+def test_distances_are_scipys(a, b):
+    stats = pytest.importorskip("scipy.stats", reason="fixed values stand above")
+    with np.errstate(divide="ignore"):  # of the p-value of single numbers, which is not asked for
+        expected = stats.ks_2samp(a, b, method="asymp").statistic
+    assert ks_distance(a, b) == pytest.approx(expected, abs=1e-12)
+
+
+@QUICK
+@given(outcomes)
+def test_paired_tests_are_scipys(found):
+    stats = pytest.importorskip("scipy.stats", reason="fixed values stand above")
+    test = mcnemar_exact(found)
+    if test.only_a + test.only_b:
+        expected = stats.binomtest(test.only_a, test.only_a + test.only_b, 0.5).pvalue
+        assert test.p_value == pytest.approx(expected, rel=1e-9)
+
+
+@QUICK
+@given(st.integers(1, 500), st.data())
+def test_intervals_are_scipys(trials, data):
+    stats = pytest.importorskip("scipy.stats", reason="fixed values stand above")
+    successes = data.draw(st.integers(0, trials))
+    expected = stats.binomtest(successes, trials).proportion_ci(method="wilson")
+    assert wilson_interval(successes / trials, trials) == pytest.approx((expected.low, expected.high), abs=1e-9)

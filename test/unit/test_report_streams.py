@@ -1,0 +1,127 @@
+"""Numbers of a run in bounded memory: a fair sample of them, and how far they hang together."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from embodied_env.latency.distances import ks_distance
+from embodied_env.report.streams import KEPT, QUANTILES, Event, Reservoir, Stream
+
+
+def filled(values, **options):
+    reservoir = Reservoir(**options)
+    for value in values:
+        reservoir.add(value)
+    return reservoir
+
+
+def stream_of(*episodes):
+    stream = Stream()
+    for index, values in enumerate(episodes):
+        for value in values:
+            stream.add(value, index)
+    return stream
+
+
+def test_up_to_its_capacity_a_sample_is_everything():
+    assert filled([3.0, 1.0, 2.0], capacity=3).values().tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_sample_is_bounded_and_drawn_by_its_seed():
+    first, same, other = (filled(range(5000), capacity=50, seed=seed).values() for seed in "aab")
+    assert len(first) == 50
+    assert first.tolist() == same.tolist() != other.tolist()
+
+
+def test_a_sample_is_fair_to_early_and_late_numbers():
+    """Each of 400 numbers is in one of 10 samples of 40; over 400 samples about 40 times."""
+    counts = np.zeros(400)
+    for seed in range(400):
+        counts[filled(range(400), capacity=40, seed=str(seed)).values().astype(int)] += 1
+    spread = math.sqrt(400 * 0.1 * 0.9)
+    assert abs(counts[:40].mean() - 40) < 5 * spread / math.sqrt(40)
+    assert abs(counts[-40:].mean() - 40) < 5 * spread / math.sqrt(40)
+    assert abs(counts - 40).max() < 6 * spread
+
+
+def test_a_sample_of_a_long_stream_is_like_the_stream():
+    values = np.random.default_rng(3).normal(size=100_000)
+    assert ks_distance(filled(values).values(), values) < 1.63 / math.sqrt(KEPT)
+
+
+def test_the_memory_of_a_stream_does_not_grow():
+    reservoir = filled(range(3 * KEPT))
+    assert len(reservoir.values()) == KEPT
+    assert sys.getsizeof(reservoir._kept) < 12 * KEPT
+
+
+def test_a_stream_says_count_mean_extremes_and_quantiles():
+    found = stream_of([float(i) for i in range(1001)]).numbers()
+    assert (found.count, found.missing, found.least, found.most, found.mean) == (1001, 0, 0.0, 1000.0, 500.0)
+    assert [found.quantile(share) for share in (0.05, 0.5, 0.95)] == [50.0, 500.0, 950.0]
+    assert (found.quantiles[0], found.quantiles[-1]) == (10.0, 990.0)
+    assert sorted(QUANTILES) == list(QUANTILES)
+
+
+def test_independent_numbers_count_whole():
+    values = np.random.default_rng(1).normal(size=4000).tolist()
+    assert stream_of(values).numbers().effective_count > 3500
+
+
+def test_numbers_that_hang_together_count_as_their_correlation_says():
+    random, value, values = np.random.default_rng(2), 0.0, []
+    for _ in range(40_000):
+        value = 0.9 * value + random.normal()
+        values.append(value)
+    assert stream_of(values).numbers().effective_count == pytest.approx(40_000 / 19, rel=0.15)
+
+
+def test_numbers_far_from_zero_hang_together_no_more_than_near_it():
+    values = np.random.default_rng(1).normal(size=4000)
+    near, far = (stream_of((values + offset).tolist()).numbers().effective_count for offset in (0.0, 1e6))
+    assert far == pytest.approx(near, rel=1e-3)
+
+
+def test_what_is_constant_in_each_episode_counts_once_for_each():
+    found = stream_of(*([float(episode % 7)] * 50 for episode in range(20))).numbers()
+    assert found.effective_count == 20
+
+
+def test_numbers_that_never_vary_count_whole():
+    assert stream_of([0.0] * 50).numbers().effective_count == 50
+
+
+def test_huge_numbers_are_no_accident():
+    found = stream_of([1e300, -1e300, 1e300]).numbers()
+    assert found.effective_count == 3
+    assert found.quantile(0.5) == 1e300
+
+
+def test_many_numbers_of_a_step_say_no_more_of_steps_than_their_mean():
+    stream = Stream()
+    for step in range(30):
+        stream.add_all([float(step // 10)] * 5, 0)
+    found = stream.numbers()
+    assert found.count == 150
+    assert found.effective_count < 10
+
+
+def test_an_event_counts_steps_once_and_knows_how_they_hang_together():
+    scattered, together = Event(), Event()
+    for step in range(0, 1000, 10):
+        scattered.add(step)
+        scattered.add(step)
+    for step in range(100):
+        together.add(step)
+    first, second = scattered.share(1000, 1), together.share(1000, 1)
+    assert (first.count, first.share) == (second.count, second.share) == (100, 0.1)
+    assert second.effective_total < 10
+    assert first.effective_total > 900
+
+
+def test_an_event_that_never_was_is_no_share():
+    assert Event().share(10, 1).share == 0.0
