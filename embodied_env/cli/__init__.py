@@ -55,6 +55,7 @@ VERBS: Mapping[str, Verb] = {
     "audit": Verb(module="embodied_env.cli.audit", help="check that a recorded run keeps its word"),
     "calibrate": Verb(module="embodied_env.cli.calibrate", help="move gently, and measure latencies into a file"),
     "report": Verb(module="embodied_env.cli.report", help="write one page that tells a recorded run, for people"),
+    "export": Verb(module="embodied_env.cli.export", help="export a run as JSON lines, Parquet, Minari or LeRobot"),
     "sim": Verb(module="embodied_env.cli.sim", help="run the embedded simulator in a process of its own"),
     "relay": Verb(module="embodied_env.cli.relay", help="own the actuator topics, and brake when commands stop"),
     "doctor": Verb(module="embodied_env.cli.doctor", help="check what a contract needs, and say what to do about it"),
