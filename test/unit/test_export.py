@@ -289,12 +289,12 @@ def test_lerobot_has_the_documented_layout(run, tmp_path):
     assert not [name for name in info["features"] if "/" in name]
 
 
-def test_lerobot_frames_load_with_the_library_that_lerobot_loads_them_with(seen_run, tmp_path):
+def test_lerobot_frames_load_with_the_library_that_lerobot_loads_them_with(seen_run, tmp_path, monkeypatch):
     needs("pyarrow", "PIL", "pandas")
     datasets = pytest.importorskip("datasets", reason="Hugging Face's, which LeRobot stands on")
     import pandas as pd
 
-    datasets.disable_progress_bars()  # they would leave a thread
+    monkeypatch.setattr("tqdm.std.tqdm.monitor_interval", 0)  # it would leave a thread
     export_run(seen_run, tmp_path / "out", format="lerobot")
     features = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())["features"]
     columns = datasets.Features({name: as_hugging_face(datasets, feature) for name, feature in features.items()})
