@@ -1,8 +1,9 @@
 """The worker processes of the local engine: started, listened to, dismissed.
 
 A worker is a child like any other (`embodied_env.processes`): it ends when its parent does. Both sides talk over a
-socket of their own in lines of JSON. Parent: ``{"episode": k}``. Worker: ``{"worker": n}``, ``{"ready": path}``,
-``{"ended": k}``, ``{"failed": class, "message": text}``; the end of the line is its end.
+socket of their own in lines of JSON. Parent: ``{"episode": k}``. Worker: ``{"worker": n, "pid": pid}`` at once,
+``{"ready": path}`` when it has made its run, ``{"ended": k}``, ``{"failed": class, "message": text}``; the end of the
+line is its end.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ class Team:
         self._workers.append(Worker(number=number, domain_id=domain_id, child=child))
 
     def idle(self) -> list[Worker]:
-        """Return the workers that are ready and have nothing to do."""
-        return [worker for worker in self._workers if worker.path is not None and worker.episode is None]
+        """Return the workers that have called and have nothing to do."""
+        return [worker for worker in self._workers if worker.line is not None and worker.episode is None]
 
     def hear(self) -> Iterator[tuple[Worker, Mapping[str, Any] | None]]:
         """Wait a moment, and yield what was said by whom; None: it has ended."""
@@ -162,7 +163,7 @@ class Team:
             return
         worker.line = line
         self._selector.register(line, selectors.EVENT_READ, worker)
-        yield from ()
+        yield worker, json.loads(first)
 
     def _heard(self, worker: Worker) -> Iterator[tuple[Worker, Mapping[str, Any] | None]]:
         if worker not in self._workers or worker.line is None:

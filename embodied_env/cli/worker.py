@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -28,17 +29,24 @@ def main() -> int:
         line.connect(said["address"])
         _say(line, {"worker": said["number"], "pid": os.getpid()})
         try:
-            with Episodes(Job.from_json(said), Path(said["out"])) as episodes:
-                _say(line, {"ready": str(episodes.path)})
-                with line.makefile("r", encoding="utf-8") as asked:
-                    for word in asked:
-                        episode = json.loads(word)["episode"]
-                        episodes.run(episode)
-                        _say(line, {"ended": episode})
+            _serve(said, line)
         except EmbodiedEnvError as error:
             _say(line, {"failed": type(error).__name__, "message": str(error)})
             return 1
     return 0
+
+
+def _serve(said: Mapping[str, Any], line: socket.socket) -> None:
+    """Run each episode that is named; a worker that is given none makes no run."""
+    with contextlib.ExitStack() as stack, line.makefile("r", encoding="utf-8") as asked:
+        episodes: Episodes | None = None
+        for word in asked:
+            if episodes is None:
+                episodes = stack.enter_context(Episodes(Job.from_json(said), Path(said["out"])))
+                _say(line, {"ready": str(episodes.path)})
+            episode = json.loads(word)["episode"]
+            episodes.run(episode)
+            _say(line, {"ended": episode})
 
 
 def _say(line: socket.socket, word: Mapping[str, Any]) -> None:
