@@ -35,6 +35,7 @@ GRACE_S = 20.0
 """For a worker to close its environment and its run."""
 
 _LOOK_S = 0.2
+_GREETING_S = 5.0
 _KNOWN = (BackendError, BackendNotReadyError, PolicyError, RecordError, UsageError)
 
 
@@ -70,14 +71,25 @@ class Team:
     """The workers of one evaluation. At its end all have ended, and closed their runs if they could."""
 
     def __init__(self, job: Job, folder: Path) -> None:
-        """Open the socket that workers call; their runs are made in `folder`."""
+        """Open the socket that workers call; their runs are made in `folder`.
+
+        Raises:
+            BackendNotReadyError: when there can be no socket.
+        """
         self._job, self._runs = job.as_json(), folder
         self._workers: list[Worker] = []
         self._folder = tempfile.TemporaryDirectory(prefix="embodied_env_")
         self._address = str(Path(self._folder.name) / "team")
         self._door = socket.socket(socket.AF_UNIX)
-        self._door.bind(self._address)
-        self._door.listen()
+        try:
+            self._door.bind(self._address)
+            self._door.listen()
+        except OSError as error:
+            self._door.close()
+            self._folder.cleanup()
+            raise BackendNotReadyError(
+                f"workers cannot be heard at {self._address}: {error}; try TMPDIR=/tmp"
+            ) from None
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._door, selectors.EVENT_READ)
 
@@ -154,8 +166,11 @@ class Team:
     def _greeted(self) -> Iterator[tuple[Worker, Mapping[str, Any] | None]]:
         line, _ = self._door.accept()
         first = bytearray()
-        while (byte := line.recv(1)) not in (b"", b"\n"):  # it is said at once
-            first += byte
+        line.settimeout(_GREETING_S)  # it is said at once
+        with contextlib.suppress(OSError):
+            while (byte := line.recv(1)) not in (b"", b"\n"):
+                first += byte
+        line.settimeout(None)
         pid = json.loads(first)["pid"] if first else None
         worker = next((w for w in self._workers if w.child.pid == pid and w.line is None), None)
         if worker is None:
