@@ -153,6 +153,11 @@ def run_policies(
         print_table(contract, args.backend, evaluations)
     if wants_report:
         _write_reports(evaluations)
+    return _say_problems(evaluations)
+
+
+def _say_problems(evaluations: Sequence[Evaluation]) -> int:
+    """Print what was lost and what is not sound on stderr, and return the exit status."""
     for evaluation in evaluations:
         for loss in evaluation.losses:
             print(loss, file=sys.stderr)

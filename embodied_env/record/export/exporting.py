@@ -70,10 +70,7 @@ def export_run(
     if format not in FORMATS:
         raise UsageError(f"format {format!r} is not known; allowed: {', '.join(FORMATS)}")
     out = Path(out)
-    partial = out.with_name(f"{out.name}.partial")
-    for taken in (out, partial):
-        if taken.exists() or taken.is_symlink():
-            raise UsageError(f"{taken} is there already; allowed: a folder that is not")
+    partial = _place_beside(out)
     run = read_run(path)
     if run.problem and not allow_unclean:
         raise RecordError(f"{path} is not clean: {run.problem}; --allow-unclean exports what is whole")
@@ -87,6 +84,14 @@ def export_run(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return account
+
+
+def _place_beside(out: Path) -> Path:
+    partial = out.with_name(f"{out.name}.partial")
+    for taken in (out, partial):
+        if taken.exists() or taken.is_symlink():
+            raise UsageError(f"{taken} is there already; allowed: a folder that is not")
+    return partial
 
 
 def _written(folder: Path, source: Source, kind: str, name: str, progress: Callable[[int], None]) -> dict[str, Any]:

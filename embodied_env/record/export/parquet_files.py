@@ -38,27 +38,7 @@ class ParquetFiles:
             **columns_of("final_observation", source.observation),
             **columns_of("final_evaluator", source.evaluator),
         }
-        fixed = {
-            "episode_index": pa.int64(),
-            "step_index": pa.int64(),
-            "timestamp_s": pa.float64(),
-            "observed_ns": pa.int64(),
-            "published_ns": pa.int64(),
-            "reward": pa.float64(),
-            "terminated": pa.bool_(),
-            "truncated": pa.bool_(),
-            "end_reason": pa.string(),
-            "is_success": pa.bool_(),
-        }
-        episodes = {
-            "episode_index": pa.int64(),
-            "length": pa.int64(),
-            "seed": pa.int64(),
-            "world_seed": pa.int64(),
-            "ended": pa.bool_(),
-            "end_reason": pa.string(),
-            "is_success": pa.bool_(),
-        }
+        fixed, episodes = _of_step(pa), _of_episode(pa)
         self._steps = TableFile(out / "transitions.parquet", _schema(fixed, self._leaves))
         self._episodes = TableFile(out / "episodes.parquet", _schema(episodes, self._last))
         self._fixed, self._of_episode = tuple(fixed), tuple(episodes)
@@ -100,6 +80,33 @@ class ParquetFiles:
         """Let go of the files."""
         self._steps.abort()
         self._episodes.abort()
+
+
+def _of_step(pa: Any) -> dict[str, Any]:  # noqa: ANN401 - pyarrow
+    return {
+        "episode_index": pa.int64(),
+        "step_index": pa.int64(),
+        "timestamp_s": pa.float64(),
+        "observed_ns": pa.int64(),
+        "published_ns": pa.int64(),
+        "reward": pa.float64(),
+        "terminated": pa.bool_(),
+        "truncated": pa.bool_(),
+        "end_reason": pa.string(),
+        "is_success": pa.bool_(),
+    }
+
+
+def _of_episode(pa: Any) -> dict[str, Any]:  # noqa: ANN401 - pyarrow
+    return {
+        "episode_index": pa.int64(),
+        "length": pa.int64(),
+        "seed": pa.int64(),
+        "world_seed": pa.int64(),
+        "ended": pa.bool_(),
+        "end_reason": pa.string(),
+        "is_success": pa.bool_(),
+    }
 
 
 def _schema(fixed: Mapping[str, Any], leaves: Mapping[str, Leaf]) -> Any:  # noqa: ANN401 - of pyarrow
