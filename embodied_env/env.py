@@ -151,6 +151,16 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             self._stepper.show()
         return result
 
+    def go_to_episode(self, seed: int, episode_index: int) -> None:
+        """Let the next reset without a seed be that of `episode_index`, counted from a reset with `seed`.
+
+        So an episode of a long run can be had by itself, and is the same.
+        """
+        super().reset(seed=seed)
+        for _ in range(episode_index):
+            self.np_random.integers(_SEED_BOUND)
+        self._stepper.count_from(episode_index)
+
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
         """Take one step of one control period.
 

@@ -148,6 +148,11 @@ class Child:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_GRACE_S)
 
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it has ended by itself, for no longer than `timeout_s`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+
     def stop(self) -> None:
         """End it: close its input, then ask, then kill. Idempotent."""
         if self not in Child._living:

@@ -141,6 +141,10 @@ class Stepper:
         """How many steps of this episode were taken."""
         return self._step_index
 
+    def count_from(self, episode_index: int) -> None:
+        """Let the next reset that is not seeded begin the episode of this number."""
+        self._episode_index = episode_index - 1
+
     # ---------------------------------------------------------------------------------------------- reset
 
     def reset(self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool) -> tuple[Observation, Info]:

@@ -63,6 +63,7 @@ VERBS: Mapping[str, Verb] = {
         module="embodied_env.cli.compare",
         help="set two runs of one contract side by side",
     ),
+    "export": Verb(module="embodied_env.cli.export", help="export a run as JSON lines, Parquet, Minari or LeRobot"),
     "sim": Verb(module="embodied_env.cli.sim", help="run the embedded simulator in a process of its own"),
     "relay": Verb(module="embodied_env.cli.relay", help="own the actuator topics, and brake when commands stop"),
     "doctor": Verb(module="embodied_env.cli.doctor", help="check what a contract needs, and say what to do about it"),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 
+from embodied_env.cli.engine import make_engine
 from embodied_env.cli.evaluation import add_common_arguments, run_policies
+from embodied_env.errors import UsageError
 
 HELP = "run a policy for some episodes and record them"
 
@@ -25,14 +28,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--namespace", default=None, help="ROS 2 namespace, for a backend over ROS 2")
     parser.add_argument("--report", action="store_true", help="write report.html into the run directory, too")
     parser.add_argument("--attach", action="store_true", help="use a simulator that runs instead of starting one")
+    parser.add_argument("--engine", default=None, help="local: worker processes (default: this process)")
+    parser.add_argument("--workers", type=int, default=None, help="of --engine local (default: one per CPU)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate one policy."""
+    """Evaluate one policy.
+
+    Raises:
+        UsageError: for workers of no engine.
+    """
+    if args.engine is None and args.workers is not None:
+        raise UsageError(f"--workers {args.workers} is of an engine; allowed: with --engine local")
+    workers = (os.cpu_count() or 1) if args.workers is None else args.workers
     return run_policies(
         args.contract,
         [args.policy],
         args,
+        engine=None if args.engine is None else make_engine(args.engine, workers),
         clock=args.clock,
         pacing=args.pacing,
         fifo_priority=args.fifo_priority,

@@ -5,46 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from embodied_env.cli.engine import Engine
+from embodied_env.cli.episodes import Episodes, Evaluation, Job, Watcher, problem_of
 from embodied_env.contract import Contract, load_contract
-from embodied_env.errors import PolicyError, UsageError
-from embodied_env.tasks import Policy
-from embodied_env.transition import end_kind
-
-
-class Watcher(Protocol):
-    """Told of a run while it runs."""
-
-    def resetting(self) -> None:
-        """An episode is about to be reset."""
-        ...
-
-    def stepped(self, info: Mapping[str, Any]) -> None:
-        """A step was taken; `info` is what it returned."""
-        ...
-
-    def ended(self, episode: int) -> None:
-        """An episode has ended; it was the `episode`-th, from 1."""
-        ...
-
-
-class Unwatched:
-    """Nobody looks."""
-
-    def resetting(self) -> None:
-        """Nothing."""
-
-    def stepped(self, info: Mapping[str, Any]) -> None:
-        """Nothing."""
-
-    def ended(self, episode: int) -> None:
-        """Nothing."""
-
+from embodied_env.errors import UsageError
 
 STAGES = (
     "driver_s",
@@ -72,16 +40,6 @@ STAGES = (
 """In the order in which they happen."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """One policy's run: where it lies, and its summary (``summary.json``)."""
-
-    policy: str
-    path: Path
-    summary: Mapping[str, Any]
-    problem: str  # why the run is not sound evidence, or ""
-
-
 def evaluate(
     contract: Contract,
     *,
@@ -98,46 +56,12 @@ def evaluate(
     The first reset is seeded with `seed`, the others go on from it. When it is interrupted, the run
     is closed soundly before the interrupt is raised.
     """
-    from embodied_env.cli.policies import make_policy
-    from embodied_env.env import EmbodiedEnv
-    from embodied_env.record import RecordTransitions
-
-    watch = watcher or Unwatched()
-    act = make_policy(policy, contract, backend=backend, seed=seed)
-    embodied = EmbodiedEnv(contract, backend=backend, **options)
-    with RecordTransitions(embodied, out) as env:
-        env.policy = policy
+    job = Job(contract=contract, backend=backend, policy=policy, seed=seed, options=options)
+    with Episodes(job, Path(out), watcher=watcher) as run:
         for episode in range(episodes):
-            watch.resetting()
-            observation, _ = env.reset(seed=seed if episode == 0 else None)
-            ended = False
-            while not ended:
-                action = _asked(act, observation, policy, episode, embodied.step_index)
-                embodied.mark("policy")
-                observation, _, terminated, truncated, info = env.step(action)
-                ended = terminated or truncated
-                watch.stepped(info)
-            watch.ended(episode + 1)
-    summary = json.loads((env.path / "summary.json").read_text(encoding="utf-8"))
-    return Evaluation(policy=policy, path=env.path, summary=summary, problem=_problem(env.path, summary))
-
-
-def _asked(act: Policy, observation: Any, policy: str, episode: int, step: int) -> Any:  # noqa: ANN401 - any action
-    """Ask the policy for an action; an error of its own is shown whole, and then said in a line."""
-    try:
-        return act(observation)
-    except Exception as error:
-        traceback.print_exc()
-        problem = f"{type(error).__name__}: {error}"
-        raise PolicyError(f"--policy {policy!r} raised in episode {episode + 1}, step {step + 1}: {problem}") from error
-
-
-def _problem(path: Path, summary: Mapping[str, Any]) -> str:
-    """Say why a run is not sound evidence: its log is not whole, or an episode lost its world."""
-    from embodied_env.record import read_run
-
-    lost = [reason for reason in summary["end_reasons"] if end_kind(reason) == "backend_lost"]
-    return read_run(path).problem or ", ".join(lost)
+            run.run(episode)
+    summary = json.loads((run.path / "summary.json").read_text(encoding="utf-8"))
+    return Evaluation(policy=policy, path=run.path, summary=summary, problem=problem_of(run.path, summary))
 
 
 def evaluate_with_progress(
@@ -145,16 +69,40 @@ def evaluate_with_progress(
     policies: Sequence[str],
     *,
     episodes: int,
+    engine: Engine | None = None,
     **options: Any,  # noqa: ANN401 - of `evaluate`
 ) -> list[Evaluation]:
-    """Evaluate each policy in turn, under a live table on stderr."""
+    """Evaluate each policy in turn, under a live table on stderr; by an engine, under a bar."""
     from embodied_env.cli.live import LiveView
 
     done = []
     for policy in policies:
+        if engine is not None:
+            done.append(_by_engine(engine, contract, policy, episodes, **options))
+            continue
         with LiveView(contract, policy, episodes) as view:
             done.append(evaluate(contract, policy=policy, episodes=episodes, watcher=view, **options))
     return done
+
+
+def _by_engine(
+    engine: Engine,
+    contract: Contract,
+    policy: str,
+    episodes: int,
+    *,
+    backend: str,
+    seed: int,
+    out: str | Path,
+    **options: Any,  # noqa: ANN401 - of make
+) -> Evaluation:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    job = Job(contract=contract, backend=backend, policy=policy, seed=seed, options=options)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        line = bar.add_task(f"{contract.name} · {policy}", total=episodes)
+        return engine.evaluate(job, episodes=episodes, out=Path(out), ended=lambda: bar.advance(line))
 
 
 def add_common_arguments(parser: argparse.ArgumentParser, *, backend: str, episodes: int) -> None:
@@ -166,7 +114,14 @@ def add_common_arguments(parser: argparse.ArgumentParser, *, backend: str, episo
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-def run_policies(contract_name: str, policies: Sequence[str], args: argparse.Namespace, **options: Any) -> int:  # noqa: ANN401
+def run_policies(
+    contract_name: str,
+    policies: Sequence[str],
+    args: argparse.Namespace,
+    *,
+    engine: Engine | None = None,
+    **options: Any,  # noqa: ANN401 - of `evaluate`
+) -> int:
     """Evaluate, print, and return the exit status: 1 when a run is not sound evidence.
 
     Raises:
@@ -189,6 +144,7 @@ def run_policies(contract_name: str, policies: Sequence[str], args: argparse.Nam
         episodes=args.episodes,
         seed=args.seed,
         out=args.out,
+        engine=engine,
         **options,
     )
     if args.json:
@@ -197,6 +153,14 @@ def run_policies(contract_name: str, policies: Sequence[str], args: argparse.Nam
         print_table(contract, args.backend, evaluations)
     if wants_report:
         _write_reports(evaluations)
+    return _say_problems(evaluations)
+
+
+def _say_problems(evaluations: Sequence[Evaluation]) -> int:
+    """Print what was lost and what is not sound on stderr, and return the exit status."""
+    for evaluation in evaluations:
+        for loss in evaluation.losses:
+            print(loss, file=sys.stderr)
     unsound = [evaluation for evaluation in evaluations if evaluation.problem]
     for evaluation in unsound:
         print(f"not sound: {evaluation.path}: {evaluation.problem}", file=sys.stderr)
@@ -204,11 +168,11 @@ def run_policies(contract_name: str, policies: Sequence[str], args: argparse.Nam
 
 
 def _write_reports(evaluations: Sequence[Evaluation]) -> None:
-    """Write ``report.html`` into each run directory, and say so on stderr, where it is in nobody's JSON."""
+    """Write ``report.html`` into each run directory, those of workers too; say so on stderr, not in anybody's JSON."""
     from embodied_env.report.run_page import write_report
 
-    for evaluation in evaluations:
-        report = write_report(evaluation.path)
+    for path in (path for evaluation in evaluations for path in evaluation.parts or (evaluation.path,)):
+        report = write_report(path)
         print(f"report: {report.path}", file=sys.stderr)
 
 
@@ -250,10 +214,17 @@ def as_json(contract: Contract, backend: str, evaluations: Sequence[Evaluation])
             "contract": contract.name,
             "fingerprint": contract.fingerprint,
             "backend": backend,
-            "runs": [{"policy": e.policy, "path": str(e.path), "summary": dict(e.summary)} for e in evaluations],
+            "runs": [_run_as_json(evaluation) for evaluation in evaluations],
         },
         indent=2,
     )
+
+
+def _run_as_json(evaluation: Evaluation) -> dict[str, Any]:
+    said = {"policy": evaluation.policy, "path": str(evaluation.path), "summary": dict(evaluation.summary)}
+    if evaluation.parts:
+        said |= {"parts": [str(path) for path in evaluation.parts], "losses": list(evaluation.losses)}
+    return said
 
 
 def _percent(value: float | None) -> str:

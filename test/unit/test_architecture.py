@@ -24,6 +24,7 @@ IMPORTS_BY_NAME = {
     "cli/__init__.py": "one verb per file",
     "cli/policies.py": "the policy that the user names",
     "record/log.py": "mcap, when it is there",
+    "record/export/libraries.py": "pyarrow, minari and pillow, when they are there",
     "sim/model.py": "mujoco, when it is there",
 }
 

@@ -1,0 +1,100 @@
+"""JSON lines: ``transitions.jsonl``, one step a line, with images and other large arrays in files beside it.
+
+It needs no library. Values are those of the run's own rows, so a request that was no action stands here as it was
+asked. Images are PNG; what PNG does not hold is a ``.npy`` file. Each content is stored once, under its hash.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from embodied_env.record.arrays import is_reference
+from embodied_env.record.export.leaves import Leaf
+from embodied_env.record.export.pictures import png
+from embodied_env.record.export.steps import Ending, Source, Step
+from embodied_env.record.manifest import write_json
+
+THE_ACTION = "action: what the agent asked for, word for word. action_applied: what was executed, null if not known"
+
+
+class JsonLines:
+    """Writes ``transitions.jsonl`` and ``arrays/``."""
+
+    def __init__(self, out: Path, source: Source) -> None:
+        """Begin in the folder `out`."""
+        self._out, self._source = out, source
+        self._file: IO[str] = (out / "transitions.jsonl").open("x", encoding="utf-8")
+
+    def step(self, step: Step) -> None:
+        """Write one line."""
+        row, evaluator = step.row, bool(self._source.evaluator)
+        info = {key: value for key, value in row["info"].items() if key != "evaluator" or evaluator}
+        line = {
+            "episode_index": step.episode_index,
+            "step_index": step.step_index,
+            "timestamp_s": step.timestamp_s,
+            "observed_ns": step.observed_ns,
+            "published_ns": step.published_ns,
+            "observation": step.seen,
+            "action": row["action"],
+            "action_applied": info.get("action", {}).get("applied"),
+            "reward": row["reward"],
+            "next_observation": row["observation"],
+            "terminated": row["terminated"],
+            "truncated": row["truncated"],
+            "end_reason": step.end_reason,
+            "is_success": step.is_success,
+            "info": info,
+        }
+        if evaluator:
+            told = {key: array.tolist() for key, array in step.evaluator.items()}
+            line["evaluator"] = {key: _known(value) for key, value in told.items()}
+        json.dump(self._with_files(line), self._file, allow_nan=False, separators=(",", ":"))
+        self._file.write("\n")
+
+    def end(self, ending: Ending) -> None:
+        """Nothing: each line has its next observation."""
+
+    def close(self, account: Mapping[str, Any]) -> None:
+        """Write ``metadata.json``."""
+        self._file.close()
+        write_json(self._out / "metadata.json", {**account, "the_action": THE_ACTION})
+
+    def abort(self) -> None:
+        """Let go of the files."""
+        self._file.close()
+
+    def _with_files(self, value: Any) -> Any:  # noqa: ANN401 - JSON types
+        """Return `value` with the name of a file in each reference."""
+        if isinstance(value, list):
+            return [self._with_files(item) if isinstance(item, (list, dict)) else item for item in value]
+        if not isinstance(value, dict):
+            return value
+        if is_reference(value):
+            return {"file": self._stored(value), **value}
+        return {key: self._with_files(item) if isinstance(item, (list, dict)) else item for key, item in value.items()}
+
+    def _stored(self, reference: dict[str, Any]) -> str:
+        is_image = Leaf(dtype=reference["dtype"], shape=tuple(reference["shape"])).is_image
+        name = f"arrays/{reference['sha256']}.{'png' if is_image else 'npy'}"
+        path = self._out / name
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            array = self._source.run.array(reference)
+            if is_image:
+                path.write_bytes(png(array))
+            else:
+                np.save(path, array, allow_pickle=False)
+        return name
+
+
+def _known(value: Any) -> Any:  # noqa: ANN401 - numbers in lists
+    """Return `value` with null for NaN."""
+    if isinstance(value, list):
+        return [_known(item) for item in value]
+    return None if value != value else value  # noqa: PLR0124 - NaN alone is not itself

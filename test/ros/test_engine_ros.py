@@ -1,0 +1,38 @@
+"""The local engine over ROS 2: each worker has a domain and a simulator of its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import embodied_env
+from embodied_env.cli.engine import LocalEngine
+from embodied_env.cli.episodes import Job
+from embodied_env.cli.evaluation import evaluate
+from embodied_env.record import audit_run
+
+ARM = embodied_env.load_contract("arm_reach")
+
+
+@pytest.mark.long
+@pytest.mark.ros
+def test_workers_over_ros_come_to_the_same_summary_as_one_process(tmp_path):
+    short = replace(ARM, episode=replace(ARM.episode, horizon_steps=40))
+    options = {"contract": short, "backend": "mujoco_ros", "policy": "scripted", "seed": 3}
+    one = evaluate(**options, episodes=12, out=tmp_path, clock="virtual")
+    job = Job(**options, options={"clock": "virtual"})
+    three = LocalEngine(3).evaluate(job, episodes=12, out=tmp_path, ended=lambda: None)
+    assert three.problem == ""
+    assert three.losses == ()
+    assert outcome(three.summary) == outcome(one.summary)
+    assert [audit_run(path).sound for path in three.parts] == [True] * 3
+    processes = [json.loads((Path(path) / "manifest.json").read_text())["processes"] for path in three.parts]
+    assert len({process["pid"] for run in processes for process in run}) == 6
+
+
+def outcome(summary):
+    """All but latencies: the transport is of this machine."""
+    return {key: value for key, value in summary.items() if key != "latency"}

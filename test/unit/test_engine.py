@@ -1,0 +1,264 @@
+"""``embodied-env evaluate --engine local``: what workers come to together is what one process comes to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import embodied_env
+from embodied_env.cli import main
+from embodied_env.cli.engine import MOST_ATTEMPTS, LocalEngine, _LocalRun, check_shareable, domain_ids
+from embodied_env.cli.episodes import Episodes, Job, policy_seed
+from embodied_env.cli.merging import merged_summary
+from embodied_env.cli.team import Worker
+from embodied_env.contract.loader import dump_contract
+from embodied_env.errors import BackendError, BackendNotReadyError, PolicyError, RecordError, UsageError
+from embodied_env.record import read_run
+
+ARM = embodied_env.load_contract("arm_reach")
+POLICIES = """
+import os, pathlib, signal, time
+import numpy as np
+
+HERE = pathlib.Path(__file__).parent
+
+def telling(observation):
+    (HERE / f"domain_{os.environ['ROS_DOMAIN_ID']}").touch()
+    return 0.1 * observation["target_position"].repeat(2)
+
+asked = 0
+
+def killed_once(observation):
+    global asked
+    asked += 1
+    if asked == 6:
+        try:
+            (HERE / "killed").touch(exist_ok=False)
+        except FileExistsError:
+            pass
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return telling(observation)
+
+def slow(observation):
+    (HERE / f"slow_{os.getpid()}").touch()
+    time.sleep(0.05)
+    return telling(observation)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with policies and a contract of short episodes, which worker processes find."""
+    (tmp_path / "engine_policies.py").write_text(POLICIES)
+    short = replace(ARM, episode=replace(ARM.episode, horizon_steps=4))
+    (tmp_path / "short.yaml").write_text(dump_contract(short))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "engine_policies", raising=False)
+    monkeypatch.setenv("ROS_DOMAIN_ID", "7")
+    return tmp_path
+
+
+def arguments(folder, policy, *more, episodes=5):
+    kind = ("--backend", "fake", "--clock", "virtual", "--seed", "3", "--json", "--out", str(folder / "runs"))
+    return ["evaluate", str(folder / "short.yaml"), "--policy", policy, "--episodes", str(episodes), *kind, *more]
+
+
+def evaluated(capsys, *words):
+    status = main(*words)
+    said = capsys.readouterr()
+    return status, json.loads(said.out)["runs"][0] if said.out else None, said.err
+
+
+def job(**changes):
+    values = {"contract": ARM, "backend": "fake", "policy": "random", "seed": 3, "options": {"clock": "virtual"}}
+    return Job(**(values | changes))
+
+
+def test_workers_come_to_the_same_summary_as_one_process_each_in_a_domain_of_its_own(folder, capsys):
+    one = evaluated(capsys, arguments(folder, "random"))
+    two = evaluated(capsys, arguments(folder, "random", "--engine", "local", "--workers", "2"))
+    assert (one[0], two[0]) == (0, 0)
+    assert two[1]["summary"] == one[1]["summary"]
+    assert two[1]["parts"]
+    assert all(read_run(path).clean and list(read_run(path).transitions()) for path in two[1]["parts"])
+    account = json.loads((Path(two[1]["path"]) / "evaluation.json").read_text())
+    assert account["summary"] == one[1]["summary"]
+    assert len(account["run_of_episode"]) == 5
+
+
+def test_a_killed_workers_episode_is_run_again_and_reported(folder, capsys):
+    one = evaluated(capsys, arguments(folder, "engine_policies:telling"))
+    status, run, said = evaluated(
+        capsys, arguments(folder, "engine_policies:killed_once", "--engine", "local", "--workers", "2")
+    )
+    assert status == 0
+    assert run["summary"] == one[1]["summary"]
+    (loss,) = run["losses"]
+    assert "ended in episode" in loss
+    assert "killed by signal 9" in loss
+    assert loss in said
+    domains = {int(path.name.removeprefix("domain_")) for path in folder.glob("domain_*")}
+    assert domains == {7, 8, 9}  # 7: this process
+
+
+class FakeTeam:
+    """Workers that are only written down; each dies with the same words."""
+
+    def __init__(self):
+        self.started, self.buried = [], []
+
+    def start(self, number, domain_id):
+        self.started.append((number, domain_id))
+
+    def bury(self, worker):
+        self.buried.append(worker)
+        return "killed by signal 9"
+
+    def idle(self):
+        return []
+
+
+class FakeChild:
+    def note_shared_memory(self):
+        pass
+
+
+@pytest.fixture
+def local_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROS_DOMAIN_ID", "7")
+    return _LocalRun(job(), tmp_path, episodes=1, workers=1, ended=lambda: None)
+
+
+def test_an_episode_that_kills_every_worker_is_given_up(local_run):
+    team = FakeTeam()
+    for _ in range(MOST_ATTEMPTS - 1):
+        worker = Worker(number=0, domain_id=8, child=FakeChild())
+        local_run._take(team, worker, {"worker": 0})
+        local_run._take(team, worker, None)
+    worker = Worker(number=0, domain_id=8, child=FakeChild())
+    local_run._take(team, worker, {"worker": 0})
+    with pytest.raises(BackendError, match="episode 0 was lost with its worker 3 times: killed by signal 9"):
+        local_run._take(team, worker, None)
+    assert team.started == [(0, 8), (0, 8)]
+
+
+def test_workers_that_never_start_are_given_up(local_run):
+    team = FakeTeam()
+    for _ in range(MOST_ATTEMPTS - 1):
+        local_run._take(team, Worker(number=0, domain_id=8, child=FakeChild()), None)
+    with pytest.raises(BackendNotReadyError, match="without an episode, 3 times"):
+        local_run._take(team, Worker(number=0, domain_id=8, child=FakeChild()), None)
+
+
+def test_what_a_worker_failed_by_is_raised_here_under_what_it_printed(local_run, capsys):
+    worker = Worker(number=0, domain_id=8, child=FakeChild())
+    with pytest.raises(PolicyError, match="out of ideas"):
+        local_run._take(FakeTeam(), worker, {"failed": "PolicyError", "message": "out of ideas"})
+    assert "killed by signal 9" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_all_workers_and_closes_their_runs(folder):
+    words = arguments(folder, "engine_policies:slow", "--engine", "local", "--workers", "2", episodes=500)
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "embodied_env.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    end = time.monotonic() + 60.0
+    while len(pids := [int(path.name.removeprefix("slow_")) for path in folder.glob("slow_*")]) < 2:
+        assert time.monotonic() < end, parent.communicate()
+        time.sleep(0.05)
+    parent.send_signal(signal.SIGINT)
+    _, said = parent.communicate(timeout=60)
+    assert (parent.returncode, said.splitlines()[-1]) == (130, "embodied-env: interrupted")
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    runs = [read_run(path.parent) for path in (folder / "runs").rglob("manifest.json")]
+    assert [run.problem for run in runs] == ["", ""]
+    assert all(list(run.resets()) for run in runs)
+
+
+@pytest.mark.parametrize("backend", ["fake", "mujoco"])
+def test_an_episode_is_the_same_whichever_were_run_before(tmp_path, backend):
+    short = replace(ARM, episode=replace(ARM.episode, horizon_steps=3))
+    rows = {}
+    for order in ([0, 1, 2, 3], [3, 1], [2, 0]):
+        with Episodes(job(contract=short, backend=backend), tmp_path) as run:
+            for episode in order:
+                run.run(episode)
+        for row in read_run(run.path).rows():
+            number = row["info"]["episode_index"]
+            told = (
+                row["observation"],
+                row.get("action"),
+                row.get("reward"),
+                row["info"].get("reset", {}).get("seed_applied"),
+            )
+            rows.setdefault((number, row["info"]["step_index"]), []).append(told)
+    assert {len(told) for told in rows.values()} == {2}
+    assert all(first == second for first, second in rows.values())
+
+
+def test_the_merged_summary_needs_every_episode_whole(tmp_path):
+    with Episodes(job(), tmp_path) as run:
+        run.run(0)
+    assert merged_summary({0: run.path}, "f")["episodes"] == 1
+    with pytest.raises(RecordError, match="episode 1 is not whole"):
+        merged_summary({0: run.path, 1: run.path}, "f")
+
+
+@pytest.mark.parametrize(("count", "own"), [(1, 0), (4, 0), (4, 99), (101, 50), (3, 230)])
+def test_domains_are_distinct_and_not_ones_own(count, own):
+    found = domain_ids(count, own)
+    assert len(set(found)) == len(found) == count
+    assert own not in found
+    assert all(0 <= number < 102 for number in found)
+
+
+def test_seeds_of_a_policy_differ_by_seed_and_by_episode():
+    assert len({policy_seed(seed, episode) for seed in range(20) for episode in range(20)}) == 400
+
+
+def test_a_job_is_the_same_on_the_other_side():
+    again = Job.from_json(json.loads(json.dumps(job().as_json())))
+    assert again.contract.fingerprint == ARM.fingerprint
+    assert replace(again, contract=ARM) == job()
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"backend": "real"}, "not available with real"),
+        ({"options": {"spawn": False}}, "not available with --attach"),
+        ({"options": {"namespace": "/one"}}, "not available with --namespace"),
+    ],
+)
+def test_what_workers_cannot_share_is_refused(changes, problem):
+    with pytest.raises(UsageError, match=problem):
+        check_shareable(job(**changes))
+
+
+@pytest.mark.parametrize("workers", [0, 102])
+def test_a_number_of_workers_that_there_cannot_be_is_refused(workers):
+    with pytest.raises(UsageError, match="allowed: 1 to 101"):
+        LocalEngine(workers)
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (("--engine", "cloud"), "--engine 'cloud' is not known; allowed: local"),
+        (("--workers", "2"), "allowed: with --engine local"),
+    ],
+)
+def test_wrong_usage_of_engines_is_named(folder, capsys, more, problem):
+    status, _, said = evaluated(capsys, arguments(folder, "hold", *more))
+    assert status == 2
+    assert problem in said

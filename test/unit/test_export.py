@@ -1,0 +1,457 @@
+"""Exports: each is read back by its own library, and says what the run says."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import gymnasium
+import numpy as np
+import pytest
+
+import embodied_env
+from embodied_env.cli import main
+from embodied_env.env import EmbodiedEnv
+from embodied_env.errors import RecordError, UsageError
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record.export import FORMATS, export_run
+from embodied_env.record.export.running import Running
+from embodied_env.record.export.steps import Step, open_source
+
+ARM = embodied_env.load_contract("arm_reach")
+SHORT = replace(ARM, episode=replace(ARM.episode, horizon_steps=4))
+NEEDS = {"parquet": ["pyarrow"], "minari": ["pyarrow", "minari", "PIL"], "lerobot": ["pyarrow"], "jsonl": []}
+
+
+def needs(*modules):
+    for module in modules:
+        pytest.importorskip(module, reason=f"this export needs {module}")
+
+
+def recorded(folder, contract=SHORT, *, episodes=2, wrap=lambda env: env, actions=None):
+    env = RecordTransitions(wrap(EmbodiedEnv(contract, backend="fake", clock="virtual")), folder, policy="test")
+    rng = np.random.default_rng(0)
+    with env:
+        for episode in range(episodes):
+            env.reset(seed=episode)
+            ended = False
+            while not ended:
+                action = rng.uniform(-1, 1, 6) if actions is None else actions.pop(0)
+                *_, terminated, truncated, _ = env.step(action)
+                ended = terminated or truncated
+    return env.path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return recorded(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def seen_run(tmp_path_factory):
+    """A run with a camera and a depth camera; each episode is one step long."""
+    return recorded(tmp_path_factory.mktemp("runs"), "door_open")
+
+
+def steps_of(run, **options):
+    return [item for item in open_source(read_run(run), **options) if isinstance(item, Step)]
+
+
+def endings_of(run, **options):
+    return [item for item in open_source(read_run(run), **options) if not isinstance(item, Step)]
+
+
+# --------------------------------------------------------------------------------------------------- what is exported
+
+
+def test_a_step_has_what_its_action_was_chosen_on_and_what_was_executed(run):
+    opened = read_run(run)
+    rows, (first, second) = list(opened.rows()), steps_of(run)[:2]
+    np.testing.assert_array_equal(first.observation["joints_position"], rows[0]["observation"]["joints_position"])
+    np.testing.assert_array_equal(second.observation["joints_position"], rows[1]["observation"]["joints_position"])
+    np.testing.assert_array_equal(first.action[""], rows[1]["action"])
+    np.testing.assert_array_equal(first.action_applied[""], rows[1]["info"]["action"]["applied"])
+    assert not np.array_equal(first.action[""], first.action_applied[""])
+    assert first.reward == rows[1]["reward"]
+
+
+def test_steps_are_counted_in_their_episode_and_an_ending_has_the_last_observation(run):
+    assert [(s.episode_index, s.step_index) for s in steps_of(run)] == [(e, s) for e in range(2) for s in range(4)]
+    rows, (first, second) = list(read_run(run).transitions()), endings_of(run)
+    np.testing.assert_array_equal(first.observation["joints_position"], rows[3]["observation"]["joints_position"])
+    assert (first.length, first.ended, first.end_reason, second.seed) == (4, True, "time_limit", 1)
+
+
+def test_a_request_that_is_no_action_is_not_known_and_never_zero(tmp_path):
+    path = recorded(tmp_path, episodes=1, actions=[np.zeros(6), "what?", np.full(6, np.nan), np.zeros(6)])
+    first, second, third, _ = steps_of(path)
+    assert (first.action[""] == 0).all()
+    assert np.isnan(second.action[""]).all()
+    assert np.isnan(third.action[""]).all()
+    assert np.isfinite(third.action_applied[""]).all()
+
+
+def test_the_evaluators_values_come_only_when_asked_for(run):
+    assert steps_of(run)[0].evaluator == {}
+    reset = next(read_run(run).resets())
+    (step, *_) = steps_of(run, evaluator=True)
+    np.testing.assert_array_equal(
+        step.evaluator["true_distance.range"], reset["inner"]["evaluator"]["true_distance"]["range"]
+    )
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_evaluators_values_are_in_no_file_unless_asked_for(run, tmp_path, kind):
+    needs(*NEEDS[kind])
+    export_run(run, tmp_path / "out", format=kind)
+    assert not [
+        file for file in (tmp_path / "out").rglob("*") if file.is_file() and b"true_distance" in file.read_bytes()
+    ]
+
+
+def test_an_episode_that_was_cut_is_said_to_be_unfinished(tmp_path):
+    with RecordTransitions(EmbodiedEnv(SHORT, backend="fake", clock="virtual"), tmp_path / "runs") as env:
+        env.reset(seed=0)
+        env.step(np.zeros(6))
+        env.reset(seed=1)
+    (ending,) = endings_of(env.path)
+    assert (ending.length, ending.ended, ending.end_reason) == (1, False, "")
+    account = export_run(env.path, tmp_path / "out", format="jsonl")
+    assert (account["episodes"], account["unfinished"], account["left_out"]["resets"]) == (1, 1, 1)
+
+
+def test_behind_wrappers_the_agents_own_observation_and_action_are_exported(tmp_path):
+    path = recorded(
+        tmp_path,
+        wrap=lambda env: gymnasium.wrappers.RescaleAction(gymnasium.wrappers.FlattenObservation(env), -2.0, 2.0),
+    )
+    step, row = steps_of(path)[0], next(read_run(path).transitions())
+    assert {key: array.shape for key, array in step.observation.items()} == {"": (19,)}
+    np.testing.assert_array_equal(step.action[""], row["action"])
+    np.testing.assert_array_equal(step.action_applied[""], row["inner"]["report"]["applied"])
+
+
+# --------------------------------------------------------------------------------------------- read back, each by its own
+
+
+def test_json_lines_are_plain_transitions(run, tmp_path):
+    account = export_run(run, tmp_path / "out", format="jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "out" / "transitions.jsonl").read_text().splitlines()]
+    rows = list(read_run(run).transitions())
+    assert [line["next_observation"] for line in lines] == [row["observation"] for row in rows]
+    assert [line["action"] for line in lines] == [row["action"] for row in rows]
+    assert [line["action_applied"] for line in lines] == [row["info"]["action"]["applied"] for row in rows]
+    assert lines[1]["observation"] == rows[0]["observation"]
+    assert lines[-1]["end_reason"] == "time_limit"
+    assert json.loads((tmp_path / "out" / "metadata.json").read_text()).items() >= account.items()
+
+
+def test_json_lines_name_the_files_of_images(seen_run, tmp_path):
+    needs("PIL")
+    from PIL import Image
+
+    export_run(seen_run, tmp_path / "out", format="jsonl")
+    line = json.loads((tmp_path / "out" / "transitions.jsonl").read_text().splitlines()[0])
+    seen = steps_of(seen_run)[0].observation
+    camera = np.asarray(Image.open(tmp_path / "out" / line["observation"]["camera_image"]["file"]))
+    depth = np.load(tmp_path / "out" / line["observation"]["depth_image"]["file"])
+    np.testing.assert_array_equal(camera, seen["camera_image"])
+    np.testing.assert_array_equal(depth, seen["depth_image"])
+
+
+def test_parquet_reads_back_bit_for_bit(run, tmp_path):
+    needs("pyarrow")
+    import pyarrow.parquet as pq
+
+    export_run(run, tmp_path / "out", format="parquet", evaluator=True)
+    table, steps = pq.read_table(tmp_path / "out" / "transitions.parquet"), steps_of(run, evaluator=True)
+    for name, value_of in {
+        "observation.joints_position": lambda s: s.observation["joints_position"],
+        "action": lambda s: s.action[""],
+        "action_applied": lambda s: s.action_applied[""],
+        "evaluator.true_distance.range": lambda s: s.evaluator["true_distance.range"],
+    }.items():
+        np.testing.assert_array_equal(np.stack(table[name].to_numpy()), np.stack([value_of(step) for step in steps]))
+    assert table["reward"].to_pylist() == [step.reward for step in steps]
+    assert table["truncated"].to_pylist() == [False, False, False, True] * 2
+    assert table["episode_index"].to_pylist() == [0] * 4 + [1] * 4
+    episodes = pq.read_table(tmp_path / "out" / "episodes.parquet").to_pylist()
+    assert [episode["length"] for episode in episodes] == [4, 4]
+    np.testing.assert_array_equal(
+        episodes[1]["final_observation.tcp_position"], endings_of(run)[1].observation["tcp_position"]
+    )
+
+
+def test_parquet_keeps_images_as_png_and_depth_as_numbers(seen_run, tmp_path):
+    needs("pyarrow", "PIL")
+    import pyarrow.parquet as pq
+    from PIL import Image
+
+    export_run(seen_run, tmp_path / "out", format="parquet")
+    row = pq.read_table(tmp_path / "out" / "transitions.parquet").to_pylist()[0]
+    columns = json.loads((tmp_path / "out" / "metadata.json").read_text())["columns"]
+    seen = steps_of(seen_run)[0].observation
+    camera = np.asarray(Image.open(io.BytesIO(row["observation.camera_image"])))
+    np.testing.assert_array_equal(camera, seen["camera_image"])
+    depth = np.float32(row["observation.depth_image"]).reshape(columns["observation.depth_image"]["shape"])
+    np.testing.assert_array_equal(depth, seen["depth_image"])
+
+
+def test_parquet_is_written_in_groups(tmp_path):
+    needs("pyarrow")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from embodied_env.record.export.tables import TableFile
+
+    file = TableFile(tmp_path / "t.parquet", pa.schema([("n", pa.int64())]), most_rows=3)
+    for n in range(7):
+        file.add({"n": n})
+    file.close()
+    assert pq.ParquetFile(tmp_path / "t.parquet").metadata.num_row_groups == 3
+    assert pq.read_table(tmp_path / "t.parquet")["n"].to_pylist() == list(range(7))
+
+
+def test_minari_reads_its_dataset_by_name(run, tmp_path, monkeypatch):
+    needs(*NEEDS["minari"])
+    import minari
+
+    export_run(run, tmp_path / "arm_reach-test-v0", format="minari", evaluator=True)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    dataset = minari.load_dataset("arm_reach-test-v0")
+    steps, endings = steps_of(run), endings_of(run)
+    assert (dataset.total_episodes, dataset.total_steps) == (2, 8)
+    assert dataset.observation_space == ARM.observation_space
+    assert dataset.action_space == ARM.action_space
+    episode = list(dataset.iterate_episodes())[1]
+    np.testing.assert_array_equal(episode.actions, [step.action[""] for step in steps[4:]])
+    np.testing.assert_array_equal(
+        episode.observations["joints_position"],
+        [step.observation["joints_position"] for step in steps[4:]] + [endings[1].observation["joints_position"]],
+    )
+    np.testing.assert_array_equal(episode.infos["action_applied"][1:], [step.action_applied[""] for step in steps[4:]])
+    assert np.isnan(episode.infos["action_applied"][0]).all()
+    assert episode.rewards.tolist() == [step.reward for step in steps[4:]]
+    assert episode.truncations.tolist() == [False, False, False, True]
+
+
+def test_minari_keeps_every_bit_of_an_image(seen_run, tmp_path, monkeypatch):
+    needs(*NEEDS["minari"])
+    import minari
+
+    export_run(seen_run, tmp_path / "door-v3", format="minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    episode = minari.load_dataset("door-v3")[0]
+    seen = steps_of(seen_run)[0].observation
+    np.testing.assert_array_equal(episode.observations["camera_image"][0], seen["camera_image"])
+    np.testing.assert_array_equal(episode.observations["depth_image"][0], seen["depth_image"])
+
+
+def test_lerobot_has_the_documented_layout(run, tmp_path):
+    """As ``lerobot.datasets`` reads version 3.0: info, tasks, episodes, then frames by the place that these name."""
+    needs("pyarrow")
+    import pyarrow.parquet as pq
+
+    out = tmp_path / "out"
+    export_run(run, out, format="lerobot", evaluator=True)
+    info = json.loads((out / "meta" / "info.json").read_text())
+    assert (info["codebase_version"], info["fps"], info["total_episodes"], info["total_frames"]) == ("v3.0", 20, 2, 8)
+    tasks = pq.read_table(out / "meta" / "tasks.parquet")
+    assert tasks["task_index"].to_pylist() == [0]
+    assert json.loads(tasks.schema.metadata[b"pandas"])["index_columns"] == ["task"]
+    episodes = pq.read_table(out / "meta" / "episodes" / "chunk-000" / "file-000.parquet").to_pylist()
+    steps = steps_of(run, evaluator=True)
+    for episode in episodes:
+        place = {"chunk_index": episode["data/chunk_index"], "file_index": episode["data/file_index"]}
+        table = pq.read_table(out / info["data_path"].format(**place))
+        assert set(table.column_names) == set(info["features"])
+        part = slice(episode["dataset_from_index"], episode["dataset_to_index"])
+        frames = [frame for frame in table.to_pylist() if frame["episode_index"] == episode["episode_index"]]
+        assert [frame["index"] for frame in frames] == list(range(part.start, part.stop))
+        assert [frame["timestamp"] for frame in frames] == [float(np.float32(k * 0.05)) for k in range(4)]
+        np.testing.assert_array_equal([f["action"] for f in frames], np.float32([s.action[""] for s in steps[part]]))
+        np.testing.assert_array_equal(
+            [f["applied_action"] for f in frames], np.float32([s.action_applied[""] for s in steps[part]])
+        )
+        assert [f["next.done"] for f in frames] == [False, False, False, True]
+        assert [f["evaluator.true_distance.range"] for f in frames] == [
+            s.evaluator["true_distance.range"][0] for s in steps[part]
+        ]
+    state = info["features"]["observation.state"]
+    place = state["names"].index("tcp_position.1")
+    assert frames[0]["observation.state"][place] == np.float32(steps[4].observation["tcp_position"][1])
+    stats = json.loads((out / "meta" / "stats.json").read_text())
+    np.testing.assert_allclose(stats["action"]["mean"], np.mean([s.action[""] for s in steps], axis=0), atol=1e-7)
+    assert episodes[0]["stats/action/count"] == [4]
+    assert not [name for name in info["features"] if "/" in name]
+
+
+def test_lerobot_frames_load_with_the_library_that_lerobot_loads_them_with(seen_run, tmp_path, monkeypatch):
+    needs("pyarrow", "PIL", "pandas")
+    datasets = pytest.importorskip("datasets", reason="Hugging Face's, which LeRobot stands on")
+    import pandas as pd
+
+    monkeypatch.setattr("tqdm.std.tqdm.monitor_interval", 0)  # it would leave a thread
+    export_run(seen_run, tmp_path / "out", format="lerobot")
+    features = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())["features"]
+    columns = datasets.Features({name: as_hugging_face(datasets, feature) for name, feature in features.items()})
+    frames = datasets.Dataset.from_parquet(
+        str(tmp_path / "out" / "data" / "chunk-000" / "file-000.parquet"),
+        features=columns,
+        cache_dir=str(tmp_path / "c"),
+    )
+    seen = steps_of(seen_run)[0].observation
+    np.testing.assert_array_equal(np.asarray(frames[0]["observation.images.camera_image"]), seen["camera_image"])
+    np.testing.assert_array_equal(np.float32(frames[0]["observation.depth_image"]), seen["depth_image"])
+    tasks = pd.read_parquet(tmp_path / "out" / "meta" / "tasks.parquet")
+    assert (tasks.index.name, tasks.iloc[0]["task_index"]) == ("task", 0)
+
+
+def as_hugging_face(datasets, feature):
+    """The type of a column, as `lerobot.datasets` derives it from the feature."""
+    dtype, shape = feature["dtype"], tuple(feature["shape"])
+    if dtype == "image":
+        return datasets.Image()
+    if shape == (1,):
+        return datasets.Value(dtype)
+    if len(shape) == 1:
+        return datasets.Sequence(datasets.Value(dtype), length=shape[0])
+    return {2: datasets.Array2D, 3: datasets.Array3D}[len(shape)](shape=shape, dtype=dtype)
+
+
+def test_lerobot_goes_on_in_the_next_file_when_one_is_full(run, tmp_path):
+    needs("pyarrow")
+    from embodied_env.record.export.lerobot_dataset import LerobotDataset
+
+    (tmp_path / "out").mkdir()
+    source = open_source(read_run(run))
+    writer = LerobotDataset(tmp_path / "out", source, most_bytes_per_file=1)
+    for item in source:
+        (writer.step if isinstance(item, Step) else writer.end)(item)
+    writer.close({})
+    assert sorted(file.name for file in (tmp_path / "out" / "data").rglob("*.parquet")) == [
+        "file-000.parquet",
+        "file-001.parquet",
+    ]
+
+
+def test_lerobot_gets_no_image_that_only_the_evaluator_sees(seen_run, tmp_path):
+    needs("pyarrow")
+    source = open_source(read_run(seen_run))
+    from embodied_env.record.export.leaves import Leaf
+    from embodied_env.record.export.lerobot_dataset import LerobotDataset
+
+    source.evaluator = {"above.image": Leaf(dtype="uint8", shape=(4, 4, 3))}
+    with pytest.raises(UsageError, match=r"take the images above\.image for their own"):
+        LerobotDataset(tmp_path, source)
+
+
+@pytest.mark.parametrize("is_image", [False, True])
+def test_running_statistics_are_those_of_all_values(is_image):
+    values = np.random.default_rng(0).integers(0, 255, (20, 4, 5, 3)).astype(np.uint8)
+    first, second = Running((4, 5, 3), is_image=is_image), Running((4, 5, 3), is_image=is_image)
+    for index, value in enumerate(values):
+        (first if index < 7 else second).add(value)
+    first.merge(second)
+    found = first.as_json()
+    whole = values.reshape(-1, 3) / 255.0 if is_image else values
+    for name in ("mean", "std", "min", "max"):
+        expected = getattr(whole, name)(axis=0)
+        np.testing.assert_allclose(found[name], expected.reshape(3, 1, 1) if is_image else expected, atol=1e-12)
+    assert found["count"] == [20]
+
+
+def test_statistics_leave_out_what_is_not_known():
+    running = Running((2,))
+    for value in ([1.0, np.nan], [3.0, np.nan]):
+        running.add(np.array(value))
+    assert running.as_json() == {
+        "min": [1.0, None],
+        "max": [3.0, None],
+        "mean": [2.0, None],
+        "std": [1.0, None],
+        "count": [2],
+    }
+    assert not running.is_known
+
+
+# -------------------------------------------------------------------------------------------------- what is refused
+
+
+def test_what_is_there_is_never_written_over(run, tmp_path):
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UsageError, match="out is there already"):
+        export_run(run, tmp_path / "out", format="jsonl")
+    (tmp_path / "other.partial").mkdir()
+    with pytest.raises(UsageError, match=r"other\.partial is there already"):
+        export_run(run, tmp_path / "other", format="jsonl")
+
+
+def test_a_run_that_was_cut_needs_a_word_and_is_said_to_be_cut(run, tmp_path):
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    for file in run.iterdir():
+        data = file.read_bytes()
+        (cut / file.name).write_bytes(data[: len(data) * 2 // 3] if file.suffix == ".mcap" else data)
+    with pytest.raises(RecordError, match=r"is not clean: .*--allow-unclean"):
+        export_run(cut, tmp_path / "out", format="jsonl")
+    export_run(cut, tmp_path / "out", format="jsonl", allow_unclean=True)
+    metadata = json.loads((tmp_path / "out" / "metadata.json").read_text())
+    assert not metadata["clean"]
+    assert "its writer was stopped" in metadata["problem"]
+    assert metadata["unfinished"] == 1
+
+
+def test_an_export_that_fails_leaves_nothing_behind(run, tmp_path):
+    def fail(_steps):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_run(run, tmp_path / "out", format="jsonl", progress=fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_without_a_step_cannot_be_exported(tmp_path):
+    with RecordTransitions(EmbodiedEnv(SHORT, backend="fake"), tmp_path / "runs") as env:
+        env.reset(seed=0)
+    with pytest.raises(RecordError, match="there is no step to export"):
+        export_run(env.path, tmp_path / "out", format="jsonl")
+
+
+def test_a_library_that_is_missing_is_named_with_its_extra(run, tmp_path):
+    script = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('pyarrow', 'minari'):\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from embodied_env.cli import main\n"
+        f"sys.exit(main(['export', {str(run)!r}, '--format', 'parquet', '-o', {str(tmp_path / 'out')!r}]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "embodied_env[export]" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_verb_says_what_it_wrote(run, tmp_path, capsys):
+    assert main(["export", str(run), "--format", "jsonl", "-o", str(tmp_path / "out"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["format"], said["episodes"], said["steps"]) == ("jsonl", 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["RUN", "--format", "csv"], "allowed: jsonl, parquet, minari, lerobot"),
+        (["/none", "--format", "jsonl"], "is not there"),
+    ],
+)
+def test_wrong_usage_of_the_verb_is_named(run, tmp_path, capsys, arguments, problem):
+    words = [str(run) if word == "RUN" else word for word in arguments]
+    assert main(["export", *words, "-o", str(tmp_path / "out")]) == 2
+    assert problem in capsys.readouterr().err
