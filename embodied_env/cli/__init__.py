@@ -59,6 +59,7 @@ VERBS: Mapping[str, Verb] = {
         module="embodied_env.cli.replay",
         help="play a recorded run back: do its actions still make the same transitions?",
     ),
+    "profile": Verb(module="embodied_env.cli.profile", help="write the latencies of a recorded run into a file"),
     "sim": Verb(module="embodied_env.cli.sim", help="run the embedded simulator in a process of its own"),
     "relay": Verb(module="embodied_env.cli.relay", help="own the actuator topics, and brake when commands stop"),
     "doctor": Verb(module="embodied_env.cli.doctor", help="check what a contract needs, and say what to do about it"),

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(as_mapping(profile), indent=1))
     else:
-        _print_table(profile, out)
+        print_table(profile, out)
     return 0 if profile.actuation_s is not None else 1
 
 
@@ -75,7 +75,7 @@ def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, of: bar.update(line, completed=done, total=of)
 
 
-def _print_table(profile: LatencyProfile, out: Path) -> None:
+def print_table(profile: LatencyProfile, out: Path) -> None:
     """Print every estimate with its interval and method, and what is unknown."""
     from rich.console import Console
     from rich.table import Table
@@ -85,8 +85,9 @@ def _print_table(profile: LatencyProfile, out: Path) -> None:
     for heading, justify in (("", "left"), ("value", "right"), ("95 %", "right"), ("method", "left"), ("n", "right")):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type] # its own literals
     table.add_column("", overflow="fold")
-    rows = {"actuation": profile.actuation_s, "lag": profile.lag_s}
+    rows = {"actuation": profile.actuation_s, "lag": profile.lag_s, "observation to command": profile.obs_to_command_s}
     rows |= {f"actuation by {method}": each for method, each in profile.evidence.items()}
+    rows |= {f"age {sensor}": each for sensor, each in profile.age_s.items()}
     rows |= {f"capture {sensor}": each for sensor, each in profile.capture_s.items()}
     rows |= {f"transport {sensor}": each for sensor, each in profile.transport_s.items()}
     for name, each in rows.items():

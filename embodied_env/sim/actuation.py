@@ -66,15 +66,20 @@ class Actuation:
 
     def command(self, values: FloatArray) -> None:
         """Take the next command, from where the last one has led to by now; raises UsageError for another shape."""
+        target = self.checked(values)
+        self._start = np.where(self.is_velocity, target, self._sent)
+        self._target = target
+        self._done = 0
+
+    def checked(self, values: FloatArray) -> FloatArray:
+        """Return a copy of a command; raises UsageError for another shape."""
         target = np.array(values, dtype=np.float64)
         if target.shape != self._sent.shape:
             raise UsageError(
                 f"a command of shape {target.shape} is not allowed; allowed: {self._sent.shape}, "
                 f"the joints {', '.join(self.joints)}"
             )
-        self._start = np.where(self.is_velocity, target, self._sent)
-        self._target = target
-        self._done = 0
+        return target
 
     @property
     def target(self) -> FloatArray:

@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.checks import one_of
 from embodied_env.errors import BackendLostError, ResetNeededError, UsageError
+from embodied_env.latency.delays import check_delays, schedule_of
+from embodied_env.latency.injection import DelayModel
 from embodied_env.sim.actuation import Actuation
 from embodied_env.sim.channel import Reading, SensorChannel
+from embodied_env.sim.delayed import DelayedWorld
 from embodied_env.sim.filming import Filming
 from embodied_env.sim.model import MjData, Model
 from embodied_env.sim.profile import Draw, Driver, Mover, Source, StandIn, WorldProfile, load_profile
@@ -29,6 +32,8 @@ __all__ = ["World", "WorldProfile", "load_profile"]
 _TICKS_PER_PERIOD = 5  # about as often does a free-running world show itself
 
 _MAX_TICKS_NS = 1e9 * (1.0 + 1e-9)  # of a rate times a tick
+
+_NEVER_NS = 2**63
 
 _UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCTRL")
 
@@ -45,7 +50,13 @@ class World:
     """
 
     def __init__(
-        self, contract: Contract, profile: WorldProfile, *, path: str = "backends.mujoco", free_running: bool = False
+        self,
+        contract: Contract,
+        profile: WorldProfile,
+        *,
+        path: str = "backends.mujoco",
+        free_running: bool = False,
+        delays: DelayModel | None = None,
     ) -> None:
         """Compile the model and resolve every name.
 
@@ -56,8 +67,11 @@ class World:
             free_running: a step is not a control period but a tick: about a fifth of it, or the profile's
                 ``stand_in.tick_s``, a whole number of physics steps. A sensor without a rate is due at every tick.
                 Pictures are not waited for but at a reset: they are as late as rendering them takes.
+            delays: are put in (`embodied_env.sim.delayed`), in lockstep alone. A sensor that they name has neither
+                delay nor drop-outs of its own.
 
         Raises:
+            UsageError: for delays in a world that does not wait, or of other sensors.
             ContractError: for a name, a shape or a period that model, profile and contract do not agree on.
             MissingDependencyError: when MuJoCo is not installed.
         """
@@ -77,10 +91,19 @@ class World:
         self._film: Filming | None = None
         if free_running and any(source.camera for source in profile.sources.values()):
             self._film = Filming(contract, profile, model)
+        self._delayed = None if delays is None else _delayed(contract, delays, free_running=free_running)
+        late = () if self._delayed is None else self._delayed.sensors
         self._channels = {
-            name: SensorChannel(name, self._rated(name, stand_in), profile.sources.get(name, Source()), self.tick_ns)
+            name: SensorChannel(
+                name,
+                self._rated(name, stand_in),
+                profile.sources.get(name, Source()),
+                self.tick_ns,
+                stamps_receipt=False if name in late else None,
+            )
             for name in contract.sensors
         }
+        self._timed = {name: channel for name, channel in self._channels.items() if name not in late}
         self._actuation = Actuation(contract, profile, model, lag_s=stand_in.servo_lag_s)
         self.joints = self._actuation.joints
         self._movers = {
@@ -127,15 +150,20 @@ class World:
             self._film.begin()
         for name, channel in self._channels.items():
             channel.begin(seed, self.now_ns, self._first(name))
+        if self._delayed is not None:
+            self._delayed.begin(seed, self.now_ns)
         self._is_reset = True
         return drawn
 
     def command(self, values: FloatArray) -> None:
         """Set the positions to be reached one control period from now, or velocities that act from now on.
 
-        Shape (n_joints,), in joint units. Raises UsageError for another shape.
+        With delays it is so much later. Shape (n_joints,), in joint units. Raises UsageError for another shape.
         """
-        self._actuation.command(values)
+        if self._delayed is None:
+            self._actuation.command(values)
+        else:
+            self._delayed.command(self._actuation.checked(values))
 
     @property
     def target(self) -> FloatArray:
@@ -160,10 +188,14 @@ class World:
         """
         if not self._is_reset:
             raise ResetNeededError("step() of a world that is not reset: call reset() first")
-        start_ns = self.now_ns
+        start_ns = now_ns = self.now_ns
         due_ns = self._next_due_ns()
+        if self._delayed is not None:
+            commands = self._delayed.next_step(start_ns, start_ns + self.tick_ns)
         for substep, controls in enumerate(self._controls(commands), start=1):
-            now_ns = start_ns + self.tick_ns * substep // self._substeps
+            next_ns = start_ns + self.tick_ns * substep // self._substeps
+            self._take_delayed(next_ns)
+            now_ns = next_ns
             self._actuation.apply(self._data, controls)
             self._move_bodies((now_ns - self._origin_ns) / 1e9)
             self._model.mujoco.mj_step(self._model.mj, self._data)
@@ -172,6 +204,7 @@ class World:
                 self._capture(now_ns)
                 due_ns = self._next_due_ns()
         self._check_stable()
+        self._take_delayed(now_ns + 1)
         self.now_ns = now_ns
         for name, taken_ns, measured in () if self._film is None else self._film.developed():
             self._channels[name].send(taken_ns, measured)
@@ -238,13 +271,22 @@ class World:
         return self._senses.take(sensor)
 
     def _next_due_ns(self) -> int:
-        return min(channel.due_ns for channel in self._channels.values())
+        return min((channel.due_ns for channel in self._timed.values()), default=_NEVER_NS)
+
+    def _take_delayed(self, before_ns: int) -> None:
+        """Take the delayed readings of the time before this that were not taken yet, as everything is now."""
+        readings = () if self._delayed is None else list(self._delayed.taken(before_ns))
+        if readings:
+            self._check_stable()
+            self._look()
+        for name, taken_ns, there_ns in readings:
+            self._channels[name].hand(taken_ns, there_ns, self._senses.take(name))
 
     def _capture(self, now_ns: int) -> None:
         """Take the readings that are due."""
         self._check_stable()
         self._look()
-        for name, channel in self._channels.items():
+        for name, channel in self._timed.items():
             if now_ns < channel.due_ns:
                 continue
             if self._film is not None and name in self._film.sensors:
@@ -352,6 +394,13 @@ class World:
                 "control_period_s", f"{period_s} s is not a whole number of timesteps of the model, {timestep_s} s"
             )
         return substeps
+
+
+def _delayed(contract: Contract, delays: DelayModel, *, free_running: bool) -> DelayedWorld:
+    if free_running:
+        raise UsageError("delays of a world that does not wait are its stand_in's; allowed: delays in lockstep")
+    check_delays(delays, contract)
+    return DelayedWorld(schedule_of(delays, contract))
 
 
 class _MovingBody:
