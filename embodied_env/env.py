@@ -83,7 +83,8 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             world = make_backend(backend, self.contract, clock=the_clock, pacing=pacing, **backend_options)
         else:
             delays = load_delays(delay_profile)
-            world = _delayed(backend, self.contract, delays, clock=the_clock, pacing=pacing, **backend_options)
+            given = {"clock": the_clock, "pacing": pacing, **backend_options}
+            world = _delayed(backend, self.contract, delays, given)
         self.pacing = _pacing(pacing, clock, world)
         render_modes = world.capabilities.render_modes
         if render_mode not in (None, *render_modes):
@@ -276,23 +277,14 @@ def _pacing(asked: str | None, clock: str | Clock | None, world: Backend) -> str
     return pacing
 
 
-def _delayed(
-    backend: str,
-    contract: Contract,
-    delays: DelayModel,
-    *,
-    clock: Clock,
-    pacing: str | None,
-    **options: Any,  # noqa: ANN401 - the backend checks its options
-) -> Backend:
-    """Make a world with delays: it takes them itself where it can."""
-    by_itself = pacing != "realtime" and backend in DELAYS_BY_ITSELF
+def _delayed(backend: str, contract: Contract, delays: DelayModel, options: dict[str, Any]) -> Backend:
+    """Make a world with delays, of these options of `make_backend`: it does them itself where it can."""
+    by_itself = options["pacing"] != "realtime" and backend in DELAYS_BY_ITSELF
     if by_itself and "delays" in options:
         raise UsageError("delays are given twice; allowed: delay_profile, which is told in the account")
     if by_itself:
-        options["delays"] = delays
-    world = make_backend(backend, contract, clock=clock, pacing=pacing, **options)
-    return with_delays(world, delays, contract, by_itself=by_itself)
+        options = {**options, "delays": delays}
+    return with_delays(make_backend(backend, contract, **options), delays, contract, by_itself=by_itself)
 
 
 def _latency_s(contract: Contract, world: Backend) -> float:
