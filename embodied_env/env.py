@@ -42,6 +42,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         last_transition: the last step's full account, or None.
         backend_name: which world is behind it.
         clock_name: which clock is under the ledger.
+        delays: what is put into the world (`delay_profile`), or None.
         pacing: who waits for whom; "lockstep": the world waits for the agent; "realtime": the agent for the world.
     """
 
@@ -79,12 +80,12 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             backend_options["namespace"] = namespace
         self._scheduling = Scheduling(fifo_priority=fifo_priority, switch_interval_s=switch_interval_s)
         the_clock = make_clock(clock)
-        if delay_profile is None:
+        self.delays = None if delay_profile is None else load_delays(delay_profile)
+        if self.delays is None:
             world = make_backend(backend, self.contract, clock=the_clock, pacing=pacing, **backend_options)
         else:
-            delays = load_delays(delay_profile)
             given = {"clock": the_clock, "pacing": pacing, **backend_options}
-            world = _delayed(backend, self.contract, delays, given)
+            world = _delayed(backend, self.contract, self.delays, given)
         self.pacing = _pacing(pacing, clock, world)
         render_modes = world.capabilities.render_modes
         if render_mode not in (None, *render_modes):

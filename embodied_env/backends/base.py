@@ -9,8 +9,8 @@ told to; a free-running world moves by itself.
 3. `send` takes only `Approved` (else TypeError), publishes exactly its values, and never moves a lockstep world.
 4. `advance` sets the world moving towards `target`. It may return before the world is there: `read` waits.
 5. `read` returns the newest sample of each sensor; in lockstep, all that the world has delivered by `after`: a sensor
-   without a rate, which is due at every step, is stamped `after`. It never returns arrays that it will write again.
-   Past the deadline it raises BackendLostError.
+   without a rate, which is due at every step, is stamped `after`, unless delays were asked for. It never returns arrays
+   that it will write again. Past the deadline it raises BackendLostError.
 6. `halt` cuts the transport. It never raises and is idempotent. After it, only `reset` and `close` work.
 7. `close` frees everything, is idempotent, and safe on a backend that was never opened.
 

@@ -329,6 +329,17 @@ def test_the_verb_writes_what_make_takes(recorded, tmp_path, capsys):
     assert len(injected(drive(str(out), steps=4))) == 4
 
 
+def test_a_policy_is_evaluated_with_delays(recorded, tmp_path, capsys):
+    from embodied_env.cli import main
+
+    out = tmp_path / "latency_profile.json"
+    write_profile(profile_of_run(read_run(recorded)), out)
+    options = ["--policy", "hold", "--episodes", "1", "--delay-profile", str(out), "--out", str(tmp_path / "runs")]
+    assert main(["evaluate", "arm_reach", *options]) == 0
+    (path,) = (tmp_path / "runs").iterdir()
+    assert "injected.end_to_end_s" in json.loads((path / "summary.json").read_text())["latency"]
+
+
 def test_the_verb_refuses_what_is_no_run(tmp_path, capsys):
     from embodied_env.cli import main
 
