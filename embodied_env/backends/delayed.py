@@ -16,7 +16,7 @@ from typing import Any
 from embodied_env.backends.base import Backend
 from embodied_env.clock import Stamp
 from embodied_env.contract import Contract
-from embodied_env.errors import UsageError
+from embodied_env.errors import BackendLostError, UsageError
 from embodied_env.latency.delays import check_delays, schedule_of
 from embodied_env.latency.injection import DelayModel, Plan
 from embodied_env.transition import Approved, Injected, ResetRequest, Sample, Sent, Snapshot
@@ -105,10 +105,13 @@ class SeamDelays(ToldDelays):
         self._period_ns = contract.control_period_ns
         self._kept: dict[str, deque[Sample]] = {}
         self._under_way: list[tuple[int, Approved]] = []
+        self._usable = False
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
         """Start an episode: nothing of the last one is under way."""
+        self._usable = False
         snapshot = super().reset(request, deadline)
+        self._usable = True
         self._under_way = []
         self._kept = {name: deque([sample]) for name, sample in snapshot.samples.items()}
         return snapshot
@@ -117,8 +120,10 @@ class SeamDelays(ToldDelays):
         """Let a command wait until it acts."""
         if not isinstance(command, Approved):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
-        now_ns, acts_ns = self._schedule.plan(self._step).frozen_ns, self._schedule.plan(self._step).acts_ns
-        late = -(-(acts_ns - now_ns) // self._period_ns)
+        if not self._usable:
+            raise BackendLostError("halted", "the world was halted, closed, or never reset")
+        plan = self._schedule.plan(self._step)
+        late = -(-(plan.acts_ns - plan.frozen_ns) // self._period_ns)
         self._under_way = [(step, sent) for step, sent in self._under_way if sent.seq != command.seq]
         self._under_way.append((self._step + late, command))
         return Sent(seq=command.seq, values=command.values)
@@ -137,6 +142,16 @@ class SeamDelays(ToldDelays):
         plan = self._schedule.plan(self._step)
         samples = {name: self._late(name, sample, plan) for name, sample in snapshot.samples.items()}
         return replace(snapshot, samples=samples)
+
+    def halt(self, reason: str) -> None:
+        """Cut the transport; what is under way never acts."""
+        self._usable = False
+        super().halt(reason)
+
+    def close(self) -> None:
+        """Free everything."""
+        self._usable = False
+        super().close()
 
     def _late(self, name: str, sample: Sample, plan: Plan) -> Sample:
         """Return what is told of a sensor instead of `sample`, the newest; it is there now."""
