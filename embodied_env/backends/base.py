@@ -42,8 +42,8 @@ class Capabilities:
     With `estop_inputs` it has a method ``estops() -> Mapping[str, str]``, to be called from any thread: the robot's own
     safety inputs, by name, "ok" or what is wrong (`embodied_env.transition.Situation`). With `acknowledges_commands`
     another process limits the commands, and ``send`` returns its account. `actuation`: snapshots may carry evidence
-    that a command acts. `injected`: delays are put into the world (`Snapshot.injected`): "whole", or "sensors" where nobody
-    knows when commands act; it then has an attribute `inference_ns`, how long the command that comes next takes to leave.
+    that a command acts. `injected`: delays are put into the world (`Snapshot.injected`): "whole", or "sensors" where
+    nobody knows when commands act; it then has an attribute `inference_ns`: how long the next command takes to leave.
 
     A backend may have ``observers``: who is told of each transition, after those of the user.
 

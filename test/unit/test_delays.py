@@ -307,6 +307,13 @@ def test_of_a_run_with_delays_each_row_can_be_audited(recorded):
     assert [problem for row in read_run(recorded).transitions() for problem in audit_transition(row, ARM)] == []
 
 
+def test_a_run_with_delays_is_replayed_bit_for_bit(recorded, capsys):
+    from embodied_env.cli import main
+
+    assert main(["replay", str(recorded)]) == 0
+    assert "60" in capsys.readouterr().out
+
+
 def test_a_run_of_few_steps_has_no_profile(tmp_path):
     class Empty:
         def __init__(self):
