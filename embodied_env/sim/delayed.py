@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from embodied_env.contract import FloatArray
-from embodied_env.latency.injection import Schedule
+from embodied_env.contract import Contract, FloatArray
+from embodied_env.errors import UsageError
+from embodied_env.latency.delays import check_delays, schedule_of
+from embodied_env.latency.injection import DelayModel, Schedule
 from embodied_env.sim.stand_in import DueQueue
 
 
@@ -75,3 +77,11 @@ class DelayedWorld:
             if plan.taken_ns[name] > last_ns:
                 return k, plan.taken_ns[name], plan.frozen_ns
         return None
+
+
+def delayed_world(contract: Contract, delays: DelayModel, *, free_running: bool) -> DelayedWorld:
+    """Return the delays of a world of `contract`; raises UsageError for one that does not wait, or other sensors."""
+    if free_running:
+        raise UsageError("delays of a world that does not wait are its stand_in's; allowed: delays in lockstep")
+    check_delays(delays, contract)
+    return DelayedWorld(schedule_of(delays, contract))

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.checks import one_of
 from embodied_env.errors import BackendLostError, ResetNeededError, UsageError
-from embodied_env.latency.delays import check_delays, schedule_of
 from embodied_env.latency.injection import DelayModel
 from embodied_env.sim.actuation import Actuation
 from embodied_env.sim.channel import Reading, SensorChannel
-from embodied_env.sim.delayed import DelayedWorld
+from embodied_env.sim.delayed import delayed_world
 from embodied_env.sim.filming import Filming
-from embodied_env.sim.model import MjData, Model
-from embodied_env.sim.profile import Draw, Driver, Mover, Source, StandIn, WorldProfile, load_profile
+from embodied_env.sim.model import Model
+from embodied_env.sim.profile import Draw, Driver, Source, StandIn, WorldProfile, load_profile
 from embodied_env.sim.rendering import Renderer, Viewer
 from embodied_env.sim.sensing import Measured, Senses, Values
+from embodied_env.sim.surroundings import MovingBody, put, put_pose
 
 __all__ = ["World", "WorldProfile", "load_profile"]
 
@@ -91,7 +91,7 @@ class World:
         self._film: Filming | None = None
         if free_running and any(source.camera for source in profile.sources.values()):
             self._film = Filming(contract, profile, model)
-        self._delayed = None if delays is None else _delayed(contract, delays, free_running=free_running)
+        self._delayed = None if delays is None else delayed_world(contract, delays, free_running=free_running)
         late = () if self._delayed is None else self._delayed.sensors
         self._channels = {
             name: SensorChannel(
@@ -107,7 +107,7 @@ class World:
         self._actuation = Actuation(contract, profile, model, lag_s=stand_in.servo_lag_s)
         self.joints = self._actuation.joints
         self._movers = {
-            name: _MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
+            name: MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
             for name, mover in profile.movers.items()
         }
         self._draws = self._resolve_draws(profile)
@@ -355,10 +355,10 @@ class World:
         data = self._data
         if draw.mocap is not None:
             mocap = self._model.mocap(draw.mocap, f"{path}.mocap")
-            return ((2,), (3,)), lambda value: _put(data.mocap_pos[mocap], value)
+            return ((2,), (3,)), lambda value: put(data.mocap_pos[mocap], value)
         if draw.pose is not None:
             adr = self._model.free_joint(draw.pose, f"{path}.pose")
-            return ((3,),), lambda value: _put_pose(data, adr, value)
+            return ((3,),), lambda value: put_pose(data, adr, value)
         if draw.mover not in self._movers:
             raise self._model.error(f"{path}.mover", f"no such mover: {one_of(draw.mover, self._movers)}")
         return ((),), self._movers[draw.mover].set_phase
@@ -394,41 +394,3 @@ class World:
                 "control_period_s", f"{period_s} s is not a whole number of timesteps of the model, {timestep_s} s"
             )
         return substeps
-
-
-def _delayed(contract: Contract, delays: DelayModel, *, free_running: bool) -> DelayedWorld:
-    if free_running:
-        raise UsageError("delays of a world that does not wait are its stand_in's; allowed: delays in lockstep")
-    check_delays(delays, contract)
-    return DelayedWorld(schedule_of(delays, contract))
-
-
-class _MovingBody:
-    """A mover of the profile, at its mocap index."""
-
-    def __init__(self, mover: Mover, mocap: int) -> None:
-        self._mocap = mocap
-        self._from = np.array(mover.from_m)
-        self._way = np.array(mover.to_m) - self._from
-        self._turns_per_s = mover.speed_m_per_s / (2.0 * float(np.linalg.norm(self._way)))
-        self._phase = 0.0
-
-    def set_phase(self, phase: FloatArray) -> None:
-        """Say where between the first point (0), the second (0.5) and the first again (1) it starts."""
-        self._phase = float(phase)
-
-    def place(self, data: MjData, time_s: float) -> None:
-        """Put the body where it is after so much time."""
-        turn = (self._phase + self._turns_per_s * time_s) % 1.0
-        data.mocap_pos[self._mocap] = self._from + self._way * (1.0 - abs(2.0 * turn - 1.0))
-
-
-def _put(place: FloatArray, value: FloatArray) -> None:
-    place[: len(value)] = value
-
-
-def _put_pose(data: MjData, adr: int, value: FloatArray) -> None:
-    """Write x, y and the heading into a free joint; its height stays, it stands upright."""
-    x, y, heading_rad = value.tolist()
-    data.qpos[adr : adr + 2] = x, y
-    data.qpos[adr + 3 : adr + 7] = math.cos(heading_rad / 2.0), 0.0, 0.0, math.sin(heading_rad / 2.0)
