@@ -13,12 +13,16 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
-from embodied_env.backends import Backend, Capabilities, make_backend
+from embodied_env.backends import DELAYS_BY_ITSELF, Backend, Capabilities, make_backend
+from embodied_env.backends.delayed import with_delays
 from embodied_env.clock import Clock, VirtualClock, make_clock
 from embodied_env.contract import Contract, JointLimits, load_contract, parse_contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import UsageError
 from embodied_env.guards import make_shapers
+from embodied_env.latency.delays import load_delays
+from embodied_env.latency.injection import DelayModel
+from embodied_env.latency.profile import LatencyProfile
 from embodied_env.scheduling import Scheduling
 from embodied_env.shutdown import close_at_exit, exit_on_sigterm
 from embodied_env.stepper import Stepper
@@ -38,6 +42,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         last_transition: the last step's full account, or None.
         backend_name: which world is behind it.
         clock_name: which clock is under the ledger.
+        delays: what is put into the world (`delay_profile`), or None.
         pacing: who waits for whom; "lockstep": the world waits for the agent; "realtime": the agent for the world.
     """
 
@@ -57,6 +62,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         observers: Sequence[Observer] = (),
         fifo_priority: int | None = None,
         switch_interval_s: float | None = None,
+        delay_profile: str | Path | LatencyProfile | DelayModel | None = None,
         **backend_options: Any,  # noqa: ANN401 - the backend checks its options
     ) -> None:
         """See `make`; nothing is started before the first `reset`. A mapping is what `make` puts into a spec."""
@@ -74,7 +80,12 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             backend_options["namespace"] = namespace
         self._scheduling = Scheduling(fifo_priority=fifo_priority, switch_interval_s=switch_interval_s)
         the_clock = make_clock(clock)
-        world = make_backend(backend, self.contract, clock=the_clock, pacing=pacing, **backend_options)
+        self.delays = None if delay_profile is None else load_delays(delay_profile)
+        if self.delays is None:
+            world = make_backend(backend, self.contract, clock=the_clock, pacing=pacing, **backend_options)
+        else:
+            given = {"clock": the_clock, "pacing": pacing, **backend_options}
+            world = _delayed(backend, self.contract, self.delays, given)
         self.pacing = _pacing(pacing, clock, world)
         render_modes = world.capabilities.render_modes
         if render_mode not in (None, *render_modes):
@@ -237,8 +248,10 @@ def make(
             `pacing` ("lockstep": the world waits for the agent; "realtime": it moves on while the agent thinks; None:
             the backend's default), `render_mode`, `clock` ("steady" or "virtual"), `evaluator_info`, `spawn`,
             `namespace`, `observers`, `fifo_priority` (1 to 99: the stepping thread runs under ``SCHED_FIFO`` from the
-            reset to `close`), `switch_interval_s` (of the interpreter, for policies in threads of Python), and the
-            options of the backend.
+            reset to `close`), `switch_interval_s` (of the interpreter, for policies in threads of Python),
+            `delay_profile` (a latency_profile.json, a LatencyProfile or a DelayModel: its delays are put into a world
+            that waits, in simulated time, by the seed; ``info["latency"]["injected"]``), and the options of the
+            backend.
 
     Raises:
         ContractError: when the contract is wrong.
@@ -273,6 +286,16 @@ def _pacing(asked: str | None, clock: str | Clock | None, world: Backend) -> str
     if free_running and (clock == "virtual" or isinstance(clock, VirtualClock)):
         raise UsageError(f"clock='virtual' is not available with {world.name}: it moves by itself; allowed: 'steady'")
     return pacing
+
+
+def _delayed(backend: str, contract: Contract, delays: DelayModel, options: dict[str, Any]) -> Backend:
+    """Make a world with delays, of these options of `make_backend`: it does them itself where it can."""
+    by_itself = options["pacing"] != "realtime" and backend in DELAYS_BY_ITSELF
+    if by_itself and "delays" in options:
+        raise UsageError("delays are given twice; allowed: delay_profile, which is told in the account")
+    if by_itself:
+        options = {**options, "delays": delays}
+    return with_delays(make_backend(backend, contract, **options), delays, contract, by_itself=by_itself)
 
 
 def _latency_s(contract: Contract, world: Backend) -> float:

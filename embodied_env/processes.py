@@ -42,11 +42,13 @@ def simulator(
     source: Any = None,  # noqa: ANN401
     free_running: bool = False,
     stand_in: Any = None,  # noqa: ANN401
+    delays: Any = None,  # noqa: ANN401
 ) -> ProcessSpec:
     """Return the embedded simulator of a contract: a name, a path, or ``-`` for a line on standard input.
 
     `source` says where a contract on standard input was read from. The values are strings, or what stands for them in
     a launch file. `free_running`: it does not wait for anybody; `stand_in`: JSON, put over ``stand_in`` of its profile.
+    `delays`: a file of latencies that are put into it.
     """
     arguments = ["sim", contract]
     if namespace is not None:
@@ -59,6 +61,8 @@ def simulator(
         arguments += ["--free-running"]
     if stand_in is not None:
         arguments += ["--stand-in", stand_in]
+    if delays is not None:
+        arguments += ["--delay-profile", delays]
     return ProcessSpec(role="simulator", module="embodied_env.cli", arguments=tuple(arguments))
 
 

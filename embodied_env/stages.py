@@ -60,7 +60,7 @@ class CommandsInFlight:
 class StageAccount:
     """Builds ``info["latency"]`` for one stepper. Its keys are fixed by the world's capabilities."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each a fact of its own
         self,
         sensors: tuple[str, ...],
         *,
@@ -70,6 +70,7 @@ class StageAccount:
         moves_by_itself: bool,
         pacer: Pacer | None,
         actuation: bool,
+        injected: str = "",
     ) -> None:
         """Resolve what can be measured.
 
@@ -81,6 +82,7 @@ class StageAccount:
             moves_by_itself: the world's time is wall time, so that both may be added.
             pacer: of a world that is paced.
             actuation: evidence may come that a command acts.
+            injected: delays are put into the world: "whole", or "sensors" where nobody knows of the actuation.
         """
         self._sensors = sensors
         self._primary = primary
@@ -89,6 +91,7 @@ class StageAccount:
         self._moves_by_itself = moves_by_itself
         self._pacer = pacer
         self._actuation = actuation
+        self._injected = injected
         self._clock = ClockAccount(mode="sim")
 
     def latency(self, ledger: Ledger, before: Snapshot, now: Snapshot, commands: CommandsInFlight) -> Stages:
@@ -135,8 +138,45 @@ class StageAccount:
             stages["actuation_behind"], stages["actuation_method"] = behind, ACTUATION_METHODS[method]
             if self._primary is not None:
                 put("end_to_end_s", _sum(self._data_age(before.samples[self._primary], before, ledger), acted))
+        if self._injected:
+            stages["injected"], quality["injected"] = self._put_in(before, now)
         stages["quality"] = quality
         return stages
+
+    def _put_in(self, before: Snapshot, now: Snapshot) -> tuple[Stages, Stages]:
+        """Return the delays that were put into the world, in its own time, and their qualities.
+
+        They are of this step's command and of the readings that it is based on. Nothing measured is added to them.
+        """
+        put, early = now.injected, () if before.injected is None else before.injected.early
+        ages_ns: dict[str, int] = {}
+        at_hand: dict[str, Quality] = {}
+        for name in self._sensors:
+            sample = before.samples[name]
+            ages_ns[name] = before.now_ns - sample.stamp_ns
+            at_hand[name] = _age(sample, before.now_ns)[1]
+            if at_hand[name] is Quality.OK and name in early:
+                at_hand[name] = Quality.FIRST
+        known = Quality.UNKNOWN if put is None else Quality.OK
+        inference_ns, actuation_ns = (math.nan, math.nan) if put is None else (put.inference_ns, put.actuation_ns)
+        acts = known if self._injected == "whole" else Quality.UNKNOWN
+        stages: Stages = {
+            "age_s": {name: age_ns / NS_PER_S for name, age_ns in ages_ns.items()},
+            "inference_s": inference_ns / NS_PER_S,
+            "actuation_s": actuation_ns / NS_PER_S,
+            "data_age_s": {name: (age_ns + inference_ns) / NS_PER_S for name, age_ns in ages_ns.items()},
+        }
+        quality: Stages = {
+            "age_s": {name: int(code) for name, code in at_hand.items()},
+            "inference_s": int(known),
+            "actuation_s": int(acts),
+            "data_age_s": {name: int(_worst([known, code])) for name, code in at_hand.items()},
+        }
+        if self._primary is not None:
+            total_ns = ages_ns[self._primary] + inference_ns + actuation_ns
+            stages["end_to_end_s"] = total_ns / NS_PER_S
+            quality["end_to_end_s"] = int(_worst([acts, at_hand[self._primary]]))
+        return stages, quality
 
     def _data_age(self, sample: Sample, before: Snapshot, ledger: Ledger) -> Stage:
         """From the acquisition to the command that is based on it: the world's time and ours, where they run alike."""

@@ -117,6 +117,7 @@ class Stepper:
             moves_by_itself=capabilities.free_running,
             pacer=getattr(backend, "pacer", None),
             actuation=capabilities.actuation,
+            injected=capabilities.injected,
         )
         self._commands = CommandsInFlight()
         self._domain = Domain.ROS if capabilities.free_running else Domain.SIM
@@ -332,12 +333,13 @@ class Stepper:
     def _look_around(self, reference: Reference, dt_s: float) -> Circumstances:
         """Return what the action is judged under. Of a world that moved by itself and is played back, as it was."""
         moves_by_itself = self.capabilities.free_running
-        seen = self._playback.circumstances if moves_by_itself and self._playback is not None else None
+        played = None if self._playback is None else self._playback.circumstances
+        seen = played if moves_by_itself else None
         if seen is not None:
             reference, dt_s = seen.reference or reference, seen.dt_s
             self._watchdog.trips = seen.watchdog_trips
             self._latch_as(seen.latched)
-        situation = self._situation(None if seen is None else seen.situation)
+        situation = self._situation(None if played is None else played.situation)
         return Circumstances(
             situation=situation,
             latched=self._gate.latched,
@@ -351,13 +353,15 @@ class Stepper:
             self._gate.latch(latched)
 
     def _situation(self, played_back: Situation | None = None) -> Situation:
-        """Return what is known beside the action: in a world that waits, no time has passed for it."""
+        """Return what is known beside the action: in a world that waits no time has passed, but what is injected."""
         since_ns = (0, 0)
         if played_back is not None:
             since_ns = (round(played_back.latency_s * NS_PER_S), round(played_back.action_age_s * NS_PER_S))
         elif self.capabilities.free_running:
             now_ns = self._clock.now_ns()
             since_ns = (now_ns - self._frozen_ns, now_ns - self._returned_ns)
+        elif self.capabilities.injected:
+            since_ns = (self._backend.inference_ns,) * 2  # type: ignore[attr-defined] # its capabilities say so
         return self._situations.read(
             self._snapshot, since_frozen_ns=since_ns[0], since_returned_ns=since_ns[1], estops=self._estops()
         )

@@ -162,6 +162,19 @@ class Actuation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Injected:
+    """The delays that were put into a world that waits, in its own time.
+
+    `inference_ns`, `actuation_ns`: of the command that led to this snapshot. `early`: the sensors whose reading in this
+    snapshot is the reset's only because none since is old enough to be there.
+    """
+
+    inference_ns: int = 0
+    actuation_ns: int = 0
+    early: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResetReport:
     """What a backend's reset really did."""
 
@@ -183,6 +196,7 @@ class Snapshot:
     reset: ResetReport | None = None
     clock: ClockAccount | None = None  # None: the world waits, and its clock is its own
     actuation: Actuation | None = None  # the newest evidence since the previous snapshot
+    injected: Injected | None = None  # None: nothing was
 
 
 @dataclass(frozen=True, kw_only=True)

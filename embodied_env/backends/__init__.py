@@ -38,9 +38,12 @@ Third parties add a factory by the entry-point group ``embodied_env.backends``. 
 the keyword `pacing`, and refuses what it cannot.
 """
 
+DELAYS_BY_ITSELF = ("mujoco", "mujoco_ros")
+"""Those that in lockstep take an option `delays`, and do what `embodied_env.backends.delayed` tells of."""
+
 _OURS = ("clock", "pacing")  # keywords that are no options of a backend
 
-__all__ = ["BACKENDS", "Backend", "BackendFactory", "Capabilities", "make_backend", "offers_option"]
+__all__ = ["BACKENDS", "DELAYS_BY_ITSELF", "Backend", "BackendFactory", "Capabilities", "make_backend", "offers_option"]
 
 
 def make_backend(

@@ -9,8 +9,8 @@ told to; a free-running world moves by itself.
 3. `send` takes only `Approved` (else TypeError), publishes exactly its values, and never moves a lockstep world.
 4. `advance` sets the world moving towards `target`. It may return before the world is there: `read` waits.
 5. `read` returns the newest sample of each sensor; in lockstep, all that the world has delivered by `after`: a sensor
-   without a rate, which is due at every step, is stamped `after`. It never returns arrays that it will write again.
-   Past the deadline it raises BackendLostError.
+   without a rate, which is due at every step, is stamped `after`, unless delays were asked for. It never returns arrays
+   that it will write again. Past the deadline it raises BackendLostError.
 6. `halt` cuts the transport. It never raises and is idempotent. After it, only `reset` and `close` work.
 7. `close` frees everything, is idempotent, and safe on a backend that was never opened.
 
@@ -42,7 +42,8 @@ class Capabilities:
     With `estop_inputs` it has a method ``estops() -> Mapping[str, str]``, to be called from any thread: the robot's own
     safety inputs, by name, "ok" or what is wrong (`embodied_env.transition.Situation`). With `acknowledges_commands`
     another process limits the commands, and ``send`` returns its account. `actuation`: snapshots may carry evidence
-    that a command acts.
+    that a command acts. `injected`: delays are put into the world (`Snapshot.injected`): "whole", or "sensors" where
+    nobody knows when commands act; it then has an attribute `inference_ns`: how long the next command takes to leave.
 
     A backend may have ``observers``: who is told of each transition, after those of the user.
 
@@ -60,6 +61,7 @@ class Capabilities:
     estop_inputs: bool = False
     actuation: bool = False
     transport: bool = False
+    injected: str = ""
     reset_levels: tuple[str, ...] = ("task",)
     render_modes: tuple[str, ...] = ()
 

@@ -19,6 +19,7 @@ from embodied_env.contract.paths import check_message
 from embodied_env.contract.ranging import from_units, settle, settle_depth, settle_ranges, to_units
 from embodied_env.contract.readings import InvalidReadingError, check_rotation
 from embodied_env.errors import BackendLostError, MissingDependencyError
+from embodied_env.latency.injection import DelayModel
 from embodied_env.sim.channel import Reading
 from embodied_env.sim.instruments import range_limits_m
 from embodied_env.sim.rendering import display_available
@@ -39,12 +40,20 @@ class MujocoBackend:
         render_modes=("rgb_array",),
     )
 
-    def __init__(self, contract: Contract, *, clock: Clock, step_timeout_s: float | None = None) -> None:
-        """Read the profile ``backends.mujoco`` of `contract`; the world is built by `open`."""
+    def __init__(
+        self,
+        contract: Contract,
+        *,
+        clock: Clock,
+        step_timeout_s: float | None = None,
+        delays: DelayModel | None = None,
+    ) -> None:
+        """Read the profile ``backends.mujoco`` of `contract`; the world is built by `open`, and given `delays`."""
         if display_available():
             self.capabilities = replace(self.capabilities, render_modes=("rgb_array", "human"))
         self._contract = contract
         self._clock = clock
+        self._delays = delays
         self._profile = load_profile(contract, "mujoco")
         self._known = {
             (name, field): message_field(sensor, field, spec)
@@ -63,7 +72,9 @@ class MujocoBackend:
                 with suppress(MissingDependencyError):
                     check_message(name, sensor)
         free_running = self.capabilities.free_running
-        self._world = World(self._contract, self._profile, path="backends.mujoco", free_running=free_running)
+        self._world = World(
+            self._contract, self._profile, path="backends.mujoco", free_running=free_running, delays=self._delays
+        )
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
         """Reset the world by its seed."""

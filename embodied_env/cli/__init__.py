@@ -15,6 +15,7 @@ An error is one line on stderr, ``embodied-env: error: ...``; only a fault of th
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import os
 import select
@@ -64,6 +65,7 @@ VERBS: Mapping[str, Verb] = {
         help="set two runs of one contract side by side",
     ),
     "export": Verb(module="embodied_env.cli.export", help="export a run as JSON lines, Parquet, Minari or LeRobot"),
+    "profile": Verb(module="embodied_env.cli.profile", help="write the latencies of a recorded run into a file"),
     "sim": Verb(module="embodied_env.cli.sim", help="run the embedded simulator in a process of its own"),
     "relay": Verb(module="embodied_env.cli.relay", help="own the actuator topics, and brake when commands stop"),
     "doctor": Verb(module="embodied_env.cli.doctor", help="check what a contract needs, and say what to do about it"),
@@ -128,7 +130,11 @@ def _run(argv: list[str]) -> int:
 
 def _parser(argv: list[str]) -> _Parser:
     """Build the parser, importing only the verb that `argv` names."""
-    parser = _Parser(prog=PROGRAM, description="A Gymnasium environment for ROS 2 robots: the command line.")
+    parser = _Parser(
+        prog=PROGRAM,
+        description="A Gymnasium environment for ROS 2 robots: the command line.",
+        formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=20),
+    )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     named = next((argument for argument in argv if not argument.startswith("-")), None)

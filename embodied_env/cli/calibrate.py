@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(as_mapping(profile), indent=1))
     else:
-        _print_table(profile, out)
+        print_table(profile, out)
     return 0 if profile.actuation_s is not None else 1
 
 
@@ -75,7 +75,7 @@ def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, of: bar.update(line, completed=done, total=of)
 
 
-def _print_table(profile: LatencyProfile, out: Path) -> None:
+def print_table(profile: LatencyProfile, out: Path) -> None:
     """Print every estimate with its interval and method, and what is unknown."""
     from rich.console import Console
     from rich.table import Table
@@ -88,6 +88,8 @@ def _print_table(profile: LatencyProfile, out: Path) -> None:
     best = "" if profile.actuation_s is None else profile.actuation_s.method
     rows = [(f"actuation{' *' if method == best else ''}", each) for method, each in profile.evidence.items()]
     rows += [] if profile.lag_s is None else [("lag", profile.lag_s)]
+    rows += [] if profile.obs_to_command_s is None else [("observation to command", profile.obs_to_command_s)]
+    rows += [(f"age {sensor}", each) for sensor, each in profile.age_s.items()]
     rows += [(f"capture {sensor}", each) for sensor, each in profile.capture_s.items()]
     rows += [(f"transport {sensor}", each) for sensor, each in profile.transport_s.items()]
     for name, each in rows:

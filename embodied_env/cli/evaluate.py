@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--switch-interval", type=float, default=None, help="of the interpreter, s: for policies in threads of Python"
     )
+    parser.add_argument(
+        "--delay-profile", metavar="FILE", default=None, help="put these latencies into a world that waits"
+    )
     parser.add_argument("--namespace", default=None, help="ROS 2 namespace, for a backend over ROS 2")
     parser.add_argument("--report", action="store_true", help="write report.html into the run directory, too")
     parser.add_argument("--attach", action="store_true", help="use a simulator that runs instead of starting one")
@@ -50,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
         pacing=args.pacing,
         fifo_priority=args.fifo_priority,
         switch_interval_s=args.switch_interval,
+        delay_profile=args.delay_profile,
         namespace=args.namespace,
         spawn=not args.attach,
     )

@@ -36,8 +36,13 @@ STAGES = (
     "period_s",
     "jitter_s",
     "overrun_s",
+    "injected.age_s",
+    "injected.inference_s",
+    "injected.actuation_s",
+    "injected.data_age_s",
+    "injected.end_to_end_s",
 )
-"""In the order in which they happen."""
+"""In the order in which they happen; then what was put into a world that waits, in its own time."""
 
 
 def evaluate(

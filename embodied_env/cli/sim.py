@@ -23,12 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stand-in", metavar="JSON", default=None, help="with --free-running: put over stand_in of the profile"
     )
+    parser.add_argument("--delay-profile", metavar="FILE", default=None, help="in lockstep: put these latencies in")
 
 
 def run(args: argparse.Namespace) -> int:
     """Host the simulator until SIGINT, SIGTERM, or, with ``-``, the end of standard input."""
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.errors import UsageError
+    from embodied_env.latency.delays import load_delays
     from embodied_env.processes import first_line, watch_parent
     from embodied_env.ros_environment import check_namespace
     from embodied_env.sim.free_running import run_free_running
@@ -40,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if args.stand_in is not None and not args.free_running:
         raise UsageError("--stand-in is for --free-running alone: a world in lockstep has no delays on the wall clock")
     stand_in = None if args.stand_in is None else _mapping(args.stand_in)
+    delays = None if args.delay_profile is None else load_delays(args.delay_profile)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -49,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         contract = load_contract(args.contract)
     profile = load_profile(contract, args.profile, stand_in=stand_in)
-    world = World(contract, profile, path=f"backends.{args.profile}", free_running=args.free_running)
+    world = World(contract, profile, path=f"backends.{args.profile}", free_running=args.free_running, delays=delays)
     how = " on wall time" if args.free_running else ""
 
     def greet(namespace: str) -> None:

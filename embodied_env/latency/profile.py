@@ -1,4 +1,4 @@
-"""What a calibration found out: latencies with their methods and intervals, and the file that keeps them."""
+"""What a calibration or a run found out: latencies with methods and intervals, and the file that keeps them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import Any
 from embodied_env.contract.frozen import freeze
 from embodied_env.errors import EmbodiedEnvError
 from embodied_env.latency.intervals import CONFIDENCE
+from embodied_env.latency.steps import StepDelays, StepDelaysError, read_steps
 
-SCHEMA = "embodied_env/latency_profile/1"
+SCHEMA = "embodied_env/latency_profile/2"
 
 _HEAD = ("contract", "fingerprint", "backend", "created_utc", "host", "seed")
-_SINGLE = ("actuation_s", "lag_s")
-_BY_NAME = ("evidence", "capture_s", "transport_s")
+_SINGLE = ("actuation_s", "lag_s", "obs_to_command_s")
+_BY_NAME = ("evidence", "capture_s", "transport_s", "age_s")
 
 
 class LatencyProfileError(EmbodiedEnvError, ValueError):
@@ -64,6 +65,9 @@ class LatencyProfile:
     `evidence` has what each method says. `lag_s`: how much the joint then trails a command that moves steadily.
     `capture_s`: sensor -> from the acquisition of a reading until it is here. `transport_s`: sensor -> the part of that
     in the middleware. `unknown`: what could not be identified -> why.
+
+    Of a run: `age_s`: sensor -> how old its reading was when the observation was frozen; `obs_to_command_s`: from then
+    until the command left; `steps`: these of single steps, together.
     """
 
     contract: str
@@ -74,10 +78,13 @@ class LatencyProfile:
     seed: int
     actuation_s: Estimate | None = None
     lag_s: Estimate | None = None
+    obs_to_command_s: Estimate | None = None
     evidence: Mapping[str, Estimate] = field(default_factory=dict)
     capture_s: Mapping[str, Estimate] = field(default_factory=dict)
     transport_s: Mapping[str, Estimate] = field(default_factory=dict)
+    age_s: Mapping[str, Estimate] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
+    steps: StepDelays | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Freeze the mappings."""
@@ -93,7 +100,15 @@ def as_mapping(profile: LatencyProfile) -> dict[str, Any]:
     for key in _BY_NAME:
         stages[key] = {name: _plain(estimate) for name, estimate in getattr(profile, key).items()}
     head = {key: getattr(profile, key) for key in _HEAD}
-    return {"schema": SCHEMA, **head, "stages": stages, "unknown": dict(profile.unknown)}
+    steps = None if profile.steps is None else profile.steps.as_mapping()
+    return {"schema": SCHEMA, **head, "stages": stages, "unknown": dict(profile.unknown), "steps": steps}
+
+
+def to_text(profile: LatencyProfile) -> str:
+    """Return `profile` as JSON: a line for each stage, and one for the steps."""
+    data = as_mapping(profile)
+    steps = json.dumps(data.pop("steps"), separators=(",", ":"))
+    return f'{json.dumps(data, indent=1)[:-2]},\n "steps": {steps}\n}}'
 
 
 def write_profile(profile: LatencyProfile, path: str | Path) -> None:
@@ -105,7 +120,7 @@ def write_profile(profile: LatencyProfile, path: str | Path) -> None:
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(json.dumps(as_mapping(profile), indent=1) + "\n", encoding="utf-8")
+        draft.write_text(to_text(profile) + "\n", encoding="utf-8")
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
@@ -129,9 +144,9 @@ def _plain(estimate: Estimate) -> dict[str, Any]:
 
 
 def _parsed(data: Any) -> LatencyProfile:  # noqa: ANN401 - whatever a file holds
-    _check_keys(data, ("schema", *_HEAD, "stages", "unknown"), "the profile")
-    if data["schema"] != SCHEMA:
+    if isinstance(data, dict) and data.get("schema", SCHEMA) != SCHEMA:
         raise LatencyProfileError(f"schema {data['schema']!r} is not allowed; allowed: {SCHEMA!r}")
+    _check_keys(data, ("schema", *_HEAD, "stages", "unknown", "steps"), "the profile")
     stages, unknown = data["stages"], data["unknown"]
     _check_keys(stages, (*_SINGLE, *_BY_NAME), "stages")
     for key in _HEAD:
@@ -146,6 +161,10 @@ def _parsed(data: Any) -> LatencyProfile:  # noqa: ANN401 - whatever a file hold
         if not isinstance(stages[key], dict):
             raise LatencyProfileError(f"stages.{key} {stages[key]!r} is not allowed; allowed: a mapping")
         values[key] = {name: _estimate(value, f"stages.{key}.{name}") for name, value in stages[key].items()}
+    try:
+        values["steps"] = None if data["steps"] is None else read_steps(data["steps"])
+    except StepDelaysError as error:
+        raise LatencyProfileError(f"steps: {error}") from None
     return LatencyProfile(**values, unknown=unknown)
 
 

@@ -64,15 +64,26 @@ def latency_statistics(infos: Iterable[Mapping[str, Any]]) -> dict[str, StageSta
 
 
 def measured(latency: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the name and the seconds of each stage in ``info["latency"]`` whose quality says that it was measured."""
-    for stage, quality in latency.get("quality", {}).items():
-        value = latency.get(stage)
+    """Yield the name and the seconds of each stage in ``info["latency"]`` whose quality says that it was measured.
+
+    One per sensor is ``stage[sensor]``. What was injected is ``injected.stage``: those of which it says how long.
+    """
+    yield from _measured(latency, latency.get("quality", {}), "")
+    if isinstance(injected := latency.get("injected"), Mapping):
+        yield from _measured(injected, latency.get("quality", {}).get("injected", {}), "injected.")
+
+
+def _measured(values: Mapping[str, Any], qualities: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
+    for stage, quality in qualities.items():
+        value = values.get(stage)
+        if stage == "injected":
+            continue
         if isinstance(quality, Mapping) and isinstance(value, Mapping):
             for sensor, code in quality.items():
                 if code == _OK and (seconds := _finite(value.get(sensor))) is not None:
-                    yield f"{stage}[{sensor}]", seconds
+                    yield f"{prefix}{stage}[{sensor}]", seconds
         elif quality == _OK and (seconds := _finite(value)) is not None:
-            yield stage, seconds
+            yield f"{prefix}{stage}", seconds
 
 
 def _finite(value: object) -> float | None:

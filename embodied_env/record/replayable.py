@@ -27,6 +27,7 @@ from embodied_env.transition import (
     Finding,
     FloatArray,
     GateReport,
+    Injected,
     Quality,
     Reference,
     ResetReport,
@@ -77,7 +78,11 @@ class RowReader:
             confirmed_by=inner["confirmed_by"],
         )
         return Snapshot(
-            now_ns=inner["now_ns"], samples=self._samples(inner), reset=report, clock=_clock(inner["clock"])
+            now_ns=inner["now_ns"],
+            samples=self._samples(inner),
+            reset=report,
+            clock=_clock(inner["clock"]),
+            injected=_injected(inner),
         )
 
     def snapshot(self, row: Row) -> Snapshot:
@@ -97,6 +102,7 @@ class RowReader:
             samples=self._samples(inner),
             clock=_clock(inner["clock"]),
             actuation=None if evidence is None else Actuation(**evidence),
+            injected=_injected(inner),
         )
 
     def observation(self, row: Row) -> dict[str, NDArray[Any]]:
@@ -220,6 +226,11 @@ def _counts(found: Row) -> bool:
 
 def _clock(recorded: Row | None) -> ClockAccount | None:
     return None if recorded is None else ClockAccount(**recorded)
+
+
+def _injected(inner: Row) -> Injected | None:
+    recorded = inner.get("injected")
+    return None if recorded is None else Injected(**{**recorded, "early": tuple(recorded["early"])})
 
 
 def _finding(recorded: Row) -> Finding:

@@ -23,6 +23,7 @@ from embodied_env.transition import (
     ClockAccount,
     Finding,
     GateReport,
+    Injected,
     Reference,
     Sample,
     Snapshot,
@@ -183,6 +184,7 @@ def _inner_of_reset(snapshot: Snapshot, evaluator: Collection[str], store: Store
         "now_ns": snapshot.now_ns,
         "sensors": {name: _sample(sample) for name, sample in snapshot.samples.items()},
         "clock": _clock(snapshot.clock),
+        "injected": _injected(snapshot.injected),
         "evaluator": {name: plain(snapshot.samples[name].values, store) for name in evaluator},
     }
 
@@ -204,6 +206,7 @@ def _inner(transition: Transition, evaluator: Collection[str], store: Store | No
         "sensors": {name: _sample(sample) for name, sample in samples.items()},
         "clock": _clock(transition.snapshot.clock),
         "actuation": _actuation(transition.snapshot.actuation),
+        "injected": _injected(transition.snapshot.injected),
         "evaluator": {name: plain(samples[name].values, store) for name in evaluator},
     }
 
@@ -213,6 +216,11 @@ def _clock(clock: ClockAccount | None) -> Row | None:
     if clock is None:
         return None
     return dict(vars(clock))
+
+
+def _injected(injected: Injected | None) -> Row | None:
+    """Return what was put into a world that waits; None: nothing was."""
+    return None if injected is None else {**vars(injected), "early": list(injected.early)}
 
 
 def _actuation(evidence: Actuation | None) -> Row | None:

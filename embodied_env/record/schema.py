@@ -87,8 +87,10 @@ def reset_schema() -> Schema:
                 "now_ns": _STAMP,
                 "sensors": _sensors_schema(),
                 "clock": _clock_schema(),
+                "injected": _injected_schema(),
                 "evaluator": _evaluator_schema(),
-            }
+            },
+            optional=("injected",),
         ),
     }
     return {"$schema": _DIALECT, "title": RESET, **_fixed(properties)}
@@ -114,8 +116,10 @@ def _inner_schema() -> Schema:
             "sensors": _sensors_schema(),
             "clock": _clock_schema(),
             "actuation": _or_null(_fixed({"seq": _COUNT, "acted_ns": _STAMP, "method": {"type": "string"}})),
+            "injected": _injected_schema(),
             "evaluator": _evaluator_schema(),
-        }
+        },
+        optional=("injected",),
     )
 
 
@@ -200,6 +204,11 @@ def _clock_schema() -> Schema:
         "rmw": {"type": "string"},
     }
     return _or_null(_fixed(clock))
+
+
+def _injected_schema() -> Schema:
+    early = {"type": "array", "items": {"type": "string"}}
+    return _or_null(_fixed({"inference_ns": _COUNT, "actuation_ns": _COUNT, "early": early}))
 
 
 def _evaluator_schema() -> Schema:

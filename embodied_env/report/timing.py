@@ -126,13 +126,22 @@ class Stages:
 
 
 def _entries(latency: Mapping[str, Any]) -> Iterator[tuple[Stage, int, object]]:
-    for name, quality in mapping(latency, "quality").items():
-        value = latency.get(name)
+    qualities = mapping(latency, "quality")
+    yield from _entries_of(latency, {name: code for name, code in qualities.items() if name != "injected"}, "")
+    yield from _entries_of(mapping(latency, "injected"), mapping(qualities, "injected"), "injected.")
+
+
+def _entries_of(
+    values: Mapping[str, Any], qualities: Mapping[str, Any], prefix: str
+) -> Iterator[tuple[Stage, int, object]]:
+    """Yield stage, quality and value; of what was put into a world that waits under names of their own."""
+    for key, quality in qualities.items():
+        name, value = f"{prefix}{text_of(key)}", values.get(key)
         if isinstance(quality, Mapping):
             for sensor, code in quality.items():
-                yield (text_of(name), text_of(sensor)), _code(code), mapping(value).get(sensor)
+                yield (name, text_of(sensor)), _code(code), mapping(value).get(sensor)
         else:
-            yield (text_of(name), ""), _code(quality), value
+            yield (name, ""), _code(quality), value
 
 
 def _code(value: object) -> int:

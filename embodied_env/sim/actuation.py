@@ -58,13 +58,17 @@ class Actuation:
 
     def command(self, values: FloatArray) -> None:
         """Take the next command; raises UsageError for another shape."""
+        self._target = self.checked(values)
+
+    def checked(self, values: FloatArray) -> FloatArray:
+        """Return a copy of a command; raises UsageError for another shape."""
         target = np.array(values, dtype=np.float64)
         if target.shape != self._sent.shape:
             raise UsageError(
                 f"a command of shape {target.shape} is not allowed; allowed: {self._sent.shape}, "
                 f"the joints {', '.join(self.joints)}"
             )
-        self._target = target
+        return target
 
     @property
     def target(self) -> FloatArray:

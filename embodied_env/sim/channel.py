@@ -54,8 +54,14 @@ class SensorChannel:
         due_ns: when the next reading is due, on the clock of the world.
     """
 
-    def __init__(self, name: str, spec: SensorSpec, source: Source, step_ns: int) -> None:
-        """Prepare the way of the sensor `name`; without a rate it is due at the end of each step of the world."""
+    def __init__(
+        self, name: str, spec: SensorSpec, source: Source, step_ns: int, *, stamps_receipt: bool | None = None
+    ) -> None:
+        """Prepare the way of the sensor `name`; without a rate it is due at the end of each step of the world.
+
+        `stamps_receipt`: a reading is stamped when it is delivered; None: as the contract's timeline says.
+        """
+        self._stamps_receipt = spec.timeline == "receive" if stamps_receipt is None else stamps_receipt
         self._name, self._spec, self._source = name, spec, source
         self._layouts = {layout.field: layout for layout in field_layouts(name, spec)}
         self._is_ranging = {field: message_field(spec, field, spec.fields[field]).ranging for field in source.noise}
@@ -101,6 +107,10 @@ class SensorChannel:
         if not is_lost:
             self._under_way.append((taken_ns + self._delay_ns, taken_ns, spoilt))
 
+    def hand(self, taken_ns: int, there_ns: int, measured: Measured) -> None:
+        """Send a reading, taken at `taken_ns`, that is there at `there_ns`: neither late by itself nor lost."""
+        self._under_way.append((there_ns, taken_ns, self._with_errors(measured)))
+
     def deliver(self, now_ns: int) -> None:
         """Hand over what has arrived by now; of several only the newest is seen, with the touches of all."""
         arrived = None
@@ -113,7 +123,7 @@ class SensorChannel:
             return
         there_ns, taken_ns, measured = arrived
         seq = 0 if self._newest is None else self._newest.seq + 1
-        stamp_ns = now_ns if self._spec.timeline == "receive" else taken_ns
+        stamp_ns = now_ns if self._stamps_receipt else taken_ns
         self._newest = Reading(**vars(measured), stamp_ns=stamp_ns, seq=seq, there_ns=there_ns)
 
     def plan(self, now_ns: int) -> None:

@@ -17,20 +17,25 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.checks import one_of
 from embodied_env.errors import BackendLostError, ResetNeededError, UsageError
+from embodied_env.latency.injection import DelayModel
 from embodied_env.sim.actuation import Actuation
 from embodied_env.sim.channel import Reading, SensorChannel
+from embodied_env.sim.delayed import delayed_world
 from embodied_env.sim.filming import Filming
-from embodied_env.sim.model import MjData, Model
-from embodied_env.sim.profile import Draw, Driver, Mover, Source, StandIn, WorldProfile, load_profile
+from embodied_env.sim.model import Model
+from embodied_env.sim.profile import Draw, Driver, Source, StandIn, WorldProfile, load_profile
 from embodied_env.sim.rendering import Renderer, Viewer
 from embodied_env.sim.sensing import Measured, Senses, Values
 from embodied_env.sim.set_points import SetPoints
+from embodied_env.sim.surroundings import MovingBody, put, put_pose
 
 __all__ = ["World", "WorldProfile", "load_profile"]
 
 _TICKS_PER_PERIOD = 5  # about as often does a free-running world show itself
 
 _MAX_TICKS_NS = 1e9 * (1.0 + 1e-9)  # of a rate times a tick
+
+_NEVER_NS = 2**63
 
 _UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCTRL")
 
@@ -47,7 +52,13 @@ class World:
     """
 
     def __init__(
-        self, contract: Contract, profile: WorldProfile, *, path: str = "backends.mujoco", free_running: bool = False
+        self,
+        contract: Contract,
+        profile: WorldProfile,
+        *,
+        path: str = "backends.mujoco",
+        free_running: bool = False,
+        delays: DelayModel | None = None,
     ) -> None:
         """Compile the model and resolve every name.
 
@@ -58,8 +69,11 @@ class World:
             free_running: a step is not a control period but a tick: about a fifth of it, or the profile's
                 ``stand_in.tick_s``, a whole number of physics steps. A sensor without a rate is due at every tick.
                 Pictures are not waited for but at a reset: they are as late as rendering them takes.
+            delays: are put in (`embodied_env.sim.delayed`), in lockstep alone. A sensor that they name has neither
+                delay nor drop-outs of its own.
 
         Raises:
+            UsageError: for delays in a world that does not wait, or of other sensors.
             ContractError: for a name, a shape or a period that model, profile and contract do not agree on.
             MissingDependencyError: when MuJoCo is not installed.
         """
@@ -79,19 +93,28 @@ class World:
         self._film: Filming | None = None
         if free_running and any(source.camera for source in profile.sources.values()):
             self._film = Filming(contract, profile, model)
+        self._delayed = None if delays is None else delayed_world(contract, delays, free_running=free_running)
+        late = () if self._delayed is None else self._delayed.sensors
         self._channels = {
-            name: SensorChannel(name, self._rated(name, stand_in), profile.sources.get(name, Source()), self.tick_ns)
+            name: SensorChannel(
+                name,
+                self._rated(name, stand_in),
+                profile.sources.get(name, Source()),
+                self.tick_ns,
+                stamps_receipt=False if name in late else None,
+            )
             for name in contract.sensors
         }
+        self._timed = {name: channel for name, channel in self._channels.items() if name not in late}
         self._actuation = Actuation(contract, profile, model)
         self._set_points: SetPoints | None = None
-        if free_running:
+        if free_running or self._delayed is not None:
             lag_steps = stand_in.servo_lag_s / float(model.mj.opt.timestep)
             is_velocity, period_steps = self._actuation.is_velocity, self._period_substeps
             self._set_points = SetPoints(is_velocity, period_steps=period_steps, lag_steps=lag_steps)
         self.joints = self._actuation.joints
         self._movers = {
-            name: _MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
+            name: MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
             for name, mover in profile.movers.items()
         }
         self._draws = self._resolve_draws(profile)
@@ -136,15 +159,20 @@ class World:
             self._film.begin()
         for name, channel in self._channels.items():
             channel.begin(seed, self.now_ns, self._first(name))
+        if self._delayed is not None:
+            self._delayed.begin(seed, self.now_ns)
         self._is_reset = True
         return drawn
 
     def command(self, values: FloatArray) -> None:
         """Set the positions to be reached one control period from now, or velocities that act from now on.
 
-        In steps, as in lockstep: the next physics step leads to where the way is at its end. Shape (n_joints,), in
-        joint units. Raises UsageError for another shape.
+        In steps, as in lockstep: the next physics step leads to where the way is at its end. With delays it is so much
+        later. Shape (n_joints,), in joint units. Raises UsageError for another shape.
         """
+        if self._delayed is not None:
+            self._delayed.command(self._actuation.checked(values))
+            return
         self._actuation.command(values)
         if self._set_points is not None:
             self._set_points.command(self._actuation.target)
@@ -172,10 +200,14 @@ class World:
         """
         if not self._is_reset:
             raise ResetNeededError("step() of a world that is not reset: call reset() first")
-        start_ns = self.now_ns
+        start_ns = now_ns = self.now_ns
         due_ns = self._next_due_ns()
+        if self._delayed is not None:
+            commands = self._delayed.next_step(start_ns, start_ns + self.tick_ns)
         for substep, controls in enumerate(self._controls(commands), start=1):
-            now_ns = start_ns + self.tick_ns * substep // self._substeps
+            next_ns = start_ns + self.tick_ns * substep // self._substeps
+            self._take_delayed(next_ns)
+            now_ns = next_ns
             self._actuation.apply(self._data, controls)
             self._move_bodies((now_ns - self._origin_ns) / 1e9)
             self._model.mujoco.mj_step(self._model.mj, self._data)
@@ -184,6 +216,7 @@ class World:
                 self._capture(now_ns)
                 due_ns = self._next_due_ns()
         self._check_stable()
+        self._take_delayed(now_ns + 1)
         self.now_ns = now_ns
         for name, taken_ns, measured in () if self._film is None else self._film.developed():
             self._channels[name].send(taken_ns, measured)
@@ -252,13 +285,22 @@ class World:
         return self._senses.take(sensor)
 
     def _next_due_ns(self) -> int:
-        return min(channel.due_ns for channel in self._channels.values())
+        return min((channel.due_ns for channel in self._timed.values()), default=_NEVER_NS)
+
+    def _take_delayed(self, before_ns: int) -> None:
+        """Take the delayed readings of the time before this that were not taken yet, as everything is now."""
+        readings = () if self._delayed is None else list(self._delayed.taken(before_ns))
+        if readings:
+            self._check_stable()
+            self._look()
+        for name, taken_ns, there_ns in readings:
+            self._channels[name].hand(taken_ns, there_ns, self._senses.take(name))
 
     def _capture(self, now_ns: int) -> None:
         """Take the readings that are due."""
         self._check_stable()
         self._look()
-        for name, channel in self._channels.items():
+        for name, channel in self._timed.items():
             if now_ns < channel.due_ns:
                 continue
             if self._film is not None and name in self._film.sensors:
@@ -327,10 +369,10 @@ class World:
         data = self._data
         if draw.mocap is not None:
             mocap = self._model.mocap(draw.mocap, f"{path}.mocap")
-            return ((2,), (3,)), lambda value: _put(data.mocap_pos[mocap], value)
+            return ((2,), (3,)), lambda value: put(data.mocap_pos[mocap], value)
         if draw.pose is not None:
             adr = self._model.free_joint(draw.pose, f"{path}.pose")
-            return ((3,),), lambda value: _put_pose(data, adr, value)
+            return ((3,),), lambda value: put_pose(data, adr, value)
         if draw.mover not in self._movers:
             raise self._model.error(f"{path}.mover", f"no such mover: {one_of(draw.mover, self._movers)}")
         return ((),), self._movers[draw.mover].set_phase
@@ -366,34 +408,3 @@ class World:
                 "control_period_s", f"{period_s} s is not a whole number of timesteps of the model, {timestep_s} s"
             )
         return substeps
-
-
-class _MovingBody:
-    """A mover of the profile, at its mocap index."""
-
-    def __init__(self, mover: Mover, mocap: int) -> None:
-        self._mocap = mocap
-        self._from = np.array(mover.from_m)
-        self._way = np.array(mover.to_m) - self._from
-        self._turns_per_s = mover.speed_m_per_s / (2.0 * float(np.linalg.norm(self._way)))
-        self._phase = 0.0
-
-    def set_phase(self, phase: FloatArray) -> None:
-        """Say where between the first point (0), the second (0.5) and the first again (1) it starts."""
-        self._phase = float(phase)
-
-    def place(self, data: MjData, time_s: float) -> None:
-        """Put the body where it is after so much time."""
-        turn = (self._phase + self._turns_per_s * time_s) % 1.0
-        data.mocap_pos[self._mocap] = self._from + self._way * (1.0 - abs(2.0 * turn - 1.0))
-
-
-def _put(place: FloatArray, value: FloatArray) -> None:
-    place[: len(value)] = value
-
-
-def _put_pose(data: MjData, adr: int, value: FloatArray) -> None:
-    """Write x, y and the heading into a free joint; its height stays, it stands upright."""
-    x, y, heading_rad = value.tolist()
-    data.qpos[adr : adr + 2] = x, y
-    data.qpos[adr + 3 : adr + 7] = math.cos(heading_rad / 2.0), 0.0, 0.0, math.sin(heading_rad / 2.0)

@@ -10,13 +10,23 @@ import pytest
 import embodied_env
 from embodied_env import load_contract
 from embodied_env.backends import make_backend
+from embodied_env.backends.delayed import with_delays
 from embodied_env.clock import SteadyClock
+from embodied_env.latency.injection import DelayModel, Draw
 from embodied_env.testing import BackendContract, EnvContract, FakeBackend, ManualClock
 
 
 class TestFakeBackend(BackendContract):
     def make_backend(self, clock):
         return FakeBackend(self.contract, clock=clock)
+
+
+class TestWorldWithDelaysAtItsSeam(BackendContract):
+    def make_backend(self, clock):
+        seen = [name for name, sensor in self.contract.sensors.items() if sensor.visibility == "agent"]
+        never_late = DelayModel(sensors={name: Draw(kind="constant", values=(0.0,)) for name in seen})
+        world = FakeBackend(self.contract, clock=clock)
+        return with_delays(world, never_late, self.contract, by_itself=False)
 
 
 class TestMujocoBackend(BackendContract):

@@ -119,3 +119,16 @@ def test_the_period_of_a_first_step_counts_not(infos):
 def test_recorded_infos_have_the_same_statistics(infos):
     recorded = json.loads(json.dumps([plain(info) for info in infos]))
     assert latency_statistics(recorded) == latency_statistics(infos)
+
+
+def test_what_was_injected_has_names_of_its_own_and_counts_where_it_was_not_cut_short():
+    latency = {
+        "inference_s": 0.5,
+        "injected": {"age_s": {"joints": 0.02, "tcp": 0.05}, "inference_s": 0.01, "end_to_end_s": math.nan},
+        "quality": {
+            "inference_s": 0,
+            "injected": {"age_s": {"joints": 0, "tcp": int(Quality.FIRST)}, "inference_s": 0, "end_to_end_s": 0},
+        },
+    }
+    found = {stage: each.p50_s for stage, each in latency_statistics([{"latency": latency}]).items()}
+    assert found == {"inference_s": 0.5, "injected.age_s[joints]": 0.02, "injected.inference_s": 0.01}

@@ -25,8 +25,10 @@ from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.messages import message_class
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError
+from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError, UsageError
 from embodied_env.interrupts import held_interrupts
+from embodied_env.latency.delays import DelaysFile
+from embodied_env.latency.injection import DelayModel
 from embodied_env.lockstep import (
     FAULT_TOPIC,
     PICTURE_TOPIC,
@@ -69,7 +71,7 @@ class MujocoRosBackend:
         render_modes=("rgb_array",),
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its options
         self,
         contract: Contract,
         *,
@@ -79,6 +81,7 @@ class MujocoRosBackend:
         domain_id: int | None = None,
         step_timeout_s: float | None = None,
         reset_timeout_s: float | None = None,
+        delays: DelayModel | None = None,
     ) -> None:
         """Prepare; nothing is started.
 
@@ -90,10 +93,11 @@ class MujocoRosBackend:
             domain_id: None: ``ROS_DOMAIN_ID``, or 0.
             step_timeout_s: how long a step may take before the simulator counts as lost; None: the profile's.
             reset_timeout_s: how long a reset may take, the start of the process included; None: the profile's.
+            delays: are put into the simulator that we start.
 
         Raises:
             ContractError: when the contract has no profile for this backend.
-            UsageError: for a wrong timeout, namespace or domain.
+            UsageError: for a wrong timeout, namespace or domain, or delays of a simulator that is not ours.
         """
         if self.name not in contract.backends:
             raise ContractError(f"backends.{self.name}", "the profile is missing", source=contract.source)
@@ -103,6 +107,9 @@ class MujocoRosBackend:
         self._spawn = spawn
         self._namespace = namespace
         self._domain_id = domain_id
+        if delays is not None and not spawn:
+            raise UsageError("delays are put into a simulator as it starts; allowed: with spawn=True")
+        self._delays = None if delays is None else DelaysFile(delays)
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, profile.get("step_timeout_s", 5.0))
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, profile.get("reset_timeout_s", 30.0))
         if namespace is not None:
@@ -138,7 +145,8 @@ class MujocoRosBackend:
         namespace = self._namespace or (own_namespace() if self._spawn else "/")
         if self._spawn:
             domain = {} if self._domain_id is None else {"ROS_DOMAIN_ID": str(self._domain_id)}
-            spec = simulator("-", namespace=namespace, source=self._contract.source)
+            delays = None if self._delays is None else self._delays.path()
+            spec = simulator("-", namespace=namespace, source=self._contract.source, delays=delays)
             self._child = Child(spec, first_line=dump_contract(self._contract), environment=domain)
         self._ros = RosNode("environment", namespace=namespace, clock=self._clock, domain_id=self._domain_id)
         self._buffers = {name: SensorBuffer(name, sensor) for name, sensor in self._contract.sensors.items()}
@@ -387,6 +395,8 @@ class MujocoRosBackend:
         finally:
             if child is not None:
                 child.stop()  # after our node: what a killed simulator shared with it is then nobody's
+            if self._delays is not None:
+                self._delays.remove()
 
     def processes(self) -> list[dict[str, Any]]:
         """Return the simulator that we started."""

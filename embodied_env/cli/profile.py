@@ -1,0 +1,75 @@
+"""``embodied-env profile``: the latencies of a recorded run, as a file that can be put into a simulator."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.errors import UsageError
+
+HELP = "write the latencies of a recorded run into a file"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("run_directory", metavar="RUN", help="a run directory, runs/<id>")
+    parser.add_argument(
+        "-o",
+        "--out",
+        default="latency_profile.json",
+        help="the file (default: latency_profile.json), for delay_profile",
+    )
+    parser.add_argument("--json", action="store_true", help="print machine-readable output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the profile; the status is 1 when the run does not say when commands act.
+
+    Raises:
+        UsageError: when there is no such directory, or the file cannot be one.
+        LatencyProfileError: when the run has too few steps whose latencies are known.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from embodied_env.cli.calibrate import print_table
+    from embodied_env.latency.of_run import profile_of_run
+    from embodied_env.latency.profile import as_mapping, write_profile
+    from embodied_env.record import read_run
+
+    out = Path(args.out)
+    if not Path(args.run_directory).is_dir():
+        raise UsageError(f"{args.run_directory} is not there; allowed: a run directory")
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise UsageError(f"--out {out} is not allowed; allowed: a file in a folder that exists")
+    recorded = read_run(args.run_directory)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        line = bar.add_task("rows", total=None)
+        profile = profile_of_run(_Watched(manifest=recorded.manifest, of=recorded.rows, tick=lambda: bar.advance(line)))
+    write_profile(profile, out)
+    if args.json:
+        data = as_mapping(profile)
+        data["steps"] = {"sensors": data["steps"]["sensors"], "count": profile.steps.count if profile.steps else 0}
+        print(json.dumps({**data, "path": str(out)}, indent=1))
+    else:
+        print_table(profile, out)
+    return SOUND if profile.actuation_s is not None else UNSOUND
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Watched:
+    """A run whose rows are counted as they are read."""
+
+    manifest: Mapping[str, Any]
+    of: Any
+    tick: Any
+
+    def rows(self) -> Iterator[Any]:
+        for row in self.of():
+            self.tick()
+            yield row
