@@ -24,6 +24,7 @@ from embodied_env.shutdown import close_at_exit, exit_on_sigterm
 from embodied_env.stepper import Stepper
 from embodied_env.tasks import load_task
 from embodied_env.transition import Observer, Snapshot, Transition
+from embodied_env.wire import Feed
 
 Observation = dict[str, NDArray[Any]]
 
@@ -39,6 +40,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         backend_name: which world is behind it.
         clock_name: which clock is under the ledger.
         pacing: who waits for whom; "lockstep": the world waits for the agent; "realtime": the agent for the world.
+        feed: gets the ROS 2 messages of the backend's nodes; None: it has none.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"]}  # noqa: RUF012 - each instance says its own
@@ -74,6 +76,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         the_clock = make_clock(clock)
         world = make_backend(backend, self.contract, clock=the_clock, pacing=pacing, **backend_options)
         self.pacing = _pacing(pacing, clock, world)
+        self.feed: Feed | None = getattr(world, "feed", None)
         render_modes = world.capabilities.render_modes
         if render_mode not in (None, *render_modes):
             offered = ", ".join(map(repr, (None, *render_modes)))
@@ -202,6 +205,7 @@ def make(
     contract: str | Path | Contract,
     *,
     record: str | Path | None = None,
+    record_messages: bool = False,
     max_episode_steps: int | None = None,
     **options: Any,  # noqa: ANN401 - EmbodiedEnv checks them
 ) -> gymnasium.Env[Any, Any]:
@@ -213,6 +217,7 @@ def make(
     Args:
         contract: the name of a shipped contract, a path to a YAML file, or a Contract.
         record: a folder; the run is recorded into a new run directory in it (`RecordTransitions`).
+        record_messages: record the raw ROS 2 messages too (``messages.mcap``); for a backend over ROS 2.
         max_episode_steps: an outer `TimeLimit` beside the contract's own horizon. It shows in the wrapper stack.
         **options: what `EmbodiedEnv` takes: `backend` ("mujoco", "mujoco_ros", "real", "fake" or a third party's),
             `pacing` ("lockstep": the world waits for the agent; "realtime": it moves on while the agent thinks; None:
@@ -226,6 +231,8 @@ def make(
         UsageError: for an unknown backend or option.
         MissingDependencyError: when an optional package is not installed.
     """
+    if record_messages and record is None:
+        raise UsageError("record_messages=True is not allowed with record=None; allowed: a folder to record into")
     embodied = EmbodiedEnv(contract, **options)
     embodied.spec = EnvSpec(
         id=f"embodied_env/{_camel(embodied.contract.name)}-v0",
@@ -241,7 +248,7 @@ def make(
     if record is not None:
         from embodied_env.record import RecordTransitions  # noqa: PLC0415 - recording is optional
 
-        env = RecordTransitions(env, record)
+        env = RecordTransitions(env, record, messages=record_messages)
     return env
 
 

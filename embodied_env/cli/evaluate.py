@@ -24,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--namespace", default=None, help="ROS 2 namespace, for a backend over ROS 2")
     parser.add_argument("--attach", action="store_true", help="use a simulator that runs instead of starting one")
+    parser.add_argument(
+        "--record-messages", action="store_true", help="record the raw ROS 2 messages too, for a backend over ROS 2"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,4 +41,5 @@ def run(args: argparse.Namespace) -> int:
         switch_interval_s=args.switch_interval,
         namespace=args.namespace,
         spawn=not args.attach,
+        record_messages=args.record_messages,
     )

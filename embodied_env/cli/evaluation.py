@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from embodied_env.contract import Contract, load_contract
-from embodied_env.errors import PolicyError, UsageError
+from embodied_env.errors import PolicyError, RecordError, UsageError
 from embodied_env.tasks import Policy
 from embodied_env.transition import end_kind
 
@@ -82,7 +82,7 @@ class Evaluation:
     problem: str  # why the run is not sound evidence, or ""
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - the public options
     contract: Contract,
     *,
     backend: str,
@@ -91,6 +91,7 @@ def evaluate(
     seed: int,
     out: str | Path,
     watcher: Watcher | None = None,
+    record_messages: bool = False,
     **options: Any,  # noqa: ANN401 - of make
 ) -> Evaluation:
     """Run `episodes` episodes of `policy` on `backend`, recorded into a new run directory in `out`.
@@ -105,7 +106,7 @@ def evaluate(
     watch = watcher or Unwatched()
     act = make_policy(policy, contract, backend=backend, seed=seed)
     embodied = EmbodiedEnv(contract, backend=backend, **options)
-    with RecordTransitions(embodied, out) as env:
+    with RecordTransitions(embodied, out, messages=record_messages) as env:
         env.policy = policy
         for episode in range(episodes):
             watch.resetting()
@@ -118,8 +119,17 @@ def evaluate(
                 ended = terminated or truncated
                 watch.stepped(info)
             watch.ended(episode + 1)
-    summary = json.loads((env.path / "summary.json").read_text(encoding="utf-8"))
+    summary = _summary(env.path, env.losses.problem)
     return Evaluation(policy=policy, path=env.path, summary=summary, problem=_problem(env.path, summary))
+
+
+def _summary(path: Path, problem: str) -> dict[str, Any]:
+    """Return the summary of a run; raises RecordError when it could not be written."""
+    try:
+        summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise RecordError(f"{path}: the run has no summary: {problem or 'it was not closed'}") from None
+    return summary
 
 
 def _asked(act: Policy, observation: Any, policy: str, episode: int, step: int) -> Any:  # noqa: ANN401 - any action

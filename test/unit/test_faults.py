@@ -185,22 +185,26 @@ class FullDisk:
         raise RecordError("No space left on device")
 
 
-def test_f42_a_full_disk_is_an_error_that_says_so_and_the_robot_is_braked(tmp_path):
+def test_f42_a_full_disk_does_not_stop_the_robot_and_is_said(tmp_path):
     env = embodied_env.make("arm_reach", backend="fake", free_running=True, record=tmp_path)
     env.reset(seed=1)
     for _ in range(4):
         env.step(np.full(6, 0.3))
-    backend = env.unwrapped._stepper._backend
-    log, env._log = env._log, FullDisk(env._log)
-    with pytest.raises(RecordError, match="No space left on device"):
-        env.step(np.full(6, 0.3))
-    end = time.monotonic() + PATIENCE_S
-    while backend.sent[-1].report.velocity_si.any() and time.monotonic() < end:  # nobody steps: the watchdog brakes
-        time.sleep(0.01)
-    assert not backend.sent[-1].report.velocity_si.any()
-    env._log = log
-    env.close()
-    assert len(list(embodied_env.read_run(env.path).transitions())) == 4
+    while env.rows_flushed < 5:
+        time.sleep(0.001)
+    env._log, log = FullDisk(env._log), env._log
+    with pytest.warns(UserWarning, match="not complete: No space left on device"):
+        infos = [env.step(np.full(6, 0.3))[-1] for _ in range(4)]
+        env._log = log
+        env.close()
+    assert infos[-1]["end_reason"] == ""
+    assert infos[-1]["record"]["complete"] is False
+    assert env.losses.rows == 4
+    run = embodied_env.read_run(env.path)
+    assert run.problem == "No space left on device"
+    assert run.manifest["record"] == {"complete": False, "lost_rows": 4, "lost_messages": 0}
+    assert len(list(run.transitions())) == 4
+    assert not embodied_env.audit_run(env.path).sound
 
 
 # ---------------------------------------------------------------------------------------------------------- resets
