@@ -1,12 +1,12 @@
 """SIGKILL while a run is recorded: is every acknowledged row there? By hand; the figures go to docs/long_run.md.
 
-    python .ci/sigkills.py [--kills N] [--mujoco-ros N] [--workers N] [--seed S] [--keep FOLDER]
+    python .ci/sigkills.py [--kills N] [--mujoco-ros N] [--workers N] [--seed S]
 
-Each victim records a run and writes to a pipe: ``w N`` when it is about to write row N, ``a N`` when `step` (or `reset`)
-has returned, so that row N is flushed. The parent kills it at a random moment of its episode, or (every other time) at a
-random moment within half a millisecond after a ``w``. Then the run is read back: every acknowledged row, in order, with
-its images by their hash. A victim steps `door_open`, whose sensors have cameras, over `mujoco_ros`; or in the `fake` world,
-as fast as it can, so that most kills hit a write. Exit status 1: a row was lost, or a run was not found unclean.
+Each victim records a run and writes to a pipe: ``w N`` when it is about to write row N, ``a N`` when `step` (or
+`reset`) has returned, so that row N is flushed. The parent kills it at a random moment of its episode, or (every other
+time) at a random moment within half a millisecond after a ``w``. Then the run is read back: every acknowledged row, in
+order, with its images by their hash. A victim steps `door_open`, which has cameras, over `mujoco_ros`; or in the `fake`
+world, as fast as it can. Exit status 1: a row was lost, or a run was not found unclean.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -29,23 +30,10 @@ import numpy as np
 
 import embodied_env
 from embodied_env.record.arrays import references
+from embodied_env.record.log import mcap_records
 
 START_S = 180.0  # until the first row
 EPISODE_S = 1.5  # within which the kill comes
-
-
-class Announced:
-    """The log of a victim: it says when it is about to write."""
-
-    def __init__(self, log, out):
-        self._log, self._out = log, out
-
-    def write(self, topic, row, **options):
-        os.write(self._out, b"w %d\n" % row["row"])
-        self._log.write(topic, row, **options)
-
-    def __getattr__(self, name):
-        return getattr(self._log, name)
 
 
 def victim(backend, domain, folder, out):
@@ -53,7 +41,13 @@ def victim(backend, domain, folder, out):
     os.environ |= {"ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     options = {"spawn": True, "record_messages": True} if backend == "mujoco_ros" else {}
     env = embodied_env.make("door_open", backend=backend, record=folder, **options)
-    env._log = Announced(env._log, out)  # noqa: SLF001 - a spy
+    write = env._write_row  # noqa: SLF001 - a spy: of messages, images and the row itself
+
+    def announced(topic, row, *rest):
+        os.write(out, b"w %d\n" % row["row"])
+        write(topic, row, *rest)
+
+    env._write_row = announced  # noqa: SLF001
     row = 0
     while True:
         env.reset(seed=row)
@@ -134,7 +128,7 @@ class Kill:
                 images += 1
         messages = sum(1 for _ in run.messages())
         size = (path / "transitions.mcap").stat().st_size
-        return {
+        found = {
             "backend": self.backend,
             "path": str(path),
             "acknowledged": self.acknowledged + 1,
@@ -146,16 +140,14 @@ class Kill:
             "sound": rows == list(range(len(rows))) and len(rows) > self.acknowledged,
             "found_unclean": not run.clean and "its writer was stopped" in run.problem,
         }
+        if found["sound"] and found["found_unclean"]:
+            shutil.rmtree(self.folder)
+        return found
 
 
 def _whole_bytes(log):
     """Return where the last whole record of a log ends."""
-    from embodied_env.record.log import mcap_records
-
-    end = 0
-    for _, _, end in mcap_records(log):
-        pass
-    return end
+    return max((end for _, _, end in mcap_records(log)), default=0)
 
 
 def _be_victim(kill, out):
@@ -180,7 +172,7 @@ def main():
     found, failures = [], []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.workers) as pool:
         kills = [
-            Kill(n, "mujoco_ros" if n < over_ros else "fake", Path(folder), random.Random(f"{args.seed}/{n}"))
+            Kill(n, "mujoco_ros" if n < over_ros else "fake", Path(folder), random.Random(f"{args.seed}/{n}"))  # noqa: S311 - chance
             for n in range(args.kills)
         ]
         for kill, done in [(kill, pool.submit(kill.run)) for kill in kills]:
