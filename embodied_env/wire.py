@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+SEQUENCE = re.compile(r"sequence<(?P<of>.+?)(?:, (?P<most>\d+))?>$")
+ARRAY = re.compile(r"(?P<of>.+)\[(?P<size>\d+)\]$")
+"""How a message class names the type of a field that is a list."""
 
 
 @dataclass(frozen=True, kw_only=True)

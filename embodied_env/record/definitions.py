@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from embodied_env.contract.messages import message_class
+from embodied_env.wire import ARRAY, SEQUENCE
 
 _LINE = "=" * 80
 _NAMES = {"double": "float64", "float": "float32", "boolean": "bool", "octet": "byte"}
-_SEQUENCE = re.compile(r"sequence<(?P<of>.+?)(?:, (?P<most>\d+))?>$")
-_ARRAY = re.compile(r"(?P<of>.+)\[(?P<size>\d+)\]$")
 _BOUNDED_TEXT = re.compile(r"(?P<of>w?string)<(?P<most>\d+)>$")
 _INT32 = 2**31
 _INT64 = 2**63
@@ -75,9 +74,9 @@ def _constant(key: str, value: object) -> str:
 
 def _field_type(idl: str) -> str:
     """Return a type in the words of ``.msg`` files, from those of IDL."""
-    if found := _ARRAY.match(idl):
+    if found := ARRAY.match(idl):
         return f"{_field_type(found['of'])}[{found['size']}]"
-    if found := _SEQUENCE.match(idl):
+    if found := SEQUENCE.match(idl):
         return f"{_field_type(found['of'])}[{'' if found['most'] is None else '<=' + found['most']}]"
     if found := _BOUNDED_TEXT.match(idl):
         return f"{found['of']}<={found['most']}"
@@ -88,7 +87,7 @@ def _parts(name: str) -> Iterator[str]:
     """Yield the types of the fields that are messages themselves."""
     for idl in message_class(name).get_fields_and_field_types().values():
         plain = idl
-        while found := _ARRAY.match(plain) or _SEQUENCE.match(plain):
+        while found := ARRAY.match(plain) or SEQUENCE.match(plain):
             plain = found["of"]
         if "/" in plain:
             package, _, type_name = plain.partition("/")

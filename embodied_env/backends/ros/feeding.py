@@ -9,8 +9,8 @@ from typing import Any
 from rclpy.node import Node
 from rclpy.publisher import Publisher
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
-from rclpy.serialization import serialize_message
 
+from embodied_env.backends.ros.cdr import to_cdr
 from embodied_env.clock import Clock
 from embodied_env.wire import Feed, WireMessage
 
@@ -98,7 +98,7 @@ class Teller:
                     topic=self._topic,
                     type=self._type,
                     message=message,
-                    serialize=serialize_message,
+                    serialize=to_cdr,
                     log_ns=log_ns,
                     publish_ns=publish_ns,
                     is_ours=is_ours,
