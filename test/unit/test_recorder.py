@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from dataclasses import replace
@@ -445,6 +446,34 @@ def test_the_manifest_says_where_the_rows_come_from(env):
     assert manifest["host"]["cpu_count"] == os.cpu_count()
     assert manifest["processes"] == [{"role": "environment", "pid": os.getpid()}]
     assert manifest["ended_utc"] >= manifest["started_utc"]
+
+
+def test_the_manifest_says_what_each_reset_draws_and_from_which_range(env):
+    option = load_contract("arm_reach").reset_options["target"]
+    assert manifest_of(env)["distributions"] == {
+        "target": {
+            "distribution": "uniform", "type": "vector", "low": list(option.low), "high": list(option.high),
+            "visibility": "agent",
+        }
+    }  # fmt: skip
+
+
+def test_the_manifest_says_on_which_machine_and_in_which_ros_it_ran(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROS_DOMAIN_ID", "42")
+    monkeypatch.delenv("RMW_IMPLEMENTATION", raising=False)
+    env = RecordTransitions(fake(), tmp_path)
+    env.close()
+    manifest = manifest_of(env)
+    assert (manifest["host"]["name"], manifest["host"]["machine"]) == (platform.node(), platform.machine())
+    assert manifest["host"]["memory_bytes"] > 0
+    assert (manifest["ros"]["ROS_DOMAIN_ID"], manifest["ros"]["RMW_IMPLEMENTATION"]) == ("42", None)
+
+
+def test_the_manifest_says_whether_anything_was_lost_once_it_is_known(env):
+    assert manifest_of(env)["record"] is None
+    env.close()
+    assert manifest_of(env)["record"] == {"complete": True, "lost_rows": 0, "lost_messages": 0}
+    assert manifest_of(env)["messages"] is False
 
 
 def test_versions_of_what_is_installed_are_named_and_of_what_is_not_are_null(env):

@@ -264,3 +264,25 @@ def test_messages_are_refused_where_there_are_none(tmp_path):
     with pytest.raises(UsageError, match=r"messages=True is not available with fake: it has no ROS 2 messages"):
         RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path, messages=True)
     assert list(tmp_path.iterdir()) == []
+
+
+ENDED = """
+import os, signal, sys
+import numpy as np
+import embodied_env
+
+env = embodied_env.make("arm_reach", backend="fake", free_running=True, record=sys.argv[1])
+env.reset(seed=1)
+for _ in range(3):
+    env.step(np.zeros(6))
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_in_real_time_a_program_that_ends_by_sigterm_completes_its_record(tmp_path):
+    done = subprocess.run([sys.executable, "-c", ENDED, str(tmp_path)], check=False, timeout=60)
+    assert done.returncode == 143
+    (path,) = tmp_path.iterdir()
+    run = read_run(path)
+    assert run.clean
+    assert len(list(run.transitions())) == 3
