@@ -1,6 +1,6 @@
 """What does recording cost a step? With and without the recorder and images, in lockstep and in real time.
 
-    python benchmarks/recording.py [--steps N] [--rounds N] [--json]
+    python benchmarks/recording.py [--steps N] [--rounds N] [--fifo-priority P] [--json]
 
 The world is the `fake` one, which costs next to nothing: what is left is the step itself and its record. In real time
 steps are paced; what counts is how long `step` works, not how long it waits: the world's own time (``world_s``) is
@@ -48,7 +48,7 @@ CASES = [
 ]
 
 
-def durations_ns(case: Case, steps: int) -> Iterator[int]:
+def durations_ns(case: Case, steps: int, fifo_priority: int | None) -> Iterator[int]:
     """Yield how long each step worked."""
     with tempfile.TemporaryDirectory() as folder:
         env = embodied_env.make(
@@ -56,6 +56,7 @@ def durations_ns(case: Case, steps: int) -> Iterator[int]:
             backend="fake",
             free_running=case.pacing == "realtime",
             record=folder if case.record else None,
+            fifo_priority=fifo_priority,
         )
         env.reset(seed=0)
         action = np.zeros(env.action_space.shape)
@@ -76,13 +77,13 @@ def figures(durations: list[int]) -> dict[str, float]:
     return {name: float(np.percentile(values, q)) for name, q in (("p50_us", 50), ("p95_us", 95), ("p99_us", 99))}
 
 
-def rounds(count: int, steps: int) -> list[dict[Case, dict[str, float]]]:
+def rounds(count: int, steps: int, fifo_priority: int | None) -> list[dict[Case, dict[str, float]]]:
     """Run every case in every round."""
     found = []
     for _ in track(range(count), description="rounds", console=Console(stderr=True)):
         order = random.sample(CASES, len(CASES))
         gc.collect()
-        found.append({case: figures(list(durations_ns(case, steps))) for case in order})
+        found.append({case: figures(list(durations_ns(case, steps, fifo_priority))) for case in order})
     return found
 
 
@@ -121,9 +122,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=300, help="of each case in each round (default: 300)")
     parser.add_argument("--rounds", type=int, default=5, help="default: 5")
+    parser.add_argument("--fifo-priority", type=int, default=None, help="SCHED_FIFO for the stepping thread")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     args = parser.parse_args()
-    table = rows(rounds(args.rounds, args.steps))
+    table = rows(rounds(args.rounds, args.steps, args.fifo_priority))
     if args.json:
         print(json.dumps({"steps": args.steps, "rounds": args.rounds, "rows": table}, indent=2))
     else:

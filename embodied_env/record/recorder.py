@@ -281,6 +281,9 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 def _keep(arrays: Arrays, array: NDArray[Any]) -> Reference:
     """Put down the bytes of `array` as they are now, once; return the reference for the row."""
     data = to_bytes(array)
+    for known, kept in arrays.values():  # what the agent got is mostly what the environment gave: compared, not hashed
+        if (known["dtype"], known["shape"]) == (array.dtype.name, list(array.shape)) and kept == data:
+            return dict(known)
     reference = refer_to(array, data)
     arrays.setdefault(reference["sha256"], (reference, data))
     return reference
