@@ -28,6 +28,7 @@ from embodied_env.shutdown import close_at_exit, exit_on_sigterm
 from embodied_env.stepper import Stepper
 from embodied_env.tasks import load_task
 from embodied_env.transition import Observer, Snapshot, Transition
+from embodied_env.wire import Feed
 
 Observation = dict[str, NDArray[Any]]
 
@@ -44,6 +45,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         clock_name: which clock is under the ledger.
         delays: what is put into the world (`delay_profile`), or None.
         pacing: who waits for whom; "lockstep": the world waits for the agent; "realtime": the agent for the world.
+        feed: gets the ROS 2 messages of the backend's nodes; None: it has none.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"]}  # noqa: RUF012 - each instance says its own
@@ -87,6 +89,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             given = {"clock": the_clock, "pacing": pacing, **backend_options}
             world = _delayed(backend, self.contract, self.delays, given)
         self.pacing = _pacing(pacing, clock, world)
+        self.feed: Feed | None = getattr(world, "feed", None)
         render_modes = world.capabilities.render_modes
         if render_mode not in (None, *render_modes):
             offered = ", ".join(map(repr, (None, *render_modes)))
@@ -230,6 +233,7 @@ def make(
     contract: str | Path | Contract | None = None,
     *,
     record: str | Path | None = None,
+    record_messages: bool = False,
     max_episode_steps: int | None = None,
     **options: Any,  # noqa: ANN401 - EmbodiedEnv checks them
 ) -> gymnasium.Env[Any, Any]:
@@ -242,6 +246,7 @@ def make(
         contract: the name of a shipped contract, a path to a YAML file, or a Contract; None, with the backend
             "replay": the one that the run was recorded under.
         record: a folder; the run is recorded into a new run directory in it (`RecordTransitions`).
+        record_messages: record the raw ROS 2 messages too (``messages.mcap``); for a backend over ROS 2.
         max_episode_steps: an outer `TimeLimit` beside the contract's own horizon. It shows in the wrapper stack.
         **options: what `EmbodiedEnv` takes: `backend` ("mujoco", "mujoco_ros", "real", "fake", "replay" or a
             third party's),
@@ -258,6 +263,8 @@ def make(
         UsageError: for an unknown backend or option.
         MissingDependencyError: when an optional package is not installed.
     """
+    if record_messages and record is None:
+        raise UsageError("record_messages=True is not allowed with record=None; allowed: a folder to record into")
     embodied = EmbodiedEnv(contract, **options)
     embodied.spec = EnvSpec(
         id=f"embodied_env/{_camel(embodied.contract.name)}-v0",
@@ -273,7 +280,7 @@ def make(
     if record is not None:
         from embodied_env.record import RecordTransitions  # noqa: PLC0415 - recording is optional
 
-        env = RecordTransitions(env, record)
+        env = RecordTransitions(env, record, messages=record_messages)
     return env
 
 

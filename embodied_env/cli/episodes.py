@@ -78,6 +78,7 @@ class Job:
         policy: what acts, by name (`embodied_env.cli.policies`).
         seed: of the first episode; the others go on from it.
         options: of `make`, in types of JSON.
+        record_messages: the raw ROS 2 messages are recorded too.
     """
 
     contract: Contract
@@ -85,18 +86,22 @@ class Job:
     policy: str
     seed: int
     options: Mapping[str, Any]
+    record_messages: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return it in types of JSON."""
         contract = {"text": dump_contract(self.contract), "source": self.contract.source}
-        rest = {"backend": self.backend, "policy": self.policy, "seed": self.seed, "options": dict(self.options)}
-        return {"contract": contract, **rest}
+        rest = {key: getattr(self, key) for key in _SAID}
+        return {"contract": contract, **rest, "options": dict(self.options)}
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Job:
         """Return what `as_json` said."""
         contract = parse_contract(said["contract"]["text"], source=said["contract"]["source"])
-        return cls(contract=contract, **{key: said[key] for key in ("backend", "policy", "seed", "options")})
+        return cls(contract=contract, options=said["options"], **{key: said[key] for key in _SAID})
+
+
+_SAID = ("backend", "policy", "seed", "record_messages")
 
 
 class Episodes:
@@ -117,10 +122,15 @@ class Episodes:
         self._job, self._watch = job, watcher or Unwatched()
         self._policy(0)  # one that there is not leaves no run
         self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **job.options)
-        self._env = RecordTransitions(self._embodied, out)
+        self._env = RecordTransitions(self._embodied, out, messages=job.record_messages)
         self._env.policy = job.policy
         self._next = 0  # the episode that comes by itself
         self.path = self._env.path
+
+    @property
+    def losses(self) -> str:
+        """What of the run could not be written, or ""."""
+        return self._env.losses.problem
 
     def __enter__(self) -> Self:
         """Nothing: it is there."""

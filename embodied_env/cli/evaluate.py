@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attach", action="store_true", help="use a simulator that runs instead of starting one")
     parser.add_argument("--engine", default=None, help="local: worker processes (default: this process)")
     parser.add_argument("--workers", type=int, default=None, help="of --engine local (default: one per CPU)")
+    parser.add_argument(
+        "--record-messages", action="store_true", help="record the raw ROS 2 messages too, for a backend over ROS 2"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,4 +59,5 @@ def run(args: argparse.Namespace) -> int:
         delay_profile=args.delay_profile,
         namespace=args.namespace,
         spawn=not args.attach,
+        record_messages=args.record_messages,
     )

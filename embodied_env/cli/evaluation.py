@@ -12,7 +12,7 @@ from typing import Any
 from embodied_env.cli.engine import Engine
 from embodied_env.cli.episodes import Episodes, Evaluation, Job, Watcher, problem_of
 from embodied_env.contract import Contract, load_contract
-from embodied_env.errors import UsageError
+from embodied_env.errors import RecordError, UsageError
 
 STAGES = (
     "driver_s",
@@ -45,7 +45,7 @@ STAGES = (
 """In the order in which they happen; then what was put into a world that waits, in its own time."""
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - the public options
     contract: Contract,
     *,
     backend: str,
@@ -54,6 +54,7 @@ def evaluate(
     seed: int,
     out: str | Path,
     watcher: Watcher | None = None,
+    record_messages: bool = False,
     **options: Any,  # noqa: ANN401 - of make
 ) -> Evaluation:
     """Run `episodes` episodes of `policy` on `backend`, recorded into a new run directory in `out`.
@@ -61,12 +62,28 @@ def evaluate(
     The first reset is seeded with `seed`, the others go on from it. When it is interrupted, the run
     is closed soundly before the interrupt is raised.
     """
-    job = Job(contract=contract, backend=backend, policy=policy, seed=seed, options=options)
+    job = Job(
+        contract=contract,
+        backend=backend,
+        policy=policy,
+        seed=seed,
+        options=options,
+        record_messages=record_messages,
+    )
     with Episodes(job, Path(out), watcher=watcher) as run:
         for episode in range(episodes):
             run.run(episode)
-    summary = json.loads((run.path / "summary.json").read_text(encoding="utf-8"))
+    summary = _summary(run.path, run.losses)
     return Evaluation(policy=policy, path=run.path, summary=summary, problem=problem_of(run.path, summary))
+
+
+def _summary(path: Path, problem: str) -> dict[str, Any]:
+    """Return the summary of a run; raises RecordError when it could not be written."""
+    try:
+        summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise RecordError(f"{path}: the run has no summary: {problem or 'it was not closed'}") from None
+    return summary
 
 
 def evaluate_with_progress(
@@ -99,12 +116,20 @@ def _by_engine(
     backend: str,
     seed: int,
     out: str | Path,
+    record_messages: bool = False,
     **options: Any,  # noqa: ANN401 - of make
 ) -> Evaluation:
     from rich.console import Console
     from rich.progress import Progress
 
-    job = Job(contract=contract, backend=backend, policy=policy, seed=seed, options=options)
+    job = Job(
+        contract=contract,
+        backend=backend,
+        policy=policy,
+        seed=seed,
+        options=options,
+        record_messages=record_messages,
+    )
     with Progress(console=Console(stderr=True), transient=True) as bar:
         line = bar.add_task(f"{contract.name} · {policy}", total=episodes)
         return engine.evaluate(job, episodes=episodes, out=Path(out), ended=lambda: bar.advance(line))

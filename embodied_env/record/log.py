@@ -24,10 +24,10 @@ from embodied_env._version import __version__
 from embodied_env.errors import MissingDependencyError, RecordError
 from embodied_env.record.arrays import Reference, from_bytes, is_reference, refer_to, to_bytes
 from embodied_env.record.rows import RESET, TRANSITION
-from embodied_env.record.schema import reset_schema, transition_schema
+from embodied_env.record.schema import reset_channel_schema, transition_channel_schema
 
-CHANNELS = {"transition": (TRANSITION, transition_schema), "reset": (RESET, reset_schema)}
-"""Topic -> the name of its rows' schema, and the schema."""
+CHANNELS = {"transition": (TRANSITION, transition_channel_schema), "reset": (RESET, reset_channel_schema)}
+"""Topic -> the name of its rows' schema, and the schema of the channel."""
 
 ARRAYS = "array"
 """The topic of the bytes that rows refer to."""
@@ -51,6 +51,70 @@ def check_installed() -> None:
     _mcap("writer")
 
 
+class McapFile:
+    """An MCAP file that is being written, without chunks. After a failed write it takes no more.
+
+    Attributes:
+        writer: mcap's.
+    """
+
+    def __init__(self, path: Path, *, profile: str = "") -> None:
+        """Create the file.
+
+        Raises:
+            RecordError: when it exists already or cannot be written.
+            MissingDependencyError: when mcap is not installed.
+        """
+        writer = _mcap("writer")
+        self.path = path
+        self._problem = ""
+        self._file: IO[bytes]
+        try:
+            self._file = path.open("xb")
+        except OSError as error:
+            raise RecordError(f"{path}: the log cannot be created: {error}") from None
+        self.writer: Any = writer.Writer(
+            self._file, compression=writer.CompressionType.NONE, use_chunking=False, enable_data_crcs=True
+        )
+        with self.guarded("the start of the log"):
+            self.writer.start(profile=profile, library="embodied_env")
+
+    @property
+    def problem(self) -> str:
+        """Why no more is taken, or ""."""
+        return self._problem
+
+    def begin(self) -> None:
+        """Hand the header to the operating system, and the channels that are known; only mcap's metadata does so."""
+        self.writer.add_metadata("embodied_env", {"version": __version__})
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand everything to the operating system."""
+        self._file.flush()
+
+    @contextlib.contextmanager
+    def guarded(self, what: str) -> Iterator[None]:
+        """Around a write of `what`: the first that fails is the last; raises RecordError, then and ever after."""
+        if self._problem:
+            raise RecordError(f"{self._problem}; {what} is not written either")
+        try:
+            yield
+        except OSError as error:
+            self._problem = f"{self.path}: {what} cannot be written: {error}"
+            raise RecordError(self._problem) from None
+
+    def close(self) -> None:
+        """Finish the file and close it. Idempotent; never raises: `problem` says what went wrong."""
+        if self._file.closed:
+            return
+        with contextlib.suppress(RecordError), self.guarded("the end of the log"):
+            self.writer.finish()
+            self.flush()
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
 class LogWriter:
     """Writes rows in order. After a failed write it takes no more, and the file keeps every row before it."""
 
@@ -61,29 +125,17 @@ class LogWriter:
             RecordError: when it exists already or cannot be written.
             MissingDependencyError: when mcap is not installed.
         """
-        writer = _mcap("writer")
-        self.path = path
-        self._problem = ""
-        self._stored: set[bytes] = set()  # hashes of the arrays that are in the log
-        self._file: IO[bytes]
-        try:
-            self._file = path.open("xb")
-        except OSError as error:
-            raise RecordError(f"{path}: the log cannot be created: {error}") from None
-        self._writer = writer.Writer(
-            self._file, compression=writer.CompressionType.NONE, use_chunking=False, enable_data_crcs=True
-        )
-        with self._guarded("the start of the log"):
-            self._writer.start(library="embodied_env")
+        self._file = McapFile(path)
+        self._stored: set[str] = set()  # hashes of the arrays that are in the log
+        with self._file.guarded("the start of the log"):
             self._channels = {topic: self._register(topic) for topic in CHANNELS}
-            self._channels[ARRAYS] = self._writer.register_channel(ARRAYS, "raw", 0, _ABOUT_ARRAYS)
-            self._writer.add_metadata("embodied_env", {"version": __version__})  # this also hands over the channels
-            self._file.flush()
+            self._channels[ARRAYS] = self._file.writer.register_channel(ARRAYS, "raw", 0, _ABOUT_ARRAYS)
+            self._file.begin()
 
     @property
     def problem(self) -> str:
         """Why no more rows are taken, or ""."""
-        return self._problem
+        return self._file.problem
 
     def write(self, topic: str, row: Mapping[str, Any], *, log_time_ns: int) -> None:
         """Append `row` to the channel `topic` and flush it to the operating system.
@@ -92,7 +144,7 @@ class LogWriter:
             RecordError: when it cannot be written, or an earlier row could not.
         """
         text = json.dumps(row, allow_nan=False, separators=(",", ":"))
-        with self._guarded(f"row {row['row']}"):
+        with self._file.guarded(f"row {row['row']}"):
             self._append(topic, text.encode("ascii"), sequence=row["row"], log_time_ns=log_time_ns)
             self._file.flush()
 
@@ -104,47 +156,39 @@ class LogWriter:
         """
         data = to_bytes(array)
         reference = refer_to(array, data)
-        digest = bytes.fromhex(reference["sha256"])
-        if digest not in self._stored:
-            with self._guarded("an array"):
-                self._append(ARRAYS, data, sequence=len(self._stored), log_time_ns=log_time_ns)
-            self._stored.add(digest)
+        self.put(reference, data, log_time_ns=log_time_ns)
         return reference
+
+    def put(self, reference: Reference, data: bytes, *, log_time_ns: int) -> None:
+        """Append the bytes that `reference` refers to, unless they are there already.
+
+        Raises:
+            RecordError: when they cannot be written, or something before them could not.
+        """
+        if reference["sha256"] not in self._stored:
+            with self._file.guarded("an array"):
+                self._append(ARRAYS, data, sequence=len(self._stored), log_time_ns=log_time_ns)
+            self._stored.add(reference["sha256"])
 
     def close(self) -> None:
         """Finish the file and close it. Idempotent; never raises: `problem` says what went wrong."""
-        if self._file.closed:
-            return
-        with contextlib.suppress(RecordError), self._guarded("the end of the log"):
-            self._writer.finish()
-            self._file.flush()
-        with contextlib.suppress(OSError):
-            self._file.close()
+        self._file.close()
 
     def _register(self, topic: str) -> int:
         name, schema = CHANNELS[topic]
-        schema_id = self._writer.register_schema(name, "jsonschema", json.dumps(schema()).encode())
-        channel_id: int = self._writer.register_channel(topic, "json", schema_id)
+        writer = self._file.writer
+        schema_id = writer.register_schema(name, "jsonschema", json.dumps(schema()).encode())
+        channel_id: int = writer.register_channel(topic, "json", schema_id)
         return channel_id
 
     def _append(self, topic: str, data: bytes, *, sequence: int, log_time_ns: int) -> None:
-        self._writer.add_message(
+        self._file.writer.add_message(
             channel_id=self._channels[topic],
             log_time=log_time_ns,
             publish_time=log_time_ns,
             sequence=sequence,
             data=data,
         )
-
-    @contextlib.contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
-        if self._problem:
-            raise RecordError(f"{self._problem}; {what} is not written either")
-        try:
-            yield
-        except OSError as error:
-            self._problem = f"{self.path}: {what} cannot be written: {error}"
-            raise RecordError(self._problem) from None
 
 
 class LogReader:
@@ -215,17 +259,28 @@ class LogReader:
 
 def _messages(path: Path) -> Generator[tuple[str, bytes, int], None, str]:
     """Yield topic, data and the offset behind it of each whole message; return why the file is not whole, or ""."""
-    reader, exceptions = _mcap("stream_reader"), _mcap("exceptions")
     topics: dict[int, str] = {}
+    records = mcap_records(path)
+    while True:
+        try:
+            kind, record, end = next(records)
+        except StopIteration as stop:
+            reason: str = stop.value
+            return reason
+        if kind == "Channel":
+            topics[record.id] = record.topic
+        elif kind == "Message":
+            yield topics.get(record.channel_id, ""), record.data, end
+
+
+def mcap_records(path: Path) -> Generator[tuple[str, Any, int], None, str]:
+    """Yield kind, content and the offset behind it of each whole record; return why the file is not whole, or ""."""
+    reader, exceptions = _mcap("stream_reader"), _mcap("exceptions")
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             for record in reader.StreamReader(file, validate_crcs=True, record_size_limit=size).records:
-                kind = type(record).__name__
-                if kind == "Channel":
-                    topics[record.id] = record.topic
-                elif kind == "Message":
-                    yield topics.get(record.channel_id, ""), record.data, file.tell()
+                yield type(record).__name__, record, file.tell()
             rest = file.read(1)
     except OSError as error:
         return f"it cannot be read ({error.strerror})"

@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -21,6 +22,7 @@ from embodied_env.record.rows import plain
 from embodied_env.transition import Snapshot, Transition
 
 RUN = "embodied_env/run/1"
+ROS_VARIABLES = ("ROS_DISTRO", "ROS_DOMAIN_ID", "RMW_IMPLEMENTATION", "ROS_AUTOMATIC_DISCOVERY_RANGE")
 DISTRIBUTIONS = ("numpy", "gymnasium", "mujoco", "rclpy", "mcap")
 
 
@@ -96,11 +98,41 @@ def start_of_manifest(
         "capabilities": plain(vars(capabilities)) if (capabilities := getattr(base, "capabilities", None)) else None,
         "policy": None,
         "seeds": [],
+        "distributions": distributions(contract),
         "wrappers": wrapper_stack(env),
         "versions": versions(),
-        "host": {"platform": platform.platform(), "cpu_count": os.cpu_count()},
+        "host": host(),
+        "ros": ros(),
         "processes": processes(base),
+        "record": None,
     }
+
+
+def distributions(contract: Contract) -> dict[str, dict[str, Any]]:
+    """Return what each reset draws by its seed, unless it is told: the range of each reset option."""
+    return {
+        name: {"distribution": "uniform", **plain(asdict(option))} for name, option in contract.reset_options.items()
+    }
+
+
+def host() -> dict[str, Any]:
+    """Return which machine this is: its name, system, processor and memory, in bytes (None: not known)."""
+    try:
+        memory: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        memory = None
+    return {
+        "name": platform.node(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cpu_count": os.cpu_count(),
+        "memory_bytes": memory,
+    }
+
+
+def ros() -> dict[str, str | None]:
+    """Return what the surroundings say of ROS 2; None for what they do not say."""
+    return {name: os.environ.get(name) for name in ROS_VARIABLES}
 
 
 def contract_text(contract: Contract) -> str:
@@ -165,4 +197,6 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
         beside.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         beside.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
         raise RecordError(f"{path}: the file cannot be written: {error}") from None

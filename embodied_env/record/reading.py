@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from embodied_env.errors import RecordError
 from embodied_env.record.log import LogReader
 from embodied_env.record.manifest import RUN
-from embodied_env.record.recorder import LOG, MANIFEST
+from embodied_env.record.messages import StoredMessage, problem_of_messages, read_messages
+from embodied_env.record.recorder import LOG, MANIFEST, MESSAGES
 from embodied_env.record.rows import RESET, TRANSITION, Row
 
 
@@ -42,6 +43,8 @@ class Run:
             return str(said)
         if self._log.problem:
             return self._log.problem
+        if self.manifest.get("messages") and (problem := problem_of_messages(self.path / MESSAGES)):
+            return problem
         return "" if self.manifest.get("clean") is True else f"{MANIFEST}: the run was never closed"
 
     def rows(self) -> Iterator[Row]:
@@ -58,6 +61,11 @@ class Run:
             RecordError: when the log does not have it, or not as it was written.
         """
         return self._log.array(reference)
+
+    def messages(self) -> Iterator[StoredMessage]:
+        """Yield the raw ROS 2 messages, where they were asked for; up to the first that is not whole."""
+        if self.manifest.get("messages"):
+            yield from read_messages(self.path / MESSAGES)
 
     @functools.cached_property
     def _log(self) -> LogReader:

@@ -25,6 +25,7 @@ _NUMBERS: Schema = {"type": "array", "items": {"type": ["number", "null"]}}
 _STAMP: Schema = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 _SEVERITY: Schema = {"type": "string", "enum": [severity.name for severity in Severity]}
 _QUALITY: Schema = {"type": "string", "enum": [quality.name for quality in Quality]}
+_OPEN: Schema = {"type": "object", "properties": {}}
 
 
 @functools.cache
@@ -94,6 +95,33 @@ def reset_schema() -> Schema:
         ),
     }
     return {"$schema": _DIALECT, "title": RESET, **_fixed(properties)}
+
+
+def transition_channel_schema() -> Schema:
+    """Return what the channel of transitions says of its rows: those fields alone that Foxglove can read a type of.
+
+    It takes no field that may be null, or be of more than one type, and wants `properties` of every object. A field
+    that is not named is shown, and can be plotted, all the same. The whole schema is `transition_schema`.
+    """
+    types = {"schema": "string", "row": "integer", "reward": "number", "terminated": "boolean", "truncated": "boolean"}
+    return {
+        "$schema": _DIALECT,
+        "title": TRANSITION,
+        "type": "object",
+        "properties": {**{field: {"type": kind} for field, kind in types.items()}, "info": _OPEN},
+        "required": [*types, "observation", "action", "info", "inner"],
+    }
+
+
+def reset_channel_schema() -> Schema:
+    """Return what the channel of resets says of its rows; see `transition_channel_schema`."""
+    return {
+        "$schema": _DIALECT,
+        "title": RESET,
+        "type": "object",
+        "properties": {"schema": {"type": "string"}, "row": {"type": "integer"}, "info": _OPEN},
+        "required": ["schema", "row", "seed", "options", "observation", "info", "inner"],
+    }
 
 
 def _inner_schema() -> Schema:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+RECORDING = Path(__file__).parents[2] / "benchmarks" / "recording.py"
 PACING = Path(__file__).parents[2] / "benchmarks" / "pacing.py"
 
 
@@ -55,3 +56,12 @@ def test_the_benchmark_of_pacing_runs():
     done = subprocess.run([sys.executable, str(PACING), *arguments], capture_output=True, text=True, check=True)
     rows = json.loads(done.stdout)["rows"]
     assert {"plain loop", "plain loop that works", "embodied_env, recording"} <= {row["who"] for row in rows}
+
+
+@pytest.mark.long
+def test_the_benchmark_of_recording_runs():
+    arguments = ["--rounds", "1", "--steps", "5", "--json"]
+    done = subprocess.run([sys.executable, str(RECORDING), *arguments], capture_output=True, text=True, check=True)
+    rows = json.loads(done.stdout)["rows"]
+    assert len(rows) == 8
+    assert all(row["ratio"] == 1.0 for row in rows if not row["record"])

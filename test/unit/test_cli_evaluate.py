@@ -129,3 +129,13 @@ def test_the_pace_and_the_scheduling_are_asked_for_and_stand_in_the_manifest(tmp
 def test_a_pace_or_a_scheduling_that_there_is_not_is_wrong_usage(tmp_path, capsys, arguments, problem):
     assert main(["evaluate", "arm_reach", "--policy", "hold", "--out", str(tmp_path), *arguments]) == 2
     assert problem in " ".join(capsys.readouterr().err.split())
+
+
+def test_messages_are_refused_where_there_are_none(tmp_path, capsys):
+    assert main(["evaluate", "arm_reach", "--backend", "fake", "--out", str(tmp_path), "--record-messages"]) == 2
+    assert "messages=True is not available with fake" in capsys.readouterr().err
+
+
+def test_make_with_messages_and_nowhere_to_record_them_is_refused():
+    with pytest.raises(UsageError, match="record_messages=True is not allowed with record=None"):
+        embodied_env.make("arm_reach", backend="fake", record_messages=True)

@@ -185,22 +185,35 @@ class FullDisk:
         raise RecordError("No space left on device")
 
 
-def test_f42_a_full_disk_is_an_error_that_says_so_and_the_robot_is_braked(tmp_path):
-    env = embodied_env.make("arm_reach", backend="fake", free_running=True, record=tmp_path)
+def stepped_on_a_full_disk(env):
+    """Four steps whose rows are written, and four whose rows are not; return the infos of these."""
     env.reset(seed=1)
     for _ in range(4):
         env.step(np.full(6, 0.3))
-    backend = env.unwrapped._stepper._backend
-    log, env._log = env._log, FullDisk(env._log)
-    with pytest.raises(RecordError, match="No space left on device"):
-        env.step(np.full(6, 0.3))
-    end = time.monotonic() + PATIENCE_S
-    while backend.sent[-1].report.velocity_si.any() and time.monotonic() < end:  # nobody steps: the watchdog brakes
-        time.sleep(0.01)
-    assert not backend.sent[-1].report.velocity_si.any()
+    while env.rows_flushed < 5:
+        time.sleep(0.001)
+    env._log, log = FullDisk(env._log), env._log
+    infos = [env.step(np.full(6, 0.3))[-1] for _ in range(4)]
+    while env.losses.rows < 4:
+        time.sleep(0.001)
     env._log = log
     env.close()
-    assert len(list(embodied_env.read_run(env.path).transitions())) == 4
+    return infos
+
+
+@pytest.mark.parametrize("free_running", [False, True], ids=["lockstep", "realtime"])
+def test_f42_a_full_disk_does_not_stop_the_robot_and_is_said(tmp_path, free_running):
+    env = embodied_env.make("arm_reach", backend="fake", free_running=free_running, record=tmp_path)
+    with pytest.warns(UserWarning, match="not complete: No space left on device"):
+        infos = stepped_on_a_full_disk(env)
+    assert {info["end_reason"] for info in infos} == {""}
+    assert infos[-1]["record"]["complete"] is False
+    assert env.losses.rows == 4
+    run = embodied_env.read_run(env.path)
+    assert run.problem == "No space left on device"
+    assert run.manifest["record"] == {"complete": False, "lost_rows": 4, "lost_messages": 0}
+    assert len(list(run.transitions())) == 4
+    assert "No space left on device" in embodied_env.audit_run(env.path).problems
 
 
 # ---------------------------------------------------------------------------------------------------------- resets

@@ -17,6 +17,7 @@ from embodied_env.contract import load_contract
 from embodied_env.env import EmbodiedEnv
 from embodied_env.errors import RecordError
 from embodied_env.record import RecordTransitions, audit_transition, read_run
+from embodied_env.record.arrays import references
 from embodied_env.record.rows import RESET, TRANSITION
 
 STEPS = 3
@@ -177,7 +178,7 @@ AGENT = """
 import os, sys
 import embodied_env
 
-env = embodied_env.make("arm_reach", backend="fake", record=sys.argv[1])
+env = embodied_env.make("door_open", backend="fake", record=sys.argv[1])  # it has cameras
 env.action_space.seed(1)
 os.write(1, f"{env.path}\\n".encode())
 step = 0
@@ -205,5 +206,8 @@ def test_an_agent_that_is_killed_leaves_every_step_that_it_saw_and_all_are_sound
     transitions = list(run.transitions())
     assert not run.clean
     assert len(transitions) >= seen
-    contract = load_contract("arm_reach")
+    contract = load_contract("door_open")
     assert [audit_transition(row, contract) for row in transitions] == [[]] * len(transitions)
+    images = [reference for row in transitions for _, reference in references(row)]
+    assert len(images) >= len(transitions)
+    assert [list(run.array(reference).shape) for reference in images] == [each["shape"] for each in images]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from dataclasses import replace
@@ -37,6 +38,11 @@ def strict(text):
     return json.loads(text, parse_constant=refuse)
 
 
+def without_account(info):
+    """Return what the environment said: the recorder's account of itself stands behind the row."""
+    return {key: value for key, value in info.items() if key != "record"}
+
+
 def manifest_of(env):
     return strict((env.path / "manifest.json").read_text())
 
@@ -57,10 +63,15 @@ def env(tmp_path):
 
 def test_the_agent_gets_what_it_gets_without_recording(tmp_path):
     plain_env, recorded = fake(clock="virtual"), RecordTransitions(fake(clock="virtual"), tmp_path)
-    assert plain(recorded.reset(seed=5)) == plain(plain_env.reset(seed=5))
+    whole = {"complete": True, "lost": 0}
+    observation, info = recorded.reset(seed=5)
+    assert info.pop("record") == whole
+    assert plain((observation, info)) == plain(plain_env.reset(seed=5))
     for value in (0.0, 0.5, np.nan):
         action = np.full(6, value)
-        assert plain(recorded.step(action)) == plain(plain_env.step(action))
+        *returned, info = recorded.step(action)
+        assert info.pop("record") == whole
+        assert plain((*returned, info)) == plain(plain_env.step(action))
     recorded.close()
     plain_env.close()
 
@@ -86,7 +97,7 @@ def test_the_spec_says_how_the_wrapper_was_made(tmp_path):
     env = embodied_env.make("arm_reach", backend="fake", record=tmp_path)
     (spec,) = env.spec.additional_wrappers
     assert spec.name == "RecordTransitions"
-    assert spec.kwargs == {"folder": str(tmp_path), "policy": None}
+    assert spec.kwargs == {"folder": str(tmp_path), "policy": None, "messages": False}
     env.close()
 
 
@@ -115,7 +126,7 @@ def test_a_reset_row_has_what_was_asked_and_what_came_back(env):
         "seed": 7,
         "options": {"target": [-0.4, 0.1, 0.2]},
         "observation": plain(observation),
-        "info": plain(info),
+        "info": plain(without_account(info)),
         "inner": row["inner"],
     }
 
@@ -176,7 +187,7 @@ def test_a_transition_row_has_what_was_given_and_what_came_back(env):
     assert row["action"] == [0.0] * 6
     assert row["observation"] == plain(observation)
     assert (row["reward"], row["terminated"], row["truncated"]) == (reward, terminated, truncated)
-    assert row["info"] == plain(info)
+    assert row["info"] == plain(without_account(info))
 
 
 def test_a_transition_row_has_the_account_of_the_environment(env):
@@ -437,6 +448,34 @@ def test_the_manifest_says_where_the_rows_come_from(env):
     assert manifest["ended_utc"] >= manifest["started_utc"]
 
 
+def test_the_manifest_says_what_each_reset_draws_and_from_which_range(env):
+    option = load_contract("arm_reach").reset_options["target"]
+    assert manifest_of(env)["distributions"] == {
+        "target": {
+            "distribution": "uniform", "type": "vector", "low": list(option.low), "high": list(option.high),
+            "visibility": "agent",
+        }
+    }  # fmt: skip
+
+
+def test_the_manifest_says_on_which_machine_and_in_which_ros_it_ran(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROS_DOMAIN_ID", "42")
+    monkeypatch.delenv("RMW_IMPLEMENTATION", raising=False)
+    env = RecordTransitions(fake(), tmp_path)
+    env.close()
+    manifest = manifest_of(env)
+    assert (manifest["host"]["name"], manifest["host"]["machine"]) == (platform.node(), platform.machine())
+    assert manifest["host"]["memory_bytes"] > 0
+    assert (manifest["ros"]["ROS_DOMAIN_ID"], manifest["ros"]["RMW_IMPLEMENTATION"]) == ("42", None)
+
+
+def test_the_manifest_says_whether_anything_was_lost_once_it_is_known(env):
+    assert manifest_of(env)["record"] is None
+    env.close()
+    assert manifest_of(env)["record"] == {"complete": True, "lost_rows": 0, "lost_messages": 0}
+    assert manifest_of(env)["messages"] is False
+
+
 def test_versions_of_what_is_installed_are_named_and_of_what_is_not_are_null(env):
     versions = manifest_of(env)["versions"]
     assert list(versions) == ["embodied_env", "python", "numpy", "gymnasium", "mujoco", "rclpy", "mcap"]
@@ -598,6 +637,7 @@ def test_without_an_episode_nothing_is_said_of_episodes(env):
         "success_rate": None, "success_rate_not_truncated": None,
         "return": {"mean": None, "min": None, "max": None, "std": None},
         "steps": 0, "clipped_share": None, "missed_deadlines": 0, "end_reasons": {}, "latency": {},
+        "record": {"complete": True, "lost_rows": 0, "lost_messages": 0},
     }  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from embodied_env.interrupts import held_interrupts
 from embodied_env.latency.delays import DelaysFile
 from embodied_env.latency.injection import DelayModel
 from embodied_env.lockstep import (
+    CLOCK_TOPIC,
     FAULT_TOPIC,
     PICTURE_TOPIC,
     STEP_TOPIC,
@@ -43,10 +44,12 @@ from embodied_env.lockstep import (
 from embodied_env.processes import Child, simulator
 from embodied_env.ros_environment import check_domain_id, check_namespace, own_namespace, timeout_s
 from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, Snapshot
+from embodied_env.wire import Feed
 
 _FAULT = "/fault"  # not a sensor's name
 _STEPPED = "/stepped"
 _PICTURE = "/picture"
+_CLOCK = "/clock"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +61,11 @@ class _Step:
 
 
 class MujocoRosBackend:
-    """Lockstep over topics: commands, then a step token out; sensors stamped at the target back in."""
+    """Lockstep over topics: commands, then a step token out; sensors stamped at the target back in.
+
+    Attributes:
+        feed: gets the messages that our node publishes and receives.
+    """
 
     name = "mujoco_ros"
     capabilities = Capabilities(
@@ -118,6 +125,7 @@ class MujocoRosBackend:
             check_domain_id(domain_id, "domain_id")
         self._layout = ActionLayout(contract)
         self._epoch_base = secrets.randbits(62)
+        self.feed = Feed()
         self._buffers: dict[str, SensorBuffer] = {}
         self._child: Child | None = None
         self._ros: RosNode | None = None
@@ -148,13 +156,17 @@ class MujocoRosBackend:
             delays = None if self._delays is None else self._delays.path()
             spec = simulator("-", namespace=namespace, source=self._contract.source, delays=delays)
             self._child = Child(spec, first_line=dump_contract(self._contract), environment=domain)
-        self._ros = RosNode("environment", namespace=namespace, clock=self._clock, domain_id=self._domain_id)
+        self._ros = RosNode(
+            "environment", namespace=namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
+        )
         self._buffers = {name: SensorBuffer(name, sensor) for name, sensor in self._contract.sensors.items()}
         node, receiver = self._ros.node, self._ros.receiver
         for name, sensor in self._contract.sensors.items():
             receiver.subscribe(name, message_class(sensor.type), sensor.topic)
         receiver.subscribe(_FAULT, message_class("std_msgs/msg/String"), FAULT_TOPIC)
         receiver.subscribe(_PICTURE, message_class("sensor_msgs/msg/Image"), PICTURE_TOPIC)
+        if self.feed.sink is not None:  # nobody else needs it here
+            receiver.subscribe(_CLOCK, message_class("rosgraph_msgs/msg/Clock"), CLOCK_TOPIC)
         receiver.subscribe(_STEPPED, message_class("std_msgs/msg/Int64MultiArray"), STEPPED_TOPIC)
         self._publishers = [
             node.create_publisher(message_class(actuator.type), actuator.topic, RELIABLE)
@@ -335,7 +347,7 @@ class MujocoRosBackend:
                 self._picture = arrival.message
             elif arrival.key == _FAULT:
                 self._take_fault(arrival.message.data)
-            else:
+            elif arrival.key != _CLOCK:
                 self._buffers[arrival.key].put(arrival)
 
     def _take_acknowledgement(self, data: Sequence[int]) -> None:

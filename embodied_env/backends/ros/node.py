@@ -20,6 +20,7 @@ from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
 from embodied_env.interrupts import held_interrupts
 from embodied_env.ros_environment import LOG_HINT, check_ros_environment, ros_arguments
+from embodied_env.wire import Feed
 
 check_ros_environment()
 try:
@@ -30,6 +31,8 @@ try:
     from rclpy.node import Node
     from rclpy.qos import QoSProfile, ReliabilityPolicy
     from rclpy.signals import SignalHandlerOptions
+
+    from embodied_env.backends.ros.feeding import FedNode, Teller
 except ImportError as error:
     raise MissingDependencyError(
         f"rclpy ({error})",
@@ -93,6 +96,7 @@ class RosNode:
         domain_id: int | None = None,
         ros_args: Sequence[str] = (),
         parameters: Mapping[str, bool | int | float | str] | None = None,
+        feed: Feed | None = None,
     ) -> None:
         """Create the node.
 
@@ -104,6 +108,7 @@ class RosNode:
             ros_args: remappings and parameters of this node; they come before those of the process (``sys.argv``).
             parameters: what others may read of us, and nobody may set; whoever turns the node serves them. None: the
                 node has no parameter services.
+            feed: gets what the node publishes and receives; None: nobody does.
 
         Raises:
             BackendNotReadyError: when ROS 2 cannot be initialised.
@@ -116,8 +121,10 @@ class RosNode:
         try:
             with held_interrupts():
                 rclpy.init(context=self._context, domain_id=domain_id, signal_handler_options=SignalHandlerOptions.NO)
-                self.node = Node(
+                self.node = FedNode(
                     name,
+                    feed=feed or Feed(),
+                    clock=clock,
                     context=self._context,
                     namespace=namespace,
                     cli_args=arguments,
@@ -135,7 +142,7 @@ class RosNode:
             raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
         self.receiver: Receiver
         try:
-            self.receiver = WaitSetReceiver(self.node, self._context, clock)
+            self.receiver = WaitSetReceiver(self.node, self._context, clock, feed)
         except (ImportError, AttributeError, TypeError):
             self.receiver = ExecutorReceiver(self.node, self._context, clock)
 
@@ -181,7 +188,7 @@ def _declare(node: Node, parameters: Mapping[str, bool | int | float | str] | No
 class WaitSetReceiver:
     """Waits on a wait set over exactly our subscriptions: the fastest way that rclpy has."""
 
-    def __init__(self, node: Node, context: Context, clock: Clock) -> None:
+    def __init__(self, node: Node, context: Context, clock: Clock, feed: Feed | None = None) -> None:
         """Feature detection: raises ImportError or AttributeError where rclpy lacks the private API."""
         from rclpy.impl.implementation_singleton import rclpy_implementation  # noqa: PLC0415 - private, may be absent
 
@@ -190,12 +197,15 @@ class WaitSetReceiver:
         self._context = context
         self._clock = clock
         self._subscriptions: dict[str, Any] = {}
+        self._feed = feed or Feed()
+        self._tellers: dict[str, Teller] = {}
         self._clients = _Clients(node)
         self._wait_set = self._make_wait_set(0, 0, 0, 1, 0, 0, context.handle)
 
     def subscribe(self, key: str, message_type: type, topic: str) -> None:
         """Receive `topic` under the name `key`."""
         self._subscriptions[key] = self._node.create_subscription(message_type, topic, _never_called, RELIABLE)
+        self._tellers[key] = Teller(self._feed, message_type, self._node.resolve_topic_name(topic), RELIABLE)
         self._wait_set = self._make_wait_set(len(self._subscriptions), 0, 0, 1, 0, 0, self._context.handle)
 
     @held_interrupts()
@@ -215,6 +225,9 @@ class WaitSetReceiver:
                 arrivals.append(
                     Arrival(key=key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns)
                 )
+        if self._feed.sink is not None:
+            for each in arrivals:
+                self._tellers[each.key].received(each.message, each.info, each.arrival_system_ns)
         return arrivals
 
     def call(self, service_type: Any, name: str, request: Any, timeout_s: float, patrol: Patrol) -> Any:  # noqa: ANN401

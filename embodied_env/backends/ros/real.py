@@ -37,6 +37,7 @@ from embodied_env.interrupts import held_interrupts
 from embodied_env.pacing import Pacer
 from embodied_env.ros_environment import check_domain_id, check_namespace, check_node_name, ros_arguments, timeout_s
 from embodied_env.transition import Actuation, Approved, Observer, ResetReport, ResetRequest, Sample, Sent, Snapshot
+from embodied_env.wire import Feed
 
 
 class RealBackend:
@@ -46,6 +47,7 @@ class RealBackend:
         capabilities: with a relay it acknowledges commands: the joint limits are the relay's.
         pacer: the deadlines of the steps of an episode, and what was missed of them.
         observers: who is told of each transition: what publishes the diagnostics.
+        feed: gets the messages that our node publishes and receives.
     """
 
     name = "real"
@@ -117,6 +119,7 @@ class RealBackend:
         )
         self.routine = self._profile.reset_spec.routine()
         self.pacer = Pacer(clock, contract.control_period_ns)
+        self.feed = Feed()
         self._ros: RosNode | None = None
         self._listener: Listener | None = None
         self._outlet: Outlet | None = None
@@ -154,6 +157,7 @@ class RealBackend:
             domain_id=self._domain_id,
             ros_args=self._ros_args,
             parameters=node_parameters(contract, profile, is_relayed=self._is_relayed),
+            feed=self.feed,
         )
         node = self._ros.node
         listener = self._listener = Listener(node, self._clock)

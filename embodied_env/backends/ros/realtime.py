@@ -28,6 +28,7 @@ from embodied_env.pacing import Pacer
 from embodied_env.processes import Child, simulator
 from embodied_env.ros_environment import own_namespace, timeout_s
 from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, Snapshot
+from embodied_env.wire import Feed
 
 NAME = "mujoco_ros"
 _PICTURE = "picture"
@@ -40,6 +41,7 @@ class RealtimeMujocoRosBackend:
 
     Attributes:
         pacer: the deadlines of the steps of an episode, and what was missed of them.
+        feed: gets the messages that our nodes publish and receive.
     """
 
     name = NAME
@@ -90,6 +92,7 @@ class RealtimeMujocoRosBackend:
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, profile.get("step_timeout_s", 5.0))
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, profile.get("reset_timeout_s", 30.0))
         self.pacer = Pacer(clock, contract.control_period_ns)
+        self.feed = Feed()
         self._robot = self._make_robot(namespace or "/")
         self._epoch_base = secrets.randbits(62)
         self._child: Child | None = None
@@ -109,7 +112,7 @@ class RealtimeMujocoRosBackend:
             step_timeout_s=self.step_timeout_s,
             reset_timeout_s=self.reset_timeout_s,
         )
-        robot.pacer = self.pacer  # it outlives the connection
+        robot.pacer, robot.feed = self.pacer, self.feed  # they outlive the connection
         return robot
 
     # ------------------------------------------------------------------------------------------ connecting
@@ -128,7 +131,9 @@ class RealtimeMujocoRosBackend:
             domain = {} if self._domain_id is None else {"ROS_DOMAIN_ID": str(self._domain_id)}
             spec = simulator("-", namespace=namespace, profile=NAME, source=self._contract.source, free_running=True)
             self._child = Child(spec, first_line=dump_contract(self._contract), environment=domain)
-        self._conductor = RosNode("conductor", namespace=namespace, clock=self._clock, domain_id=self._domain_id)
+        self._conductor = RosNode(
+            "conductor", namespace=namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
+        )
         self._conductor.receiver.subscribe(_PICTURE, message_class("sensor_msgs/msg/Image"), PICTURE_TOPIC)
         self._robot, self._is_heard = self._make_robot(namespace), False
         self._robot.open()

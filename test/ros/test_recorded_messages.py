@@ -1,0 +1,246 @@
+"""The raw ROS 2 messages of a run: what was on the wire is in ``messages.mcap``, with definitions that others can read."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+pytest.importorskip("mcap.reader", reason="needs mcap")
+
+from mcap.reader import make_reader
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.serialization import deserialize_message, serialize_message
+
+import embodied_env
+from embodied_env.backends.ros.cdr import to_cdr
+from embodied_env.backends.ros.feeding import qos_text
+from embodied_env.backends.ros.node import RosNode
+from embodied_env.clock import SteadyClock
+from embodied_env.contract.messages import ACTUATOR_MESSAGES, SENSOR_MESSAGES, message_class
+from embodied_env.record.definitions import definition
+from embodied_env.record.messages import MessageLog, problem_of_messages, read_messages
+from embodied_env.wire import WireMessage
+
+STEPS = 3
+JOINT_STATE = "sensor_msgs/msg/JointState"
+
+
+# --------------------------------------------------------------------------------------------------------- definitions
+
+
+def test_a_definition_has_all_that_it_is_made_of_behind_the_usual_lines():
+    first, *others = definition("geometry_msgs/msg/PoseStamped").split("=" * 80 + "\n")
+    assert first == "std_msgs/Header header\ngeometry_msgs/Pose pose\n\n"
+    assert [other.splitlines()[0] for other in others] == [
+        "MSG: std_msgs/Header", "MSG: geometry_msgs/Pose", "MSG: builtin_interfaces/Time", "MSG: geometry_msgs/Point",
+        "MSG: geometry_msgs/Quaternion",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("geometry_msgs/msg/PoseWithCovariance", "float64[36] covariance"),
+        ("sensor_msgs/msg/JointState", "float64[] position"),
+        ("sensor_msgs/msg/JointState", "string[] name"),
+        ("sensor_msgs/msg/Image", "uint8[] data"),
+        ("std_msgs/msg/Bool", "bool data"),
+        ("std_msgs/msg/Byte", "byte data"),
+        ("diagnostic_msgs/msg/DiagnosticStatus", "byte level"),
+        ("trajectory_msgs/msg/JointTrajectory", "trajectory_msgs/JointTrajectoryPoint[] points"),
+        ("shape_msgs/msg/SolidPrimitive", "float64[<=3] dimensions"),
+        ("sensor_msgs/msg/BatteryState", "int32 POWER_SUPPLY_STATUS_FULL=4"),
+    ],
+)
+def test_types_are_told_in_the_words_of_msg_files(name, line):
+    assert line in definition(name).splitlines()
+
+
+def test_a_definition_that_is_installed_is_taken_as_it_is(tmp_path, monkeypatch):
+    file = tmp_path / "share" / "geometry_msgs" / "msg" / "Point.msg"
+    file.parent.mkdir(parents=True)
+    file.write_text("# as installed\nfloat64 x\nfloat64 y\nfloat64 z\n")
+    monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path))
+    assert definition.__wrapped__("geometry_msgs/msg/Point").startswith("# as installed\n")
+
+
+# ------------------------------------------------------------------------------------------------------------ the file
+
+
+def wire(name, *, topic="/a", log_ns=5, is_ours=True, message=None):
+    return WireMessage(
+        topic=topic,
+        type=name,
+        message=message_class(name)() if message is None else message,
+        serialize=to_cdr,
+        log_ns=log_ns,
+        publish_ns=log_ns - 1,
+        is_ours=is_ours,
+        qos=qos_text(10),
+    )
+
+
+@pytest.fixture
+def log(tmp_path):
+    """Give a log of one message of every type that a contract knows, and of one with some sequences empty."""
+    writer = MessageLog(tmp_path / "messages.mcap")
+    names = sorted({*SENSOR_MESSAGES, *ACTUATOR_MESSAGES})
+    for number, name in enumerate(names):
+        writer.write(wire(name, topic=f"/topic_{number}", log_ns=1000 + number))
+    halves = message_class(JOINT_STATE)(name=["a", "bc"], position=[1.0, 2.0], effort=[3.0])
+    halves.header.frame_id = "b\u00e4se"
+    writer.write(wire(JOINT_STATE, topic="/halves", message=halves, log_ns=2000))
+    writer.close()
+    return SimpleNamespace(path=tmp_path / "messages.mcap", names=[*names, JOINT_STATE], halves=halves)
+
+
+def test_every_type_of_a_contract_is_written_and_read_back(log):
+    found = list(read_messages(log.path))
+    assert [message.type for message in found] == log.names
+    assert [message.log_ns - message.publish_ns for message in found] == [1] * len(found)
+    assert deserialize_message(found[-1].data, message_class(JOINT_STATE)) == log.halves
+    for message in found[:-1]:
+        kind = message_class(message.type)
+        assert deserialize_message(message.data, kind) == deserialize_message(serialize_message(kind()), kind)
+
+
+def test_it_has_the_profile_and_the_encodings_that_rosbag2_wants(log):
+    with log.path.open("rb") as file:
+        reader = make_reader(file)
+        assert reader.get_header().profile == "ros2"
+        summary = reader.get_summary()
+    assert {channel.message_encoding for channel in summary.channels.values()} == {"cdr"}
+    assert {schema.encoding for schema in summary.schemas.values()} == {"ros2msg"}
+    assert all(channel.schema_id in summary.schemas for channel in summary.channels.values())
+    assert all("reliability: 1" in channel.metadata["offered_qos_profiles"] for channel in summary.channels.values())
+
+
+def test_rosbags_reads_every_type_by_the_definitions_in_the_file(log):
+    highlevel = pytest.importorskip("rosbags.highlevel", reason="rosbags is not in the extras of the tests")
+    with highlevel.AnyReader([log.path]) as reader:
+        found = [(each.msgtype, reader.deserialize(data, each.msgtype)) for each, _, data in reader.messages()]
+    assert [name for name, _ in found] == log.names
+    assert found[-1][1].position.tolist() == [1.0, 2.0]
+    assert found[-1][1].effort.tolist() == [3.0]
+    for name, message in found:
+        assert set(message_class(name).get_fields_and_field_types()) <= set(dir(message))
+
+
+@pytest.mark.ros
+@pytest.mark.parametrize("name", sorted({*SENSOR_MESSAGES, *ACTUATOR_MESSAGES, "std_msgs/msg/Empty"}))
+def test_a_message_has_as_many_bytes_as_on_the_wire(bare_node, name):
+    """What is behind its end, `serialize_message` made up; the bytes that fill gaps mean nothing."""
+    kind = message_class(name)
+    assert len(bare_node.over_the_wire(kind())) == len(to_cdr(kind()))
+
+
+def test_cut_anywhere_the_messages_before_the_cut_are_read_and_the_cut_is_named(log, tmp_path):
+    whole = log.path.read_bytes()
+    cut = tmp_path / "cut.mcap"
+    for end in range(0, len(whole), 997):
+        cut.write_bytes(whole[:end])
+        assert len(list(read_messages(cut))) <= len(log.names)
+        assert problem_of_messages(cut).startswith("cut.mcap: it"), end
+
+
+def test_a_quality_of_service_is_told_by_the_numbers_of_rmw():
+    best_effort = qos_text(QoSProfile(depth=3, reliability=ReliabilityPolicy.BEST_EFFORT))
+    assert "depth: 3\n  reliability: 2\n  durability: 2\n" in best_effort
+    assert "depth: 10\n  reliability: 1\n" in qos_text(10)
+
+
+@pytest.fixture(scope="module")
+def bare_node(lasting_domain):
+    """Give a node that sends a message to itself and returns the bytes that came."""
+    with lasting_domain() as domain_id:
+        ros = RosNode("bare", namespace="/", clock=SteadyClock(), domain_id=domain_id)
+
+    def over_the_wire(message):
+        kind, topic = type(message), f"/wire_{type(message).__name__}"
+        subscription = ros.node.create_subscription(kind, topic, lambda _: None, 10, raw=True)
+        publisher = ros.node.create_publisher(kind, topic, 10)
+        ros.wait_until(publisher.get_subscription_count, 10.0)
+        publisher.publish(message)
+        taken = []
+        ros.wait_until(lambda: taken.append(subscription.handle.take_message(kind, True)) or taken[-1], 10.0)
+        return taken[-1][0]
+
+    yield SimpleNamespace(over_the_wire=over_the_wire)
+    ros.close()
+
+
+# -------------------------------------------------------------------------------------------------------- whole episodes
+
+
+@pytest.fixture(scope="module")
+def recorded(lasting_domain, tmp_path_factory):
+    """Give the closed run of a short episode over ROS 2, and what its last step said."""
+    with lasting_domain() as domain_id:
+        env = embodied_env.make(
+            "arm_reach", backend="mujoco_ros", domain_id=domain_id, record=tmp_path_factory.mktemp("runs"),
+            record_messages=True,
+        )  # fmt: skip
+        env.reset(seed=1)
+        for _ in range(STEPS):
+            env.step(np.zeros(6))
+        env.close()
+    return env
+
+
+@pytest.mark.ros
+def test_what_was_on_the_wire_is_in_the_record(recorded):
+    run = embodied_env.read_run(recorded.path)
+    assert run.problem == ""
+    contract = recorded.unwrapped.contract
+    (namespace,) = {str(Path(message.topic).parent) for message in run.messages() if message.topic.endswith("/clock")}
+    counts = Counter(message.topic for message in run.messages())
+    for sensor in contract.sensors.values():
+        assert counts[f"{namespace}/{sensor.topic}"] >= STEPS
+    for actuator in contract.actuators.values():
+        assert counts[f"{namespace}/{actuator.topic}"] >= STEPS
+    assert counts[f"{namespace}/clock"] >= STEPS
+
+
+@pytest.mark.ros
+def test_a_recorded_message_says_what_the_row_says(recorded):
+    run = embodied_env.read_run(recorded.path)
+    last = list(run.transitions())[-1]
+    states = [each for each in run.messages() if each.type == "sensor_msgs/msg/JointState" and not each.is_ours]
+    message = deserialize_message(states[-1].data, message_class(states[-1].type))
+    positions = dict(zip(message.name, message.position, strict=True))
+    joints = recorded.unwrapped.contract.sensors["joints"].fields["position"].joints
+    assert [positions[joint] for joint in joints] == last["observation"]["joints_position"]
+    assert states[-1].log_ns == last["inner"]["sensors"]["joints"]["arrival_system_ns"]
+    assert states[-1].publish_ns == last["inner"]["sensors"]["joints"]["source_ns"]
+
+
+@pytest.mark.ros
+def test_what_we_published_is_told_from_what_others_did(recorded):
+    run = embodied_env.read_run(recorded.path)
+    ours = {message.topic.rpartition("/")[2] for message in run.messages() if message.is_ours}
+    topics = {actuator.topic.rpartition("/")[2] for actuator in recorded.unwrapped.contract.actuators.values()}
+    assert topics <= ours
+
+
+@pytest.mark.ros
+def test_messages_that_were_cut_make_the_run_unclean(recorded, tmp_path):
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    for file in recorded.path.iterdir():
+        data = file.read_bytes()
+        (cut / file.name).write_bytes(data[: len(data) // 2] if file.name == "messages.mcap" else data)
+    problem = embodied_env.read_run(cut).problem
+    assert problem.startswith("messages.mcap: it ends before its end was written: its writer was stopped after ")
+
+
+@pytest.mark.ros
+def test_the_manifest_says_that_messages_were_recorded(recorded):
+    manifest = json.loads((recorded.path / "manifest.json").read_text())
+    assert manifest["messages"] is True
+    assert manifest["record"] == {"complete": True, "lost_rows": 0, "lost_messages": 0}

@@ -1,0 +1,86 @@
+"""What others read of a log: its summary, its channels and their schemas, as Foxglove and other tools of MCAP take them."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import numpy as np
+import pytest
+
+pytest.importorskip("mcap.reader", reason="needs mcap")
+
+from mcap.reader import make_reader
+
+from embodied_env.env import EmbodiedEnv
+from embodied_env.record import RecordTransitions
+
+SIMPLE = {"boolean", "string", "number", "integer"}
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """Give the log of two short episodes."""
+    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path_factory.mktemp("runs"))
+    for _ in range(2):
+        env.reset(seed=1)
+        env.step(np.full(6, 2.0))
+        env.step(np.full(6, np.nan))
+    env.close()
+    return env.path / "transitions.mcap"
+
+
+@pytest.fixture(scope="module")
+def summary(log):
+    with log.open("rb") as file:
+        return make_reader(file).get_summary()
+
+
+def test_the_summary_counts_the_rows(summary):
+    topics = {channel.topic: channel.id for channel in summary.channels.values()}
+    assert summary.statistics.channel_message_counts[topics["transition"]] == 4
+    assert summary.statistics.channel_message_counts[topics["reset"]] == 2
+
+
+def test_rows_are_json_with_a_json_schema(summary):
+    found = {
+        channel.topic: (channel.message_encoding, summary.schemas[channel.schema_id].encoding)
+        for channel in summary.channels.values()
+        if channel.schema_id
+    }
+    assert found == {"transition": ("json", "jsonschema"), "reset": ("json", "jsonschema")}
+
+
+def refused(schema, path=""):
+    """Yield what Foxglove's reader of JSON schemas refuses: it wants one simple type for each property."""
+    if schema.get("type") != "object" or "properties" not in schema:
+        yield f"{path}: not an object with properties"
+        return
+    for name, field in schema["properties"].items():
+        kind, where = field.get("type"), f"{path}.{name}"
+        if kind == "object":
+            yield from refused(field, where)
+        elif kind == "array":
+            items = field.get("items", {})
+            if items.get("type") == "object":
+                yield from refused(items, where)
+            elif items.get("type") not in SIMPLE:
+                yield f"{where}: items of {items.get('type')}"
+        elif not isinstance(kind, str) or kind not in SIMPLE:
+            yield f"{where}: {kind}"
+
+
+def test_foxglove_can_read_each_schema(summary):
+    assert {
+        schema.name: list(refused(json.loads(schema.data))) for schema in summary.schemas.values()
+    } == {"embodied_env/transition/1": [], "embodied_env/reset/1": []}  # fmt: skip
+
+
+def test_every_row_is_valid_under_the_schema_of_its_channel(log):
+    checked = 0
+    with log.open("rb") as file:
+        for schema, channel, message in make_reader(file).iter_messages(topics=["transition", "reset"]):
+            assert channel.message_encoding == "json"
+            jsonschema.Draft202012Validator(json.loads(schema.data)).validate(json.loads(message.data))
+            checked += 1
+    assert checked == 6
