@@ -30,7 +30,7 @@ class Order:
     """
 
     def __init__(self, *, resets: bool) -> None:
-        """Begin with no row. `resets`: rows of resets are there too, so that an episode without one is found."""
+        """Begin with no row. `resets`: rows of resets are there too, as where one was seen: one that misses is found."""
         self._resets = resets
         self.forget()
         self._begun = False
@@ -43,6 +43,7 @@ class Order:
     def add(self, row: Row) -> Iterator[Violation]:
         """Take in one row, of a reset or of a transition."""
         place = _place(row)
+        self._resets |= row.get("schema") == RESET
         if place is None:
             self._before, self._begun = None, True
             return
