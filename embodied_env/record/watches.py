@@ -30,7 +30,7 @@ class Order:
     """
 
     def __init__(self, *, resets: bool) -> None:
-        """Begin with no row. `resets`: rows of resets are there too, as where one was seen: one that misses is found."""
+        """Begin with no row. `resets`: there are rows of resets; None is missed before the first otherwise."""
         self._resets = resets
         self.forget()
         self._begun = False
