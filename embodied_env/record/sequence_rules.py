@@ -210,13 +210,27 @@ class Limits:
         earlier, now = before["info"]["action"]["applied_si"], row["info"]["action"]["applied_si"]
         trips = [each["info"]["safety"]["watchdog"]["trips"] for each in (before, row)]
         dt_s = row["info"]["safety"]["dt_s"]
-        if trips[0] != trips[1] or not dt_s > 0 or _is_braked(row):
+        if trips[0] != trips[1] or not dt_s > 0 or _is_braked(row) or _has_gap(before, row):
             return {}
         pairs = {joint: (earlier.get(joint), value) for joint, value in now.items()}
         return {joint: (b - a) / dt_s for joint, (a, b) in pairs.items() if a is not None and b is not None}
 
 
 _SLACK = 1e-6  # for the rounding of a difference that is divided
+
+
+_EXPLAINED = 0.9
+
+
+def _has_gap(before: Row, row: Row) -> bool:
+    """Say whether more time lies between two commands than the later was limited for: another hand may have moved."""
+    if not moves_by_itself(row["info"]):
+        return False
+    if "inner" not in row or "inner" not in before:
+        return True
+    earlier_ns, now_ns = (each["inner"]["stamps_ns"]["published"] for each in (before, row))
+    limited_s: float = row["info"]["safety"]["dt_s"]
+    return ns_of(limited_s) < _EXPLAINED * float(now_ns - earlier_ns)
 
 
 def _is_braked(row: Row) -> bool:
