@@ -62,7 +62,7 @@ def main(episodes: int, backends: list[str]) -> int:
     """Play, audit and print; return the exit status."""
     found = played = 0
     for backend in backends:
-        each = max(1, round(episodes * SHARES[backend] / len(CONTRACTS)))
+        each = math.ceil(episodes * SHARES[backend] / len(CONTRACTS))
         for name in CONTRACTS:
             with tempfile.TemporaryDirectory() as folder:
                 ends, findings = play(name, backend, each, folder)
