@@ -1,39 +1,111 @@
-"""``embodied-env audit``: check a recorded run, row by row."""
+"""``embodied-env audit``: check a recorded run, or anybody's transitions, row by row."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.errors import UsageError
+from embodied_env.errors import RecordError, UsageError
+
+if TYPE_CHECKING:
+    from embodied_env.record import AuditReport
 
 HELP = "check that a recorded run keeps its word"
+
+_STDIN = "-"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("run_directory", metavar="RUN", help="a run directory, runs/<id>")
+    parser.add_argument(
+        "run_directory", metavar="RUN", help="a run directory, runs/<id>; or a file of transitions as JSON lines, or -"
+    )
+    parser.add_argument("--contract", help="hold the rows of a file to this contract: a name or a file")
     parser.add_argument("--json", action="store_true", help="print machine-readable output")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Audit one run and return the exit status: 1 when it is not sound.
+    """Audit one run, or one file of rows, and return the exit status: 1 when it is not sound.
 
     Raises:
-        UsageError: when there is no such directory.
+        UsageError: when there is no such directory or file, or a run is to be held to another contract.
+        RecordError: when the file cannot be read.
     """
+    path = Path(args.run_directory)
+    if args.run_directory != _STDIN and not path.exists():
+        raise UsageError(f"{path} is not there; allowed: a run directory, a file of JSON lines, or -")
+    if path.is_dir() and args.contract is not None:
+        raise UsageError(f"--contract is of a file of rows; the run {path} has a contract of its own")
+    with _progress() as watcher:
+        report = _audited_run(path, watcher) if path.is_dir() else _audited_lines(args, watcher)
+    if args.json:
+        print(json.dumps(as_json(report), indent=2))
+    else:
+        print_report(report)
+    return SOUND if report.sound else UNSOUND
+
+
+def _audited_run(path: Path, watcher: Callable[[], None]) -> AuditReport:
     from embodied_env.record import audit_run
 
-    if not Path(args.run_directory).is_dir():
-        raise UsageError(f"{args.run_directory} is not there; allowed: a run directory")
-    report = audit_run(args.run_directory)
-    if args.json:
-        found = {"path": str(report.path), "transitions": report.transitions}
-        print(json.dumps({**found, "sound": report.sound, "problems": report.problems}, indent=2))
-    else:
-        for problem in report.problems:
-            print(" ".join(problem.splitlines()))
-        print(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions")
-    return SOUND if report.sound else UNSOUND
+    return audit_run(path, watcher=watcher)
+
+
+def _audited_lines(args: argparse.Namespace, watcher: Callable[[], None]) -> AuditReport:
+    from embodied_env.contract import load_contract
+    from embodied_env.record import audit_lines
+
+    contract = None if args.contract is None else load_contract(args.contract)
+    name = args.run_directory
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if name == _STDIN else Path(name).open("rb") as lines:
+            return audit_lines(lines, path=name, contract=contract, watcher=watcher)
+    except OSError as error:
+        raise RecordError(f"{name}: the file cannot be read: {error}") from None
+
+
+def as_json(report: AuditReport) -> dict[str, object]:
+    """Return a report in types of JSON."""
+    return {
+        "path": str(report.path),
+        "transitions": report.transitions,
+        "sound": report.sound,
+        "problems": list(report.problems),
+        "counts": dict(report.counts),
+        "violations": [asdict(violation) for violation in report.violations],
+        "warnings": [asdict(warning) for warning in report.warnings],
+    }
+
+
+def print_report(report: AuditReport) -> None:
+    """Print a line for each finding, with its rule, and the verdict."""
+    for warning in report.warnings:
+        print(f"warning: {' '.join(str(warning).splitlines())} [{warning.rule}]")
+    for violation in report.violations:
+        print(f"{' '.join(str(violation).splitlines())} [{violation.rule}]")
+    if len(report.problems) > len(report.violations):
+        print(report.problems[-1])
+        print("in all: " + ", ".join(f"{rule} {count}" for rule, count in sorted(report.counts.items())))
+    print(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions")
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[], None]]:
+    """Count rows on a terminal's stderr, while they are audited; give what is called after each."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("rows"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("rows", total=None)
+        yield lambda: progress.advance(task)

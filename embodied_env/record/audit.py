@@ -1,203 +1,254 @@
-"""Audit of one transition, and of a whole run: does the record keep its word?"""
+"""Audit of a run, or of a file of transitions: do the rows keep their word, each alone and one after the other?"""
 
 from __future__ import annotations
 
-import math
-import numbers
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from embodied_env.contract import Contract, parse_contract
-from embodied_env.errors import ContractError, RecordError
+from embodied_env.contract import Contract
+from embodied_env.errors import RecordError
 from embodied_env.record.arrays import references
 from embodied_env.record.leaks import LeakWatch
 from embodied_env.record.reading import Run, read_run
-from embodied_env.record.rows import FIELDS, RESET, TRANSITION, Row, plain
-from embodied_env.record.rules import RULES, RULES_OF_CONTRACT, RULES_OF_INFO
-from embodied_env.record.schema import reset_schema, step_info_schema, transition_schema
-from embodied_env.record.violations import shortened, violations
+from embodied_env.record.rows import RESET, TRANSITION
+from embodied_env.record.run_rules import OfManifest, Tally, contract_of, summary_of, wrappers_between
+from embodied_env.record.transition_audit import Inspection, audit_transition, inspect_reset, inspect_transition
+from embodied_env.record.violations import Violation, found, shortened
+from embodied_env.record.watches import Drift, Order, Sequence, Stillness
 
-_OURS = "embodied_env/"
-_LISTED = 100  # problems of a run that are listed; the others are counted
+__all__ = ["AuditReport", "audit_lines", "audit_run", "audit_transition"]
+
+_LISTED = 100  # violations that are listed; the others are counted
+_CONSTANT = "fake"  # the backend whose cameras always show the same
+
+Watcher = Callable[[], None]
+"""Is called after each row."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditReport:
-    """What `audit_run` found.
+    """What an audit found.
 
     Attributes:
-        path: the run directory.
+        path: the run directory, or the file of rows.
         transitions: how many rows of transitions were audited.
-        problems: a sentence each; after 100 of them, the last says how many more there are.
+        violations: what is wrong, those of the whole run first; at most 100.
+        counts: how often each rule was broken, those that are not listed included.
+        warnings: what is odd but fails nothing; at most 100.
     """
 
     path: Path
     transitions: int
-    problems: tuple[str, ...]
+    violations: tuple[Violation, ...]
+    counts: Mapping[str, int]
+    warnings: tuple[Violation, ...] = ()
 
     @property
     def sound(self) -> bool:
-        """There is no problem."""
-        return not self.problems
+        """There is no violation."""
+        return not self.counts
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A sentence for each violation; after 100 of them, the last says how many more there are."""
+        sentences = [str(violation) for violation in self.violations]
+        more = sum(self.counts.values()) - len(sentences)
+        return (*sentences, *([f"and {more} more problems"] if more else []))
 
 
-def audit_run(path: str | Path) -> AuditReport:
+class _Auditor:
+    """Takes rows one by one, whatever they come from, and keeps what is wrong with them."""
+
+    def __init__(self, contract: Contract | None, *, resets: bool, pictures: bool = True) -> None:
+        self.transitions = 0
+        self.counts: Counter[str] = Counter()
+        self.rows: list[Violation] = []
+        self.warnings: list[Violation] = []
+        self.tally: Tally | None = Tally()
+        self._contract, self._resets = contract, resets
+        self._leaks = LeakWatch()
+        self._order = Order(resets=resets)
+        self._sequence = Sequence(contract)
+        self._drift = None if contract is None else Drift(contract.control_period_ns)
+        self._still = None if contract is None or not pictures else Stillness(contract)
+
+    def keep(self, violations: Iterable[Violation], number: int, row: object, line: int | None = None) -> None:
+        """Count what is wrong with a row, and list it while there is room."""
+        for violation in violations:
+            self.counts[violation.rule] += 1
+            if len(self.rows) < _LISTED:
+                self.rows.append(violation.at(number, row, line=line))
+
+    def add(self, row: Any, number: int, line: int | None = None) -> None:  # noqa: ANN401 - JSON types
+        """Take in one row."""
+        if not isinstance(row, dict):
+            self.keep([found("row.object", "", row, f"it is {shortened(row)}; allowed: an object")], number, row, line)
+            self.forget()
+            return
+        if self._resets and (schema := row.get("schema")) not in (RESET, TRANSITION):
+            text = f"schema is {shortened(schema)}; allowed: {RESET}, {TRANSITION}"
+            self.keep([found("row.schema", "schema", schema, text)], number, row, line)
+            self.forget()
+            return
+        is_reset = row.get("schema") == RESET
+        inspection = inspect_reset(row, self._contract) if is_reset else inspect_transition(row, self._contract)
+        self.keep(inspection.violations, number, row, line)
+        self.transitions += not is_reset
+        odd = [] if self._still is None or inspection.account is None else self._still.add(inspection.account)
+        for warning in (*odd, *self._order.warnings(row)):
+            if len(self.warnings) < _LISTED:
+                self.warnings.append(warning.at(number, row, line=line))
+        self.keep(self._order.add(row), number, row, line)
+        self.keep(self._across(inspection), number, row, line)
+        self._leaks.add(row)
+
+    def _across(self, inspection: Inspection) -> Iterator[Violation]:
+        if inspection.account is None:
+            self._forget_pairs()
+            return
+        yield from self._sequence.add(inspection.account)
+        if self._drift is not None:
+            yield from self._drift.add(inspection.account)
+        if self.tally is not None and "schema" in inspection.account:
+            self.tally.add(inspection.account)
+
+    def forget(self) -> None:
+        """The next row is not right after the last: what follows from that is not told of again."""
+        self._order.forget()
+        self._forget_pairs()
+
+    def _forget_pairs(self) -> None:
+        self.tally = None  # what is not whole cannot be counted
+        self._sequence.forget()
+        for watch in (self._drift, self._still):
+            if watch is not None:
+                watch.forget()
+
+    def report(self, path: Path, of_run: Iterable[Violation]) -> AuditReport:
+        """Return what was found, what is wrong with the whole first."""
+        first = [*of_run, *self._leaks.violations()]
+        if not self.transitions:
+            text = "the run has no transition: there is no evidence in it"
+            first.append(found("run.empty", "", 0, text))
+        for violation in first:
+            self.counts[violation.rule] += 1
+        return AuditReport(
+            path=path,
+            transitions=self.transitions,
+            violations=tuple((first + self.rows)[:_LISTED]),
+            counts=dict(self.counts),
+            warnings=tuple(self.warnings),
+        )
+
+
+def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditReport:
     """Audit the run directory at `path`; its rows are read one by one.
 
-    Problems are: a run that was not closed or whose log is damaged; a contract that does not have the fingerprint that
-    the manifest names; leaks of the evaluator's readings into what the agent saw; whatever `audit_transition` says of a
-    row under the contract of the run; rows out of order, resets that are not whole, and arrays that are not in the log.
+    What is checked stands in ``docs/audit.md``, rule by rule: each row under the contract of the run, each row after
+    the one before it, arrays, leaks of the evaluator's readings into what the agent saw, and the manifest and the
+    summary against the rows.
 
     A leak is a component of the observation, as the outermost wrapper returned it, that equals a component of an
     evaluator sensor over at least 20 steps in which it varies (`embodied_env.record.leaks`). ``info`` is not searched:
     the evaluator's readings stand there only when the user asked for them with ``evaluator_info=True``.
+
+    Args:
+        path: the run directory.
+        watcher: is called after each row, to show how far it is.
 
     Raises:
         RecordError: when `path` is not a run directory, or its manifest cannot be read.
         MissingDependencyError: when mcap is not installed.
     """
     run = read_run(path)
-    contract, doubt = _contract_of(run)
-    of_rows: list[str] = []
-    count = transitions = 0
-    leaks = LeakWatch()
+    contract, doubts = contract_of(run.manifest)
+    auditor = _Auditor(contract, resets=True, pictures=run.manifest.get("backend") != _CONSTANT)
+    manifest = OfManifest(run.manifest)
+    outside = wrappers_between(run.manifest)
     for number, row in enumerate(run.rows()):
-        found = list(_row_problems(row, number, run, contract))
-        count += len(found)
-        of_rows += [f"row {number}: {problem}" for problem in found[: _LISTED - len(of_rows)]]
+        if misplaced := list(_misplaced(row, number)):
+            auditor.forget()
+        auditor.keep((*misplaced, *_missing_arrays(row, run)), number, row)
+        auditor.add(row, number)
         if isinstance(row, dict):
-            transitions += row.get("schema") == TRANSITION
-            leaks.add(row)
-    empty = "" if transitions else "the run has no transition: there is no evidence in it"
-    of_run = [problem for problem in (run.problem, doubt, empty) if problem] + leaks.problems()
-    listed = (of_run + of_rows)[:_LISTED]
-    if more := len(of_run) + count - len(listed):
-        listed.append(f"and {more} more problems")
-    return AuditReport(path=run.path, transitions=transitions, problems=tuple(listed))
+            auditor.keep(manifest.add(row), number, row)
+        if watcher is not None:
+            watcher()
+    of_run = [found("run.unclean", "", run.problem, run.problem)] if run.problem else []
+    of_run += [*doubts, *manifest.of_run()]
+    if auditor.tally is not None and not run.problem:
+        of_run += summary_of(run.path, auditor.tally, run.manifest)
+    report = auditor.report(run.path, of_run)
+    return replace(report, violations=tuple(_with_wrappers(violation, outside) for violation in report.violations))
 
 
-def _contract_of(run: Run) -> tuple[Contract | None, str]:
-    """Return the contract of a run, and why it is in doubt, or ""."""
-    said = run.manifest.get("contract")
-    text, fingerprint = (said.get("text"), said.get("fingerprint")) if isinstance(said, dict) else (None, None)
-    if not isinstance(text, str):
-        return None, f"manifest.json: contract.text is {shortened(text)}; allowed: the text of a contract"
-    try:
-        contract = parse_contract(text)
-        found = contract.fingerprint
-    except ContractError as error:
-        return None, f"manifest.json: contract.text cannot be read: {error}"
-    if found != fingerprint:
-        return None, (
-            f"manifest.json: contract.fingerprint is {shortened(fingerprint)}, but contract.text makes it {found}: "
-            "one of them was changed, or the source of the task"
-        )
-    return contract, ""
+def _with_wrappers(violation: Violation, outside: str) -> Violation:
+    """Say which wrappers there were, of what one of them did."""
+    if not outside or not violation.rule.startswith("outside."):
+        return violation
+    return replace(violation, text=f"{violation.text}, one of {outside}")
 
 
-def _row_problems(row: Any, number: int, run: Run, contract: Contract | None) -> Iterator[str]:  # noqa: ANN401 - JSON types
-    if not isinstance(row, dict):
-        yield f"it is {shortened(row)}; allowed: an object"
-        return
-    if row.get("row") != number:
-        yield f"row is {shortened(row.get('row'))}; allowed: {number}, its place in the log"
-    schema = row.get("schema")
-    if schema == RESET:
-        yield from _problems_of_reset(row)
-    elif schema == TRANSITION:
-        yield from audit_transition(row, contract)
-    else:
-        yield f"schema is {shortened(schema)}; allowed: {RESET}, {TRANSITION}"
+def _misplaced(row: Any, number: int) -> Iterator[Violation]:  # noqa: ANN401 - JSON types
+    """The number of a row is its place in the log."""
+    if isinstance(row, dict) and (said := row.get("row")) != number:
+        text = f"row is {shortened(said)}; allowed: {number}, its place in the log"
+        yield found("row.number", "row", said, text)
+
+
+def _missing_arrays(row: Any, run: Run) -> Iterator[Violation]:  # noqa: ANN401 - JSON types
+    """A row refers to nothing that is not there."""
     for where, reference in references(row):
         try:
             run.array(reference)
         except RecordError as error:
-            yield f"{where}: {error}"
+            yield found("array.missing", where, reference, f"{where}: {error}")
 
 
-def _problems_of_reset(row: Row) -> list[str]:
-    if row.get("inner", row) is None:
-        return ["inner is null: an outer wrapper answered a reset that the environment did not make"]
-    return violations(row, reset_schema())
+def audit_lines(
+    lines: Iterable[bytes], *, path: str | Path, contract: Contract | None = None, watcher: Watcher | None = None
+) -> AuditReport:
+    """Audit rows of anybody: a transition in each line, as JSON.
 
-
-def audit_transition(row: Mapping[str, Any], contract: Contract | None = None) -> list[str]:
-    """Return what is wrong with `row`, a sentence each; nothing when it is sound.
-
-    Any row, whoever made it, is held to the plain rules. A row whose schema is ours, or any row when a contract is
-    given, is also held to its account. Images may be arrays, lists or references; of a reference dtype and shape are
-    held to the contract, and two of them are equal when their hashes are.
+    Every row is held to the plain rules. Rows that name our schema, or any when there is a `contract`, are held to all
+    that can be known of them, one after the other too. Blank lines are passed over.
 
     Args:
-        row: a transition, as it was recorded, or with arrays as `step` returned them.
-        contract: the contract that it must be of.
+        lines: of an open binary file, for one; they are taken one by one.
+        path: what they are called in the report.
+        contract: the contract that they must be of; None: none is known.
+        watcher: is called after each row.
     """
-    problems = list(_plain_problems(row))
-    if problems:
-        return problems
-    if row["terminated"] and row["truncated"]:
-        problems.append("terminated and truncated are both true; allowed: one of them, or none")
-    ours = str(row.get("schema", "")).startswith(_OURS)
-    if contract is None and not ours:
-        return problems
-    account = {field: plain(value) for field, value in row.items() if isinstance(field, str)}
-    if broken := _structural_problems(account, ours=ours):
-        return problems + broken
-    for rule in RULES if "inner" in account else RULES_OF_INFO:
-        problems += rule(account)
-    if contract is not None:
-        for contract_rule in RULES_OF_CONTRACT:
-            problems += contract_rule(account, contract)
-    return problems
+    auditor = _Auditor(contract, resets=False)
+    version: str | None = None
+    number = 0
+    for line, text in enumerate(lines, start=1):
+        if not text.strip():
+            continue
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            problem = f"it is no JSON: {error}; it begins with {shortened(text[:40].decode(errors='replace'))}"
+            auditor.keep([found("line.broken", "", text[:40].decode(errors="replace"), problem)], number, None, line)
+        else:
+            auditor.add(row, number, line)
+            said = _version(row)
+            if version is not None and said not in (None, version):
+                problem = f"info.wrapper_version is {shortened(said)}, but {shortened(version)} in the rows before it"
+                change = found("version.changed", "info.wrapper_version", said, problem)
+                auditor.keep([change], number, row, line)
+            version = said or version
+        number += 1
+        if watcher is not None:
+            watcher()
+    return auditor.report(Path(path), [])
 
 
-def _plain_problems(row: Mapping[str, Any]) -> Iterator[str]:
-    """Check what any transition must have: the required fields, and their types."""
-    for field in FIELDS:
-        if field not in row:
-            yield f"{field} is missing; a transition has {', '.join(FIELDS)}"
-    if "reward" in row and not _is_finite(row["reward"]):
-        yield f"reward is {shortened(row['reward'])}; allowed: a finite number"
-    for flag in ("terminated", "truncated"):
-        if flag in row and not isinstance(row[flag], (bool, np.bool_)):
-            yield f"{flag} is {shortened(row[flag])}; allowed: true or false"
-    info = row.get("info", None)
-    if isinstance(info, Mapping):
-        yield from _plain_problems_of_info(info)
-    elif "info" in row:
-        yield f"info is {shortened(info)}; allowed: a mapping"
-
-
-def _plain_problems_of_info(info: Mapping[str, Any]) -> Iterator[str]:
-    rules: dict[str, tuple[Callable[[Any], bool], str]] = {
-        "latency_ms": (lambda value: _is_finite(value) and value >= 0, "a finite number >= 0"),
-        "action_clipped": (lambda value: isinstance(value, (bool, np.bool_)), "true or false"),
-        "wrapper_version": (lambda value: isinstance(value, str) and value != "", "text that is not empty"),
-    }
-    for key, (holds, allowed) in rules.items():
-        if key not in info:
-            yield f"info.{key} is missing; the info of a transition has {', '.join(rules)}"
-        elif not holds(info[key]):
-            yield f"info.{key} is {shortened(info[key])}; allowed: {allowed}"
-
-
-def _is_finite(value: object) -> bool:
-    if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.bool_)):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond every float
-        return True
-
-
-def _structural_problems(row: Row, *, ours: bool) -> list[str]:
-    """Check fields, types and codes, so that the rules need not."""
-    if not ours and "inner" not in row:
-        return violations(row["info"], step_info_schema(), path="info")
-    if row.get("inner", row) is None:
-        return ["inner is null: an outer wrapper returned a step that the environment did not make"]
-    return violations(row, transition_schema())
+def _version(row: Any) -> str | None:  # noqa: ANN401 - JSON types
+    info = row.get("info") if isinstance(row, dict) else None
+    said = info.get("wrapper_version") if isinstance(info, dict) else None
+    return said if isinstance(said, str) else None

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from embodied_env.record.arrays import MOST_IN_A_ROW, is_reference
 from embodied_env.record.rows import RESET
+from embodied_env.record.violations import Violation, found
 
 STEPS = 20
 """Steps of equality in a row, counting only those in which the evaluator's component varied, that make a leak."""
@@ -49,12 +50,12 @@ class LeakWatch:
             np.maximum(self._most, self._steps, out=self._most)
         self._before = truth
 
-    def problems(self) -> list[str]:
-        """Return a sentence for each leak of the rows so far, with the longest time that it was seen."""
+    def violations(self) -> list[Violation]:
+        """Return each leak of the rows so far, with the longest time that it was seen."""
         self._settle()
+        text = "{} equals evaluator {} over {} steps in which it varies: the evaluator's reading reaches the agent"
         return [
-            f"{agent} equals evaluator {truth} over {steps} steps in which it varies: "
-            "the evaluator's reading reaches the agent"
+            found("evaluator.leak", agent, truth, text.format(agent, truth, steps))
             for (agent, truth), steps in self._leaks.items()
         ]
 

@@ -1,96 +1,65 @@
-"""A check of plain values against a JSON Schema that answers in sentences, for the keywords that our schemas use."""
+"""A violation: one rule of the audit that one row, or the run, breaks, with the field and the value that show it."""
 
 from __future__ import annotations
 
-import operator
-import re
+import json
 import reprlib
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-Schema = dict[str, Any]
-Rule = Callable[[Any, Any], bool]
-
-_KINDS = {
-    dict: "object",
-    list: "array",
-    str: "string",
-    bool: "boolean",
-    type(None): "null",
-    int: "integer",
-    float: "number",
-}
-_OF_NUMBERS: dict[str, Rule] = {
-    "enum": lambda value, allowed: value in allowed,
-    "const": operator.eq,
-    "minimum": operator.ge,
-    "maximum": operator.le,
-}
-_RULES: dict[str, dict[str, Rule]] = {
-    "integer": _OF_NUMBERS,
-    "number": _OF_NUMBERS,
-    "boolean": {"const": operator.is_},
-    "string": {
-        "enum": lambda value, allowed: value in allowed,
-        "const": operator.eq,
-        "minLength": lambda value, least: len(value) >= least,
-        "pattern": lambda value, pattern: re.search(pattern, value) is not None,
-    },
-    "array": {
-        "minItems": lambda value, least: len(value) >= least,
-        "maxItems": lambda value, most: len(value) <= most,
-    },
-}
+from embodied_env.record.rows import plain
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 120
 
-
-def violations(value: Any, schema: Schema, *, path: str = "") -> list[str]:  # noqa: ANN401 - JSON types
-    """Return what of the plain `value` is not as `schema` says: a sentence each, with the path and what is allowed."""
-    return list(_violations(value, schema, path))
+_MOST_OF_A_VALUE = 400  # characters of its JSON that are told
 
 
-def _violations(value: Any, schema: Schema, path: str) -> Iterator[str]:  # noqa: ANN401
-    if "anyOf" in schema:
-        yield from min((violations(value, option, path=path) for option in schema["anyOf"]), key=len)
-    elif allowed := _problem(value, schema):
-        yield f"{path or 'the value'} is {shortened(value)}; allowed: {allowed}"
-    elif isinstance(value, dict):
-        yield from _violations_of_object(value, schema, path)
-    elif isinstance(value, list) and "items" in schema:
-        for index, item in enumerate(value):
-            yield from _violations(item, schema["items"], f"{path}[{index}]")
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    """What is wrong, and where.
+
+    Attributes:
+        rule: which rule is broken, a stable name as in ``docs/audit.md``.
+        field: the path of the value in its row, or the file of the run.
+        value: what stands there, in types of JSON; a long one as text, cut.
+        text: the sentence for people.
+        row: the number of the row in its run or file, from 0, resets included; None: it is of the whole run.
+        line: the line of the file that the row stands in, from 1; None: it is no file of lines.
+        episode: ``episode_index`` of the row; None: it has none.
+        step: ``step_index`` of the row.
+    """
+
+    rule: str
+    field: str
+    value: Any
+    text: str
+    row: int | None = None
+    line: int | None = None
+    episode: int | None = None
+    step: int | None = None
+
+    def __str__(self) -> str:
+        """Return the sentence, with the place before it."""
+        if self.line is not None:
+            return f"line {self.line}: {self.text}"
+        return self.text if self.row is None else f"row {self.row}: {self.text}"
+
+    def at(self, number: int, row: object, *, line: int | None = None) -> Violation:
+        """Return the same, with its place: `row` is the `number`-th of its run."""
+        info = row.get("info") if isinstance(row, Mapping) else None
+        indices = [info.get(key) if isinstance(info, Mapping) else None for key in ("episode_index", "step_index")]
+        episode, step = (index if isinstance(index, int) else None for index in indices)
+        return replace(self, row=number, line=line, episode=episode, step=step)
 
 
-def _violations_of_object(value: Schema, schema: Schema, path: str) -> Iterator[str]:
-    prefix = f"{path}." if path else ""
-    properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
-    for key in schema.get("required", ()):
-        if key not in value:
-            yield f"{prefix}{key} is missing"
-    for key, item in value.items():
-        if key in properties:
-            yield from _violations(item, properties[key], prefix + key)
-            continue
-        found = [named for pattern, named in patterns.items() if re.search(pattern, key)]
-        if not found and not schema.get("additionalProperties", True):
-            yield f"{prefix}{key} is no field; allowed: {', '.join(properties) or f'names like {list(patterns)}'}"
-        for named in found:
-            yield from _violations(item, named, prefix + key)
-
-
-def _problem(value: Any, schema: Schema) -> str:  # noqa: ANN401
-    """Return what is allowed instead of `value` by the keywords for one value, or ""."""
-    kind = _KINDS[type(value)]
-    allowed = schema.get("type", kind)
-    kinds = (allowed,) if isinstance(allowed, str) else allowed
-    if kind not in kinds and not (kind == "integer" and "number" in kinds):
-        return " or ".join(kinds)
-    for keyword, rule in _RULES.get(kind, {}).items():
-        if keyword in schema and not rule(value, schema[keyword]):
-            return f"{keyword} {schema[keyword]}"
-    return ""
+def found(rule: str, field: str, value: object, text: str) -> Violation:
+    """Return a violation whose place is not known yet."""
+    told = plain(value)
+    if len(written := json.dumps(told)) > _MOST_OF_A_VALUE:
+        told = f"{written[:_MOST_OF_A_VALUE]}..."
+    return Violation(rule=rule, field=field, value=told, text=text)
 
 
 def shortened(value: object) -> str:

@@ -552,7 +552,10 @@ def test_what_is_not_of_the_contracts_spaces_is_named(rows, contract, changes, s
 @pytest.mark.parametrize("quality", [Quality.OUT_OF_RANGE, Quality.STALE, Quality.LOST])
 def test_a_reading_out_of_range_whose_quality_says_so_or_that_is_held_is_sound(rows, contract, quality):
     row = changed(
-        rows["first"], **both("observation__tcp_position", [0.0, 0.0, 2.5]), info__sensors__tcp__quality=int(quality)
+        rows["first"],
+        **both("observation__tcp_position", [0.0, 0.0, 2.5]),
+        info__sensors__tcp__quality=int(quality),
+        inner__sensors__tcp__quality=quality.name,
     )
     assert audit_transition(row, contract) == []
 
@@ -582,13 +585,8 @@ def seeing(contract):
     """Give a double of the contract with a camera."""
     front = gymnasium.spaces.Box(0, 255, (4, 5, 3), np.uint8)
     space = gymnasium.spaces.Dict({**contract.observation_space.spaces, "front_image": front})
-    return types.SimpleNamespace(
-        name=contract.name,
-        fingerprint=contract.fingerprint,
-        sensors=contract.sensors,
-        action_space=contract.action_space,
-        observation_space=space,
-    )
+    same = ("name", "fingerprint", "sensors", "action_space", "episode", "safety", "applied_actions")
+    return types.SimpleNamespace(observation_space=space, **{name: getattr(contract, name) for name in same})
 
 
 def test_a_row_that_refers_to_its_image_is_sound(rows, seeing):

@@ -19,7 +19,7 @@ from embodied_env.contract import load_contract
 from embodied_env.env import EmbodiedEnv
 from embodied_env.record.rows import plain
 from embodied_env.record.schema import step_info_schema, transition_schema
-from embodied_env.record.violations import violations
+from embodied_env.record.shapes import misfits
 from embodied_env.safety import GATES
 from embodied_env.stepper import Stepper
 from embodied_env.tasks import load_task
@@ -356,13 +356,13 @@ def test_the_audit_and_jsonschema_agree_on_every_change_of_an_info(step_info, va
     reference = validator("step")
     for path in places(step_info):
         info = changed(step_info, path, value)
-        assert bool(violations(info, closed)) != reference.is_valid(info), path
+        assert bool(misfits(info, closed)) != reference.is_valid(info), path
 
 
 def test_the_audit_names_path_value_and_what_is_allowed(step_info):
     info = changed(step_info, ("sensors", "joints", "quality"), 99)
-    (sentence,) = violations(info, step_info_schema(), path="info")
-    assert sentence == f"info.sensors.joints.quality is 99; allowed: enum {[q.value for q in Quality]}"
+    (violation,) = misfits(info, step_info_schema(), path="info")
+    assert violation.text == f"info.sensors.joints.quality is 99; allowed: enum {[q.value for q in Quality]}"
 
 
 def test_the_schema_of_a_row_is_a_sound_json_schema():

@@ -1,0 +1,98 @@
+"""Every rule of the audit by its stable name, and what it says. ``docs/audit.md`` is this table; a test compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+RULES: Mapping[str, str] = {
+    # the form of a row
+    "line.broken": "A line is JSON, in UTF-8.",
+    "row.object": "A row is an object.",
+    "row.schema": "A row of a run names the schema of a reset or of a transition.",
+    "row.number": "The rows of a run are numbered from 0 without a gap.",
+    "row.made_up": "A row has the environment's own account: no outer wrapper made the step or the reset up.",
+    "row.shape": "Fields, types, codes and gates are those of the row's schema and of `info.schema.json`.",
+    "field.missing": "A transition has its six fields, and info has `latency_ms`, `action_clipped`, `wrapper_version`.",
+    "field.type": "They have their types; the reward is a finite number, a latency is not negative.",
+    "array.missing": "Every array that a row refers to is in the log, with its hash.",
+    # the outside and the inside
+    "outside.observation": "The agent saw the observation that the environment returned.",
+    "outside.action": "The environment was given the action that the agent gave.",
+    "outside.reward": "The agent got the reward that the environment gave.",
+    "outside.terminated": "`terminated` is what the environment returned.",
+    "outside.truncated": "`truncated` is what the environment returned: no outer time limit.",
+    # the ending
+    "ending.both": "A transition is not terminated and truncated at once.",
+    "ending.flags": "Each flag says what the end reason says: success, failure and horizon terminate, others truncate.",
+    "ending.reason": "`end_reason` is the first of the reasons that held.",
+    "ending.order": "The reasons that held stand in their order of precedence.",
+    "ending.success": "`is_success` is true when the end reason is success, and only then.",
+    "time_limit.early": "The time limit ends an episode at its horizon, not before.",
+    "time_limit.missed": "An episode does not go on at its horizon.",
+    "time_limit.kind": "It ends there by the name that the kind of the episode has for it.",
+    "time_limit.remaining": "`time_remaining` is the share of the horizon that is left.",
+    # the action and the gates
+    "gates.account": "Severity, code and disposition are what the findings make them.",
+    "gates.code": "A gate has a code when it fired, and only then.",
+    "clipping.said": "`action_clipped` and `intervened` say what the disposition says.",
+    "clipping.hidden": "Where no gate fired, what was requested was applied.",
+    "clipping.idle": "Where a gate limited, something changed.",
+    "action.account": "What info says of the action is what the gates reported.",
+    "action.observed": "The applied actions in the observation end with the one of this step.",
+    "limits.position": "What was applied lies within the position limits, where that was guaranteed.",
+    "limits.velocity": "What was applied follows the command before it within the speed limits, where guaranteed.",
+    # latency and clocks
+    "stamps.order": "The stamps of a step lie in the order of the step.",
+    "stamps.chain": "The stamps of the previous step are those of the previous row.",
+    "latency.stage": "Each stage is the difference of its stamps, to the nanosecond.",
+    "latency.sensor": "Each stage of a sensor is the difference of its stamps.",
+    "latency.quality": "What is called measured is there and not negative, and each stage has a quality.",
+    "latency.total": "`latency_ms` is the observation's way to the command, the sum of its parts.",
+    "clock.steady": "The steady clock does not go back from one episode to the next.",
+    "clock.world": "The world's time does not go back in an episode, unless a clock was set and that was noticed.",
+    "clock.origin": "All stamps of an episode count from its reset.",
+    "period.lockstep": "A world that waits moves on by exactly one control period at each step.",
+    "period.drift": "A paced world keeps to the grid of the control period, but for what `overrun_s` tells.",
+    # readings
+    "sensor.account": "What info says of a sensor is what was noted of its sample, at one instant for all.",
+    "sensor.stale": "A reading of quality OK is no older than `max_age_s`.",
+    "sensor.future": "A reading of quality OK is not stamped after now.",
+    "sensor.mask": "The mask of a sensor says whether its reading is of now.",
+    "frame.back": "The stamps of a sensor do not go back in an episode.",
+    "frame.repeated": "A reading with a new number has a new stamp.",
+    "frame.seq": "The numbers of a sensor's readings do not go back in an episode.",
+    "frame.held": "Where there is no good reading, the last good one is held, bit for bit.",
+    # resets and episodes
+    "reset.leak": "What a reset returns was read after it began.",
+    "reset.kept": "A world that was reset by a seed does not begin with what the last episode ended with.",
+    "reset.latched": "A STOP of the episode before is not latched in this one.",
+    "episode.reset_missing": "Every episode begins with a reset.",
+    "episode.after_end": "There is no step behind an end.",
+    "episode.step": "`step_index` goes up by one: every step is recorded.",
+    "episode.index": "`episode_index` is 0 after a seed, and goes up otherwise.",
+    # the contract and the run
+    "contract.fingerprint": "A row is of the contract that it is held to.",
+    "space.observation": "The observation lies in the contract's space, unless its quality says why not.",
+    "space.action": "The action has the space's shape, or a gate refused it.",
+    "evaluator.leak": "Nothing that the agent sees equals a reading of the evaluator for 20 steps in which it varies.",
+    "evaluator.told": "info tells nothing of the evaluator's sensors and options, unless that was asked for.",
+    "version.changed": "All rows are of one version.",
+    "run.unclean": "The run was closed, and its log is whole.",
+    "run.empty": "There is at least one transition.",
+    "manifest.contract": "The manifest has the text of a contract that can be read.",
+    "manifest.fingerprint": "The text of the contract has the fingerprint that the manifest names.",
+    "manifest.backend_fingerprint": "So has the profile of the backend.",
+    "manifest.backend": "Rows are of the backend that the manifest names.",
+    "manifest.version": "Rows are of the versions that the manifest names.",
+    "manifest.seeds": "The seeds of resets are those that the manifest lists.",
+    "manifest.wrappers": "The recorder was the outermost wrapper.",
+    "summary.missing": "A run that was closed has its summary.",
+    "summary.differs": "The summary counts what the rows make: episodes, successes, ends, steps, returns.",
+}
+"""What fails an audit."""
+
+WARNINGS: Mapping[str, str] = {
+    "frame.frozen": "A picture that stays the very same over 100 readings, while the robot moves, is told of.",
+    "episode.gap": "Episodes that are missing between two others are told of: resets failed, or are not in the record.",
+}
+"""What is told of, and fails nothing."""

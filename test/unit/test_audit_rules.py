@@ -1,0 +1,526 @@
+"""Every rule of the audit has rows, or a run, that break it alone."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import strategies
+from gymnasium.wrappers import TimeLimit
+from scripted_tasks import OneClock
+
+from embodied_env.backends.fake import Delays, Fault
+from embodied_env.clock import ManualClock
+from embodied_env.contract import load_contract, parse_contract
+from embodied_env.env import EmbodiedEnv
+from embodied_env.record import RecordTransitions, audit_lines, audit_run, read_run
+from embodied_env.record.log import LogWriter
+from embodied_env.record.rows import RESET
+from embodied_env.record.rule_table import RULES, WARNINGS
+from embodied_env.record.watches import BLOCK, STILL
+from embodied_env.transition import Finding, Severity
+
+ABSENT = strategies.ABSENT
+S = 1_000_000_000
+MS = 1_000_000
+
+
+# ------------------------------------------------------------------------------------------------------------ the worlds
+
+
+def hiding():
+    """Return a contract in which velocities, that vary also in the fake world, are the evaluator's."""
+    contract = load_contract("arm_reach")
+    joints = contract.sensors["joints"]
+    seen = dataclasses.replace(joints, fields={"position": joints.fields["position"]})
+    velocity = {"velocity": joints.fields["velocity"]}
+    hidden = dataclasses.replace(joints, topic="truth", visibility="evaluator", mask=False, fields=velocity)
+    return dataclasses.replace(contract, sensors={**contract.sensors, "joints": seen, "truth": hidden})
+
+
+def small(**settings):
+    document = strategies.document()
+    for path, value in settings.items():
+        document = strategies.changed(path.replace("__", "."), value, document)
+    return strategies.parse(document)
+
+
+def seeing():
+    camera = {"type": "sensor_msgs/msg/Image", "topic": "front", "encoding": "rgb8", "max_age_s": 1.0}
+    image = {"image": {"shape": [4, 5, 3], "unit": "1", "low": 0, "high": 255}}
+    return small(episode__horizon_steps=300, sensors__front={**camera, "fields": image})
+
+
+def slow_paced():
+    """Return a paced world whose pacer has another period than its contract."""
+    env = EmbodiedEnv("arm_reach", backend="fake", free_running=True, clock=ManualClock())
+    env._stepper._backend.pacer._period_ns += 2 * MS
+    return env
+
+
+def paced():
+    delays = Delays(driver_s=0.002, transport_s=0.001, queue_s=0.0005, publish_s=0.003, actuation_s=0.02)
+    return EmbodiedEnv("arm_reach", backend="fake", free_running=True, clock=OneClock(start_ns=1), delays=delays)
+
+
+def latch(env):
+    env._stepper._gate.latch(Finding(gate="latch", severity=Severity.STOP, code="latch.stop"))
+
+
+WORLDS = {  # environment, steps of each episode, episodes
+    "plain": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 4, 2),
+    "empty": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 0, 1),
+    "hiding": (lambda: EmbodiedEnv(hiding(), backend="fake"), 25, 1),
+    "horizon": (lambda: EmbodiedEnv(small(episode__horizon_steps=3), backend="fake"), 3, 2),
+    "finite": (
+        lambda: EmbodiedEnv(small(episode={"horizon_steps": 3, "kind": "finite_horizon"}), backend="fake"),
+        3,
+        1,
+    ),
+    "held": (lambda: EmbodiedEnv("arm_reach", backend="fake", faults=[Fault(kind="drop", step=2)]), 3, 1),
+    "applied": (lambda: EmbodiedEnv(small(applied_actions=2), backend="fake"), 3, 1),
+    "seeing": (lambda: EmbodiedEnv(seeing(), backend="fake"), STILL + 5, 1),
+    "paced": (paced, 4, 1),
+    "slow": (slow_paced, 2 * BLOCK, 1),
+    "latched": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 1, 1),
+    "limited": (lambda: TimeLimit(EmbodiedEnv("arm_reach", backend="fake"), 2), 2, 1),
+}
+
+
+def play(name, folder):
+    make, steps, episodes = WORLDS[name]
+    env = RecordTransitions(make(), folder)
+    env.action_space.seed(4)
+    for episode in range(episodes):
+        env.reset(seed=3 if episode == 0 else None)
+        if name == "latched":
+            latch(env.unwrapped)
+        for step in range(steps):
+            moving = 0.1 * np.sin(1 + step + np.arange(env.action_space.shape[0]))
+            env.step(moving if name in ("hiding", "seeing") else env.action_space.sample())
+    env.close()
+    return env.path
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory):
+    """Give a function from a name to its run directory and its contract."""
+    folder, known = tmp_path_factory.mktemp("worlds"), {}
+
+    def world(name):
+        if name not in known:
+            known[name] = play(name, folder)
+        return known[name]
+
+    return world
+
+
+@functools.cache
+def contract_of(path):
+    return parse_contract(read_run(path).manifest["contract"]["text"])
+
+
+# ----------------------------------------------------------------------------------------------------------- the changes
+
+
+def at(row, **changes):
+    """Put each value at its path in `row` (``__`` is a dot, a number an index), or take it away."""
+    for path, value in changes.items():
+        *parents, last = [int(part) if part.isdigit() else part for part in path.split("__")]
+        node = row
+        for part in parents:
+            node = node[part]
+        if value is ABSENT:
+            del node[last]
+        else:
+            node[last] = value
+
+
+def both(row, **changes):
+    """Put each value both outside and inside, as nobody in between had changed it."""
+    at(row, **changes, **{f"inner__{path}": value for path, value in changes.items()})
+
+
+def applied(row, joint, value):
+    """Let the account of `row` say that `value` was applied to a joint."""
+    row["info"]["action"]["applied_si"][joint] = value
+    row["inner"]["report"]["applied_si"][list(row["info"]["action"]["applied_si"]).index(joint)] = value
+
+
+def restamp(row, sensor, ns, age_ns=None):
+    """Move the stamp of a sensor's reading by `ns`; the instant of the observation stays, unless an age is given."""
+    told, noted = row["info"]["sensors"][sensor], row.get("inner", {}).get("sensors", {})
+    told["stamp_ns"] += ns
+    told["age_s"] = (round(told["age_s"] * S) - ns) / S if age_ns is None else age_ns / S
+    if sensor in noted:
+        noted[sensor]["stamp_ns"] += ns
+
+
+def later(row, ns):
+    """Move all steady stamps of a row."""
+    for name in row["inner"]["stamps_ns"]:
+        row["inner"]["stamps_ns"][name] += ns
+    for sensor in row["inner"]["sensors"].values():
+        sensor["arrival_ns"] += ns
+
+
+def as_returned(rows):
+    """Keep of each transition what `step` returned, and the action."""
+    fields = ("observation", "action", "reward", "terminated", "truncated", "info")
+    rows[:] = [{field: row[field] for field in fields} for row in rows if row["schema"] != RESET]
+
+
+def unchanged(_rows):
+    pass
+
+
+def only(rows, *numbers):
+    rows[:] = [rows[number] for number in numbers]
+
+
+def end(row, *reasons, terminated=False, truncated=False):
+    at(row, inner__end_reasons=list(reasons), info__end_reason=reasons[0] if reasons else "")
+    both(row, terminated=terminated, truncated=truncated)
+
+
+PLAIN = {
+    "observation": [1.0],
+    "action": 0,
+    "reward": 1.0,
+    "terminated": False,
+    "truncated": False,
+    "info": {"latency_ms": 1.0, "action_clipped": False, "wrapper_version": "theirs 1"},
+}
+
+
+def foreign(*changes):
+    """Return a change after which there is a row of somebody else for each of `changes`."""
+
+    def change(rows):
+        rows[:] = [copy.deepcopy(PLAIN) for _ in changes]
+        for row, values in zip(rows, changes, strict=True):
+            at(row, **values)
+
+    return change
+
+
+LINES: dict = {}  # rule -> world, change of its rows
+RUNS: dict = {}  # rule -> world, change of its rows or None, change of its directory or None
+
+
+def lines(rule, world="plain"):
+    return lambda change: LINES.update({rule: (world, change)})
+
+
+LINES |= {
+    "row.object": ("plain", lambda rows: rows.append([1, 2])),
+    "row.made_up": ("plain", lambda rows: at(rows[2], inner=None)),
+    "row.shape": ("plain", lambda rows: at(rows[2], info__sensors__tcp__quality=77)),
+    "field.missing": ("plain", foreign({"reward": ABSENT})),
+    "field.type": ("plain", foreign({"terminated": 0})),
+    "version.changed": ("plain", foreign({}, {"info__wrapper_version": "theirs 2"}, {"info__wrapper_version": "theirs 2"})),
+    "outside.observation": ("plain", lambda rows: at(rows[2], observation__tcp_position__0=0.5)),
+    "outside.action": ("plain", lambda rows: at(rows[2], action__0=0.125)),
+    "outside.reward": ("plain", lambda rows: at(rows[2], reward=7.0)),
+    "outside.terminated": ("plain", lambda rows: at(rows[4], terminated=True)),
+    "outside.truncated": ("plain", lambda rows: at(rows[4], truncated=True)),
+    "ending.both": ("plain", foreign({"terminated": True, "truncated": True})),
+    "ending.flags": ("horizon", lambda rows: both(rows[3], truncated=False)),
+    "ending.reason": ("plain", lambda rows: at(rows[2], info__end_reason="time_limit")),
+    "ending.order": ("horizon", lambda rows: at(rows[3], inner__end_reasons=["time_limit", "safety_stop:form.nan"])),
+    "ending.success": ("plain", lambda rows: at(rows[2], info__is_success=True)),
+    "time_limit.early": ("plain", lambda rows: end(rows[4], "time_limit", truncated=True)),
+    "time_limit.missed": ("horizon", lambda rows: end(rows[3])),
+    "time_limit.kind": ("horizon", lambda rows: end(rows[3], "horizon", terminated=True)),
+    "time_limit.remaining": ("finite", lambda rows: both(rows[1], observation__time_remaining=[0.9])),
+    "gates.account": ("plain", lambda rows: at(rows[1], info__safety__disposition=2)),
+    "clipping.said": ("plain", lambda rows: at(rows[1], info__action_clipped=False)),
+    "action.account": ("plain", lambda rows: at(rows[2], info__safety__dt_s=0.06)),
+    "action.observed": ("applied", lambda rows: both(rows[2], observation__applied_actions=[0.0, 0.0, 0.5, 0.5])),
+    "latency.stage": ("plain", lambda rows: at(rows[2], info__latency__gate_s=0.5)),
+    "latency.sensor": ("plain", lambda rows: at(rows[2], info__latency__hold_s__tcp=0.5)),
+    "latency.quality": ("paced", lambda rows: at(rows[2], info__latency__data_age_s__tcp=-0.5)),
+    "latency.total": ("plain", lambda rows: at(rows[2], info__latency_ms=5.5)),
+    "sensor.account": ("plain", lambda rows: at(rows[2], info__sensors__tcp__age_s=0.001)),
+    "sensor.mask": ("plain", lambda rows: both(rows[2], observation__joints_valid=[0])),
+    "frame.back": ("plain", lambda rows: restamp(rows[3], "tcp", -60 * MS)),
+    "frame.repeated": ("plain", lambda rows: restamp(rows[3], "tcp", -50 * MS)),
+    "frame.seq": ("plain", lambda rows: at(rows[4], info__sensors__tcp__seq=1)),
+    "frame.held": ("held", lambda rows: both(rows[2], observation__tcp_position=[0.0, 0.0, 0.0])),
+    "reset.leak": ("plain", lambda rows: restamp(rows[0], "tcp", -100 * MS)),
+    "reset.kept": ("plain", lambda rows: at(rows[5], observation=rows[4]["observation"])),
+    "reset.latched": ("latched", unchanged),
+    "episode.reset_missing": ("plain", lambda rows: rows.pop(5)),
+    "episode.step": ("plain", lambda rows: rows.pop(3)),
+    "contract.fingerprint": ("plain", lambda rows: at(rows[2], info__contract="0" * 64)),
+    "space.observation": ("plain", lambda rows: both(rows[2], observation__tcp_position=[0.0, 0.0, 9.0])),
+    "space.action": ("plain", lambda rows: both(rows[2], action=[0.0, 0.0])),
+    "period.drift": ("slow", unchanged),
+}  # fmt: skip
+
+
+@lines("gates.code")
+def _(rows):
+    as_returned(rows)
+    rows[1]["info"]["safety"]["code"][0] = 1
+
+
+@lines("clipping.hidden")
+def _(rows):
+    row = rows[1]
+    size = len(row["info"]["safety"]["severity"])
+    at(row, inner__findings=[], inner__report__disposition="PASS", info__safety__disposition=0)
+    at(row, info__safety__severity=[0] * size, info__safety__code=[0] * size)
+    at(row, info__action_clipped=False, info__safety__intervened=False)
+
+
+@lines("clipping.idle")
+def _(rows):
+    at(rows[1], info__action__requested=rows[1]["info"]["action"]["applied"])
+    at(rows[1], inner__report__requested=rows[1]["inner"]["report"]["applied"])
+    for finding in rows[1]["inner"]["findings"]:
+        finding["margin"] = [0.0] * len(finding["margin"])
+
+
+@lines("limits.position")
+def _(rows):
+    only(rows, 0, 1)
+    applied(rows[1], "j1", 50.0)
+
+
+@lines("limits.velocity")
+def _(rows):
+    only(rows, 0, 1, 2)
+    applied(rows[2], "j1", 0.5)
+
+
+@lines("stamps.order")
+def _(rows):
+    stamps = rows[1]["inner"]["stamps_ns"]
+    stamps["previous_entered"] = (stamps["previous_returned"] + stamps["entered"] + 1) // 2
+    at(rows[1], info__latency__period_s=(stamps["entered"] - stamps["previous_entered"]) / S)
+
+
+@lines("stamps.chain")
+def _(rows):
+    stamps = rows[2]["inner"]["stamps_ns"]
+    stamps["previous_entered"] -= 1
+    at(rows[2], info__latency__period_s=(stamps["entered"] - stamps["previous_entered"]) / S)
+
+
+@lines("clock.steady")
+def _(rows):
+    for row in rows[6:]:
+        later(row, -3600 * S)
+
+
+@lines("clock.world", "paced")
+def _(rows):
+    for name, sensor in rows[4]["info"]["sensors"].items():
+        before = rows[3]["info"]["sensors"][name]
+        sensor["seq"] = before["seq"]
+        restamp(rows[4], name, before["stamp_ns"] - sensor["stamp_ns"], round(before["age_s"] * S) - 1)
+
+
+@lines("clock.origin")
+def _(rows):
+    for sensor in rows[4]["inner"]["sensors"].values():
+        sensor["stamp_ns"] += 1
+
+
+@lines("period.lockstep")
+def _(rows):
+    for name in rows[4]["info"]["sensors"]:
+        restamp(rows[4], name, 1, 0)
+
+
+@lines("sensor.stale")
+def _(rows):
+    only(rows, 1)
+    restamp(rows[0], "tcp", -10 * S)
+
+
+@lines("sensor.future")
+def _(rows):
+    only(rows, 1)
+    restamp(rows[0], "tcp", S)
+
+
+@lines("episode.after_end", "horizon")
+def _(rows):
+    only(rows, 0, 1, 2, 3)
+    rows.append(copy.deepcopy(rows[3]))
+    later(rows[4], S)
+
+
+@lines("episode.index")
+def _(rows):
+    for row in rows:
+        row["info"]["episode_index"] += 3
+
+
+@lines("evaluator.leak", "hiding")
+def _(rows):
+    for row in rows:
+        velocity = row["inner"]["evaluator"]["truth"]["velocity"][0]
+        row["observation"]["tcp_position"][1] = velocity
+        if "observation" in row["inner"]:
+            row["inner"]["observation"]["tcp_position"][1] = velocity
+
+
+@lines("evaluator.told")
+def _(rows):
+    rows[2]["info"]["sensors"]["true_distance"] = copy.deepcopy(rows[2]["info"]["sensors"]["tcp"])
+
+
+def manifest(**values):
+    """Return a change of ``manifest.json``."""
+
+    def change(path):
+        file = path / "manifest.json"
+        said = json.loads(file.read_text())
+        at(said, **values)
+        file.write_text(json.dumps(said))
+
+    return change
+
+
+def summary(path):
+    file = path / "summary.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "successes": 1}))
+
+
+RUNS |= {
+    "row.schema": ("plain", lambda rows: at(rows[2], schema="somebody/1"), None),
+    "row.number": ("plain", lambda rows: rows.pop(7), None),
+    "array.missing": ("seeing", unchanged, None),  # it is written anew without its arrays
+    "run.unclean": ("plain", None, manifest(clean=False)),
+    "run.empty": ("empty", None, None),
+    "manifest.contract": ("plain", None, manifest(contract__text=None)),
+    "manifest.fingerprint": ("plain", None, manifest(contract__fingerprint="0" * 64)),
+    "manifest.backend_fingerprint": ("plain", None, manifest(backend_fingerprint="0" * 64)),
+    "manifest.backend": ("plain", lambda rows: at(rows[2], info__backend="real"), None),
+    "manifest.version": ("plain", None, manifest(versions__embodied_env="9.9")),
+    "manifest.seeds": ("plain", None, manifest(seeds=[4])),
+    "manifest.wrappers": ("plain", None, manifest(wrappers__0=ABSENT)),
+    "summary.missing": ("plain", None, lambda path: (path / "summary.json").unlink()),
+    "summary.differs": ("plain", None, summary),
+}
+
+TEXTS = {"line.broken": b'{"observation": '}
+"""Rule -> a line that breaks it."""
+
+
+def audited_lines(path, change):
+    rows = list(read_run(path).rows())
+    change(rows)
+    theirs = rows[0]["info"].keys() == PLAIN["info"].keys()
+    texts = [json.dumps(row).encode() for row in rows]
+    return audit_lines(texts, path="rows", contract=None if theirs else contract_of(path))
+
+
+def rewrite(path, change):
+    rows = list(read_run(path).rows())
+    change(rows)
+    (path / "transitions.mcap").unlink()
+    writer = LogWriter(path / "transitions.mcap")
+    for row in rows:
+        topic = "reset" if row["schema"] == RESET else "transition"
+        writer._append(topic, json.dumps(row).encode(), sequence=0, log_time_ns=0)
+    writer.close()
+
+
+# --------------------------------------------------------------------------------------------------------------- the rules
+
+
+def test_every_rule_is_broken_by_an_example():
+    assert {*LINES, *RUNS, *TEXTS} == set(RULES)
+
+
+def test_the_worlds_are_sound(worlds):
+    unsound = {"empty", "slow", "latched", "limited"}
+    assert {name: audit_run(worlds(name)).problems for name in WORLDS if name not in unsound} == dict.fromkeys(
+        set(WORLDS) - unsound, ()
+    )
+
+
+@pytest.mark.parametrize("rule", LINES)
+def test_rows_that_break_one_rule_break_no_other(worlds, rule):
+    world, change = LINES[rule]
+    report = audited_lines(worlds(world), change)
+    assert set(report.counts) == {rule}, report.problems
+    for violation in report.violations:
+        json.dumps(violation.value)
+        assert violation.text
+        assert rule == "evaluator.leak" or violation.line == violation.row + 1  # a leak is of the whole run
+
+
+@pytest.mark.parametrize("rule", RUNS)
+def test_a_run_that_breaks_one_rule_breaks_no_other(worlds, tmp_path, rule):
+    world, of_rows, of_folder = RUNS[rule]
+    path = Path(shutil.copytree(worlds(world), tmp_path / "run"))
+    if of_rows is not None:
+        rewrite(path, of_rows)
+    if of_folder is not None:
+        of_folder(path)
+    report = audit_run(path)
+    assert set(report.counts) == {rule}, report.problems
+
+
+@pytest.mark.parametrize("rule", TEXTS)
+def test_a_line_that_breaks_one_rule_breaks_no_other(rule):
+    report = audit_lines([json.dumps(PLAIN).encode(), TEXTS[rule]], path="rows")
+    assert set(report.counts) == {rule}
+
+
+# ------------------------------------------------------------------------------------------------------------ the warnings
+
+
+def gap(rows):
+    for row in rows[5:]:
+        row["info"]["episode_index"] += 2
+
+
+ODD = {"frame.frozen": ("seeing", unchanged), "episode.gap": ("plain", gap)}
+
+
+def test_every_warning_has_an_example():
+    assert set(ODD) == set(WARNINGS)
+
+
+@pytest.mark.parametrize("rule", ODD)
+def test_a_warning_is_told_and_fails_nothing(worlds, rule):
+    world, change = ODD[rule]
+    report = audited_lines(worlds(world), change)
+    assert ({warning.rule for warning in report.warnings}, report.problems) == ({rule}, ())
+
+
+# ----------------------------------------------------------------------------------------------------------------- further
+
+
+def test_an_outer_time_limit_is_found_and_named(worlds):
+    report = audit_run(worlds("limited"))
+    assert set(report.counts) == {"outside.truncated"}
+    (problem,) = report.problems
+    assert problem == (
+        "row 2: truncated is True, but the environment returned False: an outer wrapper changed it, "
+        "one of TimeLimit(max_episode_steps=2)"
+    )
+
+
+def test_drift_is_told_once_and_with_its_size(worlds):
+    (violation,) = audit_run(worlds("slow")).violations
+    assert violation.value == pytest.approx(0.1, abs=0.001)
+
+
+def test_the_table_of_rules_in_the_documentation_is_the_table_of_rules():
+    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `([a-z_.]+)` \| (.*?) \|", page, flags=re.MULTILINE))
+    assert told == {**RULES, **WARNINGS}
