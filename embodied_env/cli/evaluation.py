@@ -116,20 +116,13 @@ def _by_engine(
     backend: str,
     seed: int,
     out: str | Path,
-    record_messages: bool = False,
-    **options: Any,  # noqa: ANN401 - of make
+    **options: Any,  # noqa: ANN401 - of `evaluate`
 ) -> Evaluation:
     from rich.console import Console
     from rich.progress import Progress
 
-    job = Job(
-        contract=contract,
-        backend=backend,
-        policy=policy,
-        seed=seed,
-        options=options,
-        record_messages=record_messages,
-    )
+    recording = {"record_messages": options.pop("record_messages", False)}
+    job = Job(contract=contract, backend=backend, policy=policy, seed=seed, options=options, **recording)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         line = bar.add_task(f"{contract.name} · {policy}", total=episodes)
         return engine.evaluate(job, episodes=episodes, out=Path(out), ended=lambda: bar.advance(line))
