@@ -95,6 +95,7 @@ def start_of_manifest(
         "pacing": plain(getattr(base, "pacing", None)),
         "clock": base.clock_name,
         "scheduling": plain(getattr(base, "scheduling", None)),
+        "delays": None if (delays := getattr(base, "delays", None)) is None else plain(delays.as_mapping()),
         "capabilities": plain(vars(capabilities)) if (capabilities := getattr(base, "capabilities", None)) else None,
         "policy": None,
         "seeds": [],

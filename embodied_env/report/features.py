@@ -35,6 +35,9 @@ _PER_STEP = 64  # numbers of such a field that are taken of one step, in turn
 _MOST_ARRAYS = 256  # arrays beside the rows that are looked at, by field
 _GOOD = (int(Quality.OK), int(Quality.OUT_OF_RANGE))
 
+_INJECTED = "injected."
+_ON_THE_ROBOT = {"age_s": "capture_age_s", "inference_s": "obs_to_command_s"}  # the others have the same name
+
 Kind = Literal["outcome", "latency", "tracking", "observation", "evaluator", "action", "gate", "sensor"]
 
 
@@ -112,7 +115,7 @@ class RunFeatures:
         return event.share(self.steps, max(1, min(self.resets, self.steps)))
 
     def _add_latency(self, row: Mapping[str, Any]) -> None:
-        for stage, seconds in measured(mapping(row, "info", "latency")):
+        for stage, seconds in as_on_the_robot(dict(measured(mapping(row, "info", "latency")))).items():
             name, _, sensor = stage.removesuffix("]").partition("[")
             self._put(Name(kind="latency", group=name, component=sensor, unit="s"), seconds)
 
@@ -318,3 +321,13 @@ def _fields(value: object, path: str) -> Iterator[tuple[str, object]]:
                 yield text_of(key), item
     elif value is not None:
         yield path, value
+
+
+def as_on_the_robot(stages: Mapping[str, float]) -> dict[str, float]:
+    """Return the stages by the names that a robot has for them: what was injected stands for what it replaces."""
+    known = {stage: seconds for stage, seconds in stages.items() if not stage.startswith(_INJECTED)}
+    for stage, seconds in stages.items():
+        if stage.startswith(_INJECTED):
+            name, bracket, sensor = stage.removeprefix(_INJECTED).partition("[")
+            known[f"{_ON_THE_ROBOT.get(name, name)}{bracket}{sensor}"] = seconds
+    return known

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from embodied_env.latency.distances import ks_distance
+from embodied_env.report.features import as_on_the_robot
 from embodied_env.report.streams import KEPT, QUANTILES, Event, Reservoir, Stream
 
 
@@ -125,3 +126,22 @@ def test_an_event_counts_steps_once_and_knows_how_they_hang_together():
 
 def test_an_event_that_never_was_is_no_share():
     assert Event().share(10, 1).share == 0.0
+
+
+def test_delays_that_were_injected_have_the_names_of_a_robot_and_replace_what_the_simulator_has():
+    measured = {
+        "capture_age_s[joints]": 0.0,
+        "obs_to_command_s": 0.001,
+        "gate_s": 0.0002,
+        "injected.age_s[joints]": 0.02,
+        "injected.inference_s": 0.01,
+        "injected.data_age_s[joints]": 0.03,
+        "injected.end_to_end_s": 0.07,
+    }
+    assert as_on_the_robot(measured) == {
+        "capture_age_s[joints]": 0.02,
+        "obs_to_command_s": 0.01,
+        "gate_s": 0.0002,
+        "data_age_s[joints]": 0.03,
+        "end_to_end_s": 0.07,
+    }
