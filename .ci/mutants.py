@@ -258,8 +258,8 @@ MUTANTS = (
     # latch
     gate(
         "repeated malformed actions do not latch",
-        "            if finding.severity >= Severity.STOP:\n",
-        "            if finding.severity >= Severity.STOP and finding.gate != 'form':\n",
+        "            if finding.severity >= Severity.STOP:\n                self.latch(finding)\n        return",
+        "            if finding.severity >= Severity.STOP and finding.gate != 'form':\n                self.latch(finding)\n        return",
         MACHINE_OF_THE_ROBOT,
         MACHINE,
     ),
@@ -273,8 +273,9 @@ MUTANTS = (
     ),
     gate(
         "an infeasible state does not latch",
-        "            if finding.severity >= Severity.STOP:\n",
-        "            if finding.severity >= Severity.STOP and finding.gate != 'joint_limits':\n",
+        "            if finding.severity >= Severity.STOP:\n                self.latch(finding)\n        return",
+        "            if finding.severity >= Severity.STOP and finding.gate != 'joint_limits':\n"
+        "                self.latch(finding)\n        return",
         "p14 or infeasible or save",
         UNIT_GATE,
     ),
@@ -1068,7 +1069,7 @@ MUTANTS = (
     # jerk
     limiter(
         "no bound on jerk",
-        "        smooth = self._smooth(target, reference, dt_s)\n",
+        "        smooth = self.smoothed(target, reference, dt_s)\n",
         "        smooth = target\n",
         "jerk_is_kept",
         CHAIN,
