@@ -259,7 +259,8 @@ MUTANTS = (
     gate(
         "repeated malformed actions do not latch",
         "            if finding.severity >= Severity.STOP:\n                self.latch(finding)\n        return",
-        "            if finding.severity >= Severity.STOP and finding.gate != 'form':\n                self.latch(finding)\n        return",
+        "            if finding.severity >= Severity.STOP and finding.gate != 'form':\n"
+        "                self.latch(finding)\n        return",
         MACHINE_OF_THE_ROBOT,
         MACHINE,
     ),
