@@ -15,7 +15,6 @@ An error is one line on stderr, ``embodied-env: error: ...``; only a fault of th
 from __future__ import annotations
 
 import argparse
-import functools
 import importlib
 import os
 import select
@@ -130,11 +129,7 @@ def _run(argv: list[str]) -> int:
 
 def _parser(argv: list[str]) -> _Parser:
     """Build the parser, importing only the verb that `argv` names."""
-    parser = _Parser(
-        prog=PROGRAM,
-        description="A Gymnasium environment for ROS 2 robots: the command line.",
-        formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=20),
-    )
+    parser = _Parser(prog=PROGRAM, description="A Gymnasium environment for ROS 2 robots: the command line.")
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     named = next((argument for argument in argv if not argument.startswith("-")), None)

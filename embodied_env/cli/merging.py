@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,16 @@ def merged_summary(where: Mapping[int, Path], fingerprint: str) -> dict[str, Any
         cursor = cursors.setdefault(path, _Cursor(path))
         for row in cursor.episode(episode):
             summary.add(row)
-    return summary.as_json(fingerprint)
+    return {**summary.as_json(fingerprint), "record": _record(cursors)}
+
+
+def _record(paths: Iterable[Path]) -> dict[str, Any]:
+    """Return what of these runs was not written, by those that were closed; an episode of the others is whole."""
+    known = [manifest["record"] for path in paths if (manifest := read_run(path).manifest).get("clean")]
+    return {
+        "complete": all(record["complete"] for record in known),
+        **{key: sum(record[key] for record in known) for key in ("lost_rows", "lost_messages")},
+    }
 
 
 class _Cursor:

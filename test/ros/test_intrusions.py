@@ -221,7 +221,9 @@ def test_a_wrong_option_is_refused_before_anything_is_started(options, problem):
         embodied_env.make("arm_reach", backend="mujoco_ros", **options)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
+)
 def test_a_demo_that_is_asked_to_end_closes_its_run_and_its_simulator(number, status, tmp_path):
     demo = subprocess.Popen(
         [sys.executable, "-m", "embodied_env.cli", "demo", "--episodes", "500", "--out", str(tmp_path / "runs")],

@@ -92,6 +92,7 @@ def test_two_processes_at_once_do_not_hear_each_other(reference):
         assert answer == wanted.hexdigest()
 
 
+@pytest.mark.long  # the small edition, on a clock of our own, is test_stepper's
 def test_a_pause_of_two_seconds_between_steps_changes_nothing(env, reference):
     pauses = iter([2.0])
     rows = readings(env, seed=1, between=lambda: time.sleep(next(pauses, 0.0)))

@@ -388,7 +388,7 @@ def test_the_limits_are_those_of_the_relay(env, witness):
     assert info["safety"]["code"][GATES.index("joint_limits")] == CODES["acc.limit"]
     assert info["action"]["applied"][0] > 0.0
     assert info["action_clipped"]
-    assert env.unwrapped._stepper._capabilities.acknowledges_commands
+    assert env.unwrapped.capabilities.acknowledges_commands
 
 
 def test_a_feasible_action_is_applied_bit_for_bit(env):

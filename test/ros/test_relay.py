@@ -409,7 +409,7 @@ def test_a_client_that_holds_the_interpreter_leaves_a_robot_that_brakes_and_rest
     check_it_came_to_rest(bench)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_relay_that_is_asked_to_end_brakes_to_rest_first(own, number):
     armed = own()
     armed.drive(8)

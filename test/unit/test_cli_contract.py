@@ -64,8 +64,8 @@ def test_help_lists_every_verb_and_imports_none():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     *help_, last = done.stdout.splitlines()
     assert last == "0 []"
-    for name, verb in VERBS.items():
-        assert any(name in line and verb.help in line for line in help_)
+    said = " ".join(" ".join(help_).split())
+    assert [name for name, verb in VERBS.items() if f"{name} {verb.help}" not in said] == []
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
