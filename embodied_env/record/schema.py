@@ -91,7 +91,6 @@ def reset_schema() -> Schema:
                 "injected": _injected_schema(),
                 "evaluator": _evaluator_schema(),
             },
-            optional=("injected",),
         ),
     }
     return {"$schema": _DIALECT, "title": RESET, **_fixed(properties)}
@@ -147,7 +146,6 @@ def _inner_schema() -> Schema:
             "injected": _injected_schema(),
             "evaluator": _evaluator_schema(),
         },
-        optional=("injected",),
     )
 
 
