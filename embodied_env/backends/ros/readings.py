@@ -138,6 +138,19 @@ class Readings:
         by = f"; by {placed.suspect_clock}?" if placed.suspect_clock else ""
         return f"stamped {(reset_ns - placed.stamp_ns) / NS_PER_S:.3f} s before it: is its clock that of this host{by}?"
 
+    def await_young(self, end: float) -> None:
+        """Wait until no reading is older than it may be, but not beyond `end`: what is old then is told by its age."""
+        sensors, listener = self._contract.sensors, self._listener
+        with listener.changed:
+            while (left_s := end - time.monotonic()) > 0:
+                listener.check()
+                self._look_at_waiting()
+                now_ns = self._time.timeline.now_ns()
+                ages_s = {name: (now_ns - buffer.stamp_ns) / NS_PER_S for name, buffer in self.buffers.items()}
+                if all(age_s <= sensors[name].max_age_s for name, age_s in ages_s.items()):
+                    return
+                listener.changed.wait(min(PATROL_S, left_s))
+
     def begin(self) -> None:
         """Begin an episode: jumps of the clocks are counted from here."""
         with self._listener.changed:

@@ -260,6 +260,7 @@ class RealBackend:
         raise_unless_passed([check_positions(self._contract, readings.measured(), outside=self._profile.start_outside)])
         if self._relay is not None:
             self._relay.arm(deadline.ns, readings.measured)
+        readings.await_young(end)  # a machine that was busy meanwhile is no robot that is not ready
         self._usable = True
         self._left = None
         if self._controller is not None:
