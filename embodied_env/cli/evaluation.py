@@ -13,36 +13,9 @@ from embodied_env.cli.engine import Engine
 from embodied_env.cli.episodes import Episodes, Evaluation, Job, Watcher, problem_of
 from embodied_env.contract import Contract, load_contract
 from embodied_env.errors import RecordError, UsageError
+from embodied_env.latency.statistics import INJECTED_STAGES, STAGES
 
-STAGES = (
-    "driver_s",
-    "transport_s",
-    "transport_excess_s",
-    "queue_s",
-    "hold_s",
-    "capture_age_s",
-    "obs_skew_s",
-    "obs_age_max_s",
-    "handoff_s",
-    "inference_s",
-    "policy_s",
-    "gate_s",
-    "publish_s",
-    "obs_to_command_s",
-    "data_age_s",
-    "actuation_s",
-    "end_to_end_s",
-    "world_s",
-    "period_s",
-    "jitter_s",
-    "overrun_s",
-    "injected.age_s",
-    "injected.inference_s",
-    "injected.actuation_s",
-    "injected.data_age_s",
-    "injected.end_to_end_s",
-)
-"""In the order in which they happen; then what was put into a world that waits, in its own time."""
+_ORDER = (*STAGES, *INJECTED_STAGES)
 
 
 def evaluate(  # noqa: PLR0913 - the public options
@@ -270,7 +243,7 @@ _OUTCOMES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 def _stages(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the stages that were measured, in the order in which they happen."""
     found = dict.fromkeys(stage for summary in summaries for stage in summary["latency"])
-    return sorted(found, key=lambda stage: (STAGES.index(stage.partition("[")[0]), stage))
+    return sorted(found, key=lambda stage: (_ORDER.index(stage.partition("[")[0]), stage))
 
 
 def _percentiles(summary: Mapping[str, Any], stage: str) -> str:

@@ -16,6 +16,34 @@ import numpy as np
 
 from embodied_env.transition import Quality
 
+STAGES = (
+    "driver_s",
+    "transport_s",
+    "transport_excess_s",
+    "queue_s",
+    "hold_s",
+    "capture_age_s",
+    "obs_skew_s",
+    "obs_age_max_s",
+    "handoff_s",
+    "inference_s",
+    "policy_s",
+    "gate_s",
+    "publish_s",
+    "obs_to_command_s",
+    "data_age_s",
+    "actuation_s",
+    "end_to_end_s",
+    "world_s",
+    "period_s",
+    "jitter_s",
+    "overrun_s",
+)
+"""In the order in which they happen."""
+
+INJECTED_STAGES = tuple(f"injected.{name}_s" for name in ("age", "inference", "actuation", "data_age", "end_to_end"))
+"""What was put into a world that waits, in its own time."""
+
 _OK = int(Quality.OK)
 _PERCENTILES = (50.0, 95.0, 99.0)
 

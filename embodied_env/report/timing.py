@@ -6,36 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from embodied_env.latency.statistics import STAGES
 from embodied_env.record.schema import step_info_schema
 from embodied_env.report.sketch import Sketch
 from embodied_env.report.timeline import MOST_NAMES, Timeline
 from embodied_env.report.values import count_of, finite, mapping, text_of
 from embodied_env.transition import Quality
-
-STAGES = (
-    "driver_s",
-    "transport_s",
-    "transport_excess_s",
-    "queue_s",
-    "hold_s",
-    "capture_age_s",
-    "obs_skew_s",
-    "obs_age_max_s",
-    "handoff_s",
-    "inference_s",
-    "policy_s",
-    "gate_s",
-    "publish_s",
-    "obs_to_command_s",
-    "data_age_s",
-    "actuation_s",
-    "end_to_end_s",
-    "world_s",
-    "period_s",
-    "jitter_s",
-    "overrun_s",
-)
-"""In the order in which they happen."""
 
 Stage = tuple[str, str]
 """The name of a stage, and of a sensor, or ""."""
