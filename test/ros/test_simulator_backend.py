@@ -67,13 +67,21 @@ def stranger(domain_id):
     node.close()
 
 
+@contextlib.contextmanager
+def attached(contract, **options):
+    """Make an environment, and close it in the end."""
+    env = embodied_env.make(contract, backend="gazebo", **options)
+    try:
+        yield env
+    finally:
+        env.close()
+
+
 @pytest.fixture
 def env(domain_id):
     contract = arm_with()
-    with embedded(contract):
-        made = embodied_env.make(contract, backend="gazebo", step_timeout_s=5.0)
+    with embedded(contract), attached(contract) as made:
         yield made
-        made.close()
 
 
 class TestSimulatorBackend(BackendContract):
@@ -149,29 +157,29 @@ def test_a_reset_follows_a_lost_episode(env, stranger):
 
 
 def test_without_a_simulator_it_says_who_is_missing(domain_id):
-    env = embodied_env.make(arm_with(), backend="gazebo", reset_timeout_s=0.5)
-    with pytest.raises(BackendNotReadyError, match="simulator/step_once is offered by nobody"):
+    with (
+        attached(arm_with(), reset_timeout_s=0.5) as env,
+        pytest.raises(BackendNotReadyError, match="simulator/step_once is offered by nobody"),
+    ):
         env.reset(seed=1)
-    env.close()
 
 
 def test_a_body_that_is_not_there_is_refused_by_its_name(domain_id):
     contract = arm_with(draws={"target": {"entity": "targett"}})
-    with embedded(contract):
-        env = embodied_env.make(contract, backend="gazebo")
-        with pytest.raises(BackendNotReadyError, match=r"refused: .*entity\.targett"):
-            env.reset(seed=1)
-        env.close()
+    with (
+        embedded(contract),
+        attached(contract) as env,
+        pytest.raises(BackendNotReadyError, match=r"refused: .*entity\.targett"),
+    ):
+        env.reset(seed=1)
 
 
 def test_the_way_home_of_a_soft_reset_goes_through_the_gate(domain_id):
     home = {"j1": 0.3, "j2": -1.0, "j3": 1.2, "j4": -0.5, "j5": -1.0, "j6": 0.2}
     contract = arm_with(reset="soft", home=home)
-    with embedded(contract) as world:
+    with embedded(contract) as world, attached(contract) as env:
         world.reset(1, {})
-        env = embodied_env.make(contract, backend="gazebo")
         observation, info = env.reset(seed=3)
-        env.close()
     np.testing.assert_allclose(observation["joints_position"], list(home.values()), atol=0.02)
     assert (info["reset"]["level"], info["reset"]["routine"]) == ("soft", "home")
     np.testing.assert_allclose(observation["target_position"], info["reset"]["sampled"]["target"], atol=1e-12)
