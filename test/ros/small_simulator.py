@@ -76,7 +76,11 @@ class SmallSimulator:
     def _values(self, name):
         if name == "joints":
             return {"position": self._position.copy(), "velocity": np.zeros(6)}
-        return {"range": np.ones(1, dtype=np.float32)} if name == "true_distance" else {"position": np.ones(3)}
+        return (
+            {"range": np.ones(1, dtype=np.float32)}
+            if name == "true_distance"
+            else {"position": np.full(3, 0.5 if name == "tcp" else 0.2)}
+        )
 
     def _turn(self):
         beat_s = 0.0

@@ -59,10 +59,17 @@ def embedded(contract, domain_id=None):
         world.close()
 
 
-@pytest.fixture
-def stranger(domain_id):
+@pytest.fixture(scope="module")
+def simulated(lasting_domain):
+    """One embedded simulator for most tests; its domain."""
+    with lasting_domain() as domain_id, embedded(arm_with()):
+        yield domain_id
+
+
+@pytest.fixture(scope="module")
+def stranger(simulated):
     """Another client of the same simulator."""
-    node = RosNode("stranger", namespace="/", clock=SteadyClock())
+    node = RosNode("stranger", namespace="/", clock=SteadyClock(), domain_id=simulated)
     yield lambda name: node.receiver.call(Trigger, name, Trigger.Request(), 5.0, lambda: None)
     node.close()
 
@@ -77,10 +84,10 @@ def attached(contract, **options):
         env.close()
 
 
-@pytest.fixture
-def env(domain_id):
-    contract = arm_with()
-    with embedded(contract), attached(contract) as made:
+@pytest.fixture(scope="module")
+def env(simulated):
+    with attached(arm_with(), domain_id=simulated) as made:
+        made.reset(seed=0)
         yield made
 
 
@@ -91,13 +98,10 @@ class TestSimulatorBackend(BackendContract):
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
-    def one_simulator(cls, lasting_domain):
-        cls.clock, cls.epochs = SteadyClock(), itertools.count()
-        with contextlib.ExitStack() as opened:
-            with lasting_domain() as cls.domain_id:
-                opened.enter_context(embedded(cls.contract))
-                cls.kept = opened.enter_context(BackendContract.opened(cls()))
-                cls().reset(cls.kept)
+    def one_backend(cls, simulated):
+        cls.clock, cls.domain_id = SteadyClock(), simulated
+        with BackendContract.opened(cls()) as cls.kept:
+            cls().reset(cls.kept)
             yield
 
     def make_backend(self, clock):
@@ -158,18 +162,16 @@ def test_a_reset_follows_a_lost_episode(env, stranger):
 
 def test_without_a_simulator_it_says_who_is_missing(domain_id):
     with (
-        attached(arm_with(), reset_timeout_s=0.5) as env,
+        attached(arm_with(), reset_timeout_s=0.3) as env,
         pytest.raises(BackendNotReadyError, match="simulator/step_once is offered by nobody"),
     ):
         env.reset(seed=1)
 
 
-def test_a_body_that_is_not_there_is_refused_by_its_name(domain_id):
-    contract = arm_with(draws={"target": {"entity": "targett"}})
+def test_a_body_that_is_not_there_is_refused_by_its_name(simulated):
     with (
-        embedded(contract),
-        attached(contract) as env,
-        pytest.raises(BackendNotReadyError, match=r"refused: .*entity\.targett"),
+        attached(arm_with(draws={"target": {"entity": "targett"}}), domain_id=simulated) as env,
+        pytest.raises(BackendNotReadyError, match=r"refused: .* for targett: "),
     ):
         env.reset(seed=1)
 

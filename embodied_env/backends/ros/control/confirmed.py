@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 CLOCK = "/clock"  # the key of its arrivals: not a sensor's name
 _DRAINS = 64  # an executor hands out one message at a time
 _PROBE_S = 0.05  # between two looks at the services
-_REST_S = 0.5  # so long the clock stands before the first request: what was left over would show
-_SILENT_S = 1.0  # a clock that is not heard for so long is silent while it stands
+_REST_S = 0.3  # so long the clock stands before the first request: what was left over would show
+_SILENT_S = 0.6  # a clock that is not heard for so long is silent while it stands
 _AHEAD_S = 0.02  # a reply that is so much earlier than the end of its step was sent when the request was queued
 
 
