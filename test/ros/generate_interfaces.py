@@ -8,14 +8,14 @@ definition is read once for all generators, and each library is one file for the
 
 from __future__ import annotations
 
-import functools
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy
@@ -53,10 +53,9 @@ def translate(definitions: Path, work: Path) -> dict[str, list[str]]:
 
 
 def generate(package: str, kinds: dict[str, list[str]], work: Path, out: Path) -> None:
-    """Write the sources of all libraries and of the Python classes."""
-    from rosidl_parser import parser
-
-    parser.parse_idl_file = functools.cache(parser.parse_idl_file)  # before the generators import it by its name
+    """Write the sources of all libraries and of the Python classes: two generators at a time."""
+    everything = [path for paths in kinds.values() for path in paths]
+    read_once(work, everything)
     from rosidl_generator_c import generate_c
     from rosidl_generator_py import generate_py
     from rosidl_generator_type_description import generate_type_hash
@@ -64,24 +63,34 @@ def generate(package: str, kinds: dict[str, list[str]], work: Path, out: Path) -
     from rosidl_typesupport_fastrtps_c import generate_typesupport_fastrtps_c
     from rosidl_typesupport_introspection_c import generate_c as generate_introspection
 
-    def call(generator: str, function: Callable[..., object], paths: list[str], *more: object, **also: object) -> None:
-        target = out / package if generator == "rosidl_generator_py" else work / generator / package
-        function(arguments(work, generator, package, paths, target, **also), *more)
-
+    of_others = [f"{name}:{share(name)}" for name in DEPENDENCIES]
+    hasher = "rosidl_generator_type_description"
+    generate_type_hash(arguments(work, hasher, package, everything, include_paths=of_others))
+    jobs: list[tuple[Callable[..., object], list[object]]] = [
+        (generate_py, [arguments(work, "rosidl_generator_py", package, everything, out), ["rosidl_typesupport_c"]]),
+        (generate_typesupport_fastrtps_c, [arguments(work, "rosidl_typesupport_fastrtps_c", package, everything)]),
+        (generate_introspection, [arguments(work, "rosidl_typesupport_introspection_c", package, everything)]),
+        (generate_dispatch, [arguments(work, "rosidl_typesupport_c", package, everything), list(SUPPORTS)]),
+    ]
+    for kind, paths in kinds.items():  # one kind at a time: a message and a service may have the same name
+        hashes = [f"{path}:{(work / hasher / package / path).with_suffix('.json')}" for path in paths]
+        name = f"rosidl_generator_c.{kind}"
+        jobs.append((generate_c, [arguments(work, name, package, paths, type_description_tuples=hashes)]))
     for generator in ("rosidl_generator_c", *SUPPORTS):
         show_everything(generator, package, work)
-    everything = [path for paths in kinds.values() for path in paths]
-    of_others = [f"{name}:{share(name)}" for name in DEPENDENCIES]
-    call("rosidl_generator_type_description", generate_type_hash, everything, include_paths=of_others)
-    hashed = work / "rosidl_generator_type_description" / package
-    for paths in kinds.values():  # one kind at a time: a message and a service may have the same name
-        hashes = [f"{path}:{(hashed / path).with_suffix('.json')}" for path in paths]
-        call("rosidl_generator_c", generate_c, paths, True, type_description_tuples=hashes)
-    call("rosidl_typesupport_c", generate_dispatch, everything, list(SUPPORTS))
-    call("rosidl_typesupport_fastrtps_c", generate_typesupport_fastrtps_c, everything)
-    call("rosidl_typesupport_introspection_c", generate_introspection, everything)
-    call("rosidl_generator_py", generate_py, everything, ["rosidl_typesupport_c"])
+    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:  # they inherit what was read
+        for done in [pool.submit(function, *given) for function, given in jobs]:
+            done.result()
     (out / package / "__init__.py").write_text("")
+
+
+def read_once(work: Path, paths: list[str]) -> None:
+    """Read all definitions, and let the generators, which are imported after this, have what was read."""
+    from rosidl_parser import definition, parser
+
+    read = parser.parse_idl_file
+    known = {path: read(definition.IdlLocator(str(work), path)) for path in paths}
+    parser.parse_idl_file = lambda locator: known[str(locator.relative_path)]
 
 
 def show_everything(generator: str, package: str, work: Path) -> None:
@@ -94,11 +103,15 @@ def show_everything(generator: str, package: str, work: Path) -> None:
     generate_visibility_control_file(package_name=package, template_path=template, output_path=target)
 
 
-def arguments(work: Path, generator: str, package: str, paths: list[str], target: Path, **more: object) -> str:
-    """Write the file of arguments that a generator reads; return its path."""
+def arguments(
+    work: Path, name: str, package: str, paths: list[str], into: Path | None = None, **more: object
+) -> str:
+    """Write the file of arguments that a generator reads; return its path. It writes to `into`, or to a folder of its own."""
+    generator = name.partition(".")[0]
+    target = (into or work / generator) / package
     for path in paths:
         (target / path).parent.joinpath("detail").mkdir(parents=True, exist_ok=True)
-    file = work / f"{generator}.json"
+    file = work / f"{name}.json"
     content = {
         "package_name": package,
         "output_dir": str(target),
@@ -121,8 +134,9 @@ def share(package: str) -> Path:
 
 def build(package: str, work: Path, out: Path) -> None:
     """Compile one file per library and language, and link them."""
+    described = sorted((work / "rosidl_generator_c").rglob("*__description.c"))  # these cannot share a file
     sources = {
-        "core.c": [*(work / "rosidl_generator_c").rglob("*.c")],
+        "core.c": [file for file in (work / "rosidl_generator_c").rglob("*.c") if file not in described],
         "dispatch.cpp": [*(work / "rosidl_typesupport_c").rglob("*.cpp")],
         "python.c": [*(out / package).rglob("*.c")],
         "rosidl_typesupport_fastrtps_c.cpp": [*(work / "rosidl_typesupport_fastrtps_c").rglob("*.cpp")],
@@ -131,27 +145,26 @@ def build(package: str, work: Path, out: Path) -> None:
     for name, parts in sources.items():
         (work / name).write_text("".join(f'#include "{part}"\n' for part in sorted(parts)))
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda name: compile_one(package, work, name), sources))
+        list(pool.map(lambda files: compile_all(work, files), [*([work / name] for name in sources), described]))
     for support in SUPPORTS:
         name = f"lib{package}__{support}.so"
         link(out / package / name, [work / f"{support}.o"], support, f"-Wl,-soname,{name}")
     link(
         out / package / f"{package}_s__rosidl_typesupport_c{sysconfig.get_config_var('EXT_SUFFIX')}",
-        [work / name for name in ("core.o", "dispatch.o", "python.o")],
+        [work / f"{name}.o" for name in ("core", "dispatch", "python", *(file.stem for file in described))],
         "rosidl_typesupport_c",
         f"-L{out / package}",
         *(f"-l{package}__{support}" for support in SUPPORTS),
     )
 
 
-def compile_one(package: str, work: Path, name: str) -> None:
-    """Compile a file of `work`."""
+def compile_all(work: Path, files: list[Path]) -> None:
+    """Compile files of one language; each object lies in `work` under the stem of its file."""
     roots = [work / generator for generator in (*SUPPORTS, "rosidl_generator_c", "rosidl_typesupport_c")]
     places = [place for prefix in PREFIXES for place in (prefix / "include", *sorted((prefix / "include").glob("*")))]
     includes = [*roots, *places, sysconfig.get_path("include"), numpy.get_include()]
-    compiler = "g++" if name.endswith(".cpp") else "gcc"
-    flags = ["-O0", "-w", "-fPIC", *(f"-I{place}" for place in includes)]
-    run(compiler, *flags, "-c", str(work / name), "-o", str((work / name).with_suffix(".o")))
+    compiler = "g++" if files[0].suffix == ".cpp" else "gcc"
+    run(compiler, "-O0", "-w", "-fPIC", *(f"-I{place}" for place in includes), "-c", *map(str, files), folder=work)
 
 
 def link(target: Path, objects: list[Path], support: str, *more: str) -> None:
@@ -159,12 +172,13 @@ def link(target: Path, objects: list[Path], support: str, *more: str) -> None:
     folders = [prefix / "lib" for prefix in PREFIXES]
     needed = [f"-l{name}__{kind}" for kind in (support, "rosidl_generator_c", "rosidl_generator_py") for name in DEPENDENCIES]
     paths = [f"-L{folder}" for folder in folders] + [f"-Wl,-rpath,{folder}" for folder in ("$ORIGIN", *folders)]
-    run("g++", "-shared", "-Wl,--no-as-needed", "-o", str(target), *map(str, objects), *paths, *more, *needed, *LIBRARIES)
+    given = ["-o", str(target), *map(str, objects), *paths, *more, *needed, *LIBRARIES]
+    run("g++", "-shared", "-Wl,--no-as-needed", *given, folder=target.parent)
 
 
-def run(*command: str) -> None:
+def run(*command: str, folder: Path) -> None:
     """Run a compiler; what it complains of is the error."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if done.returncode:
         raise RuntimeError(f"{command[0]} failed: {done.stderr[:4000]}")
 
