@@ -132,6 +132,12 @@ class ConfirmedControl:
                 f"the clock was left at {self._at_ns} ns, and is at {self.now_ns()} ns: nobody here did it",
             )
 
+    def check_still(self, end: float) -> None:
+        """Take the clock as it stands, whatever was before; raises when it does not stand still."""
+        self._at_ns, self._rewinds = None, self.clock.rewinds
+        self._await_still(end)
+        self._mark()
+
     def close(self) -> None:
         """Forget where the clock was. Idempotent."""
         self._at_ns = None
@@ -342,13 +348,10 @@ class ConfirmedControl:
         Raises:
             SimulatorNotReadyError: its `why` one of `FAULTS`.
         """
-        self._at_ns, self._rewinds = None, self.clock.rewinds  # whatever somebody did before does not matter now
         with _in_reset():
-            self.take(0.0)
-            self._await_still(end)
+            self.check_still(end)
             must_show = self.capabilities.rewinds_time and level in ("world", "time")
             if must_show and self.clock.now_ns == 0 and self.capabilities.exact_step and self.step_ns:
-                self._rewinds = self.clock.rewinds
                 self.step(self.step_ns, end)  # a reset at the very begin would not show
             seed_used = self._reset(self._dialect.reset(level, seed), end, must_show=must_show)
             self._mark()
