@@ -18,14 +18,22 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
-import numpy
+import numpy as np
 
 PREFIXES = [Path(place) for place in [*os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep), sys.prefix] if place]
 DEPENDENCIES = (
     "builtin_interfaces", "std_msgs", "geometry_msgs", "service_msgs", "action_msgs", "unique_identifier_msgs",
 )  # fmt: skip
 SUPPORTS = ("rosidl_typesupport_fastrtps_c", "rosidl_typesupport_introspection_c")
-LIBRARIES = ("-lrosidl_runtime_c", "-lrosidl_typesupport_c", "-lrosidl_typesupport_fastrtps_c", "-lrosidl_typesupport_fastrtps_cpp", "-lrosidl_typesupport_introspection_c", "-l:libfastcdr.so.2", "-lrcutils")
+LIBRARIES = (
+    "-lrosidl_runtime_c",
+    "-lrosidl_typesupport_c",
+    "-lrosidl_typesupport_fastrtps_c",
+    "-lrosidl_typesupport_fastrtps_cpp",
+    "-lrosidl_typesupport_introspection_c",
+    "-l:libfastcdr.so.2",
+    "-lrcutils",
+)
 
 
 def main(definitions: Path, out: Path) -> None:
@@ -41,7 +49,11 @@ def translate(definitions: Path, work: Path) -> dict[str, list[str]]:
     from rosidl_adapter import parser
     from rosidl_adapter.resource import expand_template
 
-    readers = {"msg": parser.parse_message_string, "srv": parser.parse_service_string, "action": parser.parse_action_string}
+    readers = {
+        "msg": parser.parse_message_string,
+        "srv": parser.parse_service_string,
+        "action": parser.parse_action_string,
+    }
     kinds: dict[str, list[str]] = {}
     for file in sorted(definitions.rglob("*.*")):
         kind, relative = file.suffix[1:], file.relative_to(definitions)
@@ -103,9 +115,7 @@ def show_everything(generator: str, package: str, work: Path) -> None:
     generate_visibility_control_file(package_name=package, template_path=template, output_path=target)
 
 
-def arguments(
-    work: Path, name: str, package: str, paths: list[str], into: Path | None = None, **more: object
-) -> str:
+def arguments(work: Path, name: str, package: str, paths: list[str], into: Path | None = None, **more: object) -> str:
     """Write the file of arguments that a generator reads; return its path. It writes to `into`, or to a folder of its own."""
     generator = name.partition(".")[0]
     target = (into or work / generator) / package
@@ -162,7 +172,7 @@ def compile_all(work: Path, files: list[Path]) -> None:
     """Compile files of one language; each object lies in `work` under the stem of its file."""
     roots = [work / generator for generator in (*SUPPORTS, "rosidl_generator_c", "rosidl_typesupport_c")]
     places = [place for prefix in PREFIXES for place in (prefix / "include", *sorted((prefix / "include").glob("*")))]
-    includes = [*roots, *places, sysconfig.get_path("include"), numpy.get_include()]
+    includes = [*roots, *places, sysconfig.get_path("include"), np.get_include()]
     compiler = "g++" if files[0].suffix == ".cpp" else "gcc"
     run(compiler, "-O0", "-w", "-fPIC", *(f"-I{place}" for place in includes), "-c", *map(str, files), folder=work)
 
@@ -170,7 +180,9 @@ def compile_all(work: Path, files: list[Path]) -> None:
 def link(target: Path, objects: list[Path], support: str, *more: str) -> None:
     """Link a library against those of the packages it depends on."""
     folders = [prefix / "lib" for prefix in PREFIXES]
-    needed = [f"-l{name}__{kind}" for kind in (support, "rosidl_generator_c", "rosidl_generator_py") for name in DEPENDENCIES]
+    needed = [
+        f"-l{name}__{kind}" for kind in (support, "rosidl_generator_c", "rosidl_generator_py") for name in DEPENDENCIES
+    ]
     paths = [f"-L{folder}" for folder in folders] + [f"-Wl,-rpath,{folder}" for folder in ("$ORIGIN", *folders)]
     given = ["-o", str(target), *map(str, objects), *paths, *more, *needed, *LIBRARIES]
     run("g++", "-shared", "-Wl,--no-as-needed", *given, folder=target.parent)
