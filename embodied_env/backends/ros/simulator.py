@@ -85,7 +85,7 @@ class SimulatorBackend:
         if namespace is not None:
             check_namespace(namespace)
         if domain_id is not None:
-            check_domain_id("domain_id", domain_id)
+            check_domain_id(domain_id, "domain_id")
         self._namespace, self._domain_id = namespace or "/", domain_id
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, self._profile.step_timeout_s)
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, self._profile.reset_timeout_s)
@@ -200,6 +200,7 @@ class SimulatorBackend:
                 seed_used = control.reset("world", seed, end).seed_used
             else:
                 control.check_still(end)
+                control.hear(end)
             snapshot = self._settle(control, end)
         except BackendLostError as error:
             raise BackendNotReadyError(f"reset: {error}") from None

@@ -118,6 +118,8 @@ def _check_numbers(profile: SimulatorProfile, control: str, contract: Contract, 
     if control == "embedded":
         allowed = f"control_period_s {contract.control_period_s}: it takes no smaller steps"
         require(step_ns == period_ns, f"{path}.step_s", f"{profile.step_s} is not allowed; allowed: {allowed}")
+        only = f"{profile.settle_steps} is not allowed; allowed: 1, a control period"
+        require(profile.settle_steps == 1, f"{path}.settle_steps", only)
 
 
 def _conditions(profile: SimulatorProfile) -> Iterator[tuple[str, object, str, bool]]:
