@@ -20,6 +20,7 @@ ROS_KINDS = ("_msgs", "_srvs", "_interfaces")
 IMPORTS_BY_NAME = {
     "__init__.py": "the public names, when they are used",
     "backends/__init__.py": "the table of backends",
+    "backends/ros/control/dialects.py": "the table of dialects",
     "contract/fingerprint.py": "the task's class",
     "contract/messages.py": "message classes, when ROS is there",
     "cli/__init__.py": "one verb per file",
