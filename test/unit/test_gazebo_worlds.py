@@ -550,11 +550,11 @@ def test_the_bolt_holds_the_door_until_the_cam_has_drawn_it_back():
     assert cam[2] == pytest.approx(ratio)
     tab = pose_frame(named(door.links["bolt_slide"], "collision")["tab"])[:3, 3]
     cam_m, tab_m = (door.link_frame(link, {})[:3, 3] + at for link, at in (("lever", cam), ("bolt_slide", tab)))
-    widths = [
-        numbers(named(door.links[link], "collision")[shape].find("geometry/box/size"))[1]
-        for link, shape in (("lever", "cam"), ("bolt_slide", "tab"))
-    ]
-    assert tab_m[1] - cam_m[1] == pytest.approx(sum(widths) / 2)  # they touch when both are at rest
+    radius_m, width_m = (
+        number_of(named(door.links["lever"], "collision")["cam"], "geometry/sphere/radius"),
+        numbers(named(door.links["bolt_slide"], "collision")["tab"].find("geometry/box/size"))[1],
+    )
+    assert tab_m[1] - cam_m[1] == pytest.approx(radius_m + width_m / 2)  # they touch when both are at rest
 
 
 def bits(door: Any, link: str, shape: str) -> int:
