@@ -19,6 +19,7 @@ ROS_PACKAGES = ("rclpy", "rosgraph", "rcl_interfaces", "rosidl", "ament_index", 
 ROS_KINDS = ("_msgs", "_srvs", "_interfaces")
 IMPORTS_BY_NAME = {
     "backends/__init__.py": "the table of backends",
+    "backends/ros/control/dialects.py": "the table of dialects",
     "contract/fingerprint.py": "the task's class",
     "contract/messages.py": "message classes, when ROS is there",
     "cli/__init__.py": "one verb per file",

@@ -1,0 +1,82 @@
+"""Sensors that a simulator does not publish: computed from others of the same instant, or asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.backends.ros.control.base import EntityState
+from embodied_env.backends.ros.due_readings import DueReading
+from embodied_env.backends.ros.simulator_profile import SimulatorSource
+from embodied_env.clock import Clock
+from embodied_env.contract import Contract
+from embodied_env.contract.spaces import field_layouts
+from embodied_env.transition import Sample
+
+
+class Unplugged:
+    """Makes the readings of the sources of a profile, each when it is due."""
+
+    def __init__(self, contract: Contract, sources: Mapping[str, SimulatorSource], clock: Clock) -> None:
+        """Resolve the sensors; `clock` stamps when they were read."""
+        self._sources, self._clock = sources, clock
+        self._layouts = {name: field_layouts(name, contract.sensors[name]) for name in sources}
+        self._due = {name: DueReading.of(contract.sensors[name], 0) for name in sources}
+        self._last: dict[str, Sample] = {}
+
+    def begin(self) -> None:
+        """Begin an epoch: everything is due."""
+        self._last.clear()
+
+    def entities(self, now_ns: int) -> set[str]:
+        """Return the entities whose pose is needed at this time."""
+        wanted = (source.entity for name, source in self._sources.items() if self._is_due(name, now_ns))
+        return {entity for entity in wanted if entity is not None}
+
+    def complete(
+        self, samples: Mapping[str, Sample], states: Mapping[str, EntityState], now_ns: int
+    ) -> dict[str, Sample]:
+        """Return `samples` and those of the sources, by what was asked of the simulator at `now_ns`."""
+        found = dict(samples)
+        by_entity = [name for name, source in self._sources.items() if source.entity is not None]
+        for name in by_entity:
+            if self._is_due(name, now_ns):
+                self._last[name] = self._pose(name, states, now_ns)
+            found[name] = self._last[name]
+        for name, source in self._sources.items():
+            if source.distance is not None:
+                if self._is_due(name, now_ns):
+                    self._last[name] = self._distance(name, source.distance, found, now_ns)
+                found[name] = self._last[name]
+        return found
+
+    def _is_due(self, name: str, now_ns: int) -> bool:
+        last = self._last.get(name)
+        return last is None or last.stamp_ns > now_ns or not self._due[name].is_there(last.stamp_ns, now_ns)
+
+    def _pose(self, name: str, states: Mapping[str, EntityState], now_ns: int) -> Sample:
+        state = states[self._sources[name].entity or ""]
+        values = {
+            layout.field: np.array(getattr(state, layout.field), dtype=layout.dtype) for layout in self._layouts[name]
+        }
+        return self._sample(name, values, now_ns)
+
+    def _distance(self, name: str, between: tuple[str, str], found: Mapping[str, Sample], now_ns: int) -> Sample:
+        first, second = (found[other].values["position"] for other in between)
+        (layout,) = self._layouts[name]
+        length = np.array([np.linalg.norm(first - second)], dtype=layout.dtype)
+        return self._sample(name, {layout.field: length}, now_ns)
+
+    def _sample(self, name: str, values: dict[str, NDArray[Any]], now_ns: int) -> Sample:
+        before = self._last.get(name)
+        return Sample(
+            sensor=name,
+            values=values,
+            stamp_ns=now_ns,
+            arrival_ns=self._clock.now_ns(),
+            arrival_system_ns=self._clock.system_ns(),
+            seq=0 if before is None else before.seq + 1,
+        )
