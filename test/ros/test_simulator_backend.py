@@ -59,21 +59,36 @@ def embedded(contract, domain_id=None):
         world.close()
 
 
-@pytest.fixture
-def stranger(domain_id):
+@pytest.fixture(scope="module")
+def simulated(lasting_domain):
+    """One embedded simulator for most tests; its domain."""
+    with lasting_domain() as domain_id, embedded(arm_with()):
+        yield domain_id
+
+
+@pytest.fixture(scope="module")
+def stranger(simulated):
     """Another client of the same simulator."""
-    node = RosNode("stranger", namespace="/", clock=SteadyClock())
+    node = RosNode("stranger", namespace="/", clock=SteadyClock(), domain_id=simulated)
     yield lambda name: node.receiver.call(Trigger, name, Trigger.Request(), 5.0, lambda: None)
     node.close()
 
 
-@pytest.fixture
-def env(domain_id):
-    contract = arm_with()
-    with embedded(contract):
-        made = embodied_env.make(contract, backend="gazebo", step_timeout_s=5.0)
+@contextlib.contextmanager
+def attached(contract, **options):
+    """Make an environment, and close it in the end."""
+    env = embodied_env.make(contract, backend="gazebo", **options)
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+@pytest.fixture(scope="module")
+def env(simulated):
+    with attached(arm_with(), domain_id=simulated) as made:
+        made.reset(seed=0)
         yield made
-        made.close()
 
 
 class TestSimulatorBackend(BackendContract):
@@ -83,13 +98,10 @@ class TestSimulatorBackend(BackendContract):
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
-    def one_simulator(cls, lasting_domain):
-        cls.clock, cls.epochs = SteadyClock(), itertools.count()
-        with contextlib.ExitStack() as opened:
-            with lasting_domain() as cls.domain_id:
-                opened.enter_context(embedded(cls.contract))
-                cls.kept = opened.enter_context(BackendContract.opened(cls()))
-                cls().reset(cls.kept)
+    def one_backend(cls, simulated):
+        cls.clock, cls.domain_id = SteadyClock(), simulated
+        with BackendContract.opened(cls()) as cls.kept:
+            cls().reset(cls.kept)
             yield
 
     def make_backend(self, clock):
@@ -149,29 +161,27 @@ def test_a_reset_follows_a_lost_episode(env, stranger):
 
 
 def test_without_a_simulator_it_says_who_is_missing(domain_id):
-    env = embodied_env.make(arm_with(), backend="gazebo", reset_timeout_s=0.5)
-    with pytest.raises(BackendNotReadyError, match="simulator/step_once is offered by nobody"):
+    with (
+        attached(arm_with(), reset_timeout_s=0.3) as env,
+        pytest.raises(BackendNotReadyError, match="simulator/step_once is offered by nobody"),
+    ):
         env.reset(seed=1)
-    env.close()
 
 
-def test_a_body_that_is_not_there_is_refused_by_its_name(domain_id):
-    contract = arm_with(draws={"target": {"entity": "targett"}})
-    with embedded(contract):
-        env = embodied_env.make(contract, backend="gazebo")
-        with pytest.raises(BackendNotReadyError, match=r"refused: .*entity\.targett"):
-            env.reset(seed=1)
-        env.close()
+def test_a_body_that_is_not_there_is_refused_by_its_name(simulated):
+    with (
+        attached(arm_with(draws={"target": {"entity": "targett"}}), domain_id=simulated) as env,
+        pytest.raises(BackendNotReadyError, match=r"refused: .* for targett: "),
+    ):
+        env.reset(seed=1)
 
 
 def test_the_way_home_of_a_soft_reset_goes_through_the_gate(domain_id):
     home = {"j1": 0.3, "j2": -1.0, "j3": 1.2, "j4": -0.5, "j5": -1.0, "j6": 0.2}
     contract = arm_with(reset="soft", home=home)
-    with embedded(contract) as world:
+    with embedded(contract) as world, attached(contract) as env:
         world.reset(1, {})
-        env = embodied_env.make(contract, backend="gazebo")
         observation, info = env.reset(seed=3)
-        env.close()
     np.testing.assert_allclose(observation["joints_position"], list(home.values()), atol=0.02)
     assert (info["reset"]["level"], info["reset"]["routine"]) == ("soft", "home")
     np.testing.assert_allclose(observation["target_position"], info["reset"]["sampled"]["target"], atol=1e-12)

@@ -204,6 +204,7 @@ class SimulatorBackend:
                 seed_used = control.reset("world", seed, end).seed_used
             else:
                 control.check_still(end)
+                control.hear(end)
             snapshot = self._settle(control, end)
         except BackendLostError as error:
             raise BackendNotReadyError(f"reset: {error}") from None

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 CLOCK = "/clock"  # the key of its arrivals: not a sensor's name
 _DRAINS = 64  # an executor hands out one message at a time
 _PROBE_S = 0.05  # between two looks at the services
-_REST_S = 0.5  # so long the clock stands before the first request: what was left over would show
-_SILENT_S = 1.0  # a clock that is not heard for so long is silent while it stands
+_REST_S = 0.3  # so long the clock stands before the first request: what was left over would show
+_SILENT_S = 0.6  # a clock that is not heard for so long is silent while it stands
 _AHEAD_S = 0.02  # a reply that is so much earlier than the end of its step was sent when the request was queued
 
 
@@ -46,6 +46,7 @@ class _Asked:
     asked_s: float
     answered_s: float | None = None
     said: Any = None  # what its reply was read as
+    about: str = ""  # an entity
 
 
 class ConfirmedControl:
@@ -122,9 +123,7 @@ class ConfirmedControl:
 
     def check(self) -> None:
         """Raise when the clock is not where the last call left it: somebody else moved the world since."""
-        for _ in range(_DRAINS):
-            if not self.take(0.0):
-                break
+        self._drain()
         self._check_not_rewound()
         if self._at_ns is not None and self.now_ns() != self._at_ns:
             raise BackendLostError(
@@ -132,11 +131,29 @@ class ConfirmedControl:
                 f"the clock was left at {self._at_ns} ns, and is at {self.now_ns()} ns: nobody here did it",
             )
 
+    def _drain(self) -> None:
+        """Take all that is here."""
+        for _ in range(_DRAINS):
+            if not self.take(0.0):
+                break
+
     def check_still(self, end: float) -> None:
         """Take the clock as it stands, whatever was before; raises when it does not stand still."""
         self._at_ns, self._rewinds = None, self.clock.rewinds
         self._await_still(end)
         self._mark()
+
+    def hear(self, end: float) -> None:
+        """Make a clock that is silent while it stands be heard, by one step of physics; one that was heard is left."""
+        if self.clock.now_ns is not None or not self.capabilities.exact_step:
+            return
+        asked = self._ask(self._dialect.step(1), end)
+        self._await_reply(asked, end)
+        while self.clock.now_ns is None:
+            if time.monotonic() > end:
+                raise BackendLostError("clock_stopped", "it was stepped, and nothing was ever heard of the clock")
+            self._turn(asked, end)
+        self.check_still(end)
 
     def close(self) -> None:
         """Forget where the clock was. Idempotent."""
@@ -203,7 +220,8 @@ class ConfirmedControl:
             try:
                 asked.said = asked.request.read(asked.answer.response)
             except SimulatorRefusedError as error:
-                raise BackendLostError("refused", f"{asked.request.service}: {error}") from None
+                about = f" for {asked.about}" if asked.about else ""
+                raise BackendLostError("refused", f"{asked.request.service}{about}: {error}") from None
 
     def _await_reply(self, asked: _Asked, end: float, *, clock_tells: Callable[[], str] = lambda: "") -> None:
         end = min(end, asked.asked_s + self._reply_timeout_s)
@@ -213,8 +231,9 @@ class ConfirmedControl:
                 raise BackendLostError("reply_lost", f"{asked.request.service} did not answer" + (told and f"; {told}"))
             self._turn(asked, end)
 
-    def _call(self, request: Request, end: float) -> Any:  # noqa: ANN401 - what `Request.read` returns
+    def _call(self, request: Request, end: float, about: str = "") -> Any:  # noqa: ANN401 - what `Request.read` returns
         asked = self._ask(request, end)
+        asked.about = about
         self._await_reply(asked, end)
         return asked.said
 
@@ -323,6 +342,7 @@ class ConfirmedControl:
 
     def _await_still(self, end: float) -> None:
         """Wait until the clock repeats itself, or is silent."""
+        self._drain()
         begun_s, heard = time.monotonic(), self.clock.seen
         while True:
             self.take(min(PATROL_S, self._still_s))
@@ -386,12 +406,12 @@ class ConfirmedControl:
 
     def state(self, entity: str, end: float) -> EntityState:
         """Return where an entity is now."""
-        state: EntityState = self._call(self._dialect.state(entity), end)
+        state: EntityState = self._call(self._dialect.state(entity), end, entity)
         return state
 
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray, end: float) -> None:
         """Put an entity somewhere. Sensors show it after the next step."""
-        self._call(self._dialect.set_state(entity, position, orientation), end)
+        self._call(self._dialect.set_state(entity, position, orientation), end, entity)
 
 
 def _ns(stamp: Any) -> int:  # noqa: ANN401 - a builtin_interfaces/Time
