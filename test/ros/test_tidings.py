@@ -64,9 +64,11 @@ def test_a_pose_of_before_the_clock_went_back_is_dropped():
     assert "tcp" not in tidings.states()
 
 
-def test_a_pose_that_is_no_number_is_nobodys_place():
+def test_a_pose_without_a_rotation_is_nobodys_place():
     tidings = of("door_open")
-    tidings.put(arrival("/state/tcp", odometry(float("nan"), 50)))
+    message = odometry(1.0, 50)
+    message.pose.pose.orientation.w = 0.0
+    tidings.put(arrival("/state/tcp", message))
     assert "tcp" not in tidings.states()
 
 
