@@ -37,7 +37,7 @@ def test_each_backend_has_a_control_of_its_own():
 
 
 def test_a_missing_profile_says_which_there_are():
-    with pytest.raises(ContractError, match="no profile 'gazebo'; it has: fake, mujoco, mujoco_ros, real"):
+    with pytest.raises(ContractError, match="no profile 'gazebo'; it has: fake, mujoco, mujoco_ros, simul"):
         load_simulator_profile(
             dataclasses.replace(ARM, backends={k: v for k, v in ARM.backends.items() if k != "gazebo"}), "gazebo"
         )
@@ -70,7 +70,7 @@ def test_a_missing_profile_says_which_there_are():
         ("draws", {"target": {}}, "draws.target", "nothing is given; allowed: entity or pose"),
         ("draws", {"target": {"entity": "a", "pose": "b"}}, "draws.target", "entity and pose is given"),
         ("sources", {"nose": {"entity": "nose"}}, "sources.nose", "no such sensor"),
-        ("sources", {"tcp": {}}, "sources.tcp", "nothing is given; allowed: entity or distance"),
+        ("sources", {"tcp": {}}, "sources.tcp", "nothing is given; allowed: entity, distance or event"),
         ("sources", {"joints": {"entity": "arm"}}, "sources.joints.entity", "it has no velocity; allowed: position"),
         ("sources", {"tcp": {"distance": ["tcp", "target"]}}, "sources.tcp.distance", "allowed: a Range"),
         (

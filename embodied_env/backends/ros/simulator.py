@@ -26,6 +26,7 @@ from embodied_env.backends.ros.placing import Placing, placing
 from embodied_env.backends.ros.qos import ANY, command_qos, sensor_qos
 from embodied_env.backends.ros.sensors import SensorBuffer
 from embodied_env.backends.ros.simulator_profile import GATED, load_simulator_profile
+from embodied_env.backends.ros.tidings import Tidings
 from embodied_env.backends.ros.unplugged import Unplugged
 from embodied_env.clock import NS_PER_S, Clock, Stamp
 from embodied_env.contract import Contract
@@ -106,6 +107,7 @@ class SimulatorBackend:
         slack_ns = self._profile.step_ns or _SLACK_NS
         self._due = {name: DueReading.of(sensor, slack_ns) for name, sensor in contract.sensors.items()}
         self._unplugged = Unplugged(contract, self._profile.sources, clock)
+        self._tidings = Tidings(contract, self._profile)
         self._ros: RosNode | None = None
         self._control: ConfirmedControl | None = None
         self._buffers: dict[str, SensorBuffer] = {}
@@ -132,6 +134,8 @@ class SimulatorBackend:
         for name, sensor in self._plugged().items():
             self._buffers[name] = SensorBuffer(name, sensor)
             ros.receiver.subscribe(name, message_class(sensor.type), sensor.topic, sensor_qos(sensor))
+        for key, told in self._tidings.topics.items():
+            ros.receiver.subscribe(key, message_class(told.type), told.topic, sensor_qos(told))
         for name, topic in self._profile.echo.items():
             ros.receiver.subscribe(_ECHO + name, message_class(self._contract.actuators[name].type), topic, ANY)
         self._publishers = {
@@ -158,7 +162,7 @@ class SimulatorBackend:
             self._control.connect(end)
             self._check_offered(self._control)
             self._is_connected = True
-        topics = [sensor.topic for sensor in self._plugged().values()]
+        topics = [sensor.topic for sensor in (*self._plugged().values(), *self._tidings.topics.values())]
         node = self._ros.node
 
         def connected() -> bool:
@@ -215,14 +219,21 @@ class SimulatorBackend:
         return replace(snapshot, reset=report)
 
     def _settle(self, control: ConfirmedControl, end: float) -> Snapshot:
-        """Place the entities, let physics settle, and return a snapshot of readings that are all newer."""
-        since_ns = control.now_ns()
-        self._place(control, end)
+        """Place the entities, let physics settle, and return a snapshot of readings that are all newer.
+
+        A world that was reset settles first: its joints may begin where the entities are going to be.
+        """
+        since_ns, is_soft = control.now_ns(), self._profile.reset == "soft"
+        if is_soft:
+            self._place(control, end)
         control.take(0.0)
+        self._tidings.clear()
         for buffer in self._buffers.values():
             buffer.clear()
         self._unstamped.clear()
         control.step(self._profile.settle_steps * (control.step_ns or self._contract.control_period_ns), end)
+        if self._placing.places and not is_soft:
+            return self._verified(control, end)
         self._await_first(control, since_ns, end)
         return self._snapshot(control, end)
 
@@ -236,7 +247,7 @@ class SimulatorBackend:
             now_ns = control.now_ns()
             late_by = time.monotonic() + self._profile.sensor_grace_s
             while missing := self._without_first(since_ns, now_ns):
-                certain = [name for name in missing if self._due[name].must_have_come(since_ns, now_ns)]
+                certain = [n for n in missing if n not in self._due or self._due[n].must_have_come(since_ns, now_ns)]
                 waited_s = time.monotonic() - (late_by - self._profile.sensor_grace_s)
                 if time.monotonic() > min(late_by, end) or (not certain and waited_s > _NOT_DUE_S):
                     break
@@ -257,7 +268,7 @@ class SimulatorBackend:
             is_new = buffer.stamp_ns >= max(since_ns, 1) and self._due[name].is_there(buffer.stamp_ns, now_ns)
             if not is_new:
                 missing.append(name)
-        return missing
+        return missing + self._tidings.missing(now_ns, now_ns)
 
     def _details(self, control: ConfirmedControl) -> dict[str, str]:
         """Return what else the reset chose, in words."""
@@ -285,6 +296,7 @@ class SimulatorBackend:
         self._place(control, end)
         since_ns = control.now_ns() + 1
         self._unstamped.clear()
+        self._tidings.clear()
         control.step(self._contract.control_period_ns, end)
         self._await_first(control, since_ns, end)
         return self._snapshot(control, end)
@@ -348,7 +360,7 @@ class SimulatorBackend:
             self._stamp_receipt(name, now_ns)
             if not self._due[name].is_there(buffer.stamp_ns, target_ns):
                 missing.append(name)
-        return missing
+        return missing + self._tidings.missing(target_ns, now_ns)
 
     def _stamp_receipt(self, name: str, now_ns: int) -> None:
         """What carries no stamp, and came since the step was asked for, is of its end."""
@@ -358,14 +370,18 @@ class SimulatorBackend:
     def _snapshot(self, control: ConfirmedControl, end: float) -> Snapshot:
         """Return the newest readings, of a world that nobody else has moved."""
         now_ns = control.now_ns()
-        states = {name: self._state(control, name, end) for name in self._unplugged.entities(now_ns)}
+        told = self._tidings.states()
+        wanted = self._unplugged.entities(now_ns)
+        states = {name: told[name] if name in told else self._state(control, name, end) for name in wanted}
         control.check()
         if ahead := [name for name, buffer in self._buffers.items() if buffer.stamp_ns > now_ns]:
             raise BackendLostError("extra_steps", f"{', '.join(ahead)} is stamped after {now_ns} ns")
         # What was not read while the agent thought is no loss: a paused simulator repeats itself.
         heard = {name: buffer.sample() for name, buffer in self._buffers.items()}
         samples: dict[str, Sample] = {name: replace(s, lost=0) for name, s in heard.items() if s is not None}
-        return Snapshot(now_ns=now_ns, samples=self._unplugged.complete(samples, states, now_ns))
+        return Snapshot(
+            now_ns=now_ns, samples=self._unplugged.complete(samples, states, now_ns, self._tidings.events())
+        )
 
     def _state(self, control: ConfirmedControl, entity: str, end: float) -> EntityState:
         """Return where an entity is; where the simulator does not tell, as it was placed."""
@@ -381,6 +397,8 @@ class SimulatorBackend:
             name = arrival.key.removeprefix(_ECHO)
             if name in self._unheard and _says_the_same(arrival.message, self._unheard[name]):
                 del self._unheard[name]
+            return
+        if self._tidings.put(arrival):
             return
         self._buffers[arrival.key].put(arrival)
         number = arrival.info["publication_sequence_number"]

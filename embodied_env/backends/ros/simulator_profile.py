@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,7 +20,8 @@ _CONTROLS = {"gazebo": "ros_gz", "simulation_interfaces": "simulation_interfaces
 GATED = ("classic",)
 """Controls without steps: they resume, wait and pause, and need no `step_s`."""
 
-_POSES = ("position", "orientation")
+_POSES = ("position", "orientation", "covariance")  # the last is zero: what is told is exact
+_KINDS = ("entity", "distance", "event")
 _UNIT = 1e-6  # how far the length of a quaternion may be from 1
 
 
@@ -49,8 +50,18 @@ class SimulatorDraw:
 class SimulatorSource:
     """Where a sensor without a topic of its own comes from: exactly one of the keys."""
 
-    entity: str | None = None  # its pose, asked of the simulator; where that does not tell, as it was placed
-    distance: tuple[str, str] | None = None  # between the positions of two other sensors, at the same instant
+    entity: str | None = None  # its pose, told on a topic or asked; where the simulator does not tell, as it was placed
+    distance: tuple[str, str] | None = None  # between two other sensors or entities, at the same instant
+    event: str | None = None  # a topic that speaks only when it is so: 1 when it did since the last reading, else 0
+    relative_to: str | None = None  # an entity in whose frame the pose of `entity` is given
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateTopic:
+    """Where an entity tells its pose in the frame of the world, at every step of physics."""
+
+    topic: str
+    type: Literal["geometry_msgs/msg/PoseStamped", "nav_msgs/msg/Odometry"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +77,7 @@ class SimulatorProfile:
     home: Mapping[str, float] = field(default_factory=dict)  # joint -> where it is driven, through the gate; rad or m
     entities: Mapping[str, Place] = field(default_factory=dict)
     draws: Mapping[str, SimulatorDraw] = field(default_factory=dict)  # by reset option
+    states: Mapping[str, StateTopic] = field(default_factory=dict)  # by entity
     sources: Mapping[str, SimulatorSource] = field(default_factory=dict)  # by sensor
     command_settle_s: float = 0.0  # wall time between the commands and the step
     echo: Mapping[str, str] = field(default_factory=dict)  # actuator -> topic on which its receiver repeats commands
@@ -153,20 +165,38 @@ def _check_entities(profile: SimulatorProfile, contract: Contract, path: str) ->
 
 def _check_sources(profile: SimulatorProfile, contract: Contract, path: str) -> None:
     """Every source has the fields that its sensor wants, and no source follows from another distance."""
+    for entity, state in profile.states.items():
+        check_topic(f"{path}.states.{entity}.topic", state.topic)
+    entities = {*profile.states, *profile.entities, *(draw.name for draw in profile.draws.values())}
     for name, source in profile.sources.items():
         where = f"{path}.sources.{name}"
         require(name in contract.sensors, where, f"no such sensor: {one_of(name, contract.sensors)}")
-        given = [key for key in ("entity", "distance") if getattr(source, key) is not None]
-        require(len(given) == 1, where, f"{' and '.join(given) or 'nothing'} is given; allowed: entity or distance")
-        fields = tuple(contract.sensors[name].fields)
-        if source.entity is not None:
-            odd = [each for each in fields if each not in _POSES]
+        given = [key for key in _KINDS if getattr(source, key) is not None]
+        allowed = ", ".join(_KINDS[:-1]) + f" or {_KINDS[-1]}"
+        require(len(given) == 1, where, f"{' and '.join(given) or 'nothing'} is given; allowed: {allowed}")
+        is_alone = source.relative_to is None or source.entity is not None
+        require(is_alone, f"{where}.relative_to", "it is given without entity; allowed: beside entity")
+        if given == ["entity"]:
+            odd = [each for each in contract.sensors[name].fields if each not in _POSES]
             require(not odd, f"{where}.entity", f"it has no {', '.join(odd)}; allowed: {', '.join(_POSES)}")
-            continue
-        require(fields == ("range",), f"{where}.distance", f"it has {', '.join(fields)}; allowed: a Range")
-        for other in source.distance or ():
-            measured = [key for key, sensor in contract.sensors.items() if "position" in sensor.fields]
-            require(other in measured, f"{where}.distance", one_of(other, measured))
+        elif given == ["distance"]:
+            _check_distance(source.distance or (), contract, name, where, entities)
+        else:
+            _check_event(source.event or "", contract, name, where)
+
+
+def _check_distance(ends: Sequence[str], contract: Contract, name: str, where: str, entities: Collection[str]) -> None:
+    fields = tuple(contract.sensors[name].fields)
+    require(fields == ("range",), f"{where}.distance", f"it has {', '.join(fields)}; allowed: a Range")
+    measured = [key for key, sensor in contract.sensors.items() if "position" in sensor.fields]
+    for end in ends:
+        require(end in measured or end in entities, f"{where}.distance", one_of(end, [*measured, *sorted(entities)]))
+
+
+def _check_event(topic: str, contract: Contract, name: str, where: str) -> None:
+    check_topic(f"{where}.event", topic)
+    kind = contract.sensors[name].type
+    require(kind == "std_msgs/msg/Bool", f"{where}.event", f"it is a {kind}; allowed: std_msgs/msg/Bool")
 
 
 def _check_home(profile: SimulatorProfile, contract: Contract, path: str) -> None:
