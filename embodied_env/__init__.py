@@ -12,6 +12,7 @@ import gymnasium
 from embodied_env._version import __version__
 from embodied_env.contract import Contract, load_contract
 from embodied_env.env import EmbodiedEnv, make
+from embodied_env.vector import EmbodiedVectorEnv, make_vec
 from embodied_env.wrappers import ActionChunks
 
 if TYPE_CHECKING:
@@ -21,12 +22,14 @@ __all__ = [
     "ActionChunks",
     "Contract",
     "EmbodiedEnv",
+    "EmbodiedVectorEnv",
     "RecordTransitions",
     "__version__",
     "audit_run",
     "audit_transition",
     "load_contract",
     "make",
+    "make_vec",
     "read_run",
 ]
 
@@ -45,5 +48,6 @@ for _id, _contract in (("ArmReach", "arm_reach"), ("CartGoal", "cart_goal"), ("D
     gymnasium.register(
         id=f"embodied_env/{_id}-v0",
         entry_point="embodied_env.env:EmbodiedEnv",
+        vector_entry_point="embodied_env.vector:EmbodiedVectorEnv",
         kwargs={"contract": _contract},
     )
