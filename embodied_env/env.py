@@ -365,9 +365,11 @@ def restored(saved: Mapping[str, str]) -> Contract:
 
 def _copied(value: Any) -> Any:  # noqa: ANN401 - nested dicts of arrays and numbers
     """Copy dicts and arrays: a wrapper that writes into what it was given does not write into the account."""
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    return value.copy() if isinstance(value, np.ndarray) else value
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, (float, int, str)):  # most of an info, and quick to tell
+        return value
+    return {key: _copied(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def _camel(name: str) -> str:
