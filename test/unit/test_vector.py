@@ -109,7 +109,7 @@ def compare(pair, mode, steps, rng):
     [
         ("arm_reach", "fake", 150, 2),
         *(pytest.param(contract, "mujoco", 2000, 3, marks=pytest.mark.long) for contract in ("arm_reach", "cart_goal")),
-        pytest.param("door_open", "fake", 2000, 3, marks=pytest.mark.long),
+        pytest.param("door_open", "fake", 300, 3, marks=pytest.mark.long),
     ],
 )
 def test_every_step_is_that_of_a_sync_vector_env(make_vec, contract, backend, steps, num_envs, mode):
