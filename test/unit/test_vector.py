@@ -15,6 +15,7 @@ import embodied_env
 from embodied_env.backends.fake import Fault
 from embodied_env.clock import ManualClock, VirtualClock
 from embodied_env.errors import (
+    BackendLostError,
     BackendNotReadyError,
     ClosedError,
     ResetNeededError,
@@ -252,6 +253,19 @@ def test_a_slot_whose_world_is_lost_is_truncated_and_begins_anew_while_the_other
         ends.append((truncations.tolist(), infos["end_reason"].tolist(), infos["step_index"].tolist()))
     assert ends[2] == ([False, True, False], ["", "backend_lost:refused", ""], [3, 3, 3])
     assert ends[3] == ([False, False, False], ["", "", ""], [4, 0, 4])
+
+
+def test_a_world_that_fails_in_a_thread_truncates_its_own_slot(make_vec):
+    env = make_vec(backend="mujoco", threads=2)
+    env.reset(seed=0)
+
+    def unstable():
+        raise BackendLostError("unstable", "the simulation is unstable")
+
+    backend_of(env, 1)._world.step = unstable
+    *_, truncations, infos = env.step(np.zeros((2, 6)))
+    assert truncations.tolist() == [False, True]
+    assert infos["end_reason"].tolist() == ["", "backend_lost:unstable"]
 
 
 def fail_once(backend):
