@@ -218,8 +218,14 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
         """
         self._check_open("step")
         commands = self._commands(actions)
-        if not self._was_reset.all():
-            raise ResetNeededError("step() before reset(): call reset() first; nothing was published")
+        stuck = ~self._was_reset
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            stuck |= self._ended  # its world did not come up
+        if stuck.any():
+            slots = np.flatnonzero(stuck).tolist()
+            raise ResetNeededError(
+                f"step() outside an episode in the slots {slots}: call reset() first; nothing was published"
+            )
         if self.autoreset_mode is AutoresetMode.DISABLED and self._ended.any():
             raise SlotEndedError(f"self._autoreset_envs={self._ended!r}")
         resting = np.flatnonzero(self._ended).tolist() if self.autoreset_mode is AutoresetMode.NEXT_STEP else []
@@ -243,9 +249,11 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
     def _step_slots(self, commands: Sequence[Any], resting: set[int]) -> dict[int, Given]:
         """Begin all steps but those of resting slots, then finish all."""
         moving = [slot for slot in range(self.num_envs) if slot not in resting]
+        under_way: list[int] = []
         taken: dict[int, Given] = {}
-        with self._all_or_none():
+        with self._none_left(under_way):
             for slot in moving:
+                under_way.append(slot)
                 self._bases[slot].begin(commands[slot])
             for slot in moving:
                 observation, reward, terminated, truncated, info = self.envs[slot].step(commands[slot])
@@ -253,16 +261,18 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
                 self._terminations[slot], self._truncations[slot] = terminated, truncated
                 self._ended[slot] = terminated or truncated
                 taken[slot] = observation, info
+                under_way.remove(slot)
         return taken
 
     @contextmanager
-    def _all_or_none(self) -> Iterator[None]:
-        """After an error or an interrupt no slot is left in the middle of a step: what was begun is given up."""
+    def _none_left(self, under_way: list[int]) -> Iterator[None]:
+        """After an error or an interrupt give up the steps that are under way: these slots need a reset."""
         try:
             yield
         except BaseException:
-            for base in self._bases:
-                base.abandon()
+            for slot in under_way:
+                self._was_reset[slot] = False
+                self._bases[slot].abandon()
             raise
 
     def _commands(self, actions: Any) -> list[Any]:  # noqa: ANN401 - of the action space

@@ -303,16 +303,29 @@ class Interrupting:
             raise KeyboardInterrupt
 
 
-def test_after_an_interrupt_no_slot_is_in_the_middle_of_a_step(make_vec):
-    env = make_vec(num_envs=3, per_slot=lambda slot: {"observers": [Interrupting()] if slot == 0 else []})
+def test_after_an_interrupt_a_slot_has_taken_its_step_or_needs_a_reset(make_vec):
+    env = make_vec(num_envs=3, per_slot=lambda slot: {"observers": [Interrupting()] if slot == 1 else []})
     env.reset(seed=0)
     with pytest.raises(KeyboardInterrupt):
         env.step(np.zeros((3, 6)))
-    with pytest.raises(ResetNeededError):
+    with pytest.raises(ResetNeededError, match=r"slots \[1, 2\]"):
         env.step(np.zeros((3, 6)))
-    env.reset(seed=0)
+    env.reset(options={"reset_mask": np.array([False, True, True])})
     *_, infos = env.step(np.zeros((3, 6)))
-    assert infos["step_index"].tolist() == [1, 1, 1]
+    assert infos["step_index"].tolist() == [2, 1, 1]
+
+
+def test_where_a_world_did_not_come_up_in_the_same_step_nothing_is_published_before_a_reset(make_vec):
+    env = make_vec(autoreset_mode=SAME_STEP, per_slot=lambda slot: {"max_episode_steps": 2 if slot else 100})
+    env.reset(seed=0)
+    env.step(np.zeros((2, 6)))
+    fail_once(backend_of(env, 1))
+    for error in (BackendNotReadyError, ResetNeededError):
+        with pytest.raises(error):
+            env.step(np.zeros((2, 6)))
+    env.reset(options={"reset_mask": np.array([False, True])})
+    *_, infos = env.step(np.zeros((2, 6)))
+    assert infos["step_index"].tolist() == [3, 1]
 
 
 class OneClock(ManualClock):
