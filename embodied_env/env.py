@@ -365,11 +365,12 @@ def restored(saved: Mapping[str, str]) -> Contract:
 
 def _copied(value: Any) -> Any:  # noqa: ANN401 - nested dicts of arrays and numbers
     """Copy dicts and arrays: a wrapper that writes into what it was given does not write into the account."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, (float, int, str)):  # most of an info, and quick to tell
-        return value
-    return {key: _copied(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping):
+        return {key: item if type(item) in _ATOMS else _copied(item) for key, item in value.items()}
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+_ATOMS = frozenset((float, int, str, bool))  # most of an info: nobody can write into them
 
 
 def _camel(name: str) -> str:
