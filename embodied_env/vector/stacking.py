@@ -65,6 +65,8 @@ def _column(values: list[Any], slots: list[int], size: int, *, as_it_is: bool) -
 
 
 def _mask(slots: list[int], size: int) -> NDArray[np.bool_]:
+    if len(slots) == size:
+        return np.full(size, fill_value=True)
     mask = np.zeros(size, dtype=np.bool_)
     mask[slots] = True
     return mask
