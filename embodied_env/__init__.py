@@ -17,18 +17,21 @@ if TYPE_CHECKING:
     from embodied_env.contract import Contract, load_contract
     from embodied_env.env import EmbodiedEnv, make
     from embodied_env.record import RecordTransitions, audit_run, audit_transition, read_run
+    from embodied_env.vector import EmbodiedVectorEnv, make_vec
     from embodied_env.wrappers import ActionChunks
 
 __all__ = [
     "ActionChunks",
     "Contract",
     "EmbodiedEnv",
+    "EmbodiedVectorEnv",
     "RecordTransitions",
     "__version__",
     "audit_run",
     "audit_transition",
     "load_contract",
     "make",
+    "make_vec",
     "read_run",
 ]
 
@@ -36,11 +39,13 @@ _ROOMS = {  # where each public name lives
     "ActionChunks": "wrappers",
     "Contract": "contract",
     "EmbodiedEnv": "env",
+    "EmbodiedVectorEnv": "vector",
     "RecordTransitions": "record",
     "audit_run": "record",
     "audit_transition": "record",
     "load_contract": "contract",
     "make": "env",
+    "make_vec": "vector",
     "read_run": "record",
 }
 
@@ -60,5 +65,6 @@ for _id, _contract in (("ArmReach", "arm_reach"), ("CartGoal", "cart_goal"), ("D
     gymnasium.register(
         id=f"embodied_env/{_id}-v0",
         entry_point="embodied_env.env:EmbodiedEnv",
+        vector_entry_point="embodied_env.vector:EmbodiedVectorEnv",
         kwargs={"contract": _contract},
     )

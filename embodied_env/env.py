@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, cast
@@ -70,7 +71,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         """See `make`; nothing is started before the first `reset`. A mapping is what `make` puts into a spec."""
         if contract is None:
             contract = _recorded(backend, backend_options)
-        self.contract = _restored(contract) if isinstance(contract, Mapping) else load_contract(contract)
+        self.contract = restored(contract) if isinstance(contract, Mapping) else load_contract(contract)
         self.backend_name = backend
         self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
         self.render_mode = render_mode
@@ -98,6 +99,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             "render_modes": list(render_modes),
             "render_fps": max(1, round(1 / self.contract.control_period_s)),
         }
+        self._begun = False
         self._stepper = Stepper(
             self.contract,
             world,
@@ -153,6 +155,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             BackendNotReadyError: when the world does not come up, or the reset cannot be verified.
             ClosedError: after `close`.
         """
+        self._begun = False
         self._stepper.check_reset(options)  # a reset that is refused draws no seed
         self._scheduling.begin()
         if self.pacing == "realtime":
@@ -185,11 +188,32 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             ResetNeededError: outside an episode. Nothing is published.
             ClosedError: after `close`.
         """
-        self._stepper.begin(action)
+        if not self._begun:
+            self._stepper.begin(action)
+        self._begun = False
         done = self._stepper.finish()
         if self.render_mode == "human":
             self._stepper.show()
         return _copied(done.observation), done.reward, done.terminated, done.truncated, _copied(done.info)
+
+    def begin(self, action: Any) -> None:  # noqa: ANN401
+        """Begin a step: the command is published, and the world moves. The next `step` finishes it.
+
+        So the worlds of many environments move at the same time, and their wrappers see a step like any other: give
+        that `step` the same action. Raises as `step` does.
+        """
+        self._stepper.begin(action)
+        self._begun = True
+
+    def abandon(self) -> None:
+        """Give up a step that was begun; the episode is over. Nothing happens where none was."""
+        if self._begun:
+            self._begun = False
+            self._stepper.abandon()
+
+    def compute_in(self, executor: Executor) -> bool:
+        """Let threads of `executor` compute the world between `begin` and `step`; False: it cannot be."""
+        return self._stepper.compute_in(executor)
 
     def render(self) -> Any:  # noqa: ANN401 - Gymnasium's: an array, or None
         """Return a picture of the world, uint8 (height, width, 3), with render_mode "rgb_array".
@@ -332,7 +356,8 @@ def _saved(contract: Contract) -> dict[str, str]:
     return {"name": contract.name, "source": contract.source, "text": dump_contract(contract)}
 
 
-def _restored(saved: Mapping[str, str]) -> Contract:
+def restored(saved: Mapping[str, str]) -> Contract:
+    """Return the contract that `make` has put into a spec; raises UsageError for any other mapping."""
     if saved.keys() != {"name", "source", "text"}:
         raise UsageError(f"a contract cannot be a mapping of {', '.join(map(repr, saved))}; allowed: one of `make`'s")
     return parse_contract(saved["text"], source=saved["source"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, cast
 
@@ -51,7 +52,7 @@ Observation = dict[str, NDArray[Any]]
 
 
 class Stepper:
-    """Steps one robot, in one world, at one task. The faces over it are `env.py` and, later, vector and multi-agent."""
+    """Steps one robot, in one world, at one task. The faces over it are `env.py`, and `vector.py` over many."""
 
     def __init__(
         self,
@@ -431,6 +432,11 @@ class Stepper:
         self._returned_ns = self._ledger.leave_step()
         return transition
 
+    def abandon(self) -> None:
+        """Give up a step that was begun and will not be finished: the episode is over, and it has no account."""
+        self._pending = None
+        self._give_up()
+
     def mark(self, name: str) -> None:
         """Stamp the end of a part of the agent's time; see `Ledger.mark`."""
         self._ledger.mark(name)
@@ -557,6 +563,11 @@ class Stepper:
             raise ResetNeededError("render() before the first reset(): there is nothing to see")
 
     # ------------------------------------------------------------------------------------------------ end
+
+    def compute_in(self, executor: Executor) -> bool:
+        """Let the world be computed in threads of `executor` between `begin` and `finish`; False: it cannot be."""
+        compute_in = getattr(self._backend, "compute_in", None)
+        return compute_in is not None and bool(compute_in(executor))
 
     def processes(self) -> list[dict[str, Any]]:
         """Return role and pid of each process that the backend started."""

@@ -45,7 +45,9 @@ class Capabilities:
     that a command acts. `injected`: delays are put into the world (`Snapshot.injected`): "whole", or "sensors" where
     nobody knows when commands act; it then has an attribute `inference_ns`: how long the next command takes to leave.
 
-    A backend may have ``observers``: who is told of each transition, after those of the user.
+    A backend may have ``observers``: who is told of each transition, after those of the user. One that computes its
+    world in process may have a method ``compute_in(executor) -> bool``: from then on `advance` may return at once, and
+    the world is computed in the executor's threads until `read`; False: it never will.
 
     `render_modes` are Gymnasium's: with "rgb_array" it has a method ``render() -> uint8 (height, width, 3)``, with
     "human" a method ``show() -> None``.
