@@ -72,7 +72,7 @@ class Actor:
         features: what it sees.
         layers: weights (outputs, inputs) and biases (outputs,) of each layer; the last one has no activation.
         activation: of the other layers, one of `ACTIVATIONS`.
-        output: what brings its last layer into the action space; ``tanh`` (-1 to 1 stands for low to high) or ``clip``.
+        output: what brings its last layer between -1 and 1, which stand for low and high: one of `OUTPUTS`.
         low: of the action space, flat, in action units.
         high: of the action space, flat, in action units.
     """
@@ -91,9 +91,8 @@ class Actor:
         for hidden_weights, hidden_biases in hidden:
             values = _activated(hidden_weights @ values + hidden_biases, self.activation)
         last = (weights @ values + biases).astype(np.float64)
-        if self.output == "tanh":
-            last = self.low + 0.5 * (np.tanh(last) + 1.0) * (self.high - self.low)
-        return np.clip(last, self.low, self.high)
+        unit = np.tanh(last) if self.output == "tanh" else np.clip(last, -1.0, 1.0)
+        return from_unit(unit, self.low, self.high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +112,12 @@ class Checkpoint:
     contract: Mapping[str, Any]
     training: Mapping[str, Any] = field(default_factory=dict)
     sha256: str
+
+
+def from_unit(unit: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+    """Return the action for `unit`, whose elements from -1 to 1 stand for `low` to `high`; never outside of these."""
+    action: FloatArray = np.clip(low + 0.5 * (unit + 1.0) * (high - low), low, high)
+    return action
 
 
 def as_vector(observation: Mapping[str, NDArray[Any]], keys: Sequence[str]) -> FloatArray:

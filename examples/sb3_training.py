@@ -35,12 +35,12 @@ def environments(training: Training) -> VecMonitor:
 def learn(training: Training, make: Callable[[VecMonitor], BaseAlgorithm], export: Export) -> None:
     """Make the model, or load the one that is resumed; let it learn; save and evaluate it."""
     args, passed = training.args, stopwatch()
-    worlds = environments(training)
+    worlds, logger = environments(training), configure(str(training.path), ["csv"])
     try:
         model = make(worlds)
         if args.resume is not None:
             model = type(model).load(Path(args.resume) / MODEL, env=worlds)
-        model.set_logger(configure(str(training.path), ["csv"]))
+        model.set_logger(logger)
         model.learn(
             args.steps,
             callback=Checkpoints(training, export),
@@ -50,6 +50,7 @@ def learn(training: Training, make: Callable[[VecMonitor], BaseAlgorithm], expor
         final = _save(training, model, export, name="final")
     finally:
         worlds.close()
+        logger.close()
     evaluate(training, final, passed())
 
 

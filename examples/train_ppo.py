@@ -14,16 +14,20 @@ from training import Training, parser, started
 
 from embodied_env.checkpoints import Actor
 
+STEPS = 2048
+"""Of all environments together, between two updates."""
+
 
 def make(training: Training, worlds: Any) -> PPO:  # noqa: ANN401 - a VecEnv
     """Return the model that learns in `worlds`."""
+    steps = max(2, min(STEPS, training.args.steps) // training.args.num_envs)
     return PPO(
         "MlpPolicy",
         worlds,
         seed=training.args.seed,
         learning_rate=3e-4,
-        n_steps=2048 // training.args.num_envs,
-        batch_size=256,
+        n_steps=steps,
+        batch_size=min(256, steps * training.args.num_envs),
         n_epochs=10,
         gamma=0.97,
         gae_lambda=0.95,
@@ -39,11 +43,16 @@ def export(training: Training, model: PPO) -> Actor:
     return training.actor(layers, activation="tanh", output="clip")
 
 
-def main() -> None:
+def run(training: Training) -> None:
     """Train and evaluate."""
+    learn(training, lambda worlds: make(training, worlds), export)
+
+
+def main() -> None:
+    """Do what the command line says."""
     args = parser(__doc__, steps=1_000_000, num_envs=8).parse_args()
     with started("ppo", args) as training:
-        learn(training, lambda worlds: make(training, worlds), export)
+        run(training)
 
 
 if __name__ == "__main__":

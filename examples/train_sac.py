@@ -40,11 +40,16 @@ def export(training: Training, model: SAC) -> Actor:
     return training.actor(layers_of(actor.latent_pi, actor.mu), activation="relu", output="tanh")
 
 
-def main() -> None:
+def run(training: Training) -> None:
     """Train and evaluate."""
+    learn(training, lambda worlds: make(training, worlds), export)
+
+
+def main() -> None:
+    """Do what the command line says."""
     args = parser(__doc__, steps=100_000, num_envs=1).parse_args()
     with started("sac", args) as training:
-        learn(training, lambda worlds: make(training, worlds), export)
+        run(training)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -35,6 +35,7 @@ from embodied_env.checkpoints import (
     Features,
     as_vector,
     flat_action_space,
+    from_unit,
     load_checkpoint,
     save_checkpoint,
     vector_keys,
@@ -48,9 +49,6 @@ from embodied_env.errors import EmbodiedEnvError, UsageError
 from embodied_env.processes import Child, simulator
 from embodied_env.record.manifest import write_json
 
-MEASURED_STEPS = 4000
-"""Of a random policy, from which mean and scale of the features are taken."""
-
 CONSTANT = 1e-6
 """A reading that varies by less, in its unit, is a constant: its scale is 1."""
 
@@ -58,20 +56,27 @@ EVALUATION_SEED = 1_000_003
 """Of the evaluations: other episodes than those of training."""
 
 
-class LearnerView(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """The environment as a learner of vectors sees it: features (n,) float32, actions from -1 to 1."""
+class LearnerView(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """The environment as a learner of vectors sees it: features (n,) and actions from -1 to 1, both float32."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], features: Features) -> None:
-        """Put `features` around `env`."""
-        super().__init__(gymnasium.wrappers.RescaleAction(env, np.float64(-1.0), np.float64(1.0)))
-        self._features = features
-        self.observation_space = gymnasium.spaces.Box(
-            -FEATURE_BOUND, FEATURE_BOUND, features.mean.shape, dtype=np.float32
-        )
+    def __init__(self, env: gymnasium.Env[Any, Any], features: Features, actions: gymnasium.spaces.Box) -> None:
+        """Put `features` around `env`, whose action space is `actions`."""
+        super().__init__(env)
+        self._features, self._actions = features, actions
+        bound = np.full(features.size, FEATURE_BOUND, dtype=np.float32)
+        self.observation_space = gymnasium.spaces.Box(-bound, bound)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, actions.shape, dtype=np.float32)
 
-    def observation(self, observation: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Gymnasium's
-        """Return the features of `observation`."""
-        return self._features(observation)
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._features(observation), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401 - Gymnasium's
+        """Take one step; what is no number is left to the gate."""
+        asked = from_unit(np.asarray(action, dtype=np.float64), self._actions.low, self._actions.high)
+        observation, *rest = self.env.step(asked)
+        return self._features(observation), *rest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +91,8 @@ class Training:
 
     def make_env(self) -> LearnerView:
         """Make one environment, as the learner sees it."""
-        return LearnerView(embodied_env.make(self.contract, backend=self.args.backend), self.features)
+        env = embodied_env.make(self.contract, backend=self.args.backend)
+        return LearnerView(env, self.features, flat_action_space(self.contract))
 
     def makers(self) -> list[Callable[[], LearnerView]]:
         """Return what makes each of the environments."""
@@ -121,6 +127,7 @@ def parser(description: str | None, *, steps: int, num_envs: int) -> argparse.Ar
     add("--num-envs", type=int, default=num_envs, help=f"environments side by side (default: {num_envs})")
     add("--out", default="runs", help="where the run directory is made (default: runs)")
     add("--checkpoint-every", type=int, default=20_000, metavar="STEPS", help="(default: 20000)")
+    add("--feature-steps", type=int, default=4000, help="of a random policy, to scale observations by (default: 4000)")
     add("--resume", metavar="CHECKPOINT", help="go on from this one, if it was learned under this contract")
     add("--evaluate", nargs="*", default=["mujoco"], metavar="BACKEND", help="afterwards (default: mujoco)")
     add("--episodes", type=int, default=50, help="of each evaluation (default: 50)")
@@ -140,13 +147,14 @@ def started(algorithm: str, args: argparse.Namespace) -> Iterator[Training]:
 
 
 def _start(algorithm: str, args: argparse.Namespace) -> Training:
-    for name, least in (("steps", 1), ("num_envs", 1), ("episodes", 1), ("seed", 0), ("checkpoint_every", 1)):
-        if getattr(args, name) < least:
-            raise UsageError(f"--{name.replace('_', '-')} {getattr(args, name)}; allowed: {least} or more")
+    for name in ("steps", "num_envs", "episodes", "checkpoint_every", "feature_steps", "seed"):
+        least, given = 0 if name == "seed" else 1, getattr(args, name)
+        if given < least:
+            raise UsageError(f"--{name.replace('_', '-')} {given} is not allowed; allowed: {least} or more")
     contract = embodied_env.load_contract(args.contract)
     flat_action_space(contract)
     if args.resume is None:
-        features = measured_features(contract, args.backend, args.seed)
+        features = measured_features(contract, args.backend, seed=args.seed, steps=args.feature_steps)
     else:
         features = load_checkpoint(args.resume, contract).actor.features
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
@@ -166,15 +174,15 @@ def _start(algorithm: str, args: argparse.Namespace) -> Training:
     return Training(algorithm=algorithm, contract=contract, features=features, args=args, path=path)
 
 
-def measured_features(contract: Contract, backend: str, seed: int) -> Features:
-    """Return features whose mean and scale are those of a random policy's observations."""
+def measured_features(contract: Contract, backend: str, *, seed: int, steps: int) -> Features:
+    """Return features whose mean and scale are those of what a random policy observes in so many steps."""
     keys = vector_keys(contract)
     env = embodied_env.make(contract, backend=backend)
     env.action_space.seed(seed)
     seen = []
     try:
         observation, _ = env.reset(seed=seed)
-        for _ in range(MEASURED_STEPS):
+        for _ in range(steps):
             seen.append(as_vector(observation, keys))
             observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
             if terminated or truncated:
