@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import os
 import platform
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -158,7 +159,7 @@ def _start(algorithm: str, args: argparse.Namespace) -> Training:
     else:
         features = load_checkpoint(args.resume, contract).actor.features
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    path = Path(args.out) / f"{contract.name}-{algorithm}-seed{args.seed}-{now}-{os.getpid()}"
+    path = Path(args.out) / f"{contract.name}-{algorithm}-seed{args.seed}-{now}-{secrets.token_hex(3)}"
     path.mkdir(parents=True)
     packages = ("embodied_env", "gymnasium", "numpy", "mujoco", "torch", "stable_baselines3")
     asked = {
