@@ -16,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("contract", help="a contract's name or file")
     parser.add_argument(
-        "--policy", default="scripted", help="hold, random, scripted, or module:callable (default: scripted)"
+        "--policy",
+        default="scripted",
+        help="hold, random, scripted, checkpoint:FOLDER, or module:callable (default: scripted)",
     )
     add_common_arguments(parser, backend="mujoco", episodes=10)
     parser.add_argument("--clock", default="steady", help="steady or virtual (default: steady)")
