@@ -63,8 +63,9 @@ def begun(pair):
     _, stand_in, control = pair
 
     def begin(**mischief):
-        stand_in.mischief = Mischief()
-        stand_in.world.pending, stand_in.world.paused = 0, True
+        stand_in.order(stand_in.calm)
+        while control.clock.now_ns != stand_in.world.now_ns:
+            control.take(0.05)
         control.reset("world", None, soon())
         stand_in.mischief = Mischief(**mischief)
         stand_in.requests.clear()
@@ -193,7 +194,7 @@ def test_pausing_what_stands_still_is_no_error(begun):
 )
 def test_a_reply_to_a_step_that_never_happens_is_not_believed(begun, why):
     _, control = begun(does=False)
-    assert why_of(control.step, PERIOD_NS, soon(0.6))[0] == why
+    assert why_of(control.step, PERIOD_NS, soon(0.4))[0] == why
 
 
 @of_exact
@@ -217,7 +218,7 @@ def test_a_clock_that_stops_in_a_step_is_named(begun, pair, silent):
     name = pair[0]
     _, control = begun(stops_after=4, silent=silent)
     expected = "clock_stopped" if name != "simulation_interfaces" or not silent else "reply_lost"
-    assert why_of(control.step, PERIOD_NS, soon(0.6))[0] == expected
+    assert why_of(control.step, PERIOD_NS, soon(0.4))[0] == expected
 
 
 @of_all
@@ -233,7 +234,7 @@ def test_a_reset_by_somebody_else_between_two_steps_is_named(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, soon())
     heard = control.clock.heard
-    stand_in.ask_reset()
+    stand_in.order(stand_in.ask_reset)
     while control.clock.heard == heard or control.clock.now_ns:
         control.take(0.05)
     assert why_of(control.step, PERIOD_NS, soon())[0] == "clock_rewound"
@@ -250,7 +251,7 @@ def test_steps_of_another_client_between_ours_are_named_before_anything_is_asked
     stand_in, control = begun()
     control.step(PERIOD_NS, soon())
     asked, before_ns = len(stand_in.requests), control.now_ns()
-    stand_in.ask_steps(3)
+    stand_in.order(lambda: stand_in.ask_steps(3))
     while control.now_ns() < before_ns + 3 * STEP_NS:
         control.take(0.05)
     assert why_of(control.step, PERIOD_NS, soon())[0] == "extra_steps"
@@ -271,7 +272,7 @@ def test_a_reset_that_was_taken_and_never_shows_is_named(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, soon())
     stand_in.mischief = Mischief(does=False)
-    assert why_of(control.reset, "world", None, soon(0.6))[0] == "reset_not_seen"
+    assert why_of(control.reset, "world", None, soon(0.4))[0] == "reset_not_seen"
 
 
 @of_exact
@@ -288,9 +289,15 @@ def test_a_reset_whose_reply_is_lost_is_named(begun):
 def test_what_a_dead_client_left_over_is_waited_out(message_package, domain_id, name):
     message_package(PACKAGES[name])
     with hosted(name) as stand_in, attached(name, domain_id) as control:
-        stand_in.world.pending = 1_000
+        stand_in.pace_s = 0.005
+        stand_in.order(lambda: stand_in.ask_steps(10_000))
+        while not control.clock.heard:
+            control.take(0.1)
+        stand_in.order(stand_in.calm)
+        stand_in.order(lambda: stand_in.ask_steps(100))
         control.connect(soon(20.0))
-        assert control.now_ns() == 1_000 * STEP_NS
+        assert control.now_ns() == stand_in.world.now_ns >= 100 * STEP_NS
+        stand_in.pace_s = 0.0
         assert stepping(stand_in, control, 2) == {0}
 
 
@@ -300,7 +307,7 @@ def test_a_world_that_never_stands_still_is_not_begun_with(message_package, doma
     with hosted(name) as stand_in, attached(name, domain_id) as control:
         stand_in.pace_s = 0.005
         stand_in.world.paused = False
-        why, _ = why_of(control.connect, soon(1.0))
+        why, _ = why_of(control.connect, soon(0.6))
         moving = [request for request in stand_in.requests if not request.endswith("get_simulator_features")]
     assert (why, moving) == ("settling", [])
 
