@@ -248,7 +248,7 @@ def make(
         record: a folder; the run is recorded into a new run directory in it (`RecordTransitions`).
         record_messages: record the raw ROS 2 messages too (``messages.mcap``); for a backend over ROS 2.
         max_episode_steps: an outer `TimeLimit` beside the contract's own horizon. It shows in the wrapper stack.
-        **options: what `EmbodiedEnv` takes: `backend` ("mujoco", "mujoco_ros", "real", "fake", "replay" or a
+        **options: what `EmbodiedEnv` takes: `backend` ("mujoco", "mujoco_ros", "gazebo", "real", "fake", "replay" or a
             third party's),
             `pacing` ("lockstep": the world waits for the agent; "realtime": it moves on while the agent thinks; None:
             the backend's default), `render_mode`, `clock` ("steady" or "virtual"), `evaluator_info`, `spawn`,

@@ -93,7 +93,7 @@ def test_a_gated_control_needs_no_step():
 
 
 def test_a_step_of_the_embedded_simulator_is_a_control_period():
-    with pytest.raises(ContractError, match="allowed: control_period_s 0.05: it takes no smaller steps"):
+    with pytest.raises(ContractError, match=r"allowed: control_period_s 0\.05: it takes no smaller steps"):
         loaded(control="embedded")
     with pytest.raises(ContractError, match="5 is not allowed; allowed: 1, a control period"):
         loaded(control="embedded", step_s=0.05)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,7 +53,7 @@ def test_the_present_stamp_was_seen_as_often_as_it_stands_at_the_end(values):
 
 @given(stamps)
 def test_rewinds_are_the_steps_down_and_what_never_goes_back_has_none(values):
-    falls = [a for a, b in zip(values, values[1:], strict=False) if b < a]
+    falls = [a for a, b in itertools.pairwise(values) if b < a]
     clock = heard(values)
     assert clock.rewinds == len(falls)
     assert clock.from_ns == (falls[-1] if falls else None)

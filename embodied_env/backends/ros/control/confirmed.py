@@ -20,7 +20,7 @@ from embodied_env.backends.ros.control.base import (
 )
 from embodied_env.backends.ros.control.world_clock import WorldClock
 from embodied_env.backends.ros.node import PATROL_S, Answer, Arrival, Patrol, Receiver
-from embodied_env.backends.ros.qos import ANY
+from embodied_env.backends.ros.qos import EVERY_TICK
 from embodied_env.clock import NS_PER_S
 from embodied_env.contract.messages import message_class
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
@@ -91,7 +91,7 @@ class ConfirmedControl:
         self._reply_timeout_s, self._still_s = reply_timeout_s, still_s
         self._at_ns: int | None = None  # where the last call left the clock; None: nobody knows
         self._rewinds = 0
-        receiver.subscribe(CLOCK, message_class("rosgraph_msgs/msg/Clock"), topic, ANY)
+        receiver.subscribe(CLOCK, message_class("rosgraph_msgs/msg/Clock"), topic, EVERY_TICK)
 
     @property
     def capabilities(self) -> ControlCapabilities:
