@@ -45,6 +45,9 @@ class Capabilities:
     that a command acts. `injected`: delays are put into the world (`Snapshot.injected`): "whole", or "sensors" where
     nobody knows when commands act; it then has an attribute `inference_ns`: how long the next command takes to leave.
 
+    Without `actuates` nothing that is sent reaches a robot, a dry run: each step is judged as the first one from where
+    the robot is, at rest.
+
     A backend may have ``observers``: who is told of each transition, after those of the user.
 
     `render_modes` are Gymnasium's: with "rgb_array" it has a method ``render() -> uint8 (height, width, 3)``, with
@@ -61,6 +64,7 @@ class Capabilities:
     estop_inputs: bool = False
     actuation: bool = False
     transport: bool = False
+    actuates: bool = True
     injected: str = ""
     reset_levels: tuple[str, ...] = ("task",)
     render_modes: tuple[str, ...] = ()
