@@ -1,4 +1,4 @@
-"""Keeps one program: nothing of it outlives whoever started the keeper. ``python keeper.py [--grace S] -- PROGRAM ...``
+"""``python keeper.py [--grace S] -- PROGRAM ...``: nothing of a program outlives whoever started its keeper.
 
 The program runs in a session of its own. It is asked to end by SIGINT when the keeper gets SIGINT or SIGTERM, or when
 the keeper's parent has ended, however that ended: then all of its process group is asked, so that a program that starts
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
             preexec_fn=prepare,  # noqa: PLW1509 - we have no threads
         )
     except OSError as error:
-        print(f"{program[0]} cannot be started: {error}", file=sys.stderr)
+        sys.stderr.write(f"{program[0]} cannot be started: {error}\n")
         return _CANNOT_START
     _keep(process, parent, arguments.grace)
     _end_group(process.pid, arguments.grace)

@@ -48,7 +48,7 @@ class ProcessSpec:
         return [python, "-m", self.module, *self.arguments] if self.module else list(self.arguments)
 
     def kept(self, python: str = sys.executable) -> list[str]:
-        """Return the command line under a keeper (`embodied_env.keeper`): then nothing of it outlives who started it."""
+        """Return the command line under a keeper (`embodied_env.keeper`): it does not outlive who started it."""
         keeper = Path(__file__).with_name("keeper.py")
         return [python, str(keeper), "--grace", str(self.grace_s), "--", *self.command(python)]
 

@@ -1,6 +1,6 @@
 """The table of uses: what each is for, what may be said of it, and which processes it needs.
 
-``launch/*.launch.py`` and ``embodied-env launch`` both start from here, with the same arguments, as strings: ``name:=value``.
+``launch/*.launch.py`` and ``embodied-env launch`` both start from here, with the same arguments: ``name:=value``.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _gazebo(values: Values) -> Iterator[ProcessSpec]:
 
 
 def _controllers(world: Path) -> Iterator[ProcessSpec]:
-    """Yield what gz_ros2_control needs, where a world has a robot for it: its description, and who starts controllers."""
+    """Yield what gz_ros2_control needs, where a world has files for it: the robot, and who starts controllers."""
     description, parameters = (world.with_suffix(suffix) for suffix in (".urdf", ".controllers.yaml"))
     if description.is_file():
         yield _of_package("description", "robot_state_publisher", "robot_state_publisher", str(description))

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from embodied_env.processes import ProcessSpec
@@ -79,7 +79,7 @@ class _Running:
         self._processes: list[tuple[ProcessSpec, subprocess.Popen[bytes]]] = []
         self._readers: list[threading.Thread] = []
 
-    def __enter__(self) -> _Running:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

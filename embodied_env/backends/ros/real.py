@@ -79,8 +79,8 @@ class RealBackend:
             step_timeout_s: without any reading for so long the robot counts as lost; None: the profile's.
             reset_timeout_s: how long a reset may take; None: the profile's.
             relay: whether commands go through a relay, which runs already; None: the profile's.
-            armed: False: a dry run. All is started and checked, readings are real, and the gate judges every action; but
-                no command is published, no reset service is called, nobody is asked, and a relay is not armed.
+            armed: False: a dry run. All is started and checked, readings are real, and the gate judges every action;
+                but no command is published, no reset service is called, nobody is asked, and a relay is not armed.
             node_name: of our node; no other in the namespace may have it.
             ros_args: what would stand after ``--ros-args``, for our node alone: ``["-r", "joint_states:=arm/states"]``.
                 What stands in the command line of this process holds too.
