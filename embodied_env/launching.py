@@ -31,7 +31,9 @@ def describe(use: Use) -> Any:  # noqa: ANN401 - launch has no type stubs
 
     def start(context: Any) -> list[Any]:  # noqa: ANN401
         said = {argument.name: LaunchConfiguration(argument.name).perform(context) for argument in use.arguments}
-        return [_action(spec, said["python"]) for spec in use.processes(said)]
+        specs = use.processes(said)
+        has_work = any(spec.is_work for spec in specs)
+        return [_action(spec, said["python"], has_work=has_work) for spec in specs]
 
     declared = [
         DeclareLaunchArgument(
@@ -45,7 +47,7 @@ def describe(use: Use) -> Any:  # noqa: ANN401 - launch has no type stubs
     return LaunchDescription([*declared, OpaqueFunction(function=start)])
 
 
-def _action(spec: ProcessSpec, python: str) -> Any:  # noqa: ANN401
+def _action(spec: ProcessSpec, python: str, *, has_work: bool) -> Any:  # noqa: ANN401
     """Return the action that starts `spec`: a node, so that remappings and parameters of the launch reach it."""
     from launch.actions import ExecuteProcess  # noqa: PLC0415 - see `describe`
     from launch_ros.actions import Node  # noqa: PLC0415
@@ -54,23 +56,23 @@ def _action(spec: ProcessSpec, python: str) -> Any:  # noqa: ANN401
     rest: dict[str, Any] = {
         "output": "screen",
         "cwd": spec.folder or None,
-        "sigterm_timeout": str(spec.longest_end_s),  # SIGTERM hurries nobody who was asked, SIGKILL would
-        "sigkill_timeout": str(spec.longest_end_s),
-        "on_exit": _on_exit(spec),
+        "sigkill_timeout": str(spec.longest_end_s),  # a keeper knows how to insist: it must live for that
+        "on_exit": _on_exit(spec, has_work=has_work),
     }
     if spec.module:
         return Node(executable=command[0], arguments=command[1:], **rest)
     return ExecuteProcess(cmd=command, **rest)
 
 
-def _on_exit(spec: ProcessSpec) -> Any:  # noqa: ANN401
-    """Return what happens when `spec` has ended: everything else ends, and a failure is the launch's own."""
+def _on_exit(spec: ProcessSpec, *, has_work: bool) -> Any:  # noqa: ANN401
+    """Return what happens when `spec` has ended: everything else ends; a failure, or work left alone, is an error."""
     from launch.actions import Shutdown  # noqa: PLC0415 - see `describe`
 
     def ended(event: Any, context: Any) -> Any:  # noqa: ANN401
         if spec.may_end and event.returncode == 0:
             return None
-        if event.returncode and not context.is_shutdown:
+        is_failure = event.returncode != 0 or (has_work and not spec.is_work)
+        if is_failure and not context.is_shutdown:
             raise ProcessFailedError(f"{spec.role} has ended with exit status {event.returncode}")
         return Shutdown(reason=f"{spec.role} has ended")
 

@@ -21,9 +21,11 @@ from embodied_env.ros_environment import apt_package, check_namespace
 
 Values = Mapping[str, str]
 
+_NOTHING = "none"  # ros2 launch takes no empty value
 _YES_OR_NO = ("true", "false")
 _SPAWNED = re.compile(r"^(\w+):", re.MULTILINE)  # the nodes of a file of parameters
 _MANAGER = "controller_manager"
+_PLUGIN_PATH = "GZ_SIM_SYSTEM_PLUGIN_PATH"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ class Use:
     plan: Callable[[Values], Iterator[ProcessSpec]]
 
     def processes(self, said: Values) -> tuple[ProcessSpec, ...]:
-        """Return its processes for what was said; what was not has its default.
+        """Return its processes for what was said; what was not has its default, and none is nothing.
 
         Raises:
             UsageError: for an argument that it does not have, or a value that is not allowed.
@@ -60,7 +62,8 @@ class Use:
             allowed = known[name].allowed
             if allowed and value not in allowed:
                 raise UsageError(f"{name}:={value} is not allowed; allowed: {', '.join(allowed)}")
-        return tuple(self.plan({**{name: argument.default for name, argument in known.items()}, **said}))
+        values = {**{name: argument.default for name, argument in known.items()}, **said}
+        return tuple(self.plan({name: "" if value == _NOTHING else value for name, value in values.items()}))
 
 
 # --------------------------------------------------------------------------------------------- the processes
@@ -141,11 +144,12 @@ def _train(values: Values) -> Iterator[ProcessSpec]:
 
 def _gazebo(values: Values) -> Iterator[ProcessSpec]:
     if values["script"] and values["policy"]:
-        raise UsageError(f"policy:={values['policy']} is not allowed with a script; allowed: policy:=")
+        raise UsageError(f"policy:={values['policy']} is not allowed with a script; allowed: policy:=none")
     contract = find_contract(values["contract"])
     beside = contract.parent / "gazebo"
     world = _file(values, "world", beside / f"{contract.stem}.sdf")
-    server = ["gz", "sim", *(["-s", "--headless-rendering"] if values["headless"] == "true" else [])]
+    server = ["env", _plugin_path(), "gz", "sim"]
+    server += ["-s", "--headless-rendering"] if values["headless"] == "true" else []
     yield ProcessSpec(
         role="gazebo",
         module="",
@@ -159,6 +163,12 @@ def _gazebo(values: Values) -> Iterator[ProcessSpec]:
         yield _training(values, "gazebo")
     elif values["policy"]:
         yield _evaluation(values, "gazebo")
+
+
+def _plugin_path() -> str:
+    """Return the setting by which Gazebo finds the systems of ROS packages, as ros_gz_sim's own launch file has it."""
+    folders = [os.environ.get(name, "") for name in (_PLUGIN_PATH, "LD_LIBRARY_PATH")]
+    return f"{_PLUGIN_PATH}={os.pathsep.join(filter(None, folders))}"
 
 
 def _controllers(world: Path) -> Iterator[ProcessSpec]:
@@ -176,7 +186,9 @@ def _file(values: Values, argument: str, usual: Path) -> Path:
     """Return the file that was named, or the usual one; raises UsageError where it is not there."""
     file = Path(values[argument]) if values[argument] else usual
     if not file.is_file():
-        raise UsageError(f"{argument}:={values[argument]}: there is no file {file}; name one")
+        raise UsageError(
+            f"{argument}:={values[argument] or _NOTHING}: there is no file {file}; allowed: one that is there"
+        )
     return file.resolve()
 
 
@@ -211,7 +223,9 @@ _OF_A_RUN = (
     Argument(name="report", default="false", description="write report.html, too", allowed=_YES_OR_NO),
 )
 _SCRIPT_ARGS = Argument(
-    name="script_args", default="", description="more arguments of the training script, as a shell would split them"
+    name="script_args",
+    default=_NOTHING,
+    description="more for the training script, as a shell would split it",
 )
 
 
@@ -231,7 +245,7 @@ USES: Mapping[str, Use] = {
                 _NAMESPACE,
                 Argument(name="profile", default="mujoco_ros", description="which of the contract's backends"),
                 _either("free_running", "false", "it waits for nobody, like a robot"),
-                replace(_POLICY, default="", description=f"{_POLICY.description}; empty: the simulator alone"),
+                replace(_POLICY, default=_NOTHING, description=f"{_POLICY.description}; none: the simulator alone"),
                 *_OF_A_RUN,
                 _PYTHON,
             ),
@@ -243,15 +257,15 @@ USES: Mapping[str, Use] = {
             arguments=(
                 _CONTRACT,
                 _either("headless", "true", "the server alone; false: with its window"),
-                Argument(name="world", default="", description="an SDF file; empty: gazebo/<contract>.sdf beside it"),
+                Argument(name="world", default=_NOTHING, description="an SDF file; none: gazebo/<contract>.sdf"),
+                Argument(name="bridge", default=_NOTHING, description="its YAML file; none: <world>.bridge.yaml"),
                 Argument(
-                    name="bridge", default="", description="of ros_gz_bridge; empty: <world>.bridge.yaml beside it"
+                    name="gz_args",
+                    default=_NOTHING,
+                    description="more for gz sim, as a shell would split it",
                 ),
-                Argument(
-                    name="gz_args", default="", description="more arguments of gz sim, as a shell would split them"
-                ),
-                replace(_POLICY, description=f"{_POLICY.description}; empty: nothing is evaluated"),
-                Argument(name="script", default="", description="a training script, instead of a policy (policy:=)"),
+                replace(_POLICY, description=f"{_POLICY.description}; none: nothing is evaluated"),
+                Argument(name="script", default=_NOTHING, description="a training script, with policy:=none"),
                 _SCRIPT_ARGS,
                 *_OF_A_RUN,
                 _PYTHON,
@@ -279,7 +293,7 @@ USES: Mapping[str, Use] = {
             arguments=(
                 _CONTRACT,
                 _NAMESPACE,
-                Argument(name="backend", default="", description="whose profile names the e-stops; empty: real"),
+                Argument(name="backend", default=_NOTHING, description="whose profile names the e-stops; none: real"),
                 _PYTHON,
             ),
             plan=_relay,
@@ -292,8 +306,8 @@ USES: Mapping[str, Use] = {
                 Argument(name="backend", default="mujoco", description="which world"),
                 _POLICY,
                 *_OF_A_RUN,
-                Argument(name="namespace", default="", description="of a backend over ROS 2; empty: its own choice"),
-                Argument(name="pacing", default="", description="lockstep or realtime; empty: the backend's"),
+                Argument(name="namespace", default=_NOTHING, description="of a backend over ROS 2; none: its own"),
+                Argument(name="pacing", default=_NOTHING, description="lockstep or realtime; none: the backend's"),
                 _either("attach", "false", "use a simulator that runs instead of starting one"),
                 _PYTHON,
             ),

@@ -185,3 +185,14 @@ def test_stopping_a_free_running_robot_brakes_period_by_period_until_it_rests(ru
     assert [round(float(c.report.velocity_si[0]), 9) for c in braking] == [0.6, 0.2, 0.0]
     assert pytest.approx(VELOCITY - 0.6) == DECELERATION * PERIOD_S
     assert running.clock.now_ns() - began_ns == 2 * PERIOD_NS
+
+
+def test_what_has_reached_nobody_moves_no_reference(running):
+    running.publish((1.0, 0.0))
+    seq = running.arbiter.reference.seq
+    published_ns = running.arbiter._published_ns
+    running.arbiter.rest_at(np.array([0.25, 0.0]))
+    reference = running.arbiter.reference
+    assert (reference.positions.tolist(), reference.velocities.tolist()) == ([0.25, 0.0], [0.0, 0.0])
+    assert (reference.seq, reference.accelerations) == (seq, None)
+    assert running.arbiter._published_ns == published_ns  # or no time would have passed for the limits
