@@ -300,7 +300,7 @@ class Stepper:
         published = False
         try:
             if not self.capabilities.actuates:
-                self._arbiter.rest_at(self._joints.measured(self._snapshot)[0])
+                self._arbiter.stand_at(self._joints.measured(self._snapshot)[0])
             if self._gate.layout.is_velocity.any():
                 self._arbiter.measure(*self._joints.measured(self._snapshot))
             with self._arbiter.turn() as (reference, dt_s):

@@ -45,8 +45,8 @@ class Capabilities:
     that a command acts. `injected`: delays are put into the world (`Snapshot.injected`): "whole", or "sensors" where
     nobody knows when commands act; it then has an attribute `inference_ns`: how long the next command takes to leave.
 
-    Without `actuates` nothing that is sent reaches a robot, a dry run: each step is judged as the first one from where
-    the robot is, at rest.
+    Without `actuates` nothing that is sent reaches a robot, a dry run: each step is judged from where the robot is
+    measured, with the velocities that were approved last.
 
     A backend may have ``observers``: who is told of each transition, after those of the user.
 

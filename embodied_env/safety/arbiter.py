@@ -76,16 +76,13 @@ class Arbiter:
             slack = np.where(is_velocity, self._gate.layout.limits.velocity * ages_s, 0.0)
             self._reference = replace(self._reference, positions=chosen, slack=slack if slack.any() else None)
 
-    def rest_at(self, positions: FloatArray) -> None:
-        """Go on from the measured positions, at rest: what was sent has reached nobody. Shape (n_joints,)."""
+    def stand_at(self, positions: FloatArray) -> None:
+        """Go on from the measured positions, since what was sent has reached nobody. Shape (n_joints,).
+
+        The velocities stay those that were approved, or every action would be limited as the first one from rest.
+        """
         with self._lock:
-            self._reference = replace(
-                self._reference,
-                positions=positions.copy(),
-                velocities=np.zeros_like(positions),
-                slack=None,
-                accelerations=None,
-            )
+            self._reference = replace(self._reference, positions=positions.copy(), slack=None)
 
     @contextmanager
     def turn(self) -> Iterator[tuple[Reference, float]]:
