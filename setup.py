@@ -52,7 +52,8 @@ setup(
         (f"share/{NAME}", ["package.xml"]),
         (f"share/{NAME}/launch", sorted(map(str, Path("launch").glob("*.launch.py")))),
         (f"share/{NAME}/config", sorted(map(str, Path("config").glob("*.yaml")))),
-        (f"share/{NAME}/config/gazebo", sorted(map(str, Path("config/gazebo").iterdir()))),
+        (f"share/{NAME}/config/gazebo", sorted(map(str, Path("config/gazebo").glob("*.*")))),
+        (f"share/{NAME}/examples", sorted(map(str, Path("examples").glob("*.py")))),
     ],
     install_requires=[
         "gymnasium>=1.0",

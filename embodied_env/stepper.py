@@ -300,6 +300,8 @@ class Stepper:
         deadline = self._deadline(self._backend.step_timeout_s)
         published = False
         try:
+            if not self.capabilities.actuates:
+                self._arbiter.stand_at(self._joints.measured(self._snapshot)[0])
             if self._gate.layout.is_velocity.any():
                 self._arbiter.measure(*self._joints.measured(self._snapshot))
             with self._arbiter.turn() as (reference, dt_s):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
 from embodied_env.cli.engine import make_engine
 from embodied_env.cli.evaluation import add_common_arguments, run_policies
@@ -33,6 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--namespace", default=None, help="ROS 2 namespace, for a backend over ROS 2")
     parser.add_argument("--report", action="store_true", help="write report.html into the run directory, too")
     parser.add_argument("--attach", action="store_true", help="use a simulator that runs instead of starting one")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="of a robot: everything but motion; no command is published, nobody asked",
+    )
+    parser.add_argument("--relay", action="store_true", help="of a robot: through its relay, whatever the profile says")
     parser.add_argument("--engine", default=None, help="local: worker processes (default: this process)")
     parser.add_argument("--workers", type=int, default=None, help="of --engine local (default: one per CPU)")
     parser.add_argument(
@@ -62,4 +69,12 @@ def run(args: argparse.Namespace) -> int:
         namespace=args.namespace,
         spawn=not args.attach,
         record_messages=args.record_messages,
+        **_of_robot(args),
     )
+
+
+def _of_robot(args: argparse.Namespace) -> dict[str, bool]:
+    """Return the options of a robot that were asked for; another backend refuses them."""
+    if args.dry_run:
+        print("dry run: everything is checked and judged, nothing is published to the robot", file=sys.stderr)
+    return {**({"armed": False} if args.dry_run else {}), **({"relay": True} if args.relay else {})}
