@@ -96,7 +96,8 @@ class RayCluster:
         except errors.RayTaskError:
             raise  # a fault of ours: it is shown whole
         except errors.RayError as error:
-            raise HostLostError(" ".join(str(error).split())) from None
+            words = " ".join(str(error).split())
+            raise HostLostError(words.partition(" Some common causes")[0]) from None  # a paragraph of guesses
 
     def kill(self, handle: Any) -> None:  # noqa: ANN401
         """See `Cluster`."""
