@@ -40,8 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a robot: everything but motion; no command is published, nobody asked",
     )
     parser.add_argument("--relay", action="store_true", help="of a robot: through its relay, whatever the profile says")
-    parser.add_argument("--engine", default=None, help="local: worker processes (default: this process)")
-    parser.add_argument("--workers", type=int, default=None, help="of --engine local (default: one per CPU)")
+    parser.add_argument("--engine", default=None, help="local, or ray: worker processes (default: this process)")
+    parser.add_argument(
+        "--workers", type=int, default=None, help="of the engine (default: one per CPU of this machine)"
+    )
+    parser.add_argument(
+        "--address", default=None, help="of a Ray cluster (default: RAY_ADDRESS, else one is started and ended here)"
+    )
     parser.add_argument(
         "--record-messages", action="store_true", help="record the raw ROS 2 messages too, for a backend over ROS 2"
     )
@@ -54,13 +59,15 @@ def run(args: argparse.Namespace) -> int:
         UsageError: for workers of no engine.
     """
     if args.engine is None and args.workers is not None:
-        raise UsageError(f"--workers {args.workers} is of an engine; allowed: with --engine local")
+        raise UsageError(f"--workers {args.workers} is of an engine; allowed: with --engine local or ray")
+    if args.engine is None and args.address is not None:
+        raise UsageError(f"--address {args.address!r} is of an engine; allowed: with --engine ray")
     workers = (os.cpu_count() or 1) if args.workers is None else args.workers
     return run_policies(
         args.contract,
         [args.policy],
         args,
-        engine=None if args.engine is None else make_engine(args.engine, workers),
+        engine=None if args.engine is None else make_engine(args.engine, workers, args.address),
         clock=args.clock,
         pacing=args.pacing,
         fifo_priority=args.fifo_priority,
