@@ -49,6 +49,7 @@ setup(
         (f"share/{NAME}", ["package.xml"]),
         (f"share/{NAME}/launch", sorted(map(str, Path("launch").glob("*.launch.py")))),
         (f"share/{NAME}/config", sorted(map(str, Path("config").glob("*.yaml")))),
+        (f"share/{NAME}/config/teams", sorted(map(str, Path("config/teams").glob("*.yaml")))),
     ],
     install_requires=[
         "gymnasium>=1.0",

@@ -15,6 +15,7 @@ from embodied_env.env import EmbodiedEnv, make
 from embodied_env.wrappers import ActionChunks
 
 if TYPE_CHECKING:
+    from embodied_env.multi_agent import parallel_env
     from embodied_env.record import RecordTransitions, audit_run, audit_transition, read_run
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "audit_transition",
     "load_contract",
     "make",
+    "parallel_env",
     "read_run",
 ]
 
@@ -38,6 +40,10 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute
         from embodied_env import record  # noqa: PLC0415 - recording is imported when it is used
 
         return getattr(record, name)
+    if name == "parallel_env":
+        from embodied_env import multi_agent  # noqa: PLC0415 - it needs PettingZoo
+
+        return multi_agent.parallel_env
     raise AttributeError(f"module 'embodied_env' has no attribute {name!r}")
 
 
