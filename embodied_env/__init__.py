@@ -41,9 +41,9 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute
 
         return getattr(record, name)
     if name == "parallel_env":
-        from embodied_env import multi_agent  # noqa: PLC0415 - it needs PettingZoo
+        from embodied_env.multi_agent import parallel_env  # noqa: PLC0415 - it needs PettingZoo
 
-        return multi_agent.parallel_env
+        return parallel_env
     raise AttributeError(f"module 'embodied_env' has no attribute {name!r}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import subprocess
 import sys
 import warnings
@@ -25,13 +26,19 @@ AHEAD = np.array([1.0, 0.0])
 HEAD = "team: embodied_env/1\nname: t\nworld: {mujoco: {}}\n"
 
 
+@functools.cache
+def loaded(team):
+    """Load a team once: it cannot be changed."""
+    return load_team(team)
+
+
 @pytest.fixture
 def make():
     """Make environments that are closed after the test."""
     made = []
 
     def build(team="two_carts", **options):
-        made.append(embodied_env.parallel_env(team, **{"clock": "virtual", **options}))
+        made.append(embodied_env.parallel_env(loaded(team), **{"clock": "virtual", **options}))
         return made[-1]
 
     yield build
@@ -39,6 +46,7 @@ def make():
         env.close()
 
 
+@functools.cache
 def team_with(horizons=(400, 400), *, extra="", world=""):
     """The two carts, with these horizons; they may have more changes, and their world more keys."""
     agents = "".join(
@@ -420,14 +428,13 @@ def test_each_robot_has_a_run_directory_of_its_own_and_the_audit_finds_them_soun
 
 @pytest.mark.parametrize("team", TEAMS)
 def test_the_contract_of_each_robot_is_its_file_with_the_changes(team):
-    loaded = load_team(team)
-    for contract in loaded.agents.values():
+    for contract in loaded(team).agents.values():
         assert contract.name == {"two_carts": "cart_goal", "two_arms": "arm_reach"}[team]
         assert contract.fingerprint != embodied_env.load_contract(contract.name).fingerprint
 
 
 def test_in_the_world_everything_is_behind_the_name_of_its_robot():
-    world = load_team("two_carts").world
+    world = loaded("two_carts").world
     odom, base = world.sensors["cart_2_odom"], world.actuators["cart_2_base"]
     assert (odom.topic, odom.frame, odom.child_frame) == ("cart_2/odom", "cart_2/odom", "cart_2/base_link")
     assert (base.topic, base.frame) == ("cart_2/cmd_vel", "cart_2/base_link")
@@ -443,7 +450,7 @@ def test_the_fingerprint_of_the_world_covers_the_contracts_of_its_robots():
 
 
 def test_two_twists_are_allowed_in_the_world_of_a_team_alone():
-    world = load_team("two_carts").world
+    world = loaded("two_carts").world
     with pytest.raises(ContractError, match=r"'linear.x' is also driven by actuators.cart_1_base"):
         dataclasses.replace(world, task=embodied_env.load_contract("cart_goal").task)
 
