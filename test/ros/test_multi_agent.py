@@ -43,6 +43,7 @@ def test_both_backends_give_the_same_bits_also_when_one_has_left(pair):
     assert pair[0].agents == pair[1].agents == ["cart_2"]
 
 
+@pytest.mark.long
 @pytest.mark.kills
 def test_a_simulator_that_dies_truncates_everybody_and_a_reset_starts_another(pair):
     env = pair[1]

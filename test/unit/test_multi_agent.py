@@ -328,6 +328,7 @@ def test_a_reset_that_is_refused_draws_no_seed(make):
     assert env.world_reset.seed_applied == other.world_reset.seed_applied
 
 
+@pytest.mark.long
 def test_one_picture_shows_the_whole_world(make):
     env = make(render_mode="rgb_array")
     env.reset(seed=1)
