@@ -54,6 +54,7 @@ setup(
         (f"share/{NAME}/config", sorted(map(str, Path("config").glob("*.yaml")))),
         (f"share/{NAME}/config/gazebo", sorted(map(str, Path("config/gazebo").glob("*.*")))),
         (f"share/{NAME}/examples", sorted(map(str, Path("examples").glob("*.py")))),
+        (f"share/{NAME}/config/teams", sorted(map(str, Path("config/teams").glob("*.yaml")))),
     ],
     install_requires=[
         "gymnasium>=1.0",

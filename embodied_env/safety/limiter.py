@@ -5,7 +5,7 @@ The only place that makes an `Approved`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -320,6 +320,29 @@ def merged(approved: Approved, answer: GateReport) -> Approved:
         requested=approved.report.requested,
     )
     return Approved(values=answer.applied_si, seq=approved.seq, epoch=approved.epoch, report=report)
+
+
+def joined(parts: Sequence[Approved], *, seq: int, epoch: int) -> Approved:
+    """Return the command of a world with several robots: each part has passed the gate of its own robot."""
+
+    def flat(name: str) -> FloatArray:
+        array = np.concatenate([getattr(part.report, name) for part in parts])
+        array.flags.writeable = False
+        return array
+
+    reports = [part.report for part in parts]
+    report = GateReport(
+        disposition=max(report.disposition for report in reports),
+        findings=in_order([finding for report in reports for finding in report.findings]),
+        intervened=any(report.intervened for report in reports),
+        requested=flat("requested"),
+        applied=flat("applied"),
+        applied_si=flat("applied_si"),
+        velocity_si=flat("velocity_si"),
+        dt_s=max(report.dt_s for report in reports),
+        guaranteed={name: all(report.guaranteed[name] for report in reports) for name in reports[0].guaranteed},
+    )
+    return Approved(values=report.applied_si, seq=seq, epoch=epoch, report=report)
 
 
 def _read_only(array: FloatArray) -> FloatArray:
