@@ -20,11 +20,14 @@ EXTRAS = {
     "record": ["mcap>=1.2"],
     "report": ["plotly>=5.24"],
     "multi": ["pettingzoo>=1.25"],
-    "train": ["stable-baselines3>=2.7"],
+    "train": ["stable-baselines3>=2.7", "tqdm>=4.60"],
     "scale": ["ray>=2.40"],
     "export": ["pyarrow>=15", "minari>=0.5.4", "pillow>=10"],
     "bench": ["rtgym>=0.16"],
-    "test": ["pytest>=8.0", "hypothesis>=6.100", "jsonschema>=4.20", "psutil>=5.9", "pyarrow>=15", "minari>=0.5.4"],
+    "test": [
+        *("pytest>=8.0", "hypothesis>=6.100", "jsonschema>=4.20", "psutil>=5.9", "pyarrow>=15", "minari>=0.5.4"),
+        *("torch==2.13.0", "stable-baselines3>=2.7"),
+    ],
     "lint": ["ruff==0.17.5", "mypy==2.4.1", "types-PyYAML", "types-jsonschema", "types-psutil"],
 }
 IN_ALL = ("ros", "sim", "images", "record", "report", "multi")
@@ -50,6 +53,8 @@ setup(
         (f"share/{NAME}/launch", sorted(map(str, Path("launch").glob("*.launch.py")))),
         (f"share/{NAME}/config", sorted(map(str, Path("config").glob("*.yaml")))),
         (f"share/{NAME}/config/teams", sorted(map(str, Path("config/teams").glob("*.yaml")))),
+        (f"share/{NAME}/config/gazebo", sorted(map(str, Path("config/gazebo").glob("*.*")))),
+        (f"share/{NAME}/examples", sorted(map(str, Path("examples").glob("*.py")))),
     ],
     install_requires=[
         "gymnasium>=1.0",

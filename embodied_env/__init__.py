@@ -1,55 +1,73 @@
 """A Gymnasium environment for ROS 2 robots in which every step comes with a full account.
 
-Importing this package imports no rclpy, no simulator, no pydantic and no plotting library.
+Importing this package imports Gymnasium, and nothing else: no rclpy, no simulator, no pydantic and no plotting library.
+What it offers is imported when it is used.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
 from embodied_env._version import __version__
-from embodied_env.contract import Contract, load_contract
-from embodied_env.env import EmbodiedEnv, make
-from embodied_env.wrappers import ActionChunks
 
 if TYPE_CHECKING:
+    from embodied_env.contract import Contract, load_contract
+    from embodied_env.env import EmbodiedEnv, make
     from embodied_env.multi_agent import parallel_env
     from embodied_env.record import RecordTransitions, audit_run, audit_transition, read_run
+    from embodied_env.vector import EmbodiedVectorEnv, make_vec
+    from embodied_env.wrappers import ActionChunks
 
 __all__ = [
     "ActionChunks",
     "Contract",
     "EmbodiedEnv",
+    "EmbodiedVectorEnv",
     "RecordTransitions",
     "__version__",
     "audit_run",
     "audit_transition",
     "load_contract",
     "make",
+    "make_vec",
     "parallel_env",
     "read_run",
 ]
 
-_RECORD = ("RecordTransitions", "audit_run", "audit_transition", "read_run")
+_ROOMS = {  # where each public name lives
+    "ActionChunks": "wrappers",
+    "Contract": "contract",
+    "EmbodiedEnv": "env",
+    "EmbodiedVectorEnv": "vector",
+    "RecordTransitions": "record",
+    "audit_run": "record",
+    "audit_transition": "record",
+    "load_contract": "contract",
+    "make": "env",
+    "make_vec": "vector",
+    "parallel_env": "multi_agent",
+    "read_run": "record",
+}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute
-    if name in _RECORD:
-        from embodied_env import record  # noqa: PLC0415 - recording is imported when it is used
-
-        return getattr(record, name)
-    if name == "parallel_env":
-        from embodied_env.multi_agent import parallel_env  # noqa: PLC0415 - it needs PettingZoo
-
-        return parallel_env
+    if name in _ROOMS:
+        value = globals()[name] = getattr(importlib.import_module(f"embodied_env.{_ROOMS[name]}"), name)
+        return value
     raise AttributeError(f"module 'embodied_env' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 for _id, _contract in (("ArmReach", "arm_reach"), ("CartGoal", "cart_goal"), ("DoorOpen", "door_open")):
     gymnasium.register(
         id=f"embodied_env/{_id}-v0",
         entry_point="embodied_env.env:EmbodiedEnv",
+        vector_entry_point="embodied_env.vector:EmbodiedVectorEnv",
         kwargs={"contract": _contract},
     )

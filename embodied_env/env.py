@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, cast
@@ -70,7 +71,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         """See `make`; nothing is started before the first `reset`. A mapping is what `make` puts into a spec."""
         if contract is None:
             contract = _recorded(backend, backend_options)
-        self.contract = _restored(contract) if isinstance(contract, Mapping) else load_contract(contract)
+        self.contract = restored(contract) if isinstance(contract, Mapping) else load_contract(contract)
         self.backend_name = backend
         self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
         self.render_mode = render_mode
@@ -98,6 +99,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             "render_modes": list(render_modes),
             "render_fps": max(1, round(1 / self.contract.control_period_s)),
         }
+        self._begun = False
         self._stepper = Stepper(
             self.contract,
             world,
@@ -153,6 +155,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             BackendNotReadyError: when the world does not come up, or the reset cannot be verified.
             ClosedError: after `close`.
         """
+        self._begun = False
         self._stepper.check_reset(options)  # a reset that is refused draws no seed
         self._scheduling.begin()
         if self.pacing == "realtime":
@@ -185,11 +188,32 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             ResetNeededError: outside an episode. Nothing is published.
             ClosedError: after `close`.
         """
-        self._stepper.begin(action)
+        if not self._begun:
+            self._stepper.begin(action)
+        self._begun = False
         done = self._stepper.finish()
         if self.render_mode == "human":
             self._stepper.show()
         return _copied(done.observation), done.reward, done.terminated, done.truncated, _copied(done.info)
+
+    def begin(self, action: Any) -> None:  # noqa: ANN401
+        """Begin a step: the command is published, and the world moves. The next `step` finishes it.
+
+        So the worlds of many environments move at the same time, and their wrappers see a step like any other: give
+        that `step` the same action. Raises as `step` does.
+        """
+        self._stepper.begin(action)
+        self._begun = True
+
+    def abandon(self) -> None:
+        """Give up a step that was begun; the episode is over. Nothing happens where none was."""
+        if self._begun:
+            self._begun = False
+            self._stepper.abandon()
+
+    def compute_in(self, executor: Executor) -> bool:
+        """Let threads of `executor` compute the world between `begin` and `step`; False: it cannot be."""
+        return self._stepper.compute_in(executor)
 
     def render(self) -> Any:  # noqa: ANN401 - Gymnasium's: an array, or None
         """Return a picture of the world, uint8 (height, width, 3), with render_mode "rgb_array".
@@ -248,7 +272,7 @@ def make(
         record: a folder; the run is recorded into a new run directory in it (`RecordTransitions`).
         record_messages: record the raw ROS 2 messages too (``messages.mcap``); for a backend over ROS 2.
         max_episode_steps: an outer `TimeLimit` beside the contract's own horizon. It shows in the wrapper stack.
-        **options: what `EmbodiedEnv` takes: `backend` ("mujoco", "mujoco_ros", "real", "fake", "replay" or a
+        **options: what `EmbodiedEnv` takes: `backend` ("mujoco", "mujoco_ros", "gazebo", "real", "fake", "replay" or a
             third party's),
             `pacing` ("lockstep": the world waits for the agent; "realtime": it moves on while the agent thinks; None:
             the backend's default), `render_mode`, `clock` ("steady" or "virtual"), `evaluator_info`, `spawn`,
@@ -332,7 +356,8 @@ def _saved(contract: Contract) -> dict[str, str]:
     return {"name": contract.name, "source": contract.source, "text": dump_contract(contract)}
 
 
-def _restored(saved: Mapping[str, str]) -> Contract:
+def restored(saved: Mapping[str, str]) -> Contract:
+    """Return the contract that `make` has put into a spec; raises UsageError for any other mapping."""
     if saved.keys() != {"name", "source", "text"}:
         raise UsageError(f"a contract cannot be a mapping of {', '.join(map(repr, saved))}; allowed: one of `make`'s")
     return parse_contract(saved["text"], source=saved["source"])
@@ -341,8 +366,11 @@ def _restored(saved: Mapping[str, str]) -> Contract:
 def _copied(value: Any) -> Any:  # noqa: ANN401 - nested dicts of arrays and numbers
     """Copy dicts and arrays: a wrapper that writes into what it was given does not write into the account."""
     if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: item if type(item) in _ATOMS else _copied(item) for key, item in value.items()}
     return value.copy() if isinstance(value, np.ndarray) else value
+
+
+_ATOMS = frozenset((float, int, str, bool))  # most of an info: nobody can write into them
 
 
 def _camel(name: str) -> str:

@@ -9,6 +9,7 @@
     ├── ClockDomainError         stamps of two clocks were mixed            (TypeError)
     ├── InternalFaultError       the gate caught itself breaking a limit
     ├── ResetNeededError         step() outside an episode                  (gymnasium ResetNeeded)
+    │   └── SlotEndedError           step() of a vector, one of whose episodes has ended    (AssertionError)
     ├── ClosedError              any call after close()                     (gymnasium ClosedEnvironmentError)
     ├── RecordError              a run cannot be written or read
     └── BackendError
@@ -69,6 +70,10 @@ class InternalFaultError(EmbodiedEnvError):
 
 class ResetNeededError(EmbodiedEnvError, gymnasium.error.ResetNeeded):
     """`step` was called before `reset`, or after the episode had ended. Nothing was published."""
+
+
+class SlotEndedError(ResetNeededError, AssertionError):
+    """`step` of a vector that does not reset by itself, with an episode that has ended; Gymnasium asserts it."""
 
 
 class ClosedError(EmbodiedEnvError, gymnasium.error.ClosedEnvironmentError):

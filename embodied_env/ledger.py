@@ -116,11 +116,11 @@ class Ledger:
 
     def durations_s(self) -> dict[str, float]:
         """Return the stages of this step in seconds, keyed ``<stage>_s``."""
-        return {f"{stage}_s": ns / NS_PER_S for stage, ns in self.durations_ns().items()}
+        return {key: ns / NS_PER_S for key, ns in zip(_KEYS, self.durations_ns().values(), strict=True)}
 
     def qualities(self) -> dict[str, int]:
         """Return the quality code of each stage, keyed like `durations_s`."""
-        codes = dict.fromkeys((f"{stage}_s" for stage in self.durations_ns()), int(Quality.OK))
+        codes = dict.fromkeys(_KEYS, 0)  # Quality.OK
         if not self._marked:
             codes["policy_s"] = int(Quality.UNMARKED)
         if self._first:
@@ -129,5 +129,9 @@ class Ledger:
 
     def stamps_ns(self) -> dict[str, int]:
         """Return the raw stamps of this step by name, for the record; ``marked`` only where the agent marked."""
-        left_out = {Slot.RETURNED} if self._marked else {Slot.RETURNED, Slot.MARKED}
-        return {slot.name.lower(): self._ns[slot] for slot in Slot if slot not in left_out}
+        return {name: ns for name, ns in zip(_NAMES, self._ns, strict=False) if self._marked or name != "marked"}
+
+
+_STAGES = ("handoff", "inference", "policy", "gate", "publish", "obs_to_command", "world", "period")
+_KEYS = tuple(f"{stage}_s" for stage in _STAGES)  # of `durations_ns`, in its order
+_NAMES = tuple(slot.name.lower() for slot in Slot if slot is not Slot.RETURNED)

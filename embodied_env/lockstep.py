@@ -5,6 +5,9 @@ each actuator topic, then a step token on ``~/step``. The simulator runs step k 
 the commands that it names are in. It names them by a digest of their bytes, so duplicate, late, foreign or braking
 commands neither add a step nor take part in one. Then it publishes what has a new reading, and an acknowledgement that
 says of every sensor which message is its newest: so nobody waits for a reading that is late, lost, or not due.
+
+Whoever moves other simulators too (`embodied_env.backends.ros.control`) may step it by a service, without tokens: the
+commands that were heard last act, as nothing says which were meant. That ends an epoch of tokens with a fault.
 """
 
 from __future__ import annotations
@@ -25,12 +28,16 @@ STEPPED_TOPIC = f"{NODE}/stepped"  # std_msgs/msg/Int64MultiArray: Stepped.to_da
 FAULT_TOPIC = f"{NODE}/fault"  # std_msgs/msg/String: SimulatorFault.to_text()
 RESET_SERVICE = f"{NODE}/reset"  # std_srvs/srv/Trigger; the message of its response is ResetReply.to_text()
 RENDER_SERVICE = f"{NODE}/render"  # std_srvs/srv/Trigger; the picture is on PICTURE_TOPIC before the response
+STEP_ONCE_SERVICE = f"{NODE}/step_once"  # std_srvs/srv/Trigger: one control period, by the newest commands
+RESTART_SERVICE = f"{NODE}/restart"  # std_srvs/srv/Trigger: a reset like no other, by the parameters
+PLACE_SERVICE = f"{NODE}/set_parameters"  # rcl_interfaces/srv/SetParameters: of ENTITY_PARAMETER and a body
 PICTURE_TOPIC = f"{NODE}/picture"  # sensor_msgs/msg/Image
 CLOCK_TOPIC = "clock"  # rosgraph_msgs/msg/Clock, in the namespace of the simulator
 
 EPOCH_PARAMETER = "reset.epoch"
 SEED_PARAMETER = "reset.seed"
 OPTIONS_PARAMETER = "reset.options"  # a JSON object: reset option -> value
+ENTITY_PARAMETER = "entity."  # before the name of a body: x, y, z, m, and its quaternion x, y, z, w; it is put there
 
 ANY_EPOCH = -1  # of a reset that is like no other; a world in lockstep refuses it
 

@@ -109,26 +109,29 @@ class StageAccount:
         def put(name: str, stage: Stage) -> None:
             stages[name], quality[name] = stage[0], int(stage[1])
 
-        def put_each(name: str, of: Callable[[Sample], Stage], snapshot: Snapshot) -> None:
-            found = {sensor: of(snapshot.samples[sensor]) for sensor in self._sensors}
+        def put_each(name: str, of: Callable[[Sample], Stage], samples: Mapping[str, Sample]) -> dict[str, Stage]:
+            found = {sensor: of(sample) for sensor, sample in samples.items()}
             stages[name] = {sensor: stage[0] for sensor, stage in found.items()}
             quality[name] = {sensor: int(stage[1]) for sensor, stage in found.items()}
+            return found
 
         frozen_ns = ledger.at_ns(Slot.OBSERVED)
-        put_each("capture_age_s", lambda sample: _age(sample, now.now_ns), now)
-        put_each("hold_s", lambda sample: _of_sample(frozen_ns - sample.arrival_ns, sample), now)
-        put("obs_skew_s", self._skew(now))
-        put("obs_age_max_s", self._oldest(now))
+        fresh = {name: now.samples[name] for name in self._sensors}
+        ages = put_each("capture_age_s", lambda sample: _age(sample, now.now_ns), fresh)
+        put_each("hold_s", lambda sample: _of_sample(frozen_ns - sample.arrival_ns, sample), fresh)
+        put("obs_skew_s", _skew(fresh))
+        put("obs_age_max_s", _oldest(ages))
         if self._transport:
-            put_each("transport_s", _transport, now)
-            put_each("queue_s", _queue, now)
+            put_each("transport_s", _transport, fresh)
+            put_each("queue_s", _queue, fresh)
         if self._moves_by_itself:
             stages["clock"] = self._clock_now(now)
-            put_each("data_age_s", lambda sample: self._data_age(sample, before, ledger), before)
+            used = {name: before.samples[name] for name in self._sensors}
+            put_each("data_age_s", lambda sample: self._data_age(sample, before, ledger), used)
             put("jitter_s", self._jitter(ledger))
             if self._transport:
-                put_each("driver_s", _driver, now)
-                put_each("transport_excess_s", _excess, now)
+                put_each("driver_s", _driver, fresh)
+                put_each("transport_excess_s", _excess, fresh)
         if self._pacer is not None:
             put("overrun_s", (self._pacer.overrun_ns / NS_PER_S, Quality.OK))
             stages["overruns"], stages["missed_deadlines"] = self._pacer.overruns, self._pacer.missed
@@ -184,20 +187,6 @@ class StageAccount:
             return math.nan, Quality.UNSYNCED
         return _age(sample, before.now_ns + ledger.obs_to_command_ns)
 
-    def _skew(self, snapshot: Snapshot) -> Stage:
-        """How far apart the readings of one observation were acquired; as good as the worst of their stamps."""
-        samples = [snapshot.samples[name] for name in self._sensors]
-        if not samples:
-            return _UNKNOWN
-        stamps = [sample.stamp_ns for sample in samples]
-        return (max(stamps) - min(stamps)) / NS_PER_S, _worst([_stamp_quality(sample) for sample in samples])
-
-    def _oldest(self, snapshot: Snapshot) -> Stage:
-        ages = [_age(snapshot.samples[name], snapshot.now_ns) for name in self._sensors]
-        if not ages:
-            return _UNKNOWN
-        return max(age for age, _ in ages), _worst([quality for _, quality in ages])
-
     def _jitter(self, ledger: Ledger) -> Stage:
         period_ns = ledger.durations_ns()["period"]
         return (period_ns - self._period_ns) / NS_PER_S, Quality(ledger.qualities()["period_s"])
@@ -223,6 +212,20 @@ class StageAccount:
         value = (evidence.acted_ns - published_ns) / NS_PER_S
         quality = Quality.DECLARED if evidence.method == "declared" else _sign(value)
         return (value, quality), behind, evidence.method
+
+
+def _skew(samples: Mapping[str, Sample]) -> Stage:
+    """How far apart the readings of one observation were acquired; as good as the worst of their stamps."""
+    if not samples:
+        return _UNKNOWN
+    stamps = [sample.stamp_ns for sample in samples.values()]
+    return (max(stamps) - min(stamps)) / NS_PER_S, _worst([_stamp_quality(sample) for sample in samples.values()])
+
+
+def _oldest(ages: Mapping[str, Stage]) -> Stage:
+    if not ages:
+        return _UNKNOWN
+    return max(age for age, _ in ages.values()), _worst([quality for _, quality in ages.values()])
 
 
 def _age(sample: Sample, now_ns: int) -> Stage:
@@ -292,7 +295,10 @@ def _sign(value: float) -> Quality:
 
 def _worst(qualities: list[Quality]) -> Quality:
     """Return one that is not OK, if there is any."""
-    return next((quality for quality in qualities if quality is not Quality.OK), Quality.OK)
+    for quality in qualities:
+        if quality is not Quality.OK:
+            return quality
+    return Quality.OK
 
 
 def _sum(first: Stage, second: Stage) -> Stage:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, cast
 
@@ -51,7 +52,7 @@ Observation = dict[str, NDArray[Any]]
 
 
 class Stepper:
-    """Steps one robot, in one world, at one task. The faces over it are `env.py` and, later, vector and multi-agent."""
+    """Steps one robot, in one world, at one task. The faces over it are `env.py`, and `vector.py` over many."""
 
     def __init__(
         self,
@@ -299,6 +300,8 @@ class Stepper:
         deadline = self._deadline(self._backend.step_timeout_s)
         published = False
         try:
+            if not self.capabilities.actuates:
+                self._arbiter.stand_at(self._joints.measured(self._snapshot)[0])
             if self._gate.layout.is_velocity.any():
                 self._arbiter.measure(*self._joints.measured(self._snapshot))
             with self._arbiter.turn() as (reference, dt_s):
@@ -461,6 +464,11 @@ class Stepper:
             return
         self._snapshot, _ = self._observations.settle(snapshot)
 
+    def abandon(self) -> None:
+        """Give up a step that was begun and will not be finished: the episode is over, and it has no account."""
+        self._pending = None
+        self._give_up()
+
     def mark(self, name: str) -> None:
         """Stamp the end of a part of the agent's time; see `Ledger.mark`."""
         self._ledger.mark(name)
@@ -587,6 +595,11 @@ class Stepper:
             raise ResetNeededError("render() before the first reset(): there is nothing to see")
 
     # ------------------------------------------------------------------------------------------------ end
+
+    def compute_in(self, executor: Executor) -> bool:
+        """Let the world be computed in threads of `executor` between `begin` and `finish`; False: it cannot be."""
+        compute_in = getattr(self._backend, "compute_in", None)
+        return compute_in is not None and bool(compute_in(executor))
 
     def processes(self) -> list[dict[str, Any]]:
         """Return role and pid of each process that the backend started."""

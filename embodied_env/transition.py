@@ -174,6 +174,10 @@ class Injected:
     early: tuple[str, ...] = ()
 
 
+DRY_RUN = "dry_run"
+"""The key of `ResetReport.details` that says that nothing which is sent reaches the robot."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResetReport:
     """What a backend's reset really did."""

@@ -26,6 +26,8 @@ BACKENDS: Mapping[str, Mapping[str, str]] = {
         "lockstep": "embodied_env.backends.ros.mujoco_ros:MujocoRosBackend",
         "realtime": "embodied_env.backends.ros.realtime:RealtimeMujocoRosBackend",
     },
+    "gazebo": {"lockstep": "embodied_env.backends.ros.simulator:GazeboBackend"},
+    "simulation_interfaces": {"lockstep": "embodied_env.backends.ros.simulator:SimulationInterfacesBackend"},
     "real": {"realtime": "embodied_env.backends.ros.real:RealBackend"},
     "replay": {  # as the run was paced
         "lockstep": "embodied_env.backends.replay:ReplayBackend",

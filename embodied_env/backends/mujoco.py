@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Executor, Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -64,6 +65,18 @@ class MujocoBackend:
         self.reset_timeout_s = self._profile.reset_timeout_s
         self._world: World | None = None
         self._usable = False
+        self._executor: Executor | None = None
+        self._moving: Future[None] | None = None  # a step that a thread of the executor computes
+
+    def compute_in(self, executor: Executor) -> bool:
+        """Let threads of `executor` compute the steps: `advance` returns at once, and `read` waits.
+
+        Returns:
+            Whether they will. Cameras belong to the thread that has rendered first: a world with cameras does not.
+        """
+        cameras = any(source.camera for source in self._profile.sources.values())
+        self._executor = None if cameras else executor
+        return not cameras
 
     def open(self) -> None:
         """Build the world. Where ROS has their messages, fields with a path are checked against them."""
@@ -95,10 +108,16 @@ class MujocoBackend:
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - it is exact, and returns when done
         """Step the world by one control period."""
-        self._running().step()
+        world = self._running()
+        if self._executor is None:
+            world.step()
+        else:
+            self._moving = self._executor.submit(world.step)
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - the world is already there
         """Read every sensor that has delivered."""
+        if self._moving is not None:
+            self._moving.result()
         return self._snapshot(self._running(), None)
 
     def halt(self, reason: str) -> None:  # noqa: ARG002 - there is no transport to tell
@@ -116,6 +135,7 @@ class MujocoBackend:
     def close(self) -> None:
         """Free the world."""
         self._usable = False
+        self._stand_still()
         world, self._world = self._world, None
         if world is not None:
             world.close()
@@ -127,7 +147,14 @@ class MujocoBackend:
     def _opened(self) -> World:
         if self._world is None:
             raise BackendLostError("closed", "the world is not open")
+        self._stand_still()
         return self._world
+
+    def _stand_still(self) -> None:
+        """Wait for a step that was begun; how it ended is told by `read` alone."""
+        if self._moving is not None:
+            wait([self._moving])
+            self._moving = None
 
     def _running(self) -> World:
         if not self._usable:

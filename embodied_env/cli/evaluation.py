@@ -179,7 +179,8 @@ def print_table(contract: Contract, backend: str, evaluations: Sequence[Evaluati
     from rich.text import Text
 
     console = Console()
-    outcome = Table(title=f"{contract.name} v{contract.version} on {backend}", title_justify="left")
+    dry = " · DRY RUN: nothing reached the robot" if any(e.summary.get("dry_run") for e in evaluations) else ""
+    outcome = Table(title=f"{contract.name} v{contract.version} on {backend}{dry}", title_justify="left")
     outcome.add_column("")
     for evaluation in evaluations:
         outcome.add_column(evaluation.policy, justify="right")

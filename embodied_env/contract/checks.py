@@ -19,7 +19,7 @@ _TOPIC = re.compile(r"(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*")
 def one_of(value: object, allowed: Iterable[str]) -> str:
     """Say what is allowed instead of `value`, with a guess when one is close."""
     names = sorted(allowed)
-    close = difflib.get_close_matches(str(value), names, n=1)
+    close = [] if value in names else difflib.get_close_matches(str(value), names, n=1)  # most checks hold
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return f"{value!r} is not known{hint}; allowed: {', '.join(names)}"
 

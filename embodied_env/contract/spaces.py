@@ -97,23 +97,30 @@ class ActionScale:
 
     def to_si(self, action: FloatArray) -> FloatArray:
         """Map an action to SI units. Shape (n_joints,)."""
-        si = self.offset + self.span * action
-        return _within(action, (self.low, self.high), si, (self.si_low, self.si_high))
+        si = (self.offset + self.span * action).tolist()
+        return _within(action.tolist(), self.low, self.high, si, self.si_low, self.si_high)
 
     def from_si(self, si: FloatArray) -> FloatArray:
         """Map SI units back to the action. Shape (n_joints,)."""
-        action = (si - self.offset) / self.span
-        return _within(si, (self.si_low, self.si_high), action, (self.low, self.high))
+        action = ((si - self.offset) / self.span).tolist()
+        return _within(si.tolist(), self.si_low, self.si_high, action, self.low, self.high)
 
 
 def _within(
-    x: FloatArray, x_bounds: tuple[FloatArray, FloatArray], y: FloatArray, y_bounds: tuple[FloatArray, FloatArray]
+    x: list[float], x_low: FloatArray, x_high: FloatArray, y: list[float], y_low: FloatArray, y_high: FloatArray
 ) -> FloatArray:
-    """Undo the rounding of a map x -> y at its ends: what is inside stays inside, a bound becomes the bound."""
-    (x_low, x_high), (y_low, y_high) = x_bounds, y_bounds
-    inside = (x_low < x) & (x < x_high)
-    y = np.where(inside, np.clip(y, y_low, y_high), y)
-    return np.where(x == x_low, y_low, np.where(x == x_high, y_high, y))
+    """Undo the rounding of a map x -> y at its ends: what is inside stays inside, a bound becomes the bound.
+
+    Joint by joint, as in `embodied_env.safety.limits`: for a few joints plain floats beat arrays.
+    """
+    rows = zip(x, x_low.tolist(), x_high.tolist(), y, y_low.tolist(), y_high.tolist(), strict=True)
+    return np.array([_at_ends(*row) for row in rows])
+
+
+def _at_ends(x: float, x_low: float, x_high: float, y: float, y_low: float, y_high: float) -> float:
+    if x_low < x < x_high:
+        return min(max(y, y_low), y_high)
+    return y_high if x == x_high and x != x_low else y_low if x == x_low else y
 
 
 def action_scale(actuator: ActuatorSpec, limits: EffectiveLimits, control_period_s: float) -> ActionScale:

@@ -12,6 +12,7 @@ import numpy as np
 
 from embodied_env.latency import LatencyStatistics
 from embodied_env.record.rows import RESET, plain
+from embodied_env.transition import DRY_RUN
 
 OUTSIDE = "outer_wrapper"
 """The end reason of an episode that a wrapper ended, while the environment went on."""
@@ -35,12 +36,14 @@ class Summary:
         self._return = 0.0
         self._open_steps = 0  # steps of the episode that has not ended
         self._ended = True  # until a reset begins an episode
+        self._is_dry = False
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Take in one row, of a reset or of a transition."""
         if row["schema"] == RESET:
             self._cut()
             self._ended = False
+            self._is_dry = self._is_dry or DRY_RUN in row["inner"]["details"]
         else:
             self._add_step(row)
 
@@ -80,7 +83,10 @@ class Summary:
         self._return, self._open_steps, self._open_missed = 0.0, 0, None
 
     def as_json(self, contract_fingerprint: str) -> dict[str, Any]:
-        """Return the summary in types of JSON; what cannot be said of no episode or no step is None."""
+        """Return the summary in types of JSON; what cannot be said of no episode or no step is None.
+
+        ``dry_run`` is there, and true, only where nothing of what was sent reached a robot.
+        """
         episodes, terminated = len(self._returns), len(self._returns) - self._truncated
         returns = np.array(self._returns)
         statistics = {name: getattr(returns, name)() if episodes else None for name in ("mean", "min", "max", "std")}
@@ -102,6 +108,8 @@ class Summary:
                 "latency": {stage: asdict(found) for stage, found in self._latency.statistics().items()},
             }
         )
+        if self._is_dry:
+            summary["dry_run"] = True
         return summary
 
 

@@ -76,6 +76,14 @@ class Arbiter:
             slack = np.where(is_velocity, self._gate.layout.limits.velocity * ages_s, 0.0)
             self._reference = replace(self._reference, positions=chosen, slack=slack if slack.any() else None)
 
+    def stand_at(self, positions: FloatArray) -> None:
+        """Go on from the measured positions, since what was sent has reached nobody. Shape (n_joints,).
+
+        The velocities stay those that were approved, or every action would be limited as the first one from rest.
+        """
+        with self._lock:
+            self._reference = replace(self._reference, positions=positions.copy(), slack=None)
+
     @contextmanager
     def turn(self) -> Iterator[tuple[Reference, float]]:
         """Hold the right to publish: gives the reference and dt in seconds, for one judge and one send."""

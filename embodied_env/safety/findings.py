@@ -37,22 +37,22 @@ GATES = (
 Refuse before modifying, shape before limits, limits before what only weakens. The last three stand beside the chain.
 """
 
+_PLACES = {gate: place for place, gate in enumerate(GATES)}
+
 
 def severity_and_code(report: GateReport) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return per gate of `GATES` its severity (int8) and the number of the code of its gravest finding (int16)."""
-    severity = np.zeros(len(GATES), dtype=np.int8)
-    code = np.zeros(len(GATES), dtype=np.int16)
+    severity, code = [0] * len(GATES), [0] * len(GATES)
     for finding in report.findings:
-        gate = GATES.index(finding.gate)
+        gate = _PLACES[finding.gate]
         if finding.severity >= severity[gate]:
-            severity[gate] = finding.severity
-            code[gate] = CODES[finding.code]
-    return severity, code
+            severity[gate], code[gate] = finding.severity, CODES[finding.code]
+    return np.array(severity, dtype=np.int8), np.array(code, dtype=np.int16)
 
 
 def in_order(findings: list[Finding]) -> tuple[Finding, ...]:
     """Sort findings by their gates."""
-    return tuple(sorted(findings, key=lambda finding: GATES.index(finding.gate)))
+    return tuple(sorted(findings, key=lambda finding: _PLACES[finding.gate]))
 
 
 def gravest(findings: list[Finding]) -> Severity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +30,7 @@ def read_action(action: Any, layout: ActionLayout) -> FloatArray:  # noqa: ANN40
         raise
     except Exception as error:  # noqa: BLE001 - a foreign object may raise anything; the robot must brake, not crash
         raise MalformedActionError("form.type", f"the action cannot be read: {_said(error)}") from None
-    if not np.isfinite(vector).all():
+    if not all(map(math.isfinite, vector.tolist())):
         raise MalformedActionError("form.nan", f"the action {vector.tolist()} is not finite", vector)
     return vector
 
@@ -55,6 +56,8 @@ def _read_vector(value: Any, size: int, name: str) -> FloatArray:  # noqa: ANN40
         raise MalformedActionError("form.type", f"{name} has dtype {array.dtype}; allowed: real numbers")
     if array.shape != (size,):
         raise MalformedActionError("form.shape", f"{name} has shape {array.shape}; allowed: ({size},)")
+    if array.dtype == np.float64:
+        return array.copy()
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)
 

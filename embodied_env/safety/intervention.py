@@ -14,20 +14,25 @@ class InterventionRate:
     def __init__(self, spec: Intervention) -> None:
         """Count over a window of steps."""
         self._spec = spec
-        self._seen: deque[bool] = deque(maxlen=spec.window_steps)
+        self._seen: deque[bool] = deque()
+        self._changed = 0  # how many of them
 
     @property
     def share(self) -> float:
         """In [0, 1]; 0 before the first step."""
-        return sum(self._seen) / len(self._seen) if self._seen else 0.0
+        return self._changed / len(self._seen) if self._seen else 0.0
 
     def reset(self) -> None:
         """Begin an episode."""
         self._seen.clear()
+        self._changed = 0
 
     def count(self, *, intervened: bool) -> None:
         """One more step."""
         self._seen.append(intervened)
+        self._changed += intervened
+        if len(self._seen) > self._spec.window_steps:
+            self._changed -= self._seen.popleft()
 
     def check(self) -> list[Finding]:
         """Tell a share that is too large, once the window is full; make a STOP of one where that is asked for."""

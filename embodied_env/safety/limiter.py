@@ -42,6 +42,9 @@ class Limiter:
         """See `SafetyGate`."""
         self._mode = contract.safety.mode
         self.layout = ActionLayout(contract)
+        self._has_velocity = bool(self.layout.is_velocity.any())
+        self._is_velocity: list[bool] = self.layout.is_velocity.tolist()
+        self._is_delta: list[bool] = self.layout.is_delta.tolist()
         self.enforce(self.layout.limits)
         self._shapers = shapers
         self._fixed_rate = fixed_rate
@@ -50,6 +53,7 @@ class Limiter:
     def enforce(self, limits: EffectiveLimits) -> None:
         """Keep these limits from now on; the action space stays that of the contract."""
         self._limits = limits
+        self._has_jerk = bool(np.isfinite(limits.jerk).any())
         self._bounds = joint_bounds(limits)
 
     def limit_target(
@@ -68,30 +72,41 @@ class Limiter:
             applied = requested if boxed is None else boxed
             return self._approved(reference, dt_s, findings, requested, applied.copy(), target, velocities)
         smooth = self.smoothed(target, reference, dt_s)
-        findings = findings + change("jerk", "jerk.limit", joints, target, smooth)
+        if smooth is not target:
+            findings = findings + change("jerk", "jerk.limit", joints, target, smooth)
         steps = self._steps(smooth, reference, dt_s)
-        limited = self._published(np.array([s.position for s in steps]), np.array([s.velocity for s in steps]))
-        found = limit_findings(joints, smooth, steps, limited)
-        if infeasible := [finding for finding in found if finding.code == "limits.infeasible"]:
-            return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
-        findings += found
-        positions, velocities, rulings = self._weaken(steps, reference, dt_s)
+        positions, velocities = (np.array(values) for values in zip(*(step[:2] for step in steps), strict=True))
         published = self._published(positions, velocities)
-        if gravest(rulings) >= Severity.HOLD:
-            return self.brake(reference, dt_s, findings + rulings, requested)
-        findings += rulings
+        if any(step.code for step in steps):
+            found = limit_findings(joints, smooth, steps, published)
+            if infeasible := [finding for finding in found if finding.code == "limits.infeasible"]:
+                return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
+            findings += found
+        if self._shapers:
+            positions, velocities, rulings = self._weaken(positions, velocities, reference, dt_s)
+            published = self._published(positions, velocities)
+            if gravest(rulings) >= Severity.HOLD:
+                return self.brake(reference, dt_s, findings + rulings, requested)
+            findings += rulings
         if problem := self._violation(reference, positions, velocities, dt_s):
             finding = Finding(gate="post_condition", severity=Severity.STOP, code="fault.internal", detail=problem)
             return self.brake(reference, dt_s, [*findings, finding], requested)
-        applied = self.as_action(published, reference)
-        if boxed is not None:
-            applied = np.where(published == target, boxed, applied)
+        applied = self._applied(published, target, boxed, reference)
         return self._approved(reference, dt_s, findings, requested, applied, published, velocities)
+
+    def _applied(
+        self, published: FloatArray, target: FloatArray, boxed: FloatArray | None, reference: Reference
+    ) -> FloatArray:
+        """Return the action that asks for what is published: the very one that did, where it is what was asked for."""
+        if boxed is None:
+            return self.as_action(published, reference)
+        kept = published == target
+        return boxed.copy() if kept.all() else np.where(kept, boxed, self.as_action(published, reference))
 
     def smoothed(self, target: FloatArray, reference: Reference, dt_s: float) -> FloatArray:
         """Return the target whose jerk is kept, where joints have a limit of it."""
         limits = self._limits
-        if not np.isfinite(limits.jerk).any():
+        if not self._has_jerk:
             return target
         is_velocity, start = self.layout.is_velocity, reference.positions
         desired = np.where(is_velocity, target, (target - start) / dt_s)
@@ -101,11 +116,9 @@ class Limiter:
         return np.where(kept == desired, target, np.where(is_velocity, kept, start + kept * dt_s))
 
     def _weaken(
-        self, steps: list[JointStep], reference: Reference, dt_s: float
+        self, positions: FloatArray, velocities: FloatArray, reference: Reference, dt_s: float
     ) -> tuple[FloatArray, FloatArray, list[Finding]]:
         """Ask the gates that weaken, each with what the last one left; return positions, velocities and findings."""
-        positions = np.array([step.position for step in steps])
-        velocities = np.array([step.velocity for step in steps])
         braking = self._braked(reference, dt_s)
         found: list[Finding] = []
         for name, shaper in self._shapers.items():
@@ -149,7 +162,7 @@ class Limiter:
 
     def _published(self, positions: FloatArray, velocities: FloatArray) -> FloatArray:
         """Return what is sent of a step: the velocities of what is commanded so, else the positions."""
-        return np.where(self.layout.is_velocity, velocities, positions)
+        return np.where(self.layout.is_velocity, velocities, positions) if self._has_velocity else positions.copy()
 
     def hold_action(self, reference: Reference) -> FloatArray:
         """Return the action that asks for the reference to stay as it is, at rest. Flat, shape (n_joints,)."""
@@ -159,25 +172,26 @@ class Limiter:
         """Map an action to the positions or velocities that it asks for. Rounding does not lead over a bound."""
         mapped = self.layout.scale.to_si(action)
         limits = self._limits
-        moved = _undo_rounding(
-            reference.positions + mapped, reference.positions, limits.position_low, limits.position_high
-        )
-        return np.where(self.layout.is_delta, moved, mapped)
+        return self._moved(mapped, reference.positions, 1.0, limits.position_low, limits.position_high)
 
     def as_action(self, published: FloatArray, reference: Reference) -> FloatArray:
         """Map what is published back to the action that asks for it."""
         scale = self.layout.scale
-        moved = _undo_rounding(published - reference.positions, reference.positions, scale.si_low, scale.si_high)
-        return scale.from_si(np.where(self.layout.is_delta, moved, published))
+        return scale.from_si(self._moved(published, reference.positions, -1.0, scale.si_low, scale.si_high))
+
+    def _moved(
+        self, values: FloatArray, start: FloatArray, sign: float, low: FloatArray, high: FloatArray
+    ) -> FloatArray:
+        """Add the start to displacements, or take it away again. Rounding does not lead over a bound."""
+        rows = zip(values.tolist(), start.tolist(), low.tolist(), high.tolist(), self._is_delta, strict=True)
+        return np.array([_undo_rounding(v + sign * x, x, lo, hi) if delta else v for v, x, lo, hi, delta in rows])
 
     def _steps(self, target: FloatArray, reference: Reference, dt_s: float) -> list[JointStep]:
         """Limit joint by joint."""
         state = zip(reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), strict=True)
         return [
             limit_velocity(x, v, t, bounds, dt_s) if is_velocity else limit_joint(x, v, t, bounds, dt_s)
-            for (x, v, t), bounds, is_velocity in zip(
-                state, self._bounds_at(reference), self.layout.is_velocity, strict=True
-            )
+            for (x, v, t), bounds, is_velocity in zip(state, self._bounds_at(reference), self._is_velocity, strict=True)
         ]
 
     def _bounds_at(self, reference: Reference) -> list[Bounds]:
@@ -235,22 +249,17 @@ class Limiter:
         """Return the first broken limit of the exact values to be published, or "". Monitoring promises none."""
         if self._mode == "monitor":
             return ""
-        for i, bounds in enumerate(self._bounds_at(reference)):
-            problem = violation(
-                float(reference.positions[i]),
-                float(reference.velocities[i]),
-                float(positions[i]),
-                float(velocities[i]),
-                bounds,
-                dt_s,
-            )
-            if problem:
-                return f"{self.layout.joints[i]}: {problem}"
+        before = zip(reference.positions.tolist(), reference.velocities.tolist(), strict=True)
+        after = zip(positions.tolist(), velocities.tolist(), strict=True)
+        rows = zip(self.layout.joints, before, after, self._bounds_at(reference), strict=True)
+        for joint, (x, v), (next_x, next_v), bounds in rows:
+            if problem := violation(x, v, next_x, next_v, bounds, dt_s):
+                return f"{joint}: {problem}"
         return ""
 
     def _keeps_jerk(self, reference: Reference, velocities: FloatArray, dt_s: float) -> bool:
         """Tell whether this command keeps the jerk of every joint that has a limit of it."""
-        if not dt_s > 0.0:
+        if not (self._has_jerk and dt_s > 0.0):
             return False
         before = 0.0 if reference.accelerations is None else reference.accelerations
         return keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s)
@@ -343,7 +352,7 @@ def _read_only(array: FloatArray) -> FloatArray:
     return copy
 
 
-def _undo_rounding(value: FloatArray, reference: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+def _undo_rounding(value: float, reference: float, low: float, high: float) -> float:
     """Put what rounding carried over a bound back on it. `value` is a sum or difference with `reference`."""
-    inside = np.clip(value, low, high)
-    return np.where(np.abs(value - inside) <= _ROUNDING * (np.abs(reference) + np.abs(value)), inside, value)
+    inside = min(max(value, low), high)
+    return inside if abs(value - inside) <= _ROUNDING * (abs(reference) + abs(value)) else value

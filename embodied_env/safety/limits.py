@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from embodied_env.contract import EffectiveLimits
 
@@ -32,17 +33,25 @@ _EPSILON = sys.float_info.epsilon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Limits of one joint, in its unit, unit/s and unit/s^2. A continuous joint has low -inf and high +inf."""
+    """Limits of one joint, in its unit, unit/s and unit/s^2. A continuous joint has low -inf and high +inf.
+
+    `extent` is the larger of the two ends that are finite, without its sign; 0: neither is.
+    """
 
     low: float
     high: float
     velocity: float
     acceleration: float
     deceleration: float
+    extent: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Work out what every step needs."""
+        extent = max((abs(end) for end in (self.low, self.high) if math.isfinite(end)), default=0.0)
+        object.__setattr__(self, "extent", extent)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JointStep:
+class JointStep(NamedTuple):
     """What the limiter made of one joint's target.
 
     `code` is empty when what was asked for was kept, bit for bit; else it names the bound that held, `bound` its value
@@ -75,10 +84,11 @@ def _braking_velocity(gap: float, deceleration: float, dt_s: float) -> float:
     """Return the largest velocity from which a stop within `gap` is possible, when kept for one step first."""
     if gap == math.inf:
         return math.inf
-    room = max(0.0, gap)
+    if gap <= 0.0:
+        return 0.0
     step = deceleration * dt_s
-    denominator = step + math.sqrt(step * step + 2.0 * deceleration * room)
-    return 2.0 * deceleration * room / denominator if denominator > 0.0 else 0.0
+    twice = 2.0 * deceleration * gap
+    return twice / (step + math.sqrt(step * step + twice))
 
 
 def _faster(velocity: float, bounds: Bounds, dt_s: float) -> float:
@@ -118,8 +128,8 @@ def rounding_of_velocity(position: float, target: float, velocity: float, dt_s: 
 
 def _rounding_of_step(position: float, reached: float, bounds: Bounds, dt_s: float) -> float:
     """Bound what rounding does to a velocity, in this range of positions: the map from an action and back included."""
-    extent = max(abs(p) for p in (position, reached, bounds.low, bounds.high) if math.isfinite(p))  # the first two are
-    return rounding_of_velocity(extent, extent, 0.0, dt_s)
+    extent = max(bounds.extent, abs(position), abs(reached))
+    return 8.0 * _EPSILON * extent / dt_s  # `rounding_of_velocity` of twice the extent
 
 
 def is_hopeless(position: float, velocity: float, bounds: Bounds, dt_s: float) -> bool:

@@ -146,6 +146,7 @@ class TrackingGate:
         limits = layout.limits
         turns = np.array([_FULL_TURN[units[joint]] for joint in layout.joints])
         ranges = limits.position_high - limits.position_low
+        self._by_position = ~layout.is_velocity
         self._tolerance = spec.tolerance * np.where(np.isfinite(ranges), ranges, turns)
         self._sent: deque[FloatArray] = deque(maxlen=spec.delay_steps + 1)
         self._in_a_row = 0
@@ -159,7 +160,7 @@ class TrackingGate:
         """HOLD, then STOP, for joints that have been far from where they were sent for several steps."""
         self._sent.append(commanded)
         error = self._error(situation.measured)
-        hit = ~(error <= self._tolerance) & ~self._layout.is_velocity
+        hit = ~(error <= self._tolerance) & self._by_position
         self._in_a_row = self._in_a_row + 1 if hit.any() else 0
         if self._in_a_row < self._spec.debounce_steps:
             return []
@@ -178,9 +179,11 @@ class TrackingGate:
 
     def _error(self, measured: FloatArray) -> FloatArray:
         """Return how far each joint is from the nearest of the commands that may be acting. NaN where unknown."""
-        sent = np.stack(self._sent)
-        beyond: FloatArray = np.maximum(measured - sent.max(axis=0), sent.min(axis=0) - measured)
-        return np.maximum(beyond, 0.0)
+        first, *others = self._sent
+        highest = lowest = first
+        for sent in others:
+            highest, lowest = np.maximum(highest, sent), np.minimum(lowest, sent)
+        return np.maximum(np.maximum(measured - highest, lowest - measured), 0.0)
 
 
 class ForceGate:

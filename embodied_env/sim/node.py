@@ -24,11 +24,13 @@ from embodied_env.errors import (
     BackendNotReadyError,
     ContractError,
     MissingDependencyError,
+    ResetNeededError,
     UsageError,
 )
 from embodied_env.lockstep import (
     ANY_EPOCH,
     CLOCK_TOPIC,
+    ENTITY_PARAMETER,
     EPOCH_PARAMETER,
     NODE,
     OPTIONS_PARAMETER,
@@ -51,6 +53,7 @@ try:
     from rclpy.context import Context
     from rclpy.executors import Executor, SingleThreadedExecutor
     from rclpy.node import Node
+    from rclpy.parameter import Parameter
     from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
     from rclpy.signals import SignalHandlerOptions
 except ImportError as error:
@@ -207,6 +210,11 @@ class SimulatorNode(WorldNode):
         self._fault = node.create_publisher(message_class("std_msgs/msg/String"), "~/fault", RELIABLE)
         self._stepped = node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), "~/stepped", RELIABLE)
         node.create_subscription(message_class("std_msgs/msg/Int64MultiArray"), "~/step", self._on_token, RELIABLE)
+        node.create_service(message_class("std_srvs/srv/Trigger"), "~/step_once", self._on_step_once)
+        node.create_service(message_class("std_srvs/srv/Trigger"), "~/restart", self._on_restart)
+        for body in world.placeable:
+            node.declare_parameter(ENTITY_PARAMETER + body, Parameter.Type.DOUBLE_ARRAY)
+        node.add_on_set_parameters_callback(self._on_parameters)
 
     def _stamp_ns(self, world_ns: int) -> int:
         return world_ns
@@ -223,12 +231,61 @@ class SimulatorNode(WorldNode):
         if epoch != self._epoch:
             reply = self._reset_world(epoch, seed, options)
             self._publish_fault("reset_by_other", "the simulator was reset for another epoch")
-            self._epoch, self._step, self._token = epoch, 0, None
-            for commands in self._commands:
-                commands.clear()
+            self._begin_epoch(epoch)
             self._reply = reply.to_text()
         self._publish(again=True)
         return self._reply
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self._epoch, self._step, self._token = epoch, 0, None
+        for commands in self._commands:
+            commands.clear()
+
+    def _on_restart(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
+        """Reset as the parameters say, for nobody's epoch."""
+        seed, options = (self.node.get_parameter(name).value for name in (SEED_PARAMETER, OPTIONS_PARAMETER))
+        try:
+            response.message, response.success = self._reset_world(NO_EPOCH, int(seed), options).to_text(), True
+        except _NOT_RESET as error:
+            response.success, response.message = False, f"{type(error).__name__}: {error}"
+            return response
+        self._publish_fault("reset_by_other", "the simulator was reset by a service, for no epoch")
+        self._begin_epoch(NO_EPOCH)
+        self._publish(again=True)
+        return response
+
+    def _on_step_once(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
+        """Run one control period with the newest command of each actuator; where there is none, the last one acts."""
+        if self._epoch != NO_EPOCH:
+            self._publish_fault("stepped_by_other", "the simulator was stepped by a service, without a token")
+            self._begin_epoch(NO_EPOCH)
+        ends = np.cumsum([len(actuator.joints) for actuator in self._contract.actuators.values()])[:-1]
+        try:
+            held = np.split(self._world.target, ends)
+            newest = [heard[-1] if heard else old for heard, old in zip(self._commands, held, strict=True)]
+            for heard in self._commands:
+                heard.clear()
+            self._world.command(np.concatenate(newest))
+            self._world.step()
+            self._check_readings()
+        except (BackendLostError, ResetNeededError) as error:
+            response.success, response.message = False, str(error)
+            return response
+        self._publish(again=False)
+        response.success, response.message = True, str(self._world.now_ns)
+        return response
+
+    def _on_parameters(self, parameters: list[Any]) -> Any:  # noqa: ANN401 - rclpy's
+        """Put the bodies that are set where they are set."""
+        result = message_class("rcl_interfaces/msg/SetParametersResult")
+        try:
+            for each in parameters:
+                if each.name.startswith(ENTITY_PARAMETER):
+                    pose = np.array(each.value, dtype=np.float64)
+                    self._world.place(each.name.removeprefix(ENTITY_PARAMETER), pose[:3], pose[3:])
+        except UsageError as error:
+            return result(successful=False, reason=str(error))
+        return result(successful=True)
 
     def _on_token(self, message: Any) -> None:  # noqa: ANN401 - a generated type
         token = StepToken.from_data(message.data)

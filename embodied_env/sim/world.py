@@ -27,7 +27,7 @@ from embodied_env.sim.profile import Draw, Driver, Source, StandIn, WorldProfile
 from embodied_env.sim.rendering import Renderer, Viewer
 from embodied_env.sim.sensing import Measured, Senses, Values
 from embodied_env.sim.set_points import SetPoints
-from embodied_env.sim.surroundings import MovingBody, put, put_pose
+from embodied_env.sim.surroundings import MovingBody, place_body, placeable, put, put_pose
 
 __all__ = ["World", "WorldProfile", "load_profile"]
 
@@ -222,6 +222,15 @@ class World:
             self._channels[name].send(taken_ns, measured)
         for channel in self._channels.values():
             channel.deliver(now_ns)
+
+    @property
+    def placeable(self) -> tuple[str, ...]:
+        """The bodies that `place` knows."""
+        return placeable(self._model)
+
+    def place(self, name: str, position: FloatArray, orientation: FloatArray) -> None:
+        """Put a body somewhere, at rest (`place_body`); sensors show it after the next step."""
+        place_body(self._model, self._data, name, position, orientation)
 
     def sense(self, name: str) -> Values:
         """Return the fields of the sensor `name` as they are now: without delay or noise, due or not. Fresh arrays.

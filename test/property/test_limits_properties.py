@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -160,7 +161,7 @@ def test_p11_motion_inwards_from_a_bound_is_never_blocked(b, dt, at_high, part):
 @examples(80)
 @given(situations(), st.floats(0.01, 1.0))
 def test_p18_a_lower_speed_limit_nests_the_interval_while_the_state_stays_safe(s, part):
-    tighter = Bounds(**{**as_dict(s.b), "velocity": max(abs(s.v), s.b.velocity * part)})
+    tighter = replace(s.b, velocity=max(abs(s.v), s.b.velocity * part))
     assume(in_safe_set(s.x, s.v, tighter))
     assert_nested(s, tighter)
 
@@ -172,13 +173,9 @@ def test_p18_a_smaller_range_nests_the_interval_while_the_state_stays_safe(s, fr
     stop = s.x + s.v * abs(s.v) / (2.0 * s.b.deceleration)
     low = s.b.low + from_low * (min(s.x, stop) - s.b.low)
     high = s.b.high - from_high * (s.b.high - max(s.x, stop))
-    tighter = Bounds(**{**as_dict(s.b), "low": low, "high": high})
+    tighter = replace(s.b, low=low, high=high)
     assume(in_safe_set(s.x, s.v, tighter))
     assert_nested(s, tighter)
-
-
-def as_dict(b: Bounds) -> dict[str, float]:
-    return {name: getattr(b, name) for name in Bounds.__slots__}
 
 
 def assert_nested(s, tighter: Bounds) -> None:

@@ -123,3 +123,105 @@ def test_a_node_of_ours_has_the_fast_form(domain_id):
     assert isinstance(ours.receiver, ros_node.WaitSetReceiver)
     ours.close()
     ours.close()
+
+
+class Servant:
+    """Answers a Trigger when it is told to, in the turns of `Servant.serve`."""
+
+    def __init__(self, context, node):
+        from rclpy.executors import SingleThreadedExecutor
+
+        self.requests = 0
+        self._executor = SingleThreadedExecutor(context=context)
+        node.create_service(Trigger, "work", self._on_request)
+        self._executor.add_node(node)
+
+    def _on_request(self, request, response):
+        self.requests += 1
+        response.message = f"answer {self.requests}"
+        return response
+
+    def serve(self, requests, within_s=5.0):
+        end = time.monotonic() + within_s
+        while self.requests < requests and time.monotonic() < end:
+            self._executor.spin_once(timeout_sec=0.01)
+
+
+@pytest.fixture
+def servant(nodes):
+    context, _, theirs = nodes
+    return Servant(context, theirs)
+
+
+def take_until(receiver, condition):
+    end = time.monotonic() + 5
+    while not condition() and time.monotonic() < end:
+        receiver.take(0.1)
+
+
+def test_what_is_asked_is_answered_in_a_later_take(nodes, make_receiver, servant):
+    context, ours, _ = nodes
+    receiver = make_receiver(ours, context, SteadyClock())
+    answer = receiver.ask(Trigger, "work", Trigger.Request(), 5.0)
+    assert answer.response is None
+    servant.serve(1)
+    take_until(receiver, lambda: answer.response is not None)
+    assert answer.response.message == "answer 1"
+
+
+def test_what_is_asked_is_sent_once_however_long_it_takes(nodes, make_receiver, servant):
+    context, ours, _ = nodes
+    receiver = make_receiver(ours, context, SteadyClock())
+    answer = receiver.ask(Trigger, "work", Trigger.Request(), 5.0)
+    end = time.monotonic() + 1.2 * ros_node.REPEAT_S
+    while time.monotonic() < end:
+        receiver.take(0.05)
+    servant.serve(1)
+    take_until(receiver, lambda: answer.response is not None)
+    servant.serve(2, within_s=0.2)
+    assert servant.requests == 1
+
+
+def test_an_answer_to_what_was_given_up_is_not_taken_for_another(nodes, make_receiver, servant):
+    context, ours, _ = nodes
+    receiver = make_receiver(ours, context, SteadyClock())
+    old = receiver.ask(Trigger, "work", Trigger.Request(), 5.0)
+    new = receiver.ask(Trigger, "work", Trigger.Request(), 5.0)
+    servant.serve(2)
+    take_until(receiver, lambda: new.response is not None)
+    assert (old.response, new.response.message) == (None, "answer 2")
+
+
+def test_messages_arrive_while_an_answer_is_awaited(talk, servant):
+    receiver, publisher = talk
+    receiver.ask(Trigger, "work", Trigger.Request(), 5.0)
+    publisher.publish(String(data="meanwhile"))
+    assert [a.message.data for a in take_all(receiver, 1)] == ["meanwhile"]
+
+
+def test_nothing_is_asked_of_a_service_that_nobody_offers(nodes, make_receiver):
+    context, ours, _ = nodes
+    receiver = make_receiver(ours, context, SteadyClock())
+    with pytest.raises(TimeoutError, match="nobody offers"):
+        receiver.ask(Trigger, "absent", Trigger.Request(), 0.05)
+
+
+def test_the_services_of_the_graph_are_told_with_their_types(nodes, make_receiver, servant):
+    context, ours, _ = nodes
+    receiver = make_receiver(ours, context, SteadyClock())
+    take_until(receiver, lambda: "/work" in receiver.services())
+    assert receiver.services()["/work"] == ("std_srvs/srv/Trigger",)
+
+
+def test_a_topic_is_read_with_the_quality_of_service_that_is_asked_for(nodes, make_receiver):
+    from embodied_env.backends.ros.qos import ANY
+
+    context, ours, theirs = nodes
+    receiver = make_receiver(ours, context, SteadyClock())
+    receiver.subscribe("words", String, "topic", ANY)
+    publisher = theirs.create_publisher(String, "topic", ANY)
+    end = time.monotonic() + 5
+    while not publisher.get_subscription_count() and time.monotonic() < end:
+        time.sleep(0.01)
+    publisher.publish(String(data="best effort"))
+    assert [a.message.data for a in take_all(receiver, 1)] == ["best effort"]

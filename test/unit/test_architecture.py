@@ -18,7 +18,9 @@ ROS_EDGE = ("backends/ros/", "sim/node.py", "sim/free_running.py", "sim/messages
 ROS_PACKAGES = ("rclpy", "rosgraph", "rcl_interfaces", "rosidl", "ament_index", "builtin_interfaces", "tf2_ros")
 ROS_KINDS = ("_msgs", "_srvs", "_interfaces")
 IMPORTS_BY_NAME = {
+    "__init__.py": "the public names, when they are used",
     "backends/__init__.py": "the table of backends",
+    "backends/ros/control/dialects.py": "the table of dialects",
     "contract/fingerprint.py": "the task's class",
     "contract/messages.py": "message classes, when ROS is there",
     "cli/__init__.py": "one verb per file",
@@ -149,3 +151,19 @@ assert not heavy, heavy
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_importing_the_package_imports_none_of_its_rooms():
+    script = """
+import sys
+import embodied_env
+print(sorted(name for name in sys.modules if name.startswith("embodied_env.")))
+print({"pydantic", "yaml", "rich", "PIL"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["['embodied_env._version']", "set()"]
+
+
+def test_every_public_name_is_there():
+    assert all(getattr(embodied_env, name) is not None for name in embodied_env.__all__)
+    assert set(embodied_env.__all__) <= set(dir(embodied_env))

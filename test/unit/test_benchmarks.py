@@ -13,6 +13,7 @@ import pytest
 
 RECORDING = Path(__file__).parents[2] / "benchmarks" / "recording.py"
 PACING = Path(__file__).parents[2] / "benchmarks" / "pacing.py"
+VECTOR = Path(__file__).parents[2] / "benchmarks" / "vector.py"
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +66,12 @@ def test_the_benchmark_of_recording_runs():
     rows = json.loads(done.stdout)["rows"]
     assert len(rows) == 8
     assert all(row["ratio"] == 1.0 for row in rows if not row["record"])
+
+
+@pytest.mark.long
+def test_the_benchmark_of_vectors_runs():
+    arguments = ["--rounds", "1", "--steps", "5", "--num-envs", "1", "2", "--json"]
+    done = subprocess.run([sys.executable, str(VECTOR), *arguments], capture_output=True, text=True, check=True)
+    rows = json.loads(done.stdout)["rows"]
+    assert len(rows) == 8
+    assert all(row["ratio"] == 1.0 for row in rows if row["who"] == "EmbodiedVectorEnv")

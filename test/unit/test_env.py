@@ -130,6 +130,51 @@ def test_writing_into_what_step_returned_does_not_change_the_next_step(env):
     assert all(np.array_equal(expected[key], value) for key, value in env.step(HOLD)[0].items())
 
 
+def sent(env):
+    return len(env._stepper._backend.sent)
+
+
+def test_a_step_that_was_begun_is_finished_by_the_next_step(env):
+    env.reset(seed=0)
+    env.begin(HOLD)
+    assert (sent(env), env.step_index) == (1, 0)
+    env.step(HOLD)
+    assert (sent(env), env.step_index) == (1, 1)
+    env.step(HOLD)
+    assert (sent(env), env.step_index) == (2, 2)
+
+
+def test_a_reset_forgets_a_step_that_was_begun(env):
+    env.reset(seed=0)
+    env.begin(HOLD)
+    env.reset(seed=0)
+    env.step(HOLD)
+    assert (sent(env), env.step_index) == (2, 1)
+
+
+def test_a_step_cannot_be_begun_twice(env):
+    env.reset(seed=0)
+    env.begin(HOLD)
+    with pytest.raises(ResetNeededError):
+        env.begin(HOLD)
+    assert sent(env) == 1
+
+
+def test_a_step_that_is_given_up_ends_the_episode(env):
+    env.reset(seed=0)
+    env.begin(HOLD)
+    env.abandon()
+    with pytest.raises(ResetNeededError):
+        env.step(HOLD)
+
+
+def test_without_a_step_under_way_nothing_is_given_up(env):
+    env.reset(seed=0)
+    env.abandon()
+    env.step(HOLD)
+    assert env.step_index == 1
+
+
 def test_a_step_before_the_reset_is_gymnasiums_reset_needed(env):
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step(HOLD)

@@ -65,15 +65,44 @@ class Arrival:
     arrival_system_ns: int
 
 
+@dataclass(kw_only=True)
+class Answer:
+    """What became of a request: `response` is None until the service has answered."""
+
+    service: str
+    response: Any = None
+
+
 class Receiver(Protocol):
     """Takes messages and service responses in the caller's thread."""
 
-    def subscribe(self, key: str, message_type: type, topic: str) -> None:
+    def subscribe(self, key: str, message_type: type, topic: str, qos: QoSProfile = RELIABLE) -> None:
         """Receive `topic` under the name `key`."""
         ...
 
     def take(self, timeout_s: float) -> list[Arrival]:
-        """Return what has arrived, waiting for the first at most `timeout_s`."""
+        """Return what has arrived, waiting for the first at most `timeout_s`; an answer ends the wait too."""
+        ...
+
+    def services(self) -> dict[str, tuple[str, ...]]:
+        """Return the services of the graph as it is known now: absolute name -> types."""
+        ...
+
+    def ask(
+        self,
+        service_type: Any,  # noqa: ANN401 - a generated type
+        name: str,
+        request: Any,  # noqa: ANN401 - a generated type
+        timeout_s: float = REPEAT_S,
+        patrol: Patrol = lambda: None,
+    ) -> Answer:
+        """Send a request, once, and do not wait: `take` fills in its answer.
+
+        What was asked of this service before and is not answered yet never will be.
+
+        Raises:
+            TimeoutError: when nobody offers the service within `timeout_s`; nothing was sent then.
+        """
         ...
 
     def call(self, service_type: Any, name: str, request: Any, timeout_s: float, patrol: Patrol) -> Any:  # noqa: ANN401
@@ -200,13 +229,48 @@ class WaitSetReceiver:
         self._feed = feed or Feed()
         self._tellers: dict[str, Teller] = {}
         self._clients = _Clients(node)
+        self._asked = _Clients(node)  # of `ask`: apart, since `call` takes what comes to its own
+        self._open: dict[str, tuple[Any, int, Answer]] = {}  # by service: client, number of the request, its answer
         self._wait_set = self._make_wait_set(0, 0, 0, 1, 0, 0, context.handle)
 
-    def subscribe(self, key: str, message_type: type, topic: str) -> None:
+    def subscribe(self, key: str, message_type: type, topic: str, qos: QoSProfile = RELIABLE) -> None:
         """Receive `topic` under the name `key`."""
-        self._subscriptions[key] = self._node.create_subscription(message_type, topic, _never_called, RELIABLE)
-        self._tellers[key] = Teller(self._feed, message_type, self._node.resolve_topic_name(topic), RELIABLE)
-        self._wait_set = self._make_wait_set(len(self._subscriptions), 0, 0, 1, 0, 0, self._context.handle)
+        self._subscriptions[key] = self._node.create_subscription(message_type, topic, _never_called, qos)
+        self._tellers[key] = Teller(self._feed, message_type, self._node.resolve_topic_name(topic), qos)
+        self._size_wait_set()
+
+    def _size_wait_set(self) -> None:
+        clients = max(1, len(self._open))
+        self._wait_set = self._make_wait_set(len(self._subscriptions), 0, 0, clients, 0, 0, self._context.handle)
+
+    def services(self) -> dict[str, tuple[str, ...]]:
+        """Return the services of the graph as it is known now: absolute name -> types."""
+        return _services(self._node)
+
+    def ask(
+        self,
+        service_type: Any,  # noqa: ANN401 - a generated type
+        name: str,
+        request: Any,  # noqa: ANN401 - a generated type
+        timeout_s: float = REPEAT_S,
+        patrol: Patrol = lambda: None,
+    ) -> Answer:
+        """Send a request, once, and do not wait: `take` fills in its answer."""
+        client = self._asked.ready(service_type, name, time.monotonic() + timeout_s, patrol)
+        answer = Answer(service=name)
+        with held_interrupts():
+            self._open[name] = client, client.handle.send_request(request), answer
+            self._size_wait_set()
+        return answer
+
+    def _take_answers(self) -> None:
+        """Fill in the answers that have come; one to a request that was given up is dropped."""
+        for name, (client, number, answer) in list(self._open.items()):
+            while (taken := client.handle.take_response(client.srv_type.Response))[0] is not None:
+                header, response = taken
+                if header.request_id.sequence_number == number:
+                    answer.response = response
+                    self._open.pop(name, None)
 
     @held_interrupts()
     def take(self, timeout_s: float) -> list[Arrival]:
@@ -214,6 +278,8 @@ class WaitSetReceiver:
         wait_set = self._wait_set
         wait_set.clear_entities()
         indices = [wait_set.add_subscription(sub.handle) for sub in self._subscriptions.values()]
+        for client, _, _ in self._open.values():
+            wait_set.add_client(client.handle)
         wait_set.wait(max(0, round(timeout_s * NS_PER_S)))
         arrivals: list[Arrival] = []
         for (key, sub), index in zip(self._subscriptions.items(), indices, strict=True):
@@ -225,6 +291,8 @@ class WaitSetReceiver:
                 arrivals.append(
                     Arrival(key=key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns)
                 )
+        if self._open:
+            self._take_answers()
         if self._feed.sink is not None:
             for each in arrivals:
                 self._tellers[each.key].received(each.message, each.info, each.arrival_system_ns)
@@ -262,10 +330,12 @@ class ExecutorReceiver:
         self._clock = clock
         self._arrivals: list[Arrival] = []
         self._clients = _Clients(node)
+        self._asked = _Clients(node)
+        self._open: dict[str, tuple[Any, Any]] = {}  # by service: client, future of the request
         self._executor = SingleThreadedExecutor(context=context)
         self._executor.add_node(node)
 
-    def subscribe(self, key: str, message_type: type, topic: str) -> None:
+    def subscribe(self, key: str, message_type: type, topic: str, qos: QoSProfile = RELIABLE) -> None:
         """Receive `topic` under the name `key`."""
 
         def store(message: Any, info: Any) -> None:  # noqa: ANN401 - generated types
@@ -274,7 +344,36 @@ class ExecutorReceiver:
                 Arrival(key=key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns)
             )
 
-        self._node.create_subscription(message_type, topic, store, RELIABLE)
+        self._node.create_subscription(message_type, topic, store, qos)
+
+    def services(self) -> dict[str, tuple[str, ...]]:
+        """Return the services of the graph as it is known now: absolute name -> types."""
+        return _services(self._node)
+
+    def ask(
+        self,
+        service_type: Any,  # noqa: ANN401 - a generated type
+        name: str,
+        request: Any,  # noqa: ANN401 - a generated type
+        timeout_s: float = REPEAT_S,
+        patrol: Patrol = lambda: None,
+    ) -> Answer:
+        """Send a request, once, and do not wait: `take` fills in its answer."""
+        client = self._asked.ready(service_type, name, time.monotonic() + timeout_s, patrol)
+        answer = Answer(service=name)
+        if name in self._open:
+            old, given_up = self._open.pop(name)
+            old.remove_pending_request(given_up)
+
+        def fill(future: Any) -> None:  # noqa: ANN401 - rclpy's
+            answer.response = future.result()
+            self._open.pop(name, None)
+
+        with held_interrupts():
+            future = client.call_async(request)
+            self._open[name] = client, future
+            future.add_done_callback(fill)
+        return answer
 
     @held_interrupts()
     def take(self, timeout_s: float) -> list[Arrival]:
@@ -334,6 +433,10 @@ class _Clients:
                 raise TimeoutError(f"nobody offers the service {client.srv_name}")
             time.sleep(_GLANCE_S)
         return client
+
+
+def _services(node: Node) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(types) for name, types in node.get_service_names_and_types()}
 
 
 def _never_called(message: Any) -> None:  # noqa: ANN401 - generated types

@@ -21,6 +21,9 @@ def profile_of(spec: QosSpec) -> QoSProfile:
 ANY = profile_of(SENSOR_QOS)
 """To read what anybody publishes: best effort, the last ten."""
 
+EVERY_TICK = QoSProfile(depth=256, reliability=ReliabilityPolicy.BEST_EFFORT)
+"""To read a simulator's clock: of any publisher, and deep enough that a rewind does not hide in a burst of steps."""
+
 LATCHED = profile_of(PRESETS["latched"])
 """To read, or write, what is published when it changes, and kept for late comers."""
 

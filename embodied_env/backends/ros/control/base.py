@@ -10,7 +10,8 @@ one implementation for all of them; a dialect only builds requests, and reads wh
 4. Nothing is sent twice before the clock was compared: a reply that is lost does not mean that nothing was done.
 5. Before the first request the clock must stand still: steps that a dead client asked for are waited out.
 
-What goes wrong is a `BackendLostError` (in a reset `BackendNotReadyError`) whose `why` is one of `FAULTS`.
+What goes wrong is a `BackendLostError`, in `connect` and `reset` a `SimulatorNotReadyError`; its `why` is one of
+`FAULTS`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from embodied_env.errors import BackendNotReadyError
 from embodied_env.transition import FloatArray
 
 FAULTS: Mapping[str, str] = {
@@ -32,6 +34,7 @@ FAULTS: Mapping[str, str] = {
     "sensor_late": "the step is over, and a sensor that was due has delivered nothing of its end",
     "command_unheard": "the echo of a command did not come",
     "settling": "the clock does not stand still before the first request",
+    "timeout": "the clock moves, and what was asked for was not over in its time",
 }
 """Why a simulator that is told to move is lost, and what each means."""
 
@@ -96,6 +99,8 @@ class EntityState:
 class Request:
     """A call of a service. `read` takes its reply, and raises `SimulatorRefusedError` when that says no.
 
+    That of a reset returns the seed that the simulator took, or None.
+
     `is_done_at_reply`: the family promises that what was asked for is over when the reply comes. It is checked, not
     believed.
     """
@@ -109,6 +114,19 @@ class Request:
 
 class SimulatorRefusedError(Exception):
     """A reply said no; the message quotes what it said."""
+
+
+class SimulatorNotReadyError(BackendNotReadyError):
+    """A simulator could not be connected or reset.
+
+    Attributes:
+        why: one of `FAULTS`.
+    """
+
+    def __init__(self, why: str, detail: str) -> None:
+        """Give the short reason `why` and a sentence of `detail`."""
+        self.why = why
+        super().__init__(f"{why}: {detail}")
 
 
 class Dialect(Protocol):
@@ -173,11 +191,19 @@ class SimControl(Protocol):
         ...
 
     def connect(self, end: float) -> None:
-        """Find its services, wait until its clock stands still, and pause it. Raises BackendNotReadyError."""
+        """Find its services, wait until its clock stands still, and pause it.
+
+        Raises:
+            BackendNotReadyError: when a service is missing (`Dialect.probe`), or as a SimulatorNotReadyError.
+        """
         ...
 
     def now_ns(self) -> int:
         """Return the simulated time, as it was last heard."""
+        ...
+
+    def check(self) -> None:
+        """Raise when the clock is not where the last call left it: somebody else moved the world since."""
         ...
 
     def pause(self, end: float) -> None:

@@ -1,0 +1,435 @@
+"""`ConfirmedControl`: the one `SimControl` over any dialect. It believes the clock (`control.base`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from embodied_env.backends.ros.control.base import (
+    ControlCapabilities,
+    Dialect,
+    EntityState,
+    Request,
+    ResetResult,
+    SimulatorNotReadyError,
+    SimulatorRefusedError,
+    StepResult,
+)
+from embodied_env.backends.ros.control.world_clock import WorldClock
+from embodied_env.backends.ros.node import PATROL_S, Answer, Arrival, Patrol, Receiver
+from embodied_env.backends.ros.qos import EVERY_TICK
+from embodied_env.clock import NS_PER_S
+from embodied_env.contract.messages import message_class
+from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
+from embodied_env.transition import FloatArray
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CLOCK = "/clock"  # the key of its arrivals: not a sensor's name
+_DRAINS = 64  # an executor hands out one message at a time
+_PROBE_S = 0.05  # between two looks at the services
+_REST_S = 0.3  # so long the clock stands before the first request: what was left over would show
+_SILENT_S = 0.6  # a clock that is not heard for so long is silent while it stands
+_AHEAD_S = 0.02  # a reply that is so much earlier than the end of its step was sent when the request was queued
+
+
+@dataclass(kw_only=True)
+class _Asked:
+    """A request that is in flight; monotonic s."""
+
+    request: Request
+    answer: Answer
+    asked_s: float
+    answered_s: float | None = None
+    said: Any = None  # what its reply was read as
+    about: str = ""  # an entity
+
+
+class ConfirmedControl:
+    """Moves a simulator by the requests of a dialect, and tells from its clock what became of them.
+
+    Exact where the dialect steps: one request, then the clock at its target, seen twice. Else the clock is gated:
+    resume, wait, pause, and how far it came is told.
+
+    Attributes:
+        clock: what is known of the simulated time.
+    """
+
+    def __init__(  # noqa: PLR0913 - its parts
+        self,
+        dialect: Dialect,
+        receiver: Receiver,
+        *,
+        patrol: Patrol = lambda: None,
+        clock: WorldClock | None = None,
+        topic: str = CLOCK,
+        step_ns: int | None = None,
+        reply_timeout_s: float = 1.0,
+        still_s: float = 0.1,
+        hand_on: Callable[[Arrival], None] = lambda _: None,
+    ) -> None:
+        """Listen to the clock; nothing is asked.
+
+        Args:
+            dialect: builds the requests.
+            receiver: sends them; its messages are taken here.
+            patrol: called while waiting; raises when waiting has no sense any more.
+            clock: follows the clock; None: a new one.
+            topic: of the clock.
+            step_ns: of its physics; None: what the dialect knows.
+            reply_timeout_s: how long after the last sign of life a reply may take.
+            still_s: a clock that falls silent when it stands is taken to stand after so much silence.
+            hand_on: gets each message that is not of the clock.
+        """
+        self.clock = clock or WorldClock()
+        self._dialect, self._receiver, self._patrol, self._hand_on = dialect, receiver, patrol, hand_on
+        self._step_ns = step_ns
+        self._reply_timeout_s, self._still_s = reply_timeout_s, still_s
+        self._at_ns: int | None = None  # where the last call left the clock; None: nobody knows
+        self._rewinds = 0
+        receiver.subscribe(CLOCK, message_class("rosgraph_msgs/msg/Clock"), topic, EVERY_TICK)
+
+    @property
+    def capabilities(self) -> ControlCapabilities:
+        """What it can do; known after `connect`."""
+        return self._dialect.capabilities
+
+    @property
+    def step_ns(self) -> int | None:
+        """How long a step of physics is, ns; None: nobody knows."""
+        return self._step_ns if self._step_ns is not None else self.capabilities.step_ns
+
+    def take(self, timeout_s: float) -> bool:
+        """Take what has arrived, waiting for the first at most so long; return whether anything has."""
+        arrivals = self._receiver.take(timeout_s)
+        now_s = time.monotonic()
+        for arrival in arrivals:
+            if arrival.key == CLOCK:
+                self.clock.hear(_ns(arrival.message.clock), now_s)
+            else:
+                self._hand_on(arrival)
+        self._patrol()
+        return bool(arrivals)
+
+    def now_ns(self) -> int:
+        """Return the simulated time, as it was last heard."""
+        if self.clock.now_ns is None:
+            raise BackendLostError("clock_stopped", "nothing was ever heard of the clock")
+        return self.clock.now_ns
+
+    def check(self) -> None:
+        """Raise when the clock is not where the last call left it: somebody else moved the world since."""
+        self._drain()
+        self._check_not_rewound()
+        if self._at_ns is not None and self.now_ns() != self._at_ns:
+            raise BackendLostError(
+                "extra_steps",
+                f"the clock was left at {self._at_ns} ns, and is at {self.now_ns()} ns: nobody here did it",
+            )
+
+    def _drain(self) -> None:
+        """Take all that is here."""
+        for _ in range(_DRAINS):
+            if not self.take(0.0):
+                break
+
+    def check_still(self, end: float) -> None:
+        """Take the clock as it stands, whatever was before; raises when it does not stand still."""
+        self._at_ns, self._rewinds = None, self.clock.rewinds
+        self._await_still(end)
+        self._mark()
+
+    def hear(self, end: float) -> None:
+        """Make a clock that is silent while it stands be heard, by one step of physics; one that was heard is left."""
+        if self.clock.now_ns is not None or not self.capabilities.exact_step:
+            return
+        asked = self._ask(self._dialect.step(1), end)
+        self._await_reply(asked, end)
+        while self.clock.now_ns is None:
+            if time.monotonic() > end:
+                raise BackendLostError("clock_stopped", "it was stepped, and nothing was ever heard of the clock")
+            self._turn(asked, end)
+        self.check_still(end)
+
+    def close(self) -> None:
+        """Forget where the clock was. Idempotent."""
+        self._at_ns = None
+
+    # ------------------------------------------------------------------------------------------ connecting
+
+    def connect(self, end: float) -> None:
+        """Find its services, wait until its clock stands still, and pause it."""
+        for request in self._probe(end):
+            with _in_reset():
+                self._dialect.learn(self._call(request, end))
+        with _in_reset():
+            if not self.capabilities.exact_step:
+                self._call(self._dialect.pause(), end)  # it has no steps that could be left over
+            self._await_rest(end)
+            if self.capabilities.exact_step and self.capabilities.pause:
+                self.pause(end)
+            self._mark()
+
+    def _probe(self, end: float) -> tuple[Request, ...]:
+        while True:
+            try:
+                return self._dialect.probe(self._receiver.services())
+            except BackendNotReadyError:
+                if time.monotonic() > end:
+                    raise
+            self.take(_PROBE_S)
+
+    def _await_rest(self, end: float) -> None:
+        """Wait until steps that a client asked for that is no more have run down."""
+        since_s = time.monotonic()
+        while True:
+            self.take(PATROL_S)
+            now_s = time.monotonic()
+            if self.clock.now_ns is None and now_s - since_s > _SILENT_S:
+                return
+            if self.clock.now_ns is not None and now_s - self.clock.changed_s > _REST_S:
+                return
+            if now_s > end:
+                raise BackendLostError(
+                    "settling", f"it is at {self.clock.now_ns} ns and goes on; allowed: a simulator that is paused"
+                )
+
+    def _mark(self) -> None:
+        """What the clock shows now is what we left it at."""
+        self._at_ns, self._rewinds = self.clock.now_ns, self.clock.rewinds
+
+    # ---------------------------------------------------------------------------------------------- asking
+
+    def _ask(self, request: Request, end: float) -> _Asked:
+        left_s = max(0.0, min(self._reply_timeout_s, end - time.monotonic()))
+        try:
+            answer = self._receiver.ask(request.type, request.service, request.message, left_s, self._patrol)
+        except TimeoutError as error:
+            raise BackendLostError("reply_lost", f"{error}; nothing was asked") from None
+        return _Asked(request=request, answer=answer, asked_s=time.monotonic())
+
+    def _turn(self, asked: _Asked, end: float) -> None:
+        """Take what arrives, and read the reply when it is there."""
+        self.take(max(0.0, min(PATROL_S, self._still_s, end - time.monotonic())))
+        if asked.answered_s is None and asked.answer.response is not None:
+            asked.answered_s = time.monotonic()
+            try:
+                asked.said = asked.request.read(asked.answer.response)
+            except SimulatorRefusedError as error:
+                about = f" for {asked.about}" if asked.about else ""
+                raise BackendLostError("refused", f"{asked.request.service}{about}: {error}") from None
+
+    def _await_reply(self, asked: _Asked, end: float, *, clock_tells: Callable[[], str] = lambda: "") -> None:
+        end = min(end, asked.asked_s + self._reply_timeout_s)
+        while asked.answered_s is None:
+            if time.monotonic() > end:
+                told = clock_tells()
+                raise BackendLostError("reply_lost", f"{asked.request.service} did not answer" + (told and f"; {told}"))
+            self._turn(asked, end)
+
+    def _call(self, request: Request, end: float, about: str = "") -> Any:  # noqa: ANN401 - what `Request.read` returns
+        asked = self._ask(request, end)
+        asked.about = about
+        self._await_reply(asked, end)
+        return asked.said
+
+    def pause(self, end: float) -> None:
+        """Stand still. Idempotent."""
+        self._call(self._dialect.pause(), end)
+
+    def resume(self, end: float) -> None:
+        """Run freely. Idempotent."""
+        self._call(self._dialect.resume(), end)
+        self._at_ns = None
+
+    # ------------------------------------------------------------------------------------------------ step
+
+    def step(self, duration_ns: int, end: float) -> StepResult:
+        """Move by so much simulated time; return when the world stands still again.
+
+        Raises:
+            UsageError: for a duration that is no whole number of steps of physics.
+            BackendLostError: its `why` one of `FAULTS`.
+        """
+        self.check()
+        before_ns = self.now_ns()
+        if self.capabilities.exact_step:
+            result = self._step_exactly(before_ns, duration_ns, end)
+        else:
+            result = self._step_gated(before_ns, duration_ns, end)
+        self._mark()
+        return result
+
+    def _step_exactly(self, before_ns: int, duration_ns: int, end: float) -> StepResult:
+        step_ns = self.step_ns
+        if step_ns is None:
+            raise UsageError(f"{self._dialect.name} does not say how long a step is: give step_s in the profile")
+        steps, rest_ns = divmod(duration_ns, step_ns)
+        if rest_ns or steps < 1:
+            raise UsageError(f"{duration_ns} ns is not allowed; allowed: whole steps of {step_ns} ns")
+        target_ns = before_ns + duration_ns
+        asked = self._ask(self._dialect.step(steps), end)
+        while not self._is_over(asked, target_ns):
+            self._turn(asked, end)
+            self._check_not_rewound()
+            if self.now_ns() > target_ns:
+                raise BackendLostError(
+                    "extra_steps",
+                    f"asked from {before_ns} to {target_ns} ns, and the clock is at {self.now_ns()} ns",
+                )
+            self._check_in_time(asked, before_ns, target_ns, end)
+        return StepResult(before_ns=before_ns, after_ns=target_ns, steps=steps)
+
+    def _is_over(self, asked: _Asked, target_ns: int) -> bool:
+        """Whether the clock stands at its target, and the reply is here."""
+        clock = self.clock
+        if clock.now_ns != target_ns or asked.answered_s is None:
+            return False
+        if clock.seen > 1:
+            return True
+        if asked.request.is_done_at_reply and clock.changed_s - asked.answered_s < _AHEAD_S:
+            return True
+        return time.monotonic() - clock.changed_s > self._still_s
+
+    def _check_in_time(self, asked: _Asked, before_ns: int, target_ns: int, end: float) -> None:
+        """Raise when there is no more sense in waiting, and say why."""
+        now_s, at_ns = time.monotonic(), self.now_ns()
+        moved_s = max(asked.asked_s, self.clock.changed_s)
+        if at_ns == target_ns and asked.answered_s is not None:
+            return  # it only has to be seen once more
+        where = f"from {before_ns} to {target_ns} ns, the clock stands at {at_ns} ns"
+        if asked.answered_s is None and (now_s > end or now_s - moved_s > self._reply_timeout_s):
+            if at_ns not in (before_ns, target_ns):
+                raise BackendLostError("clock_stopped", f"{where}, and nobody answered")
+            done = "was carried out" if at_ns == target_ns else "was not carried out"
+            raise BackendLostError("reply_lost", f"{asked.request.service} did not answer; by the clock it {done}")
+        if asked.answered_s is None:
+            return
+        if asked.request.is_done_at_reply and now_s - max(moved_s, asked.answered_s) > self._reply_timeout_s:
+            raise BackendLostError("step_unfinished", where)
+        if now_s > end and now_s - moved_s > self._still_s:
+            raise BackendLostError("clock_stopped", where)
+        if now_s > end:
+            raise BackendLostError("timeout", where)
+
+    def _step_gated(self, before_ns: int, duration_ns: int, end: float) -> StepResult:
+        """Resume, wait, pause. Whatever goes wrong, pause."""
+        target_ns = before_ns + duration_ns
+        try:
+            self._run_to(target_ns, end)
+            self.pause(end)
+        except BackendLostError:
+            with suppress(BackendLostError):
+                self._ask(self._dialect.pause(), time.monotonic())
+            raise
+        self._await_still(end)
+        self._check_not_rewound()
+        after_ns, step_ns = self.now_ns(), self.step_ns
+        steps = None if step_ns is None else round((after_ns - before_ns) / step_ns)
+        return StepResult(before_ns=before_ns, after_ns=after_ns, steps=steps, late_ns=after_ns - target_ns)
+
+    def _run_to(self, target_ns: int, end: float) -> None:
+        self._call(self._dialect.resume(), end)
+        while self.now_ns() < target_ns:
+            self._check_not_rewound()
+            if time.monotonic() > end:
+                raise BackendLostError("clock_stopped", f"resumed, and it is at {self.now_ns()} of {target_ns} ns")
+            self.take(min(PATROL_S, max(0.0, end - time.monotonic())))
+
+    def _await_still(self, end: float) -> None:
+        """Wait until the clock repeats itself, or is silent."""
+        self._drain()
+        begun_s, heard = time.monotonic(), self.clock.seen
+        while True:
+            self.take(min(PATROL_S, self._still_s))
+            now_s = time.monotonic()
+            if now_s - max(begun_s, self.clock.changed_s) > self._still_s:
+                return
+            if self.clock.changed_s < begun_s and self.clock.seen > heard + 1:
+                return
+            if now_s > end:
+                raise BackendLostError("settling", f"paused, and the clock is at {self.clock.now_ns} ns and goes on")
+
+    def _check_not_rewound(self) -> None:
+        if self.clock.rewinds != self._rewinds:
+            raise BackendLostError(
+                "clock_rewound", f"the clock went back from {self.clock.from_ns} ns, and is at {self.clock.now_ns} ns"
+            )
+
+    # ----------------------------------------------------------------------------------------------- reset
+
+    def reset(self, level: str, seed: int | None, end: float) -> ResetResult:
+        """Reset; return when it has shown, and the world stands still.
+
+        Raises:
+            SimulatorNotReadyError: its `why` one of `FAULTS`.
+        """
+        with _in_reset():
+            self.check_still(end)
+            must_show = self.capabilities.rewinds_time and level in ("world", "time")
+            if must_show and self.clock.now_ns == 0:
+                self._leave_begin(end)
+            seed_used = self._reset(self._dialect.reset(level, seed), end, must_show=must_show)
+            self._mark()
+            return ResetResult(level=level, after_ns=self.now_ns(), seed_used=seed_used)
+
+    def _leave_begin(self, end: float) -> None:
+        """Move a little: a reset at the very begin would not show."""
+        if not self.capabilities.exact_step:
+            self._step_gated(0, 1, end)
+        elif self.step_ns:
+            self.step(self.step_ns, end)
+
+    def _reset(self, request: Request, end: float, *, must_show: bool) -> int | None:
+        """Ask for it, and wait until it shows; return the seed that was taken."""
+        clock = self.clock
+        before_ns, rewinds, heard = clock.now_ns, clock.rewinds, clock.heard
+        asked = self._ask(request, end)
+
+        def has_shown() -> bool:
+            if before_ns is None or not must_show:
+                return clock.heard > heard
+            return clock.rewinds > rewinds
+
+        def clock_tells() -> str:
+            return "the clock shows the reset" if has_shown() else "the clock shows no reset"
+
+        self._await_reply(asked, end, clock_tells=clock_tells)
+        while clock.now_ns is None or (must_show and not has_shown()):
+            if time.monotonic() > end and clock.now_ns is None:
+                raise BackendLostError("clock_stopped", "nothing was ever heard of the clock")
+            if time.monotonic() > end:
+                raise BackendLostError("reset_not_seen", f"it was taken, and the clock is still at {clock.now_ns} ns")
+            self._turn(asked, end)
+        self._await_still(end)
+        seed: int | None = asked.said
+        return seed
+
+    # -------------------------------------------------------------------------------------------- entities
+
+    def state(self, entity: str, end: float) -> EntityState:
+        """Return where an entity is now."""
+        state: EntityState = self._call(self._dialect.state(entity), end, entity)
+        return state
+
+    def set_state(self, entity: str, position: FloatArray, orientation: FloatArray, end: float) -> None:
+        """Put an entity somewhere. Sensors show it after the next step."""
+        self._call(self._dialect.set_state(entity, position, orientation), end, entity)
+
+
+def _ns(stamp: Any) -> int:  # noqa: ANN401 - a builtin_interfaces/Time
+    return int(stamp.sec) * NS_PER_S + int(stamp.nanosec)
+
+
+@contextmanager
+def _in_reset() -> Iterator[None]:
+    """Before an episode a lost simulator is one that is not ready."""
+    try:
+        yield
+    except BackendLostError as error:
+        detail = str(error).removeprefix(f"{error.why}: ")
+        raise SimulatorNotReadyError(error.why, detail) from None

@@ -1,0 +1,394 @@
+"""Simulators that are told to move, over real rclpy: one toy world behind the services of three families.
+
+They serve each request by hand from one thread, so that a reply can come early, late or never. What can go wrong is
+switched by `Mischief`; the world itself behaves as Gazebo was measured to (`/clock` names the iteration that begins,
+and is repeated while it stands still; a request is queued until the end of an iteration).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import rclpy
+from builtin_interfaces.msg import Time
+from rclpy.context import Context
+from rclpy.signals import SignalHandlerOptions
+from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray
+from std_srvs.srv import Empty
+
+STEP_NS = 1_000_000
+JOINTS = ("j1", "j2", "j3", "j4", "j5", "j6")
+FEATURES = [10, 11, 20, 25, 26, 31, 32]  # states of entities, reset, pause, single and multiple steps
+
+_IDLE_S = 0.0005
+_REPEAT_S = 0.002  # between two stamps of a clock that stands still
+
+
+@dataclass(kw_only=True)
+class Mischief:
+    """What goes wrong from now on, and for which request; None, False and 0: nothing."""
+
+    replies: str = "as usual"  # "early": before anything happens; "never"
+    does: bool = True  # False: a request that moves time is answered and forgotten
+    stops_after: int | None = None  # so many iterations more, then time stands still
+    silent: bool = False  # a clock that stands still is not repeated, and one that moves not published
+    extra_steps: int = 0  # by another client, with each request of steps
+    rewinds_in: int | None = None  # so many iterations, then somebody resets the world
+    refuses: bool = False
+    sensors: str = "on time"  # "late": a moment after the step; "old": with the stamp of 10 steps before; "never"
+    clock_repeats: int = 1
+
+
+@dataclass(kw_only=True)
+class ToyWorld:
+    """Joints that go to where they were told, a step at a time, and poses of models."""
+
+    now_ns: int = 0
+    iterations: int = 0
+    paused: bool = True
+    pending: int = 0  # steps that are asked for
+    command: tuple[float, ...] = (0.0,) * len(JOINTS)
+    position: tuple[float, ...] = (0.0,) * len(JOINTS)
+    poses: dict[str, tuple[float, ...]] = field(default_factory=lambda: {"cart": (0.0,) * 6 + (1.0,)})
+
+    def step(self) -> None:
+        """Move by one step: each joint by a tenth of its way."""
+        self.now_ns += STEP_NS
+        self.iterations += 1
+        pairs = zip(self.position, self.command, strict=True)
+        self.position = tuple(there + 0.1 * (wanted - there) for there, wanted in pairs)
+
+    def reset(self, *, time_too: bool = True) -> None:
+        """Go back to the begin."""
+        fresh = ToyWorld()
+        self.position, self.command, self.poses = fresh.position, fresh.command, fresh.poses
+        if time_too:
+            self.now_ns = self.iterations = 0
+
+
+class StandIn:
+    """The world, its clock and its sensors; a family adds services. `turn` is one look at everything."""
+
+    repeats_clock = True  # while it stands still
+    pace_s = 0.0  # of each step
+
+    def __init__(self, mischief: Mischief) -> None:
+        self.world, self.mischief = ToyWorld(), mischief
+        self.requests: list[str] = []  # what was asked, in order
+        self._context = Context()
+        rclpy.init(context=self._context, signal_handler_options=SignalHandlerOptions.NO)
+        self.node = rclpy.create_node(
+            "stand_in", context=self._context, enable_rosout=False, start_parameter_services=False
+        )
+        self._clock = self.node.create_publisher(Clock, "/clock", 10)
+        self._joints = self.node.create_publisher(JointState, "/joint_states", 10)
+        self._commands = self.node.create_subscription(Float64MultiArray, "/arm_controller/commands", print, 10)
+        self._services: list[tuple[Any, Callable[[Any, Any], bool]]] = []
+        self._when_still: list[Callable[[], None]] = []
+        self._late: list[tuple[float, JointState]] = []
+        self._repeat_at = 0.0
+        self._orders: queue.SimpleQueue[tuple[Callable[[], object], threading.Event]] = queue.SimpleQueue()
+
+    def order(self, does: Callable[[], object]) -> None:
+        """Have something done between two iterations, as a client would that nobody knows of; return when it is."""
+        done = threading.Event()
+        self._orders.put((does, done))
+        assert done.wait(10.0)
+
+    def calm(self) -> None:
+        """Stand still, owe nothing, and behave."""
+        self.mischief = Mischief()
+        self.world.pending, self.world.paused = 0, True
+        self._when_still.clear()
+        self._late.clear()
+        self.requests.clear()
+        self._tell()
+
+    def offer(self, service_type: Any, name: str, serve: Callable[[Any, Any], bool]) -> None:
+        """Offer a service; `serve` fills in the response and says whether it is sent when the world stands still."""
+        self._services.append((self.node.create_service(service_type, name, print), serve))
+
+    def turn(self) -> bool:
+        """Look at everything once; return whether anything happened."""
+        while not self._orders.empty():
+            does, done = self._orders.get()
+            does()
+            done.set()
+        happened = self._take_commands() | self._take_requests() | self._iterate()
+        now_s = time.monotonic()
+        if self._late and self._late[0][0] < now_s:
+            self._joints.publish(self._late.pop(0)[1])
+        if not happened and self.repeats_clock and now_s > self._repeat_at:
+            self._repeat_at = now_s + _REPEAT_S
+            self._tell()
+        return happened
+
+    def _take_commands(self) -> bool:
+        taken = False
+        while (found := self._commands.handle.take_message(Float64MultiArray, False)) is not None:
+            self.world.command, taken = tuple(found[0].data), True
+        return taken
+
+    def _take_requests(self) -> bool:
+        taken = False
+        for service, serve in self._services:
+            request, header = service.handle.service_take_request(service.srv_type.Request)
+            if request is None:
+                continue
+            taken = True
+            response = service.srv_type.Response()
+            self.requests.append(service.srv_name)
+            waits = serve(request, response)
+            self._answer(lambda s=service, r=response, h=header.request_id: s.send_response(r, h), waits=waits)
+        return taken
+
+    def _answer(self, send: Callable[[], None], *, waits: bool) -> None:
+        if self.mischief.replies == "never":
+            return
+        if waits and self.mischief.replies != "early":
+            self._when_still.append(send)
+        else:
+            send()
+
+    def _iterate(self) -> bool:
+        """One iteration, when there is one to run."""
+        world, mischief = self.world, self.mischief
+        if mischief.rewinds_in is not None and (world.pending or not world.paused):
+            mischief.rewinds_in -= 1
+            if mischief.rewinds_in < 0:
+                mischief.rewinds_in = None
+                world.reset()
+                self._tell()
+        stuck = mischief.stops_after is not None and mischief.stops_after <= 0
+        moves = not stuck and (world.pending > 0 or not world.paused)
+        if moves:
+            if mischief.stops_after is not None:
+                mischief.stops_after -= 1
+            self._tell_of_step()
+        elif not world.pending:
+            for send in self._when_still:
+                send()
+            self._when_still.clear()
+        return moves
+
+    def _tell_of_step(self) -> None:
+        world = self.world
+        world.step()
+        self._tell(self.mischief.clock_repeats)
+        self._sense()
+        if world.pending:
+            world.pending -= 1
+        time.sleep(self.pace_s)
+
+    def _tell(self, times: int = 1) -> None:
+        if not self.mischief.silent:
+            for _ in range(times):
+                self._clock.publish(Clock(clock=stamp_of(self.world.now_ns)))
+
+    def _sense(self) -> None:
+        kind, world = self.mischief.sensors, self.world
+        if kind == "never":
+            return
+        message = JointState(name=list(JOINTS), position=list(world.position), velocity=[0.0] * len(JOINTS))
+        message.header.stamp = stamp_of(world.now_ns - (10 * STEP_NS if kind == "old" else 0))
+        if kind == "late":
+            self._late.append((time.monotonic() + 0.1, message))
+        else:
+            self._joints.publish(message)
+
+    def ask_steps(self, steps: int) -> None:
+        """Run so many, and what another client asks for."""
+        if self.mischief.does:
+            self.world.pending += steps + self.mischief.extra_steps
+
+    def ask_reset(self, *, time_too: bool = True) -> None:
+        """Reset at once."""
+        if self.mischief.does:
+            self.world.reset(time_too=time_too)
+            self._tell()
+
+    def close(self) -> None:
+        """Destroy the node and its context."""
+        self.node.destroy_node()
+        rclpy.shutdown(context=self._context)
+
+
+class RosGzStandIn(StandIn):
+    """A world of Gazebo behind ros_gz_bridge: requests are answered when they are queued, and queued as Gazebo does."""
+
+    def __init__(self, mischief: Mischief, *, sets_pose: bool = True) -> None:
+        from ros_gz_interfaces.srv import ControlWorld, SetEntityPose
+
+        super().__init__(mischief)
+        self._queue: list[Any] = []
+        self.offer(ControlWorld, "/world/toy/control", self._control)
+        if sets_pose:
+            self.offer(SetEntityPose, "/world/toy/set_pose", self._set_pose)
+
+    def _control(self, request: Any, response: Any) -> bool:
+        response.success = not self.mischief.refuses
+        if response.success:
+            self._queue.append(request.world_control)
+        return False
+
+    def _set_pose(self, request: Any, response: Any) -> bool:
+        self.world.poses[request.entity.name] = pose_of(request.pose)
+        response.success = True
+        return False
+
+    def turn(self) -> bool:
+        """At the end of an iteration what was queued is taken: the last one decides about a reset, steps add up."""
+        happened = super().turn()
+        rewind = False
+        for control in self._queue:
+            self.world.paused, rewind = control.pause, control.reset.all or control.reset.time_only
+            if control.pause and (control.multi_step or control.step):
+                self.ask_steps(control.multi_step or 1)
+        if rewind:
+            self.ask_reset()
+        happened = happened or bool(self._queue)
+        self._queue.clear()
+        return happened
+
+
+class SimulationInterfacesStandIn(StandIn):
+    """The standard services, replies when it is over, and no clock that is repeated while it stands still."""
+
+    repeats_clock = False
+
+    def __init__(self, mischief: Mischief, *, prefix: str = "", features: tuple[int, ...] = tuple(FEATURES)) -> None:
+        from simulation_interfaces import srv
+
+        super().__init__(mischief)
+        self._features = features
+        self.offer(srv.GetSimulatorFeatures, f"{prefix}/get_simulator_features", self._get_features)
+        self.offer(srv.SetSimulationState, f"{prefix}/set_simulation_state", self._set_state)
+        self.offer(srv.ResetSimulation, f"{prefix}/reset_simulation", self._reset)
+        self.offer(srv.GetEntityState, f"{prefix}/get_entity_state", self._get_entity)
+        self.offer(srv.SetEntityState, f"{prefix}/set_entity_state", self._set_entity)
+        if 33 in features:
+            from simulation_interfaces.action import SimulateSteps
+
+            send_goal = SimulateSteps.Impl.SendGoalService
+            self.offer(send_goal, f"{prefix}/simulate_steps/_action/send_goal", self._send_goal)
+        else:
+            self.offer(srv.StepSimulation, f"{prefix}/step_simulation", self._step)
+
+    def _get_features(self, request: Any, response: Any) -> bool:
+        response.features.features = list(self._features)
+        return False
+
+    def _set_state(self, request: Any, response: Any) -> bool:
+        pauses = request.state.state == 2
+        response.result.result = 101 if pauses == self.world.paused else 1
+        self.world.paused = pauses
+        return False
+
+    def _step(self, request: Any, response: Any) -> bool:
+        if self._is_refused(response):
+            return False
+        self.ask_steps(request.steps)
+        return True
+
+    def _send_goal(self, request: Any, response: Any) -> bool:
+        response.accepted = self.world.paused and not self.mischief.refuses
+        if response.accepted:
+            self.ask_steps(request.goal.steps)
+        return False
+
+    def _reset(self, request: Any, response: Any) -> bool:
+        if not self._is_refused(response):
+            self.ask_reset(time_too=request.scope in (0, 1, 255))
+        return True
+
+    def _get_entity(self, request: Any, response: Any) -> bool:
+        known = self.world.poses.get(request.entity)
+        response.result.result = 2 if known is None else 1
+        if known is not None:
+            fill_pose(response.state.pose, known)
+            response.state.header.stamp = stamp_of(self.world.now_ns)
+        return False
+
+    def _set_entity(self, request: Any, response: Any) -> bool:
+        response.result.result = 1
+        if request.set_pose:
+            self.world.poses[request.entity] = pose_of(request.state.pose)
+        return False
+
+    def _is_refused(self, response: Any) -> bool:
+        response.result.result = 4 if self.mischief.refuses else 1
+        response.result.error_message = "not in the mood" if self.mischief.refuses else ""
+        return self.mischief.refuses
+
+
+class ClassicStandIn(StandIn):
+    """Gazebo classic: no steps; it runs, a step each ms, until it is paused, and is silent then."""
+
+    repeats_clock = False
+    pace_s = 0.001
+
+    def __init__(self, mischief: Mischief) -> None:
+        super().__init__(mischief)
+        self.offer(Empty, "/pause_physics", lambda *_: self._pause(paused=True))
+        self.offer(Empty, "/unpause_physics", lambda *_: self._pause(paused=False))
+        self.offer(Empty, "/reset_simulation", lambda *_: bool(self.ask_reset()))
+        self.offer(Empty, "/reset_world", lambda *_: bool(self.ask_reset(time_too=False)))
+
+    def _pause(self, *, paused: bool) -> bool:
+        if self.mischief.does:
+            self.world.paused = paused
+        return False
+
+
+STAND_INS = {
+    "ros_gz": RosGzStandIn,
+    "simulation_interfaces": SimulationInterfacesStandIn,
+    "classic": ClassicStandIn,
+}
+
+
+@contextlib.contextmanager
+def hosted(name: str, **options: Any):
+    """Host the stand-in of a family in a thread of its own; nothing of it is left."""
+    stand_in = STAND_INS[name](options.pop("mischief", Mischief()), **options)
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            if not stand_in.turn():
+                time.sleep(_IDLE_S)
+
+    thread = threading.Thread(target=run, name=f"stand-in {name}")
+    thread.start()
+    try:
+        yield stand_in
+    finally:
+        stop.set()
+        thread.join()
+        stand_in.close()
+
+
+def stamp_of(time_ns: int) -> Time:
+    """The time as a message."""
+    seconds, rest = divmod(time_ns, 1_000_000_000)
+    return Time(sec=seconds, nanosec=rest)
+
+
+def pose_of(pose: Any) -> tuple[float, ...]:
+    """x, y, z and the quaternion of a message."""
+    place, turn = pose.position, pose.orientation
+    return place.x, place.y, place.z, turn.x, turn.y, turn.z, turn.w
+
+
+def fill_pose(pose: Any, values: tuple[float, ...]) -> None:
+    """The other way round."""
+    place, turn = pose.position, pose.orientation
+    place.x, place.y, place.z, turn.x, turn.y, turn.z, turn.w = values

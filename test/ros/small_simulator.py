@@ -1,0 +1,179 @@
+"""A toy simulator of `arm_reach` with the services of Gazebo classic and of the embedded one, and its bad habits.
+
+Its services are taken by hand, so that a reply can be early, or never come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import rclpy
+from rclpy.context import Context
+from rclpy.node import Node
+from rosgraph_msgs.msg import Clock
+from std_msgs.msg import Float64MultiArray
+from std_srvs.srv import Empty, Trigger
+
+from embodied_env.sim.messages import set_stamp, to_message
+
+TICK_NS = 5_000_000  # of physics
+SERVICES = {
+    "/pause_physics": Empty,
+    "/unpause_physics": Empty,
+    "/reset_simulation": Empty,
+    "/reset_world": Empty,
+    "/simulator/step_once": Trigger,
+    "/simulator/restart": Trigger,
+}
+
+
+@dataclass
+class Habits:
+    """What it does wrong at its next step or reset, or always."""
+
+    early_reply_s: float = 0.0  # it answers so long before it begins
+    loses_reply: bool = False
+    stops_at: int | None = None  # ticks of a step after which it stands
+    extra_ticks: int = 0
+    rewinds: bool = False  # to 0, in the middle of a step
+    late: dict[str, float] = field(default_factory=dict)  # sensor -> s after the step
+    drops: set[str] = field(default_factory=set)  # sensors that say nothing
+    old_after: set[str] = field(default_factory=set)  # sensors that repeat an old stamp after the new one
+    repeats_clock: bool = True  # while it stands
+    is_silent_until_step: bool = False  # sensors, after a reset
+    ignores_reset: bool = False
+    is_deaf: bool = False  # no command is repeated
+    refuses: str = ""
+
+
+class SmallSimulator:
+    """One toy world; a thread of its own turns it."""
+
+    def __init__(self, contract, domain_id=None):
+        self.contract, self.habits = contract, Habits()
+        self.now_ns, self.is_running, self.asked = 0, False, []
+        self.commands = []
+        self._context = Context()
+        rclpy.init(context=self._context, domain_id=domain_id)
+        self._node = node = Node("small", context=self._context, start_parameter_services=False, enable_rosout=False)
+        self._clock = node.create_publisher(Clock, "/clock", 10)
+        self._echo = node.create_publisher(Float64MultiArray, "/arm_controller/echo", 10)
+        self._position = np.zeros(6)
+        types = {n: to_message(s, self._values(n), 1) for n, s in contract.sensors.items()}
+        self._sensors = {n: node.create_publisher(type(m), contract.sensors[n].topic, 10) for n, m in types.items()}
+        topic = contract.actuators["arm"].topic
+        self._subscription = node.create_subscription(Float64MultiArray, topic, lambda _: None, 10)
+        self._services = {name: node.create_service(kind, name, lambda _, r: r) for name, kind in SERVICES.items()}
+        self._late = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._turn)
+        self._thread.start()
+
+    def _values(self, name):
+        if name == "joints":
+            return {"position": self._position.copy(), "velocity": np.zeros(6)}
+        return (
+            {"range": np.ones(1, dtype=np.float32)}
+            if name == "true_distance"
+            else {"position": np.full(3, 0.5 if name == "tcp" else 0.2)}
+        )
+
+    def _turn(self):
+        beat_s = 0.0
+        while not self._stop.is_set():
+            for name, service in self._services.items():
+                taken = service.handle.service_take_request(service.srv_type.Request)
+                if taken is not None and taken[0] is not None:
+                    self._serve(name, service, *taken)
+            while (taken := self._subscription.handle.take_message(Float64MultiArray, False)) is not None:
+                self.commands.append(np.array(taken[0].data))
+                self._position = self.commands[-1]
+                if not self.habits.is_deaf:
+                    self._echo.publish(taken[0])
+            if self.is_running and self.habits.stops_at is None:
+                self.tick(1)
+            elif self.habits.repeats_clock and time.monotonic() > beat_s:
+                beat_s = time.monotonic() + 0.004
+                self._tell_time()
+            for due in [each for each in self._late if each[0] <= time.monotonic()]:
+                self._late.remove(due)
+                self._tell(due[1], due[2])
+            time.sleep(0.001)
+
+    def _serve(self, name, service, request, header):
+        del request
+        habits, kind = self.habits, name.rpartition("/")[2]
+        self.asked.append(kind)
+        response = service.srv_type.Response()
+        if hasattr(response, "success"):
+            response.success, response.message = not habits.refuses, habits.refuses
+
+        def reply():
+            if not habits.loses_reply or kind not in ("step_once", "restart", "reset_simulation"):
+                service.send_response(response, header)
+
+        if habits.early_reply_s:
+            reply()
+            time.sleep(habits.early_reply_s)
+        if not habits.refuses:
+            self._do(kind)
+        if not habits.early_reply_s:
+            reply()
+
+    def _do(self, kind):
+        habits = self.habits
+        if kind in ("pause_physics", "unpause_physics"):
+            self.is_running = kind == "unpause_physics"
+        elif kind == "step_once":
+            ticks = self.contract.control_period_ns // TICK_NS
+            self.tick(ticks if habits.stops_at is None else habits.stops_at)
+            if habits.rewinds:
+                self.now_ns = 0
+                self.tick(1)
+            self.tick(habits.extra_ticks)
+        elif kind == "restart":
+            self.tick(1, tells=not habits.is_silent_until_step)
+        elif kind == "reset_simulation" and not habits.ignores_reset:
+            self.now_ns = 0
+            self._tell_time()
+
+    def tick(self, ticks, *, tells=True):
+        """Move by so many ticks, and tell the clock of each."""
+        for _ in range(ticks):
+            self.now_ns += TICK_NS
+            self._tell_time()
+        for name in self._sensors if ticks and tells else ():
+            if name in self.habits.late:
+                self._late.append((time.monotonic() + self.habits.late[name], name, self.now_ns))
+            elif name not in self.habits.drops:
+                self._tell(name, self.now_ns)
+            if name in self.habits.old_after:
+                self._tell(name, self.now_ns - self.contract.control_period_ns)
+
+    def _tell_time(self):
+        message = Clock()
+        set_stamp(message.clock, self.now_ns)
+        self._clock.publish(message)
+
+    def _tell(self, name, stamp_ns):
+        self._sensors[name].publish(to_message(self.contract.sensors[name], self._values(name), stamp_ns))
+
+    def close(self):
+        self._stop.set()
+        self._thread.join()
+        self._node.destroy_node()
+        rclpy.shutdown(context=self._context)
+
+
+@contextlib.contextmanager
+def small_simulator(contract, domain_id=None):
+    """Run one, and end it."""
+    simulator = SmallSimulator(contract, domain_id)
+    try:
+        yield simulator
+    finally:
+        simulator.close()

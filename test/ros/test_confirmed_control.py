@@ -1,0 +1,231 @@
+"""A simulator is believed by its clock: over a toy one with the habits of real ones, on real DDS."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from small_simulator import TICK_NS, Habits, small_simulator
+
+import embodied_env
+from embodied_env.backends.ros.control.base import FAULTS, SimulatorNotReadyError
+from embodied_env.backends.ros.control.classic import Classic
+from embodied_env.backends.ros.control.confirmed import ConfirmedControl
+from embodied_env.backends.ros.control.embedded import Embedded
+from embodied_env.backends.ros.node import RosNode
+from embodied_env.clock import SteadyClock
+from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
+
+pytestmark = pytest.mark.ros
+
+CONTRACT = embodied_env.load_contract("arm_reach")
+PERIOD_NS = CONTRACT.control_period_ns
+NAMES = {"exact": Embedded, "gated": Classic}
+
+
+def soon(seconds=5.0):
+    return time.monotonic() + seconds
+
+
+@pytest.fixture(scope="module")
+def stack(lasting_domain):
+    """One toy simulator, and a control of each kind over it."""
+    with lasting_domain() as domain_id, small_simulator(CONTRACT, domain_id) as small:
+        nodes, controls = [], {}
+        for name, dialect in NAMES.items():
+            nodes.append(RosNode(name, namespace="/", clock=SteadyClock(), domain_id=domain_id))
+            step_ns = PERIOD_NS if name == "exact" else TICK_NS
+            spoken = dialect(world="toy", prefix=None, step_ns=step_ns)
+            controls[name] = ConfirmedControl(spoken, nodes[-1].receiver, reply_timeout_s=0.3)
+            controls[name].connect(soon(10))
+        yield small, controls
+        for node in nodes:
+            node.close()
+
+
+@pytest.fixture
+def small(stack):
+    """The toy simulator, without bad habits, at a standstill."""
+    small = stack[0]
+    small.habits, small.is_running = Habits(), False
+    small.tick(1)
+    time.sleep(0.02)
+    small.asked.clear()
+    yield small
+    small.habits, small.is_running = Habits(), False
+
+
+@pytest.fixture
+def exact(stack, small):
+    control = stack[1]["exact"]
+    control.check_still(soon())
+    return control
+
+
+@pytest.fixture
+def gated(stack, small):
+    control = stack[1]["gated"]
+    control.check_still(soon())
+    return control
+
+
+def lost(call, *args):
+    """Return why a simulator is lost, and what is said of it."""
+    with pytest.raises((BackendLostError, SimulatorNotReadyError)) as caught:
+        call(*args)
+    assert caught.value.why in FAULTS
+    return caught.value.why, str(caught.value)
+
+
+def test_a_hundred_steps_end_at_their_nanosecond(exact, small):
+    results = [exact.step(PERIOD_NS, soon()) for _ in range(100)]
+    assert all(after.before_ns == before.after_ns for before, after in itertools.pairwise(results))
+    assert {(each.after_ns - each.before_ns, each.steps, each.late_ns) for each in results} == {(PERIOD_NS, 1, 0)}
+    assert results[-1].after_ns == small.now_ns
+
+
+@pytest.mark.long
+def test_ten_thousand_steps_end_at_their_nanosecond(exact, small):
+    begin_ns = small.now_ns
+    for index in range(10_000):
+        assert exact.step(PERIOD_NS, soon()).after_ns == begin_ns + (index + 1) * PERIOD_NS
+
+
+def test_a_reply_before_the_end_is_not_taken_for_the_end(exact, small):
+    small.habits.early_reply_s = 0.05
+    assert exact.step(PERIOD_NS, soon()).after_ns == small.now_ns
+
+
+def test_a_clock_that_falls_silent_when_it_stands_is_one_too(exact, small):
+    small.habits.repeats_clock = False
+    assert exact.step(PERIOD_NS, soon()).after_ns == small.now_ns
+
+
+def test_a_lost_reply_is_told_with_what_the_clock_shows_and_nothing_is_asked_twice(exact, small):
+    small.habits.loses_reply = True
+    why, said = lost(exact.step, PERIOD_NS, soon())
+    assert why == "reply_lost"
+    assert "it was carried out" in said
+    assert small.asked == ["step_once"]
+
+
+def test_a_reply_that_promises_an_end_which_never_comes_is_told(exact, small):
+    small.habits.stops_at = 4
+    assert lost(exact.step, PERIOD_NS, soon())[0] == "step_unfinished"
+
+
+def test_a_clock_that_stops_without_a_reply_is_told(exact, small):
+    small.habits.stops_at, small.habits.loses_reply = 4, True
+    assert lost(exact.step, PERIOD_NS, soon())[0] == "clock_stopped"
+
+
+def test_a_clock_that_goes_back_in_a_step_is_told(exact, small):
+    small.habits.rewinds = True
+    assert lost(exact.step, PERIOD_NS, soon())[0] == "clock_rewound"
+
+
+def test_a_clock_that_went_back_between_two_steps_is_told_and_nothing_is_asked(exact, small):
+    small.now_ns = 0
+    small.tick(1)
+    time.sleep(0.02)
+    assert lost(exact.step, PERIOD_NS, soon())[0] == "clock_rewound"
+    assert small.asked == []
+
+
+def test_a_step_that_goes_too_far_is_told(exact, small):
+    small.habits.extra_ticks = 2
+    why, said = lost(exact.step, PERIOD_NS, soon())
+    assert why == "extra_steps"
+    assert str(small.now_ns) in said or str(small.now_ns - TICK_NS) in said
+
+
+def test_steps_of_others_between_two_of_ours_are_told_and_nothing_is_asked(exact, small):
+    small.tick(3)
+    time.sleep(0.02)
+    assert lost(exact.step, PERIOD_NS, soon())[0] == "extra_steps"
+    assert small.asked == []
+
+
+def test_what_the_simulator_says_no_to_is_quoted(exact, small):
+    small.habits.refuses = "not today"
+    why, said = lost(exact.step, PERIOD_NS, soon())
+    assert why == "refused"
+    assert "not today" in said
+
+
+def test_what_is_no_whole_number_of_steps_is_not_asked(exact, small):
+    with pytest.raises(UsageError, match="allowed: whole steps of 50000000 ns"):
+        exact.step(PERIOD_NS // 2, soon())
+    assert small.asked == []
+
+
+def test_what_a_dead_client_left_over_is_waited_out(exact, small):
+    small.is_running = True
+    begun = time.monotonic()
+    small.habits.stops_at = None
+
+    def stand_after_a_while():
+        if time.monotonic() > begun + 0.3:
+            small.is_running = False
+
+    exact._patrol, before = stand_after_a_while, exact._patrol
+    try:
+        exact.connect(soon(10))
+    finally:
+        exact._patrol = before
+    assert exact.now_ns() == small.now_ns
+    assert small.asked == []
+
+
+def test_a_clock_that_never_stands_is_told_before_the_first_request(exact, small):
+    small.is_running = True
+    assert lost(exact.connect, soon(0.7))[0] == "settling"
+    assert small.asked == []
+
+
+def test_a_gated_step_tells_how_far_it_came(gated, small):
+    before_ns = small.now_ns
+    result = gated.step(PERIOD_NS, soon())
+    assert (result.before_ns, result.after_ns) == (before_ns, small.now_ns)
+    assert result.late_ns == result.after_ns - before_ns - PERIOD_NS >= 0
+    assert result.steps == (result.after_ns - before_ns) // TICK_NS
+    assert not small.is_running
+
+
+def test_a_gated_clock_that_stops_is_told_and_the_world_is_paused(gated, small):
+    small.habits.stops_at = 0
+    assert lost(gated.step, PERIOD_NS, soon(0.4))[0] == "clock_stopped"
+    time.sleep(0.05)
+    assert small.asked == ["unpause_physics", "pause_physics"]
+
+
+def test_a_reset_that_rewinds_the_clock_has_shown_when_it_went_back(gated, small):
+    result = gated.reset("world", None, soon())
+    assert (result.level, result.after_ns, result.seed_used) == ("world", 0, None)
+
+
+def test_a_reset_that_never_shows_is_told(gated, small):
+    small.habits.ignores_reset = True
+    assert lost(gated.reset, "world", None, soon(0.5))[0] == "reset_not_seen"
+
+
+def test_a_reset_whose_reply_is_lost_is_told_with_what_the_clock_shows(gated, small):
+    small.habits.loses_reply = True
+    why, said = lost(gated.reset, "world", None, soon())
+    assert why == "reply_lost"
+    assert "the clock shows the reset" in said
+    assert small.asked == ["reset_simulation"]
+
+
+def test_a_control_without_its_services_names_them(domain_id):
+    node = RosNode("lonely", namespace="/", clock=SteadyClock())
+    control = ConfirmedControl(Classic(world="toy", prefix="/gazebo", step_ns=None), node.receiver)
+    try:
+        with pytest.raises(BackendNotReadyError, match="/gazebo/pause_physics, /gazebo/unpause_physics"):
+            control.connect(soon(0.1))
+    finally:
+        node.close()

@@ -1,0 +1,187 @@
+"""`SimulatorBackend` over the real embedded simulator: moved by its services, as any other, without tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from std_srvs.srv import Trigger
+
+import embodied_env
+from embodied_env.backends import make_backend
+from embodied_env.backends.ros.node import RosNode
+from embodied_env.clock import SteadyClock
+from embodied_env.errors import BackendNotReadyError
+from embodied_env.lockstep import RESTART_SERVICE, STEP_ONCE_SERVICE
+from embodied_env.sim.node import run_simulator
+from embodied_env.sim.world import World, load_profile
+from embodied_env.testing import BackendContract
+
+pytestmark = pytest.mark.ros
+
+PERIOD_NS = 50_000_000
+PROFILE = {
+    "world": "arm_reach",
+    "control": "embedded",
+    "step_s": 0.05,
+    "settle_steps": 1,
+    "reset": "world",
+    "draws": {"target": {"entity": "target"}},
+}
+
+
+def arm_with(**profile):
+    contract = embodied_env.load_contract("arm_reach")
+    return dataclasses.replace(contract, backends={**contract.backends, "gazebo": {**PROFILE, **profile}})
+
+
+@contextlib.contextmanager
+def embedded(contract, domain_id=None):
+    """Host the embedded simulator in a thread."""
+    stop, ready = threading.Event(), threading.Event()
+    world = World(contract, load_profile(contract, "mujoco_ros"))
+    options = {"namespace": None, "stop": stop, "on_ready": lambda _: ready.set()}
+    thread = threading.Thread(target=run_simulator, args=(contract, world), kwargs=options)
+    thread.start()
+    try:
+        assert ready.wait(20)
+        yield world
+    finally:
+        stop.set()
+        thread.join()
+        world.close()
+
+
+@pytest.fixture(scope="module")
+def simulated(lasting_domain):
+    """One embedded simulator for most tests; its domain."""
+    with lasting_domain() as domain_id, embedded(arm_with()):
+        yield domain_id
+
+
+@pytest.fixture(scope="module")
+def stranger(simulated):
+    """Another client of the same simulator."""
+    node = RosNode("stranger", namespace="/", clock=SteadyClock(), domain_id=simulated)
+    yield lambda name: node.receiver.call(Trigger, name, Trigger.Request(), 5.0, lambda: None)
+    node.close()
+
+
+@contextlib.contextmanager
+def attached(contract, **options):
+    """Make an environment, and close it in the end."""
+    env = embodied_env.make(contract, backend="gazebo", **options)
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+@pytest.fixture(scope="module")
+def env(simulated):
+    with attached(arm_with(), domain_id=simulated) as made:
+        made.reset(seed=0)
+        yield made
+
+
+class TestSimulatorBackend(BackendContract):
+    """The shipped suite; one backend for all tests but those that end it."""
+
+    contract = arm_with()
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def one_backend(cls, simulated):
+        cls.clock, cls.domain_id = SteadyClock(), simulated
+        with BackendContract.opened(cls()) as cls.kept:
+            cls().reset(cls.kept)
+            yield
+
+    def make_backend(self, clock):
+        return make_backend("gazebo", self.contract, clock=clock, domain_id=self.domain_id)
+
+    @contextlib.contextmanager
+    def opened(self):
+        yield self.kept
+
+
+def test_steps_take_one_control_period_each_and_nothing_else(env):
+    env.reset(seed=3)
+    stamps = [env.unwrapped.last_reset.now_ns]
+    for _ in range(40):
+        *_, info = env.step(np.full(6, 0.2))
+        stamps.append(env.unwrapped.last_transition.snapshot.now_ns)
+    assert {later - earlier for earlier, later in itertools.pairwise(stamps)} == {PERIOD_NS}
+    assert {name: sensor["age_s"] for name, sensor in info["sensors"].items()} == dict.fromkeys(info["sensors"], 0.0)
+
+
+def test_what_the_seed_draws_stands_in_the_world_and_not_in_its_seed(env):
+    observation, info = env.reset(seed=3)
+    assert info["reset"]["seed_applied"] == -1
+    np.testing.assert_allclose(observation["target_position"], info["reset"]["sampled"]["target"], atol=1e-12)
+    again, _ = env.reset(seed=3)
+    np.testing.assert_array_equal(again["target_position"], observation["target_position"])
+
+
+def test_an_option_is_put_where_it_says(env):
+    wanted = np.array([-0.5, 0.1, 0.3])
+    observation, _ = env.reset(seed=3, options={"target": wanted})
+    np.testing.assert_allclose(observation["target_position"], wanted, atol=1e-12)
+
+
+def test_the_arm_obeys(env):
+    before, _ = env.reset(seed=3)
+    for _ in range(20):
+        after, *_ = env.step(np.array([0.5, 0, 0, 0, 0, 0]))
+    assert after["joints_position"][0] > before["joints_position"][0] + 0.2
+
+
+def test_a_step_of_another_client_between_two_steps_ends_the_episode_before_a_command_leaves(env, stranger):
+    env.reset(seed=3)
+    env.step(np.zeros(6))
+    assert stranger(STEP_ONCE_SERVICE).success
+    *_, truncated, info = env.step(np.zeros(6))
+    assert (truncated, info["end_reason"]) == (True, "backend_lost:extra_steps")
+
+
+def test_a_reset_follows_a_lost_episode(env, stranger):
+    env.reset(seed=3)
+    stranger(RESTART_SERVICE)
+    *_, info = env.step(np.zeros(6))
+    assert info["end_reason"] == "backend_lost:extra_steps"
+    env.reset(seed=4)
+    assert env.step(np.zeros(6))[-1]["end_reason"] == ""
+
+
+def test_without_a_simulator_it_says_who_is_missing(domain_id):
+    with (
+        attached(arm_with(), reset_timeout_s=0.3) as env,
+        pytest.raises(BackendNotReadyError, match="simulator/step_once is offered by nobody"),
+    ):
+        env.reset(seed=1)
+
+
+def test_a_body_that_is_not_there_is_refused_by_its_name(simulated):
+    with (
+        attached(arm_with(draws={"target": {"entity": "targett"}}), domain_id=simulated) as env,
+        pytest.raises(BackendNotReadyError, match=r"refused: .* for targett: "),
+    ):
+        env.reset(seed=1)
+
+
+def test_the_way_home_of_a_soft_reset_goes_through_the_gate(domain_id):
+    home = {"j1": 0.3, "j2": -1.0, "j3": 1.2, "j4": -0.5, "j5": -1.0, "j6": 0.2}
+    contract = arm_with(reset="soft", home=home)
+    with embedded(contract) as world, attached(contract) as env:
+        world.reset(1, {})
+        observation, info = env.reset(seed=3)
+    np.testing.assert_allclose(observation["joints_position"], list(home.values()), atol=0.02)
+    assert (info["reset"]["level"], info["reset"]["routine"]) == ("soft", "home")
+    np.testing.assert_allclose(observation["target_position"], info["reset"]["sampled"]["target"], atol=1e-12)

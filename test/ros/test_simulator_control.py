@@ -1,0 +1,365 @@
+"""`ConfirmedControl` over each dialect and its stand-in, over real DDS: what goes well, and each fault by its name."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from simulator_stand_ins import STEP_NS, Mischief, hosted
+
+from embodied_env.backends.ros.control.base import SimulatorNotReadyError
+from embodied_env.backends.ros.control.confirmed import ConfirmedControl
+from embodied_env.backends.ros.control.dialects import make_dialect
+from embodied_env.backends.ros.node import RosNode
+from embodied_env.clock import SteadyClock
+from embodied_env.errors import BackendLostError, UsageError
+
+pytestmark = pytest.mark.ros
+
+PERIOD_NS = 10 * STEP_NS
+PACKAGES = {"ros_gz": "ros_gz_interfaces", "simulation_interfaces": "simulation_interfaces"}
+EXACT = ("ros_gz", "simulation_interfaces")
+ALL = (*EXACT, "classic")
+PATIENCE_S = 0.25  # for a reply, where one is waited for in vain
+
+
+def soon(seconds=5.0):
+    return time.monotonic() + seconds
+
+
+@contextlib.contextmanager
+def attached(name, domain_id, *, prefix=None):
+    """A control over a node of its own, not connected."""
+    node = RosNode("environment", namespace="/", clock=SteadyClock(), domain_id=domain_id)
+    try:
+        dialect = make_dialect(name, world="toy", prefix=prefix, step_ns=STEP_NS)
+        yield ConfirmedControl(dialect, node.receiver)
+    finally:
+        node.close()
+
+
+@pytest.fixture(scope="module")
+def pair(request, lasting_domain, message_package):
+    """The stand-in of a family and a control connected to it, kept for its tests."""
+    name = request.param
+    if name in PACKAGES:
+        message_package(PACKAGES[name])
+    with contextlib.ExitStack() as alive:
+        with lasting_domain() as domain_id:
+            stand_in = alive.enter_context(hosted(name))
+            control = alive.enter_context(attached(name, domain_id))
+            control.connect(soon())
+        yield name, stand_in, control
+
+
+@pytest.fixture
+def begun(pair):
+    """Return a function that gives the pair after a reset, with what then goes wrong."""
+    _, stand_in, control = pair
+
+    def begin(reply_timeout_s=5.0, **mischief):
+        control._reply_timeout_s = 5.0  # a machine that stalls loses no reply
+        stand_in.order(stand_in.calm)
+        while control.clock.now_ns != stand_in.world.now_ns:
+            control.take(0.05)
+        control.reset("world", None, soon())
+        stand_in.mischief = Mischief(**mischief)
+        stand_in.requests.clear()
+        control._reply_timeout_s = reply_timeout_s
+        return stand_in, control
+
+    return begin
+
+
+of_exact = pytest.mark.parametrize("pair", EXACT, indirect=True)
+of_all = pytest.mark.parametrize("pair", ALL, indirect=True)
+
+
+def of(name):
+    return pytest.mark.parametrize("pair", [name], indirect=True)
+
+
+def why_of(call, *arguments):
+    """Return why a call is lost, and what it says."""
+    with pytest.raises((BackendLostError, SimulatorNotReadyError)) as caught:
+        call(*arguments)
+    return caught.value.why, str(caught.value)
+
+
+def stepping(stand_in, control, steps):
+    """Step so often; return the errors of the clock, ns, against what was asked for."""
+    begin_ns, errors = control.now_ns(), set()
+    for count in range(1, steps + 1):
+        result = control.step(PERIOD_NS, soon())
+        errors.add(result.after_ns - begin_ns - count * PERIOD_NS)
+        errors.add(stand_in.world.now_ns - result.after_ns)
+        errors.add(result.late_ns)
+    return errors
+
+
+# ------------------------------------------------------------------------------------------------- what goes well
+
+
+@of_exact
+def test_lockstep_has_no_error_on_the_clock(begun):
+    stand_in, control = begun()
+    before = stand_in.world.iterations
+    assert stepping(stand_in, control, 200) == {0}
+    assert stand_in.world.iterations - before == 200 * 10
+
+
+@pytest.mark.long
+@of_exact
+def test_ten_thousand_steps_of_lockstep_have_no_error_on_the_clock(begun, pair):
+    name = pair[0]
+    stand_in, control = begun()
+    before = stand_in.world.iterations
+    begun_s = time.monotonic()
+    assert stepping(stand_in, control, 10_000) == {0}
+    assert stand_in.world.iterations - before == 10_000 * 10
+    print(f"{name}: 10 000 steps of 10 ms, error 0 ns, {time.monotonic() - begun_s:.1f} s")
+
+
+def told_of_gated(stand_in, control, steps):
+    """Step a gated clock; return how far each step went beyond its end, ns."""
+    late = []
+    for _ in range(steps):
+        before_ns = control.now_ns()
+        result = control.step(PERIOD_NS, soon())
+        assert (result.before_ns, result.after_ns) == (before_ns, stand_in.world.now_ns)
+        assert result.late_ns == result.after_ns - before_ns - PERIOD_NS >= 0
+        assert result.steps == (result.after_ns - before_ns) // STEP_NS
+        late.append(result.late_ns)
+    return late
+
+
+@of("classic")
+def test_a_gated_clock_is_told_as_it_is(begun):
+    told_of_gated(*begun(), 10)
+
+
+@pytest.mark.long
+@of("classic")
+def test_a_gated_clock_is_told_as_it_is_over_and_over(begun):
+    late = told_of_gated(*begun(), 5_000)
+    print(f"classic: 5 000 gated steps of 10 ms, told to 0 ns; late {np.percentile(late, [50, 99, 100]) / 1e6} ms")
+
+
+@of_exact
+def test_a_clock_that_says_everything_three_times_is_normal(begun):
+    stand_in, control = begun(clock_repeats=3)
+    assert stepping(stand_in, control, 5) == {0}
+
+
+@of_exact
+def test_a_reply_before_the_end_ends_no_step(begun):
+    stand_in, control = begun(replies="early")
+    assert stepping(stand_in, control, 5) == {0}
+
+
+@of_exact
+def test_steps_after_a_reset_count_from_the_begin(begun):
+    stand_in, control = begun()
+    stepping(stand_in, control, 3)
+    result = control.reset("world", 7, soon())
+    assert (result.level, result.after_ns, result.seed_used) == ("world", 0, None)
+    assert stepping(stand_in, control, 3) == {0}
+    assert stand_in.world.now_ns == 3 * PERIOD_NS
+
+
+@of("classic")
+def test_the_classic_reset_of_poses_leaves_the_time(begun):
+    _, control = begun()
+    control.step(PERIOD_NS, soon())
+    before_ns = control.now_ns()
+    assert control.reset("state", None, soon()).after_ns == before_ns
+
+
+@of_exact
+def test_pausing_what_stands_still_is_no_error(begun):
+    stand_in, control = begun()
+    control.pause(soon())
+    control.pause(soon())
+    assert stepping(stand_in, control, 1) == {0}
+
+
+# ------------------------------------------------------------------------------------------------------ the faults
+
+
+@pytest.mark.parametrize(
+    ("pair", "why"), [("ros_gz", "clock_stopped"), ("simulation_interfaces", "step_unfinished")], indirect=["pair"]
+)
+def test_a_reply_to_a_step_that_never_happens_is_not_believed(begun, why):
+    _, control = begun(PATIENCE_S, does=False)
+    assert why_of(control.step, PERIOD_NS, soon(0.8))[0] == why
+
+
+@of_exact
+@pytest.mark.parametrize(("does", "told"), [(True, "was carried out"), (False, "was not carried out")])
+def test_a_lost_reply_is_named_and_nothing_is_sent_twice(begun, does, told):
+    stand_in, control = begun(PATIENCE_S, replies="never", does=does)
+    why, text = why_of(control.step, PERIOD_NS, soon())
+    assert (why, len(stand_in.requests)) == ("reply_lost", 1)
+    assert text.endswith(f"it {told}")
+
+
+@of("classic")
+def test_a_lost_reply_of_a_gated_clock_is_named(begun):
+    _, control = begun(PATIENCE_S, replies="never")
+    assert why_of(control.step, PERIOD_NS, soon())[0] == "reply_lost"
+
+
+@pytest.mark.parametrize("silent", [False, True])
+@of_all
+def test_a_clock_that_stops_in_a_step_is_named(begun, pair, silent):
+    name = pair[0]
+    _, control = begun(PATIENCE_S, stops_after=4, silent=silent)
+    expected = "clock_stopped" if name != "simulation_interfaces" or not silent else "reply_lost"
+    assert why_of(control.step, PERIOD_NS, soon(0.8))[0] == expected
+
+
+@of_all
+def test_a_clock_that_goes_back_in_a_step_is_named(begun):
+    stand_in, control = begun()
+    control.step(PERIOD_NS, soon())
+    stand_in.mischief = Mischief(rewinds_in=4)
+    assert why_of(control.step, PERIOD_NS, soon())[0] == "clock_rewound"
+
+
+@of_all
+def test_a_reset_by_somebody_else_between_two_steps_is_named(begun):
+    stand_in, control = begun()
+    control.step(PERIOD_NS, soon())
+    heard = control.clock.heard
+    stand_in.order(stand_in.ask_reset)
+    while control.clock.heard == heard or control.clock.now_ns:
+        control.take(0.05)
+    assert why_of(control.step, PERIOD_NS, soon())[0] == "clock_rewound"
+
+
+@of_exact
+def test_steps_of_another_client_in_ours_are_named(begun):
+    _, control = begun(extra_steps=3)
+    assert why_of(control.step, PERIOD_NS, soon())[0] == "extra_steps"
+
+
+@of_all
+def test_steps_of_another_client_between_ours_are_named_before_anything_is_asked(begun):
+    stand_in, control = begun()
+    control.step(PERIOD_NS, soon())
+    asked, before_ns = len(stand_in.requests), control.now_ns()
+    stand_in.order(lambda: stand_in.ask_steps(3))
+    while control.now_ns() < before_ns + 3 * STEP_NS:
+        control.take(0.05)
+    assert why_of(control.step, PERIOD_NS, soon())[0] == "extra_steps"
+    assert len(stand_in.requests) == asked
+
+
+@of_exact
+def test_a_simulator_that_refuses_is_quoted(begun, pair):
+    name = pair[0]
+    _, control = begun(refuses=True)
+    why, text = why_of(control.step, PERIOD_NS, soon())
+    assert why == "refused"
+    assert ("success is false" if name == "ros_gz" else "OPERATION_FAILED (4): not in the mood") in text
+
+
+@of_all
+def test_a_reset_that_was_taken_and_never_shows_is_named(begun):
+    stand_in, control = begun()
+    control.step(PERIOD_NS, soon())
+    stand_in.mischief = Mischief(does=False)
+    assert why_of(control.reset, "world", None, soon(0.8))[0] == "reset_not_seen"
+
+
+@of_exact
+def test_a_reset_whose_reply_is_lost_is_named(begun):
+    stand_in, control = begun()
+    control.step(PERIOD_NS, soon())
+    stand_in.mischief, control._reply_timeout_s = Mischief(replies="never"), PATIENCE_S
+    why, text = why_of(control.reset, "world", None, soon())
+    assert why == "reply_lost"
+    assert text.endswith("the clock shows the reset")
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_what_a_dead_client_left_over_is_waited_out(message_package, domain_id, name):
+    message_package(PACKAGES[name])
+    with hosted(name) as stand_in, attached(name, domain_id) as control:
+        stand_in.pace_s = 0.005
+        stand_in.order(lambda: stand_in.ask_steps(10_000))
+        while not control.clock.heard:
+            control.take(0.1)
+        stand_in.order(stand_in.calm)
+        stand_in.order(lambda: stand_in.ask_steps(100))
+        control.connect(soon(20.0))
+        assert control.now_ns() == stand_in.world.now_ns >= 100 * STEP_NS
+        stand_in.pace_s = 0.0
+        assert stepping(stand_in, control, 2) == {0}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_a_world_that_never_stands_still_is_not_begun_with(message_package, domain_id, name):
+    message_package(PACKAGES[name])
+    with hosted(name) as stand_in, attached(name, domain_id) as control:
+        stand_in.pace_s = 0.005
+        stand_in.world.paused = False
+        why, _ = why_of(control.connect, soon(0.8))
+        moving = [request for request in stand_in.requests if not request.endswith("get_simulator_features")]
+    assert (why, moving) == ("settling", [])
+
+
+# ------------------------------------------------------------------------------------------------------- entities
+
+
+@of("ros_gz")
+def test_gazebo_puts_a_model_where_it_is_told(begun):
+    stand_in, control = begun()
+    control.set_state("cart", np.array([1.0, 2.0, 3.0]), np.array([0.0, 0.0, 1.0, 0.0]), soon())
+    assert stand_in.world.poses["cart"] == (1.0, 2.0, 3.0, 0.0, 0.0, 1.0, 0.0)
+
+
+@of("simulation_interfaces")
+def test_the_standard_says_where_an_entity_is_that_was_put_there(begun):
+    _, control = begun()
+    control.step(PERIOD_NS, soon())
+    control.set_state("cart", np.array([1.0, 2.0, 3.0]), np.array([0.0, 0.0, 1.0, 0.0]), soon())
+    state = control.state("cart", soon())
+    np.testing.assert_array_equal(np.concatenate([state.position, state.orientation]), [1, 2, 3, 0, 0, 1, 0])
+    assert state.stamp_ns == PERIOD_NS
+
+
+@of("simulation_interfaces")
+def test_an_entity_that_is_not_there_is_refused(begun):
+    _, control = begun()
+    why, text = why_of(control.state, "nobody", soon())
+    assert (why, "NOT_FOUND (2)" in text) == ("refused", True)
+
+
+def test_a_bridge_that_sets_no_pose_says_so(message_package, domain_id):
+    message_package("ros_gz_interfaces")
+    with hosted("ros_gz", sets_pose=False), attached("ros_gz", domain_id) as control:
+        control.connect(soon())
+        assert not control.capabilities.set_state
+        with pytest.raises(UsageError, match="nobody offers /world/toy/set_pose"):
+            control.set_state("cart", np.zeros(3), np.array([0.0, 0, 0, 1]), soon())
+
+
+@pytest.mark.long
+def test_where_only_the_action_steps_its_goal_is_enough(message_package, domain_id):
+    message_package("simulation_interfaces")
+    features = (20, 25, 26, 33)
+    with (
+        hosted("simulation_interfaces", features=features) as stand_in,
+        attached("simulation_interfaces", domain_id) as control,
+    ):
+        control.connect(soon())
+        control.hear(soon())
+        assert stepping(stand_in, control, 20) == {0}
+        asked = [name for name in stand_in.requests if name.endswith("simulate_steps/_action/send_goal")]
+    assert len(asked) == 21

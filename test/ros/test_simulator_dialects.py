@@ -1,0 +1,136 @@
+"""What each dialect asks for, and what it makes of what is offered: no node is needed, but the messages are."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from simulator_stand_ins import FEATURES
+
+from embodied_env.backends.ros.control.base import SimulatorRefusedError
+from embodied_env.backends.ros.control.dialects import make_dialect
+from embodied_env.backends.ros.control.simulation_interfaces import choose_what_is_set
+from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
+
+pytestmark = pytest.mark.ros
+
+PACKAGES = {"ros_gz": "ros_gz_interfaces", "simulation_interfaces": "simulation_interfaces"}
+
+
+@pytest.fixture
+def dialect(message_package):
+    """Return a function that builds a dialect; no ROS node is needed."""
+
+    def build(name, prefix=None):
+        message_package(PACKAGES[name])
+        return make_dialect(name, world="toy", prefix=prefix, step_ns=None)
+
+    return build
+
+
+def learned(dialect, features, services=("set_simulation_state", "step_simulation", "reset_simulation")):
+    """A dialect that was told the features, at a simulator under /sim."""
+    kinds = {"set_simulation_state": "SetSimulationState", "step_simulation": "StepSimulation"}
+    kinds |= {"reset_simulation": "ResetSimulation", "get_simulator_features": "GetSimulatorFeatures"}
+    offered = {f"/sim/{each}": (f"simulation_interfaces/srv/{kinds[each]}",) for each in services}
+    offered["/sim/get_simulator_features"] = ("simulation_interfaces/srv/GetSimulatorFeatures",)
+    dialect.probe(offered)
+    dialect.learn(SimpleNamespace(features=features))
+    return dialect
+
+
+def test_gazebo_is_never_said_to_take_a_seed(dialect):
+    built = dialect("ros_gz")
+    assert not built.capabilities.seedable
+    assert built.reset("world", 7).message.world_control.seed == 0
+
+
+@pytest.mark.parametrize("ask", [lambda d: d.step(3), lambda d: d.reset("world", None), lambda d: d.pause()])
+def test_gazebo_is_always_told_to_stand_still(dialect, ask):
+    assert ask(dialect("ros_gz")).message.world_control.pause is True
+
+
+def test_steps_that_do_not_fit_into_the_message_are_refused(dialect):
+    with pytest.raises(UsageError, match="allowed: 1 to 4294967295"):
+        dialect("ros_gz").step(2**32)
+
+
+def test_a_world_that_is_not_bridged_is_named_beside_those_that_are(dialect):
+    with pytest.raises(BackendNotReadyError, match=r"/world/toy/control .* but: /world/other/control"):
+        dialect("ros_gz").probe({"/world/other/control": ("ros_gz_interfaces/srv/ControlWorld",)})
+
+
+def test_the_simulator_is_found_where_it_is(dialect):
+    built = learned(dialect("simulation_interfaces"), FEATURES)
+    assert built.pause().service == "/sim/set_simulation_state"
+    assert built.capabilities.exact_step
+    assert built.capabilities.reset_levels == ("world",)
+
+
+def test_of_two_simulators_one_must_be_named(dialect):
+    offered = dict.fromkeys(
+        ("/a/get_simulator_features", "/b/get_simulator_features"), ("simulation_interfaces/srv/GetSimulatorFeatures",)
+    )
+    with pytest.raises(BackendNotReadyError, match="simulators at: /a, /b"):
+        dialect("simulation_interfaces").probe(offered)
+    assert dialect("simulation_interfaces", "/b").probe(offered)[0].service == "/b/get_simulator_features"
+
+
+def test_a_feature_without_its_service_is_not_there(dialect):
+    assert not learned(dialect("simulation_interfaces"), FEATURES).capabilities.state_query
+
+
+def test_a_simulator_that_only_pauses_is_gated(dialect):
+    built = learned(dialect("simulation_interfaces"), [25, 26])
+    assert (built.capabilities.exact_step, built.capabilities.pause) == (False, True)
+
+
+def test_a_simulator_that_can_neither_step_nor_pause_is_refused(dialect):
+    with pytest.raises(BackendNotReadyError, match="can neither step nor pause"):
+        learned(dialect("simulation_interfaces"), [20])
+
+
+def test_many_steps_need_the_feature_for_many(dialect):
+    built = learned(dialect("simulation_interfaces"), [31])
+    assert built.step(1).message.steps == 1
+    with pytest.raises(UsageError, match="lacks the feature 32"):
+        built.step(2)
+
+
+def test_the_reply_of_gazebo_to_a_step_promises_nothing(dialect):
+    built = dialect("simulation_interfaces")
+    offered = {
+        f"/gzserver/default/{name}": (f"simulation_interfaces/srv/{kind}",)
+        for name, kind in (("get_simulator_features", "GetSimulatorFeatures"), ("step_simulation", "StepSimulation"))
+    }
+    built.probe(offered)
+    built.learn(SimpleNamespace(features=[31, 32]))
+    assert not built.step(3).is_done_at_reply
+    assert learned(dialect("simulation_interfaces"), FEATURES).step(3).is_done_at_reply
+
+
+def test_a_reply_of_zeros_is_no_success(dialect):
+    built = learned(dialect("simulation_interfaces"), FEATURES)
+    with pytest.raises(SimulatorRefusedError, match=r"FEATURE_UNSUPPORTED \(0\)"):
+        built.step(1).read(built.step(1).type.Response())
+
+
+@pytest.mark.parametrize("flags", [{}, {"set_pose": False, "set_twist": False, "set_acceleration": True}])
+def test_states_are_set_with_and_without_the_flags_of_newer_versions(flags):
+    message = SimpleNamespace(entity="cart", **flags)
+    choose_what_is_set(message)
+    chosen = {key: value for key, value in vars(message).items() if key != "entity"}
+    assert chosen == ({"set_pose": True, "set_twist": True, "set_acceleration": False} if flags else {})
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_missing_messages_are_named_with_their_package(monkeypatch, name):
+    for module in (PACKAGES[name], f"{PACKAGES[name]}.srv"):
+        monkeypatch.setitem(sys.modules, module, None)
+    apt = f"apt install ros-\\$ROS_DISTRO-{PACKAGES[name].replace('_', '-')}"
+    with pytest.raises(MissingDependencyError, match=apt):
+        make_dialect(name, world="toy", prefix=None, step_ns=None)

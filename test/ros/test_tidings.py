@@ -1,0 +1,90 @@
+"""What a simulator tells beside its sensors: poses of entities, by their stamps, and events."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from nav_msgs.msg import Odometry
+from std_msgs.msg import Bool
+
+from embodied_env.backends.ros.node import Arrival
+from embodied_env.backends.ros.simulator_profile import load_simulator_profile
+from embodied_env.backends.ros.tidings import Tidings
+from embodied_env.contract import load_contract
+
+
+def of(name) -> Tidings:
+    contract = load_contract(name)
+    return Tidings(contract, load_simulator_profile(contract, "gazebo")[0])
+
+
+def arrival(key, message) -> Arrival:
+    info = {"publication_sequence_number": 1, "source_timestamp": 1, "received_timestamp": 1}
+    return Arrival(key=key, message=message, info=info, arrival_ns=0, arrival_system_ns=0)
+
+
+def odometry(x, stamp_ns) -> Odometry:
+    message = Odometry()
+    message.header.stamp.sec, message.header.stamp.nanosec = divmod(stamp_ns, 1_000_000_000)
+    message.pose.pose.position.x = x
+    message.pose.pose.orientation.w = 1.0
+    return message
+
+
+def test_the_topics_of_the_profile_are_read_with_their_types():
+    topics = {told.topic: told.type for told in of("cart_goal").topics.values()}
+    assert topics == {
+        "ground_truth/pose": "geometry_msgs/msg/PoseStamped",
+        "ground_truth/goal_pose": "geometry_msgs/msg/PoseStamped",
+        "ground_truth/collision": "std_msgs/msg/Bool",
+    }
+
+
+def test_a_pose_of_before_the_end_of_the_step_is_missing_and_named():
+    tidings = of("door_open")
+    tidings.put(arrival("/state/tcp", odometry(1.0, 40)))
+    tidings.put(arrival("/state/lever_end", odometry(2.0, 50)))
+    assert tidings.missing(50, 50) == ["tcp/odometry"]
+
+
+def test_the_newest_pose_counts_whatever_comes_after_it():
+    tidings = of("door_open")
+    for x, stamp_ns in ((1.0, 50), (9.0, 40)):
+        tidings.put(arrival("/state/tcp", odometry(x, stamp_ns)))
+    state = tidings.states()["tcp"]
+    assert (state.position[0], state.stamp_ns) == (1.0, 50)
+
+
+def test_a_pose_of_before_the_clock_went_back_is_dropped():
+    tidings = of("door_open")
+    tidings.put(arrival("/state/tcp", odometry(1.0, 5_000)))
+    assert "tcp/odometry" in tidings.missing(10, 10)
+    assert "tcp" not in tidings.states()
+
+
+def test_a_pose_without_a_rotation_is_nobodys_place():
+    tidings = of("door_open")
+    message = odometry(1.0, 50)
+    message.pose.pose.orientation.w = 0.0
+    tidings.put(arrival("/state/tcp", message))
+    assert "tcp" not in tidings.states()
+
+
+def test_an_event_is_told_once():
+    tidings = of("cart_goal")
+    tidings.put(arrival("/event/collision", Bool(data=True)))
+    assert tidings.events() == {"collision"}
+    assert tidings.events() == set()
+
+
+def test_what_came_before_a_reset_is_forgotten():
+    tidings = of("cart_goal")
+    tidings.put(arrival("/event/collision", Bool(data=True)))
+    tidings.clear()
+    assert tidings.events() == set()
+
+
+def test_a_sensor_is_no_tiding():
+    assert not of("cart_goal").put(arrival("imu", Bool()))

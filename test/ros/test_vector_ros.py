@@ -1,0 +1,96 @@
+"""A vector of simulators in processes of their own, over ROS 2: equal to worlds in process, and one may die."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from batches import assert_same
+from gymnasium.vector import AutoresetMode
+
+import embodied_env
+from embodied_env.errors import UsageError
+
+pytestmark = pytest.mark.ros
+
+
+@pytest.fixture
+def make_vec():
+    made = []
+
+    def make(**options):
+        made.append(embodied_env.make_vec("arm_reach", **options))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+
+
+def pids(env):
+    return [processes[0]["pid"] for processes in env.call("processes")]
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("num_envs", [2, pytest.param(4, marks=pytest.mark.long)])
+def test_a_killed_simulator_truncates_its_own_slot_and_comes_back_while_the_others_go_on(make_vec, num_envs):
+    env = make_vec(num_envs=num_envs, backend="mujoco_ros")
+    env.reset(seed=0)
+    still = np.zeros(env.action_space.shape)
+    for _ in range(3):
+        env.step(still)
+    before, killed = pids(env), num_envs - 2
+    os.kill(before[killed], signal.SIGKILL)
+    others = np.arange(num_envs) != killed
+
+    _, _, terminations, truncations, infos = env.step(still)
+    assert not terminations.any()
+    np.testing.assert_array_equal(truncations, ~others)
+    assert infos["end_reason"][killed] == "backend_lost:simulator_died"
+    assert set(infos["step_index"].tolist()) == {4}
+
+    _, rewards, _, truncations, infos = env.step(still)
+    assert not truncations.any()
+    assert (rewards[killed], infos["step_index"][killed]) == (0.0, 0)
+    np.testing.assert_array_equal(infos["_reset"], ~others)
+    assert set(infos["step_index"][others].tolist()) == {5}
+
+    *_, truncations, infos = env.step(still)
+    assert not truncations.any()
+    assert infos["step_index"][killed] == 1
+    assert [pid == was for pid, was in zip(pids(env), before, strict=True)] == others.tolist()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_over_ros_a_vector_sees_what_one_in_process_sees(make_vec, mode):
+    limits = {"per_slot": lambda slot: {"max_episode_steps": 4 + 3 * slot}}
+    both = [make_vec(num_envs=3, backend=b, autoreset_mode=mode, **limits) for b in ("mujoco_ros", "mujoco")]
+    for observations in zip(*(env.reset(seed=5)[0] for env in both), strict=True):
+        assert_same(*observations)
+    both[0].action_space.seed(5)
+    for _ in range(40):
+        actions = both[0].action_space.sample()
+        ours, in_process = (env.step(actions) for env in both)
+        assert_same(ours[:4], in_process[:4])
+        assert_same(ours[4].get("final_obs"), in_process[4].get("final_obs"))
+        ended = ours[2] | ours[3]
+        if mode is AutoresetMode.DISABLED and ended.any():
+            assert_same(*(env.reset(options={"reset_mask": ended})[0] for env in both))
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [{"spawn": False}, {"namespace": "/one"}, {"spawn": False, "domain_id": 3}],
+    ids=["attached", "in one namespace", "attached in one domain"],
+)
+def test_slots_that_would_share_a_simulator_are_refused(make_vec, shared):
+    with pytest.raises(UsageError, match="2 slots would share one world"):
+        make_vec(num_envs=2, backend="mujoco_ros", **shared)
+
+
+def test_slots_in_domains_of_their_own_may_attach(make_vec):
+    env = make_vec(num_envs=2, backend="mujoco_ros", spawn=False, per_slot=lambda slot: {"domain_id": 60 + slot})
+    assert env.num_envs == 2

@@ -1,0 +1,631 @@
+"""The worlds for Gazebo: that they are those of our own models, and that what the contract names is there and bridged.
+
+No Gazebo is needed, and none is proved: what a server makes of the files is not seen here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+import yaml
+from sdf_world import SdfWorld, named, number_of, numbers, pose_frame, text_of
+
+import embodied_env
+from embodied_env.contract import Contract, load_contract
+from embodied_env.contract.model import SensorSpec
+from embodied_env.contract.urdf import load_urdf
+
+ROOT = Path(embodied_env.__file__).parents[1]
+FOLDER = ROOT / "config" / "gazebo"
+MODELS = ROOT / "embodied_env" / "sim" / "models"
+NAMES = ("arm_reach", "cart_goal", "door_open")
+IN_OUR_MODEL = {"left_wheel": "wheel_left", "right_wheel": "wheel_right", "bolt_slide": "bolt"}
+"""Links that have another name here: in an SDF no joint has the name of a link beside it."""
+
+SYSTEMS = {
+    "gz-sim-physics-system": "gz::sim::systems::Physics",
+    "gz-sim-user-commands-system": "gz::sim::systems::UserCommands",
+    "gz-sim-scene-broadcaster-system": "gz::sim::systems::SceneBroadcaster",
+    "gz-sim-sensors-system": "gz::sim::systems::Sensors",
+    "gz-sim-imu-system": "gz::sim::systems::Imu",
+    "gz-sim-contact-system": "gz::sim::systems::Contact",
+    "gz-sim-forcetorque-system": "gz::sim::systems::ForceTorque",
+    "gz-sim-joint-state-publisher-system": "gz::sim::systems::JointStatePublisher",
+    "gz-sim-pose-publisher-system": "gz::sim::systems::PosePublisher",
+    "gz-sim-odometry-publisher-system": "gz::sim::systems::OdometryPublisher",
+    "gz-sim-diff-drive-system": "gz::sim::systems::DiffDrive",
+    "gz-sim-joint-trajectory-controller-system": "gz::sim::systems::JointTrajectoryController",
+    "gz-sim-triggered-publisher-system": "gz::sim::systems::TriggeredPublisher",
+    "gz-sim-velocity-control-system": "gz::sim::systems::VelocityControl",
+    "gz_ros2_control-system": "gz_ros2_control::GazeboSimROS2ControlPlugin",
+}
+"""File of a plugin -> its class: the same in Harmonic, Ionic and Jetty."""
+
+NEEDED = {"gpu_lidar": "sensors", "camera": "sensors", "depth_camera": "sensors", "imu": "imu", "contact": "contact"}
+"""Type of a sensor -> the system of the world without which it is silent."""
+
+PAIRS = {
+    ("rosgraph_msgs/msg/Clock", "gz.msgs.Clock"),
+    ("sensor_msgs/msg/JointState", "gz.msgs.Model"),
+    ("sensor_msgs/msg/LaserScan", "gz.msgs.LaserScan"),
+    ("sensor_msgs/msg/Imu", "gz.msgs.IMU"),
+    ("sensor_msgs/msg/Image", "gz.msgs.Image"),
+    ("geometry_msgs/msg/PoseStamped", "gz.msgs.Pose"),
+    ("geometry_msgs/msg/TwistStamped", "gz.msgs.Twist"),
+    ("geometry_msgs/msg/WrenchStamped", "gz.msgs.Wrench"),
+    ("nav_msgs/msg/Odometry", "gz.msgs.Odometry"),
+    ("trajectory_msgs/msg/JointTrajectory", "gz.msgs.JointTrajectory"),
+    ("std_msgs/msg/Bool", "gz.msgs.Boolean"),
+}
+"""Pairs of the table of ros_gz_bridge, of those that it has."""
+
+SPEAKS = {
+    "gpu_lidar": "gz.msgs.LaserScan",
+    "camera": "gz.msgs.Image",
+    "depth_camera": "gz.msgs.Image",
+    "imu": "gz.msgs.IMU",
+    "force_torque": "gz.msgs.Wrench",
+    "JointStatePublisher.topic": "gz.msgs.Model",
+    "PosePublisher.topic": "gz.msgs.Pose",
+    "OdometryPublisher.odom_topic": "gz.msgs.Odometry",
+    "DiffDrive.odom_topic": "gz.msgs.Odometry",
+    "TriggeredPublisher.gz.msgs.Boolean": "gz.msgs.Boolean",
+}
+HEARS = {"DiffDrive.topic": "gz.msgs.Twist", "JointTrajectoryController.topic": "gz.msgs.JointTrajectory"}
+RENDERED = ("gpu_lidar", "camera", "depth_camera")
+
+Entries = list[dict[str, Any]]
+each_world = pytest.mark.parametrize("name", NAMES)
+
+
+@cache
+def world_of(name: str) -> SdfWorld:
+    return SdfWorld.read(FOLDER / f"{name}.sdf")
+
+
+@cache
+def contract_of(name: str) -> Contract:
+    return load_contract(str(ROOT / "config" / f"{name}.yaml"))
+
+
+@cache
+def model_of(name: str) -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_path(str(MODELS / contract_of(name).backends["mujoco"]["model"]))
+
+
+def profile_of(name: str) -> Mapping[str, Any]:
+    return contract_of(name).backends["gazebo"]
+
+
+@cache
+def bridge_of(name: str) -> Entries:
+    return yaml.safe_load((FOLDER / f"{name}.bridge.yaml").read_text())
+
+
+def topics_of(name: str) -> dict[str, dict[str, Any]]:
+    return {entry["ros_topic_name"]: entry for entry in bridge_of(name) if "ros_topic_name" in entry}
+
+
+def plugin_with(name: str, key: str) -> ET.Element:
+    (plugin,) = [plugin for plugin in world_of(name).element.iter("plugin") if plugin.find(key) is not None]
+    return plugin
+
+
+def angle_joints(contract: Contract) -> dict[str, Any]:
+    """Return the joints that are commanded by name, with their limits; the axes of a twist are no joints."""
+    joints = [item for actuator in contract.actuators.values() for item in actuator.joints.items()]
+    return {name: limits for name, limits in joints if "." not in name}
+
+
+def pairs_of_links(name: str) -> list[tuple[str, str]]:
+    """Return the links that are bodies of our model, each with the body's name; those that move first of all."""
+    bodies = {model_of(name).body(i).name for i in range(1, model_of(name).nbody)}
+    links = [link for model in world_of(name).models.values() for link in model.links]
+    return [(link, IN_OUR_MODEL.get(link, link)) for link in links if IN_OUR_MODEL.get(link, link) in bodies]
+
+
+def has_weight(model: mujoco.MjModel, body: str) -> bool:
+    """Return whether the mass of a body of our model has a meaning: what is only put somewhere has none."""
+    return bool(model.body(body).mass[0] > 0 and model.body(body).mocapid[0] < 0)
+
+
+# ------------------------------------------------------------------------------------------------------------ the world
+
+
+@each_world
+def test_the_world_has_the_name_that_the_profile_says(name):
+    assert world_of(name).name == profile_of(name)["world"]
+
+
+@each_world
+def test_physics_takes_the_step_of_the_profile_and_never_waits(name):
+    physics = world_of(name).element.find("physics")
+    assert number_of(physics, "max_step_size") == profile_of(name)["step_s"]
+    assert number_of(physics, "real_time_factor") == 0
+
+
+@each_world
+def test_a_control_period_and_the_settling_are_whole_numbers_of_steps_and_periods(name):
+    period_ns, step_ns = contract_of(name).control_period_ns, round(profile_of(name)["step_s"] * 1e9)
+    assert period_ns % step_ns == 0
+    assert profile_of(name)["settle_steps"] * step_ns % period_ns == 0
+
+
+@each_world
+def test_everything_that_a_reset_brings_back_stands_in_the_world_itself(name):
+    assert [element.tag for element in world_of(name).element.iter() if element.tag in ("include", "population")] == []
+
+
+@each_world
+def test_every_system_is_one_that_all_three_versions_have(name):
+    for plugin in world_of(name).element.iter("plugin"):
+        assert SYSTEMS[plugin.get("filename")] == plugin.get("name")
+
+
+@each_world
+def test_the_systems_that_control_and_sensors_need_are_there(name):
+    world = world_of(name).element
+    systems = {plugin.get("filename") for plugin in world.findall("plugin")}
+    kinds = {sensor.get("type") for sensor in world.iter("sensor")}
+    needed = {"physics", "user-commands"} | {NEEDED.get(kind, "forcetorque") for kind in kinds}
+    assert {f"gz-sim-{system}-system" for system in needed} <= systems
+
+
+@each_world
+def test_no_two_things_beside_each_other_have_one_name(name):
+    """In the scope of a model links, joints and models share their names: libsdformat refuses the world else."""
+    for scope in [world_of(name).element, *world_of(name).element.iter("model"), *world_of(name).element.iter("link")]:
+        kinds = (("link", "joint", "model"), ("collision",), ("visual",), ("sensor",))
+        for kind in kinds:
+            names = [child.get("name") for child in scope if child.tag in kind]
+            assert sorted(names) == sorted(set(names))
+
+
+# -------------------------------------------------------------------------------------------------- the same as our model
+
+
+@each_world
+def test_every_body_of_our_model_is_a_link(name):
+    bodies = {model_of(name).body(i).name for i in range(1, model_of(name).nbody)}
+    links = {body for _, body in pairs_of_links(name)}
+    assert bodies - links == ({"obstacle"} if name == "cart_goal" else set())  # which is the model truck
+
+
+@each_world
+def test_links_are_where_our_model_has_them_whatever_the_joints(name):
+    model, world = model_of(name), world_of(name)
+    data = mujoco.MjData(model)
+    joints = [model.joint(i) for i in range(model.njnt) if model.jnt_type[i] != mujoco.mjtJoint.mjJNT_FREE]
+    assert joints
+    rng = np.random.default_rng(7)
+    for _ in range(10):
+        mujoco.mj_resetData(model, data)
+        positions = {joint.name: float(rng.uniform(-0.5, 0.5)) for joint in joints}
+        for joint in joints:
+            data.qpos[joint.qposadr[0]] = positions[joint.name]
+        mujoco.mj_kinematics(model, data)
+        for link, body in pairs_of_links(name):
+            in_world = world.model_with_link(link)
+            root = next(iter(in_world.links))  # a model that is put elsewhere is compared from its own first link
+            at = np.eye(4)
+            at[:3, :3] = data.body(IN_OUR_MODEL.get(root, root)).xmat.reshape(3, 3)
+            at[:3, 3] = data.body(IN_OUR_MODEL.get(root, root)).xpos
+            found = in_world.link_frame(link, positions, at)
+            np.testing.assert_allclose(found[:3, 3], data.body(body).xpos, atol=1e-8)
+            np.testing.assert_allclose(found[:3, :3], data.body(body).xmat.reshape(3, 3), atol=1e-8)
+
+
+@each_world
+def test_links_are_as_heavy_and_as_hard_to_turn_as_our_models_bodies(name):
+    model, world = model_of(name), world_of(name)
+    moved = [(link, body) for link, body in pairs_of_links(name) if has_weight(model, body)]
+    assert moved
+    for link, body in moved:
+        element, ours = world.model_with_link(link).links[link].find("inertial"), model.body(body)
+        turn = np.zeros(9)
+        mujoco.mju_quat2Mat(turn, ours.iquat)
+        tensor = turn.reshape(3, 3) @ np.diag(ours.inertia) @ turn.reshape(3, 3).T
+        found = [number_of(element, f"inertia/{key}") for key in ("ixx", "iyy", "izz", "ixy", "ixz", "iyz")]
+        expected = [*np.diag(tensor), tensor[0, 1], tensor[0, 2], tensor[1, 2]]
+        assert number_of(element, "mass") == pytest.approx(ours.mass[0])
+        np.testing.assert_allclose(numbers(element.find("pose"))[:3], ours.ipos, atol=1e-9)
+        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-12)
+
+
+@each_world
+def test_links_feel_gravity_where_our_models_bodies_do(name):
+    model, world = model_of(name), world_of(name)
+    for link, body in pairs_of_links(name):
+        if has_weight(model, body):
+            is_free = world.model_with_link(link).links[link].findtext("gravity") == "false"
+            assert is_free == (model.body_gravcomp[model.body(body).id] == 1)
+
+
+@each_world
+def test_joints_end_where_our_models_joints_end(name):
+    model = model_of(name)
+    for i in range(model.njnt):
+        joint = model.joint(i)
+        if joint.type[0] == mujoco.mjtJoint.mjJNT_FREE:
+            continue
+        limit = world_of(name).model_with_joint(joint.name).joints[joint.name].find("axis/limit")
+        low, high = model.jnt_range[i] if model.jnt_limited[i] else (-1e16, 1e16)
+        assert (number_of(limit, "lower"), number_of(limit, "upper")) == pytest.approx((low, high))
+
+
+@each_world
+def test_joints_push_no_harder_than_our_models_actuators(name):
+    model = model_of(name)
+    for i in range(model.nu):
+        joint = model.joint(model.actuator_trnid[i, 0]).name
+        limit = world_of(name).model_with_joint(joint).joints[joint].find("axis/limit")
+        assert number_of(limit, "effort") == model.actuator_forcerange[i, 1]
+
+
+@each_world
+def test_no_limit_is_tighter_than_the_contracts(name):
+    for joint, limits in angle_joints(contract_of(name)).items():
+        limit = world_of(name).model_with_joint(joint).joints[joint].find("axis/limit")
+        low, high = limits.position
+        assert number_of(limit, "lower") <= low < high <= number_of(limit, "upper")
+        assert number_of(limit, "velocity") >= limits.velocity
+
+
+def sizes(geometry: ET.Element) -> list[float]:
+    """Return the numbers of a shape as MuJoCo has them: halves."""
+    (shape,) = geometry
+    if shape.tag == "box":
+        return [*(numbers(shape.find("size")) / 2)]
+    radius = number_of(shape, "radius")
+    return [radius] if shape.tag == "sphere" else [radius, number_of(shape, "length") / 2]
+
+
+@each_world
+def test_what_can_be_touched_has_the_shape_and_the_place_of_our_models(name):
+    model = model_of(name)
+    kinds = {mujoco.mjtGeom.mjGEOM_ELLIPSOID: "cylinder"}  # the wheels
+    compared = 0
+    for link, body in [*pairs_of_links(name), *(("link", "world"),) * (name != "door_open"), ("truck", "obstacle")]:
+        owners = [m for key, m in world_of(name).models.items() if link in m.links and key != "side_camera"]
+        for geom in [g for g in range(model.ngeom) if model.body(model.geom_bodyid[g]).name == body]:
+            kind = mujoco.mjtGeom(model.geom_type[geom])
+            if not (model.geom_contype[geom] or model.geom_conaffinity[geom]) or kind == mujoco.mjtGeom.mjGEOM_PLANE:
+                continue
+            turn = np.zeros(9)
+            mujoco.mju_quat2Mat(turn, model.geom_quat[geom])
+            matching = [
+                collision
+                for owner in owners
+                for collision in owner.links[link].findall("collision")
+                if np.allclose(pose_frame(collision)[:3, 3], model.geom_pos[geom], atol=1e-8)
+                and np.allclose(pose_frame(collision)[:3, 2], turn.reshape(3, 3)[:, 2], atol=1e-8)
+            ]
+            (shape,) = matching[0].find("geometry")
+            assert shape.tag == kinds.get(kind, kind.name.removeprefix("mjGEOM_").lower())
+            if shape.tag != "cylinder" or kind not in kinds:
+                found = sizes(matching[0].find("geometry"))
+                np.testing.assert_allclose(found, model.geom_size[geom][: len(found)], rtol=1e-8)
+            compared += 1
+    assert compared > 10
+
+
+# ------------------------------------------------------------------------------------------- what the contract names
+
+
+def is_ready_made(entry: dict[str, Any], sensor: SensorSpec) -> bool:
+    return entry["ros_type_name"] == sensor.type and entry["direction"] == "GZ_TO_ROS"
+
+
+@each_world
+def test_every_sensor_comes_over_the_bridge_with_its_type_or_has_a_source(name):
+    sources, topics = profile_of(name).get("sources", {}), topics_of(name)
+    for sensor_name, sensor in contract_of(name).sensors.items():
+        if sensor_name not in sources:
+            assert is_ready_made(topics[sensor.topic], sensor), sensor_name
+
+
+@each_world
+def test_every_source_names_what_is_there(name):
+    contract, profile = contract_of(name), profile_of(name)
+    places = {*profile.get("states", {}), *profile["entities"]}
+    for sensor, source in profile["sources"].items():
+        assert sensor in contract.sensors
+        told = [source[key] for key in ("entity", "relative_to") if key in source]
+        assert set(told) <= places
+        assert set(source.get("distance", ())) <= places | set(contract.sensors)
+        if "event" in source:
+            assert topics_of(name)[source["event"]]["ros_type_name"] == contract.sensors[sensor].type
+
+
+@each_world
+def test_every_state_comes_over_the_bridge_with_its_type(name):
+    for state in profile_of(name).get("states", {}).values():
+        entry = topics_of(name)[state["topic"]]
+        assert (entry["ros_type_name"], entry["direction"]) == (state["type"], "GZ_TO_ROS")
+
+
+@each_world
+def test_commands_go_over_the_bridge_or_to_a_controller_of_ros(name):
+    for actuator_name, actuator in contract_of(name).actuators.items():
+        controllers = FOLDER / f"{name}.controllers.yaml"
+        if controllers.exists():
+            settings = yaml.safe_load(controllers.read_text())
+            controller, _, command = actuator.topic.partition("/")
+            kind = settings["controller_manager"]["ros__parameters"][controller]["type"]
+            assert (kind, command) == ("forward_command_controller/ForwardCommandController", "commands")
+            assert settings[controller]["ros__parameters"]["joints"] == list(actuator.joints), actuator_name
+            continue
+        entry = topics_of(name)[actuator.topic]
+        assert (entry["ros_type_name"], entry["direction"]) == (actuator.type, "ROS_TO_GZ")
+
+
+@each_world
+def test_the_bridge_is_asked_for_pairs_that_it_has(name):
+    for entry in topics_of(name).values():
+        assert (entry["ros_type_name"], entry["gz_type_name"]) in PAIRS
+
+
+@each_world
+def test_behind_each_topic_of_the_bridge_is_one_of_the_world_that_speaks_or_hears_it(name):
+    ends = list(world_of(name).topics())
+    for ros_topic, entry in topics_of(name).items():
+        if ros_topic == "/clock":
+            continue
+        table = SPEAKS if entry["direction"] == "GZ_TO_ROS" else HEARS
+        (kind,) = [kind for topic, kind in ends if topic == entry["gz_topic_name"] and kind in table]
+        assert table[kind] == entry["gz_type_name"]
+
+
+@each_world
+def test_the_clock_of_this_world_and_its_services_are_bridged(name):
+    clock = topics_of(name)["/clock"]
+    assert (clock["gz_topic_name"], clock["direction"]) == (f"/world/{name}/clock", "GZ_TO_ROS")
+    services = {entry["service_name"]: entry for entry in bridge_of(name) if "service_name" in entry}
+    types = {path: tuple(entry[k] for k in ("ros_type_name", "gz_req_type_name")) for path, entry in services.items()}
+    assert types == {
+        f"/world/{name}/control": ("ros_gz_interfaces/srv/ControlWorld", "gz.msgs.WorldControl"),
+        f"/world/{name}/set_pose": ("ros_gz_interfaces/srv/SetEntityPose", "gz.msgs.Pose"),
+    }
+    assert {entry["gz_rep_type_name"] for entry in services.values()} == {"gz.msgs.Boolean"}
+
+
+@each_world
+def test_what_a_reset_places_is_a_model_that_can_be_moved(name):
+    profile, world = profile_of(name), world_of(name)
+    drawn = [next(iter(draw.values())) for draw in profile["draws"].values()]
+    placed = {*profile["entities"], *drawn}
+    assert placed
+    for entity in placed:
+        model = world.models[entity]
+        assert not model.is_static
+        assert not any(joint.findtext("parent") == "world" for joint in model.joints.values())
+
+
+@each_world
+def test_what_floats_bears_no_gravity(name):
+    """A model that a reset puts somewhere stays there: nothing carries it."""
+    for entity in profile_of(name)["entities"]:
+        first = next(iter(world_of(name).models[entity].links.values()))
+        assert first.findtext("gravity") == "false" or entity == "cart"
+
+
+@each_world
+def test_joint_states_name_the_joints_of_the_contract(name):
+    plugins = list(world_of(name).element.iter("plugin"))
+    for sensor in contract_of(name).sensors.values():
+        if sensor.type != "sensor_msgs/msg/JointState":
+            continue
+        (plugin,) = [plugin for plugin in plugins if plugin.findtext("topic") == sensor.topic]
+        joints = {joint for field in sensor.fields.values() for joint in field.joints}
+        assert {joint.text for joint in plugin.findall("joint_name")} == joints
+
+
+@each_world
+def test_sensors_have_the_frames_of_the_contract(name):
+    known = {topic for topic, kind in world_of(name).topics() if "." not in kind}
+    for sensor in contract_of(name).sensors.values():
+        if sensor.topic in known:
+            found = world_of(name).sensor_on(sensor.topic)
+            assert found.findtext("gz_frame_id") == sensor.frame
+            assert found.findtext("camera/optical_frame_id", sensor.frame) == sensor.frame
+
+
+def test_odometry_has_the_frames_of_the_contract():
+    drive = plugin_with("cart_goal", "wheel_radius")
+    sensor = contract_of("cart_goal").sensors["odom"]
+    assert (drive.findtext("frame_id"), drive.findtext("child_frame_id")) == (sensor.frame, sensor.child_frame)
+
+
+@each_world
+def test_a_sensor_that_is_drawn_has_a_picture_at_the_end_of_each_control_period(name):
+    period_s = contract_of(name).control_period_s
+    for sensor in world_of(name).element.iter("sensor"):
+        if sensor.get("type") in RENDERED:
+            frames = period_s * number_of(sensor, "update_rate")
+            assert frames >= 1
+            assert frames == pytest.approx(round(frames))
+
+
+@each_world
+def test_every_other_sensor_is_read_at_each_step_of_physics(name):
+    for sensor in world_of(name).element.iter("sensor"):
+        if sensor.get("type") not in RENDERED:
+            assert number_of(sensor, "update_rate") == pytest.approx(1 / profile_of(name)["step_s"])
+
+
+def test_images_have_the_size_the_format_and_the_lens_of_the_contract_and_the_model():
+    world, contract, model = world_of("door_open"), contract_of("door_open"), model_of("door_open")
+    for sensor, camera, encoding in (("camera", "wrist", "R8G8B8"), ("depth", "side", "R_FLOAT32")):
+        spec = contract.sensors[sensor]
+        found = world.sensor_on(spec.topic)
+        height, width, _ = spec.fields["image"].shape
+        assert (number_of(found, "camera/image/width"), number_of(found, "camera/image/height")) == (width, height)
+        assert text_of(found, "camera/image/format") == encoding
+        fov_rad = np.deg2rad(model.cam_fovy[model.camera(camera).id])
+        assert number_of(found, "camera/horizontal_fov") == pytest.approx(fov_rad)
+        lens, ours = pose_frame(found), model.camera(camera)
+        turn = np.zeros(9)
+        mujoco.mju_quat2Mat(turn, model.cam_quat[ours.id])
+        right, up, back = turn.reshape(3, 3).T
+        np.testing.assert_allclose(lens[:3, :3], np.stack([-back, -right, up], axis=1), atol=1e-8)
+        np.testing.assert_allclose(lens[:3, 3], model.cam_pos[ours.id], atol=1e-8)
+
+
+def test_the_laser_sweeps_as_that_of_our_model():
+    rays = contract_of("cart_goal").backends["mujoco"]["sources"]["scan"]["rays"]
+    laser = world_of("cart_goal").sensor_on("scan").find("lidar")
+    sweep = laser.find("scan/horizontal")
+    (samples,) = contract_of("cart_goal").sensors["scan"].fields["ranges"].shape
+    assert number_of(sweep, "samples") == samples
+    angles = (number_of(sweep, "min_angle"), number_of(sweep, "max_angle"))
+    assert angles == (rays["angle_min_rad"], rays["angle_max_rad"])
+    limits = (number_of(laser, "range/min"), number_of(laser, "range/max"))
+    assert limits == (rays["range_min_m"], rays["range_max_m"])
+
+
+def test_the_laser_sees_neither_its_own_case_nor_the_goal():
+    """It sees what is drawn, so nothing is drawn there: its plane is 0.25 m above the floor."""
+    world = world_of("cart_goal")
+    drawn = [*world.models["cart"].links["base"].findall("visual"), *world.models["goal"].element.iter("visual")]
+    for visual in drawn:
+        (shape,) = visual.find("geometry")
+        half = number_of(shape, "length") / 2 if shape.tag == "cylinder" else max(sizes(visual.find("geometry")))
+        assert pose_frame(visual)[2, 3] + half < 0.25 or shape.tag == "box"
+    boxes = [visual for visual in drawn if visual.find("geometry/box") is not None]
+    assert all(pose_frame(box)[2, 3] + numbers(box.find("geometry/box/size"))[2] / 2 < 0.25 for box in boxes)
+
+
+def test_the_drive_has_the_wheels_of_our_model():
+    drive = contract_of("cart_goal").backends["mujoco"]["drives"]["base"]
+    plugin = plugin_with("cart_goal", "wheel_radius")
+    assert number_of(plugin, "wheel_radius") == drive["radius_m"]
+    assert number_of(plugin, "wheel_separation") == drive["separation_m"]
+    assert (plugin.findtext("left_joint"), plugin.findtext("right_joint")) == (drive["left"], drive["right"])
+
+
+def test_the_truck_goes_to_and_fro_as_that_of_our_model():
+    mover = contract_of("cart_goal").backends["mujoco"]["movers"]["truck"]
+    truck = world_of("cart_goal").models["truck"].element
+    turns = [plugin for plugin in truck.findall("plugin") if plugin.find("input") is not None]
+    ends = {number_of(turn, "input/match"): turn.findtext("output") for turn in turns}
+    assert sorted(ends) == [mover["from_m"][1], mover["to_m"][1]]
+    speed = mover["speed_m_per_s"]
+    assert ends == {mover["to_m"][1]: f"linear: {{y: {-speed}}}", mover["from_m"][1]: f"linear: {{y: {speed}}}"}
+    tolerance = [float(turn.find("input/match").get("tol")) for turn in turns]
+    assert min(tolerance) > speed * profile_of("cart_goal")["step_s"]  # an end is not jumped over
+
+
+def test_the_points_of_the_door_world_are_those_of_our_model():
+    model, world = model_of("door_open"), world_of("door_open")
+    for point, owner, link, site in (("tcp", "arm", "tool", "tcp"), ("lever_end", "door", "lever", "handle")):
+        nested = named(world.models[owner].element, "model")[point]
+        assert nested.find("pose").get("relative_to") == link
+        np.testing.assert_allclose(numbers(nested.find("pose"))[:3], model.site(site).pos, atol=1e-9)
+
+
+def test_the_arm_of_the_door_world_begins_at_home():
+    controller = plugin_with("door_open", "position_p_gain")
+    joints = [joint.text for joint in controller.findall("joint_name")]
+    begin = [float(place.text) for place in controller.findall("initial_position")]
+    model = model_of("door_open")
+    home = [model.key("home").qpos[model.joint(joint).qposadr[0]] for joint in joints]
+    assert joints == list(contract_of("door_open").actuators["arm"].joints)
+    np.testing.assert_allclose(begin, home, atol=1e-9)
+
+
+def test_the_bolt_holds_the_door_until_the_cam_has_drawn_it_back():
+    """The cam is as far from the lever's axis as our model draws the bolt per radian, and its tab waits beside it."""
+    model, door = model_of("door_open"), world_of("door_open").models["door"]
+    ratio = model.equality("latch").data[1]
+    cam = pose_frame(named(door.links["lever"], "collision")["cam"])[:3, 3]
+    assert cam[2] == pytest.approx(ratio)
+    tab = pose_frame(named(door.links["bolt_slide"], "collision")["tab"])[:3, 3]
+    cam_m, tab_m = (door.link_frame(link, {})[:3, 3] + at for link, at in (("lever", cam), ("bolt_slide", tab)))
+    radius_m, width_m = (
+        number_of(named(door.links["lever"], "collision")["cam"], "geometry/sphere/radius"),
+        numbers(named(door.links["bolt_slide"], "collision")["tab"].find("geometry/box/size"))[1],
+    )
+    assert tab_m[1] - cam_m[1] == pytest.approx(radius_m + width_m / 2)  # they touch when both are at rest
+
+
+def bits(door: Any, link: str, shape: str) -> int:
+    return int(number_of(named(door.links[link], "collision")[shape], "surface/contact/collide_bitmask"))
+
+
+def test_the_bolt_meets_the_strike_alone_and_the_cam_its_tab_alone():
+    door = world_of("door_open").models["door"]
+    assert door.element.findtext("self_collide") == "true"
+    shapes = [(link, shape) for link in door.links for shape in named(door.links[link], "collision")]
+
+    def meets(link: str, shape: str) -> set[str]:
+        own = bits(door, link, shape)
+        return {other for owner, other in shapes if other != shape and bits(door, owner, other) & own}
+
+    assert meets("bolt_slide", "bolt") == {"strike"}
+    assert meets("bolt_slide", "tab") == {"cam"}
+
+
+# ------------------------------------------------------------------------------------------------------ gz_ros2_control
+
+
+def test_the_urdf_for_the_controllers_is_the_arm_of_the_world():
+    robot, world = load_urdf(FOLDER / "arm_reach.urdf"), world_of("arm_reach").models["arm"]
+    for joints_rad in np.random.default_rng(3).uniform(-3.0, 3.0, (20, len(robot.joints))):
+        positions = dict(zip(robot.joints, joints_rad.tolist(), strict=True))
+        for link in (f"link{k}" for k in range(1, 7)):
+            expected = world.link_frame(link, positions)[:3, 3]
+            np.testing.assert_allclose(robot.position_m(link, joints_rad), expected, atol=1e-8)
+
+
+def test_the_urdf_has_the_limits_of_the_world():
+    robot, world = load_urdf(FOLDER / "arm_reach.urdf"), world_of("arm_reach").models["arm"]
+    for joint in contract_of("arm_reach").actuators["arm"].joints:
+        limit, ours = world.joints[joint].find("axis/limit"), robot.specs[joint]
+        assert ours.position == pytest.approx((number_of(limit, "lower"), number_of(limit, "upper")))
+        assert ours.velocity == pytest.approx(number_of(limit, "velocity"))
+
+
+def test_the_controllers_begin_at_home_and_every_reset_goes_there():
+    root = ET.parse(FOLDER / "arm_reach.urdf").getroot()  # noqa: S314 - our own file
+    control = {joint.get("name"): joint for joint in root.find("ros2_control").findall("joint")}
+    begin = {name: number_of(joint, "state_interface[@name='position']/param") for name, joint in control.items()}
+    assert begin == pytest.approx(profile_of("arm_reach")["home"])
+    model = model_of("arm_reach")
+    home = {joint: model.key("home").qpos[model.joint(joint).qposadr[0]] for joint in begin}
+    assert begin == pytest.approx(home)
+
+
+def test_controllers_run_at_each_step_of_physics_from_a_file_beside_the_world():
+    plugin = plugin_with("arm_reach", "parameters")
+    settings = yaml.safe_load((FOLDER / text_of(plugin, "parameters")).read_text())
+    rate_hz = settings["controller_manager"]["ros__parameters"]["update_rate"]
+    assert rate_hz * profile_of("arm_reach")["step_s"] == pytest.approx(1.0)
+
+
+@each_world
+def test_a_reset_of_the_world_is_asked_for_only_where_it_is_survived(name):
+    has_controllers = any(p.get("filename", "").startswith("gz_ros2") for p in world_of(name).element.iter("plugin"))
+    assert profile_of(name)["reset"] == ("soft" if has_controllers else "world")
+
+
+def test_the_files_are_installed():
+    script = "import distutils.core as core; print(core.run_setup('setup.py', stop_after='init').data_files)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import setuptools; {script}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    for file in FOLDER.iterdir():
+        assert f"'config/gazebo/{file.name}'" in done.stdout

@@ -1,0 +1,150 @@
+"""The profile of a simulator that others wrote: each error names its path, the value and what is allowed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import embodied_env
+from embodied_env.backends.ros.due_readings import DueReading
+from embodied_env.backends.ros.placing import placing
+from embodied_env.backends.ros.simulator_profile import load_simulator_profile
+from embodied_env.errors import ContractError
+from embodied_env.transition import ResetRequest
+
+ARM = embodied_env.load_contract("arm_reach")
+CART = embodied_env.load_contract("cart_goal")
+HOME = {"j1": 0.0, "j2": -1.0, "j3": 1.0, "j4": 0.0, "j5": 0.0, "j6": 0.0}
+GOOD = {"world": "toy", "step_s": 0.001, "home": HOME}
+
+
+def loaded(contract=ARM, backend="gazebo", **profile):
+    data = {**GOOD, **profile} if contract is ARM else {"world": "toy", "step_s": 0.001, **profile}
+    return load_simulator_profile(dataclasses.replace(contract, backends={backend: data}), backend)
+
+
+def test_what_is_left_out_has_its_default():
+    profile, control = loaded()
+    assert (control, profile.reset, profile.settle_steps, profile.command_settle_s) == ("ros_gz", "soft", 5, 0.0)
+    assert (profile.step_ns, profile.prefix, dict(profile.echo)) == (1_000_000, None, {})
+
+
+def test_each_backend_has_a_control_of_its_own():
+    assert loaded(backend="simulation_interfaces")[1] == "simulation_interfaces"
+    assert loaded(backend="simulation_interfaces", control="ros_gz")[1] == "ros_gz"
+
+
+def test_a_missing_profile_says_which_there_are():
+    with pytest.raises(ContractError, match="no profile 'gazebo'; it has: fake, mujoco, mujoco_ros, simul"):
+        load_simulator_profile(
+            dataclasses.replace(ARM, backends={k: v for k, v in ARM.backends.items() if k != "gazebo"}), "gazebo"
+        )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "path", "problem"),
+    [
+        ("step", 0.001, "step", "unknown key"),
+        ("control", "gz", "control", "gz"),
+        ("step_s", None, "step_s", "it is missing; ros_gz counts steps of physics"),
+        ("step_s", 0.003, "step_s", "0.003 is not allowed; allowed: a whole part of control_period_s 0.05"),
+        ("step_s", -0.001, "step_s", "-0.001 is not allowed"),
+        ("step_s", 0.0, "step_s", "0.0 is not allowed"),
+        ("settle_steps", 0, "settle_steps", "0 is not allowed; allowed: an integer >= 1"),
+        ("sensor_grace_s", 0.0, "sensor_grace_s", "allowed: seconds > 0"),
+        ("step_timeout_s", 0.0, "step_timeout_s", "allowed: seconds > 0"),
+        ("reset_timeout_s", -1.0, "reset_timeout_s", "allowed: seconds > 0"),
+        ("command_settle_s", -0.1, "command_settle_s", "allowed: seconds >= 0, below step_timeout_s 5.0"),
+        ("command_settle_s", 5.0, "command_settle_s", "allowed: seconds >= 0, below step_timeout_s 5.0"),
+        ("world", "", "world", "allowed: the name of a world"),
+        ("reset", "state", "reset", "state"),
+        ("home", {}, "home.j1", "its home is missing"),
+        ("home", {**HOME, "j7": 0.0}, "home.j7", "no such joint"),
+        ("home", {**HOME, "j1": 9.0}, "home.j1", "9.0 is not allowed"),
+        ("echo", {"leg": "echo"}, "echo.leg", "'leg' is not known; allowed: arm"),
+        ("echo", {"arm": "a b"}, "echo.arm", "is not a ROS 2 topic name"),
+        ("entities", {"cart": {"position": [0, 0, 0], "orientation": [0, 0, 0, 2]}}, "entities.cart.orientation", "1"),
+        ("draws", {"goal": {"entity": "goal"}}, "draws.goal", "no such reset option: 'goal'"),
+        ("draws", {"target": {}}, "draws.target", "nothing is given; allowed: entity or pose"),
+        ("draws", {"target": {"entity": "a", "pose": "b"}}, "draws.target", "entity and pose is given"),
+        ("sources", {"nose": {"entity": "nose"}}, "sources.nose", "no such sensor"),
+        ("sources", {"tcp": {}}, "sources.tcp", "nothing is given; allowed: entity, distance or event"),
+        ("sources", {"joints": {"entity": "arm"}}, "sources.joints.entity", "it has no velocity; allowed: position"),
+        ("sources", {"tcp": {"distance": ["tcp", "target"]}}, "sources.tcp.distance", "allowed: a Range"),
+        (
+            "sources",
+            {"true_distance": {"distance": ["tcp", "joint"]}},
+            "sources.true_distance.distance",
+            "did you mean 'joints'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_path(key, value, path, problem):
+    with pytest.raises(ContractError) as caught:
+        loaded(**{key: value})
+    assert caught.value.path == f"backends.gazebo.{path}"
+    assert problem in str(caught.value)
+
+
+def test_a_gated_control_needs_no_step():
+    assert loaded(control="classic", step_s=None)[0].step_ns is None
+
+
+def test_a_step_of_the_embedded_simulator_is_a_control_period():
+    with pytest.raises(ContractError, match=r"allowed: control_period_s 0\.05: it takes no smaller steps"):
+        loaded(control="embedded")
+    with pytest.raises(ContractError, match="5 is not allowed; allowed: 1, a control period"):
+        loaded(control="embedded", step_s=0.05)
+
+
+def test_a_world_that_is_reset_needs_no_home_and_a_cart_has_none():
+    assert not loaded(reset="world", home={})[0].home
+    assert not loaded(CART)[0].home
+
+
+def test_a_place_on_the_floor_needs_a_height():
+    with pytest.raises(ContractError, match=r"'goal' has shape \(2,\); allowed: \(3,\); \(2,\) when entities\.flag"):
+        loaded(CART, draws={"goal": {"entity": "flag"}})
+    loaded(CART, draws={"goal": {"entity": "flag"}}, entities={"flag": {"position": [0.0, 0.0, 0.4]}})
+
+
+def test_equal_seeds_draw_equal_places_and_an_option_shifts_no_other():
+    profile, _ = loaded(
+        CART,
+        draws={"goal": {"entity": "flag"}, "start": {"pose": "cart"}},
+        entities={"flag": {"position": [0.0, 0.0, 0.4]}, "cart": {"position": [0.0, 0.0, 0.1]}},
+    )
+    first, again = (placing(CART, profile, ResetRequest(epoch=i, seed=5)) for i in range(2))
+    set_goal = placing(CART, profile, ResetRequest(epoch=3, seed=5, options={"goal": np.array([3.7, 1.0])}))
+    other = placing(CART, profile, ResetRequest(epoch=3, seed=6))
+    assert first.places == again.places != other.places
+    assert set(first.sampled) == {"goal", "start"}
+    assert set_goal.places["flag"].position == (3.7, 1.0, 0.4)
+    assert set_goal.places["cart"] == first.places["cart"]
+    assert first.places["cart"].position[2] == 0.1
+
+
+def test_a_heading_turns_about_the_vertical():
+    profile, _ = loaded(CART, draws={"start": {"pose": "cart"}})
+    options = {"start": np.array([-3.5, 1.0, np.pi / 2])}
+    place = placing(CART, profile, ResetRequest(epoch=0, seed=5, options=options)).places["cart"]
+    np.testing.assert_allclose(place.orientation, [0.0, 0.0, np.sqrt(0.5), np.sqrt(0.5)])
+    assert place.position == (-3.5, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("stamp_ns", "now_ns", "is_there"), [(100, 100, True), (99, 100, False), (120, 100, True), (-1, 100, False)]
+)
+def test_a_sensor_without_a_rate_is_there_from_the_end_of_the_step_on(stamp_ns, now_ns, is_there):
+    due = DueReading.of(ARM.sensors["joints"], 1_000_000)
+    assert due.is_there(stamp_ns, now_ns) is is_there
+
+
+def test_a_sensor_with_a_rate_is_due_a_period_after_its_last_reading_and_a_step_of_physics():
+    due = DueReading(period_ns=100, slack_ns=5)
+    assert due.is_there(1000, 1104)
+    assert not due.is_there(1000, 1105)
+    assert not due.must_have_come(0, 105)
+    assert due.must_have_come(0, 106)

@@ -1,0 +1,121 @@
+"""Sensors that a simulator does not publish: poses in the frame of another, distances, events; and wrong profiles."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from embodied_env.backends.ros.control.base import EntityState
+from embodied_env.backends.ros.simulator_profile import SimulatorSource, load_simulator_profile
+from embodied_env.backends.ros.unplugged import Unplugged
+from embodied_env.clock import VirtualClock
+from embodied_env.contract import load_contract
+from embodied_env.errors import ContractError
+
+CART, DOOR = load_contract("cart_goal"), load_contract("door_open")
+QUARTER = (0.0, 0.0, np.sqrt(0.5), np.sqrt(0.5))  # a turn to the left
+
+
+def state(position, orientation=(0.0, 0.0, 0.0, 1.0)) -> EntityState:
+    return EntityState(position=np.array(position, dtype=float), orientation=np.array(orientation))
+
+
+def reading(contract, sensor, source, states, *, events=()):
+    made = Unplugged(contract, {sensor: SimulatorSource(**source)}, VirtualClock())
+    return made.complete({}, states, 100_000_000, events)[sensor].values
+
+
+def profile_with(contract, **changes):
+    profile = {**contract.backends["gazebo"], **changes}
+    return load_simulator_profile(dataclasses.replace(contract, backends={"gazebo": profile}), "gazebo")
+
+
+def test_a_pose_in_the_frame_of_another_is_what_that_one_sees():
+    """The cart looks north: a goal in the north is ahead of it, one in the west on its left."""
+    states = {"cart": state([1.0, 1.0, 0.0], QUARTER), "goal": state([0.0, 3.0, 0.0])}
+    found = reading(CART, "goal", {"entity": "goal", "relative_to": "cart"}, states)
+    np.testing.assert_allclose(found["position"], [2.0, 1.0, 0.0], atol=1e-12)
+
+
+def test_a_turn_in_the_frame_of_another_is_what_is_left_of_it():
+    states = {"a": state([0, 0, 0], QUARTER), "b": state([0, 0, 0], (0.0, 0.0, 1.0, 0.0))}
+    found = reading(DOOR, "handle", {"entity": "b", "relative_to": "a"}, states)
+    np.testing.assert_allclose(found["orientation"], QUARTER, atol=1e-12)
+
+
+def test_a_pose_that_is_told_exactly_has_a_covariance_of_zero():
+    found = reading(CART, "goal", {"entity": "goal"}, {"goal": state([1, 2, 3])})
+    assert found["covariance"].shape == (36,)
+    assert not found["covariance"].any()
+
+
+def test_the_distance_of_two_entities_is_that_of_their_positions():
+    states = {"tcp": state([0, 0, 0]), "lever_end": state([3, 4, 0])}
+    found = reading(DOOR, "handle_distance", {"distance": ("tcp", "lever_end")}, states)
+    np.testing.assert_allclose(found["range"], [5.0])
+
+
+def test_entities_that_are_needed_are_asked_for_and_sensors_are_not():
+    sources = {
+        "goal": SimulatorSource(entity="goal", relative_to="cart"),
+        "collision": SimulatorSource(event="touched"),
+    }
+    assert Unplugged(CART, sources, VirtualClock()).entities(0) == {"goal", "cart"}
+
+
+@pytest.mark.parametrize(("events", "value"), [(("collision",), 1), ((), 0)])
+def test_an_event_is_1_when_it_came_and_0_when_nothing_came(events, value):
+    found = reading(CART, "collision", {"event": "touched"}, {}, events=events)
+    assert found["data"].item() == value
+
+
+def test_an_event_is_over_when_it_came_no_more():
+    made = Unplugged(CART, {"collision": SimulatorSource(event="touched")}, VirtualClock())
+    values = [
+        made.complete({}, {}, now_ns, events)["collision"].values["data"].item()
+        for now_ns, events in ((1, ()), (2, ("collision",)), (3, ()))
+    ]
+    assert values == [0, 1, 0]
+
+
+@pytest.mark.parametrize("backend", ["gazebo", "simulation_interfaces"])
+@pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "door_open"])
+def test_the_profiles_that_are_shipped_are_right(name, backend):
+    profile, control = load_simulator_profile(load_contract(name), backend)
+    assert profile.world == name
+    assert control == ("ros_gz" if backend == "gazebo" else backend)
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "said"),
+    [
+        ({"sources": {"scan": {"event": "touched"}}}, "sources.scan.event", "allowed: std_msgs/msg/Bool"),
+        ({"sources": {"collision": {"event": "a b"}}}, "sources.collision.event", "'a b'"),
+        ({"sources": {"imu": {"entity": "cart"}}}, "sources.imu.entity", "allowed: position, orientation, covariance"),
+        (
+            {"sources": {"collision": {"event": "touched", "relative_to": "cart"}}},
+            "sources.collision.relative_to",
+            "allowed: beside entity",
+        ),
+        ({"sources": {"goal": {}}}, "sources.goal", "nothing is given; allowed: entity, distance or event"),
+        ({"states": {"cart": {"topic": "a b", "type": "nav_msgs/msg/Odometry"}}}, "states.cart.topic", "'a b'"),
+        (
+            {"states": {"cart": {"topic": "a", "type": "std_msgs/msg/Bool"}}},
+            "states.cart.type",
+            "nav_msgs/msg/Odometry",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_source_is_named_with_what_is_allowed(changes, path, said):
+    with pytest.raises(ContractError) as caught:
+        profile_with(CART, **changes)
+    assert caught.value.path == f"backends.gazebo.{path}"
+    assert said in caught.value.problem
+
+
+def test_a_distance_to_nobody_is_named():
+    with pytest.raises(ContractError, match=r"sources\.handle_distance\.distance.*nobody"):
+        profile_with(DOOR, sources={"handle_distance": {"distance": ["tcp", "nobody"]}})

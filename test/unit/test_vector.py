@@ -1,0 +1,461 @@
+"""A vector of environments: what SyncVectorEnv gives, whatever one slot does to the others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import gymnasium
+import numpy as np
+import pytest
+from batches import assert_same
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import embodied_env
+from embodied_env.backends.fake import Fault
+from embodied_env.clock import ManualClock, VirtualClock
+from embodied_env.errors import (
+    BackendLostError,
+    BackendNotReadyError,
+    ClosedError,
+    ResetNeededError,
+    SlotEndedError,
+    UsageError,
+)
+
+NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
+ID = "embodied_env:embodied_env/ArmReach-v0"
+
+
+TARGET = {"target": [-0.4, 0.1, 0.3]}
+
+
+def limits(slot):
+    """Episodes of different lengths, so that they end one by one and at the same time."""
+    return {"max_episode_steps": 5 + 4 * slot}
+
+
+def sync(contract, num_envs, mode, *, per_slot=limits, **options):
+    def maker(slot):
+        return lambda: embodied_env.make(contract, **options, **per_slot(slot))
+
+    return SyncVectorEnv([maker(slot) for slot in range(num_envs)], autoreset_mode=mode)
+
+
+@pytest.fixture
+def make_vec():
+    made = []
+
+    def make(contract="arm_reach", *, num_envs=2, backend="fake", **options):
+        made.append(embodied_env.make_vec(contract, num_envs=num_envs, backend=backend, **options))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+
+
+def backend_of(env, slot):
+    return env.envs[slot].unwrapped._stepper._backend
+
+
+# ------------------------------------------------------------------------------------------------- as SyncVectorEnv
+
+
+class Pair:
+    """Ours and Gymnasium's, over the same environments, called in the same way and compared."""
+
+    def __init__(self, ours, theirs):
+        self.both = (ours, theirs)
+        self.ended = np.zeros(ours.num_envs, dtype=bool)
+
+    def reset(self, **arguments):
+        ours, theirs = (
+            env.reset(**{k: dict(v) if k == "options" else v for k, v in arguments.items()}) for env in self.both
+        )
+        assert_same(ours, theirs)
+        self.ended[:] = False
+
+    def step(self, actions):
+        ours, theirs = (env.step(actions) for env in self.both)
+        assert_same(ours, theirs)
+        _, _, terminations, truncations, infos = ours
+        self.ended = terminations | truncations
+        return infos
+
+
+def compare(pair, mode, steps, rng):
+    """Step both; reset what has ended, and now and then what has not, in each of the ways that there are."""
+    env = pair.both[0]
+    pair.reset(seed=7)
+    env.action_space.seed(7)
+    finals = 0
+    for step in range(steps):
+        infos = pair.step(env.action_space.sample())
+        finals += "final_info" in infos
+        if mode is DISABLED and pair.ended.any():
+            mask = pair.ended | (rng.random(env.num_envs) < 0.2)
+            seeds = [None if rng.random() < 0.5 else int(rng.integers(99)) for _ in range(env.num_envs)]
+            drawn = TARGET if rng.random() < 0.5 and "target" in env.contract.reset_options else {}
+            options = {"reset_mask": mask, **drawn}
+            pair.reset(seed=seeds, options=options)
+        elif step % 61 == 60:
+            pair.reset(seed=step)
+    assert (finals > 0) == (mode is SAME_STEP)
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize(
+    ("contract", "backend", "steps", "num_envs"),
+    [
+        ("arm_reach", "fake", 150, 2),
+        *(pytest.param(contract, "mujoco", 2000, 3, marks=pytest.mark.long) for contract in ("arm_reach", "cart_goal")),
+        pytest.param("door_open", "fake", 300, 3, marks=pytest.mark.long),
+    ],
+)
+def test_every_step_is_that_of_a_sync_vector_env(make_vec, contract, backend, steps, num_envs, mode):
+    options = {"backend": backend, "clock": "virtual", "evaluator_info": True}
+    ours = make_vec(contract, num_envs=num_envs, autoreset_mode=mode, per_slot=limits, **options)
+    theirs = sync(contract, num_envs, mode, **options)
+    try:
+        compare(Pair(ours, theirs), mode, steps, np.random.default_rng(5))
+    finally:
+        theirs.close()
+
+
+def test_worlds_in_threads_are_the_same_worlds(make_vec):
+    envs = [make_vec(backend="mujoco", clock="virtual", num_envs=3, threads=threads) for threads in (0, 2)]
+    pair = Pair(*envs)
+    pair.reset(seed=3)
+    for _ in range(12):
+        pair.step(envs[0].action_space.sample())
+
+
+def test_spaces_and_metadata_are_those_of_a_sync_vector_env(make_vec):
+    ours, theirs = make_vec(num_envs=3), sync("arm_reach", 3, NEXT_STEP, backend="fake")
+    for name in ("single_observation_space", "observation_space", "single_action_space", "action_space", "metadata"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    theirs.close()
+
+
+@pytest.mark.parametrize("mode", [*AutoresetMode, *(mode.value for mode in AutoresetMode)])
+def test_the_mode_of_each_instance_stands_in_its_metadata(make_vec, mode):
+    other = make_vec(autoreset_mode="Disabled")
+    assert make_vec(autoreset_mode=mode).metadata["autoreset_mode"] is AutoresetMode(mode)
+    assert other.metadata["autoreset_mode"] is DISABLED
+
+
+MASKS = {
+    "a list": [True, False],
+    "of another length": np.array([True]),
+    "of two dimensions": np.array([[True, False]]),
+    "of ints": np.array([1, 0]),
+    "of none": np.array([False, False]),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_a_bad_mask_is_refused_with_the_error_of_a_sync_vector_env(make_vec, mask):
+    ours, theirs = make_vec(), sync("arm_reach", 2, NEXT_STEP, backend="fake")
+    raised = []
+    for env in (ours, theirs):
+        env.reset(seed=0)
+        with pytest.raises((TypeError, ValueError), match="reset_mask") as error:
+            env.reset(options={"reset_mask": mask})
+        raised.append(error.type)
+    theirs.close()
+    assert raised[0] is raised[1]
+
+
+@pytest.mark.parametrize("seed", [[1], [1, 2, 3]])
+def test_seeds_for_another_number_of_slots_are_refused(make_vec, seed):
+    with pytest.raises(ValueError, match="one for each slot"):
+        make_vec().reset(seed=seed)
+
+
+def test_the_options_of_the_caller_are_left_as_they_are(make_vec):
+    env, options = make_vec(), {"reset_mask": np.array([True, False])}
+    env.reset(seed=0)
+    env.reset(options=options)
+    assert list(options) == ["reset_mask"]
+
+
+def test_with_disabled_a_finished_slot_stops_the_step_of_all_and_nothing_is_published(make_vec):
+    ours, theirs = (
+        make_vec(autoreset_mode=DISABLED, per_slot=limits),
+        sync("arm_reach", 2, DISABLED, backend="fake"),
+    )
+    for env in (ours, theirs):
+        env.reset(seed=0)
+        for _ in range(5):
+            env.step(env.action_space.sample())
+        with pytest.raises(AssertionError, match="_autoreset_envs"):
+            env.step(env.action_space.sample())
+    theirs.close()
+    assert [len(backend_of(ours, slot).sent) for slot in range(2)] == [5, 5]
+    with pytest.raises(SlotEndedError):
+        ours.step(ours.action_space.sample())
+
+
+def test_a_step_before_the_first_reset_publishes_nothing(make_vec):
+    env = make_vec()
+    with pytest.raises(ResetNeededError):
+        env.step(env.action_space.sample())
+    assert backend_of(env, 0).sent == []
+
+
+def test_the_first_reset_cannot_leave_out_a_slot(make_vec):
+    with pytest.raises(ResetNeededError, match=r"\[1\]"):
+        make_vec().reset(options={"reset_mask": np.array([True, False])})
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_another_number_of_actions_publishes_nothing(make_vec, count):
+    env = make_vec()
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=f"got {count} actions; allowed: 2"):
+        env.step(np.zeros((count, 6)))
+    assert [len(backend_of(env, slot).sent) for slot in range(2)] == [0, 0]
+
+
+def test_observations_are_copies_unless_that_is_not_wanted(make_vec):
+    for copy, same in ((True, False), (False, True)):
+        env = make_vec(copy=copy)
+        before, _ = env.reset(seed=0)
+        after, *_ = env.step(env.action_space.sample())
+        assert (before["joints_position"] is after["joints_position"]) is same
+
+
+def test_attributes_and_methods_of_the_slots_are_reached_by_name(make_vec):
+    env = make_vec(per_slot=limits)
+    env.reset(seed=[4, 9])
+    env.set_attr("nickname", ["left", "right"])
+    env.set_attr("level", 3)
+    assert env.get_attr("nickname") == ("left", "right")
+    assert env.get_attr("level") == (3, 3)
+    assert env.call("processes") == ([], [])
+    assert env.np_random_seed == (4, 9)
+    with pytest.raises(ValueError, match="allowed: 2"):
+        env.set_attr("level", [1])
+
+
+# ---------------------------------------------------------------------------------------------- one slot of several
+
+
+def test_a_slot_whose_world_is_lost_is_truncated_and_begins_anew_while_the_others_go_on(make_vec):
+    faults = {0: (), 1: (Fault(kind="refuse", step=3),), 2: ()}
+    env = make_vec(num_envs=3, per_slot=lambda slot: {"faults": faults[slot]})
+    env.reset(seed=0)
+    ends = []
+    for _ in range(4):
+        _, _, terminations, truncations, infos = env.step(np.zeros((3, 6)))
+        assert not terminations.any()
+        ends.append((truncations.tolist(), infos["end_reason"].tolist(), infos["step_index"].tolist()))
+    assert ends[2] == ([False, True, False], ["", "backend_lost:refused", ""], [3, 3, 3])
+    assert ends[3] == ([False, False, False], ["", "", ""], [4, 0, 4])
+
+
+def test_a_world_that_fails_in_a_thread_truncates_its_own_slot(make_vec):
+    env = make_vec(backend="mujoco", threads=2)
+    env.reset(seed=0)
+
+    def unstable():
+        raise BackendLostError("unstable", "the simulation is unstable")
+
+    backend_of(env, 1)._world.step = unstable
+    *_, truncations, infos = env.step(np.zeros((2, 6)))
+    assert truncations.tolist() == [False, True]
+    assert infos["end_reason"].tolist() == ["", "backend_lost:unstable"]
+
+
+def fail_once(backend):
+    reset = backend.reset
+
+    def failing(request, deadline):
+        backend.reset = reset
+        raise BackendNotReadyError("it does not come up")
+
+    backend.reset = failing
+
+
+def test_a_world_that_does_not_come_up_costs_the_others_no_step(make_vec):
+    env = make_vec(per_slot=lambda slot: {"max_episode_steps": 2 if slot else 100})
+    env.reset(seed=0)
+    for _ in range(2):
+        env.step(np.zeros((2, 6)))
+    fail_once(backend_of(env, 1))
+    with pytest.raises(BackendNotReadyError, match="come up") as raised:
+        env.step(np.zeros((2, 6)))
+    assert raised.value.__notes__ == ["in slot 1 of 2"]
+    *_, infos = env.step(np.zeros((2, 6)))
+    assert infos["step_index"].tolist() == [4, 0]
+
+
+class Interrupting:
+    """An observer that interrupts once."""
+
+    def __init__(self):
+        self.armed = True
+
+    def observe(self, transition):
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+
+
+def test_after_an_interrupt_a_slot_has_taken_its_step_or_needs_a_reset(make_vec):
+    env = make_vec(num_envs=3, per_slot=lambda slot: {"observers": [Interrupting()] if slot == 1 else []})
+    env.reset(seed=0)
+    with pytest.raises(KeyboardInterrupt):
+        env.step(np.zeros((3, 6)))
+    with pytest.raises(ResetNeededError, match=r"slots \[1, 2\]"):
+        env.step(np.zeros((3, 6)))
+    env.reset(options={"reset_mask": np.array([False, True, True])})
+    *_, infos = env.step(np.zeros((3, 6)))
+    assert infos["step_index"].tolist() == [2, 1, 1]
+
+
+def test_where_a_world_did_not_come_up_in_the_same_step_nothing_is_published_before_a_reset(make_vec):
+    env = make_vec(autoreset_mode=SAME_STEP, per_slot=lambda slot: {"max_episode_steps": 2 if slot else 100})
+    env.reset(seed=0)
+    env.step(np.zeros((2, 6)))
+    fail_once(backend_of(env, 1))
+    for error in (BackendNotReadyError, ResetNeededError):
+        with pytest.raises(error):
+            env.step(np.zeros((2, 6)))
+    env.reset(options={"reset_mask": np.array([False, True])})
+    *_, infos = env.step(np.zeros((2, 6)))
+    assert infos["step_index"].tolist() == [3, 1]
+
+
+class OneClock(ManualClock):
+    """A clock that a scripted delay moves, under all slots: as the host's."""
+
+    virtual = False
+
+
+def test_waiting_for_another_slot_is_not_the_agents_time(make_vec):
+    slow = (Fault(kind="delay", step=1, delay_s=0.5),)
+    env = make_vec(clock=OneClock(), per_slot=lambda slot: {"faults": slow if slot else ()})
+    env.reset(seed=0)
+    env.step(np.zeros((2, 6)))
+    *_, infos = env.step(np.zeros((2, 6)))
+    assert infos["latency"]["inference_s"].tolist() == [0.0, 0.0]
+
+
+def test_a_malformed_action_brakes_its_own_robot_alone(make_vec):
+    env = make_vec()
+    env.reset(seed=0)
+    actions = np.zeros((2, 6))
+    actions[1, 2] = np.nan
+    *_, infos = env.step(actions)
+    assert infos["action_clipped"].tolist() == [False, True]
+
+
+# ------------------------------------------------------------------------------------------------------ making it
+
+
+def test_gymnasium_makes_it_by_the_registered_id():
+    env = gymnasium.make_vec(ID, num_envs=2, backend="fake", autoreset_mode=SAME_STEP, max_episode_steps=3)
+    env.reset(seed=0)
+    for _ in range(3):
+        *_, truncations, infos = env.step(env.action_space.sample())
+    env.close()
+    assert type(env) is embodied_env.EmbodiedVectorEnv
+    assert truncations.tolist() == [True, True]
+    assert infos["final_info"]["step_index"].tolist() == [3, 3]
+    assert infos["final_info"]["end_reason"].tolist() == ["", ""]  # of a TimeLimit the environment does not know
+
+
+@pytest.mark.parametrize("env_id", ["ArmReach", "CartGoal", "DoorOpen"])
+def test_every_registered_id_is_reached_by_the_vector_entry_point(env_id):
+    env = gymnasium.make_vec(
+        f"embodied_env:embodied_env/{env_id}-v0",
+        num_envs=2,
+        vectorization_mode="vector_entry_point",
+        backend="fake",
+    )
+    observations, _ = env.reset(seed=0)
+    env.close()
+    assert observations in env.observation_space
+
+
+def test_the_spec_makes_the_same_again(make_vec):
+    made = make_vec(embodied_env.load_contract("arm_reach"), autoreset_mode=SAME_STEP, max_episode_steps=9)
+    again = gymnasium.make_vec(made.spec)
+    assert (again.num_envs, again.autoreset_mode, again.contract) == (2, SAME_STEP, made.contract)
+    assert again.envs[0].spec.max_episode_steps == 9
+    assert json.loads(made.spec.to_json())["kwargs"]["num_envs"] == 2
+    again.close()
+
+
+def test_gymnasiums_statistics_count_the_episodes_of_each_slot(make_vec):
+    env = gymnasium.wrappers.vector.RecordEpisodeStatistics(make_vec(per_slot=limits))
+    env.reset(seed=0)
+    for _ in range(5):
+        *_, infos = env.step(env.action_space.sample())
+    assert infos["_episode"].tolist() == [True, False]
+    assert infos["episode"]["l"].tolist() == [5, 0]
+
+
+REFUSED = {
+    "real time": ({"pacing": "realtime"}, "moves by itself"),
+    "no slots": ({"num_envs": 0}, "num_envs=0 is not allowed"),
+    "half a slot": ({"num_envs": 1.5}, "num_envs=1.5 is not allowed"),
+    "an unknown mode": ({"autoreset_mode": "later"}, "autoreset_mode='later' is unknown"),
+    "options for other slots": ({"per_slot": [{}]}, "options of 1 slots; allowed: 2"),
+    "one virtual clock": ({"clock": VirtualClock()}, "one virtual clock cannot be under several slots"),
+    "a priority": ({"fifo_priority": 5}, "fifo_priority is not available in a vector"),
+    "an unknown option": ({"wind": 3}, "has no option 'wind'"),
+    "threads for nothing": ({"threads": 2}, "threads is not available with fake"),
+    "threads for cameras": ({"threads": 2, "backend": "mujoco", "contract": "door_open"}, "without cameras"),
+    "fewer threads than none": ({"threads": -1}, "threads=-1 is not allowed"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_a_vector_is_refused(make_vec, options, message):
+    with pytest.raises(UsageError, match=message):
+        make_vec(**options)
+
+
+def test_a_closed_vector_says_so_and_can_be_closed_again(make_vec):
+    env = make_vec()
+    env.reset(seed=0)
+    env.close()
+    env.close()
+    for call in (env.reset, lambda: env.step(np.zeros((2, 6)))):
+        with pytest.raises(ClosedError):
+            call()
+
+
+def test_a_vector_that_was_never_reset_can_be_closed(make_vec):
+    make_vec(backend="mujoco", threads=1).close()
+
+
+# ------------------------------------------------------------------------------------------ recording and pictures
+
+
+@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+def test_every_slot_has_a_sound_run_of_its_own(make_vec, tmp_path, mode):
+    arm = embodied_env.load_contract("arm_reach")
+    short = replace(arm, episode=replace(arm.episode, horizon_steps=4))
+    env = make_vec(short, record=tmp_path, autoreset_mode=mode, clock="virtual")
+    env.reset(seed=0)
+    for _ in range(9):
+        env.step(env.action_space.sample())
+    env.close()
+    for slot in range(2):
+        (run,) = (tmp_path / f"slot_{slot}").iterdir()
+        rows = list(embodied_env.read_run(run).transitions())
+        assert len(rows) == (8 if mode is NEXT_STEP else 9)
+        assert embodied_env.audit_run(run).sound
+
+
+def test_there_is_a_picture_of_each_slot(make_vec):
+    env = make_vec(backend="mujoco", render_mode="rgb_array")
+    env.reset(seed=0)
+    pictures = env.render()
+    assert env.render_mode == "rgb_array"
+    assert [picture.dtype for picture in pictures] == [np.uint8, np.uint8]
+    assert not np.array_equal(*pictures)  # targets of two seeds
