@@ -20,7 +20,7 @@ from embodied_env.record import audit_run
 from embodied_env.team import load_team, parse_team
 from embodied_env.transition import Severity
 
-TEAMS = ("two_carts", "two_arms")
+TEAMS = ("two_carts", pytest.param("two_arms", marks=pytest.mark.long))
 STILL = np.zeros(2)
 AHEAD = np.array([1.0, 0.0])
 HEAD = "team: embodied_env/1\nname: t\nworld: {mujoco: {}}\n"
