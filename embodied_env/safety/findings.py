@@ -52,12 +52,14 @@ def severity_and_code(report: GateReport) -> tuple[np.ndarray[Any, Any], np.ndar
 
 def in_order(findings: list[Finding]) -> tuple[Finding, ...]:
     """Sort findings by their gates."""
+    if not findings:
+        return ()
     return tuple(sorted(findings, key=lambda finding: _PLACES[finding.gate]))
 
 
 def gravest(findings: list[Finding]) -> Severity:
     """Return the disposition that findings make."""
-    return max((finding.severity for finding in findings), default=Severity.PASS)
+    return max((finding.severity for finding in findings), default=Severity.PASS) if findings else Severity.PASS
 
 
 def as_latch(latched: Finding) -> Finding:
@@ -109,20 +111,24 @@ def limit_findings(
     joints: tuple[str, ...], target: FloatArray, steps: list[JointStep], published: FloatArray
 ) -> list[Finding]:
     """Return one finding per bound that held, with the joints it held."""
+    held: dict[str, list[int]] = {}
+    for place, step in enumerate(steps):
+        if step.code:
+            held.setdefault(step.code, []).append(place)
     findings = []
-    codes = sorted({step.code for step in steps if step.code}, key=lambda code: CODES[code])
-    for code in codes:
-        hit = np.array([step.code == code for step in steps])
+    for code in sorted(held, key=CODES.__getitem__):
+        hit = held[code]
+        before, after = target[hit], published[hit]
         findings.append(
             Finding(
                 gate="joint_limits",
                 severity=Severity.LIMIT,
                 code=code,
-                joints=named(joints, hit),
-                before=target[hit],
-                after=published[hit],
-                limit=np.array([step.bound for step in steps])[hit],
-                margin=published[hit] - target[hit],
+                joints=tuple([joints[place] for place in hit]),
+                before=before,
+                after=after,
+                limit=np.array([steps[place].bound for place in hit]),
+                margin=after - before,
             )
         )
     return findings
