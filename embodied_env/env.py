@@ -365,9 +365,16 @@ def restored(saved: Mapping[str, str]) -> Contract:
 
 def _copied(value: Any) -> Any:  # noqa: ANN401 - nested dicts of arrays and numbers
     """Copy dicts and arrays: a wrapper that writes into what it was given does not write into the account."""
-    if isinstance(value, Mapping):
-        return {key: item if type(item) in _ATOMS else _copied(item) for key, item in value.items()}
-    return value.copy() if isinstance(value, np.ndarray) else value
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if not isinstance(value, Mapping):
+        return value
+    fresh = dict(value)
+    if not _ATOMS.issuperset(map(type, fresh.values())):
+        for key, item in value.items():
+            if type(item) not in _ATOMS:
+                fresh[key] = _copied(item)
+    return fresh
 
 
 _ATOMS = frozenset((float, int, str, bool))  # most of an info: nobody can write into them

@@ -39,15 +39,19 @@ Refuse before modifying, shape before limits, limits before what only weakens. T
 
 _PLACES = {gate: place for place, gate in enumerate(GATES)}
 
+_NO_SEVERITY, _NO_CODE = np.zeros(len(GATES), dtype=np.int8), np.zeros(len(GATES), dtype=np.int16)
+
 
 def severity_and_code(report: GateReport) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return per gate of `GATES` its severity (int8) and the number of the code of its gravest finding (int16)."""
-    severity, code = [0] * len(GATES), [0] * len(GATES)
+    severity, code = _NO_SEVERITY.copy(), _NO_CODE.copy()
+    gravest_of: dict[int, Finding] = {}
     for finding in report.findings:
         gate = _PLACES[finding.gate]
-        if finding.severity >= severity[gate]:
+        if gate not in gravest_of or finding.severity >= gravest_of[gate].severity:
+            gravest_of[gate] = finding
             severity[gate], code[gate] = finding.severity, CODES[finding.code]
-    return np.array(severity, dtype=np.int8), np.array(code, dtype=np.int16)
+    return severity, code
 
 
 def in_order(findings: list[Finding]) -> tuple[Finding, ...]:
