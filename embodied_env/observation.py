@@ -198,6 +198,7 @@ class MeasuredJoints:
             for index, joint in enumerate(sensor.fields["position"].joints or ())
         }
         self._places = [found.get(joint) for joint in joints]
+        self.known = np.array([place is not None for place in self._places])  # which joints some sensor reports
         self._by_sensor: dict[str, list[tuple[int, int]]] = {}  # sensor -> joint, and its place in the reading
         for joint, place in enumerate(self._places):
             if place is not None:
