@@ -165,7 +165,7 @@ class ObservationBuilder:
         bounds = self._bounds.get(layout.key)
         if bounds is None:
             return False
-        for value, (low, high) in zip(values.tolist(), bounds, strict=True):
+        for value, (low, high) in zip(values.tolist(), bounds, strict=True):  # noqa: SIM110 - a loop takes half of all()
             if not low <= value <= high:
                 return False
         return True

@@ -20,6 +20,8 @@ Everything is scalar: joints do not interact, and for fewer than about 16 joints
 for each joint at each step is written with conditions: min() and max() would take a third of its time.
 """
 
+# ruff: noqa: FURB136, PLR1730 - conditions instead of min() and max(): this runs for each joint at each step
+
 from __future__ import annotations
 
 import math

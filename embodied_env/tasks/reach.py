@@ -73,9 +73,9 @@ class Reach:
         error_m = current.samples[self._p.target].values["position"] - tip
         distance_m = float(np.sqrt(error_m.dot(error_m)))  # as np.linalg.norm has it, for a fifth of the time
         reached = distance_m <= self._p.success_radius_m and is_fresh(current, self._p.tip, self._p.target)
-        outside = any(
-            [value < low or value > high for value, low, high in zip(tip.tolist(), self._low, self._high, strict=True)]
-        )
+        outside = False
+        for value, low, high in zip(tip.tolist(), self._low, self._high, strict=True):
+            outside = outside or value < low or value > high
         terms = {
             "distance": -distance_m,
             "effort": -self._p.effort_weight * float(applied @ applied),
