@@ -302,7 +302,7 @@ class Stepper:
         try:
             if not self.capabilities.actuates:
                 self._arbiter.stand_at(self._joints.measured(self._snapshot)[0])
-            if self._gate.layout.is_velocity.any():
+            if self._gate.has_velocity:
                 self._arbiter.measure(*self._joints.measured(self._snapshot))
             with self._arbiter.turn() as (reference, dt_s):
                 seen = self._circumstances = self._look_around(reference, dt_s)
@@ -549,10 +549,15 @@ class Stepper:
             report=report,
             stamps_ns=stamps_ns,
             snapshot=settled,
-            circumstances=replace(
-                self._circumstances, latched_after=self._gate.latched, watchdog_trips=self._watchdog.trips
-            ),
+            circumstances=self._circumstances_after(),
         )
+
+    def _circumstances_after(self) -> Circumstances:
+        """Return what the step was judged under, with what the latch and the watchdog say now."""
+        seen, latched, trips = self._circumstances, self._gate.latched, self._watchdog.trips
+        if latched is None and trips == 0:
+            return seen  # which says so
+        return replace(seen, latched_after=latched, watchdog_trips=trips)
 
     def _common_info(self, snapshot: Snapshot, *, end_reason: str) -> Info:
         info = self._infos.common(

@@ -202,6 +202,17 @@ class Snapshot:
     actuation: Actuation | None = None  # the newest evidence since the previous snapshot
     injected: Injected | None = None  # None: nothing was
 
+    def with_samples(self, samples: Mapping[str, Sample]) -> Snapshot:
+        """Return the same instant with other samples; `dataclasses.replace` would take five times as long."""
+        return Snapshot(
+            now_ns=self.now_ns,
+            samples=samples,
+            reset=self.reset,
+            clock=self.clock,
+            actuation=self.actuation,
+            injected=self.injected,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResetRequest:

@@ -110,7 +110,7 @@ class Arbiter:
             before = self._reference
             no_time = not report.dt_s > 0.0
             self._reference = Reference(
-                positions=np.where(self._gate.layout.is_velocity, before.positions, sent.values),
+                positions=self._positions(before, sent.values),
                 velocities=report.velocity_si,
                 seq=command.seq,
                 epoch=command.epoch,
@@ -119,6 +119,12 @@ class Arbiter:
             )
             self._published_ns = self._clock.now_ns()
             return sent
+
+    def _positions(self, before: Reference, sent: FloatArray) -> FloatArray:
+        """Return the positions after a command: what is commanded by velocity keeps its measured ones."""
+        if not self._gate.has_velocity:
+            return np.array(sent, dtype=np.float64)
+        return np.where(self._gate.layout.is_velocity, before.positions, sent)
 
     def brake(self, finding: Finding) -> Approved:
         """Publish one tick of braking, for the reason given by `finding`."""

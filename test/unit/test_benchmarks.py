@@ -14,6 +14,7 @@ import pytest
 RECORDING = Path(__file__).parents[2] / "benchmarks" / "recording.py"
 PACING = Path(__file__).parents[2] / "benchmarks" / "pacing.py"
 VECTOR = Path(__file__).parents[2] / "benchmarks" / "vector.py"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +76,27 @@ def test_the_benchmark_of_vectors_runs():
     rows = json.loads(done.stdout)["rows"]
     assert len(rows) == 8
     assert all(row["ratio"] == 1.0 for row in rows if row["who"] == "EmbodiedVectorEnv")
+
+
+def table_of(script: str, folder: Path, *arguments: str) -> list[dict]:
+    """The rows of the JSON file that a benchmark writes."""
+    file = folder / "table.json"
+    command = [sys.executable, str(BENCHMARKS / script), *arguments, "--json", str(file)]
+    subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(file.read_text())["rows"]
+
+
+def test_the_benchmark_of_the_account_checks_what_the_clamps_promise(tmp_path):
+    rows = table_of("gate.py", tmp_path, "--rounds", "1", "--steps", "3")
+    assert {"lerobot's clamp", "inspect-robots' approvers"} < {row["who"] for row in rows}
+    assert rows[0]["ratio"] == 1.0
+
+
+def test_the_world_in_this_process_computes_what_a_bare_loop_computes(tmp_path):
+    rows = table_of("inprocess.py", tmp_path, "--rounds", "1", "--steps", "3")  # or it exits with another status
+    assert {row["who"] for row in rows} == {"bare mj_step loop", "plain Gymnasium", "embodied_env"}
+
+
+def test_importing_the_package_imports_nothing_that_only_its_parts_need(tmp_path):
+    rows = table_of("import.py", tmp_path, "--rounds", "1")  # or it exits with another status
+    assert [row["package"] for row in rows] == ["gymnasium", "numpy", "embodied_env"]
