@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from embodied_env.backends.ros.convert import MalformedMessageError, SensorReader, stamp_ns
+from embodied_env.backends.ros.layouts import RawMessage
 from embodied_env.backends.ros.node import Arrival
 from embodied_env.backends.ros.stamping import Placed, Stamping, Travel
 from embodied_env.contract import SensorSpec
@@ -149,14 +150,18 @@ class SensorBuffer:
         sample = self.newest()
         if sample is None:
             return None
-        counts, self._counts = self._counts, _Counts()
+        counts = self._counts
+        if not (counts.lost or counts.duplicated or counts.reordered):
+            return sample
+        self._counts = _Counts()
         return replace(sample, lost=counts.lost, duplicated=counts.duplicated, reordered=counts.reordered)
 
     def _read(self, arrival: Arrival, placed: Placed, travel: Travel) -> Sample:
         quality, reason = Quality.OK, ""
         values: dict[str, Any]
+        message = arrival.message.decoded() if isinstance(arrival.message, RawMessage) else arrival.message
         try:
-            values = self._reader.read(arrival.message)
+            values = self._reader.read(message)
         except MalformedMessageError as error:
             quality, reason = Quality.INVALID, str(error)
             values = {}
@@ -173,7 +178,7 @@ class SensorBuffer:
             seq=self._seq,
             quality=quality,
             reason=reason,
-            confidence=self._reader.confidence(arrival.message),
+            confidence=self._reader.confidence(message),
             header_ns=placed.header_ns if self._is_wall else None,  # simulated time is nothing to the middleware's
             stamp_quality=placed.stamp_quality,
             suspect_clock=placed.suspect_clock,
