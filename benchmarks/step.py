@@ -1,6 +1,7 @@
 """What does a step over ROS 2 cost? This environment beside the loops that people write, against the same server.
 
-    python benchmarks/step.py [--steps N] [--rounds N] [--extra N ...] [--warm-up N] [--json FILE]
+    python benchmarks/step.py [--steps N] [--rounds N] [--extra N ...] [--warm-up N] [--fifo-priority P]
+                              [--json FILE]
 
 The server is the node of the embedded simulator over a world without physics (`echo_world.py`), in a process of its
 own. Every client publishes a command of six joints and a step token, and waits for all sensors of that instant:
@@ -16,7 +17,8 @@ own. Every client publishes a command of six joints and a step token, and waits 
 Each round runs all of them in an order of its own; a ratio is the median of the rounds' ratios of medians, with the
 smallest and largest. All take the same commands, and what comes back must be them, bit for bit.
 
-``--extra`` adds so many small sensors (poses), and tells what one more costs: in time, and in processor time of the caller.
+``--extra`` adds so many small sensors (poses), and tells what one more costs: in time, and in processor time of the
+caller. Where the machine has other work, ``--fifo-priority`` puts clients and servers before it.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import array
 import contextlib
 import gc
 import json
+import os
 import random
 import secrets
 import statistics
@@ -34,7 +37,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -66,6 +69,7 @@ TARGETS = ((TYPED, 1.4), (SPIN, 0.7), (BACKGROUND, 0.45))  # of RECORDED to thes
 END_S = 10.0
 
 Command = Any  # shape (6,)
+Message = Any  # a generated type
 
 
 class Client(Protocol):
@@ -135,11 +139,11 @@ class Naive:
             time.sleep(0.01)
         time.sleep(0.2)  # for the server, to know our subscriptions
 
-    def taker(self, name: str) -> Any:
+    def taker(self, name: str) -> Callable[[Message], None]:
         """Return the callback of a sensor."""
         return lambda message: self.store(name, message)
 
-    def store(self, name: str, message: Any) -> None:
+    def store(self, name: str, message: Message) -> None:
         """Take a message: its stamp, and an array of what it says."""
         stamp = message.header.stamp
         self.newest_ns[name] = stamp.sec * NS_PER_S + stamp.nanosec
@@ -253,7 +257,7 @@ class Background(Naive):
         while not self.done.is_set():
             self.executor.spin_once(timeout_sec=0.1)
 
-    def store(self, name: str, message: Any) -> None:
+    def store(self, name: str, message: Message) -> None:
         """Take a message, and tell of it."""
         with self.changed:
             super().store(name, message)
@@ -451,7 +455,7 @@ def targets(found: Found) -> dict[str, bool]:
 
 def slopes(found: Found, extra: list[int]) -> dict[str, dict[str, float]]:
     """Return what one more sensor costs, us: the slope of a line, median of the rounds, least and most."""
-    if len(extra) < 2:  # noqa: PLR2004 - points of a line
+    if len(extra) < 2:
         return {}
     slope = {}
     for who in (TYPED, TRANSPORT, ENV):
@@ -525,7 +529,10 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=100, help="steps that do not count (default: 100)")
     parser.add_argument("--extra", type=int, nargs="*", default=[], help="numbers of small sensors more, e.g. 0 4 12")
     parser.add_argument("--json", metavar="FILE", default=None, help="write the result there too")
+    parser.add_argument("--fifo-priority", type=int, default=None, help="SCHED_FIFO for clients and servers, 1 to 99")
     args = parser.parse_args()
+    if args.fifo_priority is not None:  # processes and threads inherit it
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(args.fifo_priority))
     result = run(args.steps, args.rounds, args.warm_up, args.extra)
     show(result["rows"], result["targets"], result["one_more_sensor"])
     if args.json is not None:

@@ -90,8 +90,8 @@ class Receiver(Protocol):
     def take(self, timeout_s: float, until: Collection[str] = ()) -> list[Arrival]:
         """Return what has arrived, waiting for the first at most `timeout_s`; an answer ends the wait too.
 
-        `until`: the names of those that end the wait, where this receiver can choose; others are taken along. Nothing
-        named: each does.
+        `until`: the names of those that end the wait, where this receiver can choose; of the others one message each is
+        taken along. Nothing named: each ends it, and all is taken.
         """
         ...
 
@@ -301,7 +301,7 @@ class WaitSetReceiver:
         wait_set.wait(max(0, round(timeout_s * NS_PER_S)))
         arrivals: list[Arrival] = []
         for key, sub in self._subscriptions.items():
-            self._drain(key, sub, arrivals)
+            self._drain(key, sub, arrivals, whole=not until or key in until)
         if self._open:
             self._take_answers()
         if self._feed.sink is not None:
@@ -309,8 +309,8 @@ class WaitSetReceiver:
                 self._tellers[each.key].received(each.message, each.info, each.arrival_system_ns)
         return arrivals
 
-    def _drain(self, key: str, sub: Any, arrivals: list[Arrival]) -> None:  # noqa: ANN401 - rclpy's subscription
-        """Take all that a subscription has; what is no message of its type is dropped."""
+    def _drain(self, key: str, sub: Any, arrivals: list[Arrival], *, whole: bool) -> None:  # noqa: ANN401 - rclpy's
+        """Take what a subscription has, all or one of it; what is no message of its type is dropped."""
         decoder = self._decoders.get(key)
         while (taken := sub.handle.take_message(sub.msg_type, decoder is not None)) is not None:
             now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
@@ -320,6 +320,8 @@ class WaitSetReceiver:
             arrivals.append(
                 Arrival(key=key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns)
             )
+            if not whole:
+                break
 
     def call(self, service_type: Any, name: str, request: Any, timeout_s: float, patrol: Patrol) -> Any:  # noqa: ANN401
         """Return the response of a service; raises TimeoutError, or what `patrol` raises while it waits."""
