@@ -65,6 +65,7 @@ from embodied_env.transition import Approved, ResetRequest
 RAW, TYPED, SPIN, BACKGROUND = "raw WaitSet", "typed WaitSet", "spin_once", "background"
 TRANSPORT, ENV, MONITOR, RECORDED = "transport", "env", "env, monitor", "env, recorded"
 PHYSICS, PHYSICS_RECORDED = "physics, env", "physics, recorded"
+WIDENED = (TYPED, TRANSPORT, ENV)  # with ``--extra``
 TARGETS = ((TYPED, 1.4), (SPIN, 0.7), (BACKGROUND, 0.45))  # of RECORDED to these
 END_S = 10.0
 
@@ -458,7 +459,7 @@ def slopes(found: Found, extra: list[int]) -> dict[str, dict[str, float]]:
     if len(extra) < 2:
         return {}
     slope = {}
-    for who in (TYPED, TRANSPORT, ENV):
+    for who in WIDENED:
         for name in ("p50_us", "worked_us"):
             lines = [np.polyfit(extra, [each[f"{who} + {n}"][name] for n in extra], 1)[0] for each in found]
             slope[f"{who}, {name}"] = {"ratio": statistics.median(lines), "least": min(lines), "most": max(lines)}
@@ -510,7 +511,7 @@ def run(steps: int, rounds: int, warm_up: int, extra: list[int]) -> dict[str, An
         plain = list(places)
         for count in extra:
             wider = place(f"extra_{count}", with_sensors(contract, count))
-            places |= {f"{who} + {count}": wider for who in (TYPED, TRANSPORT, ENV)}
+            places |= {f"{who} + {count}": wider for who in WIDENED}
         found = measure(places, steps, rounds, warm_up)
     return {
         "steps": steps,
