@@ -55,9 +55,10 @@ _ENDS = (_STEPPED, _FAULT)  # what the simulator says last: one wait for all tha
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """A step that was asked for, kept so that it can be asked for again."""
+    """A step that was asked for, kept so that it can be asked for again: its token, and both as they are published."""
 
-    token: Any
+    token: StepToken
+    message: Any
     commands: list[Any]
 
 
@@ -277,7 +278,8 @@ class MujocoRosBackend:
         for publisher, message in zip(self._publishers, commands, strict=True):
             publisher.publish(message)
         token = StepToken(epoch=self._epoch, step=self._step + 1, digests=tuple(map(digest, parts)))
-        self._last = _Step(token=self._prepared[-1].message(np.array(token.to_data())), commands=commands)
+        message = self._prepared[-1].message(np.array(token.to_data()))
+        self._last = _Step(token=token, message=message, commands=commands)
         return Sent(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - `read` waits
@@ -327,7 +329,7 @@ class MujocoRosBackend:
     def _publish_token(self) -> None:
         if self._last is None:
             raise BackendLostError("no_command", "advance() without a command since the reset")
-        self._step_publisher.publish(self._last.token)
+        self._step_publisher.publish(self._last.message)
 
     @held_interrupts()
     def _publish_again(self) -> None:
