@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from _signal import getsignal  # type: ignore[import-not-found] # what `signal.getsignal` wraps in an enum: that takes 2 us, twice for each hold
+from collections.abc import Callable
+from contextlib import ContextDecorator
 from types import FrameType
 from typing import Any
 
@@ -32,24 +33,44 @@ class _Holding:
             self._handler(number, frame)
 
 
-@contextmanager
-def held_interrupts() -> Iterator[None]:
+class held_interrupts(ContextDecorator):  # noqa: N801 - used like a function, with `with` and as a decorator
     """Let no handler of SIGINT and SIGTERM run before this ends, for moments only. Outside the main thread nothing.
 
     The handlers that a program has at the time stay in force: they are wrapped, not replaced.
     """
-    global _depth  # noqa: PLW0603 - a process has one set of handlers
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    _depth += 1
-    try:
-        for number in _HELD:
-            handler = signal.getsignal(number)
-            if callable(handler) and not isinstance(handler, (_Holding, signal.Handlers)):
-                signal.signal(number, _Holding(handler))
-        yield
-    finally:
-        _depth -= 1
-        while _waiting and not _depth:
-            _waiting.pop(0)()
+
+    def _recreate_cm(self) -> held_interrupts:
+        return held_interrupts()  # a call of its own: calls of a decorated function may overlap in threads
+
+    def __enter__(self) -> None:
+        """Begin to hold."""
+        global _depth  # noqa: PLW0603 - a process has one set of handlers
+        self._counts = threading.current_thread() is threading.main_thread()
+        if not self._counts:
+            return
+        _depth += 1
+        if _depth == 1:
+            try:
+                _wrap_handlers()
+            except BaseException:
+                _release()
+                raise
+
+    def __exit__(self, *_: object) -> None:
+        """Run the handlers that waited."""
+        if self._counts:
+            _release()
+
+
+def _wrap_handlers() -> None:
+    for number in _HELD:
+        handler = getsignal(number)
+        if callable(handler) and not isinstance(handler, _Holding):
+            signal.signal(number, _Holding(handler))
+
+
+def _release() -> None:
+    global _depth  # noqa: PLW0603 - as above
+    _depth -= 1
+    while _waiting and not _depth:
+        _waiting.pop(0)()

@@ -16,7 +16,7 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -50,6 +50,8 @@ def digest(command: FloatArray) -> int:
 @dataclass(frozen=True, kw_only=True)
 class StepToken:
     """Leave to run step `step` (1, 2, ...) of `epoch`, with the commands of these digests, one per actuator."""
+
+    LENGTH: ClassVar = 2  # integers, and one for each actuator
 
     epoch: int
     step: int

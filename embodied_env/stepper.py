@@ -449,7 +449,7 @@ class Stepper:
             raise UsageError("begin_rest() is for a robot whose episode has ended, in a world that waits")
         target = Stamp(self._snapshot.now_ns + self.contract.control_period_ns, self._domain)
         deadline = self._deadline(self._backend.step_timeout_s)
-        if self._gate.layout.is_velocity.any():
+        if self._gate.has_velocity:
             self._arbiter.measure(*self._joints.measured(self._snapshot))
         self._brake("the episode has ended")
         try:

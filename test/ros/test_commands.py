@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from rclpy.serialization import deserialize_message, serialize_message
+from std_msgs.msg import Float32, Int64MultiArray
 
-from embodied_env.backends.ros.commands import to_command
+from embodied_env.backends.ros.commands import Prepared, prepared_command, prepared_integers, to_command
 from embodied_env.contract import ActuatorSpec, JointLimits
 from embodied_env.contract.messages import ACTUATOR_MESSAGES
 from embodied_env.sim.commands import from_command
@@ -154,3 +155,29 @@ MALFORMED = {
 def test_what_is_not_a_whole_command_is_none(case):
     name, message = MALFORMED[case]()
     assert from_command(ACTUATORS[name], message) is None
+
+
+@pytest.mark.parametrize("name", ACTUATORS)
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_a_prepared_command_is_the_same_command(name, data):
+    spec = ACTUATORS[name]
+    ready = prepared_command(spec, period_s=PERIOD_S)
+    finite = st.floats(allow_nan=False)
+    for _ in range(2):
+        values = np.array(data.draw(st.lists(finite, min_size=len(spec.joints), max_size=len(spec.joints))))
+        stamp_ns = data.draw(st.integers(0, 2**31 * 10**9 - 1))
+        made, wanted = ready.message(values, stamp_ns), to_command(spec, values, stamp_ns=stamp_ns, period_s=PERIOD_S)
+        assert isinstance(made, bytes)
+        assert deserialize_message(made, type(wanted)) == wanted
+
+
+@pytest.mark.parametrize("values", [[1], [-(2**63), 2**63 - 1, 0]])
+def test_prepared_integers_are_what_they_say(values):
+    made = prepared_integers(len(values)).message(np.array(values))
+    assert list(deserialize_message(made, Int64MultiArray).data) == values
+
+
+def test_a_message_that_does_not_keep_the_numbers_is_made_each_time():
+    ready = Prepared(lambda values, _: Float32(data=float(values[0])), 1, np.float64)
+    assert ready.message(np.array([0.5])) == Float32(data=0.5)

@@ -118,7 +118,7 @@ def test_a_strangers_picture_is_not_taken_for_the_simulators(env, stranger):
 def test_an_interrupt_while_the_world_moves_ends_the_episode(own):
     own.reset(seed=1)
 
-    def interrupted(timeout_s):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
     receiver = backend_of(own)._ros.receiver

@@ -11,6 +11,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 import rclpy
 from rclpy.context import Context
 from rclpy.node import Node
+from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
@@ -123,6 +124,51 @@ def test_a_node_of_ours_has_the_fast_form(domain_id):
     assert isinstance(ours.receiver, ros_node.WaitSetReceiver)
     ours.close()
     ours.close()
+
+
+@pytest.fixture
+def pair(nodes):
+    """A receiver of raw joints and typed words, and what publishes them."""
+    context, ours, theirs = nodes
+    receiver = ros_node.WaitSetReceiver(ours, context, SteadyClock())
+    receiver.subscribe("joints", JointState, "joints", raw=True)
+    receiver.subscribe("words", String, "words")
+    publishers = theirs.create_publisher(JointState, "joints", 10), theirs.create_publisher(String, "words", 10)
+    end = time.monotonic() + 5
+    while not all(each.get_subscription_count() for each in publishers) and time.monotonic() < end:
+        time.sleep(0.01)
+    return receiver, *publishers
+
+
+def test_a_raw_message_decodes_to_what_was_published(pair):
+    receiver, joints, _ = pair
+    for value in (1.0, 2.0):
+        joints.publish(JointState(name=["a"], position=[value]))
+    found = [(list(m.name), list(m.position)) for m in (a.message.decoded() for a in take_all(receiver, 2))]
+    assert found[1] == (["a"], [2.0])
+
+
+def test_bytes_that_are_no_message_are_dropped_and_the_next_is_taken(pair):
+    receiver, joints, _ = pair
+    joints.publish(b"\0\1\0\0abcd")
+    joints.publish(JointState(name=["a"]))
+    assert [arrival.message.decoded().name for arrival in take_all(receiver, 1)] == [["a"]]
+
+
+def test_a_wait_for_one_is_not_ended_by_another(pair):
+    receiver, joints, _ = pair
+    joints.publish(JointState(name=["a"]))
+    started = time.monotonic()
+    receiver.take(0.3, ["words"])
+    assert time.monotonic() - started >= 0.3
+
+
+def test_a_wait_for_one_takes_the_others_along(pair):
+    receiver, joints, words = pair
+    joints.publish(JointState(name=["a"]))
+    time.sleep(0.1)
+    words.publish(String(data="b"))
+    assert {arrival.key for arrival in receiver.take(5.0, ["words"])} == {"joints", "words"}
 
 
 class Servant:

@@ -13,6 +13,7 @@ import pytest
 
 RECORDING = Path(__file__).parents[2] / "benchmarks" / "recording.py"
 PACING = Path(__file__).parents[2] / "benchmarks" / "pacing.py"
+STEP = Path(__file__).parents[2] / "benchmarks" / "step.py"
 VECTOR = Path(__file__).parents[2] / "benchmarks" / "vector.py"
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -100,3 +101,44 @@ def test_the_world_in_this_process_computes_what_a_bare_loop_computes(tmp_path):
 def test_importing_the_package_imports_nothing_that_only_its_parts_need(tmp_path):
     rows = table_of("import.py", tmp_path, "--rounds", "1")  # or it exits with another status
     assert [row["package"] for row in rows] == ["gymnasium", "numpy", "embodied_env"]
+
+
+@pytest.fixture(scope="module")
+def step_benchmark():
+    pytest.importorskip("rclpy", reason="needs rclpy")
+    spec = importlib.util.spec_from_file_location("benchmark_of_steps", STEP)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_ratio_is_of_one_round_and_then_the_median(step_benchmark):
+    found = [{"a": {"p50_us": a}, "b": {"p50_us": b}} for a, b in ((2.0, 1.0), (30.0, 10.0), (4.0, 1.0))]
+    assert step_benchmark.ratio(found, "a", "b") == {"ratio": 3.0, "least": 2.0, "most": 4.0}
+
+
+def test_what_one_more_sensor_costs_is_the_slope(step_benchmark):
+    rounds = [
+        {
+            f"{who} + {n}": {"p50_us": 100.0 + 7 * n, "worked_us": 5.0 * n}
+            for who in step_benchmark.WIDENED
+            for n in (0, 4, 12)
+        }
+    ]
+    found = step_benchmark.slopes(rounds, [0, 4, 12])
+    assert found["transport, p50_us"]["ratio"] == pytest.approx(7.0)
+    assert found["transport, worked_us"]["ratio"] == pytest.approx(5.0)
+
+
+@pytest.mark.ros
+@pytest.mark.long
+def test_the_benchmark_of_steps_over_ros_runs(tmp_path):
+    """It compares what everybody gets back itself."""
+    result = tmp_path / "step.json"
+    arguments = ["--rounds", "1", "--steps", "5", "--warm-up", "3", "--extra", "0", "2", "--json", str(result)]
+    subprocess.run([sys.executable, str(STEP), *arguments], capture_output=True, text=True, check=True)
+    found = json.loads(result.read_text())
+    assert {"typed WaitSet", "spin_once", "background", "env, recorded"} <= {row["who"] for row in found["rows"]}
+    assert len(found["targets"]) == 3
+    assert "transport, worked_us" in found["one_more_sensor"]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from embodied_env.backends.ros.fields import Field, MalformedMessageError, Message, ReadField, check_length
 from embodied_env.backends.ros.images import compressed_reader, image_reader
+from embodied_env.backends.ros.layouts import RawMessage
 from embodied_env.backends.ros.paths import path_reader
 from embodied_env.backends.ros.ranges import cloud_reader, range_reader, scan_reader
 from embodied_env.contract import SensorSpec
@@ -28,6 +29,8 @@ Values = dict[str, NDArray[Any]]
 
 def stamp_ns(message: Message) -> int:
     """Return the acquisition stamp of a message's header, in nanoseconds of its clock."""
+    if isinstance(message, RawMessage):
+        return message.stamp_ns()
     stamp = message.header.stamp
     return int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
 

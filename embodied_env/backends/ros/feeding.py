@@ -11,6 +11,7 @@ from rclpy.publisher import Publisher
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 from embodied_env.backends.ros.cdr import to_cdr
+from embodied_env.backends.ros.layouts import RawMessage
 from embodied_env.clock import Clock
 from embodied_env.wire import Feed, WireMessage
 
@@ -83,7 +84,7 @@ class Teller:
         self._type = f"{package}/{kind}/{message_type.__name__}"
         self._qos = qos_text(qos)
 
-    def published(self, message: Any, now_ns: int) -> None:  # noqa: ANN401 - a generated type
+    def published(self, message: Any, now_ns: int) -> None:  # noqa: ANN401 - a generated type, or its bytes
         """Tell of a message that has left us."""
         self._tell(message, now_ns, now_ns, is_ours=True)
 
@@ -98,13 +99,19 @@ class Teller:
                     topic=self._topic,
                     type=self._type,
                     message=message,
-                    serialize=to_cdr,
+                    serialize=_serializer(message),
                     log_ns=log_ns,
                     publish_ns=publish_ns,
                     is_ours=is_ours,
                     qos=self._qos,
                 )
             )
+
+
+def _serializer(message: Any) -> Callable[[Any], bytes]:  # noqa: ANN401 - a generated type, or what has its bytes
+    if isinstance(message, RawMessage):
+        return RawMessage.to_cdr
+    return bytes if isinstance(message, bytes) else to_cdr
 
 
 def qos_text(qos: QoSProfile | int) -> str:

@@ -5,10 +5,9 @@ The module is long because one side of that conversation is told in one place.
 
 from __future__ import annotations
 
-import array
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.backends.base import Capabilities
-from embodied_env.backends.ros.commands import to_command
+from embodied_env.backends.ros.commands import Prepared, prepared_command, prepared_integers
+from embodied_env.backends.ros.layouts import RawMessage
 from embodied_env.backends.ros.node import PATROL_S, RELIABLE, REPEAT_S, RosNode
 from embodied_env.backends.ros.sensors import SensorBuffer
 from embodied_env.backends.ros.simulator_services import SimulatorServices, picture_of
@@ -50,13 +50,15 @@ _FAULT = "/fault"  # not a sensor's name
 _STEPPED = "/stepped"
 _PICTURE = "/picture"
 _CLOCK = "/clock"
+_ENDS = (_STEPPED, _FAULT)  # what the simulator says last: one wait for all that a step brings
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """A step that was asked for, kept so that it can be asked for again."""
+    """A step that was asked for, kept so that it can be asked for again: its token, and both as they are published."""
 
     token: StepToken
+    message: Any
     commands: list[Any]
 
 
@@ -130,6 +132,7 @@ class MujocoRosBackend:
         self._child: Child | None = None
         self._ros: RosNode | None = None
         self._publishers: list[Any] = []
+        self._prepared: list[Prepared] = []  # by actuator, then the step token
         self._step_publisher: Any = None
         self._fault: SimulatorFault | None = None
         self._usable = False
@@ -162,12 +165,12 @@ class MujocoRosBackend:
         self._buffers = {name: SensorBuffer(name, sensor) for name, sensor in self._contract.sensors.items()}
         node, receiver = self._ros.node, self._ros.receiver
         for name, sensor in self._contract.sensors.items():
-            receiver.subscribe(name, message_class(sensor.type), sensor.topic)
+            receiver.subscribe(name, message_class(sensor.type), sensor.topic, raw=True)
         receiver.subscribe(_FAULT, message_class("std_msgs/msg/String"), FAULT_TOPIC)
         receiver.subscribe(_PICTURE, message_class("sensor_msgs/msg/Image"), PICTURE_TOPIC)
         if self.feed.sink is not None:  # nobody else needs it here
-            receiver.subscribe(_CLOCK, message_class("rosgraph_msgs/msg/Clock"), CLOCK_TOPIC)
-        receiver.subscribe(_STEPPED, message_class("std_msgs/msg/Int64MultiArray"), STEPPED_TOPIC)
+            receiver.subscribe(_CLOCK, message_class("rosgraph_msgs/msg/Clock"), CLOCK_TOPIC, raw=True)
+        receiver.subscribe(_STEPPED, message_class("std_msgs/msg/Int64MultiArray"), STEPPED_TOPIC, raw=True)
         self._publishers = [
             node.create_publisher(message_class(actuator.type), actuator.topic, RELIABLE)
             for actuator in self._contract.actuators.values()
@@ -175,6 +178,9 @@ class MujocoRosBackend:
         self._step_publisher = node.create_publisher(
             message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE
         )
+        actuators, period_s = self._contract.actuators.values(), self._contract.control_period_ns / NS_PER_S
+        self._prepared = [prepared_command(actuator, period_s=period_s) for actuator in actuators]
+        self._prepared.append(prepared_integers(StepToken.LENGTH + len(actuators)))
 
     def _connect(self, end: float) -> RosNode:
         """Return our node once the simulator hears and is heard; restart a simulator that has died."""
@@ -266,21 +272,14 @@ class MujocoRosBackend:
         if not isinstance(command, Approved):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
         self._running()
-        parts = self._layout.split(command.values)
-        period_ns = self._contract.control_period_ns
-        now_ns = self._origin_ns + self._step * period_ns
-        commands = []
-        for name, publisher in zip(parts, self._publishers, strict=True):
-            actuator = self._contract.actuators[name]
-            message = to_command(actuator, parts[name], stamp_ns=now_ns, period_s=period_ns / NS_PER_S)
+        parts = list(self._layout.split(command.values).values())
+        now_ns = self._origin_ns + self._step * self._contract.control_period_ns
+        commands = [ready.message(part, now_ns) for ready, part in zip(self._prepared, parts, strict=False)]
+        for publisher, message in zip(self._publishers, commands, strict=True):
             publisher.publish(message)
-            commands.append(message)
-        token = StepToken(
-            epoch=self._epoch,
-            step=self._step + 1,
-            digests=tuple(digest(part) for part in parts.values()),
-        )
-        self._last = _Step(token=token, commands=commands)
+        token = StepToken(epoch=self._epoch, step=self._step + 1, digests=tuple(map(digest, parts)))
+        message = self._prepared[-1].message(np.array(token.to_data()))
+        self._last = _Step(token=token, message=message, commands=commands)
         return Sent(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - `read` waits
@@ -303,7 +302,7 @@ class MujocoRosBackend:
             if now > repeat:
                 self._publish_again()
                 repeat = now + REPEAT_S
-            self._take(ros, min(PATROL_S, end - now))
+            self._take(ros, min(PATROL_S, end - now), () if self._is_acknowledged() else _ENDS)
             if self._fault is not None:
                 raise BackendLostError(self._fault.why, self._fault.detail)
             self._patrol()
@@ -312,10 +311,13 @@ class MujocoRosBackend:
 
     def _missing(self) -> list[str]:
         """Return whose newest reading, as the simulator told it, is not here yet."""
-        if self._stepped is None or self._stepped.step < self._step:
+        if self._stepped is None or not self._is_acknowledged():
             return ["the simulator's acknowledgement"]
         newest = zip(self._buffers.items(), self._stepped.newest, strict=True)
         return [name for (name, buffer), (stamp_ns, number) in newest if not buffer.accept(stamp_ns, number)]
+
+    def _is_acknowledged(self) -> bool:
+        return self._stepped is not None and self._stepped.step >= self._step
 
     def _check_not_ahead(self, now_ns: int) -> None:
         """A reading of the future of this step is one of somebody else's step or reset."""
@@ -327,9 +329,7 @@ class MujocoRosBackend:
     def _publish_token(self) -> None:
         if self._last is None:
             raise BackendLostError("no_command", "advance() without a command since the reset")
-        message = self._step_publisher.msg_type()
-        message.data = array.array("q", self._last.token.to_data())
-        self._step_publisher.publish(message)
+        self._step_publisher.publish(self._last.message)
 
     @held_interrupts()
     def _publish_again(self) -> None:
@@ -339,10 +339,10 @@ class MujocoRosBackend:
                 publisher.publish(message)
         self._publish_token()
 
-    def _take(self, ros: RosNode, timeout_s: float) -> None:
-        for arrival in ros.receiver.take(timeout_s):
+    def _take(self, ros: RosNode, timeout_s: float, until: Collection[str] = ()) -> None:
+        for arrival in ros.receiver.take(timeout_s, until):
             if arrival.key == _STEPPED:
-                self._take_acknowledgement(arrival.message.data)
+                self._take_acknowledgement(_integers(arrival.message))
             elif arrival.key == _PICTURE:
                 self._picture = arrival.message
             elif arrival.key == _FAULT:
@@ -421,3 +421,8 @@ class MujocoRosBackend:
 
     def _left_s(self, deadline: Stamp) -> float:
         return max(0.0, (deadline.ns - self._clock.now_ns()) / NS_PER_S)
+
+
+def _integers(message: Any) -> Sequence[int]:  # noqa: ANN401 - an Int64MultiArray, or its bytes
+    data: Sequence[int] = message.decoded().data.tolist() if isinstance(message, RawMessage) else message.data
+    return data

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,6 +33,7 @@ try:
     from rclpy.signals import SignalHandlerOptions
 
     from embodied_env.backends.ros.feeding import FedNode, Teller
+    from embodied_env.backends.ros.layouts import Decoder
 except ImportError as error:
     raise MissingDependencyError(
         f"rclpy ({error})",
@@ -54,9 +55,13 @@ REPEAT_S = 1.0
 _GLANCE_S = 0.002  # how long one look at a graph or a service may sleep
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Arrival:
-    """A message as it arrived: when on our clocks, and what the middleware says of it (`MessageInfo`, a dict)."""
+    """A message as it arrived: when on our clocks, and what the middleware says of it (`MessageInfo`, a dict).
+
+    Nobody writes into it: it is only not frozen since that costs a microsecond for each message. Of a raw subscription
+    `message` is a `RawMessage`.
+    """
 
     key: str
     message: Any
@@ -76,12 +81,18 @@ class Answer:
 class Receiver(Protocol):
     """Takes messages and service responses in the caller's thread."""
 
-    def subscribe(self, key: str, message_type: type, topic: str, qos: QoSProfile = RELIABLE) -> None:
-        """Receive `topic` under the name `key`."""
+    def subscribe(
+        self, key: str, message_type: type, topic: str, qos: QoSProfile = RELIABLE, *, raw: bool = False
+    ) -> None:
+        """Receive `topic` under the name `key`; `raw`: as a `RawMessage`, where this receiver can."""
         ...
 
-    def take(self, timeout_s: float) -> list[Arrival]:
-        """Return what has arrived, waiting for the first at most `timeout_s`; an answer ends the wait too."""
+    def take(self, timeout_s: float, until: Collection[str] = ()) -> list[Arrival]:
+        """Return what has arrived, waiting for the first at most `timeout_s`; an answer ends the wait too.
+
+        `until`: the names of those that end the wait, where this receiver can choose; of the others one message each is
+        taken along. Nothing named: each ends it, and all is taken.
+        """
         ...
 
     def services(self) -> dict[str, tuple[str, ...]]:
@@ -226,6 +237,7 @@ class WaitSetReceiver:
         self._context = context
         self._clock = clock
         self._subscriptions: dict[str, Any] = {}
+        self._decoders: dict[str, Decoder] = {}  # of those that are raw
         self._feed = feed or Feed()
         self._tellers: dict[str, Teller] = {}
         self._clients = _Clients(node)
@@ -233,9 +245,13 @@ class WaitSetReceiver:
         self._open: dict[str, tuple[Any, int, Answer]] = {}  # by service: client, number of the request, its answer
         self._wait_set = self._make_wait_set(0, 0, 0, 1, 0, 0, context.handle)
 
-    def subscribe(self, key: str, message_type: type, topic: str, qos: QoSProfile = RELIABLE) -> None:
-        """Receive `topic` under the name `key`."""
-        self._subscriptions[key] = self._node.create_subscription(message_type, topic, _never_called, qos)
+    def subscribe(
+        self, key: str, message_type: type, topic: str, qos: QoSProfile = RELIABLE, *, raw: bool = False
+    ) -> None:
+        """Receive `topic` under the name `key`; `raw`: as a `RawMessage`."""
+        self._subscriptions[key] = self._node.create_subscription(message_type, topic, _never_called, qos, raw=raw)
+        if raw:
+            self._decoders[key] = Decoder(message_type)
         self._tellers[key] = Teller(self._feed, message_type, self._node.resolve_topic_name(topic), qos)
         self._size_wait_set()
 
@@ -273,30 +289,39 @@ class WaitSetReceiver:
                     self._open.pop(name, None)
 
     @held_interrupts()
-    def take(self, timeout_s: float) -> list[Arrival]:
-        """Return what has arrived, waiting for the first at most `timeout_s`."""
+    def take(self, timeout_s: float, until: Collection[str] = ()) -> list[Arrival]:
+        """Return what has arrived, waiting for the first of `until`, or of all, at most `timeout_s`."""
         wait_set = self._wait_set
         wait_set.clear_entities()
-        indices = [wait_set.add_subscription(sub.handle) for sub in self._subscriptions.values()]
+        for key, sub in self._subscriptions.items():
+            if not until or key in until:
+                wait_set.add_subscription(sub.handle)
         for client, _, _ in self._open.values():
             wait_set.add_client(client.handle)
         wait_set.wait(max(0, round(timeout_s * NS_PER_S)))
         arrivals: list[Arrival] = []
-        for (key, sub), index in zip(self._subscriptions.items(), indices, strict=True):
-            if not wait_set.is_ready("subscription", index):
-                continue
-            while (taken := sub.handle.take_message(sub.msg_type, False)) is not None:
-                now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
-                message, info = taken
-                arrivals.append(
-                    Arrival(key=key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns)
-                )
+        for key, sub in self._subscriptions.items():
+            self._drain(key, sub, arrivals, whole=not until or key in until)
         if self._open:
             self._take_answers()
         if self._feed.sink is not None:
             for each in arrivals:
                 self._tellers[each.key].received(each.message, each.info, each.arrival_system_ns)
         return arrivals
+
+    def _drain(self, key: str, sub: Any, arrivals: list[Arrival], *, whole: bool) -> None:  # noqa: ANN401 - rclpy's
+        """Take what a subscription has, all or one of it; what is no message of its type is dropped."""
+        decoder = self._decoders.get(key)
+        while (taken := sub.handle.take_message(sub.msg_type, decoder is not None)) is not None:
+            now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
+            message, info = taken
+            if decoder is not None and (message := decoder.take(message)) is None:
+                continue
+            arrivals.append(
+                Arrival(key=key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns)
+            )
+            if not whole:
+                break
 
     def call(self, service_type: Any, name: str, request: Any, timeout_s: float, patrol: Patrol) -> Any:  # noqa: ANN401
         """Return the response of a service; raises TimeoutError, or what `patrol` raises while it waits."""
@@ -335,8 +360,16 @@ class ExecutorReceiver:
         self._executor = SingleThreadedExecutor(context=context)
         self._executor.add_node(node)
 
-    def subscribe(self, key: str, message_type: type, topic: str, qos: QoSProfile = RELIABLE) -> None:
-        """Receive `topic` under the name `key`."""
+    def subscribe(
+        self,
+        key: str,
+        message_type: type,
+        topic: str,
+        qos: QoSProfile = RELIABLE,
+        *,
+        raw: bool = False,  # noqa: ARG002 - the node feeds what its callbacks get, which raw bytes are not
+    ) -> None:
+        """Receive `topic` under the name `key`, as messages."""
 
         def store(message: Any, info: Any) -> None:  # noqa: ANN401 - generated types
             now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
@@ -376,7 +409,7 @@ class ExecutorReceiver:
         return answer
 
     @held_interrupts()
-    def take(self, timeout_s: float) -> list[Arrival]:
+    def take(self, timeout_s: float, until: Collection[str] = ()) -> list[Arrival]:  # noqa: ARG002 - any ends it
         """Return what has arrived, waiting for the first at most `timeout_s`."""
         self._executor.spin_once(timeout_sec=max(0.0, timeout_s))
         arrivals, self._arrivals = self._arrivals, []

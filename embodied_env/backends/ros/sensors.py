@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from embodied_env.backends.ros.convert import MalformedMessageError, SensorReader, stamp_ns
+from embodied_env.backends.ros.layouts import RawMessage
 from embodied_env.backends.ros.node import Arrival
 from embodied_env.backends.ros.stamping import Placed, Stamping, Travel
 from embodied_env.contract import SensorSpec
@@ -13,6 +14,7 @@ from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.transition import Quality, Sample
 
 _KEPT = 64  # messages without a stamp that are kept for `accept`
+_NO_TRAVEL = Travel()
 _NO_NUMBERS = (
     "{}: this middleware does not number its messages, which a sensor by receipt needs; allowed: rmw_fastrtps_cpp"
 )
@@ -94,7 +96,7 @@ class SensorBuffer:
         if self._stamping is not None:
             self._judge(arrival, self._place(arrival, self._stamping), self._stamping.travel(arrival))
         elif self._by_header:
-            self._judge(arrival, _as_stamped(stamp_ns(arrival.message)), Travel())
+            self._judge(arrival, _as_stamped(stamp_ns(arrival.message)), _NO_TRAVEL)
         elif number is None:
             raise BackendNotReadyError(_NO_NUMBERS.format(self._name))
         else:
@@ -115,10 +117,12 @@ class SensorBuffer:
 
     def _judge(self, arrival: Arrival, placed: Placed, travel: Travel) -> None:
         """Take what is newer; count what is repeated or older."""
-        known = [known for known in (self.placed, self._believed) if known is not None]
-        if self._by_header and any(placed.repeats(each) for each in known):
+        newest, believed = self.placed, self._believed
+        if self._by_header and (
+            (newest is not None and placed.repeats(newest)) or (believed is not None and placed.repeats(believed))
+        ):
             self._counts.duplicated += 1
-        elif self._by_header and self._believed is not None and not placed.is_after(self._believed):
+        elif self._by_header and believed is not None and not placed.is_after(believed):
             self._counts.reordered += 1
         else:
             self._take(arrival, placed, travel)
@@ -135,7 +139,7 @@ class SensorBuffer:
         With the timeline ``receive`` it gets the stamp, and is then the newest.
         """
         if not self._by_header and stamp_ns > self.stamp_ns and number in self._unstamped:
-            self._take(self._unstamped[number], Placed(stamp_ns=stamp_ns), Travel())
+            self._take(self._unstamped[number], Placed(stamp_ns=stamp_ns), _NO_TRAVEL)
         return self.stamp_ns >= stamp_ns
 
     def newest(self) -> Sample | None:
@@ -149,14 +153,18 @@ class SensorBuffer:
         sample = self.newest()
         if sample is None:
             return None
-        counts, self._counts = self._counts, _Counts()
+        counts = self._counts
+        if not (counts.lost or counts.duplicated or counts.reordered):
+            return sample
+        self._counts = _Counts()
         return replace(sample, lost=counts.lost, duplicated=counts.duplicated, reordered=counts.reordered)
 
     def _read(self, arrival: Arrival, placed: Placed, travel: Travel) -> Sample:
         quality, reason = Quality.OK, ""
         values: dict[str, Any]
+        message = arrival.message.decoded() if isinstance(arrival.message, RawMessage) else arrival.message
         try:
-            values = self._reader.read(arrival.message)
+            values = self._reader.read(message)
         except MalformedMessageError as error:
             quality, reason = Quality.INVALID, str(error)
             values = {}
@@ -173,7 +181,7 @@ class SensorBuffer:
             seq=self._seq,
             quality=quality,
             reason=reason,
-            confidence=self._reader.confidence(arrival.message),
+            confidence=self._reader.confidence(message),
             header_ns=placed.header_ns if self._is_wall else None,  # simulated time is nothing to the middleware's
             stamp_quality=placed.stamp_quality,
             suspect_clock=placed.suspect_clock,

@@ -1,0 +1,80 @@
+"""A world without physics behind the node of the embedded simulator: the joints are where the last command put them.
+
+    python benchmarks/echo_world.py NAMESPACE   (a contract, as one line of JSON, on standard input; ends with it)
+
+Topics, services and messages are those of the embedded simulator, so whoever talks to one can talk to the other.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import Contract, FloatArray, parse_contract
+from embodied_env.contract.spaces import field_layouts
+from embodied_env.processes import first_line, watch_parent
+from embodied_env.sim.channel import Reading
+from embodied_env.sim.node import run_simulator
+
+APART = 0.25  # what a sensor says, by its place in the contract: no two are at the same spot
+
+
+class EchoWorld:
+    """What `SimulatorNode` asks of a world, without one. The first actuator is echoed by the joint sensors."""
+
+    placeable = ()
+    renderer_library = ""
+
+    def __init__(self, contract: Contract) -> None:
+        """Make the readings once; only the joints change."""
+        self.now_ns = 0
+        self._period_ns = contract.control_period_ns
+        self.target = np.zeros(sum(len(actuator.joints) for actuator in contract.actuators.values()))
+        self._values: dict[str, dict[str, NDArray[np.generic]]] = {
+            name: {
+                layout.field: np.full(layout.shape, APART * place, dtype=layout.dtype)
+                for layout in field_layouts(name, sensor)
+            }
+            for place, (name, sensor) in enumerate(contract.sensors.items())
+        }
+        self._joints = [values for values in self._values.values() if {"position", "velocity"} <= set(values)]
+
+    def reset(self, seed: int, options: Mapping[str, FloatArray]) -> dict[str, FloatArray]:  # noqa: ARG002 - a world's
+        """Go on: nothing is drawn."""
+        self.target = np.zeros_like(self.target)
+        self.step()
+        return {}
+
+    def command(self, values: FloatArray) -> None:
+        """Take what is echoed."""
+        self.target = values
+
+    def step(self) -> None:
+        """Let a control period pass."""
+        self.now_ns += self._period_ns
+        for values in self._joints:
+            values["position"] = self.target
+
+    def read(self) -> dict[str, Reading]:
+        """Return what every sensor says now."""
+        return {
+            name: Reading(values=values, extras={}, stamp_ns=self.now_ns, seq=0)
+            for name, values in self._values.items()
+        }
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    contract = parse_contract(first_line(), source="standard input")
+    stop = threading.Event()
+    watch_parent(stop.set)
+    world = EchoWorld(contract)
+    run_simulator(contract, world, namespace=sys.argv[1], stop=stop, on_ready=lambda name: print(name, flush=True))
+
+
+if __name__ == "__main__":
+    main()
