@@ -52,7 +52,7 @@ class Member(Protocol):
 
 
 class Crew(Protocol):
-    """The workers of one evaluation, wherever they are. At its end all have ended, with their runs closed if possible."""
+    """The workers of one evaluation, wherever they are. At its end all have ended, and closed their runs if they could."""
 
     def __enter__(self) -> Self:
         """Open what workers are talked to by."""
