@@ -52,7 +52,7 @@ class Member(Protocol):
 
 
 class Crew(Protocol):
-    """The workers of one evaluation, wherever they are. At its end all have ended, and closed their runs if they could."""
+    """The workers of one evaluation, wherever they are. At its end all have ended, with runs closed where possible."""
 
     def __enter__(self) -> Self:
         """Open what workers are talked to by."""
