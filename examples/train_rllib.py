@@ -15,6 +15,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.tune.registry import register_env
@@ -77,6 +78,7 @@ def export(training: Training, algorithm: PPO) -> Actor:
 def train(training: Training) -> Path:
     """Learn, save on the way, and return the last checkpoint."""
     args = training.args
+    torch.set_num_threads(1)  # networks as small as these are not faster on several
     with RayCluster(args.num_envs + 1):
         algorithm = configured(training).build_algo()
         try:

@@ -31,7 +31,7 @@ def trained(tmp_path, *more):
         [sys.executable, str(ROOT / "examples" / "train_rllib.py"), *words, *fixed, *more],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         check=False,
     )
