@@ -22,6 +22,7 @@ EXTRAS = {
     "multi": ["pettingzoo>=1.25"],
     "train": ["stable-baselines3>=2.7", "tqdm>=4.60"],
     "scale": ["ray>=2.40"],
+    "inspect": ["inspect-robots>=0.60"],
     "export": ["pyarrow>=15", "minari>=0.5.4", "pillow>=10"],
     "bench": ["rtgym>=0.16"],
     "test": [
@@ -66,6 +67,7 @@ setup(
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": ["embodied-env = embodied_env.cli:main"],
+        "inspect_robots.embodiments": ["embodied_env = embodied_env.adapters.inspect_robots:EmbodiedEmbodiment"],
     },
     classifiers=[
         "License :: OSI Approved :: Apache Software License",

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import secrets
 import signal
+import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +21,9 @@ from typing import Any, Self
 from embodied_env.cli.cluster_team import HostLostError
 from embodied_env.cli.host import Host
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError
+
+_ANSWER_S = 5.0
+"""For somebody to listen at the address: Ray itself waits for minutes."""
 
 _STORE_BYTES = 100_000_000  # of Ray's object store, in shared memory: what passes here is a few words
 _TOKEN = secrets.token_hex(32)  # of clusters that are started here: Ray lets in who has it; it keeps the first it reads
@@ -56,8 +62,10 @@ class RayCluster:
         if self._ray.is_initialized():
             return self
         with ExitStack() as stack, _own_signals():
+            _check_listens(self._address)
             options = {} if self._address else self._of_its_own(stack)
             stack.callback(self._ray.shutdown)
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # Ray prints of lost actors: not into our JSON
             try:
                 self._ray.init(
                     address=self._address or "local", log_to_driver=False, logging_level=logging.ERROR, **options
@@ -129,6 +137,17 @@ class RayCluster:
             "object_store_memory": _STORE_BYTES,
             "_temp_dir": folder,
         }
+
+
+def _check_listens(address: str | None) -> None:
+    """Raise BackendNotReadyError where `address` is a host and a port, and nobody listens there."""
+    found = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address or "")
+    if found is None:
+        return
+    try:
+        socket.create_connection((found[1], int(found[2])), timeout=_ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise BackendNotReadyError(f"the Ray cluster {address} cannot be used: {error}") from None
 
 
 @contextlib.contextmanager
