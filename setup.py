@@ -42,13 +42,13 @@ setup(
     keywords=["robotics", "reinforcement learning", "ROS 2", "Gymnasium", "MuJoCo"],
     python_requires=">=3.11",
     packages=find_packages(include=[NAME, f"{NAME}.*"]),
-    package_data={NAME: ["py.typed", "info.schema.json", "sim/models/*.xml"]},
+    package_data={NAME: ["py.typed", "info.schema.json", "large_messages.xml", "sim/models/*.xml"]},
     zip_safe=False,
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
         (f"share/{NAME}", ["package.xml"]),
         (f"share/{NAME}/launch", sorted(map(str, Path("launch").glob("*.launch.py")))),
-        (f"share/{NAME}/config", sorted(map(str, Path("config").glob("*.yaml")))),
+        (f"share/{NAME}/config", [*sorted(map(str, Path("config").glob("*.yaml"))), f"{NAME}/large_messages.xml"]),
         (f"share/{NAME}/config/gazebo", sorted(map(str, Path("config/gazebo").iterdir()))),
     ],
     install_requires=[

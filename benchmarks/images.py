@@ -2,10 +2,10 @@
 
     python benchmarks/images.py [--steps N] [--rounds N] [--sizes NAME ...] [--best-effort] [--json FILE]
 
-A server in a process of its own publishes a frame each time it is asked; the client asks, waits for the frame, and makes
-an array of it. The client is the middleware's bytes (raw), rclpy's message and ``np.frombuffer`` (typed), or what this
-package does with a sensor (ours: checked against the contract, in an array of its own). `profile` says which of the two processes had our profile
-(``embodied_env/large_messages.xml``) when it started: both, only the sender, or none.
+A server in a process of its own publishes a frame each time it is asked; the client asks, waits for the frame, and
+makes an array of it. The client takes the middleware's bytes (raw), rclpy's message with ``np.frombuffer`` (typed), or
+what this package makes of a sensor (ours: checked against the contract, in an array of its own). `profile` says which of the
+two processes had our profile (``embodied_env/large_messages.xml``) when it started: both, only the sender, or none.
 
 Every frame has the number that was asked for in its first bytes, and the last one is compared whole. A frame that has
 not come after a second is lost. Every round runs every case in an order of its own, each in fresh processes and in a

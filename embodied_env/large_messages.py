@@ -1,17 +1,18 @@
 """Large messages: which topics of a contract have them, and the Fast DDS profile that makes room for them.
 
 The shared-memory segment of Fast DDS has 512 kB. A message that does not fit into it stalls for some 10 ms, or is lost
-when it is sent best effort. `PROFILE` makes it 32 MiB. Fast DDS reads it when the first node of a process is made, so it
-must be named in the environment before.
+when it is sent best effort. `PROFILE` makes it 32 MiB. Fast DDS reads it when the first node of a process is made, so
+it must be named in the environment before. It is the sender's segment that counts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import re
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from xml.etree import ElementTree
 
 import gymnasium
 import numpy as np
@@ -28,6 +29,7 @@ LARGE_BYTES = 500_000
 """From here on a message does not fit into the usual segment, with what stands around it."""
 
 _USUAL_SEGMENT = 512 * 1024
+_SEGMENT_SIZE = re.compile(r"<segment_size>\s*(\d+)\s*<")
 _FAST_DDS = "rmw_fastrtps"
 _CLOUD, _IMAGE = "sensor_msgs/msg/PointCloud2", "sensor_msgs/msg/Image"
 _BYTES_PER_COORDINATE = 4
@@ -37,7 +39,7 @@ _warned: set[str] = set()  # topics, in this process
 def large_topics(contract: Contract) -> dict[str, int]:
     """Return the topics of `contract` whose messages are large, and how many bytes their data has at least.
 
-    Those of images and point clouds, that is, whose size follows from the contract; that of a compressed image does not.
+    They are images and point clouds, whose size follows from the contract; that of a compressed image does not.
     """
     sizes = {sensor.topic: _bytes_of(sensor) for sensor in contract.sensors.values()}
     return {topic: size for topic, size in sizes.items() if size > LARGE_BYTES}
@@ -47,8 +49,7 @@ def _bytes_of(sensor: SensorSpec) -> int:
     shapes = [field.shape for field in sensor.fields.values() if field.shape is not None]
     if sensor.type == _CLOUD:
         return sum(math.prod(shape) for shape in shapes) * _BYTES_PER_COORDINATE
-    if sensor.type == _IMAGE and sensor.encoding in ENCODINGS:
-        encoding = ENCODINGS[sensor.encoding]
+    if sensor.type == _IMAGE and (encoding := ENCODINGS.get(sensor.encoding or "")) is not None:
         pixels = sum(math.prod(shape[:2]) for shape in shapes)
         return pixels * encoding.channels * np.dtype(encoding.dtype).itemsize
     return 0
@@ -77,20 +78,16 @@ def segment_bytes(found: Mapping[str, str] = os.environ) -> int:
     """
     sizes = [_USUAL_SEGMENT]
     for path in filter(None, (found.get(name) for name in VARIABLES)):
-        try:
-            tree = ElementTree.parse(path)  # noqa: S314 - the user's own file, which Fast DDS reads too
-        except (OSError, ElementTree.ParseError):
-            continue
-        texts = [each.text or "" for each in tree.iter() if each.tag.rpartition("}")[2] == "segment_size"]
-        sizes += [int(text) for text in texts if text.strip().isdecimal()]
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            sizes += map(int, _SEGMENT_SIZE.findall(Path(path).read_text(encoding="utf-8")))
     return max(sizes)
 
 
 def warn_where_there_is_no_room(contract: Contract, found: Mapping[str, str] = os.environ) -> None:
     """Warn of each topic whose messages do not fit into the segment of this process, once per topic and process.
 
-    Who sends them needs the segment, and cannot be looked at from here; this process stands for it, as both are mostly
-    started from one environment. Other middlewares than Fast DDS have no such segment.
+    Who sends them needs the segment, and cannot be looked at from here: `found` is the environment that it is thought
+    to have; mostly both are started from the same. Other middlewares than Fast DDS have no such segment.
     """
     if not found.get("RMW_IMPLEMENTATION", _FAST_DDS).startswith(_FAST_DDS):
         return
