@@ -1,11 +1,12 @@
 """How long does a large message take, and does it arrive? With and without our Fast DDS profile, in one run.
 
-    python benchmarks/images.py [--steps N] [--rounds N] [--sizes NAME ...] [--best-effort] [--json FILE]
+    python benchmarks/images.py [--steps N] [--rounds N] [--sizes NAME ...] [--best-effort] [--fifo-priority P]
+                                [--json FILE]
 
 A server in a process of its own publishes a frame each time it is asked; the client asks, waits for the frame, and
 makes an array of it. The client takes the middleware's bytes (raw), rclpy's message with ``np.frombuffer`` (typed), or
-what this package makes of a sensor (ours: checked against the contract, in an array of its own). `profile` says which of the
-two processes had our profile (``embodied_env/large_messages.xml``) when it started: both, only the sender, or none.
+what this package makes of a sensor (ours: checked against the contract, in an array of its own). `profile` says which
+of the two processes had ``embodied_env/large_messages.xml`` when it started: both, only the sender, or none.
 
 Every frame has the number that was asked for in its first bytes, and the last one is compared whole. A frame that has
 not come after a second is lost. Every round runs every case in an order of its own, each in fresh processes and in a
@@ -337,6 +338,7 @@ def main() -> int:
     parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=list(CLIENTS))
     parser.add_argument("--profiles", nargs="+", choices=PROFILES, default=["none", "both"])
     parser.add_argument("--best-effort", action="store_true", help="frames are sent best effort (default: reliable)")
+    parser.add_argument("--fifo-priority", type=int, default=None, help="SCHED_FIFO for both processes, 1 to 99")
     parser.add_argument("--json", type=Path, default=None, help="write the result to this file")
     parser.add_argument("--serve", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--ask", type=json.loads, help=argparse.SUPPRESS)
@@ -348,6 +350,8 @@ def main() -> int:
             serve(case.size, reliable)
         print(json.dumps(durations(case, steps, reliable)))
         return 0
+    if args.fifo_priority is not None:  # the processes inherit it
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(args.fifo_priority))
     cases = [Case(size=s, client=c, profile=p) for s in args.sizes for c in args.clients for p in args.profiles]
     table = rows(measure(cases, args.steps, args.rounds, reliable=not args.best_effort))
     show(table)
