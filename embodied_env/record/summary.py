@@ -13,6 +13,9 @@ import numpy as np
 from embodied_env.latency import LatencyStatistics
 from embodied_env.record.rows import RESET, plain
 
+SUMMED_UP = ("action_clipped", "latency", "end_reason", "is_success")
+"""What it reads of an info."""
+
 OUTSIDE = "outer_wrapper"
 """The end reason of an episode that a wrapper ended, while the environment went on."""
 

@@ -30,7 +30,7 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segment
 ARM = embodied_env.load_contract("arm_reach")
 SHAPE = (1400, 2400, 3)  # 10 MB
 NAMESPACE = f"/large_{os.getpid()}"
-STEPS = 30
+STEPS = 16
 NONE = dict.fromkeys(VARIABLES, "")
 PATIENCE_S = 20.0
 ZERO = np.zeros(6)
@@ -123,7 +123,7 @@ def test_f46_images_of_10_mb_do_not_starve_the_joints(robot_and_camera):
     """Most steps have joints that are newer than those of the step before, and fresh, beside images as without them."""
     with_images, images = joints_beside(LARGE)
     without, _ = joints_beside(replace(LARGE, sensors=ARM.sensors))
-    assert images >= 3
+    assert images >= 2
     assert with_images >= 0.7 * without
 
 
