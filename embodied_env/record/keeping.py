@@ -31,14 +31,20 @@ def _kept(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401
     if kind is np.ndarray and value.dtype.kind in _NUMBERS:
         return value.copy()
     if depth < _DEEPEST:
-        if kind is dict and all(type(key) is str for key in value):  # of others a description is kept
-            return {
-                key: item if type(item) in _UNCHANGEABLE else _kept(item, depth + 1, store)
-                for key, item in value.items()
-            }
+        if kind is dict:
+            return _kept_dict(value, depth, store)
         if kind in (list, tuple):
             return [_kept(item, depth + 1, store) for item in value]
     return Settled(plain(value, store))
+
+
+def _kept_dict(value: dict[Any, Any], depth: int, store: Store | None) -> Any:  # noqa: ANN401
+    copied = {}
+    for key, item in value.items():
+        if type(key) is not str:  # JSON has no such keys: what stands for the dict is its description
+            return Settled(plain(value, store))
+        copied[key] = item if type(item) in _UNCHANGEABLE else _kept(item, depth + 1, store)
+    return copied
 
 
 def size_of(value: Any) -> int:  # noqa: ANN401 - what `kept` returned

@@ -84,7 +84,7 @@ def test_what_is_kept_holds_nothing_that_its_owner_can_change():
     mine = {"array": np.zeros(3), "list": [np.zeros(2)], "deep": {"dict": {"array": np.zeros((2, 2, 3))}}}
     before, copied = json.dumps(plain(mine)), kept(mine)
     for array in (mine["array"], mine["list"][0], mine["deep"]["dict"]["array"]):
-        array += 1
+        array[:] = 1
     mine["list"].append(1)
     mine["deep"]["dict"]["more"] = 1
     assert json.dumps(plain(copied)) == before
