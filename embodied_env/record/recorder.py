@@ -23,7 +23,7 @@ from embodied_env.record.log import LogWriter, check_installed
 from embodied_env.record.manifest import Accountable, processes, start_of_manifest, write_json
 from embodied_env.record.messages import MessageLog
 from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, TRANSITION, Row, plain, reset_row, transition_row
-from embodied_env.record.summary import SUMMED_UP, Summary
+from embodied_env.record.summary import Summary
 from embodied_env.record.writing import Aside, AtOnce, Losses, Worker
 from embodied_env.shutdown import close_at_exit
 from embodied_env.transition import Snapshot, Transition
@@ -125,7 +125,6 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         made = self._base.last_reset
         outer = (seed, asked, observation, info)
         self._put_row("reset", reset_row, FIELDS_OF_RESET, outer, None if made is before else made)
-        self._summary.add({"schema": RESET})
         if seed is not None:
             self._manifest["seeds"].append(plain(seed))
         known = self._manifest["processes"]
@@ -149,9 +148,6 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         made = self._base.last_transition
         outer = (observation, asked, reward, terminated, truncated, info)
         self._put_row("transition", transition_row, FIELDS, outer, None if made is before else made)
-        said = {key: info[key] for key in SUMMED_UP if key in info}
-        ends = {"reward": reward, "terminated": terminated, "truncated": truncated}
-        self._summary.add(plain({"schema": TRANSITION, **ends, "info": said}))
         info = self._with_account(info)
         self._base.mark("returned")
         return observation, reward, terminated, truncated, info
@@ -190,6 +186,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         else:
             kept_outer = {name: kept(value, store) for name, value in zip(fields, outer, strict=True)}
             size = _ROW_BYTES + 2 * size_of(kept_outer["observation"])  # the account has its own
+        self._summary.hand_in(RESET if topic == "reset" else TRANSITION, kept_outer)
         row = partial(make_row, made, row=self._rows, outer=kept_outer, evaluator=self._evaluator, store=store)
         if not self._worker.put(partial(self._make_and_write, topic, row, arrays, now_ns, is_first), size):
             self.losses.note(f"row {self._rows} was dropped: the disk is too slow", rows=1)
@@ -229,6 +226,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         is_first: bool,  # noqa: FBT001
     ) -> None:
         with self._noting(rows=1):
+            self._summary.add_handed_in()
             row = make_row()
             self._write_row(topic, row, arrays, now_ns)
             if is_first:
