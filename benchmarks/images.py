@@ -25,6 +25,7 @@ import random
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -113,19 +114,21 @@ def serve(size: str, reliable: bool) -> None:  # noqa: FBT001
     from embodied_env.clock import SteadyClock  # noqa: PLC0415
     from embodied_env.processes import watch_parent  # noqa: PLC0415
 
-    watch_parent(lambda: os._exit(0))
+    done = threading.Event()
+    watch_parent(done.set)
     ros = RosNode("sender", namespace="/", clock=SteadyClock())
     publisher = ros.node.create_publisher(message_type(size), "frame", qos(reliable))
     ros.receiver.subscribe("ask", UInt32, "ask")
     message, flat = message_of(size), frame_of(size, 0)
-    while True:
-        for arrival in ros.receiver.take(0.5):
+    while not done.is_set():
+        for arrival in ros.receiver.take(0.2):
             flat[:4] = frame_of_number(size, arrival.message.data)
             data = array.array("B")
             data.frombytes(memoryview(flat))
             message.data = data
             message.header.stamp.nanosec = arrival.message.data
             publisher.publish(message)
+    ros.close()
 
 
 def frame_of_number(size: str, number: int) -> NDArray[np.uint8]:
@@ -348,7 +351,8 @@ def main() -> int:
         case = Case(**said)
         if args.serve:
             serve(case.size, reliable)
-        print(json.dumps(durations(case, steps, reliable)))
+        else:
+            print(json.dumps(durations(case, steps, reliable)))
         return 0
     if args.fifo_priority is not None:  # the processes inherit it
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(args.fifo_priority))
