@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +35,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.interrupts import held_interrupts
+from embodied_env.large_messages import warn_where_there_is_no_room
 from embodied_env.pacing import Pacer
 from embodied_env.ros_environment import check_domain_id, check_namespace, check_node_name, ros_arguments, timeout_s
 from embodied_env.transition import Actuation, Approved, Observer, ResetReport, ResetRequest, Sample, Sent, Snapshot
@@ -48,6 +50,7 @@ class RealBackend:
         pacer: the deadlines of the steps of an episode, and what was missed of them.
         observers: who is told of each transition: what publishes the diagnostics.
         feed: gets the messages that our node publishes and receives.
+        surroundings_of_senders: the environment of who publishes the sensors, as far as it is known.
     """
 
     name = "real"
@@ -127,6 +130,7 @@ class RealBackend:
         self.routine = self._profile.reset_spec.routine() if self._is_armed else None
         self.pacer = Pacer(clock, contract.control_period_ns)
         self.feed = Feed()
+        self.surroundings_of_senders: Mapping[str, str] = os.environ
         self._ros: RosNode | None = None
         self._listener: Listener | None = None
         self._outlet: Outlet | None = None
@@ -157,6 +161,7 @@ class RealBackend:
         contract, profile = self._contract, self._profile
         self._is_watched = False
         raise_unless_passed(contract_checks(contract, self._written))  # before a node is: SROS2
+        warn_where_there_is_no_room(contract, self.surroundings_of_senders)
         self._ros = RosNode(
             self._node_name,
             namespace=self._namespace,

@@ -36,6 +36,7 @@ from embodied_env.contract.messages import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.interrupts import held_interrupts
+from embodied_env.large_messages import warn_where_there_is_no_room
 from embodied_env.lockstep import CLOCK_TOPIC
 from embodied_env.ros_environment import check_domain_id, check_namespace, timeout_s
 from embodied_env.routine import Routine
@@ -130,6 +131,7 @@ class SimulatorBackend:
             raise
 
     def _open(self) -> None:
+        warn_where_there_is_no_room(self._contract)
         ros = self._ros = RosNode(
             "environment", namespace=self._namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
         )
