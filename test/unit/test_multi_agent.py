@@ -20,8 +20,8 @@ from embodied_env.transition import Severity
 
 pytest.importorskip("pettingzoo", reason="needs the extra multi")
 
-from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test  # noqa: E402 - after the skip
-from pettingzoo.utils import parallel_to_aec  # noqa: E402
+from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test
+from pettingzoo.utils import parallel_to_aec
 
 TEAMS = ("two_carts", "two_arms")
 STILL = np.zeros(2)
