@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,6 +20,7 @@ from embodied_env.cli.host import Host
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError
 
 _STORE_BYTES = 100_000_000  # of Ray's object store, in shared memory: what passes here is a few words
+_TOKEN = secrets.token_hex(32)  # of clusters that are started here: Ray lets in who has it; it keeps the first it reads
 
 
 class RayCluster:
@@ -111,8 +114,14 @@ class RayCluster:
 
     def _of_its_own(self, stack: ExitStack) -> dict[str, Any]:
         """Return the options of a cluster that is started here; what it writes is removed in the end."""
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ee_ray_", ignore_cleanup_errors=True))
+        surroundings = {"RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0")}
+        if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():  # else Ray leaves one in the home folder
+            token = Path(folder) / "token"
+            token.touch(mode=0o600)
+            token.write_text(_TOKEN, encoding="ascii")
+            surroundings["RAY_AUTH_TOKEN_PATH"] = str(token)
+        stack.enter_context(_surroundings(surroundings))
         return {
             "num_cpus": self._cpus,
             "num_gpus": 0,
@@ -120,6 +129,19 @@ class RayCluster:
             "object_store_memory": _STORE_BYTES,
             "_temp_dir": folder,
         }
+
+
+@contextlib.contextmanager
+def _surroundings(values: Mapping[str, str]) -> Iterator[None]:
+    """Set these variables of this process, and put back what was."""
+    before = {name: os.environ[name] for name in values if name in os.environ}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values.keys() - before.keys():
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 @contextlib.contextmanager

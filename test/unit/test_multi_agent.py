@@ -23,7 +23,7 @@ pytest.importorskip("pettingzoo", reason="needs the extra multi")
 from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test
 from pettingzoo.utils import parallel_to_aec
 
-TEAMS = ("two_carts", "two_arms")
+TEAMS = ("two_carts", pytest.param("two_arms", marks=pytest.mark.long))
 STILL = np.zeros(2)
 AHEAD = np.array([1.0, 0.0])
 HEAD = "team: embodied_env/1\nname: t\nworld: {mujoco: {}}\n"

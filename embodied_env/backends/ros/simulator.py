@@ -4,6 +4,8 @@ It is attached to, never started. How it is told to move is `embodied_env.backen
 delivers those that are due, stamped at its end or later: what is older is counted and never taken for fresh, what is
 late (rendering) is waited for. Where the clock is gated a step ends where it ends: `Snapshot.now_ns` is the true time,
 and the next step counts from there.
+
+The module is long because an episode with such a simulator, reset and step, is told in one place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`ConfirmedControl`: the one `SimControl` over any dialect. It believes the clock (`control.base`)."""
+"""`ConfirmedControl`: the one `SimControl` over any dialect. It believes the clock (`control.base`).
+
+The module is long because the five rules hold each other up: what is asked, awaited and compared stands in one place.
+"""
 
 from __future__ import annotations
 
