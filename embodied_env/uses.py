@@ -26,6 +26,12 @@ _YES_OR_NO = ("true", "false")
 _SPAWNED = re.compile(r"^(\w+):", re.MULTILINE)  # the nodes of a file of parameters
 _MANAGER = "controller_manager"
 _PLUGIN_PATH = "GZ_SIM_SYSTEM_PLUGIN_PATH"
+_SIM_TIME = ("--ros-args", "-p", "use_sim_time:=true")
+# A controller becomes active while time passes, and the server is paused until somebody steps it. The spawner waits for
+# that as long as its call does, which by itself is 10 s, three times.
+_SWITCH_TIMEOUT_S = 60
+_STEPPED_BY_HAND_S = 3600
+_ANSWER_S = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +164,8 @@ def _gazebo(values: Values) -> Iterator[ProcessSpec]:
     )
     bridge = _file(values, "bridge", world.parent / f"{world.stem}.bridge.yaml")
     yield _of_package("bridge", "ros_gz_bridge", "parameter_bridge", "--ros-args", "-p", f"config_file:={bridge}")
-    yield from _controllers(world)
+    is_stepped = bool(values["script"] or values["policy"])
+    yield from _controllers(world, _SWITCH_TIMEOUT_S if is_stepped else _STEPPED_BY_HAND_S)
     if values["script"]:
         yield _training(values, "gazebo")
     elif values["policy"]:
@@ -171,14 +178,18 @@ def _plugin_path() -> str:
     return f"{_PLUGIN_PATH}={os.pathsep.join(filter(None, folders))}"
 
 
-def _controllers(world: Path) -> Iterator[ProcessSpec]:
-    """Yield what gz_ros2_control needs, where a world has files for it: the robot, and who starts controllers."""
+def _controllers(world: Path, switch_s: int) -> Iterator[ProcessSpec]:
+    """Yield what gz_ros2_control needs, where a world has files for it: the robot, and who starts controllers.
+
+    `switch_s`: how long the controllers may take to become active.
+    """
     description, parameters = (world.with_suffix(suffix) for suffix in (".urdf", ".controllers.yaml"))
     if description.is_file():
-        yield _of_package("description", "robot_state_publisher", "robot_state_publisher", str(description))
+        yield _of_package("description", "robot_state_publisher", "robot_state_publisher", str(description), *_SIM_TIME)
     if parameters.is_file():
         names = [name for name in _SPAWNED.findall(parameters.read_text(encoding="utf-8")) if name != _MANAGER]
-        spawner = _of_package("controllers", _MANAGER, "spawner", *names, "--param-file", str(parameters))
+        waits = ["--switch-timeout", str(switch_s), "--service-call-timeout", str(switch_s + _ANSWER_S)]
+        spawner = _of_package("controllers", _MANAGER, "spawner", *names, "--param-file", str(parameters), *waits)
         yield replace(spawner, may_end=True)
 
 

@@ -270,11 +270,29 @@ def test_gazebo_starts_what_gz_ros2_control_needs_where_the_world_has_files_for_
     worlds = packages.parent / "gazebo"
     (worlds / "arm.urdf").write_text("")
     (worlds / "arm.controllers.yaml").write_text("controller_manager:\n  a: 1\nsteering:\n  b: 1\n")
-    said = {"contract": str(packages), "policy": "none"}
-    assert roles("gazebo", **said) == ["gazebo", "bridge", "description", "controllers"]
-    assert words("gazebo", "controllers", **said)[1:] == [
+    said = {"contract": str(packages)}
+    assert roles("gazebo", **said) == ["gazebo", "bridge", "description", "controllers", "evaluation"]
+    description, controllers = words("gazebo", "description", **said), words("gazebo", "controllers", **said)
+    assert description[1:] == [str(worlds / "arm.urdf"), "--ros-args", "-p", "use_sim_time:=true"]
+    assert controllers[1:] == [
         "steering", "--param-file", str(worlds / "arm.controllers.yaml"),
+        "--switch-timeout", "60", "--service-call-timeout", "65",
     ]  # fmt: skip
+
+
+def test_controllers_of_a_gazebo_that_nobody_steps_yet_are_awaited_for_longer(packages):
+    (packages.parent / "gazebo" / "arm.controllers.yaml").write_text("steering:\n  b: 1\n")
+    spawner = words("gazebo", "controllers", contract=str(packages), policy="none")
+    assert spawner[spawner.index("--switch-timeout") + 1] == "3600"
+
+
+@pytest.mark.parametrize("contract", ["arm_reach", "cart_goal", "door_open"])
+def test_gazebo_starts_with_every_contract_that_is_shipped(packages, contract):
+    said = {"contract": contract, "headless": "false"}
+    rest = ["description", "controllers"] if contract == "arm_reach" else []
+    assert roles("gazebo", **said) == ["gazebo", "bridge", *rest, "evaluation"]
+    server = USES["gazebo"].processes(said)[0]
+    assert Path(server.folder, f"{contract}.sdf").is_file()
 
 
 def test_gazebo_with_a_script_trains(packages, tmp_path):

@@ -10,8 +10,6 @@ import warnings
 
 import numpy as np
 import pytest
-from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test
-from pettingzoo.utils import parallel_to_aec
 
 import embodied_env
 from embodied_env.backends.fake import Fault
@@ -19,6 +17,11 @@ from embodied_env.errors import ClosedError, ContractError, ResetNeededError, Us
 from embodied_env.record import audit_run
 from embodied_env.team import load_team, parse_team
 from embodied_env.transition import Severity
+
+pytest.importorskip("pettingzoo", reason="needs the extra multi")
+
+from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test
+from pettingzoo.utils import parallel_to_aec
 
 TEAMS = ("two_carts", pytest.param("two_arms", marks=pytest.mark.long))
 STILL = np.zeros(2)
