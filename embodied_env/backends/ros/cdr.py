@@ -11,10 +11,20 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from rclpy.serialization import serialize_message
-
 from embodied_env.contract.messages import message_class
+from embodied_env.errors import MissingDependencyError
+from embodied_env.ros_environment import check_ros_environment
 from embodied_env.wire import ARRAY, SEQUENCE
+
+check_ros_environment()  # rclpy ends the process where the middleware is not the one that was asked for
+try:
+    from rclpy.serialization import deserialize_message, serialize_message
+except ImportError as error:
+    raise MissingDependencyError(
+        f"rclpy ({error})",
+        needed_for="a backend over ROS 2",
+        remedy='pip install "embodied_env[ros]", or source a ROS 2 installation',
+    ) from None
 
 _HEADER = 4  # bytes that say how the others are written
 _WIDTHS = {
@@ -37,6 +47,11 @@ def to_cdr(message: Any) -> bytes:  # noqa: ANN401 - a generated type
     except KeyError:  # a type that is not measured here: wide characters
         return data
     return data[:size]
+
+
+def from_cdr(data: bytes, kind: Any) -> Any:  # noqa: ANN401 - a generated type
+    """Return the message of the class `kind` that `data` is; raises what rclpy raises for other bytes."""
+    return deserialize_message(data, kind)
 
 
 @functools.cache

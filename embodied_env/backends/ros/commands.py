@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rclpy.serialization import deserialize_message
 
-from embodied_env.backends.ros.cdr import to_cdr
+from embodied_env.backends.ros.cdr import from_cdr, to_cdr
 from embodied_env.contract import ActuatorSpec, FloatArray
 from embodied_env.contract.messages import message_class
 
@@ -54,7 +53,7 @@ class Prepared:
 
     def _is_right(self, kind: Any, marks: NDArray[Any]) -> bool:  # noqa: ANN401 - a generated type
         others, stamp_ns = marks[::-1].copy(), 1_234_567_890_123_456_789
-        return bool(deserialize_message(self._patched(others, stamp_ns), kind) == self._make(others, stamp_ns))
+        return bool(from_cdr(self._patched(others, stamp_ns), kind) == self._make(others, stamp_ns))
 
     def message(self, values: NDArray[Any], stamp_ns: int = 0) -> Message:
         """Return what says `values`, to be published: bytes, or a message where its bytes are not known."""

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rclpy.serialization import deserialize_message
 
-from embodied_env.backends.ros.cdr import to_cdr
+from embodied_env.backends.ros.cdr import from_cdr, to_cdr
 from embodied_env.backends.ros.fields import Message
 from embodied_env.wire import ARRAY, SEQUENCE
 
@@ -82,7 +81,7 @@ class Decoder:
         if layout is not None and layout.fits(data):
             return RawMessage(data, layout=layout)
         try:
-            typed = deserialize_message(data, self._kind)
+            typed = from_cdr(data, self._kind)
         except Exception:  # noqa: BLE001 - rclpy has no public name for its RMWError
             return None
         if self._left:
