@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 import torch
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.tune.registry import register_env
 from rich.console import Console
@@ -46,7 +47,11 @@ def configured(training: Training) -> PPOConfig:
         .environment("embodied_env")
         .env_runners(num_env_runners=runners, rollout_fragment_length=max(1, batch // args.num_envs))
         .learners(num_learners=0)
-        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[WIDTH, WIDTH], fcnet_activation="tanh"))
+        .rl_module(
+            model_config=DefaultModelConfig(
+                fcnet_hiddens=[WIDTH, WIDTH], fcnet_activation="tanh", vf_share_layers=False
+            )
+        )
         .training(
             train_batch_size=batch,
             minibatch_size=min(256, batch),
@@ -66,7 +71,8 @@ def configured(training: Training) -> PPOConfig:
 
 def export(training: Training, algorithm: PPO) -> Actor:
     """Return the mean of the policy: the first half of its last layer; the other is the spread."""
-    module: Any = algorithm.get_module()
+    (learned,) = algorithm.learner_group.foreach_learner(lambda learner: learner.module[DEFAULT_MODULE_ID])
+    module: Any = learned.get()
     parts = (module.encoder.actor_encoder, module.pi)
     linear = [layer for part in parts for layer in part.modules() if isinstance(layer, nn.Linear)]
     layers = [(layer.weight.detach().numpy().copy(), layer.bias.detach().numpy().copy()) for layer in linear]

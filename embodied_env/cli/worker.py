@@ -15,6 +15,7 @@ from typing import Any
 from embodied_env.cli.episodes import Episodes, Job
 from embodied_env.cli.team import GRACE_S
 from embodied_env.errors import EmbodiedEnvError
+from embodied_env.interrupts import held_interrupts
 from embodied_env.processes import first_line, watch_parent
 from embodied_env.shutdown import terminate
 
@@ -39,14 +40,18 @@ def main() -> int:
 def _serve(said: Mapping[str, Any], line: socket.socket) -> None:
     """Run each episode that is named; a worker that is given none makes no run."""
     with contextlib.ExitStack() as stack, line.makefile("r", encoding="utf-8") as asked:
-        episodes: Episodes | None = None
-        for word in asked:
-            if episodes is None:
-                episodes = stack.enter_context(Episodes(Job.from_json(said), Path(said["out"])))
-                _say(line, {"ready": str(episodes.path)})
-            episode = json.loads(word)["episode"]
-            episodes.run(episode)
-            _say(line, {"ended": episode})
+        try:
+            episodes: Episodes | None = None
+            for word in asked:
+                if episodes is None:
+                    with held_interrupts():  # a run that there is will be closed
+                        episodes = stack.enter_context(Episodes(Job.from_json(said), Path(said["out"])))
+                    _say(line, {"ready": str(episodes.path)})
+                episode = json.loads(word)["episode"]
+                episodes.run(episode)
+                _say(line, {"ended": episode})
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends already: nothing may break the closing
 
 
 def _say(line: socket.socket, word: Mapping[str, Any]) -> None:
