@@ -182,12 +182,14 @@ def over_steps(count: int) -> dict[str, dict[str, int]]:
     """Step so often, resets in between; return what was held after a tenth of them, and after all."""
     env = embodied_env.make(ARM, backend="fake")
     env.reset(seed=0)
+    sent = env.unwrapped._stepper._backend.sent  # noqa: SLF001 - the fake world keeps every command, for tests
     action = np.zeros(6)
     before: dict[str, int] = {}
     for number in range(count):
         if number == count // 10:
             before = holdings()
         _, _, terminated, truncated, _ = env.step(action)
+        sent.clear()
         if terminated or truncated:
             env.reset()
     after = holdings()
