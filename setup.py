@@ -20,11 +20,15 @@ EXTRAS = {
     "record": ["mcap>=1.2"],
     "report": ["plotly>=5.24"],
     "multi": ["pettingzoo>=1.25"],
-    "train": ["stable-baselines3>=2.7"],
+    "train": ["stable-baselines3>=2.7", "tqdm>=4.60"],
     "scale": ["ray>=2.40"],
+    "inspect": ["inspect-robots>=0.60"],
     "export": ["pyarrow>=15", "minari>=0.5.4", "pillow>=10"],
     "bench": ["rtgym>=0.16"],
-    "test": ["pytest>=8.0", "hypothesis>=6.100", "jsonschema>=4.20", "psutil>=5.9", "pyarrow>=15", "minari>=0.5.4"],
+    "test": [
+        *("pytest>=8.0", "hypothesis>=6.100", "jsonschema>=4.20", "psutil>=5.9", "pyarrow>=15", "minari>=0.5.4"),
+        *("torch==2.13.0", "stable-baselines3>=2.7"),
+    ],
     "lint": ["ruff==0.17.5", "mypy==2.4.1", "types-PyYAML", "types-jsonschema", "types-psutil"],
 }
 IN_ALL = ("ros", "sim", "images", "record", "report", "multi")
@@ -42,14 +46,16 @@ setup(
     keywords=["robotics", "reinforcement learning", "ROS 2", "Gymnasium", "MuJoCo"],
     python_requires=">=3.11",
     packages=find_packages(include=[NAME, f"{NAME}.*"]),
-    package_data={NAME: ["py.typed", "info.schema.json", "sim/models/*.xml"]},
+    package_data={NAME: ["py.typed", "info.schema.json", "large_messages.xml", "sim/models/*.xml"]},
     zip_safe=False,
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
         (f"share/{NAME}", ["package.xml"]),
         (f"share/{NAME}/launch", sorted(map(str, Path("launch").glob("*.launch.py")))),
-        (f"share/{NAME}/config", sorted(map(str, Path("config").glob("*.yaml")))),
-        (f"share/{NAME}/config/gazebo", sorted(map(str, Path("config/gazebo").iterdir()))),
+        (f"share/{NAME}/config", [*sorted(map(str, Path("config").glob("*.yaml"))), f"{NAME}/large_messages.xml"]),
+        (f"share/{NAME}/config/gazebo", sorted(map(str, Path("config/gazebo").glob("*.*")))),
+        (f"share/{NAME}/examples", sorted(map(str, Path("examples").glob("*.py")))),
+        (f"share/{NAME}/config/teams", sorted(map(str, Path("config/teams").glob("*.yaml")))),
     ],
     install_requires=[
         "gymnasium>=1.0",
@@ -61,6 +67,7 @@ setup(
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": ["embodied-env = embodied_env.cli:main"],
+        "inspect_robots.embodiments": ["embodied_env = embodied_env.adapters.inspect_robots:EmbodiedEmbodiment"],
     },
     classifiers=[
         "License :: OSI Approved :: Apache Software License",

@@ -182,7 +182,7 @@ MUTANTS = (
         "p13",
         GATE,
     ),
-    form("NaN let through", "if not np.isfinite(vector).all():", "if False:", "not_finite or malformed"),
+    form("NaN let through", "if not all(map(math.isfinite, vector.tolist())):", "if False:", "not_finite or malformed"),
     form("shape let through", "if array.shape != (size,):", "if array.size != size:", "malformed"),
     form("booleans let through", 'not in "fiu"', 'not in "fiub"', "malformed", UNIT_GATE),
     form(
@@ -205,8 +205,8 @@ MUTANTS = (
     ),
     limiter(
         "displacements from nowhere",
-        "reference.positions + mapped, reference.positions",
-        "mapped, reference.positions",
+        "                value += sign * start",
+        "                value += 0.0 * start",
         "p12 or p23",
     ),
     limiter(
@@ -316,8 +316,8 @@ MUTANTS = (
     ),
     limiter(
         "applied is what was requested",
-        "applied = np.where(published == target, boxed, applied)",
-        "applied = boxed",
+        "return np.where(published == target, boxed, self.as_action(published, reference))",
+        "return boxed.copy()",
         "p12 or p6",
     ),
     limiter(
@@ -344,26 +344,26 @@ MUTANTS = (
     # limits
     limits(
         "no braking term",
-        "        _braking_velocity(bounds.high - position, bounds.deceleration, dt_s),\n    )\n    lower",
-        "    )\n    lower",
+        "    if above < forwards:\n        forwards = above\n",
+        "",
         "p4",
     ),
     limits(
         "no braking term below",
-        "        _braking_velocity(position - bounds.low, bounds.deceleration, dt_s),\n    )\n    return",
-        "    )\n    return",
+        "    if below < backwards:\n        backwards = below\n",
+        "",
         "p4",
     ),
     limits(
         "braking distance by A",
-        "_braking_velocity(bounds.high - position, bounds.deceleration, dt_s),\n    )\n    lower",
-        "_braking_velocity(bounds.high - position, bounds.acceleration, dt_s),\n    )\n    lower",
+        "above = _braking_velocity(bounds.high - position, deceleration, dt_s)",
+        "above = _braking_velocity(bounds.high - position, bounds.acceleration, dt_s)",
         "p4",
     ),
     limits(
         "braking distance without the step itself",
-        "denominator = step + math.sqrt(step * step",
-        "denominator = math.sqrt(step * step",
+        "return twice / (step + math.sqrt(step * step",
+        "return twice / (math.sqrt(step * step",
         "p4",
     ),
     limits(
@@ -378,12 +378,12 @@ MUTANTS = (
         "math.copysign(abs(velocity) - bounds.deceleration * dt_s, velocity)",
         "p10",
     ),
-    limits("no speed limit", "    upper = min(\n        bounds.velocity,", "    upper = min(\n        math.inf,", "p3"),
-    limits("no acceleration limit", "        _faster(velocity, bounds, dt_s),", "        math.inf,", "p3"),
+    limits("no speed limit", "(fastest if fastest < forwards else forwards)", "forwards", "p3"),
+    limits("no acceleration limit", "forwards = _faster(velocity, bounds, dt_s)", "forwards = math.inf", "p3"),
     limits(
         "slowing down by A",
-        "return min(velocity + bounds.deceleration * dt_s, crossing)",
-        "return min(velocity + bounds.acceleration * dt_s, crossing)",
+        "braked = velocity + deceleration * dt_s",
+        "braked = velocity + acceleration * dt_s",
         "p3 or p5 or p10",
     ),
     limits(
@@ -394,20 +394,20 @@ MUTANTS = (
     ),
     limits(
         "across zero by the greater",
-        "min(bounds.acceleration, bounds.deceleration) * dt_s)\n    return min(velocity",
-        "max(bounds.acceleration, bounds.deceleration) * dt_s)\n    return min(velocity",
+        "slowest = acceleration if acceleration < deceleration else deceleration",
+        "slowest = acceleration if acceleration > deceleration else deceleration",
         "p3",
     ),
     limits(
         "no final clip",
-        "reached = min(max(position + chosen * dt_s, low), high)",
-        "reached = position + chosen * dt_s",
+        "        reached = min(max(reached, low), high)",
+        "        pass",
         "found",
     ),
     limits(
         "kept targets are computed anew",
-        'return JointStep(position=target, velocity=chosen, code="", bound=target)',
-        'return JointStep(position=position + chosen * dt_s, velocity=chosen, code="", bound=target)',
+        'return _made(JointStep, (target, chosen, "", target, True))',
+        'return _made(JointStep, (position + chosen * dt_s, chosen, "", target, True))',
         "p7 or p2",
     ),
     limits(
@@ -421,8 +421,8 @@ MUTANTS = (
     ),
     limits(
         "a joint outside its range is snapped",
-        "high = max(bounds.high, position)  # a joint",
-        "high = bounds.high  # a joint",
+        "    if not low <= position <= high:  # a joint found",
+        "    if False:  # a joint found",
         "outside",
     ),
     limits(
@@ -436,7 +436,11 @@ MUTANTS = (
         UNIT_GATE,
     ),
     limits(
-        "the report names another limit", '"vel.limit": bounds.velocity,', '"acc.limit": bounds.velocity,', "p12", GATE
+        "the report names another limit",
+        'bounds.velocity == speed:\n            return "vel.limit"',
+        'bounds.velocity == speed:\n            return "acc.limit"',
+        "p12",
+        GATE,
     ),
     # the post-condition
     limits(
@@ -447,13 +451,13 @@ MUTANTS = (
     ),
     limits(
         "the post-condition knows no stopping distance",
-        "if not is_braking and not low - near",
-        "if False and not low - near",
+        "if low - near <= stop <= high + near:",
+        "if True:",
         "p12",
     ),
     limits(
         "the post-condition knows no finiteness",
-        "if not (math.isfinite(next_position) and math.isfinite(next_velocity)):",
+        "if not (-_INF < next_position < _INF and -_INF < next_velocity < _INF):",
         "if False:",
         "p1_",
     ),
@@ -481,8 +485,8 @@ MUTANTS = (
     ),
     arbiter(
         "the reference is not updated",
-        "before.positions, sent.values),\n                velocities",
-        "before.positions, before.positions),\n                velocities",
+        "positions=self._positions(before, sent.values),",
+        "positions=before.positions,",
         MACHINE_OF_THE_ROBOT,
         MACHINE,
     ),
@@ -637,7 +641,7 @@ MUTANTS = (
     ),
     gate(
         "monitoring refuses",
-        '        if self._mode == "enforce":\n            return findings',
+        '        if self._mode == "enforce" or not findings:\n            return findings',
         "        if True:\n            return findings",
         "monitoring",
         CHAIN,
@@ -794,20 +798,20 @@ MUTANTS = (
     ),
     refusals(
         "an unknown position is where it should be",
-        "hit = ~(error <= self._tolerance)",
-        "hit = (error > self._tolerance)",
+        "are_hit = [not error <= tolerance for",
+        "are_hit = [error > tolerance for",
         "position_is_unknown",
     ),
     refusals(
         "the largest tracking error that is allowed is not",
-        "hit = ~(error <= self._tolerance)",
-        "hit = ~(error < self._tolerance)",
+        "are_hit = [not error <= tolerance for",
+        "are_hit = [not error < tolerance for",
         "tolerance_itself",
     ),
     refusals(
         "velocities are tracked as positions",
-        " & ~self._layout.is_velocity",
-        "",
+        "or not is_by_position else error",
+        "else error",
         "nowhere_to_be",
     ),
     refusals(
@@ -830,8 +834,8 @@ MUTANTS = (
     ),
     refusals(
         "a step on track does not begin the count anew",
-        "self._in_a_row = self._in_a_row + 1 if hit.any() else 0",
-        "self._in_a_row = self._in_a_row + 1 if hit.any() else self._in_a_row",
+        "self._in_a_row = self._in_a_row + 1 if True in are_hit else 0",
+        "self._in_a_row = self._in_a_row + 1 if True in are_hit else self._in_a_row",
         "count_anew",
     ),
     refusals(
@@ -847,8 +851,8 @@ MUTANTS = (
     refusals("one command more may act", "maxlen=spec.delay_steps + 1", "maxlen=spec.delay_steps + 2", "last_commands"),
     refusals(
         "only the ends of what was sent count",
-        "measured - sent.max(axis=0)",
-        "measured - sent.min(axis=0)",
+        "position - max(sent), min(sent) - position",
+        "position - min(sent), max(sent) - position",
         "between_two",
     ),
     refusals("a metre is a turn", '"m": 1.0}', '"m": 2.0 * math.pi}', "turn_or_a_metre"),
@@ -1256,7 +1260,7 @@ MUTANTS = (
     outside(
         "an unknown joint is at zero",
         "situation.py",
-        "np.where(self._joints.known, self._joints.measured(snapshot)[0], np.nan)",
+        "self._joints.seen(snapshot)",
         "self._joints.measured(snapshot)[0]",
         by="nowhere",
         tests=SITUATION,

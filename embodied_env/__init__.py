@@ -16,6 +16,7 @@ from embodied_env._version import __version__
 if TYPE_CHECKING:
     from embodied_env.contract import Contract, load_contract
     from embodied_env.env import EmbodiedEnv, make
+    from embodied_env.multi_agent import parallel_env
     from embodied_env.record import RecordTransitions, audit_run, audit_transition, read_run
     from embodied_env.vector import EmbodiedVectorEnv, make_vec
     from embodied_env.wrappers import ActionChunks
@@ -32,6 +33,7 @@ __all__ = [
     "load_contract",
     "make",
     "make_vec",
+    "parallel_env",
     "read_run",
 ]
 
@@ -46,6 +48,7 @@ _ROOMS = {  # where each public name lives
     "load_contract": "contract",
     "make": "env",
     "make_vec": "vector",
+    "parallel_env": "multi_agent",
     "read_run": "record",
 }
 

@@ -194,7 +194,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         done = self._stepper.finish()
         if self.render_mode == "human":
             self._stepper.show()
-        return _copied(done.observation), done.reward, done.terminated, done.truncated, _copied(done.info)
+        return copied(done.observation), done.reward, done.terminated, done.truncated, copied(done.info)
 
     def begin(self, action: Any) -> None:  # noqa: ANN401
         """Begin a step: the command is published, and the world moves. The next `step` finishes it.
@@ -363,11 +363,18 @@ def restored(saved: Mapping[str, str]) -> Contract:
     return parse_contract(saved["text"], source=saved["source"])
 
 
-def _copied(value: Any) -> Any:  # noqa: ANN401 - nested dicts of arrays and numbers
+def copied(value: Any) -> Any:  # noqa: ANN401 - nested dicts of arrays and numbers
     """Copy dicts and arrays: a wrapper that writes into what it was given does not write into the account."""
-    if isinstance(value, Mapping):
-        return {key: item if type(item) in _ATOMS else _copied(item) for key, item in value.items()}
-    return value.copy() if isinstance(value, np.ndarray) else value
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if not isinstance(value, Mapping):
+        return value
+    fresh = dict(value)
+    if not _ATOMS.issuperset(map(type, fresh.values())):
+        for key, item in value.items():
+            if type(item) not in _ATOMS:
+                fresh[key] = copied(item)
+    return fresh
 
 
 _ATOMS = frozenset((float, int, str, bool))  # most of an info: nobody can write into them

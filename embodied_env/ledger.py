@@ -35,6 +35,9 @@ class Slot(IntEnum):
     RETURNED = 8
 
 
+_PUBLISHED, _PREVIOUS_OBSERVED = int(Slot.PUBLISHED), int(Slot.PREVIOUS_OBSERVED)
+
+
 class Ledger:
     """One row of stamps, reused from step to step."""
 
@@ -62,9 +65,8 @@ class Ledger:
     def enter_step(self) -> None:
         """Shift the last step into the past and stamp the entry of this one."""
         ns = self._ns
-        ns[Slot.PREVIOUS_ENTERED] = ns[Slot.RETURNED] if self._first else ns[Slot.ENTERED]
-        ns[Slot.PREVIOUS_OBSERVED] = ns[Slot.OBSERVED]
-        ns[Slot.PREVIOUS_RETURNED] = ns[Slot.RETURNED]
+        *_, entered, _, _, observed, returned = ns
+        ns[:3] = returned if self._first else entered, observed, returned  # the three that are of the past
         self.stamp(Slot.ENTERED)
 
     def leave_step(self) -> int:
@@ -97,39 +99,46 @@ class Ledger:
     @property
     def obs_to_command_ns(self) -> int:
         """Nanoseconds from the frozen observation to the published command."""
-        return self._ns[Slot.PUBLISHED] - self._ns[Slot.PREVIOUS_OBSERVED]
+        return self._ns[_PUBLISHED] - self._ns[_PREVIOUS_OBSERVED]
 
     def durations_ns(self) -> dict[str, int]:
         """Return the stages of this step in nanoseconds, by name."""
-        ns = self._ns
-        end_of_policy = ns[Slot.MARKED] if self._marked else ns[Slot.ENTERED]
+        previous_entered, before, returned, marked, entered, gated, published, observed, _ = self._ns  # as in `Slot`
         return {
-            "handoff": ns[Slot.PREVIOUS_RETURNED] - ns[Slot.PREVIOUS_OBSERVED],
-            "inference": ns[Slot.ENTERED] - ns[Slot.PREVIOUS_RETURNED],
-            "policy": end_of_policy - ns[Slot.PREVIOUS_RETURNED],
-            "gate": ns[Slot.GATED] - ns[Slot.ENTERED],
-            "publish": ns[Slot.PUBLISHED] - ns[Slot.GATED],
-            "obs_to_command": self.obs_to_command_ns,
-            "world": ns[Slot.OBSERVED] - ns[Slot.PUBLISHED],
-            "period": ns[Slot.ENTERED] - ns[Slot.PREVIOUS_ENTERED],
+            "handoff": returned - before,
+            "inference": entered - returned,
+            "policy": (marked if self._marked else entered) - returned,
+            "gate": gated - entered,
+            "publish": published - gated,
+            "obs_to_command": published - before,
+            "world": observed - published,
+            "period": entered - previous_entered,
         }
 
-    def durations_s(self) -> dict[str, float]:
-        """Return the stages of this step in seconds, keyed ``<stage>_s``."""
+    def durations_s(self) -> dict[str, object]:
+        """Return the stages of this step in seconds, keyed ``<stage>_s``: floats, in a fresh dict."""
         return {key: ns / NS_PER_S for key, ns in zip(_KEYS, self.durations_ns().values(), strict=True)}
 
-    def qualities(self) -> dict[str, int]:
-        """Return the quality code of each stage, keyed like `durations_s`."""
-        codes = dict.fromkeys(_KEYS, 0)  # Quality.OK
+    def qualities(self) -> dict[str, object]:
+        """Return the quality code of each stage, keyed like `durations_s`: integers, in a fresh dict."""
+        codes: dict[str, object] = dict.fromkeys(_KEYS, 0)  # Quality.OK
         if not self._marked:
             codes["policy_s"] = int(Quality.UNMARKED)
         if self._first:
             codes["period_s"] = int(Quality.FIRST)
         return codes
 
+    @property
+    def quality_of_period(self) -> Quality:
+        """FIRST in the first step of an episode, else OK."""
+        return Quality.FIRST if self._first else Quality.OK
+
     def stamps_ns(self) -> dict[str, int]:
         """Return the raw stamps of this step by name, for the record; ``marked`` only where the agent marked."""
-        return {name: ns for name, ns in zip(_NAMES, self._ns, strict=False) if self._marked or name != "marked"}
+        stamps = dict(zip(_NAMES, self._ns, strict=False))
+        if not self._marked:
+            del stamps["marked"]
+        return stamps
 
 
 _STAGES = ("handoff", "inference", "policy", "gate", "publish", "obs_to_command", "world", "period")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from math import isfinite
+from sys import float_info
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from embodied_env.transition import Quality, Sample, Snapshot
 
 GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 
+_OK = Quality.OK  # a name of a module is found sooner than a member
+
 _FEW = 16  # values; for fewer, plain floats beat arrays
 
 
@@ -31,8 +34,9 @@ class ObservationBuilder:
         self._contract = contract
         self._future_tolerance_ns = future_tolerance_ns
         self._layouts = {name: field_layouts(name, sensor) for name, sensor in contract.sensors.items()}
+        self._max_age_ns = {name: sensor.max_age_s * 1e9 for name, sensor in contract.sensors.items()}
         self._bounds = {
-            layout.key: (layout.low.tolist(), layout.high.tolist())
+            layout.key: _finite_ranges(layout)
             for layouts in self._layouts.values()
             for layout in layouts
             if layout.low.ndim == 1 and layout.low.size <= _FEW
@@ -67,13 +71,13 @@ class ObservationBuilder:
         gaps = []
         for name, sensor in self._contract.sensors.items():
             sample = self._judge(name, snapshot)
-            if sample is not None and sample.quality in GOOD:
+            if sample is not None and (sample.quality is _OK or sample.quality in GOOD):
                 samples[name] = self._held[name] = sample
                 continue
             samples[name] = self._hold(name, sample)
             if sensor.on_gap == "stop":
                 gaps.append(name)
-        return replace(snapshot, samples=samples), gaps
+        return snapshot.with_samples(samples), gaps
 
     def lost(self, now_ns: int, why: str) -> Snapshot:
         """Return the last valid readings, marked as lost."""
@@ -131,12 +135,12 @@ class ObservationBuilder:
     def _judge(self, name: str, snapshot: Snapshot) -> Sample | None:
         """Return the sample of `name` with the quality that its values and stamp deserve."""
         sample = snapshot.samples.get(name)
-        if sample is None or sample.quality is not Quality.OK:
+        if sample is None or sample.quality is not _OK:
             return sample
         age_ns = snapshot.now_ns - sample.stamp_ns
         if age_ns < -self._future_tolerance_ns:
             return replace(sample, quality=Quality.FUTURE, reason=f"stamped {-age_ns} ns after now")
-        if age_ns > self._contract.sensors[name].max_age_s * 1e9:
+        if age_ns > self._max_age_ns[name]:
             by = f" (by the clock {sample.suspect_clock}?)" if sample.suspect_clock else ""
             return replace(sample, quality=Quality.STALE, reason=f"{age_ns / 1e9:.3f} s old{by}")
         return self._judge_values(name, sample)
@@ -161,10 +165,16 @@ class ObservationBuilder:
         bounds = self._bounds.get(layout.key)
         if bounds is None:
             return False
-        for value, low, high in zip(values.tolist(), *bounds, strict=True):
-            if not (low <= value <= high and isfinite(value)):
+        for value, (low, high) in zip(values.tolist(), bounds, strict=True):  # noqa: SIM110 - a loop takes half of all()
+            if not low <= value <= high:
                 return False
         return True
+
+
+def _finite_ranges(layout: FieldLayout) -> list[tuple[float, float]]:
+    """Return the bounds of each value, without what is not finite: so one comparison tells both."""
+    rows = zip(layout.low.tolist(), layout.high.tolist(), strict=True)
+    return [(max(low, -float_info.max), min(high, float_info.max)) for low, high in rows]
 
 
 def _shape_problem(values: Mapping[str, NDArray[Any]], field: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
@@ -189,16 +199,30 @@ class MeasuredJoints:
         }
         self._places = [found.get(joint) for joint in joints]
         self.known = np.array([place is not None for place in self._places])  # which joints some sensor reports
+        self._by_sensor: dict[str, list[tuple[int, int]]] = {}  # sensor -> joint, and its place in the reading
+        for joint, place in enumerate(self._places):
+            if place is not None:
+                self._by_sensor.setdefault(place[0], []).append((joint, place[1]))
 
     def measured(self, snapshot: Snapshot) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the position of each joint and its age, s, both of shape (n_joints,).
 
         A joint that no sensor has is at 0, of age 0: the rules of a contract say that its position does not count.
         """
-        positions, ages_s = np.zeros(len(self._places)), np.zeros(len(self._places))
-        for i, place in enumerate(self._places):
-            if place is not None:
-                sample = snapshot.samples[place[0]]
-                positions[i] = sample.values["position"][place[1]]
-                ages_s[i] = (snapshot.now_ns - sample.stamp_ns) / NS_PER_S
-        return positions, ages_s
+        positions, ages_s = [0.0] * len(self._places), [0.0] * len(self._places)
+        for sensor, places in self._by_sensor.items():
+            sample = snapshot.samples[sensor]
+            read: list[float] = sample.values["position"].tolist()
+            age_s = (snapshot.now_ns - sample.stamp_ns) / NS_PER_S
+            for joint, place in places:
+                positions[joint], ages_s[joint] = read[place], age_s
+        return np.array(positions), np.array(ages_s)
+
+    def seen(self, snapshot: Snapshot) -> NDArray[np.float64]:
+        """Return the position of each joint, shape (n_joints,); NaN where no sensor has it."""
+        positions = [math.nan] * len(self._places)
+        for sensor, places in self._by_sensor.items():
+            read: list[float] = snapshot.samples[sensor].values["position"].tolist()
+            for joint, place in places:
+                positions[joint] = read[place]
+        return np.array(positions)

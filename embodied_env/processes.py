@@ -1,4 +1,4 @@
-"""The processes of each use, in one table, and how one is started so that it never outlives its parent.
+"""Our processes (`embodied_env.uses` is the table of who needs which), and a child that never outlives its parent.
 
 A child reads its standard input to the end: a pipe whose other end only the parent holds. When the parent ends, however
 it ends, the pipe ends, and the child stops. (A parent-death signal would fire when the *thread* that started it ends.)
@@ -15,40 +15,63 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import IO, Any, ClassVar
+from pathlib import Path
+from typing import IO, ClassVar
 
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.shared_memory import remove_abandoned, segments_of
 
 STOP_GRACE_S = 5.0
+CLI = "embodied_env.cli"
 _MOMENT_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSpec:
-    """One process: its role, the Python module that it runs, its arguments, and how long it may take to end, s."""
+    """One process: its role, what it runs, with which arguments, and how long it may take to end, s.
+
+    It runs a Python module, or, where `module` is empty, the first of its arguments, a program of others.
+    `is_work`: what the others are there for; its exit status is that of the whole. `may_end`: the others go on when it
+    has ended soundly. `folder`: where it runs; empty: here.
+    """
 
     role: str
     module: str
-    arguments: tuple[Any, ...]  # strings, or substitutions of a launch file
+    arguments: tuple[str, ...]
     grace_s: float = STOP_GRACE_S  # a relay brakes first: `embodied_env.relay.requirements.stopping_time_s`
+    is_work: bool = False
+    may_end: bool = False
+    folder: str = ""
+
+    def command(self, python: str = sys.executable) -> list[str]:
+        """Return the command line; `python` is the interpreter that has this package."""
+        return [python, "-m", self.module, *self.arguments] if self.module else list(self.arguments)
+
+    def kept(self, python: str = sys.executable) -> list[str]:
+        """Return the command line under a keeper (`embodied_env.keeper`): it does not outlive who started it."""
+        keeper = Path(__file__).with_name("keeper.py")
+        return [python, str(keeper), "--grace", str(self.grace_s), "--", *self.command(python)]
+
+    @property
+    def longest_end_s(self) -> float:
+        """How long it takes to end at most, once a keeper is asked: it asks, insists, and kills."""
+        return 3 * self.grace_s
 
 
 def simulator(
-    contract: Any,  # noqa: ANN401 - a string, or a substitution of a launch file, like the others
+    contract: str,
     *,
-    namespace: Any = None,  # noqa: ANN401
-    profile: Any = None,  # noqa: ANN401
-    source: Any = None,  # noqa: ANN401
+    namespace: str | None = None,
+    profile: str | None = None,
+    source: str | None = None,
     free_running: bool = False,
-    stand_in: Any = None,  # noqa: ANN401
-    delays: Any = None,  # noqa: ANN401
+    stand_in: str | None = None,
+    delays: str | None = None,
 ) -> ProcessSpec:
     """Return the embedded simulator of a contract: a name, a path, or ``-`` for a line on standard input.
 
-    `source` says where a contract on standard input was read from. The values are strings, or what stands for them in
-    a launch file. `free_running`: it does not wait for anybody; `stand_in`: JSON, put over ``stand_in`` of its profile.
-    `delays`: a file of latencies that are put into it.
+    `source` says where a contract on standard input was read from. `free_running`: it does not wait for anybody;
+    `stand_in`: JSON, put over ``stand_in`` of its profile. `delays`: a file of latencies that are put into it.
     """
     arguments = ["sim", contract]
     if namespace is not None:
@@ -63,10 +86,17 @@ def simulator(
         arguments += ["--stand-in", stand_in]
     if delays is not None:
         arguments += ["--delay-profile", delays]
-    return ProcessSpec(role="simulator", module="embodied_env.cli", arguments=tuple(arguments))
+    return ProcessSpec(role="simulator", module=CLI, arguments=tuple(arguments))
 
 
-def relay(contract: Any, *, namespace: Any = None, backend: Any = None, source: Any = None) -> ProcessSpec:  # noqa: ANN401
+def relay(
+    contract: str,
+    *,
+    namespace: str | None = None,
+    backend: str | None = None,
+    source: str | None = None,
+    grace_s: float = STOP_GRACE_S,
+) -> ProcessSpec:
     """Return the relay of a contract, given as for `simulator`; `backend` says whose profile has the e-stop inputs."""
     arguments = ["relay", contract]
     if namespace is not None:
@@ -75,7 +105,7 @@ def relay(contract: Any, *, namespace: Any = None, backend: Any = None, source: 
         arguments += ["--backend", backend]
     if source:
         arguments += ["--source", source]
-    return ProcessSpec(role="relay", module="embodied_env.cli", arguments=tuple(arguments))
+    return ProcessSpec(role="relay", module=CLI, arguments=tuple(arguments), grace_s=grace_s)
 
 
 class Child:
@@ -100,8 +130,8 @@ class Child:
         self._grace_s = spec.grace_s
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
-                [sys.executable, "-m", spec.module, *spec.arguments],
+            self._process = subprocess.Popen(  # noqa: S603 - no shell
+                spec.command(),
                 stdin=subprocess.PIPE,
                 stdout=self._output,
                 stderr=subprocess.STDOUT,

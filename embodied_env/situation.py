@@ -62,7 +62,7 @@ class SituationReader:
                 )
                 for name in self._required
             },
-            measured=np.where(self._joints.known, self._joints.measured(snapshot)[0], np.nan),
+            measured=self._joints.seen(snapshot),
             action_age_s=since_returned_ns / NS_PER_S,
             latency_s=latency_s,
             estops=estops,

@@ -28,6 +28,7 @@ Stage = tuple[float, Quality]
 ACTUATION_METHODS: Mapping[str, int] = {"": 0, "echo": 1, "controller": 2, "declared": 3}
 """How it is known that a command acts (`embodied_env.transition.Actuation`), and its number in ``actuation_method``."""
 
+_OK, _NEGATIVE = Quality.OK, Quality.NEGATIVE  # a name of a module is found sooner than a member
 _GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 _REMEMBERED = 64  # commands whose evidence may still come
 _ALIKE = 0.01  # how far the real-time factor may be from 1 for durations of both clocks to be added
@@ -103,21 +104,22 @@ class StageAccount:
             now: the one that it ended with.
             commands: when commands left.
         """
-        stages: Stages = {**ledger.durations_s()}
-        quality: Stages = {**ledger.qualities()}
+        stages: Stages = ledger.durations_s()
+        quality: Stages = ledger.qualities()
 
         def put(name: str, stage: Stage) -> None:
             stages[name], quality[name] = stage[0], int(stage[1])
 
-        def put_each(name: str, of: Callable[[Sample], Stage], samples: Mapping[str, Sample]) -> dict[str, Stage]:
-            found = {sensor: of(sample) for sensor, sample in samples.items()}
-            stages[name] = {sensor: stage[0] for sensor, stage in found.items()}
-            quality[name] = {sensor: int(stage[1]) for sensor, stage in found.items()}
+        def put_each(name: str, of: Callable[[Sample], Stage], samples: Mapping[str, Sample]) -> list[Stage]:
+            found = [of(sample) for sample in samples.values()]
+            stages[name] = {sensor: stage[0] for sensor, stage in zip(samples, found, strict=True)}
+            quality[name] = {sensor: int(stage[1]) for sensor, stage in zip(samples, found, strict=True)}
             return found
 
-        frozen_ns = ledger.at_ns(Slot.OBSERVED)
-        fresh = {name: now.samples[name] for name in self._sensors}
-        ages = put_each("capture_age_s", lambda sample: _age(sample, now.now_ns), fresh)
+        frozen_ns, now_ns = ledger.at_ns(Slot.OBSERVED), now.now_ns
+        samples = now.samples
+        fresh = {name: samples[name] for name in self._sensors}
+        ages = put_each("capture_age_s", lambda sample: _age(sample, now_ns), fresh)
         put_each("hold_s", lambda sample: _of_sample(frozen_ns - sample.arrival_ns, sample), fresh)
         put("obs_skew_s", _skew(fresh))
         put("obs_age_max_s", _oldest(ages))
@@ -189,7 +191,7 @@ class StageAccount:
 
     def _jitter(self, ledger: Ledger) -> Stage:
         period_ns = ledger.durations_ns()["period"]
-        return (period_ns - self._period_ns) / NS_PER_S, Quality(ledger.qualities()["period_s"])
+        return (period_ns - self._period_ns) / NS_PER_S, ledger.quality_of_period
 
     def _clock_now(self, snapshot: Snapshot) -> Stages:
         clock = self._clock = snapshot.clock or self._clock  # a world that is lost says nothing of its clock
@@ -222,28 +224,30 @@ def _skew(samples: Mapping[str, Sample]) -> Stage:
     return (max(stamps) - min(stamps)) / NS_PER_S, _worst([_stamp_quality(sample) for sample in samples.values()])
 
 
-def _oldest(ages: Mapping[str, Stage]) -> Stage:
+def _oldest(ages: list[Stage]) -> Stage:
     if not ages:
         return _UNKNOWN
-    return max(age for age, _ in ages.values()), _worst([quality for _, quality in ages.values()])
+    return max([age for age, _ in ages]), _worst([quality for _, quality in ages])
 
 
 def _age(sample: Sample, now_ns: int) -> Stage:
     """From the acquisition to `now_ns`, both on the world's clock; as good as the reading and its stamp."""
     value = (now_ns - sample.stamp_ns) / NS_PER_S
     quality = _stamp_quality(sample)
-    return value, _sign(value) if quality is Quality.OK else quality
+    return value, _NEGATIVE if quality is _OK and value < 0 else quality
 
 
 def _stamp_quality(sample: Sample) -> Quality:
-    return sample.stamp_quality if sample.quality in _GOOD else sample.quality
+    quality = sample.quality
+    return sample.stamp_quality if quality is _OK or quality in _GOOD else quality
 
 
 def _of_sample(ns: int, sample: Sample) -> Stage:
     value = ns / NS_PER_S
     if value < 0:
-        return value, Quality.NEGATIVE
-    return value, Quality.OK if sample.quality in _GOOD else sample.quality
+        return value, _NEGATIVE
+    quality = sample.quality
+    return value, _OK if quality in _GOOD else quality
 
 
 def _transport(sample: Sample) -> Stage:
@@ -296,9 +300,9 @@ def _sign(value: float) -> Quality:
 def _worst(qualities: list[Quality]) -> Quality:
     """Return one that is not OK, if there is any."""
     for quality in qualities:
-        if quality is not Quality.OK:
+        if quality is not _OK:
             return quality
-    return Quality.OK
+    return _OK
 
 
 def _sum(first: Stage, second: Stage) -> Stage:

@@ -300,7 +300,9 @@ class Stepper:
         deadline = self._deadline(self._backend.step_timeout_s)
         published = False
         try:
-            if self._gate.layout.is_velocity.any():
+            if not self.capabilities.actuates:
+                self._arbiter.stand_at(self._joints.measured(self._snapshot)[0])
+            if self._gate.has_velocity:
                 self._arbiter.measure(*self._joints.measured(self._snapshot))
             with self._arbiter.turn() as (reference, dt_s):
                 seen = self._circumstances = self._look_around(reference, dt_s)
@@ -437,6 +439,36 @@ class Stepper:
         self._pending = None
         self._give_up()
 
+    def begin_rest(self) -> None:
+        """Brake by one tick, and set the world moving: others go on in it after the episode of this robot has ended.
+
+        Raises:
+            UsageError: in the middle of an episode, or in a world that moves by itself.
+        """
+        if self._running or self.capabilities.free_running:
+            raise UsageError("begin_rest() is for a robot whose episode has ended, in a world that waits")
+        target = Stamp(self._snapshot.now_ns + self.contract.control_period_ns, self._domain)
+        deadline = self._deadline(self._backend.step_timeout_s)
+        if self._gate.has_velocity:
+            self._arbiter.measure(*self._joints.measured(self._snapshot))
+        self._brake("the episode has ended")
+        try:
+            self._backend.advance(target, deadline)
+        except BackendError as error:
+            self._lost = _as_lost(error)
+
+    def finish_rest(self) -> None:
+        """Read where `begin_rest` has led to. Nobody is told of it: a robot at rest takes no steps."""
+        if self._lost is not None:
+            return
+        target = Stamp(self._snapshot.now_ns + self.contract.control_period_ns, self._domain)
+        try:
+            snapshot = self._backend.read(target, self._deadline(self._backend.step_timeout_s))
+        except BackendError as error:
+            self._lost = _as_lost(error)
+            return
+        self._snapshot, _ = self._observations.settle(snapshot)
+
     def mark(self, name: str) -> None:
         """Stamp the end of a part of the agent's time; see `Ledger.mark`."""
         self._ledger.mark(name)
@@ -517,10 +549,15 @@ class Stepper:
             report=report,
             stamps_ns=stamps_ns,
             snapshot=settled,
-            circumstances=replace(
-                self._circumstances, latched_after=self._gate.latched, watchdog_trips=self._watchdog.trips
-            ),
+            circumstances=self._circumstances_after(),
         )
+
+    def _circumstances_after(self) -> Circumstances:
+        """Return what the step was judged under, with what the latch and the watchdog say now."""
+        seen, latched, trips = self._circumstances, self._gate.latched, self._watchdog.trips
+        if latched is None and trips == 0:
+            return seen  # which says so
+        return replace(seen, latched_after=latched, watchdog_trips=trips)
 
     def _common_info(self, snapshot: Snapshot, *, end_reason: str) -> Info:
         info = self._infos.common(

@@ -174,6 +174,10 @@ class Injected:
     early: tuple[str, ...] = ()
 
 
+DRY_RUN = "dry_run"
+"""The key of `ResetReport.details` that says that nothing which is sent reaches the robot."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResetReport:
     """What a backend's reset really did."""
@@ -197,6 +201,17 @@ class Snapshot:
     clock: ClockAccount | None = None  # None: the world waits, and its clock is its own
     actuation: Actuation | None = None  # the newest evidence since the previous snapshot
     injected: Injected | None = None  # None: nothing was
+
+    def with_samples(self, samples: Mapping[str, Sample]) -> Snapshot:
+        """Return the same instant with other samples; `dataclasses.replace` would take five times as long."""
+        return Snapshot(
+            now_ns=self.now_ns,
+            samples=samples,
+            reset=self.reset,
+            clock=self.clock,
+            actuation=self.actuation,
+            injected=self.injected,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

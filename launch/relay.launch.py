@@ -3,9 +3,9 @@
 from typing import Any
 
 from embodied_env.launching import describe
-from embodied_env.processes import relay
+from embodied_env.uses import USES
 
 
 def generate_launch_description() -> Any:  # noqa: ANN401 - launch has no type stubs
-    """Start the same process as ``embodied-env relay``."""
-    return describe(relay)
+    """Start the same processes as ``embodied-env launch relay``."""
+    return describe(USES["relay"])

@@ -1,11 +1,11 @@
-"""The embedded simulator of a contract: ``ros2 launch embodied_env sim.launch.py contract:=arm_reach``."""
+"""The embedded simulator, and a policy on it: ``ros2 launch embodied_env sim.launch.py contract:=arm_reach``."""
 
 from typing import Any
 
 from embodied_env.launching import describe
-from embodied_env.processes import simulator
+from embodied_env.uses import USES
 
 
 def generate_launch_description() -> Any:  # noqa: ANN401 - launch has no type stubs
-    """Start the same process as ``embodied-env sim``."""
-    return describe(simulator)
+    """Start the same processes as ``embodied-env launch sim``."""
+    return describe(USES["sim"])

@@ -45,6 +45,9 @@ class Capabilities:
     that a command acts. `injected`: delays are put into the world (`Snapshot.injected`): "whole", or "sensors" where
     nobody knows when commands act; it then has an attribute `inference_ns`: how long the next command takes to leave.
 
+    Without `actuates` nothing that is sent reaches a robot, a dry run: each step is judged from where the robot is
+    measured, with the velocities that were approved last.
+
     A backend may have ``observers``: who is told of each transition, after those of the user. One that computes its
     world in process may have a method ``compute_in(executor) -> bool``: from then on `advance` may return at once, and
     the world is computed in the executor's threads until `read`; False: it never will.
@@ -63,6 +66,7 @@ class Capabilities:
     estop_inputs: bool = False
     actuation: bool = False
     transport: bool = False
+    actuates: bool = True
     injected: str = ""
     reset_levels: tuple[str, ...] = ("task",)
     render_modes: tuple[str, ...] = ()

@@ -61,6 +61,11 @@ class MujocoBackend:
             for name, sensor in contract.sensors.items()
             for field, spec in sensor.fields.items()
         }
+        self._as_they_are = {  # the sensors of which a reader takes every field as it is
+            name
+            for name, sensor in contract.sensors.items()
+            if not any(self._known[name, field].rotation or self._known[name, field].ranging for field in sensor.fields)
+        }
         self.step_timeout_s = self._profile.step_timeout_s if step_timeout_s is None else step_timeout_s
         self.reset_timeout_s = self._profile.reset_timeout_s
         self._world: World | None = None
@@ -173,11 +178,9 @@ class MujocoBackend:
     def _sample(self, name: str, reading: Reading, arrival_ns: int) -> Sample:
         """Turn a reading into what a reader of its message would make of it."""
         spec = self._contract.sensors[name]
-        values, problem = {}, reading.problem
-        try:
-            values = {field: self._read(name, field, value, reading.extras) for field, value in reading.values.items()}
-        except InvalidReadingError as error:
-            problem = str(error)
+        values, problem = reading.values, reading.problem
+        if name not in self._as_they_are:
+            values, problem = self._read_each(name, reading)
         covariance = reading.extras.get("covariance")
         return Sample(
             sensor=name,
@@ -189,6 +192,14 @@ class MujocoBackend:
             reason=problem,
             confidence=None if covariance is None else position_confidence(covariance, spec.confidence_radius_m),
         )
+
+    def _read_each(self, name: str, reading: Reading) -> tuple[dict[str, NDArray[Any]], str]:
+        """Return what a reader makes of each field, and what is wrong with them, or ""."""
+        try:
+            values = {field: self._read(name, field, value, reading.extras) for field, value in reading.values.items()}
+        except InvalidReadingError as error:
+            return {}, str(error)
+        return values, reading.problem
 
     def _read(self, name: str, field: str, value: NDArray[Any], extras: Mapping[str, Any]) -> NDArray[Any]:
         """Return what a reader makes of one field; raises InvalidReadingError."""

@@ -67,6 +67,10 @@ VERBS: Mapping[str, Verb] = {
     "profile": Verb(module="embodied_env.cli.profile", help="write the latencies of a recorded run into a file"),
     "sim": Verb(module="embodied_env.cli.sim", help="run the embedded simulator in a process of its own"),
     "relay": Verb(module="embodied_env.cli.relay", help="own the actuator topics, and brake when commands stop"),
+    "launch": Verb(
+        module="embodied_env.cli.launch",
+        help="start the processes of one use: a simulator, Gazebo or a robot, and what runs on it",
+    ),
     "doctor": Verb(module="embodied_env.cli.doctor", help="check what a contract needs, and say what to do about it"),
     "contract": Verb(module="embodied_env.cli.contract", help="check, show and compare contracts, without ROS"),
 }

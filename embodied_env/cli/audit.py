@@ -81,6 +81,7 @@ def as_json(report: AuditReport) -> dict[str, object]:
         "counts": dict(report.counts),
         "violations": [asdict(violation) for violation in report.violations],
         "warnings": [asdict(warning) for warning in report.warnings],
+        "dry_run": report.dry_run,
     }
 
 
@@ -93,7 +94,8 @@ def print_report(report: AuditReport) -> None:
     if len(report.problems) > len(report.violations):
         print(report.problems[-1])
         print("in all: " + ", ".join(f"{rule} {count}" for rule, count in sorted(report.counts.items())))
-    print(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions")
+    dry = ", dry run: nothing reached a robot" if report.dry_run else ""
+    print(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions{dry}")
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from embodied_env.contract import load_contract
 from embodied_env.errors import UsageError
+from embodied_env.large_messages import make_room
 from embodied_env.latency.profile import LatencyProfile, as_mapping, write_profile
 
 HELP = "move gently, and measure latencies into a file"
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise UsageError(f"--out {out} is not allowed; allowed: a file in a folder that exists")
     contract = load_contract(args.contract)
+    make_room(contract)
     with _progress(f"{contract.name} on {args.backend}") as progress:
         profile = calibrate(
             contract,

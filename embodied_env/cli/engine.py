@@ -2,7 +2,7 @@
 
 ``local``: worker processes on this machine, each with an environment, a run directory and a ROS domain of its own. They
 are given episodes one by one. What a worker has finished stands whole in its log, however the worker ends; the episode
-that it was in is run again by another.
+that it was in is run again by another. ``ray``: the same workers, each beside an actor of a Ray cluster.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from embodied_env.cli.cluster_team import Cluster, ClusterTeam
 from embodied_env.cli.episodes import Evaluation, Job, worlds_lost
 from embodied_env.cli.merging import merged_summary
-from embodied_env.cli.team import Team, Worker, error_from
+from embodied_env.cli.team import Crew, Member, Team, error_from
 from embodied_env.contract import Contract
 from embodied_env.errors import BackendError, BackendNotReadyError, RecordError, UsageError
 from embodied_env.record.manifest import write_json
@@ -30,6 +31,8 @@ from embodied_env.ros_environment import check_domain_id
 EVALUATION = "embodied_env/evaluation/1"
 MOST_ATTEMPTS = 3
 """Of one episode, and of starting a worker."""
+
+ENGINES = ("local", "ray")
 
 DOMAINS = 102
 """ROS domains from 0 whose ports no Linux gives to others by itself."""
@@ -47,14 +50,21 @@ class Engine(Protocol):
         ...
 
 
-def make_engine(name: str, workers: int) -> Engine:
-    """Return the engine called `name`, with so many workers.
+def make_engine(name: str, workers: int, address: str | None = None) -> Engine:
+    """Return the engine called `name`, with so many workers; `address`: of the Ray cluster that is used.
 
     Raises:
-        UsageError: when there is none, or not with so many.
+        UsageError: when there is none, or not with so many, or it has no address.
+        MissingDependencyError: when what it needs is not installed.
     """
-    if name != "local":
-        raise UsageError(f"--engine {name!r} is not known; allowed: local")
+    if name not in ENGINES:
+        raise UsageError(f"--engine {name!r} is not known; allowed: {', '.join(ENGINES)}")
+    if name == "ray":
+        from embodied_env.cli.cluster import RayCluster
+
+        return RayEngine(workers, RayCluster(workers, address))
+    if address is not None:
+        raise UsageError(f"--address {address!r} is not available with --engine {name}; allowed: with --engine ray")
     return LocalEngine(workers)
 
 
@@ -71,18 +81,26 @@ def domain_ids(count: int, own: int) -> tuple[int, ...]:
     ]
 
 
-def check_shareable(job: Job) -> None:
+def check_shareable(job: Job, engine: str = "local") -> None:
     """Raise UsageError for what several processes cannot do side by side."""
     if job.backend == "real":
-        raise UsageError("--engine local is not available with real: there is one robot; allowed: no --engine")
+        raise UsageError(f"--engine {engine} is not available with real: there is one robot; allowed: no --engine")
     if job.options.get("spawn") is False:
-        raise UsageError("--engine local is not available with --attach: there is one simulator; allowed: without")
+        raise UsageError(f"--engine {engine} is not available with --attach: there is one simulator; allowed: without")
     if job.options.get("namespace") is not None:
-        raise UsageError("--engine local is not available with --namespace: each worker has its own; allowed: without")
+        raise UsageError(
+            f"--engine {engine} is not available with --namespace: each worker has its own; allowed: without"
+        )
 
 
 class LocalEngine:
-    """Worker processes on this machine."""
+    """Worker processes on this machine.
+
+    Attributes:
+        name: for messages and folders.
+    """
+
+    name = "local"
 
     def __init__(self, workers: int) -> None:
         """Prepare; nothing is started.
@@ -93,6 +111,10 @@ class LocalEngine:
         domain_ids(workers, own=0)
         self._workers = workers
 
+    def crew(self, job: Job, folder: Path) -> Crew:
+        """Return the workers of one evaluation, not yet begun."""
+        return Team(job, folder)
+
     def evaluate(self, job: Job, *, episodes: int, out: Path, ended: Callable[[], None]) -> Evaluation:
         """See `Engine`.
 
@@ -101,11 +123,11 @@ class LocalEngine:
             PolicyError: when the policy raises, as from one process.
             BackendError: when an episode was lost with its worker too often, or no worker starts.
         """
-        check_shareable(job)
-        folder = _make_folder(out, job.contract, job.backend)
-        run = _LocalRun(job, folder, episodes, min(self._workers, episodes), ended)
+        check_shareable(job, self.name)
+        folder = _make_folder(out, job.contract, job.backend, self.name)
+        run = _SharedRun(episodes, min(self._workers, episodes), ended)
         try:
-            run.finish()
+            run.finish(self.crew(job, folder))
         except BaseException:
             with contextlib.suppress(OSError):  # one that nothing was recorded in
                 folder.rmdir()
@@ -115,7 +137,8 @@ class LocalEngine:
         except RecordError as error:
             summary, problem = merged_summary({}, job.contract.fingerprint), str(error)
         problem = problem or run.unclean() or worlds_lost(summary)
-        write_json(folder / "evaluation.json", _account(job, run, summary, problem, episodes))
+        account = {"schema": EVALUATION, "engine": self.name, **_account(job, run, summary, problem, episodes)}
+        write_json(folder / "evaluation.json", account)
         return Evaluation(
             policy=job.policy,
             path=folder,
@@ -126,7 +149,22 @@ class LocalEngine:
         )
 
 
-class _LocalRun:
+class RayEngine(LocalEngine):
+    """Worker processes on the nodes of a Ray cluster, each beside an actor of its own."""
+
+    name = "ray"
+
+    def __init__(self, workers: int, cluster: Cluster) -> None:
+        """Prepare; nothing is started."""
+        super().__init__(workers)
+        self._cluster = cluster
+
+    def crew(self, job: Job, folder: Path) -> Crew:
+        """Return the workers of one evaluation, not yet begun."""
+        return ClusterTeam(job, folder, self._cluster)
+
+
+class _SharedRun:
     """One evaluation by workers.
 
     Attributes:
@@ -137,8 +175,8 @@ class _LocalRun:
         size: how many workers there are.
     """
 
-    def __init__(self, job: Job, folder: Path, episodes: int, workers: int, ended: Callable[[], None]) -> None:
-        self._job, self._folder, self._ended = job, folder, ended
+    def __init__(self, episodes: int, workers: int, ended: Callable[[], None]) -> None:
+        self._ended = ended
         self._waiting = deque(range(episodes))
         self._count, self.size = episodes, workers
         self._attempts: Counter[int] = Counter()
@@ -149,9 +187,9 @@ class _LocalRun:
         self.losses: list[str] = []
         self.lost: set[Path] = set()
 
-    def finish(self) -> None:
+    def finish(self, crew: Crew) -> None:
         """Run all episodes, then let the workers close their runs."""
-        with Team(self._job, self._folder) as team:
+        with crew as team:
             for number in range(self.size):
                 team.start(number, self._domains[number])
             while len(self.where) < self._count:
@@ -164,7 +202,7 @@ class _LocalRun:
         problems = {path: read_run(path).problem for path in self.paths if path not in self.lost}
         return "; ".join(f"{path}: {problem}" for path, problem in problems.items() if problem)
 
-    def _take(self, team: Team, worker: Worker, said: Mapping[str, Any] | None) -> None:
+    def _take(self, team: Crew, worker: Member, said: Mapping[str, Any] | None) -> None:
         if said is None:
             self._lose(team, worker)
             return
@@ -176,19 +214,18 @@ class _LocalRun:
             self.paths.append(worker.path)
         if "ended" in said and worker.path is not None:
             worker.episode = None
-            worker.child.note_shared_memory()
             self.where[said["ended"]] = worker.path
             self._ended()
         self._employ(worker)
 
-    def _employ(self, worker: Worker) -> None:
+    def _employ(self, worker: Member) -> None:
         """Give it the next episode; with none left it waits, since another's may come back."""
         if worker.episode is None and self._waiting:
             worker.episode = self._waiting.popleft()
             self._attempts[worker.episode] += 1
             worker.say({"episode": worker.episode})
 
-    def _lose(self, team: Team, worker: Worker) -> None:
+    def _lose(self, team: Crew, worker: Member) -> None:
         """Put back what a worker that has ended did not finish, and start another in its place."""
         words = team.bury(worker)
         episode = worker.episode
@@ -216,8 +253,8 @@ def _own_domain() -> int:
     return int(own)
 
 
-def _make_folder(out: Path, contract: Contract, backend: str) -> Path:
-    name = f"{datetime.now(tz=UTC):%Y%m%dT%H%M%SZ}_{contract.name}_{backend}_local_{secrets.token_hex(3)}"
+def _make_folder(out: Path, contract: Contract, backend: str, engine: str) -> Path:
+    name = f"{datetime.now(tz=UTC):%Y%m%dT%H%M%SZ}_{contract.name}_{backend}_{engine}_{secrets.token_hex(3)}"
     folder = out / re.sub(r"[^\w.-]", "_", name)
     try:
         folder.mkdir(parents=True)
@@ -226,10 +263,8 @@ def _make_folder(out: Path, contract: Contract, backend: str) -> Path:
     return folder
 
 
-def _account(job: Job, run: _LocalRun, summary: Mapping[str, Any], problem: str, episodes: int) -> dict[str, Any]:
+def _account(job: Job, run: _SharedRun, summary: Mapping[str, Any], problem: str, episodes: int) -> dict[str, Any]:
     return {
-        "schema": EVALUATION,
-        "engine": "local",
         "workers": run.size,
         "contract_fingerprint": job.contract.fingerprint,
         "backend": job.backend,

@@ -13,6 +13,7 @@ from embodied_env.cli.engine import Engine
 from embodied_env.cli.episodes import Episodes, Evaluation, Job, Watcher, problem_of
 from embodied_env.contract import Contract, load_contract
 from embodied_env.errors import RecordError, UsageError
+from embodied_env.large_messages import make_room
 from embodied_env.latency.statistics import INJECTED_STAGES, STAGES
 
 _ORDER = (*STAGES, *INJECTED_STAGES)
@@ -128,6 +129,7 @@ def run_policies(
     if args.seed < 0:
         raise UsageError(f"--seed {args.seed} is not allowed; allowed: 0 or more")
     contract = load_contract(contract_name)
+    make_room(contract)  # also for the workers: they inherit it
     wants_report = getattr(args, "report", False)  # demo has none
     if wants_report:
         from embodied_env.report.figures import check_installed
@@ -179,7 +181,8 @@ def print_table(contract: Contract, backend: str, evaluations: Sequence[Evaluati
     from rich.text import Text
 
     console = Console()
-    outcome = Table(title=f"{contract.name} v{contract.version} on {backend}", title_justify="left")
+    dry = " · DRY RUN: nothing reached the robot" if any(e.summary.get("dry_run") for e in evaluations) else ""
+    outcome = Table(title=f"{contract.name} v{contract.version} on {backend}{dry}", title_justify="left")
     outcome.add_column("")
     for evaluation in evaluations:
         outcome.add_column(evaluation.policy, justify="right")

@@ -19,6 +19,7 @@ from embodied_env.errors import UsageError
 from embodied_env.tasks import Policy, ScriptedTask, load_task
 
 BUILT_IN = ("hold", "random", "scripted")
+CHECKPOINT = "checkpoint:"
 
 
 def make_policy(name: str, contract: Contract, *, backend: str, seed: int) -> Policy:
@@ -26,14 +27,16 @@ def make_policy(name: str, contract: Contract, *, backend: str, seed: int) -> Po
 
     Args:
         name: ``hold`` (stay where the joints are), ``random`` (uniform over the action space), ``scripted`` (the
-            task's own), or ``module:callable``: a callable that takes an observation and returns an action.
+            task's own), ``checkpoint:FOLDER`` (what was learned, `embodied_env.checkpoints`), or ``module:callable``:
+            a callable that takes an observation and returns an action.
         contract: whose spaces it acts in.
         backend: whose profile describes the robot to a scripted policy; one of the contract's other profiles when it
             has none of its own.
         seed: of ``random``.
 
     Raises:
-        UsageError: when there is no such policy.
+        UsageError: when there is no such policy, or it was learned under another contract.
+        RecordError: when a checkpoint cannot be read.
     """
     if name == "hold":
         return _hold(contract)
@@ -43,6 +46,8 @@ def make_policy(name: str, contract: Contract, *, backend: str, seed: int) -> Po
         return lambda _observation: space.sample()
     if name == "scripted":
         return _scripted(contract, backend)
+    if name.startswith(CHECKPOINT):
+        return _learned(name.removeprefix(CHECKPOINT), contract)
     return _imported(name)
 
 
@@ -84,10 +89,19 @@ def _scripted(contract: Contract, backend: str) -> Policy:
     return task.scripted(MujocoKinematics(contract, profile, path=f"backends.{simulated[0]}"))
 
 
+def _learned(folder: str, contract: Contract) -> Policy:
+    from embodied_env.checkpoints import load_checkpoint
+
+    actor, layout = load_checkpoint(folder, contract).actor, ActionLayout(contract)
+    return lambda observation: layout.as_action(actor(observation))
+
+
 def _imported(name: str) -> Policy:
     module_name, colon, attribute = name.partition(":")
     if not colon:
-        raise UsageError(f"--policy {name!r} is not known; allowed: {', '.join(BUILT_IN)}, or module:callable")
+        raise UsageError(
+            f"--policy {name!r} is not known; allowed: {', '.join(BUILT_IN)}, {CHECKPOINT}FOLDER, or module:callable"
+        )
     if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds strings
         sys.path.append(os.getcwd())  # noqa: PTH109 - as for python -m
     try:

@@ -22,6 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.errors import UsageError
     from embodied_env.guards import make_shapers
+    from embodied_env.large_messages import make_room
     from embodied_env.processes import STOP_GRACE_S, first_line, watch_parent
     from embodied_env.relay.requirements import check_relayed, stopping_time_s
     from embodied_env.ros_environment import check_namespace
@@ -34,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from_parent = args.contract == "-"
     contract = parse_contract(first_line(), source=args.source) if from_parent else load_contract(args.contract)
     check_relayed(contract)
+    make_room(contract)
     if args.backend is not None and args.backend not in contract.backends:  # its e-stops would silently be missing
         known = ", ".join(contract.backends) or "none"
         raise UsageError(f"--backend {args.backend!r} has no profile in {contract.name}; allowed: {known}")

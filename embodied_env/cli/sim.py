@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """Host the simulator until SIGINT, SIGTERM, or, with ``-``, the end of standard input."""
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.errors import UsageError
+    from embodied_env.large_messages import make_room
     from embodied_env.latency.delays import load_delays
     from embodied_env.processes import first_line, watch_parent
     from embodied_env.ros_environment import check_namespace
@@ -51,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
         watch_parent(stop.set)
     else:
         contract = load_contract(args.contract)
+    make_room(contract)
     profile = load_profile(contract, args.profile, stand_in=stand_in)
     world = World(contract, profile, path=f"backends.{args.profile}", free_running=args.free_running, delays=delays)
     how = " on wall time" if args.free_running else ""

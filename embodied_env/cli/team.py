@@ -13,11 +13,11 @@ import json
 import selectors
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from embodied_env.cli.episodes import Job
 from embodied_env.errors import (
@@ -37,6 +37,52 @@ GRACE_S = 20.0
 _LOOK_S = 0.2
 _GREETING_S = 5.0
 _KNOWN = (BackendError, BackendNotReadyError, PolicyError, RecordError, UsageError)
+
+
+class Member(Protocol):
+    """A worker as an evaluation sees it: see `Worker`."""
+
+    number: int
+    path: Path | None
+    episode: int | None
+
+    def say(self, word: Mapping[str, Any]) -> None:
+        """Tell it something; one that has ended does not hear, which `Crew.hear` will show."""
+        ...
+
+
+class Crew(Protocol):
+    """The workers of one evaluation, wherever they are. At its end all have ended, their runs closed if possible."""
+
+    def __enter__(self) -> Self:
+        """Open what workers are talked to by."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End every worker."""
+        ...
+
+    def start(self, number: int, domain_id: int) -> Member | None:
+        """Start the worker of a place, in a ROS domain."""
+        ...
+
+    def idle(self) -> Sequence[Member]:
+        """Return the workers that have called and have nothing to do."""
+        ...
+
+    def hear(self) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
+        """Wait a moment, and yield what was said by whom, a `Member`; None: it has ended."""
+        ...
+
+    def bury(self, worker: Any) -> str:  # noqa: ANN401 - one of its own members
+        """End a worker for good, and return how it ended and its last words."""
+        ...
+
+    def dismiss(self) -> None:
+        """Let every worker close its run and end."""
+        ...
 
 
 @dataclass(eq=False)
@@ -109,8 +155,8 @@ class Team:
         self._door.close()
         self._folder.cleanup()
 
-    def start(self, number: int, domain_id: int) -> None:
-        """Start the worker of a place.
+    def start(self, number: int, domain_id: int) -> Worker:
+        """Start the worker of a place, and return it.
 
         Raises:
             BackendNotReadyError: when there can be no process.
@@ -122,6 +168,7 @@ class Team:
             environment={"ROS_DOMAIN_ID": str(domain_id)},
         )
         self._workers.append(Worker(number=number, domain_id=domain_id, child=child))
+        return self._workers[-1]
 
     def idle(self) -> list[Worker]:
         """Return the workers that have called and have nothing to do."""
@@ -194,7 +241,10 @@ class Team:
         *lines, rest = bytes(worker.heard).split(b"\n")
         worker.heard = bytearray(rest)
         for line in lines:
-            yield worker, json.loads(line)
+            said = json.loads(line)
+            if "ended" in said:
+                worker.child.note_shared_memory()
+            yield worker, said
 
 
 def error_from(said: Mapping[str, Any]) -> EmbodiedEnvError:

@@ -13,7 +13,7 @@ from embodied_env.contract.checks import (
     require,
 )
 from embodied_env.contract.messages import ACTUATOR_MESSAGES, JOINT_SENSOR, TWIST_AXES
-from embodied_env.contract.model import ActuatorSpec, Contract, JointLimits
+from embodied_env.contract.model import EACH_ITS_OWN, ActuatorSpec, Contract, JointLimits
 from embodied_env.contract.qos_rules import check_qos
 
 
@@ -36,10 +36,9 @@ def check_actuators(contract: Contract) -> None:
         _check_actuator_type(path, actuator)
         for joint, limits in actuator.joints.items():
             joint_path = f"{path}.joints.{joint}"
-            require(
-                joint not in seen, joint_path, f"{joint!r} is also driven by {seen.get(joint)}; allowed: one actuator"
-            )
-            seen[joint] = path
+            own = f"{name}.{joint}" if actuator.command == "twist" and contract.task.type == EACH_ITS_OWN else joint
+            require(own not in seen, joint_path, f"{joint!r} is also driven by {seen.get(own)}; allowed: one actuator")
+            seen[own] = path
             if actuator.command == "twist":
                 _check_axis(joint_path, joint, limits)
             elif not actuator.is_velocity or limits.position is not None:

@@ -94,7 +94,7 @@ def load_contract(name_or_path: str | Path | Contract) -> Contract:
 
 def parse_contract(text: str, *, source: str = "<text>") -> Contract:
     """Build a Contract from YAML text; raises ContractError like `load_contract`."""
-    document = _read_yaml(text, source)
+    document = read_yaml(text, source)
     if not isinstance(document, dict):
         raise ContractError("", f"a contract is a mapping, not {type(document).__name__}", source=source)
     schema = document.pop("contract", None)
@@ -137,7 +137,8 @@ def dump_contract(contract: Contract) -> str:
     return json.dumps({"contract": SCHEMA, **plain}, allow_nan=False)
 
 
-def _read_yaml(text: str, source: str) -> Any:  # noqa: ANN401 - YAML types
+def read_yaml(text: str, source: str) -> Any:  # noqa: ANN401 - YAML types
+    """Return what `text` says, strictly: no key twice, only text keys; raises ContractError."""
     import yaml  # noqa: PLC0415 - heavy, needed only here
 
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser is ten times as fast

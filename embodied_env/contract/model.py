@@ -28,6 +28,9 @@ TIME_REMAINING = "time_remaining"
 APPLIED_ACTIONS = "applied_actions"
 """Keys of the observation that are no sensor's."""
 
+EACH_ITS_OWN = "embodied_env.team:EachItsOwn"
+"""The task of the world of a team, in which each robot has a contract, a gate and a task of its own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -97,27 +98,41 @@ class ActionScale:
 
     def to_si(self, action: FloatArray) -> FloatArray:
         """Map an action to SI units. Shape (n_joints,)."""
-        si = (self.offset + self.span * action).tolist()
-        return _within(action.tolist(), self.low, self.high, si, self.si_low, self.si_high)
+        return np.array(self.each_to_si(action.tolist()))
 
     def from_si(self, si: FloatArray) -> FloatArray:
         """Map SI units back to the action. Shape (n_joints,)."""
-        action = ((si - self.offset) / self.span).tolist()
-        return _within(si.tolist(), self.si_low, self.si_high, action, self.low, self.high)
+        return np.array(self.each_from_si(si.tolist()))
 
+    def each_to_si(self, action: list[float]) -> list[float]:
+        """Map an action to SI units, joint by joint: as in `embodied_env.safety.limits`, plain floats beat arrays."""
+        mapped = []
+        for x, (offset, span, low, high, si_low, si_high) in zip(action, self._joints, strict=True):
+            y = offset + span * x
+            if not (low < x < high and si_low <= y <= si_high):
+                y = _at_ends(x, low, high, y, si_low, si_high)
+            mapped.append(y)
+        return mapped
 
-def _within(
-    x: list[float], x_low: FloatArray, x_high: FloatArray, y: list[float], y_low: FloatArray, y_high: FloatArray
-) -> FloatArray:
-    """Undo the rounding of a map x -> y at its ends: what is inside stays inside, a bound becomes the bound.
+    def each_from_si(self, si: list[float]) -> list[float]:
+        """Map SI units back to the action, joint by joint."""
+        mapped = []
+        for x, (offset, span, low, high, si_low, si_high) in zip(si, self._joints, strict=True):
+            y = (x - offset) / span
+            if not (si_low < x < si_high and low <= y <= high):
+                y = _at_ends(x, si_low, si_high, y, low, high)
+            mapped.append(y)
+        return mapped
 
-    Joint by joint, as in `embodied_env.safety.limits`: for a few joints plain floats beat arrays.
-    """
-    rows = zip(x, x_low.tolist(), x_high.tolist(), y, y_low.tolist(), y_high.tolist(), strict=True)
-    return np.array([_at_ends(*row) for row in rows])
+    @cached_property
+    def _joints(self) -> list[list[float]]:
+        """What the fields say of each joint."""
+        fields = (self.offset, self.span, self.low, self.high, self.si_low, self.si_high)
+        return np.transpose(np.array(fields, dtype=np.float64)).tolist()  # type: ignore[no-any-return] # numpy's
 
 
 def _at_ends(x: float, x_low: float, x_high: float, y: float, y_low: float, y_high: float) -> float:
+    """Undo the rounding of a map x -> y at its ends: what is inside stays inside, a bound becomes the bound."""
     if x_low < x < x_high:
         return min(max(y, y_low), y_high)
     return y_high if x == x_high and x != x_low else y_low if x == x_low else y

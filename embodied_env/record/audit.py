@@ -39,6 +39,7 @@ class AuditReport:
         violations: what is wrong, those of the whole run first; at most 100.
         counts: how often each rule was broken, those that are not listed included.
         warnings: what is odd but fails nothing; at most 100.
+        dry_run: the manifest says that nothing of what was sent reached a robot.
     """
 
     path: Path
@@ -46,6 +47,7 @@ class AuditReport:
     violations: tuple[Violation, ...]
     counts: Mapping[str, int]
     warnings: tuple[Violation, ...] = ()
+    dry_run: bool = False
 
     @property
     def sound(self) -> bool:
@@ -183,7 +185,11 @@ def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditRepor
     if auditor.tally is not None and not run.problem:
         of_run += summary_of(run.path, auditor.tally, run.manifest)
     report = auditor.report(run.path, of_run)
-    return replace(report, violations=tuple(_with_wrappers(violation, outside) for violation in report.violations))
+    return replace(
+        report,
+        violations=tuple(_with_wrappers(violation, outside) for violation in report.violations),
+        dry_run=(run.manifest.get("capabilities") or {}).get("actuates") is False,
+    )
 
 
 def _with_wrappers(violation: Violation, outside: str) -> Violation:

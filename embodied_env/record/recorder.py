@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.record.arrays import Reference, refer_to, to_bytes
+from embodied_env.record.keeping import kept, size_of
 from embodied_env.record.log import LogWriter, check_installed
 from embodied_env.record.manifest import Accountable, processes, start_of_manifest, write_json
 from embodied_env.record.messages import MessageLog
-from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, Row, plain, reset_row, transition_row
+from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, TRANSITION, Row, plain, reset_row, transition_row
 from embodied_env.record.summary import Summary
 from embodied_env.record.writing import Aside, AtOnce, Losses, Worker
 from embodied_env.shutdown import close_at_exit
+from embodied_env.transition import Snapshot, Transition
 from embodied_env.wire import Feed, WireMessage
 
 MANIFEST = "manifest.json"
@@ -97,7 +99,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._rows = 0
         self.rows_flushed = 0
         self.losses = Losses()
-        self._is_warned = self._closed = False
+        self._is_warned = self._closed = self._has_stepped = False
         self._is_paced = getattr(base, "pacing", None) == "realtime"
         self._worker: Worker = Aside() if self._is_paced else AtOnce()
         started_utc = self._now_utc()
@@ -120,17 +122,9 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         asked = plain(options)
         before = self._base.last_reset
         observation, info = self.env.reset(seed=seed, options=options)
-        outer = dict(zip(FIELDS_OF_RESET, (seed, asked, observation, info), strict=True))
         made = self._base.last_reset
-        arrays: Arrays = {}
-        row = reset_row(
-            None if made is before else made,
-            row=self._rows,
-            outer=outer,
-            evaluator=self._evaluator,
-            store=partial(_keep, arrays),
-        )
-        self._put_row("reset", row, arrays)
+        outer = (seed, asked, observation, info)
+        self._put_row("reset", reset_row, FIELDS_OF_RESET, outer, None if made is before else made)
         if seed is not None:
             self._manifest["seeds"].append(plain(seed))
         known = self._manifest["processes"]
@@ -151,20 +145,9 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         asked = plain(action)
         before = self._base.last_transition
         observation, reward, terminated, truncated, info = self.env.step(action)
-        outer = dict(zip(FIELDS, (observation, asked, reward, terminated, truncated, info), strict=True))
         made = self._base.last_transition
-        arrays: Arrays = {}
-        row = transition_row(
-            None if made is before else made,
-            row=self._rows,
-            outer=outer,
-            evaluator=self._evaluator,
-            store=partial(_keep, arrays),
-        )
-        first = self._summary.steps == 0
-        self._put_row("transition", row, arrays)
-        if first:
-            self._put_file(FIRST_TRANSITION, row)
+        outer = (observation, asked, reward, terminated, truncated, info)
+        self._put_row("transition", transition_row, FIELDS, outer, None if made is before else made)
         info = self._with_account(info)
         self._base.mark("returned")
         return observation, reward, terminated, truncated, info
@@ -183,13 +166,33 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     # ------------------------------------------------------------------------------------ in the stepping thread
 
-    def _put_row(self, topic: str, row: Row, arrays: Arrays) -> None:
+    def _put_row(
+        self,
+        topic: str,
+        make_row: Callable[..., Row],
+        fields: tuple[str, ...],
+        outer: tuple[Any, ...],
+        made: Transition | Snapshot | None,
+    ) -> None:
+        """Put down what the agent was given, which it may change; the account is nobody's to change."""
         now_ns = self._clock.system_ns()
-        size = _ROW_BYTES + sum(len(data) for _, data in arrays.values())
-        if not self._worker.put(partial(self._write_row, topic, row, arrays, now_ns), size):
-            self.losses.note(f"row {row['row']} was dropped: the disk is too slow", rows=1)
+        arrays: Arrays = {}
+        store = partial(_keep, arrays)
+        is_first = topic == "transition" and not self._has_stepped
+        self._has_stepped = self._has_stepped or is_first
+        if not self._is_paced:  # it is written at once: nobody can change it meanwhile
+            kept_outer = dict(zip(fields, outer, strict=True))
+            size = 0
+        else:
+            kept_outer = {name: kept(value, store) for name, value in zip(fields, outer, strict=True)}
+            size = _ROW_BYTES + 2 * size_of(kept_outer["observation"])  # the account has its own
+        report = made.reset if isinstance(made, Snapshot) else None
+        details = None if report is None else report.details
+        self._summary.hand_in(RESET if topic == "reset" else TRANSITION, kept_outer, details)
+        row = partial(make_row, made, row=self._rows, outer=kept_outer, evaluator=self._evaluator, store=store)
+        if not self._worker.put(partial(self._make_and_write, topic, row, arrays, now_ns, is_first), size):
+            self.losses.note(f"row {self._rows} was dropped: the disk is too slow", rows=1)
         self._rows += 1
-        self._summary.add(row)
 
     def _put_file(self, name: str, value: Mapping[str, Any]) -> None:
         if not self._worker.put(partial(self._write_file, name, value), _ROW_BYTES):
@@ -215,6 +218,21 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             self.losses.note(f"a message of {message.topic} was dropped: the disk is too slow", messages=1)
 
     # -------------------------------------------------------------------------------------- where things are written
+
+    def _make_and_write(
+        self,
+        topic: str,
+        make_row: Callable[[], Row],
+        arrays: Arrays,
+        now_ns: int,
+        is_first: bool,  # noqa: FBT001
+    ) -> None:
+        with self._noting(rows=1):
+            self._summary.add_handed_in()
+            row = make_row()
+            self._write_row(topic, row, arrays, now_ns)
+            if is_first:
+                self._write_file(FIRST_TRANSITION, row)
 
     def _write_row(self, topic: str, row: Row, arrays: Arrays, now_ns: int) -> None:
         """Write the messages that came before the row, then its arrays, then the row."""
@@ -281,8 +299,11 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 def _keep(arrays: Arrays, array: NDArray[Any]) -> Reference:
     """Put down the bytes of `array` as they are now, once; return the reference for the row."""
     data = to_bytes(array)
-    for known, kept in arrays.values():  # what the agent got is mostly what the environment gave: compared, not hashed
-        if (known["dtype"], known["shape"]) == (array.dtype.name, list(array.shape)) and kept == data:
+    for (
+        known,
+        bytes_of,
+    ) in arrays.values():  # what the agent got is mostly what the environment gave: compared, not hashed
+        if (known["dtype"], known["shape"]) == (array.dtype.name, list(array.shape)) and bytes_of == data:
             return dict(known)
     reference = refer_to(array, data)
     arrays.setdefault(reference["sha256"], (reference, data))

@@ -95,6 +95,16 @@ def reset_row(
     }
 
 
+class Settled:
+    """What is plain already, and stays as it is."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:  # noqa: ANN401 - JSON types
+        """Keep `value`, of types of JSON."""
+        self.value = value
+
+
 def plain(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - anything goes in, JSON comes out
     """Return `value` in types of JSON, sharing nothing with it that could change.
 
@@ -116,6 +126,8 @@ def _plain(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401,
         return value
     if kind is dict and depth < _DEEPEST:
         return _plain_mapping(value, depth, store)
+    if kind is Settled:
+        return value.value
     if isinstance(value, Enum):
         return int(value) if isinstance(value, int) else value.name
     if isinstance(value, str):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+import threading
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +13,11 @@ import numpy as np
 
 from embodied_env.latency import LatencyStatistics
 from embodied_env.record.rows import RESET, plain
+from embodied_env.transition import DRY_RUN
+
+_OF_INFO = ("action_clipped", "latency", "end_reason", "is_success")
+_ENDS = ("reward", "terminated", "truncated")
+_MOST_HANDED_IN = 256
 
 OUTSIDE = "outer_wrapper"
 """The end reason of an episode that a wrapper ended, while the environment went on."""
@@ -22,6 +28,8 @@ class Summary:
 
     def __init__(self) -> None:
         """Begin with no row."""
+        self._lock = threading.Lock()
+        self._handed_in: deque[tuple[str, Mapping[str, Any]]] = deque()
         self._latency = LatencyStatistics()
         self._returns: list[float] = []
         self._end_reasons: Counter[str] = Counter()
@@ -35,12 +43,31 @@ class Summary:
         self._return = 0.0
         self._open_steps = 0  # steps of the episode that has not ended
         self._ended = True  # until a reset begins an episode
+        self._is_dry = False
+
+    def hand_in(self, schema: str, outer: Mapping[str, Any], details: Mapping[str, str] | None = None) -> None:
+        """Take in a row later, whether it is written or not: what `outer` has must not change any more.
+
+        `details`: of a reset, what else the backend chose (`ResetReport`).
+        """
+        read = {"inner": {"details": details or {}}} if schema == RESET else _read_of(outer)
+        self._handed_in.append((schema, read))
+        if len(self._handed_in) > _MOST_HANDED_IN:  # nobody writes: the disk does not answer
+            self.add_handed_in()
+
+    def add_handed_in(self) -> None:
+        """Take in what was handed in, in order. Any thread may."""
+        with self._lock:
+            while self._handed_in:
+                schema, read = self._handed_in.popleft()
+                self.add(plain({"schema": schema, **read}))
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Take in one row, of a reset or of a transition."""
         if row["schema"] == RESET:
             self._cut()
             self._ended = False
+            self._is_dry = self._is_dry or DRY_RUN in row["inner"]["details"]
         else:
             self._add_step(row)
 
@@ -80,7 +107,11 @@ class Summary:
         self._return, self._open_steps, self._open_missed = 0.0, 0, None
 
     def as_json(self, contract_fingerprint: str) -> dict[str, Any]:
-        """Return the summary in types of JSON; what cannot be said of no episode or no step is None."""
+        """Return the summary in types of JSON; what cannot be said of no episode or no step is None.
+
+        ``dry_run`` is there, and true, only where nothing of what was sent reached a robot.
+        """
+        self.add_handed_in()
         episodes, terminated = len(self._returns), len(self._returns) - self._truncated
         returns = np.array(self._returns)
         statistics = {name: getattr(returns, name)() if episodes else None for name in ("mean", "min", "max", "std")}
@@ -102,7 +133,16 @@ class Summary:
                 "latency": {stage: asdict(found) for stage, found in self._latency.statistics().items()},
             }
         )
+        if self._is_dry:
+            summary["dry_run"] = True
         return summary
+
+
+def _read_of(outer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is read of a step, and no more: no image need wait for it."""
+    info = outer["info"]
+    said = {key: info[key] for key in _OF_INFO if key in info} if isinstance(info, Mapping) else {}
+    return {**{key: outer[key] for key in _ENDS}, "info": said}
 
 
 def _missed_deadlines(info: Mapping[str, Any]) -> int | None:

@@ -3,9 +3,9 @@
 from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.findings import GATES
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.limiter import merged
+from embodied_env.safety.limiter import joined, merged
 from embodied_env.safety.shaping import Shaper
 from embodied_env.safety.watchdog import Watchdog, WatchdogThread
 from embodied_env.transition import Reference
 
-__all__ = ["GATES", "Arbiter", "Reference", "SafetyGate", "Shaper", "Watchdog", "WatchdogThread", "merged"]
+__all__ = ["GATES", "Arbiter", "Reference", "SafetyGate", "Shaper", "Watchdog", "WatchdogThread", "joined", "merged"]

@@ -76,6 +76,14 @@ class Arbiter:
             slack = np.where(is_velocity, self._gate.layout.limits.velocity * ages_s, 0.0)
             self._reference = replace(self._reference, positions=chosen, slack=slack if slack.any() else None)
 
+    def stand_at(self, positions: FloatArray) -> None:
+        """Go on from the measured positions, since what was sent has reached nobody. Shape (n_joints,).
+
+        The velocities stay those that were approved, or every action would be limited as the first one from rest.
+        """
+        with self._lock:
+            self._reference = replace(self._reference, positions=positions.copy(), slack=None)
+
     @contextmanager
     def turn(self) -> Iterator[tuple[Reference, float]]:
         """Hold the right to publish: gives the reference and dt in seconds, for one judge and one send."""
@@ -102,7 +110,7 @@ class Arbiter:
             before = self._reference
             no_time = not report.dt_s > 0.0
             self._reference = Reference(
-                positions=np.where(self._gate.layout.is_velocity, before.positions, sent.values),
+                positions=self._positions(before, sent.values),
                 velocities=report.velocity_si,
                 seq=command.seq,
                 epoch=command.epoch,
@@ -111,6 +119,12 @@ class Arbiter:
             )
             self._published_ns = self._clock.now_ns()
             return sent
+
+    def _positions(self, before: Reference, sent: FloatArray) -> FloatArray:
+        """Return the positions after a command: what is commanded by velocity keeps its measured ones."""
+        if not self._gate.has_velocity:
+            return np.array(sent, dtype=np.float64)
+        return np.where(self._gate.layout.is_velocity, before.positions, sent)
 
     def brake(self, finding: Finding) -> Approved:
         """Publish one tick of braking, for the reason given by `finding`."""

@@ -39,25 +39,31 @@ Refuse before modifying, shape before limits, limits before what only weakens. T
 
 _PLACES = {gate: place for place, gate in enumerate(GATES)}
 
+_NO_SEVERITY, _NO_CODE = np.zeros(len(GATES), dtype=np.int8), np.zeros(len(GATES), dtype=np.int16)
+
 
 def severity_and_code(report: GateReport) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return per gate of `GATES` its severity (int8) and the number of the code of its gravest finding (int16)."""
-    severity, code = [0] * len(GATES), [0] * len(GATES)
+    severity, code = _NO_SEVERITY.copy(), _NO_CODE.copy()
+    gravest_of: dict[int, Finding] = {}
     for finding in report.findings:
         gate = _PLACES[finding.gate]
-        if finding.severity >= severity[gate]:
+        if gate not in gravest_of or finding.severity >= gravest_of[gate].severity:
+            gravest_of[gate] = finding
             severity[gate], code[gate] = finding.severity, CODES[finding.code]
-    return np.array(severity, dtype=np.int8), np.array(code, dtype=np.int16)
+    return severity, code
 
 
 def in_order(findings: list[Finding]) -> tuple[Finding, ...]:
     """Sort findings by their gates."""
+    if not findings:
+        return ()
     return tuple(sorted(findings, key=lambda finding: _PLACES[finding.gate]))
 
 
 def gravest(findings: list[Finding]) -> Severity:
     """Return the disposition that findings make."""
-    return max((finding.severity for finding in findings), default=Severity.PASS)
+    return max((finding.severity for finding in findings), default=Severity.PASS) if findings else Severity.PASS
 
 
 def as_latch(latched: Finding) -> Finding:
@@ -109,20 +115,24 @@ def limit_findings(
     joints: tuple[str, ...], target: FloatArray, steps: list[JointStep], published: FloatArray
 ) -> list[Finding]:
     """Return one finding per bound that held, with the joints it held."""
+    held: dict[str, list[int]] = {}
+    for place, step in enumerate(steps):
+        if step.code:
+            held.setdefault(step.code, []).append(place)
     findings = []
-    codes = sorted({step.code for step in steps if step.code}, key=lambda code: CODES[code])
-    for code in codes:
-        hit = np.array([step.code == code for step in steps])
+    for code in sorted(held, key=CODES.__getitem__):
+        hit = held[code]
+        before, after = target[hit], published[hit]
         findings.append(
             Finding(
                 gate="joint_limits",
                 severity=Severity.LIMIT,
                 code=code,
-                joints=named(joints, hit),
-                before=target[hit],
-                after=published[hit],
-                limit=np.array([step.bound for step in steps])[hit],
-                margin=published[hit] - target[hit],
+                joints=tuple([joints[place] for place in hit]),
+                before=before,
+                after=after,
+                limit=np.array([steps[place].bound for place in hit]),
+                margin=after - before,
             )
         )
     return findings

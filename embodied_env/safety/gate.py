@@ -54,6 +54,8 @@ class SafetyGate:
         )
         self.layout = self._limiter.layout
         self._in_force = self._wanted = self.layout.limits
+        scale = self.layout.scale
+        self._box = list(zip(scale.low.tolist(), scale.high.tolist(), strict=True))
         self._refusals = make_refusals(contract, self.layout)
         self._interventions = InterventionRate(contract.safety.intervention)
         self._malformed_in_a_row = 0
@@ -177,6 +179,11 @@ class SafetyGate:
         requested = self._limiter.as_action(target, reference)
         return self._kept(self._limiter.limit_target(target, reference, dt_s, [], requested))
 
+    @property
+    def has_velocity(self) -> bool:
+        """Whether anything is commanded by velocity."""
+        return self._limiter.has_velocity
+
     def hold_action(self, reference: Reference) -> FloatArray:
         """Return the action that asks for the reference to stay as it is, at rest. Flat, shape (n_joints,)."""
         return self._limiter.hold_action(reference)
@@ -223,24 +230,34 @@ class SafetyGate:
             findings.append(_no_time(dt_s))
         if gravest(findings) >= Severity.HOLD:
             return self._limiter.brake(reference, dt_s, findings, requested)
-        boxed = np.minimum(np.maximum(requested, self.layout.scale.low), self.layout.scale.high)
-        findings += box_finding(self.layout, requested, boxed, self._mode)
+        boxed = requested
+        if not self._is_within_box(requested):
+            boxed = np.minimum(np.maximum(requested, self.layout.scale.low), self.layout.scale.high)
+            findings += box_finding(self.layout, requested, boxed, self._mode)
         if self._mode == "monitor":
             return self._limiter.monitor(requested, reference, dt_s, findings)
         target = self._limiter.target(boxed, reference)
         return self._limiter.limit_target(target, reference, dt_s, findings, requested, boxed)
 
+    def _is_within_box(self, requested: FloatArray) -> bool:
+        """Tell whether an action is well inside of its space, and on none of its ends."""
+        for value, (low, high) in zip(requested.tolist(), self._box, strict=True):  # noqa: SIM110 - faster than all()
+            if not low < value < high:
+                return False
+        return True
+
     def _refuse(self, situation: Situation | None, reference: Reference) -> list[Finding]:
         """Ask every gate that refuses. Of the inputs of the robot the latch is kept while monitoring, too."""
         if situation is None:
             return []
-        return self._capped(
-            [finding for gate in self._refusals for finding in gate.check(situation, reference.positions)]
-        )
+        found: list[Finding] = []
+        for gate in self._refusals:
+            found += gate.check(situation, reference.positions)
+        return self._capped(found)
 
     def _capped(self, findings: list[Finding]) -> list[Finding]:
         """Monitoring says what would have been refused, and refuses nothing."""
-        if self._mode == "enforce":
+        if self._mode == "enforce" or not findings:
             return findings
         return [replace(finding, severity=min(finding.severity, Severity.LIMIT)) for finding in findings]
 

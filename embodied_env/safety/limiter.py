@@ -5,7 +5,7 @@ The only place that makes an `Approved`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -42,9 +42,11 @@ class Limiter:
         """See `SafetyGate`."""
         self._mode = contract.safety.mode
         self.layout = ActionLayout(contract)
-        self._has_velocity = bool(self.layout.is_velocity.any())
+        self.has_velocity = bool(self.layout.is_velocity.any())
         self._is_velocity: list[bool] = self.layout.is_velocity.tolist()
         self._is_delta: list[bool] = self.layout.is_delta.tolist()
+        scale = self.layout.scale
+        self._si_range = list(zip(scale.si_low.tolist(), scale.si_high.tolist(), strict=True))
         self.enforce(self.layout.limits)
         self._shapers = shapers
         self._fixed_rate = fixed_rate
@@ -55,6 +57,7 @@ class Limiter:
         self._limits = limits
         self._has_jerk = bool(np.isfinite(limits.jerk).any())
         self._bounds = joint_bounds(limits)
+        self._range = [(bounds.low, bounds.high) for bounds in self._bounds]
 
     def limit_target(
         self,
@@ -75,9 +78,9 @@ class Limiter:
         if smooth is not target:
             findings = findings + change("jerk", "jerk.limit", joints, target, smooth)
         steps = self._steps(smooth, reference, dt_s)
-        positions, velocities = (np.array(values) for values in zip(*(step[:2] for step in steps), strict=True))
+        positions, velocities = np.array([step[0] for step in steps]), np.array([step[1] for step in steps])
         published = self._published(positions, velocities)
-        if any(step.code for step in steps):
+        if any([step[2] for step in steps]):  # noqa: C419 - a list beats a generator
             found = limit_findings(joints, smooth, steps, published)
             if infeasible := [finding for finding in found if finding.code == "limits.infeasible"]:
                 return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
@@ -100,8 +103,9 @@ class Limiter:
         """Return the action that asks for what is published: the very one that did, where it is what was asked for."""
         if boxed is None:
             return self.as_action(published, reference)
-        kept = published == target
-        return boxed.copy() if kept.all() else np.where(kept, boxed, self.as_action(published, reference))
+        if published.tolist() == target.tolist():
+            return boxed.copy()
+        return np.where(published == target, boxed, self.as_action(published, reference))
 
     def smoothed(self, target: FloatArray, reference: Reference, dt_s: float) -> FloatArray:
         """Return the target whose jerk is kept, where joints have a limit of it."""
@@ -162,7 +166,7 @@ class Limiter:
 
     def _published(self, positions: FloatArray, velocities: FloatArray) -> FloatArray:
         """Return what is sent of a step: the velocities of what is commanded so, else the positions."""
-        return np.where(self.layout.is_velocity, velocities, positions) if self._has_velocity else positions.copy()
+        return np.where(self.layout.is_velocity, velocities, positions) if self.has_velocity else positions.copy()
 
     def hold_action(self, reference: Reference) -> FloatArray:
         """Return the action that asks for the reference to stay as it is, at rest. Flat, shape (n_joints,)."""
@@ -170,21 +174,27 @@ class Limiter:
 
     def target(self, action: FloatArray, reference: Reference) -> FloatArray:
         """Map an action to the positions or velocities that it asks for. Rounding does not lead over a bound."""
-        mapped = self.layout.scale.to_si(action)
-        limits = self._limits
-        return self._moved(mapped, reference.positions, 1.0, limits.position_low, limits.position_high)
+        mapped = self.layout.scale.each_to_si(action.tolist())
+        return np.array(self._moved(mapped, reference, 1.0, self._range))
 
     def as_action(self, published: FloatArray, reference: Reference) -> FloatArray:
         """Map what is published back to the action that asks for it."""
-        scale = self.layout.scale
-        return scale.from_si(self._moved(published, reference.positions, -1.0, scale.si_low, scale.si_high))
+        moved = self._moved(published.tolist(), reference, -1.0, self._si_range)
+        return np.array(self.layout.scale.each_from_si(moved))
 
     def _moved(
-        self, values: FloatArray, start: FloatArray, sign: float, low: FloatArray, high: FloatArray
-    ) -> FloatArray:
+        self, values: list[float], reference: Reference, sign: float, ranges: list[tuple[float, float]]
+    ) -> list[float]:
         """Add the start to displacements, or take it away again. Rounding does not lead over a bound."""
-        rows = zip(values.tolist(), start.tolist(), low.tolist(), high.tolist(), self._is_delta, strict=True)
-        return np.array([_undo_rounding(v + sign * x, x, lo, hi) if delta else v for v, x, lo, hi, delta in rows])
+        moved = []
+        rows = zip(values, reference.positions.tolist(), ranges, self._is_delta, strict=True)
+        for value, start, (low, high), is_delta in rows:
+            if is_delta:
+                value += sign * start  # noqa: PLW2901 - it is this joint's
+                if not low <= value <= high:
+                    value = _undo_rounding(value, start, low, high)  # noqa: PLW2901
+            moved.append(value)
+        return moved
 
     def _steps(self, target: FloatArray, reference: Reference, dt_s: float) -> list[JointStep]:
         """Limit joint by joint."""
@@ -205,6 +215,11 @@ class Limiter:
 
     def _is_inside(self, reference: Reference, published: FloatArray) -> bool:
         """Tell whether every position is known to be within its limits."""
+        if reference.slack is None and not self.has_velocity:
+            for position, (lowest, highest) in zip(published.tolist(), self._range, strict=True):
+                if not lowest <= position <= highest:
+                    return False
+            return True
         slack = 0.0 if reference.slack is None else reference.slack
         positions = np.where(self.layout.is_velocity, reference.positions, published)
         low, high = self._limits.position_low, self._limits.position_high
@@ -320,6 +335,29 @@ def merged(approved: Approved, answer: GateReport) -> Approved:
         requested=approved.report.requested,
     )
     return Approved(values=answer.applied_si, seq=approved.seq, epoch=approved.epoch, report=report)
+
+
+def joined(parts: Sequence[Approved], *, seq: int, epoch: int) -> Approved:
+    """Return the command of a world with several robots: each part has passed the gate of its own robot."""
+
+    def flat(name: str) -> FloatArray:
+        array = np.concatenate([getattr(part.report, name) for part in parts])
+        array.flags.writeable = False
+        return array
+
+    reports = [part.report for part in parts]
+    report = GateReport(
+        disposition=max(report.disposition for report in reports),
+        findings=in_order([finding for report in reports for finding in report.findings]),
+        intervened=any(report.intervened for report in reports),
+        requested=flat("requested"),
+        applied=flat("applied"),
+        applied_si=flat("applied_si"),
+        velocity_si=flat("velocity_si"),
+        dt_s=max(report.dt_s for report in reports),
+        guaranteed={name: all(report.guaranteed[name] for report in reports) for name in reports[0].guaranteed},
+    )
+    return Approved(values=report.applied_si, seq=seq, epoch=epoch, report=report)
 
 
 def _read_only(array: FloatArray) -> FloatArray:

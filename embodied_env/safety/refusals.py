@@ -146,8 +146,9 @@ class TrackingGate:
         limits = layout.limits
         turns = np.array([_FULL_TURN[units[joint]] for joint in layout.joints])
         ranges = limits.position_high - limits.position_low
-        self._by_position = ~layout.is_velocity
+        self._by_position: list[bool] = (~layout.is_velocity).tolist()
         self._tolerance = spec.tolerance * np.where(np.isfinite(ranges), ranges, turns)
+        self._tolerances: list[float] = self._tolerance.tolist()
         self._sent: deque[FloatArray] = deque(maxlen=spec.delay_steps + 1)
         self._in_a_row = 0
 
@@ -159,12 +160,13 @@ class TrackingGate:
     def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:
         """HOLD, then STOP, for joints that have been far from where they were sent for several steps."""
         self._sent.append(commanded)
-        error = self._error(situation.measured)
-        hit = ~(error <= self._tolerance) & self._by_position
-        self._in_a_row = self._in_a_row + 1 if hit.any() else 0
+        errors = self._errors(situation.measured)
+        are_hit = [not error <= tolerance for error, tolerance in zip(errors, self._tolerances, strict=True)]
+        self._in_a_row = self._in_a_row + 1 if True in are_hit else 0
         if self._in_a_row < self._spec.debounce_steps:
             return []
         severity = Severity.STOP if self._in_a_row >= self._spec.stop_steps else Severity.HOLD
+        hit, error = np.array(are_hit), np.array(errors)
         finding = Finding(
             gate="tracking",
             severity=severity,
@@ -177,13 +179,18 @@ class TrackingGate:
         )
         return [finding]
 
-    def _error(self, measured: FloatArray) -> FloatArray:
-        """Return how far each joint is from the nearest of the commands that may be acting. NaN where unknown."""
-        first, *others = self._sent
-        highest = lowest = first
-        for sent in others:
-            highest, lowest = np.maximum(highest, sent), np.minimum(lowest, sent)
-        return np.maximum(np.maximum(measured - highest, lowest - measured), 0.0)
+    def _errors(self, measured: FloatArray) -> list[float]:
+        """Return how far each joint is from the nearest of the commands that may be acting. NaN where unknown.
+
+        What is commanded by velocity is nowhere to be: 0.
+        """
+        errors = []
+        rows = zip(measured.tolist(), self._by_position, *(sent.tolist() for sent in self._sent), strict=True)
+        for position, is_by_position, *sent in rows:
+            above, below = position - max(sent), min(sent) - position
+            error = above if above > below else below  # noqa: FURB136 - it keeps NaN, and is faster
+            errors.append(0.0 if error < 0.0 or not is_by_position else error)
+        return errors
 
 
 class ForceGate:

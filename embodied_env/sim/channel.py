@@ -40,8 +40,14 @@ class Reading:
 
     def copy(self) -> Reading:
         """Return it with values of its own."""
-        values = {field: value.copy() for field, value in self.values.items()}
-        return replace(self, values=values)
+        return Reading(
+            values={field: value.copy() for field, value in self.values.items()},
+            extras=self.extras,
+            stamp_ns=self.stamp_ns,
+            seq=self.seq,
+            there_ns=self.there_ns,
+            problem=self.problem,
+        )
 
 
 class SensorChannel:
@@ -133,6 +139,8 @@ class SensorChannel:
         self.due_ns = self._origin_ns + int(self._count * self._interval_ns - 0.5)
 
     def _with_errors(self, measured: Measured) -> Measured:
+        if not self._source.noise and self._covariance is None:
+            return measured
         values = dict(measured.values)
         for field in sorted(self._source.noise if values else ()):
             values[field] = self._noisy(values[field], field, measured.extras)

@@ -127,6 +127,8 @@ class Senses:
 
     def _fitted(self, layout: FieldLayout, values: Any) -> NDArray[Any]:  # noqa: ANN401 - a number, or an array
         numbers = np.asarray(values)
+        if numbers.dtype == layout.dtype and numbers.shape == layout.shape and numbers.dtype.kind == "f":
+            return numbers.copy()
         if (layout.sensor, layout.field) in self._booleans:
             numbers = fitted(layout.field, numbers, np.dtype(bool))
         return fitted(layout.field, numbers, layout.dtype).reshape(layout.shape)
@@ -213,7 +215,13 @@ class Senses:
     def _distance(self, wanted: _Wanted, sites: tuple[str, str]) -> dict[str, Reader]:
         data = self._data
         a, b = (self._model.find("site", site, f"{wanted.path}.distance[{i}]") for i, site in enumerate(sites))
-        return {"range": lambda: np.linalg.norm(data.site_xpos[a] - data.site_xpos[b])}
+
+        def distance() -> np.float64:
+            apart = data.site_xpos[a] - data.site_xpos[b]
+            length: np.float64 = np.sqrt(apart.dot(apart))  # as np.linalg.norm has it, for a fifth of the time
+            return length
+
+        return {"range": distance}
 
     def _sensors(self, wanted: _Wanted, sensors: Mapping[str, str]) -> dict[str, Reader]:
         return {

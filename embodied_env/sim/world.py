@@ -204,13 +204,17 @@ class World:
         due_ns = self._next_due_ns()
         if self._delayed is not None:
             commands = self._delayed.next_step(start_ns, start_ns + self.tick_ns)
+        mj_step, mj, data = self._model.mujoco.mj_step, self._model.mj, self._data
+        tick_ns, substeps = self.tick_ns, self._substeps
         for substep, controls in enumerate(self._controls(commands), start=1):
-            next_ns = start_ns + self.tick_ns * substep // self._substeps
-            self._take_delayed(next_ns)
+            next_ns = start_ns + tick_ns * substep // substeps
+            if self._delayed is not None:
+                self._take_delayed(next_ns)
             now_ns = next_ns
-            self._actuation.apply(self._data, controls)
-            self._move_bodies((now_ns - self._origin_ns) / 1e9)
-            self._model.mujoco.mj_step(self._model.mj, self._data)
+            self._actuation.apply(data, controls)
+            if self._movers:
+                self._move_bodies((now_ns - self._origin_ns) / 1e9)
+            mj_step(mj, data)
             self._senses.watch()
             if now_ns >= due_ns:
                 self._capture(now_ns)
@@ -344,8 +348,9 @@ class World:
 
     def _check_stable(self) -> None:
         """Raise when MuJoCo warned of a bad state since the reset: it has then silently reset parts of it."""
-        counts = self._data.warning.number[self._warnings]
-        if counts.any() or not np.isfinite(self._data.qpos).all():
+        numbers = self._data.warning.number.tolist()
+        counts = [numbers[warning] for warning in self._warnings]
+        if any(counts) or not all(map(math.isfinite, self._data.qpos.tolist())):
             bad = ", ".join(name for name, count in zip(_UNSTABLE, counts, strict=True) if count)
             raise BackendLostError(
                 "sim_unstable", f"MuJoCo reported {bad or 'a position that is not finite'} at {self.now_ns} ns"

@@ -20,6 +20,7 @@ from embodied_env.contract import load_contract
 from embodied_env.env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_transition, read_run
 from embodied_env.record.arrays import from_bytes, is_reference, refer_to, references, to_bytes
+from embodied_env.record.keeping import kept
 from embodied_env.record.rows import plain
 
 SHARE = 1 if SEEDED else 3  # a third of the examples in each run, and all of them where .ci/long gives a seed
@@ -71,6 +72,28 @@ anything = st.recursive(
     max_leaves=8,
 )
 """Values that an agent might send for an action."""
+
+
+@many
+@given(anything)
+def test_what_is_kept_for_later_becomes_the_same_row(value):
+    assert json.dumps(plain(kept(value))) == json.dumps(plain(value))
+
+
+def test_what_is_kept_holds_nothing_that_its_owner_can_change():
+    mine = {"array": np.zeros(3), "list": [np.zeros(2)], "deep": {"dict": {"array": np.zeros((2, 2, 3))}}}
+    before, copied = json.dumps(plain(mine)), kept(mine)
+    for array in (mine["array"], mine["list"][0], mine["deep"]["dict"]["array"]):
+        array[:] = 1
+    mine["list"].append(1)
+    mine["deep"]["dict"]["more"] = 1
+    assert json.dumps(plain(copied)) == before
+
+
+def test_a_list_that_holds_itself_is_kept():
+    mine = [1.0]
+    mine.append(mine)
+    assert json.dumps(plain(kept(mine)))
 
 
 def strict(text):

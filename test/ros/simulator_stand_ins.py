@@ -8,6 +8,7 @@ and is repeated while it stands still; a request is queued until the end of an i
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -77,7 +78,7 @@ class StandIn:
     """The world, its clock and its sensors; a family adds services. `turn` is one look at everything."""
 
     repeats_clock = True  # while it stands still
-    pace_s = 0.0  # of a world that runs freely
+    pace_s = 0.0  # of each step
 
     def __init__(self, mischief: Mischief) -> None:
         self.world, self.mischief = ToyWorld(), mischief
@@ -94,6 +95,22 @@ class StandIn:
         self._when_still: list[Callable[[], None]] = []
         self._late: list[tuple[float, JointState]] = []
         self._repeat_at = 0.0
+        self._orders: queue.SimpleQueue[tuple[Callable[[], object], threading.Event]] = queue.SimpleQueue()
+
+    def order(self, does: Callable[[], object]) -> None:
+        """Have something done between two iterations, as a client would that nobody knows of; return when it is."""
+        done = threading.Event()
+        self._orders.put((does, done))
+        assert done.wait(10.0)
+
+    def calm(self) -> None:
+        """Stand still, owe nothing, and behave."""
+        self.mischief = Mischief()
+        self.world.pending, self.world.paused = 0, True
+        self._when_still.clear()
+        self._late.clear()
+        self.requests.clear()
+        self._tell()
 
     def offer(self, service_type: Any, name: str, serve: Callable[[Any, Any], bool]) -> None:
         """Offer a service; `serve` fills in the response and says whether it is sent when the world stands still."""
@@ -101,6 +118,10 @@ class StandIn:
 
     def turn(self) -> bool:
         """Look at everything once; return whether anything happened."""
+        while not self._orders.empty():
+            does, done = self._orders.get()
+            does()
+            done.set()
         happened = self._take_commands() | self._take_requests() | self._iterate()
         now_s = time.monotonic()
         if self._late and self._late[0][0] < now_s:
@@ -140,7 +161,7 @@ class StandIn:
     def _iterate(self) -> bool:
         """One iteration, when there is one to run."""
         world, mischief = self.world, self.mischief
-        if mischief.rewinds_in is not None and world.pending:
+        if mischief.rewinds_in is not None and (world.pending or not world.paused):
             mischief.rewinds_in -= 1
             if mischief.rewinds_in < 0:
                 mischief.rewinds_in = None
@@ -165,8 +186,7 @@ class StandIn:
         self._sense()
         if world.pending:
             world.pending -= 1
-        else:
-            time.sleep(self.pace_s)
+        time.sleep(self.pace_s)
 
     def _tell(self, times: int = 1) -> None:
         if not self.mischief.silent:

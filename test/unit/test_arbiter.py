@@ -185,3 +185,16 @@ def test_stopping_a_free_running_robot_brakes_period_by_period_until_it_rests(ru
     assert [round(float(c.report.velocity_si[0]), 9) for c in braking] == [0.6, 0.2, 0.0]
     assert pytest.approx(VELOCITY - 0.6) == DECELERATION * PERIOD_S
     assert running.clock.now_ns() - began_ns == 2 * PERIOD_NS
+
+
+def test_what_has_reached_nobody_leaves_the_joints_where_they_are_measured(running):
+    running.clock.advance_ns(PERIOD_NS)
+    running.publish((1.0, 0.0))
+    before, published_ns = running.arbiter.reference, running.arbiter._published_ns
+    assert before.velocities[0] > 0.0
+    running.arbiter.stand_at(np.array([0.25, 0.0]))
+    after = running.arbiter.reference
+    assert after.positions.tolist() == [0.25, 0.0]
+    assert after.velocities.tolist() == before.velocities.tolist()
+    assert after.seq == before.seq
+    assert running.arbiter._published_ns == published_ns  # or no time would have passed for the limits

@@ -15,6 +15,7 @@ RECORDING = Path(__file__).parents[2] / "benchmarks" / "recording.py"
 PACING = Path(__file__).parents[2] / "benchmarks" / "pacing.py"
 STEP = Path(__file__).parents[2] / "benchmarks" / "step.py"
 VECTOR = Path(__file__).parents[2] / "benchmarks" / "vector.py"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +79,42 @@ def test_the_benchmark_of_vectors_runs():
     assert all(row["ratio"] == 1.0 for row in rows if row["who"] == "EmbodiedVectorEnv")
 
 
+def benchmark(name):
+    spec = importlib.util.spec_from_file_location(f"benchmark_of_{name}", PACING.parent / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its dataclasses look for their annotations
+    spec.loader.exec_module(module)
+    return module
+
+
+def table_of(script: str, folder: Path, *arguments: str) -> list[dict]:
+    """The rows of the JSON file that a benchmark writes."""
+    file = folder / "table.json"
+    command = [sys.executable, str(BENCHMARKS / script), *arguments, "--json", str(file)]
+    subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(file.read_text())["rows"]
+
+
+def test_the_benchmark_of_the_account_checks_what_the_clamps_promise(tmp_path):
+    rows = table_of("gate.py", tmp_path, "--rounds", "1", "--steps", "3")
+    assert {"lerobot's clamp", "inspect-robots' approvers"} < {row["who"] for row in rows}
+    assert rows[0]["ratio"] == 1.0
+
+
+def test_the_world_in_this_process_computes_what_a_bare_loop_computes(tmp_path):
+    rows = table_of("inprocess.py", tmp_path, "--rounds", "1", "--steps", "3")  # or it exits with another status
+    assert {row["who"] for row in rows} == {"bare mj_step loop", "plain Gymnasium", "embodied_env"}
+
+
+def test_importing_the_package_imports_nothing_that_only_its_parts_need(tmp_path):
+    rows = table_of("import.py", tmp_path, "--rounds", "1")  # or it exits with another status
+    assert [row["package"] for row in rows] == ["gymnasium", "numpy", "embodied_env"]
+
+
 @pytest.fixture(scope="module")
 def step_benchmark():
     pytest.importorskip("rclpy", reason="needs rclpy")
-    spec = importlib.util.spec_from_file_location("benchmark_of_steps", STEP)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look there
-    spec.loader.exec_module(module)
-    return module
+    return benchmark("step")
 
 
 def test_a_ratio_is_of_one_round_and_then_the_median(step_benchmark):
@@ -117,3 +146,73 @@ def test_the_benchmark_of_steps_over_ros_runs(tmp_path):
     assert {"typed WaitSet", "spin_once", "background", "env, recorded"} <= {row["who"] for row in found["rows"]}
     assert len(found["targets"]) == 3
     assert "transport, worked_us" in found["one_more_sensor"]
+
+
+@pytest.fixture(scope="module")
+def images():
+    return benchmark("images")
+
+
+@pytest.fixture(scope="module")
+def scale():
+    return benchmark("scale")
+
+
+def frames(images, profile, p95_us, lost=0):
+    case = images.Case(size="640x480", client="ours", profile=profile)
+    times = {"p50_us": 100.0, "p95_us": p95_us, "p99_us": p95_us}
+    return case, [{**times, "lost": lost, "frames": 10, "equal": True}]
+
+
+def test_images_are_compared_with_those_without_the_profile(images):
+    bare, roomy = images.rows(dict([frames(images, "none", 1000.0), frames(images, "both", 150.0)]))
+    assert bare["ratio"] == [1.0, 1.0, 1.0]
+    assert roomy["ratio"] == [0.15, 0.15, 0.15]
+    assert roomy["p95_to_p50"] == 1.5
+
+
+@pytest.mark.parametrize(("p95_us", "lost", "reached"), [(160.0, 0, True), (161.0, 0, False), (100.0, 1, False)])
+def test_the_target_of_images_asks_for_steady_times_and_no_loss(images, p95_us, lost, reached):
+    table = images.rows(dict([frames(images, "both", p95_us, lost)]))
+    assert list(images.targets(table).values()) == [reached]
+
+
+@pytest.mark.long
+@pytest.mark.ros
+def test_the_benchmark_of_images_runs(tmp_path):
+    out = tmp_path / "images.json"
+    arguments = ["--rounds", "1", "--steps", "5", "--sizes", "84x84", "--clients", "raw", "ours", "--json", str(out)]
+    subprocess.run([sys.executable, str(PACING.parent / "images.py"), *arguments], capture_output=True, check=True)
+    rows = json.loads(out.read_text())["rows"]
+    assert len(rows) == 4
+    assert all(row["equal"] and row["lost"] == 0 for row in rows)
+
+
+def test_what_one_more_costs_is_the_slope_of_a_line(scale):
+    table = [{"what": "sensors", "size": size, "thread_us": 100.0 + 20.0 * size} for size in (1, 2, 4)]
+    (found,) = scale.slopes(table).values()
+    assert found == pytest.approx({"each_us": 20.0, "start_us": 100.0, "linear": 1.0})
+
+
+def test_the_benchmark_of_scale_measures_a_family(scale):
+    (sensors, *_) = scale.families(2, ros=False, tiny=True)
+    table = scale.measure([sensors], 1)
+    assert [(row["what"], row["size"]) for row in table] == [("sensors", 1), ("sensors", 2)]
+
+
+@pytest.mark.long
+def test_the_benchmark_of_scale_runs(scale):
+    table = scale.measure(scale.families(2, ros=False, tiny=True), 1)
+    assert [(row["what"], row["size"]) for row in table] == [
+        ("sensors", 1), ("sensors", 2), ("joints", 6), ("joints", 12), ("environments", 1), ("environments", 2),
+    ]  # fmt: skip
+    held = {"resets": scale.over_resets(2), "steps": scale.over_steps(20)}
+    assert {"sensors: <= 60 us for each", "resets: no thread and no file more"} <= set(
+        scale.targets(scale.slopes(table), held)
+    )
+
+
+@pytest.mark.long
+def test_a_million_steps_hold_no_more_memory_than_a_tenth_of_them(scale):
+    held = scale.over_steps(1_000_000)
+    assert held["after"]["resident_kb"] - held["before"]["resident_kb"] <= scale.FLAT_KB

@@ -15,7 +15,7 @@ import pytest
 
 import embodied_env
 from embodied_env.cli import main
-from embodied_env.cli.engine import MOST_ATTEMPTS, LocalEngine, _LocalRun, check_shareable, domain_ids
+from embodied_env.cli.engine import MOST_ATTEMPTS, LocalEngine, _SharedRun, check_shareable, domain_ids
 from embodied_env.cli.episodes import Episodes, Job, policy_seed
 from embodied_env.cli.merging import merged_summary
 from embodied_env.cli.team import Worker
@@ -134,36 +134,36 @@ class FakeChild:
 
 
 @pytest.fixture
-def local_run(tmp_path, monkeypatch):
+def shared_run(monkeypatch):
     monkeypatch.setenv("ROS_DOMAIN_ID", "7")
-    return _LocalRun(job(), tmp_path, episodes=1, workers=1, ended=lambda: None)
+    return _SharedRun(episodes=1, workers=1, ended=lambda: None)
 
 
-def test_an_episode_that_kills_every_worker_is_given_up(local_run):
+def test_an_episode_that_kills_every_worker_is_given_up(shared_run):
     team = FakeTeam()
     for _ in range(MOST_ATTEMPTS - 1):
         worker = Worker(number=0, domain_id=8, child=FakeChild())
-        local_run._take(team, worker, {"worker": 0})
-        local_run._take(team, worker, None)
+        shared_run._take(team, worker, {"worker": 0})
+        shared_run._take(team, worker, None)
     worker = Worker(number=0, domain_id=8, child=FakeChild())
-    local_run._take(team, worker, {"worker": 0})
+    shared_run._take(team, worker, {"worker": 0})
     with pytest.raises(BackendError, match="episode 0 was lost with its worker 3 times: killed by signal 9"):
-        local_run._take(team, worker, None)
+        shared_run._take(team, worker, None)
     assert team.started == [(0, 8), (0, 8)]
 
 
-def test_workers_that_never_start_are_given_up(local_run):
+def test_workers_that_never_start_are_given_up(shared_run):
     team = FakeTeam()
     for _ in range(MOST_ATTEMPTS - 1):
-        local_run._take(team, Worker(number=0, domain_id=8, child=FakeChild()), None)
+        shared_run._take(team, Worker(number=0, domain_id=8, child=FakeChild()), None)
     with pytest.raises(BackendNotReadyError, match="without an episode, 3 times"):
-        local_run._take(team, Worker(number=0, domain_id=8, child=FakeChild()), None)
+        shared_run._take(team, Worker(number=0, domain_id=8, child=FakeChild()), None)
 
 
-def test_what_a_worker_failed_by_is_raised_here_under_what_it_printed(local_run, capsys):
+def test_what_a_worker_failed_by_is_raised_here_under_what_it_printed(shared_run, capsys):
     worker = Worker(number=0, domain_id=8, child=FakeChild())
     with pytest.raises(PolicyError, match="out of ideas"):
-        local_run._take(FakeTeam(), worker, {"failed": "PolicyError", "message": "out of ideas"})
+        shared_run._take(FakeTeam(), worker, {"failed": "PolicyError", "message": "out of ideas"})
     assert "killed by signal 9" in capsys.readouterr().err
 
 
@@ -254,8 +254,10 @@ def test_a_number_of_workers_that_there_cannot_be_is_refused(workers):
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        (("--engine", "cloud"), "--engine 'cloud' is not known; allowed: local"),
-        (("--workers", "2"), "allowed: with --engine local"),
+        (("--engine", "cloud"), "--engine 'cloud' is not known; allowed: local, ray"),
+        (("--workers", "2"), "allowed: with --engine local or ray"),
+        (("--address", "auto"), "--address 'auto' is of an engine; allowed: with --engine ray"),
+        (("--address", "auto", "--engine", "local"), "not available with --engine local; allowed: with --engine ray"),
     ],
 )
 def test_wrong_usage_of_engines_is_named(folder, capsys, more, problem):

@@ -1,4 +1,4 @@
-"""Each launch file describes the same process as the table, checked with recording stand-ins for launch."""
+"""The launch files describe the processes of the table of uses, checked with recording stand-ins for launch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from embodied_env.errors import MissingDependencyError
-from embodied_env.launching import describe
-from embodied_env.processes import relay, simulator
+from embodied_env.errors import ContractError, MissingDependencyError, UsageError
+from embodied_env.launching import ProcessFailedError, describe
+from embodied_env.uses import USES
 
 LAUNCH = Path(__file__).parents[2] / "launch"
-PROCESSES = {"sim": simulator, "relay": relay}
 
 
 class Recorded:
@@ -25,14 +24,23 @@ class Recorded:
 
 
 class LaunchConfiguration(Recorded):
-    def __eq__(self, other):
-        return isinstance(other, LaunchConfiguration) and self.arguments == other.arguments
-
-    def __hash__(self):
-        return hash(self.arguments)
+    def perform(self, context):
+        return context.said[self.arguments[0]]
 
 
 class Node(Recorded):
+    pass
+
+
+class ExecuteProcess(Recorded):
+    pass
+
+
+class Shutdown(Recorded):
+    pass
+
+
+class OpaqueFunction(Recorded):
     pass
 
 
@@ -40,16 +48,52 @@ class DeclareLaunchArgument(Recorded):
     pass
 
 
-@pytest.fixture(params=PROCESSES)
-def name(request):
-    return request.param
+@pytest.fixture(params=USES)
+def use(request):
+    return USES[request.param]
 
 
 @pytest.fixture
-def description(name, monkeypatch):
+def packages(monkeypatch, tmp_path):
+    """Programs of the ROS packages that Gazebo needs, and a world beside the contract that one reads."""
+    for package, program in (
+        ("ros_gz_bridge", "parameter_bridge"),
+        ("robot_state_publisher", "robot_state_publisher"),
+        ("controller_manager", "spawner"),
+    ):
+        file = tmp_path / "lib" / package / program
+        file.parent.mkdir(parents=True)
+        file.write_text("")
+    monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path))
+    worlds = tmp_path / "config" / "gazebo"
+    worlds.mkdir(parents=True)
+    contract = tmp_path / "config" / "arm.yaml"
+    contract.write_text((LAUNCH.parent / "config" / "arm_reach.yaml").read_text())
+    for name in ("arm.sdf", "arm.bridge.yaml"):
+        (worlds / name).write_text("")
+    return contract
+
+
+@pytest.fixture
+def said(use, packages, tmp_path):
+    """Values of the arguments with which each use can start here."""
+    script = tmp_path / "learn.py"
+    script.write_text("")
+    values = {argument.name: argument.default for argument in use.arguments}
+    values |= {"contract": str(packages)}
+    return {**values, "script": str(script)} if use.name == "train" else values
+
+
+@pytest.fixture
+def launch(monkeypatch):
     names = {
         "launch": {"LaunchDescription": Recorded},
-        "launch.actions": {"DeclareLaunchArgument": DeclareLaunchArgument},
+        "launch.actions": {
+            "DeclareLaunchArgument": DeclareLaunchArgument,
+            "ExecuteProcess": ExecuteProcess,
+            "OpaqueFunction": OpaqueFunction,
+            "Shutdown": Shutdown,
+        },
         "launch.substitutions": {"LaunchConfiguration": LaunchConfiguration},
         "launch_ros": {},
         "launch_ros.actions": {"Node": Node},
@@ -58,31 +102,217 @@ def description(name, monkeypatch):
         module = types.ModuleType(module_name)
         vars(module).update(attributes)
         monkeypatch.setitem(sys.modules, module_name, module)
-    spec = importlib.util.spec_from_file_location(f"{name}_launch", LAUNCH / f"{name}.launch.py")
+
+
+@pytest.fixture
+def description(use, launch):
+    spec = importlib.util.spec_from_file_location(f"{use.name}_launch", LAUNCH / f"{use.name}.launch.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.generate_launch_description().arguments[0]
 
 
-def test_it_starts_the_process_of_the_table(name, description):
-    (node,) = [entity for entity in description if isinstance(entity, Node)]
-    contract, namespace = LaunchConfiguration("contract"), LaunchConfiguration("namespace")
-    process = PROCESSES[name](contract, namespace=namespace)
-    assert node.keywords["arguments"] == ["-m", process.module, *process.arguments]
-    assert node.keywords["executable"] == LaunchConfiguration("python")
+def started(description, said):
+    (start,) = [entity for entity in description if isinstance(entity, OpaqueFunction)]
+    return start.keywords["function"](types.SimpleNamespace(said=said))
 
 
-def test_every_argument_has_a_default_and_a_description(description):
+def command(action):
+    if isinstance(action, Node):
+        return [action.keywords["executable"], *action.keywords["arguments"]]
+    return action.keywords["cmd"]
+
+
+def test_it_starts_the_processes_of_the_table_each_under_a_keeper(use, description, said):
+    said = {**said, "python": "/some/python"}
+    specs = use.processes(said)
+    actions = started(description, said)
+    assert [command(action) for action in actions] == [spec.kept("/some/python") for spec in specs]
+    assert [isinstance(action, Node) for action in actions] == [bool(spec.module) for spec in specs]
+    assert [action.keywords["cwd"] or "" for action in actions] == [spec.folder for spec in specs]
+
+
+def test_launch_kills_nobody_before_a_keeper_has_done_so(use, description, said):
+    for action, spec in zip(started(description, said), use.processes(said), strict=True):
+        assert float(action.keywords["sigkill_timeout"]) >= spec.longest_end_s >= 3 * spec.grace_s
+
+
+def test_every_argument_has_a_default_and_a_description(use, description):
     declared = {e.arguments[0]: e.keywords for e in description if isinstance(e, DeclareLaunchArgument)}
-    assert set(declared) == {"contract", "namespace", "python"}
+    assert list(declared) == [argument.name for argument in use.arguments]
     assert all(keywords["default_value"] and keywords["description"] for keywords in declared.values())
+    assert {name: tuple(k["choices"] or ()) for name, k in declared.items()} == {
+        argument.name: argument.allowed for argument in use.arguments
+    }
 
 
-def test_there_is_no_other_launch_file():
-    assert {file.name for file in LAUNCH.glob("*.py")} == {f"{name}.launch.py" for name in PROCESSES}
+def test_every_use_has_a_launch_file_and_there_is_no_other():
+    assert {file.name for file in LAUNCH.glob("*.py")} == {f"{name}.launch.py" for name in USES}
 
 
 def test_without_launch_the_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "launch", None)
     with pytest.raises(MissingDependencyError, match=r"apt install ros-.*-launch-ros"):
-        describe(simulator)
+        describe(USES["sim"])
+
+
+# ------------------------------------------------------------------------------------------------ when one ends
+
+
+def exits(launch, name="gazebo", **said):
+    """Return, by role, what happens when a process has ended with an exit status."""
+    use = USES[name]
+    values = {**{argument.name: argument.default for argument in use.arguments}, **said}
+    actions = started(describe(use).arguments[0], values)
+    roles = [spec.role for spec in use.processes(values)]
+    handlers = dict(zip(roles, [action.keywords["on_exit"] for action in actions], strict=True))
+
+    def ended(role, status, *, is_shutdown=False):
+        event, context = types.SimpleNamespace(returncode=status), types.SimpleNamespace(is_shutdown=is_shutdown)
+        return handlers[role](event, context)
+
+    return ended
+
+
+def test_when_the_work_is_done_everything_ends(launch):
+    assert isinstance(exits(launch, "sim", policy="hold")("evaluation", 0), Shutdown)
+
+
+def test_work_that_has_failed_is_a_launch_that_has_failed(launch):
+    with pytest.raises(ProcessFailedError, match="evaluation has ended with exit status 1"):
+        exits(launch, "sim", policy="hold")("evaluation", 1)
+
+
+def test_a_simulator_that_leaves_the_work_alone_is_a_launch_that_has_failed(launch):
+    with pytest.raises(ProcessFailedError, match="simulator has ended"):
+        exits(launch, "sim", policy="hold")("simulator", 0)
+
+
+def test_what_ends_because_all_do_is_no_failure(launch):
+    assert isinstance(exits(launch, "sim", policy="hold")("simulator", 130, is_shutdown=True), Shutdown)
+
+
+def test_who_started_the_controllers_may_end(launch, packages):
+    (packages.parent / "gazebo" / "arm.controllers.yaml").write_text("controller_manager:\n  a: 1\nsteering:\n  b: 1\n")
+    ended = exits(launch, contract=str(packages))
+    assert ended("controllers", 0) is None
+    with pytest.raises(ProcessFailedError):
+        ended("controllers", 1)
+
+
+# ------------------------------------------------------------------------------------------------ the table
+
+
+def roles(name, **said):
+    return [spec.role for spec in USES[name].processes(said)]
+
+
+def words(name, role, **said):
+    (spec,) = [spec for spec in USES[name].processes(said) if spec.role == role]
+    return list(spec.arguments)
+
+
+def test_sim_alone_is_the_simulator():
+    assert roles("sim") == ["simulator"]
+
+
+def test_sim_with_a_policy_evaluates_it_on_that_simulator():
+    assert roles("sim", policy="hold") == ["simulator", "evaluation"]
+    evaluation = words("sim", "evaluation", policy="hold", namespace="/a")
+    assert evaluation[:4] == ["evaluate", "arm_reach", "--backend", "mujoco_ros"]
+    assert "--policy=hold" in evaluation
+    assert "--attach" in evaluation
+    assert evaluation[evaluation.index("--namespace") + 1] == "/a"
+
+
+def test_a_robot_is_dry_unless_it_is_armed():
+    assert "--dry-run" in words("real", "evaluation")
+    assert "--dry-run" not in words("real", "evaluation", armed="true")
+
+
+def test_a_robot_has_a_relay_unless_it_has_not():
+    assert roles("real") == ["relay", "evaluation"]
+    assert "--relay" in words("real", "evaluation")
+    assert roles("real", relay="false") == ["evaluation"]
+    assert "--relay" not in words("real", "evaluation", relay="false")
+
+
+def test_a_relay_has_the_time_to_brake():
+    (relay,) = USES["relay"].processes({})
+    (server,) = USES["sim"].processes({})
+    assert relay.grace_s > server.grace_s
+
+
+def test_gazebo_starts_paused_beside_its_world_with_its_bridge_and_an_evaluation(packages):
+    said = {"contract": str(packages)}
+    assert roles("gazebo", **said) == ["gazebo", "bridge", "evaluation"]
+    server, bridge, evaluation = USES["gazebo"].processes(said)
+    assert server.arguments[2:6] == ("gz", "sim", "-s", "--headless-rendering")
+    assert "-r" not in server.arguments
+    assert server.arguments[-1] == str(packages.parent / "gazebo" / "arm.sdf")
+    assert server.folder == str(packages.parent / "gazebo")
+    assert bridge.arguments[-1] == f"config_file:={packages.parent / 'gazebo' / 'arm.bridge.yaml'}"
+    assert evaluation.arguments[3] == "gazebo"
+
+
+def test_gazebo_with_its_window_is_not_headless(packages):
+    assert "-s" not in words("gazebo", "gazebo", contract=str(packages), headless="false")
+
+
+def test_gazebo_finds_the_systems_of_ros_packages(packages, monkeypatch):
+    monkeypatch.setenv("GZ_SIM_SYSTEM_PLUGIN_PATH", "/mine")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/ros/lib")
+    setting = words("gazebo", "gazebo", contract=str(packages))[1]
+    assert setting == "GZ_SIM_SYSTEM_PLUGIN_PATH=/mine:/opt/ros/lib"
+
+
+def test_gazebo_starts_what_gz_ros2_control_needs_where_the_world_has_files_for_it(packages):
+    worlds = packages.parent / "gazebo"
+    (worlds / "arm.urdf").write_text("")
+    (worlds / "arm.controllers.yaml").write_text("controller_manager:\n  a: 1\nsteering:\n  b: 1\n")
+    said = {"contract": str(packages), "policy": "none"}
+    assert roles("gazebo", **said) == ["gazebo", "bridge", "description", "controllers"]
+    assert words("gazebo", "controllers", **said)[1:] == [
+        "steering", "--param-file", str(worlds / "arm.controllers.yaml"),
+    ]  # fmt: skip
+
+
+def test_gazebo_with_a_script_trains(packages, tmp_path):
+    (tmp_path / "learn.py").write_text("")
+    said = {"contract": str(packages), "policy": "none", "script": str(tmp_path / "learn.py"), "python": "py"}
+    script = words("gazebo", "training", **said, script_args="--steps '1 000'", seed="4")
+    assert script[:2] == ["py", str(tmp_path / "learn.py")]
+    assert script[2:] == [
+        str(packages), "--backend", "gazebo", "--seed", "4", "--out", "runs", "--steps", "1 000",
+    ]  # fmt: skip
+
+
+def test_an_example_is_found_by_its_name(tmp_path, monkeypatch):
+    example = tmp_path / "share" / "embodied_env" / "examples" / "learn_it.py"
+    example.parent.mkdir(parents=True)
+    example.write_text("")
+    monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path))
+    assert str(example) in words("train", "training", script="learn_it.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "error", "problem"),
+    [
+        ("sim", {"polcy": "hold"}, UsageError, "sim has no argument 'polcy'; allowed: contract, namespace"),
+        ("real", {"armed": "yes"}, UsageError, "armed:=yes is not allowed; allowed: true, false"),
+        ("sim", {"namespace": "a"}, UsageError, "namespace 'a' is not allowed"),
+        ("real", {"contract": "arm_rech"}, ContractError, "did you mean 'arm_reach'"),
+        ("train", {"script": "nowhere.py"}, UsageError, "script:=nowhere.py is not there"),
+        ("gazebo", {"world": "/no.sdf", "policy": "hold"}, UsageError, "there is no file /no.sdf"),
+        ("gazebo", {"script": "a.py"}, UsageError, "policy:=scripted is not allowed with a script"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_is_allowed(name, said, error, problem):
+    with pytest.raises(error, match=problem):
+        USES[name].processes(said)
+
+
+def test_a_bridge_that_is_not_installed_is_named_with_its_package(packages, monkeypatch):
+    monkeypatch.setenv("AMENT_PREFIX_PATH", "")
+    with pytest.raises(MissingDependencyError, match=r"apt install ros-.*-ros-gz-bridge"):
+        USES["gazebo"].processes({"contract": str(packages)})

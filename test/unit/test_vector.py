@@ -108,7 +108,7 @@ def compare(pair, mode, steps, rng):
 @pytest.mark.parametrize(
     ("contract", "backend", "steps", "num_envs"),
     [
-        ("arm_reach", "fake", 150, 2),
+        ("arm_reach", "fake", 60, 2),
         *(pytest.param(contract, "mujoco", 2000, 3, marks=pytest.mark.long) for contract in ("arm_reach", "cart_goal")),
         pytest.param("door_open", "fake", 300, 3, marks=pytest.mark.long),
     ],

@@ -36,7 +36,7 @@ def by_gymnasium(infos):
     return together
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(st.none() | INFOS, min_size=SLOTS, max_size=SLOTS))
 def test_the_infos_of_slots_are_stacked_as_gymnasium_stacks_them(infos):
     assert_same(stacked(infos), by_gymnasium(infos))

@@ -141,7 +141,7 @@ def test_in_real_time_a_step_does_not_wait_for_the_disk_and_nothing_is_lost(tmp_
 @pytest.fixture
 def dropped(tmp_path, gate):
     """Give a closed run of a reset and nine steps in real time, of which some rows were dropped; and its infos."""
-    env = recorded(tmp_path, gate, most_jobs=4)
+    env = recorded(tmp_path, gate, most_jobs=3)
     env.reset(seed=1)
     with pytest.warns(UserWarning, match="the record of this run is not complete: row 2 was dropped"):
         infos = [env.step(STILL)[-1] for _ in range(9)]

@@ -27,6 +27,7 @@ from embodied_env.contract.messages import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError, UsageError
 from embodied_env.interrupts import held_interrupts
+from embodied_env.large_messages import warn_where_there_is_no_room
 from embodied_env.latency.delays import DelaysFile
 from embodied_env.latency.injection import DelayModel
 from embodied_env.lockstep import (
@@ -159,6 +160,8 @@ class MujocoRosBackend:
             delays = None if self._delays is None else self._delays.path()
             spec = simulator("-", namespace=namespace, source=self._contract.source, delays=delays)
             self._child = Child(spec, first_line=dump_contract(self._contract), environment=domain)
+        else:
+            warn_where_there_is_no_room(self._contract)
         self._ros = RosNode(
             "environment", namespace=namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
         )

@@ -49,6 +49,16 @@ class ActuatorTopics:
         return Sent(seq=command.seq, values=command.values)
 
 
+class NoOutlet:
+    """The outlet of a dry run: there is no publisher that a command could leave by."""
+
+    def send(self, command: Approved) -> Sent:
+        """Publish nothing; what was approved stands in the account."""
+        if not isinstance(command, Approved):
+            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        return Sent(seq=command.seq, values=command.values)
+
+
 class ServiceCaller:
     """The client of a service; the responses come in by a thread that turns the node (`Listener`)."""
 

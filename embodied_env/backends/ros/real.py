@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from embodied_env.backends.ros.evidence import ControllerState
 from embodied_env.backends.ros.frames import Frames
 from embodied_env.backends.ros.listener import Listener
 from embodied_env.backends.ros.node import RosNode
-from embodied_env.backends.ros.outlets import ActuatorTopics, Outlet
+from embodied_env.backends.ros.outlets import ActuatorTopics, NoOutlet, Outlet
 from embodied_env.backends.ros.preflight import (
     check_positions,
     contract_checks,
@@ -27,13 +28,14 @@ from embodied_env.backends.ros.readings import Readings
 from embodied_env.backends.ros.real_profile import load_real_profile, node_parameters, profile_in_force
 from embodied_env.backends.ros.relay_outlet import RELAY_STATE, RelayOutlet
 from embodied_env.backends.ros.reset_profile import RESET_LEVELS
-from embodied_env.backends.ros.reset_service import ResetService
+from embodied_env.backends.ros.reset_service import ResetService, dry_report
 from embodied_env.backends.ros.safety_inputs import CONTENTION, SafetyInputs
 from embodied_env.clock import NS_PER_S, Clock, Stamp
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.interrupts import held_interrupts
+from embodied_env.large_messages import warn_where_there_is_no_room
 from embodied_env.pacing import Pacer
 from embodied_env.ros_environment import check_domain_id, check_namespace, check_node_name, ros_arguments, timeout_s
 from embodied_env.transition import Actuation, Approved, Observer, ResetReport, ResetRequest, Sample, Sent, Snapshot
@@ -48,6 +50,7 @@ class RealBackend:
         pacer: the deadlines of the steps of an episode, and what was missed of them.
         observers: who is told of each transition: what publishes the diagnostics.
         feed: gets the messages that our node publishes and receives.
+        surroundings_of_senders: the environment of who publishes the sensors, as far as it is known.
     """
 
     name = "real"
@@ -63,6 +66,7 @@ class RealBackend:
         step_timeout_s: float | None = None,
         reset_timeout_s: float | None = None,
         relay: bool | None = None,
+        armed: bool = True,
         node_name: str = "environment",
         ros_args: Sequence[str] = (),
         frames: Frames | None = None,
@@ -78,6 +82,8 @@ class RealBackend:
             step_timeout_s: without any reading for so long the robot counts as lost; None: the profile's.
             reset_timeout_s: how long a reset may take; None: the profile's.
             relay: whether commands go through a relay, which runs already; None: the profile's.
+            armed: False: a dry run. All is started and checked, readings are real, and the gate judges every action;
+                but no command is published, no reset service is called, nobody is asked, and a relay is not armed.
             node_name: of our node; no other in the namespace may have it.
             ros_args: what would stand after ``--ros-args``, for our node alone: ``["-r", "joint_states:=arm/states"]``.
                 What stands in the command line of this process holds too.
@@ -87,7 +93,7 @@ class RealBackend:
         Raises:
             ContractError: for a profile ``backends.real`` that is missing or wrong, or for a relay that cannot
                 keep all of the contract.
-            UsageError: for a virtual clock, a wrong timeout, namespace, domain, name or relay.
+            UsageError: for a virtual clock, a wrong timeout, namespace, domain, name, relay or armed.
         """
         if clock.virtual:
             raise UsageError(f"a {type(clock).__name__} is not allowed with a robot; allowed: clock='steady'")
@@ -107,19 +113,24 @@ class RealBackend:
         if relay not in (None, True, False):
             raise UsageError(f"relay={relay!r} is not allowed; allowed: True, False, None")
         self._is_relayed = self._profile.relay if relay is None else bool(relay)
+        if armed not in (True, False):
+            raise UsageError(f"armed={armed!r} is not allowed; allowed: True, False")
+        self._is_armed = bool(armed)
         if self._is_relayed and self._profile.use_sim_time:
             raise UsageError("relay=True is not allowed with backends.real.use_sim_time: a relay goes by the wall")
         self._written = profile_in_force(contract, is_relayed=self._is_relayed)
         tells = self._profile.controller_state is not None or self._profile.actuation_s is not None
         self.capabilities = replace(
             self.capabilities,
-            acknowledges_commands=self._is_relayed,
-            actuation=self._is_relayed or tells,
-            seedable=self._profile.reset_spec.parameters,
+            acknowledges_commands=self._is_relayed and self._is_armed,
+            actuation=(self._is_relayed or tells) and self._is_armed,
+            actuates=self._is_armed,
+            seedable=self._profile.reset_spec.parameters and self._is_armed,
         )
-        self.routine = self._profile.reset_spec.routine()
+        self.routine = self._profile.reset_spec.routine() if self._is_armed else None
         self.pacer = Pacer(clock, contract.control_period_ns)
         self.feed = Feed()
+        self.surroundings_of_senders: Mapping[str, str] = os.environ
         self._ros: RosNode | None = None
         self._listener: Listener | None = None
         self._outlet: Outlet | None = None
@@ -150,6 +161,7 @@ class RealBackend:
         contract, profile = self._contract, self._profile
         self._is_watched = False
         raise_unless_passed(contract_checks(contract, self._written))  # before a node is: SROS2
+        warn_where_there_is_no_room(contract, self.surroundings_of_senders)
         self._ros = RosNode(
             self._node_name,
             namespace=self._namespace,
@@ -174,12 +186,15 @@ class RealBackend:
         if (state := profile.controller_state) is not None:
             controller = self._controller = ControllerState(state, ActionLayout(contract))
             listener.subscribe("controller state", state.type, state.topic, ANY, controller.put)
-        if self._is_relayed:
+        if not self._is_armed:
+            self._outlet = NoOutlet()
+        elif self._is_relayed:
             self._outlet = self._relay = RelayOutlet(contract, node, listener, self._clock)
         else:
             self._outlet = ActuatorTopics(contract, node, self._clock)
-        self._reset_service = ResetService(profile.reset_spec, node, self._clock, contract.fingerprint)
-        self._confirmation = make_confirmation(profile.reset_spec, node, listener, self._clock)
+        if self._is_armed:
+            self._reset_service = ResetService(profile.reset_spec, node, self._clock, contract.fingerprint)
+            self._confirmation = make_confirmation(profile.reset_spec, node, listener, self._clock)
         self._diagnostics.connect(node)
         listener.start()
 
@@ -221,6 +236,8 @@ class RealBackend:
         listener, readings, inputs = self._connect(deadline)
         readings.await_clock(self._end(deadline))
         inputs.check_active(deadline.ns)
+        if not self._is_armed:
+            return self._verified(deadline, dry_report(request))
         if self._relay is not None:
             self._relay.arm(deadline.ns)  # whatever moves the robot by it rests from now on
         service = self._reset_service
@@ -301,6 +318,8 @@ class RealBackend:
 
     def _acted(self, listener: Listener) -> Actuation | None:
         """Return the best evidence there is that a command acts: an echo, a controller's word, a declared figure."""
+        if not self._is_armed:
+            return None
         if self._relay is not None:
             return self._relay.take_evidence()
         if self._controller is not None:
@@ -313,7 +332,12 @@ class RealBackend:
 
     def estops(self) -> Mapping[str, str]:
         """Return the state of each safety input (`EstopInputs.states`). Any thread may ask."""
-        names = (*self._profile.estop, *self._profile.active, CONTENTION, *([RELAY_STATE] if self._is_relayed else []))
+        names = (
+            *self._profile.estop,
+            *self._profile.active,
+            CONTENTION,
+            *([RELAY_STATE] if self.capabilities.acknowledges_commands else []),
+        )
         listener, unknown = self._listener, dict.fromkeys(names, "unknown")
         if listener is None:
             return unknown

@@ -5,6 +5,7 @@ It is driven as a robot is (`RealBackend`); a second node of ours conducts its r
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.messages import message_class
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError
+from embodied_env.large_messages import surroundings
 from embodied_env.lockstep import PICTURE_TOPIC, ResetReply
 from embodied_env.pacing import Pacer
 from embodied_env.processes import Child, simulator
@@ -113,6 +115,8 @@ class RealtimeMujocoRosBackend:
             reset_timeout_s=self.reset_timeout_s,
         )
         robot.pacer, robot.feed = self.pacer, self.feed  # they outlive the connection
+        if self._spawn:  # `embodied-env sim` makes room by itself
+            robot.surroundings_of_senders = {**os.environ, **surroundings(contract)}
         return robot
 
     # ------------------------------------------------------------------------------------------ connecting

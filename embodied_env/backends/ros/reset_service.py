@@ -13,7 +13,18 @@ from embodied_env.backends.ros.reset_profile import ResetSpec
 from embodied_env.clock import Clock
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.lockstep import ANY_EPOCH, EPOCH_PARAMETER, OPTIONS_PARAMETER, SEED_PARAMETER, ResetReply
-from embodied_env.transition import ResetReport, ResetRequest
+from embodied_env.transition import DRY_RUN, ResetReport, ResetRequest
+
+
+def dry_report(request: ResetRequest) -> ResetReport:
+    """Return the account of the reset of a dry run: only the readings are new."""
+    return ResetReport(
+        level="none",
+        seed_applied=None,
+        sampled={},
+        details={DRY_RUN: "nothing is published to the actuators; no reset service was called, nobody was asked"},
+        ignored=tuple(request.options),
+    )
 
 
 class ResetService:

@@ -4,6 +4,8 @@ It is attached to, never started. How it is told to move is `embodied_env.backen
 delivers those that are due, stamped at its end or later: what is older is counted and never taken for fresh, what is
 late (rendering) is waited for. Where the clock is gated a step ends where it ends: `Snapshot.now_ns` is the true time,
 and the next step counts from there.
+
+The module is long because an episode with such a simulator, reset and step, is told in one place.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from embodied_env.contract.messages import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.interrupts import held_interrupts
+from embodied_env.large_messages import warn_where_there_is_no_room
 from embodied_env.lockstep import CLOCK_TOPIC
 from embodied_env.ros_environment import check_domain_id, check_namespace, timeout_s
 from embodied_env.routine import Routine
@@ -128,6 +131,7 @@ class SimulatorBackend:
             raise
 
     def _open(self) -> None:
+        warn_where_there_is_no_room(self._contract)
         ros = self._ros = RosNode(
             "environment", namespace=self._namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
         )

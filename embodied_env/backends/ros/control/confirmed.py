@@ -1,4 +1,7 @@
-"""`ConfirmedControl`: the one `SimControl` over any dialect. It believes the clock (`control.base`)."""
+"""`ConfirmedControl`: the one `SimControl` over any dialect. It believes the clock (`control.base`).
+
+The module is long because the five rules hold each other up: what is asked, awaited and compared stands in one place.
+"""
 
 from __future__ import annotations
 
@@ -371,11 +374,18 @@ class ConfirmedControl:
         with _in_reset():
             self.check_still(end)
             must_show = self.capabilities.rewinds_time and level in ("world", "time")
-            if must_show and self.clock.now_ns == 0 and self.capabilities.exact_step and self.step_ns:
-                self.step(self.step_ns, end)  # a reset at the very begin would not show
+            if must_show and self.clock.now_ns == 0:
+                self._leave_begin(end)
             seed_used = self._reset(self._dialect.reset(level, seed), end, must_show=must_show)
             self._mark()
             return ResetResult(level=level, after_ns=self.now_ns(), seed_used=seed_used)
+
+    def _leave_begin(self, end: float) -> None:
+        """Move a little: a reset at the very begin would not show."""
+        if not self.capabilities.exact_step:
+            self._step_gated(0, 1, end)
+        elif self.step_ns:
+            self.step(self.step_ns, end)
 
     def _reset(self, request: Request, end: float, *, must_show: bool) -> int | None:
         """Ask for it, and wait until it shows; return the seed that was taken."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from embodied_env.backends.ros.control.base import ControlCapabilities, Request, SimulatorRefusedError
+from embodied_env.backends.ros.control.poses import write_pose
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
 from embodied_env.transition import FloatArray
 
@@ -114,14 +115,6 @@ class RosGz:
         return Request(
             service=f"{self._prefix}/{CONTROL}", type=self._control_type, message=message, read=_check_success
         )
-
-
-def write_pose(pose: Any, position: FloatArray, orientation: FloatArray) -> None:  # noqa: ANN401 - a geometry_msgs/Pose
-    """Fill in a pose: `position` m, shape (3,); `orientation` quaternion x, y, z, w, shape (4,)."""
-    for axis, value in zip("xyz", position, strict=True):
-        setattr(pose.position, axis, float(value))
-    for axis, value in zip("xyzw", orientation, strict=True):
-        setattr(pose.orientation, axis, float(value))
 
 
 def _check_success(reply: Any) -> None:  # noqa: ANN401 - a generated type

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from embodied_env.backends.ros.control.base import ControlCapabilities, EntityState, Request, SimulatorRefusedError
-from embodied_env.backends.ros.control.ros_gz import write_pose
+from embodied_env.backends.ros.control.poses import write_pose
 from embodied_env.clock import NS_PER_S
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
 from embodied_env.transition import FloatArray

@@ -1,0 +1,1 @@
+"""The environment as other evaluators want it."""

@@ -1,0 +1,234 @@
+"""Learn a contract by PPO in plain PyTorch: the whole algorithm on one page, and its arithmetic of endings in the open.
+
+python examples/train_ppo_torch.py arm_reach --seed 0 --evaluate mujoco mujoco_ros
+
+An episode ends in two ways. *Terminated*: the task is over, nothing is to come, and the value of the last state is 0.
+*Truncated*: a time limit, a safety stop, a lost sensor. The task went on, the account did not: what was still to come
+is estimated by the value of the last observation (`advantages`). Who takes one for the other teaches a robot that time
+limits are its own doing, or, where rewards are costs, that a safety stop saves it from paying.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor, nn
+from training import Training, evaluate, parser, started, stopwatch
+
+from embodied_env.checkpoints import Actor
+
+GAMMA = 0.97
+LAMBDA = 0.95  # of the generalised advantage estimate
+STEPS = 256  # of each environment, between two updates
+EPOCHS, MINIBATCH = 10, 256
+CLIP = 0.2
+LEARNING_RATE = 3e-4
+VALUE_WEIGHT, ENTROPY_WEIGHT = 0.5, 0.0
+LARGEST_GRADIENT = 0.5
+WIDTH = 128
+
+STATE = "learner.pt"
+"""Networks and optimiser, beside the actor: to go on learning."""
+
+
+class Agent(nn.Module):
+    """A policy, which is a Gaussian around a perceptron, and a value."""
+
+    def __init__(self, seen: int, acted: int) -> None:
+        """Make networks for `seen` features and `acted` action elements."""
+        super().__init__()
+        self.mean = _perceptron(seen, acted, gain=0.01)
+        self.value = _perceptron(seen, 1, gain=1.0)
+        self.log_std = nn.Parameter(torch.full((acted,), -0.5))
+
+    def policy(self, features: Tensor) -> torch.distributions.Normal:
+        """Return the distribution of actions, from -1 to 1 within the action space."""
+        return torch.distributions.Normal(self.mean(features), self.log_std.exp())
+
+
+def _perceptron(inputs: int, outputs: int, *, gain: float) -> nn.Sequential:
+    layers = [nn.Linear(inputs, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, outputs)]
+    for layer, its_gain in zip(layers[::2], (2**0.5, 2**0.5, gain), strict=True):
+        nn.init.orthogonal_(layer.weight, its_gain)
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(*layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """What was done between two updates: arrays (steps, environments, ...).
+
+    Attributes:
+        values: of the observation before each step.
+        next_values: of the observation after it; at the end of an episode of its last one, not of the next reset's.
+        terminated: the task is over after it.
+        ended: the episode is.
+    """
+
+    features: Tensor
+    actions: Tensor
+    log_probabilities: Tensor
+    rewards: Tensor
+    values: Tensor
+    next_values: Tensor
+    terminated: Tensor
+    ended: Tensor
+
+
+def advantages(rollout: Rollout) -> Tensor:
+    """Return the generalised advantage estimate of each step: it bootstraps on truncated, and not on terminated.
+
+    ``terminated`` stops what is expected (`next_values`); every end of an episode, truncated ones too, stops what is
+    carried back from later steps, which are another episode's.
+    """
+    to_come = rollout.next_values * (1 - rollout.terminated)
+    errors = rollout.rewards + GAMMA * to_come - rollout.values
+    found, carried = torch.zeros_like(errors), torch.zeros_like(errors[0])
+    for step in reversed(range(len(errors))):
+        carried = errors[step] + GAMMA * LAMBDA * (1 - rollout.ended[step]) * carried
+        found[step] = carried
+    return found
+
+
+class Collector:
+    """Steps the environments, and remembers where they are."""
+
+    def __init__(self, worlds: gymnasium.vector.VectorEnv[Any, Any, Any], seed: int) -> None:
+        """Reset `worlds`, which reset by themselves in the step that ends an episode."""
+        self._worlds = worlds
+        self._features, _ = worlds.reset(seed=seed)
+        self._returns = np.zeros(worlds.num_envs)
+        self.ended: list[float] = []  # returns of episodes that have ended
+
+    @torch.no_grad()
+    def collect(self, agent: Agent, steps: int) -> Rollout:
+        """Take `steps` steps in each environment."""
+        rows: list[tuple[Tensor, ...]] = []
+        for _ in range(steps):
+            features = torch.from_numpy(self._features.copy())
+            policy = agent.policy(features)
+            action = policy.sample()
+            log_probability = policy.log_prob(action).sum(-1)
+            sent = action.clamp(-1.0, 1.0).numpy()
+            self._features, rewards, terminated, truncated, infos = self._worlds.step(sent)
+            ended = terminated | truncated
+            after = _last_features(self._features, ended, infos)
+            self._count(rewards, ended)
+            numbers = (np.asarray(x, dtype=np.float32) for x in (rewards, terminated, ended))
+            reward, is_terminated, is_ended = map(torch.from_numpy, numbers)
+            before, next_value = agent.value(features).squeeze(-1), agent.value(after).squeeze(-1)
+            rows.append((features, action, log_probability, reward, before, next_value, is_terminated, is_ended))
+        return Rollout(
+            **dict(zip(Rollout.__dataclass_fields__, map(torch.stack, zip(*rows, strict=True)), strict=True))
+        )
+
+    def _count(self, rewards: Any, ended: Any) -> None:  # noqa: ANN401 - arrays
+        self._returns += rewards
+        self.ended += self._returns[ended].tolist()
+        self._returns[ended] = 0.0
+
+
+def _last_features(features: Any, ended: Any, infos: Any) -> Tensor:  # noqa: ANN401 - arrays
+    """Return what was seen after the step, also where `features` are those of the next episode's reset."""
+    after = features.copy()
+    for index in np.flatnonzero(ended):
+        after[index] = infos["final_obs"][index]
+    return torch.from_numpy(after)
+
+
+def update(agent: Agent, optimiser: torch.optim.Optimizer, rollout: Rollout) -> None:
+    """Improve `agent` by what `rollout` shows: the clipped objective, in minibatches."""
+    gained = advantages(rollout)
+    targets = (gained + rollout.values).flatten()
+    gained = gained.flatten()
+    features, actions = rollout.features.flatten(0, 1), rollout.actions.flatten(0, 1)
+    before = rollout.log_probabilities.flatten()
+    for _ in range(EPOCHS):
+        for chosen in torch.randperm(len(gained)).split(MINIBATCH):
+            policy = agent.policy(features[chosen])
+            ratio = (policy.log_prob(actions[chosen]).sum(-1) - before[chosen]).exp()
+            advantage = (gained[chosen] - gained[chosen].mean()) / (gained[chosen].std(correction=0) + 1e-8)
+            clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
+            of_policy = -torch.min(ratio * advantage, clipped * advantage).mean()
+            of_value = nn.functional.mse_loss(agent.value(features[chosen]).squeeze(-1), targets[chosen])
+            loss = of_policy + VALUE_WEIGHT * of_value - ENTROPY_WEIGHT * policy.entropy().sum(-1).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(agent.parameters(), LARGEST_GRADIENT)
+            optimiser.step()
+
+
+def export(training: Training, agent: Agent) -> Actor:
+    """Return the mean of the policy."""
+    linear = [layer for layer in agent.mean if isinstance(layer, nn.Linear)]
+    layers = [(layer.weight.detach().numpy().copy(), layer.bias.detach().numpy().copy()) for layer in linear]
+    return training.actor(layers, activation="tanh", output="clip")
+
+
+def train(training: Training) -> Path:
+    """Learn, save on the way, and return the last checkpoint."""
+    args = training.args
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(1)
+    worlds = SyncVectorEnv(training.makers(), autoreset_mode=AutoresetMode.SAME_STEP)
+    try:
+        agent = Agent(training.features.size, worlds.single_action_space.shape[0])
+        optimiser = torch.optim.Adam(agent.parameters(), lr=LEARNING_RATE, eps=1e-5)
+        if args.resume is not None:
+            state = torch.load(Path(args.resume) / STATE, weights_only=True)
+            agent.load_state_dict(state["agent"])
+            optimiser.load_state_dict(state["optimiser"])
+        return _learn(training, worlds, agent, optimiser)
+    finally:
+        worlds.close()
+
+
+def _learn(training: Training, worlds: SyncVectorEnv, agent: Agent, optimiser: torch.optim.Optimizer) -> Path:
+    args, done, due = training.args, 0, training.args.checkpoint_every
+    collector = Collector(worlds, args.seed)
+    bar = Progress(console=Console(stderr=True), disable=args.quiet)
+    with bar, (training.path / "progress.csv").open("w", newline="", encoding="utf-8") as file:
+        said = csv.writer(file)
+        said.writerow(["steps", "episodes", "return_mean", "std"])
+        line = bar.add_task("steps", total=args.steps)
+        while done < args.steps:
+            steps = min(STEPS, -(-(args.steps - done) // args.num_envs))
+            update(agent, optimiser, collector.collect(agent, steps))
+            done += steps * args.num_envs
+            recent = collector.ended[-100:]
+            said.writerow(
+                [done, len(collector.ended), np.mean(recent) if recent else "", agent.log_std.exp().mean().item()]
+            )
+            file.flush()
+            bar.update(line, completed=done)
+            if done >= due:
+                due += args.checkpoint_every
+                _save(training, agent, optimiser, done, None)
+    return _save(training, agent, optimiser, done, "final")
+
+
+def _save(training: Training, agent: Agent, optimiser: torch.optim.Optimizer, steps: int, name: str | None) -> Path:
+    folder = training.save(export(training, agent), steps=steps, name=name)
+    torch.save({"agent": agent.state_dict(), "optimiser": optimiser.state_dict()}, folder / STATE)
+    return folder
+
+
+def main() -> None:
+    """Train and evaluate."""
+    args = parser(__doc__, steps=1_000_000, num_envs=8).parse_args()
+    with started("ppo_torch", args) as training:
+        passed = stopwatch()
+        evaluate(training, train(training), passed())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Learn a contract by PPO of Ray's RLlib, its environments in processes on a Ray cluster; then evaluate it, recorded.
+
+pip install torch==2.13.0 "ray[rllib]"
+python examples/train_rllib.py arm_reach --num-envs 4 --seed 0 --evaluate mujoco mujoco_ros
+
+RLlib's learner appends the last observation of each episode, and bootstraps its value where the episode was truncated,
+not where it was terminated: what the two flags of an environment here mean.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from ray.rllib.algorithms.ppo import PPO, PPOConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.tune.registry import register_env
+from rich.console import Console
+from rich.progress import Progress
+from torch import nn
+from training import Training, evaluate, parser, started, stopwatch
+
+from embodied_env.checkpoints import Actor
+from embodied_env.cli.cluster import RayCluster
+
+STEPS = 2048
+"""Of all environments together, between two updates."""
+
+WIDTH = 128
+STATE = "rllib"
+"""RLlib's own state, beside the actor: to go on learning. (It has pickles: load only what you trust.)"""
+
+
+def configured(training: Training) -> PPOConfig:
+    """Return the algorithm: one environment in this process, or each in a process of its own, which takes one CPU."""
+    args = training.args
+    runners = 0 if args.num_envs == 1 else args.num_envs
+    batch = min(STEPS, args.steps)
+    register_env("embodied_env", lambda _: training.make_env())
+    return (
+        PPOConfig()
+        .environment("embodied_env")
+        .env_runners(num_env_runners=runners, rollout_fragment_length=max(1, batch // args.num_envs))
+        .learners(num_learners=0)
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[WIDTH, WIDTH], fcnet_activation="tanh"))
+        .training(
+            train_batch_size=batch,
+            minibatch_size=min(256, batch),
+            num_epochs=10,
+            lr=3e-4,
+            gamma=0.97,
+            lambda_=0.95,
+            clip_param=0.2,
+            use_kl_loss=False,
+            grad_clip=0.5,
+            grad_clip_by="global_norm",
+            vf_clip_param=float("inf"),  # rewards are what the task says, not what a clip is made for
+        )
+        .debugging(seed=args.seed, log_level="ERROR")
+    )
+
+
+def export(training: Training, algorithm: PPO) -> Actor:
+    """Return the mean of the policy: the first half of its last layer; the other is the spread."""
+    module: Any = algorithm.get_module()
+    parts = (module.encoder.actor_encoder, module.pi)
+    linear = [layer for part in parts for layer in part.modules() if isinstance(layer, nn.Linear)]
+    layers = [(layer.weight.detach().numpy().copy(), layer.bias.detach().numpy().copy()) for layer in linear]
+    weights, biases = layers[-1]
+    half = len(biases) // 2
+    return training.actor([*layers[:-1], (weights[:half], biases[:half])], activation="tanh", output="clip")
+
+
+def train(training: Training) -> Path:
+    """Learn, save on the way, and return the last checkpoint."""
+    args = training.args
+    torch.set_num_threads(1)  # networks as small as these are not faster on several
+    with RayCluster(args.num_envs + 1):
+        algorithm = configured(training).build_algo()
+        try:
+            if args.resume is not None:
+                algorithm.restore_from_path(str((Path(args.resume) / STATE).resolve()))
+            return _learn(training, algorithm)
+        finally:
+            algorithm.stop()
+
+
+def _learn(training: Training, algorithm: PPO) -> Path:
+    args = training.args
+    done, due = 0, args.checkpoint_every
+    bar = Progress(console=Console(stderr=True), disable=args.quiet)
+    with bar, (training.path / "progress.csv").open("w", newline="", encoding="utf-8") as file:
+        said = csv.writer(file)
+        said.writerow(["steps", "return_mean"])
+        line = bar.add_task("steps", total=args.steps)
+        begun = None
+        while done < args.steps:
+            told = algorithm.train()
+            total = int(told["num_env_steps_sampled_lifetime"])
+            begun = total - min(STEPS, args.steps) if begun is None else begun  # what it is resumed from has steps too
+            done = total - begun
+            mean = told["env_runners"].get("episode_return_mean", np.nan)
+            said.writerow([done, "" if np.isnan(mean) else mean])
+            file.flush()
+            bar.update(line, completed=done)
+            if done >= due:
+                due += args.checkpoint_every
+                _save(training, algorithm, done, None)
+    return _save(training, algorithm, done, "final")
+
+
+def _save(training: Training, algorithm: PPO, steps: int, name: str | None) -> Path:
+    folder = training.save(export(training, algorithm), steps=steps, name=name)
+    algorithm.save_to_path(str((folder / STATE).resolve()))
+    return folder
+
+
+def main() -> None:
+    """Train and evaluate."""
+    gymnasium.logger.min_level = gymnasium.logger.ERROR  # RLlib asks wrappers for what they warn of
+    args = parser(__doc__, steps=1_000_000, num_envs=1).parse_args()
+    with started("rllib", args) as training:
+        passed = stopwatch()
+        evaluate(training, train(training), passed())
+
+
+if __name__ == "__main__":
+    main()

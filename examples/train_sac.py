@@ -1,0 +1,56 @@
+"""Learn a contract by SAC of Stable-Baselines3, then evaluate what was learned, recorded, on other backends.
+
+python examples/train_sac.py arm_reach --seed 0 --evaluate mujoco mujoco_ros real
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sb3_training import layers_of, learn
+from stable_baselines3 import SAC
+from training import Training, parser, started
+
+from embodied_env.checkpoints import Actor
+
+
+def make(training: Training, worlds: Any) -> SAC:  # noqa: ANN401 - a VecEnv
+    """Return the model that learns in `worlds`."""
+    return SAC(
+        "MlpPolicy",
+        worlds,
+        seed=training.args.seed,
+        learning_rate=lambda left: 1e-4 + 9e-4 * left,  # `left` goes from 1 to 0: what was learned settles
+        gamma=0.95,  # looks a second ahead (20 steps): the distance is told at every step
+        tau=0.01,
+        train_freq=2,
+        gradient_steps=training.args.num_envs,  # one update for two steps, however many environments
+        batch_size=256,
+        buffer_size=min(training.args.steps, 200_000),
+        learning_starts=1000,
+        ent_coef="auto_0.1",
+        policy_kwargs={"net_arch": [128, 128], "optimizer_kwargs": {"fused": True}},
+        device="cpu",
+    )
+
+
+def export(training: Training, model: SAC) -> Actor:
+    """Return the policy without its noise."""
+    actor = model.policy.actor
+    return training.actor(layers_of(actor.latent_pi, actor.mu), activation="relu", output="tanh")
+
+
+def run(training: Training) -> None:
+    """Train and evaluate."""
+    learn(training, lambda worlds: make(training, worlds), export)
+
+
+def main() -> None:
+    """Do what the command line says."""
+    args = parser(__doc__, steps=100_000, num_envs=1).parse_args()
+    with started("sac", args) as training:
+        run(training)
+
+
+if __name__ == "__main__":
+    main()

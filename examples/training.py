@@ -1,0 +1,262 @@
+"""What the three training examples share: arguments, the run directory, what a learner sees, and the evaluation after.
+
+A run directory::
+
+    training.json         what was asked: arguments, contract and fingerprint, versions
+    progress.csv          what the learner said on the way
+    checkpoints/<steps>/  the policy after so many steps (embodied_env.checkpoints)
+    checkpoints/final/
+    evaluations/          recorded runs, for embodied-env report, compare and audit
+    summary.json          success on each backend, and where its run lies
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+import embodied_env
+from embodied_env.checkpoints import (
+    FEATURE_BOUND,
+    Actor,
+    Features,
+    as_vector,
+    flat_action_space,
+    from_unit,
+    load_checkpoint,
+    save_checkpoint,
+    vector_keys,
+)
+from embodied_env.cli import print_error
+from embodied_env.cli.episodes import Evaluation
+from embodied_env.cli.evaluation import evaluate_with_progress, print_table
+from embodied_env.contract import Contract
+from embodied_env.contract.loader import dump_contract
+from embodied_env.errors import EmbodiedEnvError, UsageError
+from embodied_env.processes import Child, simulator
+from embodied_env.record.manifest import write_json
+
+CONSTANT = 1e-6
+"""A reading that varies by less, in its unit, is a constant: its scale is 1."""
+
+EVALUATION_SEED = 1_000_003
+"""Of the evaluations: other episodes than those of training."""
+
+
+class LearnerView(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """The environment as a learner of vectors sees it: features (n,) and actions from -1 to 1, both float32."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], features: Features, actions: gymnasium.spaces.Box) -> None:
+        """Put `features` around `env`, whose action space is `actions`."""
+        super().__init__(env)
+        self._features, self._actions = features, actions
+        bound = np.full(features.size, FEATURE_BOUND, dtype=np.float32)
+        self.observation_space = gymnasium.spaces.Box(-bound, bound)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, actions.shape, dtype=np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._features(observation), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401 - Gymnasium's
+        """Take one step; what is no number is left to the gate."""
+        asked = from_unit(np.asarray(action, dtype=np.float64), self._actions.low, self._actions.high)
+        observation, *rest = self.env.step(asked)
+        return self._features(observation), *rest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One training: what was asked, and where it is kept."""
+
+    algorithm: str
+    contract: Contract
+    features: Features
+    args: argparse.Namespace
+    path: Path
+
+    def make_env(self) -> LearnerView:
+        """Make one environment, as the learner sees it."""
+        env = embodied_env.make(self.contract, backend=self.args.backend)
+        return LearnerView(env, self.features, flat_action_space(self.contract))
+
+    def makers(self) -> list[Callable[[], LearnerView]]:
+        """Return what makes each of the environments."""
+        return [self.make_env] * self.args.num_envs
+
+    def actor(self, layers: list[tuple[Any, Any]], *, activation: str, output: str) -> Actor:
+        """Return the policy with these weights and biases, for the contract's action space."""
+        space = flat_action_space(self.contract)
+        return Actor(
+            features=self.features,
+            layers=tuple(layers),
+            activation=activation,
+            output=output,
+            low=space.low.astype(np.float64).ravel(),
+            high=space.high.astype(np.float64).ravel(),
+        )
+
+    def save(self, actor: Actor, *, steps: int, name: str | None = None) -> Path:
+        """Save `actor` as it is after `steps` steps."""
+        told = {"algorithm": self.algorithm, "steps": steps, "seed": self.args.seed, "backend": self.args.backend}
+        return save_checkpoint(self.path / "checkpoints" / (name or f"{steps:09d}"), self.contract, actor, told)
+
+
+def parser(description: str | None, *, steps: int, num_envs: int) -> argparse.ArgumentParser:
+    """Return a parser of what every training takes, with these defaults."""
+    arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
+    add = arguments.add_argument
+    add("contract", nargs="?", default="arm_reach", help="a contract's name or file (default: arm_reach)")
+    add("--backend", default="mujoco", help="where to learn: mujoco, mujoco_ros, gazebo, ... (default: mujoco)")
+    add("--steps", type=int, default=steps, help=f"of all environments together (default: {steps})")
+    add("--seed", type=int, default=0, help="of everything that is drawn (default: 0)")
+    add("--num-envs", type=int, default=num_envs, help=f"environments side by side (default: {num_envs})")
+    add("--out", default="runs", help="where the run directory is made (default: runs)")
+    add("--checkpoint-every", type=int, default=20_000, metavar="STEPS", help="(default: 20000)")
+    add("--feature-steps", type=int, default=4000, help="of a random policy, to scale observations by (default: 4000)")
+    add("--resume", metavar="CHECKPOINT", help="go on from this one, if it was learned under this contract")
+    add("--evaluate", nargs="*", default=["mujoco"], metavar="BACKEND", help="afterwards (default: mujoco)")
+    add("--episodes", type=int, default=50, help="of each evaluation (default: 50)")
+    add("--robot", metavar="NAMESPACE", help="--evaluate real: the robot there (default: a stand-in, started for it)")
+    add("--quiet", action="store_true", help="no progress bar")
+    return arguments
+
+
+@contextlib.contextmanager
+def started(algorithm: str, args: argparse.Namespace) -> Iterator[Training]:
+    """Make the run directory of a training that begins; an error of the package becomes one line, and status 2."""
+    try:
+        yield _start(algorithm, args)
+    except EmbodiedEnvError as error:
+        print_error(error)
+        raise SystemExit(2) from None
+
+
+def _start(algorithm: str, args: argparse.Namespace) -> Training:
+    for name in ("steps", "num_envs", "episodes", "checkpoint_every", "feature_steps", "seed"):
+        least, given = 0 if name == "seed" else 1, getattr(args, name)
+        if given < least:
+            raise UsageError(f"--{name.replace('_', '-')} {given} is not allowed; allowed: {least} or more")
+    contract = embodied_env.load_contract(args.contract)
+    flat_action_space(contract)
+    if args.resume is None:
+        features = measured_features(contract, args.backend, seed=args.seed, steps=args.feature_steps)
+    else:
+        features = load_checkpoint(args.resume, contract).actor.features
+    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    path = Path(args.out) / f"{contract.name}-{algorithm}-seed{args.seed}-{now}-{secrets.token_hex(3)}"
+    path.mkdir(parents=True)
+    packages = ("embodied_env", "gymnasium", "numpy", "mujoco", "torch", "stable_baselines3")
+    asked = {
+        "algorithm": algorithm,
+        "contract": {"name": contract.name, "version": contract.version, "fingerprint": contract.fingerprint},
+        "arguments": vars(args),
+        "features": list(features.keys),
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
+        "started_utc": now,
+    }
+    write_json(path / "training.json", asked)
+    print(f"training {contract.name} v{contract.version} by {algorithm} in {path}", file=sys.stderr, flush=True)
+    return Training(algorithm=algorithm, contract=contract, features=features, args=args, path=path)
+
+
+def measured_features(contract: Contract, backend: str, *, seed: int, steps: int) -> Features:
+    """Return features whose mean and scale are those of what a random policy observes in so many steps."""
+    keys = vector_keys(contract)
+    env = embodied_env.make(contract, backend=backend)
+    env.action_space.seed(seed)
+    seen = []
+    try:
+        observation, _ = env.reset(seed=seed)
+        for _ in range(steps):
+            seen.append(as_vector(observation, keys))
+            observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            if terminated or truncated:
+                observation, _ = env.reset()
+    finally:
+        env.close()
+    spread = np.std(seen, axis=0)
+    return Features(keys=keys, mean=np.mean(seen, axis=0), scale=np.where(spread > CONSTANT, spread, 1.0))
+
+
+def evaluate(training: Training, checkpoint: Path, took_s: float) -> None:
+    """Evaluate the policy of `checkpoint` on the asked backends, recorded, and write summary.json."""
+    args, found = training.args, {}
+    for backend in args.evaluate:
+        with _robot(training) if backend == "real" else contextlib.nullcontext({}) as options:
+            (evaluation,) = evaluate_with_progress(
+                training.contract,
+                [f"checkpoint:{checkpoint.resolve()}"],
+                backend=backend,
+                episodes=args.episodes,
+                seed=EVALUATION_SEED,
+                out=training.path / "evaluations",
+                **options,
+            )
+        print_table(training.contract, backend, [evaluation])
+        found[backend] = _said(evaluation)
+    summary = {
+        "algorithm": training.algorithm,
+        "seed": args.seed,
+        "steps": args.steps,
+        "training_s": round(took_s, 1),
+        "contract": {"name": training.contract.name, "fingerprint": training.contract.fingerprint},
+        "checkpoint": {"path": str(checkpoint), "sha256": load_checkpoint(checkpoint, training.contract).sha256},
+        "evaluations": found,
+    }
+    write_json(training.path / "summary.json", summary)
+    print(training.path)
+
+
+@contextlib.contextmanager
+def _robot(training: Training) -> Iterator[dict[str, Any]]:
+    """Give the options of `make` for the robot: the one that was named, or a stand-in for as long as this lasts.
+
+    The stand-in has a namespace of its own, so that no robot on the network hears what is meant for it.
+    """
+    if training.args.robot is not None:
+        yield {"namespace": training.args.robot}
+        return
+    namespace = f"/stand_in_{os.getpid()}"
+    stand_in = Child(
+        simulator("-", namespace=namespace, source=training.contract.source, free_running=True),
+        first_line=dump_contract(training.contract),
+    )
+    try:
+        yield {"namespace": namespace}
+    finally:
+        stand_in.stop()
+
+
+def _said(evaluation: Evaluation) -> dict[str, Any]:
+    kept = ("episodes", "success_rate", "success_rate_not_truncated", "end_reasons", "return", "steps", "clipped_share")
+    summary = {key: evaluation.summary[key] for key in kept}
+    return {"path": str(evaluation.path), "problem": evaluation.problem, **summary}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def stopwatch() -> Callable[[], float]:
+    """Return what says how many seconds have passed since now."""
+    begun = time.monotonic()
+    return lambda: time.monotonic() - begun

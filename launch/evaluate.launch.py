@@ -1,0 +1,11 @@
+"""A policy on any backend: ``ros2 launch embodied_env evaluate.launch.py backend:=mujoco``."""
+
+from typing import Any
+
+from embodied_env.launching import describe
+from embodied_env.uses import USES
+
+
+def generate_launch_description() -> Any:  # noqa: ANN401 - launch has no type stubs
+    """Start the same processes as ``embodied-env launch evaluate``."""
+    return describe(USES["evaluate"])

@@ -1,0 +1,11 @@
+"""Gazebo, its bridge, and a policy or a training: ``ros2 launch embodied_env gazebo.launch.py headless:=true``."""
+
+from typing import Any
+
+from embodied_env.launching import describe
+from embodied_env.uses import USES
+
+
+def generate_launch_description() -> Any:  # noqa: ANN401 - launch has no type stubs
+    """Start the same processes as ``embodied-env launch gazebo``."""
+    return describe(USES["gazebo"])

@@ -1,0 +1,11 @@
+"""A relay and a policy on a robot, dry until armed: ``ros2 launch embodied_env real.launch.py armed:=false``."""
+
+from typing import Any
+
+from embodied_env.launching import describe
+from embodied_env.uses import USES
+
+
+def generate_launch_description() -> Any:  # noqa: ANN401 - launch has no type stubs
+    """Start the same processes as ``embodied-env launch real``."""
+    return describe(USES["real"])

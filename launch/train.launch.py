@@ -1,0 +1,11 @@
+"""A training script: ``ros2 launch embodied_env train.launch.py script:=train_sac.py``."""
+
+from typing import Any
+
+from embodied_env.launching import describe
+from embodied_env.uses import USES
+
+
+def generate_launch_description() -> Any:  # noqa: ANN401 - launch has no type stubs
+    """Start the same processes as ``embodied-env launch train``."""
+    return describe(USES["train"])

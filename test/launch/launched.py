@@ -1,0 +1,25 @@
+"""Runs a launch file of ours to its end: ``python launched.py NAME [name:=value ...]``; the exit status is the launch's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from launch.actions import IncludeLaunchDescription
+from launch.launch_description_sources import PythonLaunchDescriptionSource
+
+from launch import LaunchDescription, LaunchService
+
+FOLDER = Path(__file__).parents[2] / "launch"
+
+
+def including(name, said):
+    """Return a description that includes the launch file `name`; `said` are values of its arguments."""
+    source = PythonLaunchDescriptionSource(str(FOLDER / f"{name}.launch.py"))
+    return LaunchDescription([IncludeLaunchDescription(source, launch_arguments=list(said.items()))])
+
+
+if __name__ == "__main__":
+    service = LaunchService(noninteractive=True)
+    service.include_launch_description(including(sys.argv[1], dict(word.split(":=") for word in sys.argv[2:])))
+    sys.exit(service.run())

@@ -1,0 +1,32 @@
+"""For the program of launch_testing: the simulator says what it simulates, and ends well."""
+
+from __future__ import annotations
+
+import sys
+import unittest
+from pathlib import Path
+
+import launch_testing
+import launch_testing.asserts
+from launch_testing.actions import ReadyToTest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from launched import including
+
+
+def generate_test_description():
+    description = including("sim", {"contract": "arm_reach"})
+    description.add_action(ReadyToTest())
+    return description
+
+
+class WhileItRuns(unittest.TestCase):
+    def test_it_says_what_it_simulates(self, proc_output):
+        proc_output.assertWaitFor("simulating arm_reach in namespace /", timeout=60, stream="stdout")
+
+
+@launch_testing.post_shutdown_test()
+class Afterwards(unittest.TestCase):
+    def test_it_has_ended_well(self, proc_info):
+        launch_testing.asserts.assertExitCodes(proc_info)

@@ -1,0 +1,78 @@
+"""The launch files by launch itself, on a ROS machine: ``colcon test`` runs this where launch_testing is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("launch_testing", reason="needs launch_testing: source a ROS 2 installation")
+pytest.importorskip("launch_ros", reason="needs launch_ros: source a ROS 2 installation")
+
+from embodied_env.uses import USES
+
+HERE = Path(__file__).parent
+LAUNCH = HERE.parents[1] / "launch"
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def surroundings(domain_id):
+    """A ROS domain of its own for each test."""
+
+
+def start(name, **said):
+    command = [sys.executable, str(HERE / "launched.py"), name, *(f"{key}:={value}" for key, value in said.items())]
+    return subprocess.Popen(command, start_new_session=True)
+
+
+@pytest.mark.parametrize("name", USES)
+def test_a_launch_file_declares_the_arguments_of_its_use(name):
+    spec = importlib.util.spec_from_file_location(f"{name}_launch", LAUNCH / f"{name}.launch.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    declared = {argument.name: argument for argument in module.generate_launch_description().get_launch_arguments()}
+    assert list(declared) == [argument.name for argument in USES[name].arguments]
+
+
+def test_an_evaluation_that_is_done_is_a_launch_that_is_done(tmp_path):
+    assert start("evaluate", backend="fake", policy="hold", episodes=1, out=tmp_path).wait(PATIENCE_S) == 0
+    assert len(list(tmp_path.glob("*/summary.json"))) == 1
+
+
+def test_an_evaluation_that_fails_is_a_launch_that_fails(tmp_path):
+    assert start("evaluate", policy="no_such", out=tmp_path).wait(PATIENCE_S) == 1
+
+
+def test_a_value_that_is_not_allowed_is_refused():
+    assert start("real", armed="yes").wait(PATIENCE_S) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_to_the_launch_leaves_no_child_behind(tmp_path, number):
+    """``ros2 launch`` ends without a word to its children on SIGTERM."""
+    ready, sleep = tmp_path / "ready", tmp_path / "sleep.py"
+    sleep.write_text(f"import pathlib, time\npathlib.Path({str(ready)!r}).touch()\ntime.sleep(60)\n")
+    process = start("train", script=sleep)
+    end = time.monotonic() + PATIENCE_S
+    while not ready.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) >= 2  # the keeper, and what it keeps
+    process.send_signal(number)
+    process.wait(PATIENCE_S)
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
+    assert alive == []
+
+
+def test_the_simulator_runs_and_ends_well_under_launch_testing():
+    file = HERE / "sim_under_launch_testing.py"
+    command = [sys.executable, "-m", "launch_testing.launch_test", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

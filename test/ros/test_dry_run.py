@@ -1,0 +1,147 @@
+"""A dry run: the robot and its relay are there, every step is judged and recorded, and nothing reaches the robot."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.qos import qos_profile_system_default
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray
+
+import embodied_env
+from embodied_env.backends.ros.node import RosNode
+from embodied_env.backends.ros.relay_outlet import RELAY_STATE
+from embodied_env.cli.audit import print_report
+from embodied_env.clock import SteadyClock
+from embodied_env.contract.loader import dump_contract
+from embodied_env.errors import UsageError
+from embodied_env.processes import Child, relay, simulator
+
+pytestmark = pytest.mark.ros
+
+ARM = embodied_env.load_contract("arm_reach")
+NAMESPACE = "/dry"
+FORWARD = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+STEPS = 12
+
+
+def with_relay(has_relay):
+    profile = {**ARM.backends["real"], "discovery_s": 0.2, "relay": has_relay, "actuation_s": 0.01}
+    return replace(ARM, backends={**ARM.backends, "real": profile})
+
+
+class Onlooker:
+    """Hears what the arm and its relay are sent."""
+
+    def __init__(self, domain_id):
+        self.heard = []
+        self._ros = RosNode("onlooker", namespace=NAMESPACE, clock=SteadyClock(), domain_id=domain_id)
+        for kind, topic in ((Float64MultiArray, "arm_controller/commands"), (JointState, "relay/command")):
+            self._ros.node.create_subscription(kind, topic, self.heard.append, qos_profile_system_default)
+        self._executor = SingleThreadedExecutor(context=self._ros.node.context)
+        self._executor.add_node(self._ros.node)
+
+    def listen(self, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._executor.spin_once(timeout_sec=0.05)
+
+    def close(self):
+        self._executor.shutdown()
+        self._ros.close()
+
+
+@pytest.fixture(scope="module", params=[True, pytest.param(False, marks=pytest.mark.long)], ids=["relay", "no relay"])
+def dry(request, lasting_domain, tmp_path_factory):
+    """What a dry run came to, with a relay or without."""
+    contract = with_relay(request.param)
+    folder = tmp_path_factory.mktemp("dry")
+    with lasting_domain() as domain_id:
+        specs = [simulator("-", namespace=NAMESPACE, free_running=True)]
+        specs += [relay("-", namespace=NAMESPACE)] if request.param else []
+        children = [Child(spec, first_line=dump_contract(contract)) for spec in specs]
+        onlooker = Onlooker(domain_id)
+        env = embodied_env.make(
+            contract, backend="real", namespace=NAMESPACE, domain_id=domain_id, armed=False, record=folder
+        )
+        try:
+            with pytest.warns(UserWarning, match="ignores these reset options: target"):
+                before, reset = env.reset(seed=1, options={"target": np.array([-0.4, 0.0, 0.2])})
+            steps = [env.step(FORWARD) for _ in range(STEPS)]
+            path, capabilities = env.path, env.unwrapped.capabilities
+        finally:
+            env.close()
+            onlooker.listen(0.3)
+            heard = list(onlooker.heard)
+            onlooker.close()
+            for child in children:
+                child.stop()
+    return SimpleNamespace(
+        before=before, reset=reset, steps=steps, path=path, heard=heard, capabilities=capabilities, contract=contract
+    )
+
+
+def test_nothing_is_published_to_the_robot_or_its_relay(dry):
+    assert dry.heard == []
+
+
+def test_the_robot_stays_where_it_is(dry):
+    positions = np.array([observation["joints_position"] for observation, *_ in dry.steps])
+    np.testing.assert_allclose(positions, np.tile(dry.before["joints_position"], (STEPS, 1)), atol=1e-3)
+
+
+def test_each_step_is_judged_from_where_the_robot_is_with_the_velocity_that_was_approved(dry):
+    """A reference that went on without the robot would end in a tracking error; at rest, every action is clipped."""
+    assert [info["end_reason"] for *_, info in dry.steps] == [""] * STEPS
+    first, last = dry.steps[0][-1], dry.steps[-1][-1]
+    assert first["action_clipped"]
+    assert 0.0 < first["action"]["applied"][0] < 1.0
+    assert last["action"]["applied"][0] > 0.95
+    one_step = dry.contract.actuators["arm"].joints["j1"].velocity * dry.contract.control_period_s
+    for *_, info in dry.steps:
+        assert 0.0 < info["action"]["applied_si"]["j1"] - dry.before["joints_position"][0] <= one_step + 2e-3
+
+
+def test_the_reset_says_that_it_did_nothing_to_the_robot(dry):
+    assert dry.reset["reset"]["level"] == "none"
+    assert dry.reset["reset"]["routine"] == ""
+    assert dry.reset["reset"]["seed_applied"] == -1
+    assert dry.reset["reset"]["options_ignored"] == "target"
+
+
+def test_the_record_says_that_it_was_dry_and_is_sound(dry, capsys):
+    report = embodied_env.audit_run(dry.path)
+    assert report.problems == ()
+    assert report.dry_run
+    print_report(report)
+    assert "dry run: nothing reached a robot" in capsys.readouterr().out
+    assert json.loads((dry.path / "summary.json").read_text())["dry_run"] is True
+    assert json.loads((dry.path / "manifest.json").read_text())["capabilities"]["actuates"] is False
+    (first, *_) = embodied_env.read_run(dry.path).rows()
+    assert "nothing is published" in first["inner"]["details"]["dry_run"]
+
+
+def test_nothing_is_told_of_the_effect_of_a_command_that_was_not_sent(dry):
+    assert not dry.capabilities.actuation
+    assert not dry.capabilities.acknowledges_commands
+    assert all("actuation_s" not in info["latency"] for *_, info in dry.steps)
+
+
+def test_a_dry_run_is_asked_for_by_a_truth_value():
+    with pytest.raises(UsageError, match="armed='no' is not allowed; allowed: True, False"):
+        embodied_env.make(ARM, backend="real", armed="no")
+
+
+def test_a_relay_that_is_not_armed_is_no_safety_input():
+    env = embodied_env.make(with_relay(True), backend="real", armed=False)
+    assert RELAY_STATE not in env.unwrapped._stepper._backend.estops()
+    env.close()

@@ -1,0 +1,121 @@
+"""``embodied-env launch``: the processes of a use without ROS launch, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from embodied_env.cli import main
+from embodied_env.uses import USES
+
+PATIENCE_S = 60.0
+COMMAND = [sys.executable, "-m", "embodied_env.cli", "launch"]
+GAZEBO = """#!/bin/bash
+echo $$ > {folder}/told
+mv {folder}/told {folder}/gazebo_runs
+{then}
+"""
+SLEEPS = "sleep 60 & wait"
+
+
+@pytest.fixture
+def gazebo(tmp_path, monkeypatch):
+    """A gz and a bridge that sleep, a world for them, and a training script that does what it is told."""
+
+    def install(*, gz=SLEEPS, script="import time; time.sleep(60)"):
+        for path, then in (("bin/gz", gz), ("lib/ros_gz_bridge/parameter_bridge", "exec sleep 60")):
+            file = tmp_path / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(GAZEBO.format(folder=tmp_path, then=then) if path == "bin/gz" else f"#!/bin/bash\n{then}\n")
+            file.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path))
+        for name in ("w.sdf", "w.bridge.yaml"):
+            (tmp_path / name).write_text("")
+        (tmp_path / "learn.py").write_text(script)
+        said = [f"world:={tmp_path / 'w.sdf'}", "policy:=none", f"script:={tmp_path / 'learn.py'}"]
+        return [*COMMAND, "gazebo", *said]
+
+    return install
+
+
+def run(command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+def left_in(folder):
+    """Return the processes that were started from this folder, or run in it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(str(folder) in word for word in process.cmdline()) or process.cwd() == str(folder):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_the_exit_status_is_that_of_the_work_and_all_else_ends(gazebo, tmp_path):
+    runs = tmp_path / "gazebo_runs"
+    done = run(
+        gazebo(
+            script=f"import pathlib, sys, time\nwhile not pathlib.Path({str(runs)!r}).exists(): time.sleep(.01)\nprint(sys.argv[1:])\nsys.exit(5)"
+        )
+    )
+    assert done.returncode == 5
+    assert "['arm_reach', '--backend', 'gazebo', '--seed', '0', '--out', 'runs']" in done.stdout
+    assert left_in(tmp_path) == []
+
+
+def test_when_the_simulator_ends_the_work_has_failed(gazebo, tmp_path):
+    done = run(gazebo(gz="echo no display; exit 0"))
+    assert done.returncode == 1
+    assert "[gazebo] no display" in done.stdout
+    assert "gazebo has ended with exit status 0" in done.stderr
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), pytest.param(signal.SIGKILL, -9, marks=pytest.mark.long)],
+)
+def test_a_signal_leaves_no_child_behind(gazebo, tmp_path, number, status):
+    process = subprocess.Popen(gazebo(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + PATIENCE_S
+    while not (tmp_path / "gazebo_runs").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert len(left_in(tmp_path)) >= 4
+    process.send_signal(number)
+    assert process.wait(PATIENCE_S) == status
+    while left_in(tmp_path) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", USES)
+def test_it_shows_every_argument_with_its_default_and_what_is_allowed(name, capsys):
+    assert main(["launch", name, "--show-args"]) == 0
+    said = capsys.readouterr().out
+    for argument in USES[name].arguments:
+        assert f"  {argument.name}:\n      {argument.description}" in said
+        assert repr(argument.default) in said
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["fly"], "invalid choice: 'fly'"),
+        (["sim", "policy=hold"], "'policy=hold' is not allowed; allowed: name:=value"),
+        (["sim", "armed:=true"], "sim has no argument 'armed'"),
+        (["sim", "python:=/no/such/python"], "python:=/no/such/python cannot be started"),
+    ],
+)
+def test_wrong_usage_is_said_in_a_line(words, problem, capsys):
+    assert main(["launch", *words]) == 2
+    assert problem in capsys.readouterr().err

@@ -1,0 +1,281 @@
+"""``embodied-env evaluate --engine ray`` without Ray: its hosts in this process, and a spy in the place of `ray`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import embodied_env
+from embodied_env.cli import cluster_team
+from embodied_env.cli.cluster import RayCluster
+from embodied_env.cli.cluster_team import ClusterTeam, HostLostError
+from embodied_env.cli.engine import RayEngine, make_engine
+from embodied_env.cli.episodes import Job
+from embodied_env.cli.evaluation import evaluate
+from embodied_env.cli.host import Host, describe
+from embodied_env.errors import BackendNotReadyError, MissingDependencyError, PolicyError, RecordError, UsageError
+from embodied_env.record import read_run
+
+ARM = embodied_env.load_contract("arm_reach")
+SHORT = replace(ARM, episode=replace(ARM.episode, horizon_steps=4))
+VALUES = {"contract": SHORT, "backend": "fake", "policy": "random", "seed": 3}
+
+
+class FakeCluster:
+    """Hosts in this process. Each promise is kept when it is waited for; one host can be lost as it is given work."""
+
+    def __init__(self, *, loses=0):
+        self.loses = loses
+        self.hosts, self.lost, self.killed = [], [], []
+        self.is_joined = False
+
+    def __enter__(self):
+        self.is_joined = True
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.is_joined = False
+
+    def place(self, said):
+        self.hosts.append(Host(said))
+        return self.hosts[-1]
+
+    def call(self, handle, method, *arguments, **named):
+        return {"host": handle, "do": lambda: getattr(handle, method)(*arguments, **named), "work": any(arguments)}
+
+    def ready(self, promises, timeout_s):
+        promise = promises[0]
+        host = promise["host"]
+        if host not in self.lost:
+            promise["answer"] = promise["do"]()
+            if self.loses and promise["work"]:
+                self.loses -= 1
+                self.lost.append(host)
+                host.end(at_once=True)  # a worker ends with its host
+        return [promise]
+
+    def answer(self, promise):
+        if promise["host"] in self.lost:
+            raise HostLostError("its node is gone")
+        return promise["answer"]
+
+    def kill(self, handle):
+        self.killed.append(handle)
+
+    def room(self):
+        return "0 of its 2 CPUs are free"
+
+
+def job(**changes):
+    return Job(**(VALUES | {"options": {"clock": "virtual"}} | changes))
+
+
+def on(cluster, tmp_path, **more):
+    return RayEngine(2, cluster).evaluate(
+        more.pop("job", job()), **({"episodes": 4, "out": tmp_path / "runs", "ended": lambda: None} | more)
+    )
+
+
+def test_workers_on_a_cluster_come_to_the_same_summary_as_one_process_each_in_a_domain(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROS_DOMAIN_ID", "7")
+    cluster = FakeCluster()
+    done = on(cluster, tmp_path)
+    assert done.summary == evaluate(**VALUES, episodes=4, out=tmp_path, clock="virtual").summary
+    assert (done.problem, done.losses) == ("", ())
+    assert [host._said["domain_id"] for host in cluster.hosts] == [8, 9]
+    assert not cluster.is_joined
+    assert [path.name for path in done.path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_episode_of_a_lost_host_is_run_again_and_reported(tmp_path):
+    cluster = FakeCluster(loses=1)
+    done = on(cluster, tmp_path)
+    assert done.summary == evaluate(**VALUES, episodes=4, out=tmp_path, clock="virtual").summary
+    (loss,) = done.losses
+    assert "was run again" in loss
+    assert "its node is gone" in loss
+    assert len(cluster.hosts) == 3
+    assert cluster.lost[0] in cluster.killed  # its place is free again
+
+
+def test_an_interrupt_closes_the_runs_and_leaves_the_cluster(tmp_path):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    cluster = FakeCluster()
+    with pytest.raises(KeyboardInterrupt):
+        on(cluster, tmp_path, ended=interrupted)
+    assert not cluster.is_joined
+    assert set(cluster.killed) == set(cluster.hosts)
+    runs = [read_run(path.parent) for path in tmp_path.rglob("manifest.json")]
+    assert {run.problem for run in runs} == {""}
+
+
+def test_an_error_of_the_policy_on_a_cluster_is_raised_here(tmp_path, monkeypatch):
+    (tmp_path / "failing.py").write_text("def act(observation):\n    raise ValueError('out of ideas')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.syspath_prepend(tmp_path)
+    cluster = FakeCluster()
+    with pytest.raises(PolicyError, match="ValueError: out of ideas"):
+        on(cluster, tmp_path, job=job(policy="failing:act"))
+    assert not cluster.is_joined
+
+
+def test_a_cluster_that_places_nobody_is_given_up_and_its_room_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_team, "PLACING_S", 0.0)
+    cluster = FakeCluster()
+    cluster.ready = lambda *_: []
+    with pytest.raises(BackendNotReadyError, match="placed no worker within 0 s: 0 of its 2 CPUs are free"):
+        on(cluster, tmp_path)
+    assert not cluster.is_joined
+
+
+def test_a_folder_that_cannot_be_written_to_is_found_before_the_cluster_is_joined(tmp_path):
+    cluster = FakeCluster()
+    team = ClusterTeam(job(), tmp_path / "absent", cluster)
+    with pytest.raises(RecordError, match="cannot be written to"), team:
+        pass
+    assert not cluster.is_joined
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [({"version": "0.0.1"}, "allowed: 0.0.1"), ({"token": "absent"}, "allowed: a folder that every node shares")],
+)
+def test_a_node_that_is_not_like_ours_says_so(tmp_path, changes, problem):
+    (tmp_path / "token").touch()
+    host = Host(describe(job(), tmp_path, "token", 0, 8) | changes)
+    (said,) = host.exchange([])
+    assert said["failed"] == UsageError.__name__
+    assert problem in said["message"]
+
+
+class SpyOfRay:
+    """What `RayCluster` asks of ray, written down."""
+
+    class exceptions:  # noqa: N801 - ray's name
+        class RayError(Exception):
+            pass
+
+    def __init__(self, *, initialized=False, fails=None):
+        self.initialized, self.fails = initialized, fails
+        self.asked, self.shutdowns = [], 0
+
+    def is_initialized(self):
+        return self.initialized
+
+    def init(self, **options):
+        self.asked.append(options)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as ray does
+        if self.fails is not None:
+            raise self.fails
+
+    def shutdown(self):
+        self.shutdowns += 1
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    spy = SpyOfRay()
+    monkeypatch.setitem(sys.modules, "ray", spy)
+    handler = signal.getsignal(signal.SIGTERM)
+    yield spy
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_without_an_address_a_cluster_is_started_and_what_it_wrote_is_removed(ray):
+    with RayCluster(3):
+        (asked,) = ray.asked
+        folder = Path(asked["_temp_dir"])
+        assert (asked["address"], asked["num_cpus"], asked["include_dashboard"]) == ("local", 3, False)
+        assert folder.is_dir()
+    assert ray.shutdowns == 1
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_a_cluster_that_runs_is_joined_by_its_address_and_nothing_is_asked_of_it(ray, monkeypatch, by_variable):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address if by_variable else "of another")
+        with RayCluster(3, None if by_variable else address):
+            pass
+    (asked,) = ray.asked
+    assert asked["address"] == address
+    assert not {"num_cpus", "_temp_dir", "object_store_memory"} & set(asked)
+
+
+def test_a_cluster_that_this_process_has_joined_is_used_and_left_as_it_is(ray):
+    ray.initialized = True
+    with RayCluster(3):
+        pass
+    assert (ray.asked, ray.shutdowns) == ([], 0)
+
+
+def test_a_cluster_that_cannot_be_joined_is_named(ray):
+    ray.fails = ConnectionError("no token")
+    with pytest.raises(BackendNotReadyError, match="the Ray cluster auto cannot be used: no token"):
+        RayCluster(1, "auto").__enter__()
+    assert ray.shutdowns == 1
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_that_nobody_listens_at_is_named_at_once(ray, scheme):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"{scheme}127.0.0.1:{server.getsockname()[1]}"
+    with pytest.raises(BackendNotReadyError, match=f"the Ray cluster {address} cannot be used: .*refused"):
+        RayCluster(1, address).__enter__()
+    assert ray.asked == []
+
+
+def test_our_handler_of_sigterm_stays(ray):
+    def ours(number, frame):
+        pass
+
+    signal.signal(signal.SIGTERM, ours)
+    with RayCluster(1):
+        assert signal.getsignal(signal.SIGTERM) is ours
+
+
+def test_what_ray_prints_does_not_get_into_our_output(ray, capsys):
+    with RayCluster(1):
+        print("of a lost actor")
+    print("ours")
+    said = capsys.readouterr()
+    assert said.out == "ours\n"
+    assert "of a lost actor" in said.err
+
+
+def test_lost_actors_are_hosts_lost_without_rays_paragraph_of_guesses(ray):
+    class ActorDied(SpyOfRay.exceptions.RayError):
+        pass
+
+    def get(promise):
+        raise ActorDied("The actor died.\n\nSome common causes include: many")
+
+    ray.get = get
+    ray.exceptions = SimpleNamespace(RayError=SpyOfRay.exceptions.RayError, RayTaskError=type("T", (Exception,), {}))
+    with pytest.raises(HostLostError, match=r"^The actor died\.$"):
+        RayCluster(1).answer("promise")
+
+
+def test_ray_that_is_not_installed_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingDependencyError, match=r'--engine ray needs ray.*pip install "embodied_env\[scale\]"'):
+        make_engine("ray", 2)
+
+
+def test_ray_is_not_imported_unless_it_is_asked_for():
+    script = "import sys; import embodied_env.cli.evaluate as e; e.make_engine('local', 2); print('ray' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,243 @@
+"""inspect-robots over an environment: its own checks, what its policies see, and what ends an evaluation."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import embodied_env
+from embodied_env.backends.fake import Fault
+from embodied_env.cli.policies import make_policy
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import UsageError
+from embodied_env.record import read_run
+from embodied_env.transition import Severity
+
+inspect_robots = pytest.importorskip("inspect_robots", reason='needs pip install "embodied_env[inspect]"')
+
+from inspect_robots import Action, ActionChunk, Scene, Target, Task  # noqa: E402
+from inspect_robots.approver import DeltaLimitApprover  # noqa: E402
+from inspect_robots.conformance import check_embodiment, check_guardrail_contribution  # noqa: E402
+from inspect_robots.errors import CompatibilityError, SafetyAbort  # noqa: E402
+
+from embodied_env.adapters.inspect_robots import EmbodiedEmbodiment  # noqa: E402
+
+CONTRACTS = ["arm_reach", "cart_goal", "door_open"]
+ARM = embodied_env.load_contract("arm_reach")
+SCENE = Scene(id="one", instruction="reach the target")
+
+
+@pytest.fixture
+def make():
+    """Embodiments over the fake world, closed at the end."""
+    made = []
+
+    def build(contract="arm_reach", **options):
+        made.append(EmbodiedEmbodiment(contract, **({"backend": "fake", "clock": "virtual"} | options)))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.close()
+
+
+class Acts:
+    """A policy of inspect-robots from a function of the observation."""
+
+    config = inspect_robots.PolicyConfig()
+
+    def __init__(self, embodiment, act):
+        space, hz = embodiment.info.action_space, embodiment.info.control_hz
+        self.info = inspect_robots.PolicyInfo(name="acts", action_space=space, control_hz=hz)
+        self._act = act
+
+    def reset(self, scene):
+        pass
+
+    def act(self, observation):
+        return ActionChunk([Action(np.asarray(self._act(observation), dtype=np.float64))])
+
+
+def rest(observation):
+    return np.zeros(6)
+
+
+def evaluated(tmp_path, embodiment, act, *, scenes=(SCENE,), **options):
+    task = Task(name="t", scenes=list(scenes), scorer="success_at_end", max_steps=500)
+    return inspect_robots.eval(task, Acts(embodiment, act), embodiment, log_dir=str(tmp_path / "logs"), **options)[0]
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_each_contract_passes_their_conformance_check_without_a_word(make, contract):
+    embodiment = make(contract)
+    assert check_embodiment(embodiment.info).issues == ()
+    assert check_guardrail_contribution(embodiment, embodiment.info.action_space).issues == ()
+    assert isinstance(embodiment, inspect_robots.Embodiment)
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_what_is_seen_has_the_declared_names_and_shapes(make, contract):
+    embodiment = make(contract)
+    space = embodiment.info.observation_space
+    seen = embodiment.reset(SCENE, seed=1)
+    assert {camera.name: (camera.height, camera.width, camera.channels) for camera in space.cameras} == {
+        name: image.shape for name, image in seen.images.items()
+    }
+    assert all(image.dtype == np.uint8 for image in seen.images.values())
+    assert {field.key: field.shape for field in space.state.fields}.items() <= {
+        key: value.shape for key, value in seen.state.items()
+    }.items()
+    assert all(value.dtype.kind == "f" for value in seen.state.values())
+    assert seen.image_times.keys() == seen.images.keys()
+    assert seen.instruction == "reach the target"
+
+
+def test_what_only_the_evaluator_sees_is_not_in_what_a_policy_sees(make):
+    seen = make("cart_goal").reset(SCENE, seed=1)
+    assert not [key for key in seen.state if "true" in key or "collision" in key]
+    assert not {"true_pose", "true_goal", "collision"} & seen.extra["embodied_env"]["sensors"].keys()
+
+
+def test_actions_are_in_si_units_and_do_what_those_of_the_contract_do(make, tmp_path):
+    embodiment, env = make(), embodied_env.make("arm_reach", backend="fake", clock="virtual")
+    embodiment.reset(SCENE, seed=5)
+    env.reset(seed=5)
+    layout = ActionLayout(ARM)
+    for index in range(5):
+        si = 0.3 * layout.scale.si_high * np.sin(index + np.arange(6))
+        result = embodiment.step(Action(si))
+        observation, reward, _, _, info = env.step(layout.scale.from_si(si))
+        np.testing.assert_array_equal(result.observation.state["joint_pos"], observation["joints_position"])
+        assert result.reward == reward
+        assert result.info["action"]["applied_si"] == info["action"]["applied_si"]
+    env.close()
+
+
+def test_the_gate_limits_what_an_approver_has_let_pass_and_tells_of_it(make):
+    embodiment = make()
+    embodiment.reset(SCENE, seed=1)
+    result = embodiment.step(Action(100.0 * embodiment.info.action_space.high))
+    assert result.info["safety"]["intervened"]
+    limits = ActionLayout(ARM).limits
+    reach_rad = limits.acceleration * ARM.control_period_s**2  # from rest
+    assert np.all(np.abs(embodiment.env.last_transition.report.applied_si) <= reach_rad + 1e-9)
+
+
+@pytest.mark.parametrize("data", [np.full(6, np.nan), np.zeros(4), np.zeros((2, 3))])
+def test_a_malformed_action_brakes(make, data):
+    embodiment = make()
+    embodiment.reset(SCENE, seed=1)
+    assert embodiment.step(Action(data)).info["safety"]["disposition"] == Severity.HOLD
+
+
+def test_the_declared_reset_options_place_the_target(make):
+    embodiment = make(backend="mujoco")
+    target = [-0.5, 0.1, 0.3]
+    seen = embodiment.reset(Scene(id="a", instruction="", target=Target("reset_options", {"target": target})), seed=1)
+    np.testing.assert_allclose(seen.state["target_position"], target, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("scene", "problem"),
+    [
+        (Scene(id="a", instruction="", setup="pour_water"), "setup 'pour_water'; allowed: None or 'reset'"),
+        (Scene(id="a", instruction="", target=Target("cup")), "kind 'cup'; allowed: 'reset_options'"),
+        (Scene(id="a", instruction="", target=Target("reset_options", {"door": 1})), "door"),
+    ],
+)
+def test_a_scene_that_cannot_be_realized_is_refused(make, scene, problem):
+    with pytest.raises(UsageError, match=problem):
+        make().reset(scene)
+
+
+def test_their_compatibility_check_refuses_such_a_scene_before_anything_moves(make, tmp_path):
+    embodiment = make()
+    with pytest.raises(CompatibilityError, match="target kind 'cup'"):
+        evaluated(tmp_path, embodiment, rest, scenes=[Scene(id="a", instruction="", target=Target("cup"))])
+    assert embodiment.env.epoch == -1
+
+
+def scripted(embodiment):
+    """The scripted policy, told what inspect-robots tells, and answering in its units."""
+    scale = ActionLayout(ARM).scale
+    ours = make_policy("scripted", ARM, backend="mujoco", seed=0)
+    names = embodiment._state
+    return lambda seen: scale.to_si(ours({key: seen.state[theirs] for key, theirs in names.items()}))
+
+
+def test_the_scripted_policy_succeeds_by_their_scorer_and_both_logs_are_whole(make, tmp_path):
+    embodiment = make(backend="mujoco", record=tmp_path / "runs")
+    log = evaluated(tmp_path, embodiment, scripted(embodiment), scenes=[SCENE, replace(SCENE, id="two")])
+    embodiment.close()
+    assert log.status == "success"
+    assert [sample.epochs for sample in log.samples] == [({"success_at_end": 1.0},)] * 2
+    (path,) = (tmp_path / "runs").iterdir()
+    run = read_run(path)
+    assert run.clean
+    assert [row["info"]["end_reason"] for row in run.transitions() if row["info"]["end_reason"]] == ["success"] * 2
+    assert log.eval.environment_revision == ARM.fingerprint
+
+
+def test_the_same_seed_is_the_same_episode(make):
+    first, second = (make(backend="mujoco").reset(SCENE, seed=9) for _ in range(2))
+    np.testing.assert_array_equal(first.state["target_position"], second.state["target_position"])
+
+
+def test_the_time_limit_is_a_truncation_with_its_name(make):
+    embodiment = make(replace(ARM, episode=replace(ARM.episode, horizon_steps=1)))
+    embodiment.reset(SCENE, seed=1)
+    result = embodiment.step(Action(np.zeros(6)))
+    assert (result.terminated, result.truncated, result.termination_reason) == (False, True, "time_limit")
+
+
+def test_a_lost_world_halts_the_evaluation_and_is_never_scored(make, tmp_path):
+    embodiment = make(faults=(Fault(kind="refuse", step=3),))
+    log = evaluated(tmp_path, embodiment, rest, scenes=[SCENE, replace(SCENE, id="two")])
+    assert log.status == "error"
+    assert "backend_lost:refused" in log.error
+    assert [sample.epochs for sample in log.samples] == [({},)]
+    assert embodiment.env.epoch == 0
+
+
+def test_an_estop_halts_the_evaluation(make):
+    embodiment = make()
+    embodiment.reset(SCENE, seed=1)
+    embodiment.env._stepper._backend.estop_states = {"door": "active"}
+    with pytest.raises(SafetyAbort, match=r"estop\.active"):
+        embodiment.step(Action(np.zeros(6)))
+
+
+def test_their_default_guardrails_can_be_derived_for_absolute_positions(make):
+    space = make("door_open").info.action_space
+    limits = ActionLayout(embodied_env.load_contract("door_open")).limits
+    assert space.semantics.max_step == pytest.approx(limits.velocity * 0.05)
+    DeltaLimitApprover(space)
+
+
+def test_actuators_that_are_commanded_in_two_ways_are_refused(make):
+    arm = ARM.actuators["arm"]
+    joints = dict(arm.joints)
+    wrist = {name: joints.pop(name) for name in ("j4", "j5", "j6")}
+    turning = replace(arm, joints=wrist, topic="wrist/commands", command="velocity")
+    with pytest.raises(UsageError, match="is commanded by position_delta, velocity; allowed: one kind of command"):
+        make(replace(ARM, actuators={"arm": replace(arm, joints=joints), "wrist": turning}))
+
+
+def test_their_command_line_finds_it_by_the_name_in_our_setup():
+    setup = (Path(embodied_env.__file__).parent.parent / "setup.py").read_text(encoding="utf-8")
+    (entry,) = re.findall(r'"inspect_robots\.embodiments": \["(\w+) = ([\w.:]+)"\]', setup)
+    assert entry[0] == "embodied_env"
+    assert EntryPoint(entry[0], entry[1], "inspect_robots.embodiments").load() is EmbodiedEmbodiment
+
+
+def test_without_the_package_the_extra_is_named():
+    script = "import sys; sys.modules['inspect_robots'] = None; import embodied_env.adapters.inspect_robots"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert 'pip install "embodied_env[inspect]"' in done.stderr

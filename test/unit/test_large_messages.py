@@ -1,0 +1,133 @@
+"""Which topics are large, what is set for them, and who is warned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import embodied_env
+from embodied_env import large_messages
+from embodied_env.contract import FieldSpec, SensorSpec
+from embodied_env.large_messages import (
+    PROFILE,
+    VARIABLES,
+    large_topics,
+    make_room,
+    segment_bytes,
+    surroundings,
+    warn_where_there_is_no_room,
+)
+
+ARM = embodied_env.load_contract("arm_reach")
+
+
+def image(topic, shape=(480, 640, 3), encoding="rgb8", unit="1"):
+    field = FieldSpec(unit=unit, low=0.0, high=255.0, shape=shape)
+    return SensorSpec(
+        topic=topic, type="sensor_msgs/msg/Image", fields={"image": field}, max_age_s=1.0, encoding=encoding
+    )
+
+
+def cloud(topic, points):
+    field = FieldSpec(unit="m", low=0.0, high=9.0, shape=(points, 3))
+    return SensorSpec(topic=topic, type="sensor_msgs/msg/PointCloud2", fields={"points": field}, max_age_s=1.0)
+
+
+def with_sensors(**sensors):
+    return replace(ARM, sensors={**ARM.sensors, **sensors})
+
+
+LARGE = with_sensors(camera=image("camera/image_raw"))
+
+
+@pytest.fixture(autouse=True)
+def nobody_was_warned(monkeypatch):
+    monkeypatch.setattr(large_messages, "_warned", set())
+
+
+def test_large_topics_are_images_and_clouds_beyond_the_usual_segment():
+    found = large_topics(
+        with_sensors(
+            big=image("big"),
+            small=image("small", shape=(84, 84, 3)),
+            depth=image("depth", shape=(480, 640, 1), encoding="16UC1", unit="m"),
+            dense=cloud("dense", 100_000),
+            sparse=cloud("sparse", 1_000),
+        )
+    )
+    assert found == {"big": 480 * 640 * 3, "depth": 480 * 640 * 2, "dense": 1_200_000}
+
+
+def test_the_contracts_that_are_shipped_have_none():
+    for name in ("arm_reach", "cart_goal", "door_open"):
+        assert large_topics(embodied_env.load_contract(name)) == {}
+
+
+def test_a_process_with_large_topics_gets_the_profile():
+    assert surroundings(LARGE, {}) == dict.fromkeys(VARIABLES, str(PROFILE))
+
+
+def test_a_process_without_large_topics_is_left_as_it_is():
+    assert surroundings(ARM, {}) == {}
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_a_profile_of_the_users_own_stays(variable):
+    environment = {variable: "/etc/mine.xml"}
+    make_room(LARGE, environment)
+    assert environment == {variable: "/etc/mine.xml"}
+
+
+def test_room_is_made_in_the_environment_that_is_given():
+    environment = {"HOME": "/"}
+    make_room(LARGE, environment)
+    assert environment == {"HOME": "/", **dict.fromkeys(VARIABLES, str(PROFILE))}
+
+
+def test_the_profile_that_is_shipped_has_room_for_a_large_message():
+    assert segment_bytes(dict.fromkeys(VARIABLES, str(PROFILE))) == 32 * 2**20
+
+
+@pytest.mark.parametrize("text", [None, "", "<dds>", "<dds/>", "<dds><segment_size>much</segment_size></dds>"])
+def test_a_file_that_says_nothing_of_it_has_the_usual_segment(tmp_path, text):
+    path = tmp_path / "profile.xml"
+    if text is not None:
+        path.write_text(text)
+    assert segment_bytes({VARIABLES[0]: str(path)}) == 512 * 1024
+
+
+def test_a_large_topic_without_room_is_warned_of_once_with_the_remedy():
+    with pytest.warns(UserWarning, match=r"camera/image_raw: messages of 0.9 MB do not fit") as warned:
+        warn_where_there_is_no_room(LARGE, {})
+    assert str(PROFILE) in str(warned[0].message)
+    assert VARIABLES[0] in str(warned[0].message)
+    warn_where_there_is_no_room(LARGE, {})  # a second warning would be an error here
+
+
+def test_each_large_topic_is_warned_of():
+    two = with_sensors(left=image("left"), right=image("right"))
+    with pytest.warns(UserWarning, match="do not fit") as warned:
+        warn_where_there_is_no_room(two, {})
+    assert ["left" in str(warned[0].message), "right" in str(warned[1].message), len(warned)] == [True, True, 2]
+
+
+def test_a_message_that_is_larger_than_the_room_that_was_made_is_warned_of():
+    huge = with_sensors(camera=image("huge", shape=(4000, 4000, 3)))
+    with pytest.warns(UserWarning, match="huge: messages of 48.0 MB"):
+        warn_where_there_is_no_room(huge, dict.fromkeys(VARIABLES, str(PROFILE)))
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [dict.fromkeys(VARIABLES, str(PROFILE)), {"RMW_IMPLEMENTATION": "rmw_cyclonedds_cpp"}],
+    ids=["with the profile", "another middleware"],
+)
+def test_nobody_is_warned_where_nothing_is_wrong(environment):
+    warn_where_there_is_no_room(LARGE, environment)
+    assert large_messages._warned == set()
+
+
+def test_small_topics_are_not_warned_of():
+    warn_where_there_is_no_room(ARM, {})
+    assert large_messages._warned == set()

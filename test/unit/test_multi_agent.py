@@ -1,0 +1,497 @@
+"""Several robots in one world: PettingZoo's own tests, seeds, who leaves when, what is shared and what is each one's."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test
+from pettingzoo.utils import parallel_to_aec
+
+import embodied_env
+from embodied_env.backends.fake import Fault
+from embodied_env.errors import ClosedError, ContractError, ResetNeededError, UsageError
+from embodied_env.record import audit_run
+from embodied_env.team import load_team, parse_team
+from embodied_env.transition import Severity
+
+TEAMS = ("two_carts", pytest.param("two_arms", marks=pytest.mark.long))
+STILL = np.zeros(2)
+AHEAD = np.array([1.0, 0.0])
+HEAD = "team: embodied_env/1\nname: t\nworld: {mujoco: {}}\n"
+
+
+@functools.cache
+def loaded(team):
+    """Load a team once: it cannot be changed."""
+    return load_team(team)
+
+
+@pytest.fixture
+def make():
+    """Make environments that are closed after the test."""
+    made = []
+
+    def build(team="two_carts", **options):
+        made.append(embodied_env.parallel_env(loaded(team), **{"clock": "virtual", **options}))
+        return made[-1]
+
+    yield build
+    for env in made:
+        env.close()
+
+
+@functools.cache
+def team_with(horizons=(400, 400), *, extra="", world=""):
+    """The two carts, with these horizons; they may have more changes, and their world more keys."""
+    agents = "".join(
+        f"  cart_{n}: {{contract: cart_goal, changes: {{episode: {{horizon_steps: {horizon}}}, "
+        f"reset_options: {{obstacle_phase: null}}{extra if n == 2 else ''}}}}}\n"
+        for n, horizon in enumerate(horizons, start=1)
+    )
+    world = world or "shared: [floor], mujoco: {model: two_carts.xml}"
+    return parse_team(f"team: embodied_env/1\nname: test\nagents:\n{agents}world: {{{world}}}", source="test.yaml")
+
+
+def all_do(env, action):
+    return dict.fromkeys(env.agents, action)
+
+
+def in_the_world(env, sensor, field, agent):
+    """A reading of the last step."""
+    return env.last_transition(agent).snapshot.samples[sensor].values[field]
+
+
+# ------------------------------------------------------------------------------------------------ PettingZoo's own
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_the_parallel_api_test_passes_and_warns_of_nothing_but_its_own_option(make, team):
+    with pytest.warns(UserWarning, match="mean nothing here") as told:
+        parallel_api_test(make(team), num_cycles=30)
+    assert {str(warning.message).split("allowed")[0].rpartition("WARN: ")[2] for warning in told} == {
+        "options of 'options' mean nothing here; "
+    }
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_the_parallel_seed_test_passes_with_a_virtual_clock(make, team):
+    parallel_seed_test(lambda: make(team), num_cycles=30)
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_the_sequential_view_passes_the_api_test(make, team):
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message=".*(Observation|mean nothing here)"
+        )  # a Dict of Boxes is neither an array nor a Box
+        api_test(parallel_to_aec(make(team)), num_cycles=30)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("team", TEAMS)
+def test_the_api_tests_pass_over_whole_episodes(make, team):
+    with pytest.warns(UserWarning, match="mean nothing here|Observation"):
+        parallel_api_test(make(team), num_cycles=1000)
+    with pytest.warns(UserWarning, match="mean nothing here|Observation"):
+        api_test(parallel_to_aec(make(team)), num_cycles=1000)
+
+
+# ---------------------------------------------------------------------------------------------------------- seeds
+
+
+def episode(env, *, seed, steps, actions_seed=7):
+    """Everything that is returned in an episode of random actions."""
+    rng = np.random.default_rng(actions_seed)
+    told = [env.reset(seed=seed)]
+    for _ in range(steps):
+        if env.agents:
+            actions = {agent: rng.uniform(-1.0, 1.0, env.action_space(agent).shape) for agent in env.agents}
+            told.append(env.step(actions))
+    return told
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_a_seed_gives_the_same_bits_whatever_ran_before(make, team):
+    used, new = make(team), make(team)
+    episode(used, seed=3, steps=5)
+    mine, others = episode(used, seed=11, steps=15), episode(new, seed=11, steps=15)
+    assert len(mine) > 10
+    np.testing.assert_equal(mine, others)  # exactly; NaN is NaN
+
+
+def test_another_seed_gives_another_world(make):
+    env = make()
+    one, other = env.reset(seed=1)[0], env.reset(seed=2)[0]
+    assert not np.array_equal(one["cart_1"]["scan_ranges"], other["cart_1"]["scan_ranges"])
+
+
+def test_the_robots_of_one_team_have_noise_of_their_own(make):
+    observations, _ = make(team_with()).reset(
+        seed=1, options={f"cart_{n}": {"goal": [3.7, 0.5], "start": [-3.5, 0.5, 0.0]} for n in (1, 2)}
+    )
+    assert not np.array_equal(
+        observations["cart_1"]["imu_angular_velocity"], observations["cart_2"]["imu_angular_velocity"]
+    )
+
+
+def test_virtual_time_goes_one_period_in_a_step_of_all(make):
+    env = make()
+    env.reset(seed=1)
+    for _ in range(3):
+        infos = env.step(all_do(env, STILL))[4]
+    assert infos["cart_1"]["latency"]["period_s"] == infos["cart_2"]["latency"]["period_s"] == pytest.approx(0.1)
+
+
+# ------------------------------------------------------------------------------------------- who acts, who leaves
+
+
+def test_who_has_ended_is_told_of_once_and_is_an_agent_no_more(make):
+    env = make(team_with((2, 4)))
+    env.reset(seed=1)
+    told = []
+    while env.agents:
+        told.append((list(env.agents), *(sorted(part) for part in env.step(all_do(env, STILL)))))
+    both, one = ["cart_1", "cart_2"], ["cart_2"]
+    assert told == [(both,) * 1 + (both,) * 5] * 2 + [(one,) * 6] * 2
+    assert env.possible_agents == both
+
+
+def test_the_horizon_of_a_robot_truncates_that_robot_alone(make):
+    env = make(team_with((1, 4)))
+    env.reset(seed=1)
+    _, _, terminations, truncations, infos = env.step(all_do(env, STILL))
+    assert terminations == {"cart_1": False, "cart_2": False}
+    assert truncations == {"cart_1": True, "cart_2": False}
+    assert [info["end_reason"] for info in infos.values()] == ["time_limit", ""]
+
+
+def test_who_has_ended_brakes_to_rest_within_its_limits(make):
+    env = make(team_with((8, 60)), backend="fake")
+    env.reset(seed=1)
+    while env.agents:
+        env.step(all_do(env, AHEAD))
+    sent = np.array([command.values[:2] for command in env._shared.backend.sent])  # the fake's account
+    slowing = -np.diff(sent[7:, 0]) / 0.1
+    assert sent[7, 0] > 0.5
+    assert slowing.max() <= 1.5 * 0.9 + 1e-9  # the deceleration of the contract, after its margin
+    assert slowing.min() >= 0.0
+    assert sent[-1].tolist() == [0.0, 0.0]
+
+
+def test_after_a_reset_everybody_is_there_again(make):
+    env = make(team_with((1, 4)))
+    env.reset(seed=1)
+    env.step(all_do(env, STILL))
+    env.reset()
+    assert env.agents == ["cart_1", "cart_2"]
+    assert sorted(env.step(all_do(env, STILL))[0]) == ["cart_1", "cart_2"]
+
+
+def test_a_malformed_action_brakes_its_own_robot_alone(make):
+    env = make()
+    env.reset(seed=1)
+    for _ in range(4):
+        env.step(all_do(env, AHEAD))
+    infos = env.step({"cart_1": np.array([np.nan, 0.0]), "cart_2": AHEAD})[4]
+    assert infos["cart_1"]["safety"]["disposition"] == Severity.HOLD
+    assert infos["cart_2"]["safety"]["disposition"] < Severity.HOLD
+    speeds = [infos[agent]["action"]["applied_si"]["linear.x"] for agent in env.agents]
+    before = [env.last_transition(agent).report.velocity_si[0] for agent in env.agents]
+    assert speeds[0] < speeds[1]
+    assert before == speeds
+
+
+def test_malformed_actions_in_a_row_end_the_episode_of_their_robot_alone(make):
+    env = make()
+    env.reset(seed=1)
+    for _ in range(3):
+        truncations = env.step({"cart_1": None, "cart_2": STILL})[3]
+    assert truncations == {"cart_1": True, "cart_2": False}
+    env.step({"cart_2": STILL})
+    assert env.agents == ["cart_2"]
+
+
+def test_carts_that_run_into_each_other_both_feel_it(make):
+    env = make()
+    env.reset(seed=1, options={"cart_1": {"start": [-3.1, 0.8, -0.8]}, "cart_2": {"start": [-3.1, -0.8, 0.8]}})
+    while env.agents:
+        _, _, terminations, _, infos = env.step(all_do(env, AHEAD))
+    assert terminations == {"cart_1": True, "cart_2": True}
+    assert [info["end_reason"] for info in infos.values()] == ["failure:collision"] * 2
+    places = [in_the_world(env, "true_pose", "position", agent)[:2] for agent in env.possible_agents]
+    assert 0.25 < np.linalg.norm(places[0] - places[1]) < 0.5
+
+
+def test_arms_that_meet_are_told_to_the_evaluator(make):
+    env = make("two_arms", evaluator_info=True)
+    env.reset(seed=1)
+    swing = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    touched = dict.fromkeys(env.agents, False)
+    for _ in range(60):
+        if set(env.agents) != set(touched) or all(touched.values()):
+            break
+        infos = env.step({"arm_1": swing, "arm_2": -swing})[4]
+        touched = {
+            agent: touched[agent] or bool(info["evaluator"]["collision"]["data"][0]) for agent, info in infos.items()
+        }
+    assert touched == {"arm_1": True, "arm_2": True}
+
+
+def test_a_cart_that_has_ended_is_still_seen_by_the_other(make):
+    env = make(team_with((1, 4)))
+    options = {"cart_1": {"start": [-3.5, -0.2, 0.0]}, "cart_2": {"start": [-3.5, -1.0, 1.57]}}
+    env.reset(seed=1, options=options)
+    env.step(all_do(env, STILL))
+    observations = env.step(all_do(env, STILL))[0]
+    assert observations["cart_2"]["scan_ranges"][44:46].max() < 0.8
+
+
+# ------------------------------------------------------------------------------------------------------- the world
+
+
+def test_the_loss_of_the_world_truncates_everybody(make):
+    env = make(backend="fake", faults=[Fault(kind="refuse", step=2)])
+    env.reset(seed=1)
+    env.step(all_do(env, STILL))
+    _, _, _, truncations, infos = env.step(all_do(env, STILL))
+    assert truncations == {"cart_1": True, "cart_2": True}
+    assert {info["end_reason"].partition(":")[0] for info in infos.values()} == {"backend_lost"}
+    assert env.agents == []
+
+
+def test_after_the_loss_of_the_world_it_can_be_reset(make):
+    env = make(backend="fake", faults=[Fault(kind="refuse", step=1)])
+    env.reset(seed=1)
+    env.step(all_do(env, STILL))
+    env.reset()
+    assert env.agents == env.possible_agents
+
+
+def test_a_late_sensor_is_a_gap_of_its_own_robot_alone(make):
+    env = make(backend="fake", faults=[Fault(kind="drop", step=1, sensor="cart_2_odom")])
+    env.reset(seed=1)
+    infos = env.step(all_do(env, STILL))[4]
+    assert [info["end_reason"] for info in infos.values()] == ["", "sensor_gap:odom"]
+
+
+def test_each_robot_has_an_account_of_its_own(make):
+    env = make()
+    env.reset(seed=1)
+    infos = env.step(all_do(env, STILL))[4]
+    contracts = {agent: env.contract(agent).fingerprint for agent in env.agents}
+    assert {agent: info["contract"] for agent, info in infos.items()} == contracts
+    assert len(set(contracts.values())) == 2
+    assert infos["cart_1"]["sensors"].keys() == {"odom", "scan", "goal", "imu"}
+
+
+def test_reset_options_are_each_robots_and_the_worlds(make):
+    env = make()
+    env.reset(seed=1, options={"cart_2": {"start": [-3.2, -1.0, 0.0]}, "world": {"person_phase": 0.25}})
+    sampled = env.world_reset.sampled
+    assert sampled["cart_2_start"].tolist() == [-3.2, -1.0, 0.0]
+    assert sampled["person_phase"] == 0.25
+
+
+def test_a_robot_is_told_its_own_draws_alone(make):
+    infos = make(evaluator_info=True).reset(seed=1)[1]
+    assert infos["cart_1"]["reset"]["sampled"].keys() == {"start", "goal"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cart_1": {"stat": [0, 0, 0]}}, "reset option 'stat' is not known; allowed: goal, start"),
+        ({"world": {"cart_1_goal": [3.2, -1.0]}}, "'cart_1_goal' of the world is not known; allowed: person_phase"),
+        ({"world": {"person_phase": 2.0}}, r"reset option person_phase=2.0 is not allowed"),
+        ([1], r"options=\[1\] is not allowed"),
+    ],
+)
+def test_a_wrong_reset_option_is_refused(make, options, message):
+    with pytest.raises(UsageError, match=message):
+        make(backend="fake").reset(seed=1, options=options)
+
+
+def test_a_reset_that_is_refused_draws_no_seed(make):
+    env, other = make(backend="fake"), make(backend="fake")
+    env.reset(seed=1)
+    other.reset(seed=1)
+    with pytest.raises(UsageError):
+        env.reset(options={"cart_1": {"nothing": 1}})
+    env.reset()
+    other.reset()
+    assert env.world_reset.seed_applied == other.world_reset.seed_applied
+
+
+@pytest.mark.long
+def test_one_picture_shows_the_whole_world(make):
+    env = make(render_mode="rgb_array")
+    env.reset(seed=1)
+    assert env.render().shape == (480, 640, 3)
+
+
+# --------------------------------------------------------------------------------------------------- wrong usage
+
+
+def test_an_action_that_is_missing_is_named_and_nothing_moves(make):
+    env = make(backend="fake")
+    env.reset(seed=1)
+    with pytest.raises(UsageError, match="an action of cart_2 is missing; allowed: one of each of cart_1, cart_2"):
+        env.step({"cart_1": STILL})
+    assert env._shared.backend.sent == []  # the fake's account
+
+
+def test_an_action_of_nobody_is_named(make):
+    env = make(backend="fake")
+    env.reset(seed=1)
+    with pytest.raises(UsageError, match="an action is of cart_1, cart_2, cart_3; allowed"):
+        env.step({**all_do(env, STILL), "cart_3": STILL})
+
+
+def test_a_step_before_the_reset_is_refused(make):
+    with pytest.raises(ResetNeededError, match="call reset"):
+        make(backend="fake").step({})
+
+
+def test_a_step_after_everybody_has_left_is_refused(make):
+    env = make(team_with((1, 1)), backend="fake")
+    env.reset(seed=1)
+    env.step(all_do(env, STILL))
+    with pytest.raises(ResetNeededError, match="call reset"):
+        env.step({})
+
+
+@pytest.mark.parametrize("call", [lambda env: env.reset(), lambda env: env.step({})], ids=["reset", "step"])
+def test_after_close_nothing_works(make, call):
+    env = make(backend="fake")
+    env.close()
+    env.close()
+    with pytest.raises(ClosedError):
+        call(env)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"pacing": "realtime"}, {"delay_profile": "x.json"}, {"delays": None}, {"record_messages": True}],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_robots_cannot_share_is_refused(make, options):
+    with pytest.raises(UsageError, match=f"{next(iter(options))}=.* is not available with parallel_env"):
+        make(**options)
+
+
+def test_a_world_that_moves_by_itself_is_refused(make):
+    with pytest.raises(UsageError, match="moves by itself; allowed: one that waits"):
+        make(backend="fake", free_running=True)
+
+
+def test_an_agent_that_is_not_there_is_named(make):
+    with pytest.raises(UsageError, match="agent='cart_3' is not known; allowed: cart_1, cart_2"):
+        make(backend="fake").observation_space("cart_3")
+
+
+def test_without_pettingzoo_its_extra_is_named():
+    script = (
+        "import sys; sys.modules['pettingzoo'] = None\n"
+        "import embodied_env\n"
+        "try:\n    embodied_env.parallel_env\n"
+        "except embodied_env.errors.MissingDependencyError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "embodied_env[multi]" in done.stdout
+
+
+# -------------------------------------------------------------------------------------------------------- records
+
+
+def test_each_robot_has_a_run_directory_of_its_own_and_the_audit_finds_them_sound(make, tmp_path):
+    env = make(team_with((3, 5)), record=tmp_path)
+    env.reset(seed=1)
+    while env.agents:
+        env.step(all_do(env, AHEAD))
+    runs = {agent: env.run_directory(agent) for agent in env.possible_agents}
+    env.close()
+    reports = {agent: audit_run(run) for agent, run in runs.items()}
+    assert {agent: (report.transitions, report.problems) for agent, report in reports.items()} == {
+        "cart_1": (3, ()),
+        "cart_2": (5, ()),
+    }
+    assert {agent: run.parent.name for agent, run in runs.items()} == {"cart_1": "cart_1", "cart_2": "cart_2"}
+
+
+# ----------------------------------------------------------------------------------------------------- team files
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_the_contract_of_each_robot_is_its_file_with_the_changes(team):
+    for contract in loaded(team).agents.values():
+        assert contract.name == {"two_carts": "cart_goal", "two_arms": "arm_reach"}[team]
+        assert contract.fingerprint != embodied_env.load_contract(contract.name).fingerprint
+
+
+def test_in_the_world_everything_is_behind_the_name_of_its_robot():
+    world = loaded("two_carts").world
+    odom, base = world.sensors["cart_2_odom"], world.actuators["cart_2_base"]
+    assert (odom.topic, odom.frame, odom.child_frame) == ("cart_2/odom", "cart_2/odom", "cart_2/base_link")
+    assert (base.topic, base.frame) == ("cart_2/cmd_vel", "cart_2/base_link")
+    assert world.backends["mujoco"]["sources"]["cart_2_collision"]["contact"] == {
+        "body": "cart_2_base",
+        "ignore": ("floor",),
+    }
+
+
+def test_the_fingerprint_of_the_world_covers_the_contracts_of_its_robots():
+    one, other = team_with((4, 4)), team_with((4, 4), extra=", task: {success_radius_m: 0.5}")
+    assert one.world.fingerprint != other.world.fingerprint
+
+
+def test_two_twists_are_allowed_in_the_world_of_a_team_alone():
+    world = loaded("two_carts").world
+    with pytest.raises(ContractError, match=r"'linear.x' is also driven by actuators.cart_1_base"):
+        dataclasses.replace(world, task=embodied_env.load_contract("cart_goal").task)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("team: embodied_env/2", "team: the schema 'embodied_env/2' is not known; allowed: embodied_env/1"),
+        ("- 1", "a team is a mapping, not list"),
+        ("team: embodied_env/1\nname: t\nagents: {}\nworld: {mujoco: {}}", "agents: there is none"),
+        ("team: embodied_env/1\nname: t\nagents: {a: {contract: nobody}}\nworld: {mujoco: {}}", "agents.a: .*nobody"),
+        (
+            "team: embodied_env/1\nname: t\nagents: {world: {contract: cart_goal}}\nworld: {mujoco: {}}",
+            "allowed: another name",
+        ),
+        (
+            "team: embodied_env/1\nname: t\nagents: {a: {contract: cart_goal, chnages: {}}}\nworld: {mujoco: {}}",
+            "did you mean 'changes'",
+        ),
+        (
+            HEAD + "agents: {a: {contract: cart_goal}, b: {contract: arm_reach}}",
+            "agents.b: control_period_s: 0.05 s is not allowed in one world; allowed: 0.1 s, as a has",
+        ),
+        (
+            HEAD + "agents: {a: {contract: cart_goal, changes: {episode: {horizon_steps: 0}}}}",
+            "agents.a: episode.horizon_steps: 0 is not allowed",
+        ),
+        (
+            HEAD.replace("{}", "{}, reset_options: {a_goal: {type: scalar, low: 0, high: 1}}")
+            + "agents: {a: {contract: cart_goal}}",
+            "agents.a: reset_options.goal: its name in the world, 'a_goal', is taken",
+        ),
+    ],
+    ids=["schema", "list", "nobody", "unknown contract", "world", "unknown key", "period", "change", "taken"],
+)
+def test_a_wrong_team_is_refused_with_the_place_of_what_is_wrong(text, message):
+    with pytest.raises(ContractError, match=message):
+        parse_team(text, source="team.yaml")
+
+
+def test_an_unknown_team_is_named_with_a_guess():
+    with pytest.raises(ContractError, match=r"no such team: 'two_cart' is not known \(did you mean 'two_carts'\?\)"):
+        load_team("two_cart")

@@ -1,0 +1,194 @@
+"""The examples of training: endings, what is exported, seeds, and that something is learned."""
+
+from __future__ import annotations
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+from learnable_tasks import follow
+
+import embodied_env
+from embodied_env.checkpoints import load_checkpoint
+from embodied_env.contract.loader import dump_contract
+
+torch = pytest.importorskip("torch", reason="needs torch, of the extra train")
+pytest.importorskip("stable_baselines3", reason="needs the extra train")
+
+import train_ppo  # noqa: E402 - after the skip
+import train_ppo_torch  # noqa: E402
+import train_sac  # noqa: E402
+import training  # noqa: E402
+from stable_baselines3.common.env_checker import check_env  # noqa: E402
+
+IDS = [f"embodied_env:embodied_env/{name}-v0" for name in ("ArmReach", "CartGoal", "DoorOpen")]
+
+
+@pytest.fixture
+def contract_file(tmp_path):
+    path = tmp_path / "follow.yaml"
+    path.write_text(dump_contract(follow()))
+    return path
+
+
+@pytest.fixture
+def begin(contract_file, tmp_path):
+    """Begin a training of a few steps in the fake world."""
+
+    def started(algorithm, *more, contract=contract_file):
+        parser = training.parser(None, steps=64, num_envs=2)
+        fixed = ["--backend", "fake", "--quiet", "--out", str(tmp_path / "runs"), "--feature-steps", "200"]
+        args = parser.parse_args([str(contract), *fixed, "--evaluate", "fake", "--episodes", "2", *more])
+        return training.started(algorithm, args)
+
+    return started
+
+
+def rollout(**changes):
+    """Three steps of one environment: rewards 1, values 0, values of what comes after 10."""
+    shape = (3, 1)
+    values = {"rewards": torch.ones(shape), "values": torch.zeros(shape), "next_values": torch.full(shape, 10.0)}
+    endings = {"terminated": torch.zeros(shape), "ended": torch.zeros(shape)}
+    nothing = dict.fromkeys(("features", "actions", "log_probabilities"), torch.zeros(shape))
+    return train_ppo_torch.Rollout(**{**nothing, **values, **endings, **changes})
+
+
+def at(step):
+    found = torch.zeros(3, 1)
+    found[step] = 1.0
+    return found
+
+
+def test_an_episode_that_is_terminated_expects_nothing_more():
+    found = train_ppo_torch.advantages(rollout(terminated=at(1), ended=at(1)))
+    assert found[1].item() == pytest.approx(1.0)
+
+
+def test_an_episode_that_is_truncated_expects_what_its_last_state_is_worth():
+    found = train_ppo_torch.advantages(rollout(ended=at(1)))
+    assert found[1].item() == pytest.approx(1.0 + 10.0 * train_ppo_torch.GAMMA)
+
+
+def test_nothing_is_carried_back_from_the_next_episode():
+    truncated = train_ppo_torch.advantages(rollout(ended=at(1)))
+    later = train_ppo_torch.advantages(rollout(ended=at(1), rewards=torch.tensor([[1.0], [1.0], [500.0]])))
+    assert torch.equal(truncated[:2], later[:2])
+
+
+def test_within_an_episode_later_steps_count():
+    factor = train_ppo_torch.GAMMA * train_ppo_torch.LAMBDA
+    error = 1.0 + 10.0 * train_ppo_torch.GAMMA
+    found = train_ppo_torch.advantages(rollout())
+    assert found[0].item() == pytest.approx(error * (1 + factor + factor**2), rel=1e-5)
+
+
+def test_the_last_observation_of_an_episode_is_what_its_end_is_valued_by(begin):
+    """After 30 steps the time limit truncates, and the vector environment shows the next episode's first observation."""
+    with begin("ppo_torch") as run:
+        worlds = gymnasium.vector.SyncVectorEnv(run.makers(), autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
+        agent = train_ppo_torch.Agent(run.features.size, 1)
+        with torch.no_grad():
+            agent.mean[-1].weight.zero_()
+            agent.log_std.fill_(-20.0)  # it stays where it is, and so does the target until the next episode
+        collector = train_ppo_torch.Collector(worlds, 6)
+        found = collector.collect(agent, 30)
+        worlds.close()
+    assert found.ended[-1].all()
+    assert not found.terminated.any()
+    assert torch.allclose(found.next_values[-1], found.values[-1], atol=1e-4)
+    next_episode = agent.value(torch.from_numpy(collector._features)).squeeze(-1)
+    assert not torch.allclose(found.next_values[-1], next_episode, atol=1e-2)
+
+
+@pytest.mark.parametrize("example", [train_sac, train_ppo], ids=["sac", "ppo"])
+def test_what_is_exported_from_stable_baselines3_acts_as_the_model(begin, example):
+    with begin("exported", "--num-envs", "1") as run:
+        env = run.make_env()
+        model = example.make(run, env)
+        actor = example.export(run, model)
+        observation, _ = env.env.reset(seed=3)
+        for _ in range(5):
+            asked, _ = model.predict(run.features(observation), deterministic=True)
+            action = actor(observation)
+            assert action == pytest.approx(asked, abs=1e-5)
+            observation, *_ = env.env.step(action)
+        env.close()
+
+
+def test_one_seed_learns_the_same_twice_and_another_something_else(begin):
+    digests = []
+    for seed in ("1", "1", "2"):
+        with begin("ppo_torch", "--seed", seed) as run:
+            path = train_ppo_torch.train(run)
+            digests.append(load_checkpoint(path, run.contract).sha256)
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_joint_learns_to_follow(begin):
+    """Holding still succeeds where the target happens to begin at the joint: in one episode of ten."""
+    with begin("ppo_torch", "--steps", "3072", "--num-envs", "4", "--episodes", "20") as run:
+        training.evaluate(run, train_ppo_torch.train(run), 0.0)
+    told = json.loads((run.path / "summary.json").read_text())
+    assert told["evaluations"]["fake"]["success_rate"] >= 0.9
+    assert told["evaluations"]["fake"]["problem"] == ""
+
+
+@pytest.mark.parametrize("example", [train_sac, train_ppo], ids=["sac", "ppo"])
+def test_stable_baselines3_learns_saves_resumes_and_is_evaluated(begin, example):
+    name = example.__name__.removeprefix("train_")
+    steps = ("--checkpoint-every", "40")
+    with begin(name, *steps) as run:
+        example.run(run)
+    told = json.loads((run.path / "summary.json").read_text())
+    final = run.path / "checkpoints" / "final"
+    assert told["evaluations"]["fake"]["episodes"] == 2
+    assert told["checkpoint"]["sha256"] == load_checkpoint(final, run.contract).sha256
+    assert len(list((run.path / "checkpoints").iterdir())) >= 2
+    with begin(name, "--resume", str(final)) as resumed:
+        example.run(resumed)
+    first, then = (load_checkpoint(path / "checkpoints" / "final", run.contract) for path in (run.path, resumed.path))
+    assert then.training["steps"] >= first.training["steps"] + 64
+    assert np.array_equal(then.actor.features.mean, first.actor.features.mean)
+
+
+def test_a_checkpoint_of_another_contract_is_not_resumed(begin, tmp_path, capsys):
+    with begin("ppo_torch") as run:
+        final = train_ppo_torch.train(run)
+    (tmp_path / "wider.yaml").write_text(dump_contract(follow(**{"radius_rad: 0.1": "radius_rad: 0.2"})))
+    with (
+        pytest.raises(SystemExit, match="2"),
+        begin("ppo_torch", "--resume", str(final), contract=tmp_path / "wider.yaml"),
+    ):
+        pass
+    assert "radius_rad: 0.1, now 0.2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "value"), [("--steps", "0"), ("--num-envs", "0"), ("--seed", "-1")])
+def test_a_number_that_is_not_allowed_is_named(begin, capsys, option, value):
+    with pytest.raises(SystemExit, match="2"), begin("ppo_torch", option, value):
+        pass
+    assert f"{option} {value} is not allowed" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:Your action space has dtype float64:UserWarning")  # commands are float64
+@pytest.mark.filterwarnings("ignore:It seems that your observation:UserWarning")  # depth is no picture for a CNN
+@pytest.mark.parametrize("env_id", IDS)
+def test_the_checks_of_stable_baselines3_find_nothing(env_id):
+    env = gymnasium.make(env_id, backend="fake", clock="virtual")
+    try:
+        check_env(env)
+    finally:
+        env.close()
+
+
+def test_what_the_learners_see_passes_the_checks_without_a_word(begin):
+    with begin("checked") as run:
+        env = run.make_env()
+        check_env(env)
+        env.close()
+
+
+def test_the_examples_learn_the_shipped_contracts():
+    for name in ("arm_reach", "cart_goal", "door_open"):
+        training.flat_action_space(embodied_env.load_contract(name))

@@ -1,0 +1,73 @@
+"""The example with Ray's RLlib: endings, what is exported, and that it runs, in this process and in others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from learnable_tasks import follow
+
+import embodied_env
+from embodied_env.checkpoints import load_checkpoint
+from embodied_env.contract.loader import dump_contract
+
+pytest.importorskip("ray.rllib", reason='needs pip install "ray[rllib]"')
+pytestmark = pytest.mark.long
+
+ROOT = Path(embodied_env.__file__).parent.parent
+
+
+def trained(tmp_path, *more):
+    (tmp_path / "follow.yaml").write_text(dump_contract(follow()))
+    paths = [str(ROOT), str(ROOT / "test" / "unit"), str(ROOT / "examples")]
+    words = [str(tmp_path / "follow.yaml"), "--backend", "fake", "--quiet", "--out", str(tmp_path / "runs")]
+    fixed = ["--feature-steps", "200", "--evaluate", "fake", "--episodes", "20"]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "train_rllib.py"), *words, *fixed, *more],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return Path(done.stdout.splitlines()[-1])
+
+
+def test_a_joint_learns_to_follow_and_is_evaluated(tmp_path):
+    path = trained(tmp_path, "--steps", "6144")
+    told = json.loads((path / "summary.json").read_text())
+    assert told["evaluations"]["fake"]["success_rate"] >= 0.9
+    assert told["evaluations"]["fake"]["problem"] == ""
+
+
+def test_environments_in_other_processes_learn_and_a_checkpoint_is_resumed(tmp_path):
+    first = trained(tmp_path, "--steps", "128", "--num-envs", "2")
+    final = first / "checkpoints" / "final"
+    then = trained(tmp_path, "--steps", "128", "--resume", str(final))
+    before, after = (load_checkpoint(path / "checkpoints" / "final", follow()) for path in (first, then))
+    assert np.array_equal(before.actor.features.mean, after.actor.features.mean)
+    assert before.sha256 != after.sha256
+
+
+@pytest.mark.parametrize(("terminated", "expected"), [(False, 1.0 + 0.5 * 10.0), (True, 1.0)])
+def test_its_learner_bootstraps_on_truncated_and_not_on_terminated(terminated, expected):
+    """A step of reward 1, after which the state is worth 10: as the learner's pipeline prepares and counts it."""
+    from ray.rllib.connectors.learner import AddOneTsToEpisodesAndTruncate
+    from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+    from ray.rllib.utils.postprocessing.value_predictions import compute_value_targets
+
+    ending = {"terminated": terminated, "truncated": not terminated}
+    episode = SingleAgentEpisode(observations=[0, 1], actions=[0], rewards=[1.0], len_lookback_buffer=0, **ending)
+    batch = {}
+    AddOneTsToEpisodesAndTruncate()(rl_module=None, batch=batch, episodes=[episode.to_numpy()], shared_data={})
+    flags = {name: np.ravel(next(iter(batch[name].values()))).astype(float) for name in ("terminateds", "truncateds")}
+    found = compute_value_targets(
+        values=np.array([0.0, 10.0]), rewards=np.array([1.0, 0.0]), gamma=0.5, lambda_=1.0, **flags
+    )
+    assert found[0] == pytest.approx(expected)
