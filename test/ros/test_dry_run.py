@@ -102,10 +102,11 @@ def test_the_robot_stays_where_it_is(dry):
 def test_each_step_is_judged_from_where_the_robot_is_with_the_velocity_that_was_approved(dry):
     """A reference that went on without the robot would end in a tracking error; at rest, every action is clipped."""
     assert [info["end_reason"] for *_, info in dry.steps] == [""] * STEPS
-    first, last = dry.steps[0][-1], dry.steps[-1][-1]
-    assert first["action_clipped"]
-    assert 0.0 < first["action"]["applied"][0] < 1.0
-    assert last["action"]["applied"][0] > 0.95
+    limits, period_s = dry.contract.actuators["arm"].joints["j1"], dry.contract.control_period_s
+    from_rest = limits.acceleration * period_s**2 / (limits.velocity * period_s)  # at most, in units of the action
+    applied = [info["action"]["applied"][0] for *_, info in dry.steps]
+    assert 0.0 < applied[0] <= from_rest < 0.8
+    assert max(applied) > 0.95  # a step that came early has less time for its motion
     one_step = dry.contract.actuators["arm"].joints["j1"].velocity * dry.contract.control_period_s
     for *_, info in dry.steps:
         assert 0.0 < info["action"]["applied_si"]["j1"] - dry.before["joints_position"][0] <= one_step + 2e-3
