@@ -25,6 +25,8 @@ _NOTHING = "none"  # ros2 launch takes no empty value
 _YES_OR_NO = ("true", "false")
 _SPAWNED = re.compile(r"^(\w+):", re.MULTILINE)  # the nodes of a file of parameters
 _MANAGER = "controller_manager"
+_BY_ITS_CLOCK = ("--ros-args", "-p", "use_sim_time:=true")
+_PATIENT = ("--switch-timeout", "60")  # s: a controller becomes active while time passes, and the server begins paused
 _PLUGIN_PATH = "GZ_SIM_SYSTEM_PLUGIN_PATH"
 
 
@@ -143,8 +145,6 @@ def _train(values: Values) -> Iterator[ProcessSpec]:
 
 
 def _gazebo(values: Values) -> Iterator[ProcessSpec]:
-    if values["script"] and values["policy"]:
-        raise UsageError(f"policy:={values['policy']} is not allowed with a script; allowed: policy:=none")
     contract = find_contract(values["contract"])
     beside = contract.parent / "gazebo"
     world = _file(values, "world", beside / f"{contract.stem}.sdf")
@@ -175,10 +175,12 @@ def _controllers(world: Path) -> Iterator[ProcessSpec]:
     """Yield what gz_ros2_control needs, where a world has files for it: the robot, and who starts controllers."""
     description, parameters = (world.with_suffix(suffix) for suffix in (".urdf", ".controllers.yaml"))
     if description.is_file():
-        yield _of_package("description", "robot_state_publisher", "robot_state_publisher", str(description))
+        yield _of_package(
+            "description", "robot_state_publisher", "robot_state_publisher", str(description), *_BY_ITS_CLOCK
+        )
     if parameters.is_file():
         names = [name for name in _SPAWNED.findall(parameters.read_text(encoding="utf-8")) if name != _MANAGER]
-        spawner = _of_package("controllers", _MANAGER, "spawner", *names, "--param-file", str(parameters))
+        spawner = _of_package("controllers", _MANAGER, "spawner", *names, "--param-file", str(parameters), *_PATIENT)
         yield replace(spawner, may_end=True)
 
 
@@ -265,7 +267,162 @@ USES: Mapping[str, Use] = {
                     description="more for gz sim, as a shell would split it",
                 ),
                 replace(_POLICY, description=f"{_POLICY.description}; none: nothing is evaluated"),
-                Argument(name="script", default=_NOTHING, description="a training script, with policy:=none"),
+                Argument(name="script", default=_NOTHING, description="a training script, instead of the policy"),
+                _SCRIPT_ARGS,
+                *_OF_A_RUN,
+                _PYTHON,
+            ),
+            plan=_gazebo,
+        ),
+        Use(
+            name="real",
+            help="a relay and a policy on a robot: a dry run, unless armed:=true",
+            arguments=(
+                _CONTRACT,
+                _NAMESPACE,
+                _either("armed", "false", "true: the robot moves; false: all but that, nothing is published to it"),
+                _either("relay", "true", "start a relay; false: what the contract's profile says, and who runs it"),
+                _POLICY,
+                *(replace(a, default="1") if a.name == "episodes" else a for a in _OF_A_RUN),
+                _either("record_messages", "false", "record the raw ROS 2 messages, too"),
+                _PYTHON,
+            ),
+            plan=_real,
+        ),
+        Use(
+            name="relay",
+            help="the relay that owns the actuator topics",
+            arguments=(
+                _CONTRACT,
+                _NAMESPACE,
+                Argument(name="backend", default=_NOTHING, description="whose profile names the e-stops; none: real"),
+                _PYTHON,
+            ),
+            plan=_relay,
+        ),
+        Use(
+            name="evaluate",
+            help="a policy on any backend",
+            arguments=(
+                _CONTRACT,
+                Argument(name="backend", default="mujoco", description="which world"),
+                _POLICY,
+                *_OF_A_RUN,
+                Argument(name="namespace", default=_NOTHING, description="of a backend over ROS 2; none: its own"),
+                Argument(name="pacing", default=_NOTHING, description="lockstep or realtime; none: the backend's"),
+                _either("attach", "false", "use a simulator that runs instead of starting one"),
+                _PYTHON,
+            ),
+            plan=_evaluate,
+        ),
+        Use(
+            name="train",
+            help="a training script",
+            arguments=(
+                _CONTRACT,
+                Argument(name="backend", default="mujoco", description="where to learn"),
+                Argument(name="script", default="train_sac.py", description="a file, or an example that is installed"),
+                _SCRIPT_ARGS,
+                _SEED,
+                _OUT,
+                _PYTHON,
+            ),
+            plan=_train,
+        ),
+    )
+}
+"""Name -> use."""        told = (str(description), *_BY_ITS_CLOCK)
+        yield _of_package("description", "robot_state_publisher", "robot_state_publisher", *told)
+    if parameters.is_file():
+        names = [name for name in _SPAWNED.findall(parameters.read_text(encoding="utf-8")) if name != _MANAGER]
+        spawner = _of_package("controllers", _MANAGER, "spawner", *names, "--param-file", str(parameters), *_PATIENT)
+        yield replace(spawner, may_end=True)
+
+
+def _file(values: Values, argument: str, usual: Path) -> Path:
+    """Return the file that was named, or the usual one; raises UsageError where it is not there."""
+    file = Path(values[argument]) if values[argument] else usual
+    if not file.is_file():
+        raise UsageError(
+            f"{argument}:={values[argument] or _NOTHING}: there is no file {file}; allowed: one that is there"
+        )
+    return file.resolve()
+
+
+def _of_package(role: str, package: str, executable: str, *arguments: str) -> ProcessSpec:
+    """Return a program of a ROS package: itself, since ``ros2 run`` hands no signal on."""
+    prefixes = filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep))
+    for prefix in prefixes:
+        program = Path(prefix, "lib", package, executable)
+        if program.is_file():
+            return ProcessSpec(role=role, module="", arguments=(str(program), *arguments))
+    raise MissingDependencyError(
+        f"{package}/{executable}",
+        needed_for="the use gazebo",
+        remedy=f"apt install {apt_package(package)}, and source it",
+    )
+
+
+# ------------------------------------------------------------------------------------------------- the table
+
+_CONTRACT = Argument(name="contract", default="arm_reach", description="a contract's name or file")
+_NAMESPACE = Argument(name="namespace", default="/", description="absolute ROS 2 namespace of the robot")
+_PYTHON = Argument(
+    name="python", default=sys.executable, description="the interpreter that has this package, and what it needs"
+)
+_POLICY = Argument(name="policy", default="scripted", description="hold, random, scripted, or module:callable")
+_SEED = Argument(name="seed", default="0", description="of the first episode, or of the training")
+_OUT = Argument(name="out", default="runs", description="where run directories are made")
+_OF_A_RUN = (
+    Argument(name="episodes", default="10", description="how many are evaluated"),
+    _SEED,
+    _OUT,
+    Argument(name="report", default="false", description="write report.html, too", allowed=_YES_OR_NO),
+)
+_SCRIPT_ARGS = Argument(
+    name="script_args",
+    default=_NOTHING,
+    description="more for the training script, as a shell would split it",
+)
+
+
+def _either(name: str, default: str, description: str) -> Argument:
+    """Return an argument that is true or false."""
+    return Argument(name=name, default=default, description=description, allowed=_YES_OR_NO)
+
+
+USES: Mapping[str, Use] = {
+    use.name: use
+    for use in (
+        Use(
+            name="sim",
+            help="the embedded simulator, and a policy on it when one is named",
+            arguments=(
+                _CONTRACT,
+                _NAMESPACE,
+                Argument(name="profile", default="mujoco_ros", description="which of the contract's backends"),
+                _either("free_running", "false", "it waits for nobody, like a robot"),
+                replace(_POLICY, default=_NOTHING, description=f"{_POLICY.description}; none: the simulator alone"),
+                *_OF_A_RUN,
+                _PYTHON,
+            ),
+            plan=_sim,
+        ),
+        Use(
+            name="gazebo",
+            help="Gazebo, its bridge, and a policy or a training script",
+            arguments=(
+                _CONTRACT,
+                _either("headless", "true", "the server alone; false: with its window"),
+                Argument(name="world", default=_NOTHING, description="an SDF file; none: gazebo/<contract>.sdf"),
+                Argument(name="bridge", default=_NOTHING, description="its YAML file; none: <world>.bridge.yaml"),
+                Argument(
+                    name="gz_args",
+                    default=_NOTHING,
+                    description="more for gz sim, as a shell would split it",
+                ),
+                replace(_POLICY, description=f"{_POLICY.description}; none: nothing is evaluated"),
+                Argument(name="script", default=_NOTHING, description="a training script, instead of the policy"),
                 _SCRIPT_ARGS,
                 *_OF_A_RUN,
                 _PYTHON,
