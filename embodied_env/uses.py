@@ -149,8 +149,6 @@ def _train(values: Values) -> Iterator[ProcessSpec]:
 
 
 def _gazebo(values: Values) -> Iterator[ProcessSpec]:
-    if values["script"] and values["policy"]:
-        raise UsageError(f"policy:={values['policy']} is not allowed with a script; allowed: policy:=none")
     contract = find_contract(values["contract"])
     beside = contract.parent / "gazebo"
     world = _file(values, "world", beside / f"{contract.stem}.sdf")
@@ -276,7 +274,7 @@ USES: Mapping[str, Use] = {
                     description="more for gz sim, as a shell would split it",
                 ),
                 replace(_POLICY, description=f"{_POLICY.description}; none: nothing is evaluated"),
-                Argument(name="script", default=_NOTHING, description="a training script, with policy:=none"),
+                Argument(name="script", default=_NOTHING, description="a training script, instead of the policy"),
                 _SCRIPT_ARGS,
                 *_OF_A_RUN,
                 _PYTHON,

@@ -81,7 +81,7 @@ def as_json(report: AuditReport) -> dict[str, object]:
         "counts": dict(report.counts),
         "violations": [asdict(violation) for violation in report.violations],
         "warnings": [asdict(warning) for warning in report.warnings],
-        "dry_run": report.dry_run,
+        **({"dry_run": True} if report.dry_run else {}),
     }
 
 

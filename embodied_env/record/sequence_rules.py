@@ -178,7 +178,8 @@ PAIRS: tuple[Pair, ...] = (_chain, _origin, _world_time, _frames, _held, _leaked
 class Limits:
     """What was applied lies inside the contract's limits, and one step leads to the next within its speed.
 
-    Only where the gates say that they guaranteed it, and only while nobody else moved the robot in between.
+    Only where the gates say that they guaranteed it, and only while nobody else moved the robot in between. In a dry
+    run no step leads to the next: each is held against the reference that it was judged from.
     """
 
     def __init__(self, contract: Contract) -> None:
@@ -188,10 +189,10 @@ class Limits:
         values = zip(*(bound.tolist() for bound in bounds), layout.is_velocity.tolist(), strict=True)
         self._limits = dict(zip(layout.joints, values, strict=True))
 
-    def check(self, before: Row | None, row: Row) -> Iterator[Violation]:
+    def check(self, before: Row | None, row: Row, *, is_dry: bool = False) -> Iterator[Violation]:
         """Compare `row` with the limits, and with the transition right before it."""
         guaranteed, applied = row["info"]["safety"]["guaranteed"], row["info"]["action"]["applied_si"]
-        reached = {} if before is None else self._moved_from(before, row)
+        reached = self._moved_from_reference(row) if is_dry else self._moved_from(before, row)
         for joint, value in applied.items():
             if joint not in self._limits or value is None:
                 continue
@@ -204,9 +205,19 @@ class Limits:
                 text = f"{where} is {value}, which makes a velocity of {speed}; allowed: {most} either way"
                 yield found("limits.velocity", where, value, text)
 
+    def _moved_from_reference(self, row: Row) -> dict[str, float]:
+        """Return the velocities that a command makes from the reference in its own row."""
+        reference, dt_s = row["inner"]["circumstances"]["reference"], row["info"]["safety"]["dt_s"]
+        if reference is None or not dt_s > 0:
+            return {}
+        now, start = row["info"]["action"]["applied_si"], zip(self._limits, reference["positions"], strict=True)
+        return {joint: (now[joint] - a) / dt_s for joint, a in start if now[joint] is not None and a is not None}
+
     @staticmethod
-    def _moved_from(before: Row, row: Row) -> dict[str, float]:
+    def _moved_from(before: Row | None, row: Row) -> dict[str, float]:
         """Return the velocities that two commands make; none where another hand may have moved the robot."""
+        if before is None:
+            return {}
         earlier, now = before["info"]["action"]["applied_si"], row["info"]["action"]["applied_si"]
         trips = [each["info"]["safety"]["watchdog"]["trips"] for each in (before, row)]
         dt_s = row["info"]["safety"]["dt_s"]

@@ -67,7 +67,8 @@ class Summary:
         if row["schema"] == RESET:
             self._cut()
             self._ended = False
-            self._is_dry = self._is_dry or DRY_RUN in row["inner"]["details"]
+            inner = row["inner"]  # None: of a reset that the environment did not make
+            self._is_dry = self._is_dry or (inner is not None and DRY_RUN in inner["details"])
         else:
             self._add_step(row)
 

@@ -13,6 +13,7 @@ from embodied_env.record.rows import RESET, TRANSITION, Row
 from embodied_env.record.sensor_rules import ns_of
 from embodied_env.record.sequence_rules import PAIRS, Limits, is_reset
 from embodied_env.record.violations import Violation, found
+from embodied_env.transition import DRY_RUN
 
 BLOCK = 50
 """Steps of which the least late one is compared: what the machine does to one of them is no drift."""
@@ -101,6 +102,7 @@ class Sequence:
         self._contract = contract
         self._limits = None if contract is None else Limits(contract)
         self._before: Row | None = None
+        self._is_dry = False  # nothing of what was sent reached the robot
         self._observed_ns: int | None = None  # of the newest step, whatever its episode
         self._start: Any = None  # the observation that the episode began with
         self._last: Any = None  # the newest observation
@@ -113,6 +115,7 @@ class Sequence:
         """Take in one row, of a reset or of a transition."""
         if is_reset(row):
             yield from self._kept(row)
+            self._is_dry = DRY_RUN in ((row.get("inner") or {}).get("details") or {})
             self._start = row["observation"]
         else:
             yield from self._step(row)
@@ -124,7 +127,8 @@ class Sequence:
             for rule in PAIRS:
                 yield from rule(before, row, self._contract)
         if self._limits is not None:
-            yield from self._limits.check(None if before is None or is_reset(before) else before, row)
+            earlier = None if before is None or is_reset(before) else before
+            yield from self._limits.check(earlier, row, is_dry=self._is_dry and "inner" in row)
         if "inner" not in row:
             return
         stamps = row["inner"]["stamps_ns"]

@@ -25,6 +25,7 @@ from embodied_env.clock import SteadyClock
 from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import UsageError
 from embodied_env.processes import Child, relay, simulator
+from embodied_env.transition import Severity
 
 pytestmark = pytest.mark.ros
 
@@ -99,15 +100,13 @@ def test_the_robot_stays_where_it_is(dry):
     np.testing.assert_allclose(positions, np.tile(dry.before["joints_position"], (STEPS, 1)), atol=1e-3)
 
 
-def test_each_step_is_judged_from_where_the_robot_is_with_the_velocity_that_was_approved(dry):
-    """A reference that went on without the robot would end in a tracking error; at rest, every action is clipped."""
+def test_each_step_is_judged_from_where_the_robot_is(dry):
+    """A reference that went on without the robot would leave it behind, and end in a tracking error."""
     assert [info["end_reason"] for *_, info in dry.steps] == [""] * STEPS
-    first, last = dry.steps[0][-1], dry.steps[-1][-1]
-    assert first["action_clipped"]
-    assert 0.0 < first["action"]["applied"][0] < 1.0
-    assert last["action"]["applied"][0] > 0.95
     one_step = dry.contract.actuators["arm"].joints["j1"].velocity * dry.contract.control_period_s
-    for *_, info in dry.steps:
+    judged = [info for *_, info in dry.steps if info["safety"]["disposition"] <= Severity.LIMIT]  # no brief stall
+    assert judged
+    for info in judged:
         assert 0.0 < info["action"]["applied_si"]["j1"] - dry.before["joints_position"][0] <= one_step + 2e-3
 
 

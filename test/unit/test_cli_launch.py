@@ -39,7 +39,7 @@ def gazebo(tmp_path, monkeypatch):
         for name in ("w.sdf", "w.bridge.yaml"):
             (tmp_path / name).write_text("")
         (tmp_path / "learn.py").write_text(script)
-        said = [f"world:={tmp_path / 'w.sdf'}", "policy:=none", f"script:={tmp_path / 'learn.py'}"]
+        said = [f"world:={tmp_path / 'w.sdf'}", f"script:={tmp_path / 'learn.py'}"]
         return [*COMMAND, "gazebo", *said]
 
     return install

@@ -297,7 +297,8 @@ def test_gazebo_starts_with_every_contract_that_is_shipped(packages, contract):
 
 def test_gazebo_with_a_script_trains(packages, tmp_path):
     (tmp_path / "learn.py").write_text("")
-    said = {"contract": str(packages), "policy": "none", "script": str(tmp_path / "learn.py"), "python": "py"}
+    said = {"contract": str(packages), "script": str(tmp_path / "learn.py"), "python": "py"}
+    assert roles("gazebo", **said) == ["gazebo", "bridge", "training"]
     script = words("gazebo", "training", **said, script_args="--steps '1 000'", seed="4")
     assert script[:2] == ["py", str(tmp_path / "learn.py")]
     assert script[2:] == [
@@ -322,7 +323,6 @@ def test_an_example_is_found_by_its_name(tmp_path, monkeypatch):
         ("real", {"contract": "arm_rech"}, ContractError, "did you mean 'arm_reach'"),
         ("train", {"script": "nowhere.py"}, UsageError, "script:=nowhere.py is not there"),
         ("gazebo", {"world": "/no.sdf", "policy": "hold"}, UsageError, "there is no file /no.sdf"),
-        ("gazebo", {"script": "a.py"}, UsageError, "policy:=scripted is not allowed with a script"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_is_allowed(name, said, error, problem):

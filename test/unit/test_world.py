@@ -1035,9 +1035,9 @@ def test_refuses_a_profile_text_with(profile: dict[str, Any], path: str, problem
 
 
 def test_refuses_a_backend_that_the_contract_has_no_profile_for() -> None:
-    with pytest.raises(ContractError, match="no profile 'gazebo'; it has: fake, mujoco") as caught:
-        load_profile(ARM, "gazebo")
-    assert caught.value.path == "backends.gazebo"
+    with pytest.raises(ContractError, match="no profile 'elsewhere'; it has: fake, mujoco") as caught:
+        load_profile(ARM, "elsewhere")
+    assert caught.value.path == "backends.elsewhere"
 
 
 # ------------------------------------------------------------------------------------------------ free running

@@ -1,0 +1,59 @@
+"""The speed limit in a dry run: each command is held against the reference that it was judged from."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+import embodied_env
+from embodied_env.record.watches import Sequence
+from embodied_env.transition import DRY_RUN
+
+CONTRACT = embodied_env.load_contract("arm_reach")
+TOO_FAR = 0.5  # rad, within a period of 0.05 s: 10 rad/s
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A reset and two transitions of a world that moves by itself."""
+    env = embodied_env.make(CONTRACT, backend="fake", pacing="realtime", record=tmp_path_factory.mktemp("runs"))
+    env.reset(seed=1)
+    for _ in range(2):
+        env.step(np.zeros(6))
+    env.close()
+    return list(embodied_env.read_run(env.path).rows())[:3]
+
+
+@pytest.fixture
+def rows(recorded):
+    """The same rows, as of a dry run."""
+    reset, *steps = copy.deepcopy(recorded)
+    reset["inner"]["details"][DRY_RUN] = "nothing is published"
+    return [reset, *steps]
+
+
+def rules_broken(rows):
+    sequence = Sequence(CONTRACT)
+    return {violation.rule for row in rows for violation in sequence.add(row)}
+
+
+def shift(row, *, applied=0.0, reference=0.0):
+    row["info"]["action"]["applied_si"]["j1"] += applied
+    row["inner"]["circumstances"]["reference"]["positions"][0] += reference
+
+
+def test_a_command_need_not_follow_the_one_before_it(rows):
+    shift(rows[2], applied=TOO_FAR, reference=TOO_FAR)
+    assert rules_broken(rows) == set()
+
+
+def test_a_command_must_follow_the_reference_that_it_was_judged_from(rows):
+    shift(rows[2], applied=TOO_FAR)
+    assert rules_broken(rows) == {"limits.velocity"}
+
+
+def test_so_must_the_first_command_of_an_episode(rows):
+    shift(rows[1], applied=TOO_FAR)
+    assert rules_broken(rows) == {"limits.velocity"}
