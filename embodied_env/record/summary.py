@@ -67,7 +67,9 @@ class Summary:
         if row["schema"] == RESET:
             self._cut()
             self._ended = False
-            inner = row["inner"]  # None: of a reset that the environment did not make
+            inner = row.get(
+                "inner"
+            )  # None: of a reset that the environment did not make, or of which only counts are told
             self._is_dry = self._is_dry or (inner is not None and DRY_RUN in inner["details"])
         else:
             self._add_step(row)

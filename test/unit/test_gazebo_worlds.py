@@ -19,12 +19,11 @@ import pytest
 import yaml
 from sdf_world import SdfWorld, named, number_of, numbers, pose_frame, text_of
 
-import embodied_env
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.model import SensorSpec
 from embodied_env.contract.urdf import load_urdf
 
-ROOT = Path(embodied_env.__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "config" / "gazebo"
 MODELS = ROOT / "embodied_env" / "sim" / "models"
 NAMES = ("arm_reach", "cart_goal", "door_open")

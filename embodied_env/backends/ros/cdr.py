@@ -16,16 +16,6 @@ from embodied_env.errors import MissingDependencyError
 from embodied_env.ros_environment import check_ros_environment
 from embodied_env.wire import ARRAY, SEQUENCE
 
-check_ros_environment()  # rclpy ends the process where the middleware is not the one that was asked for
-try:
-    from rclpy.serialization import deserialize_message, serialize_message
-except ImportError as error:
-    raise MissingDependencyError(
-        f"rclpy ({error})",
-        needed_for="a backend over ROS 2",
-        remedy='pip install "embodied_env[ros]", or source a ROS 2 installation',
-    ) from None
-
 _HEADER = 4  # bytes that say how the others are written
 _WIDTHS = {
     **dict.fromkeys(("boolean", "octet", "char", "uint8", "int8"), 1),
@@ -34,13 +24,29 @@ _WIDTHS = {
     **dict.fromkeys(("double", "uint64", "int64"), 8),
 }
 
+
+@functools.cache
+def _serialization() -> Any:  # noqa: ANN401 - a module of rclpy
+    """Return what rclpy has; where a profile is only read, it need not be there."""
+    check_ros_environment()  # rclpy ends the process where the middleware is not the one that was asked for
+    try:
+        from rclpy import serialization  # noqa: PLC0415 - see above
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"rclpy ({error})",
+            needed_for="a backend over ROS 2",
+            remedy='pip install "embodied_env[ros]", or source a ROS 2 installation',
+        ) from None
+    return serialization
+
+
 Measure = Callable[[Any, int], int]
 """Takes a value and where it begins; returns where it ends."""
 
 
 def to_cdr(message: Any) -> bytes:  # noqa: ANN401 - a generated type
     """Return the bytes of `message` as they are on the wire."""
-    data: bytes = serialize_message(message)
+    data: bytes = _serialization().serialize_message(message)
     kind: Any = type(message)
     try:
         size = _HEADER + _measure_message(kind)(message, 0)
@@ -51,7 +57,7 @@ def to_cdr(message: Any) -> bytes:  # noqa: ANN401 - a generated type
 
 def from_cdr(data: bytes, kind: Any) -> Any:  # noqa: ANN401 - a generated type
     """Return the message of the class `kind` that `data` is; raises what rclpy raises for other bytes."""
-    return deserialize_message(data, kind)
+    return _serialization().deserialize_message(data, kind)
 
 
 @functools.cache

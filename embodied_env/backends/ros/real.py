@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from embodied_env.backends.ros.node import RosNode  # first: it says what is missing where rclpy is
+
+# isort: split
 from embodied_env.backends.base import Capabilities
 from embodied_env.backends.ros.confirmation import Confirmation, make_confirmation
 from embodied_env.backends.ros.diagnostics import Diagnostics
 from embodied_env.backends.ros.evidence import ControllerState
 from embodied_env.backends.ros.frames import Frames
 from embodied_env.backends.ros.listener import Listener
-from embodied_env.backends.ros.node import RosNode
 from embodied_env.backends.ros.outlets import ActuatorTopics, NoOutlet, Outlet
 from embodied_env.backends.ros.preflight import (
     check_positions,
