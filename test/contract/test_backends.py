@@ -96,6 +96,7 @@ class TestCartInMujocoRos(TestMujocoRosBackend):
     contract = load_contract("cart_goal")
 
 
+@pytest.mark.long
 class TestDoorInMujoco(TestMujocoBackend):
     contract = load_contract("door_open")
 
@@ -117,6 +118,7 @@ class TestEnvOverMujoco(EnvContract):
 
 
 @pytest.mark.ros
+@pytest.mark.long
 class TestEnvOverMujocoRos(EnvContract):
     """One simulator for all tests that reset their environment, leave it open, and take it as it is."""
 
@@ -155,6 +157,7 @@ class TestCartOverMujocoRos(TestEnvOverMujocoRos):
     contract = "cart_goal"
 
 
+@pytest.mark.long
 class TestDoorOverMujoco(EnvContract):
     def make_env(self, **options):
         return embodied_env.make("door_open", backend="mujoco", **{"clock": "virtual", **options})

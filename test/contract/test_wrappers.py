@@ -371,6 +371,7 @@ def of_pictures():
 
 
 @pytest.mark.parametrize(("contract", "name"), of_pictures())
+@pytest.mark.long
 def test_it_works_with_a_renderer(make, contract, name):
     row = ROWS[name]
     needs_what_it_needs(row)

@@ -875,6 +875,7 @@ def test_f27_a_reset_service_of_another_type_is_named(other_robot, make):
         stub.close()
 
 
+@pytest.mark.long
 def test_f26_a_robot_that_dies_while_it_is_reset_ends_the_reset_in_time(surroundings):
     namespace = f"{NAMESPACE}_dying"
     robot = start_robot(namespace)
@@ -900,6 +901,7 @@ def test_f26_a_robot_that_dies_while_it_is_reset_ends_the_reset_in_time(surround
         robot.stop()
 
 
+@pytest.mark.long
 def test_f22_a_killed_robot_is_held_for_in_time(surroundings, record_property):
     """What the episode and the next reset say of it is in test_real_backend.py."""
     namespace = f"{NAMESPACE}_mortal"
@@ -923,6 +925,7 @@ def test_f22_a_killed_robot_is_held_for_in_time(surroundings, record_property):
 # ------------------------------------------------------------------------------------------------ a slow simulator
 
 
+@pytest.mark.long
 def test_f24_a_simulator_at_a_fifth_of_its_speed_is_no_fault_in_simulated_time(domain_id):
     env = embodied_env.make(ARM, backend="mujoco_ros", reset_timeout_s=60.0, step_timeout_s=PATIENCE_S)
     done = threading.Event()

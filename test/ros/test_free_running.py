@@ -165,6 +165,7 @@ def test_it_publishes_no_simulated_time(arm):
     assert arm.ros.node.count_publishers("clock") == 0
 
 
+@pytest.mark.long
 def test_a_delayed_reading_is_as_old_as_its_delay(hosted):
     heard = hosted(CART).listen(2.0)["goal"]
     ages_s = [(a.arrival_system_ns - stamp_ns(a.message)) / 1e9 for a in heard[1:]]
@@ -242,6 +243,7 @@ def test_a_velocity_acts_on_without_a_timeout(hosted):
     assert cart.newest("imu")["angular_velocity"][2] > 0.4
 
 
+@pytest.mark.long
 def test_a_velocity_ends_with_the_timeout_of_the_profile(hosted):
     cart = hosted(CART, command_timeout_s=0.5)
     end = time.monotonic() + 1.0

@@ -129,6 +129,7 @@ def test_an_interrupt_while_the_world_moves_ends_the_episode(own):
         own.step(ZERO)
 
 
+@pytest.mark.long
 def test_after_an_interrupt_reset_starts_in_step_again(own):
     own.reset(seed=1)
     os.kill(own.unwrapped.processes()[0]["pid"], signal.SIGSTOP)
@@ -224,6 +225,7 @@ def test_a_wrong_option_is_refused_before_anything_is_started(options, problem):
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
 )
+@pytest.mark.long
 def test_a_demo_that_is_asked_to_end_closes_its_run_and_its_simulator(number, status, tmp_path):
     demo = subprocess.Popen(
         [sys.executable, "-m", "embodied_env.cli", "demo", "--episodes", "500", "--out", str(tmp_path / "runs")],
@@ -244,6 +246,7 @@ def test_a_demo_that_is_asked_to_end_closes_its_run_and_its_simulator(number, st
     assert embodied_env.read_run(path).clean
 
 
+@pytest.mark.long
 def test_an_attached_simulator_that_was_started_again_is_found_by_reset(tmp_path):
     """Also where a sensor has no stamp, and the new publisher counts its messages anew."""
     command = [sys.executable, "-m", "embodied_env.cli", "sim", "cart_goal", "--namespace", "/again"]

@@ -54,6 +54,7 @@ def intruder(env):
     other.close()
 
 
+@pytest.mark.long
 def test_four_environments_in_one_process_do_not_hear_each_other(reference):
     environments = [embodied_env.make("arm_reach", backend="mujoco_ros") for _ in range(4)]
     try:

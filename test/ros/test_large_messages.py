@@ -83,6 +83,7 @@ def segment_of(child):
 
 
 @pytest.mark.parametrize(("contract", "is_roomy"), [(LARGE, True), (ARM, False)], ids=["large", "small"])
+@pytest.mark.long
 def test_a_process_has_room_where_the_contract_has_large_messages_and_only_there(domain_id, contract, is_roomy):
     """The relay stands for all that `embodied-env` starts: a simulator would have to render the image."""
     spec = relay("-", namespace=NAMESPACE, source=ARM.source)
@@ -119,6 +120,7 @@ def robot_and_camera(domain_id, monkeypatch):
     arm.stop()
 
 
+@pytest.mark.long
 def test_f46_images_of_10_mb_do_not_starve_the_joints(robot_and_camera):
     """Most steps have joints that are newer than those of the step before, and fresh, beside images as without them."""
     with_images, images = joints_beside(LARGE)

@@ -103,6 +103,7 @@ def test_a_stopped_simulator_truncates_within_its_deadline(domain_id):
     assert elapsed_s < 1.5 * 2.0
 
 
+@pytest.mark.long
 def test_a_simulator_outlives_the_thread_that_started_it(domain_id):
     env = embodied_env.make("arm_reach", backend="mujoco_ros")
     thread = threading.Thread(target=lambda: env.reset(seed=1))

@@ -275,6 +275,7 @@ def test_a_killed_robot_truncates_the_episode_and_nothing_hangs(mortal):
     assert observation["joints_valid"] == 0
 
 
+@pytest.mark.long
 def test_a_killed_robot_is_no_robot_to_reset(mortal):
     env, child = mortal
     env.reset(seed=1)
@@ -286,6 +287,7 @@ def test_a_killed_robot_is_no_robot_to_reset(mortal):
     again.close()
 
 
+@pytest.mark.long
 def test_a_robot_that_comes_back_can_be_reset(robot, make):
     env, first = make(), robot()
     env.reset(seed=1)
@@ -327,6 +329,7 @@ def test_a_stand_in_honours_seed_and_options_and_says_so(arm):
 HOME = {"j1": 0.1, "j2": -1.5, "j3": 1.4, "j4": -1.3, "j5": -1.4, "j6": 0.1}
 
 
+@pytest.mark.long
 def test_a_robot_without_a_reset_service_goes_home_is_confirmed_and_read_anew(robot, make):
     """One test of a whole routine: home, then a person's word, then readings that are newer than both."""
     robot()

@@ -407,6 +407,7 @@ def test_the_echo_of_the_relay_is_the_evidence_that_a_command_acts(env):
     assert latency["end_to_end_s"] == latency["data_age_s"]["joints"] + latency["actuation_s"]
 
 
+@pytest.mark.long
 def test_closing_while_it_moves_brakes_through_the_relay(make, witness):
     env = make()
     env.reset(seed=1)
@@ -503,6 +504,7 @@ def test_a_killed_learner_leaves_a_robot_at_rest_until_it_is_armed(hosted, remai
 
 
 @pytest.mark.parametrize("at_least_s", [0.0, pytest.param(5.0, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_a_policy_that_holds_the_interpreter_leaves_a_robot_at_rest(hosted, learners, witness, at_least_s):
     """It holds it until the robot has come to rest, and for so long."""
     learner = learners(hosted.path, hosted.namespace, hang_at=15)
@@ -560,6 +562,7 @@ def relay_in(namespace):
     return relay("-", namespace=namespace)
 
 
+@pytest.mark.long
 def test_a_killed_relay_holds_the_steps_and_then_loses_the_robot_which_stays_where_it_was_sent(
     domain_id, remains, mortal, make
 ):
@@ -586,6 +589,7 @@ def test_a_killed_relay_holds_the_steps_and_then_loses_the_robot_which_stays_whe
     assert list(silent[-1]["action"]["applied_si"].values()) == list(sent)
 
 
+@pytest.mark.long
 def test_a_killed_learner_of_a_base_without_a_relay_is_stopped_by_the_timeout_of_its_controller(
     domain_id, remains, learners, mortal, tmp_path
 ):

@@ -76,6 +76,7 @@ def test_the_world_moves_on_while_the_policy_thinks(env):
 
 
 @pytest.mark.kills
+@pytest.mark.long
 def test_a_simulator_that_died_ends_the_episode_and_a_reset_starts_another():
     env = make()
     env.reset(seed=1)

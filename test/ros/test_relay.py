@@ -424,6 +424,7 @@ def test_a_relay_that_is_asked_to_end_brakes_to_rest_first(own, number):
     assert published[-1].findings[0].code == "latch.stop"
 
 
+@pytest.mark.long
 def test_a_relay_whose_parent_ends_brakes_to_rest_first(domain_id):
     child = Child(relay("-", namespace=NAMESPACE, source=ARM.source), first_line=dump_contract(ARM))
     bench = Bench(domain_id=domain_id)
@@ -442,6 +443,7 @@ def test_a_relay_whose_parent_ends_brakes_to_rest_first(domain_id):
         bench.close()
 
 
+@pytest.mark.long
 def test_a_suspended_relay_refuses_what_waited_for_it(own):
     armed = own()
     armed.drive(8)
@@ -460,6 +462,7 @@ def test_a_suspended_relay_refuses_what_waited_for_it(own):
     check_account(armed)
 
 
+@pytest.mark.long
 def test_a_base_that_is_commanded_by_velocity_is_sent_zero_and_then_nothing(own):
     bench = own(CART)
     bench.drive(8)

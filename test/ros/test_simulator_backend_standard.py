@@ -36,7 +36,7 @@ PROFILE = {
 }
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=["gazebo", pytest.param("simulation_interfaces", marks=pytest.mark.long)])
 def stack(request, lasting_domain, message_package):
     """A stand-in, and an environment over it, reset once."""
     stand_in_name, package = BACKENDS[request.param]

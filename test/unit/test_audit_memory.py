@@ -56,6 +56,7 @@ def _later(inner, ns):
         sensor["arrival_ns"] += ns
 
 
+@pytest.mark.long
 def test_no_row_is_kept_that_was_audited(episode):
     """A row is some 100 objects: were any kept, they would show."""
     kept, seen = [], itertools.count(1)

@@ -73,6 +73,7 @@ def test_the_exit_status_is_that_of_the_work_and_all_else_ends(gazebo, tmp_path)
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.long
 def test_when_the_simulator_ends_the_work_has_failed(gazebo, tmp_path):
     done = run(gazebo(gz="echo no display; exit 0"))
     assert done.returncode == 1

@@ -96,6 +96,7 @@ def test_workers_on_a_cluster_come_to_the_same_summary_as_one_process_each_in_a_
     assert [path.name for path in done.path.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.long
 def test_the_episode_of_a_lost_host_is_run_again_and_reported(tmp_path):
     cluster = FakeCluster(loses=1)
     done = on(cluster, tmp_path)
@@ -120,6 +121,7 @@ def test_an_interrupt_closes_the_runs_and_leaves_the_cluster(tmp_path):
     assert [run.problem for run in runs] == [""] * len(runs) != []
 
 
+@pytest.mark.long
 def test_an_error_of_the_policy_on_a_cluster_is_raised_here(tmp_path, monkeypatch):
     (tmp_path / "failing.py").write_text("def act(observation):\n    raise ValueError('out of ideas')\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))

@@ -167,6 +167,7 @@ def test_what_a_worker_failed_by_is_raised_here_under_what_it_printed(shared_run
     assert "killed by signal 9" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_all_workers_and_closes_their_runs(folder):
     words = arguments(folder, "engine_policies:slow", "--engine", "local", "--workers", "2", episodes=500)
     parent = subprocess.Popen(

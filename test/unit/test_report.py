@@ -449,6 +449,7 @@ def varied(recorded):
     return [json.dumps(row) for row in rows]
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_rows(recorded):
     rows = [json.loads(row) for row in varied(recorded)]
     few, _ = peak_bytes(rows, 120)
@@ -493,6 +494,7 @@ def reported(path):
 
 
 @needs_plotly
+@pytest.mark.long
 def test_a_run_of_500_transitions_has_a_bounded_page(recorded, tmp_path):
     _, page_bytes = reported(long_run(tmp_path, recorded, 500))
     assert page_bytes < 8_000_000

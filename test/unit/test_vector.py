@@ -452,6 +452,7 @@ def test_every_slot_has_a_sound_run_of_its_own(make_vec, tmp_path, mode):
         assert embodied_env.audit_run(run).sound
 
 
+@pytest.mark.long
 def test_there_is_a_picture_of_each_slot(make_vec):
     env = make_vec(backend="mujoco", render_mode="rgb_array")
     env.reset(seed=0)
