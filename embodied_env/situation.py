@@ -53,15 +53,14 @@ class SituationReader:
             estops: the robot's safety inputs.
         """
         latency_s = since_frozen_ns / NS_PER_S
-        samples = snapshot.samples
+        samples, now_ns = snapshot.samples, snapshot.now_ns
+        sensors = {}
+        for name in self._required:
+            sample = samples[name]
+            age_s = (now_ns - sample.stamp_ns) / NS_PER_S + latency_s
+            sensors[name] = SensorState(quality=sample.quality, age_s=age_s)
         return Situation(
-            sensors={
-                name: SensorState(
-                    quality=samples[name].quality,
-                    age_s=(snapshot.now_ns - samples[name].stamp_ns) / NS_PER_S + latency_s,
-                )
-                for name in self._required
-            },
+            sensors=sensors,
             measured=self._joints.seen(snapshot),
             action_age_s=since_returned_ns / NS_PER_S,
             latency_s=latency_s,

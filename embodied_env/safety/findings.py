@@ -37,6 +37,8 @@ GATES = (
 Refuse before modifying, shape before limits, limits before what only weakens. The last three stand beside the chain.
 """
 
+_PASS = Severity.PASS  # a name of a module is found sooner than a member
+
 _PLACES = {gate: place for place, gate in enumerate(GATES)}
 
 _NO_SEVERITY, _NO_CODE = np.zeros(len(GATES), dtype=np.int8), np.zeros(len(GATES), dtype=np.int16)
@@ -63,7 +65,7 @@ def in_order(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def gravest(findings: list[Finding]) -> Severity:
     """Return the disposition that findings make."""
-    return max((finding.severity for finding in findings), default=Severity.PASS) if findings else Severity.PASS
+    return max([finding.severity for finding in findings]) if findings else _PASS
 
 
 def as_latch(latched: Finding) -> Finding:

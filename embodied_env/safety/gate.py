@@ -228,7 +228,7 @@ class SafetyGate:
         findings = self._refuse(situation, reference) + self._capped(self._interventions.check())
         if not dt_s > 0.0:
             findings.append(_no_time(dt_s))
-        if gravest(findings) >= Severity.HOLD:
+        if findings and gravest(findings) >= Severity.HOLD:
             return self._limiter.brake(reference, dt_s, findings, requested)
         boxed = requested
         if not self._is_within_box(requested):
@@ -252,7 +252,8 @@ class SafetyGate:
             return []
         found: list[Finding] = []
         for gate in self._refusals:
-            found += gate.check(situation, reference.positions)
+            if said := gate.check(situation, reference.positions):
+                found += said
         return self._capped(found)
 
     def _capped(self, findings: list[Finding]) -> list[Finding]:

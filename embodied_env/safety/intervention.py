@@ -36,9 +36,12 @@ class InterventionRate:
 
     def check(self) -> list[Finding]:
         """Tell a share that is too large, once the window is full; make a STOP of one where that is asked for."""
-        spec, share = self._spec, self.share
+        spec = self._spec
+        if not self._changed or len(self._seen) < spec.window_steps:
+            return []
+        share = self.share
         stops = spec.stop_share is not None and share > spec.stop_share
-        if len(self._seen) < spec.window_steps or not (stops or share > spec.warn_share):
+        if not (stops or share > spec.warn_share):
             return []
         return [
             Finding(

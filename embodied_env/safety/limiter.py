@@ -5,6 +5,7 @@ The only place that makes an `Approved`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -18,11 +19,15 @@ from embodied_env.safety.jerk import keeps_jerk, limit_jerk
 from embodied_env.safety.limits import (
     Bounds,
     JointStep,
+    Room,
     brake_velocity,
     is_hopeless,
     joint_bounds,
     limit_joint,
     limit_velocity,
+    plainly_keeps,
+    room,
+    unhindered,
     violation,
 )
 from embodied_env.safety.shaping import Proposal, Shaper, ruling_of, share_of
@@ -49,8 +54,11 @@ class Limiter:
         self._si_range = list(zip(scale.si_low.tolist(), scale.si_high.tolist(), strict=True))
         self.enforce(self.layout.limits)
         self._shapers = shapers
+        self._workspace = shapers.get("workspace")
         self._fixed_rate = fixed_rate
         self._limits_elsewhere = limits_elsewhere
+        self._keeps_limits = self._mode == "enforce" and not limits_elsewhere
+        self._intervenes_from = Severity.LIMIT if self._mode == "enforce" else Severity.HOLD
 
     def enforce(self, limits: EffectiveLimits) -> None:
         """Keep these limits from now on; the action space stays that of the contract."""
@@ -58,6 +66,8 @@ class Limiter:
         self._has_jerk = bool(np.isfinite(limits.jerk).any())
         self._bounds = joint_bounds(limits)
         self._range = [(bounds.low, bounds.high) for bounds in self._bounds]
+        self._rooms: list[Room] = []
+        self._rooms_dt_s = math.nan  # of the rooms
 
     def limit_target(
         self,
@@ -77,14 +87,19 @@ class Limiter:
         smooth = self.smoothed(target, reference, dt_s)
         if smooth is not target:
             findings = findings + change("jerk", "jerk.limit", joints, target, smooth)
-        steps = self._steps(smooth, reference, dt_s)
-        positions, velocities = np.array([step[0] for step in steps]), np.array([step[1] for step in steps])
-        published = self._published(positions, velocities)
-        if any([step[2] for step in steps]):  # noqa: C419 - a list beats a generator
-            found = limit_findings(joints, smooth, steps, published)
-            if infeasible := [finding for finding in found if finding.code == "limits.infeasible"]:
-                return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
-            findings += found
+        unhindered = self._unhindered(smooth.tolist(), reference, dt_s)
+        if unhindered is not None:
+            positions, velocities = smooth, np.array(unhindered)
+            published = smooth.copy()
+        else:
+            steps = self._steps(smooth, reference, dt_s)
+            positions, velocities = np.array([step[0] for step in steps]), np.array([step[1] for step in steps])
+            published = self._published(positions, velocities)
+            if any([step[2] for step in steps]):  # noqa: C419 - a list beats a generator
+                found = limit_findings(joints, smooth, steps, published)
+                if infeasible := [finding for finding in found if finding.code == "limits.infeasible"]:
+                    return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
+                findings += found
         if self._shapers:
             positions, velocities, rulings = self._weaken(positions, velocities, reference, dt_s)
             published = self._published(positions, velocities)
@@ -196,6 +211,14 @@ class Limiter:
             moved.append(value)
         return moved
 
+    def _unhindered(self, targets: list[float], reference: Reference, dt_s: float) -> list[float] | None:
+        """Return the velocities that lead to `targets` where no joint comes near any limit; None: look closer."""
+        if self.has_velocity or reference.slack is not None:
+            return None
+        if dt_s != self._rooms_dt_s:
+            self._rooms, self._rooms_dt_s = [room(bounds, dt_s) for bounds in self._bounds], dt_s
+        return unhindered(reference.positions.tolist(), reference.velocities.tolist(), targets, self._rooms, dt_s)
+
     def _steps(self, target: FloatArray, reference: Reference, dt_s: float) -> list[JointStep]:
         """Limit joint by joint."""
         state = zip(reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), strict=True)
@@ -264,17 +287,19 @@ class Limiter:
         """Return the first broken limit of the exact values to be published, or "". Monitoring promises none."""
         if self._mode == "monitor":
             return ""
-        before = zip(reference.positions.tolist(), reference.velocities.tolist(), strict=True)
-        after = zip(positions.tolist(), velocities.tolist(), strict=True)
-        rows = zip(self.layout.joints, before, after, self._bounds_at(reference), strict=True)
-        for joint, (x, v), (next_x, next_v), bounds in rows:
+        xs, vs, bounds_here = reference.positions.tolist(), reference.velocities.tolist(), self._bounds_at(reference)
+        next_xs, next_vs = positions.tolist(), velocities.tolist()
+        if plainly_keeps(xs, vs, next_xs, next_vs, bounds_here, dt_s):
+            return ""
+        rows = zip(self.layout.joints, xs, vs, next_xs, next_vs, bounds_here, strict=True)
+        for joint, x, v, next_x, next_v, bounds in rows:
             if problem := violation(x, v, next_x, next_v, bounds, dt_s):
                 return f"{joint}: {problem}"
         return ""
 
     def _keeps_jerk(self, reference: Reference, velocities: FloatArray, dt_s: float) -> bool:
         """Tell whether this command keeps the jerk of every joint that has a limit of it."""
-        if not (self._has_jerk and dt_s > 0.0):
+        if not (self._fixed_rate and dt_s > 0.0):
             return False
         before = 0.0 if reference.accelerations is None else reference.accelerations
         return keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s)
@@ -300,13 +325,13 @@ class Limiter:
     ) -> Approved:
         """Build the approved command and its report, to be read only: the only place that makes an `Approved`."""
         for array in (requested, applied, published, velocities):
-            array.flags.writeable = False
+            array.setflags(write=False)
         disposition = gravest(findings)
-        sound = sound and self._mode == "enforce" and not self._limits_elsewhere
+        sound = sound and self._keeps_limits
         report = GateReport(
             disposition=disposition,
             findings=in_order(findings),
-            intervened=disposition >= (Severity.LIMIT if self._mode == "enforce" else Severity.HOLD),
+            intervened=disposition >= self._intervenes_from,
             requested=requested,
             applied=applied,
             applied_si=published,
@@ -316,8 +341,8 @@ class Limiter:
                 "position": sound and self._is_inside(reference, published),
                 "velocity": sound,
                 "acceleration": sound,
-                "jerk": sound and self._fixed_rate and self._keeps_jerk(reference, velocities, dt_s),
-                "workspace": sound and getattr(self._shapers.get("workspace"), "is_kept", False),
+                "jerk": sound and self._has_jerk and self._keeps_jerk(reference, velocities, dt_s),
+                "workspace": sound and self._workspace is not None and getattr(self._workspace, "is_kept", False),
             },
         )
         return Approved(values=published, seq=reference.seq + 1, epoch=reference.epoch, report=report)

@@ -153,6 +153,52 @@ def is_hopeless(position: float, velocity: float, bounds: Bounds, dt_s: float) -
     return lower - upper > 2.0 * _rounding_of_step(position, position, bounds, dt_s)
 
 
+class Room(NamedTuple):
+    """Which steps of one joint touch no limit, so that no interval is worked out for them: sufficient, not necessary.
+
+    A target in [lowest, highest] leaves room to brake from any velocity; a velocity within +-`velocity` that differs by
+    at most `change` from the one before keeps both accelerations, through zero too.
+    """
+
+    lowest: float
+    highest: float
+    velocity: float
+    change: float
+
+
+_SPARE = 1e-9  # of each bound of a `Room`: far more than any rounding
+
+
+def room(bounds: Bounds, dt_s: float) -> Room:
+    """Return the room of a joint for a step of `dt_s` > 0; one without any where rounding could matter."""
+    fastest, stop = bounds.velocity, bounds.velocity * bounds.velocity / (2.0 * bounds.deceleration)
+    slowest, quickest = sorted((bounds.acceleration, bounds.deceleration))
+    change = (1.0 - _SPARE) * slowest * dt_s
+    if not (change > 1e-6 * fastest and slowest > 1e-6 * quickest):
+        return Room(math.inf, -math.inf, fastest, change)
+    spare = stop + _SPARE * (bounds.extent + stop + fastest * dt_s)
+    return Room(bounds.low + spare, bounds.high - spare, fastest, change)
+
+
+def unhindered(
+    positions: list[float], velocities: list[float], targets: list[float], rooms: list[Room], dt_s: float
+) -> list[float] | None:
+    """Return the velocities that lead to `targets`, where `limit_joint` keeps every one of them; None: look closer.
+
+    One pass for all joints: most steps are like this.
+    """
+    found = []
+    rows = zip(positions, velocities, targets, rooms, strict=True)
+    for position, velocity, target, (lowest, highest, fastest, change) in rows:
+        desired = (target - position) / dt_s
+        if not (
+            lowest <= target <= highest and -fastest <= desired <= fastest and -change <= desired - velocity <= change
+        ):
+            return None
+        found.append(desired)
+    return found
+
+
 def limit_joint(position: float, velocity: float, target: float, bounds: Bounds, dt_s: float) -> JointStep:
     """Return the admissible step nearest to `target`.
 
@@ -258,6 +304,35 @@ def violation(  # noqa: PLR0911 - one return per rule
         return ""
     is_braking = speed <= max(0.0, abs(velocity) - bounds.deceleration * dt_s) + allowed
     return "" if is_braking else f"from position {next_position} and velocity {next_velocity} it stops only at {stop}"
+
+
+def plainly_keeps(
+    positions: list[float],
+    velocities: list[float],
+    next_positions: list[float],
+    next_velocities: list[float],
+    bounds: list[Bounds],
+    dt_s: float,
+) -> bool:
+    """Tell whether `violation` finds nothing wrong with a step of every joint, in one pass; False: ask it.
+
+    It allows nothing for rounding, and no joint to speed up faster than it brakes or the other way round. Like
+    `violation` it knows nothing of how the step was made.
+    """
+    rows = zip(positions, velocities, next_positions, next_velocities, bounds, strict=True)
+    for position, velocity, reached, chosen, of in rows:
+        speed = chosen if chosen >= 0.0 else -chosen
+        slowest = of.acceleration if of.acceleration < of.deceleration else of.deceleration
+        if not (
+            of.low <= position <= of.high
+            and of.low <= reached <= of.high
+            and speed <= of.velocity
+            and (reached - position) / dt_s == chosen
+            and -slowest * dt_s <= chosen - velocity <= slowest * dt_s
+            and of.low <= reached + chosen * speed / (2.0 * of.deceleration) <= of.high
+        ):
+            return False
+    return True
 
 
 def _changes_too_fast(velocity: float, next_velocity: float, bounds: Bounds, dt_s: float, allowed: float) -> bool:

@@ -17,7 +17,7 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.safety import LatencyBudget, Safety, Tracking
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.situation import required_sensors
-from embodied_env.transition import Finding, Quality, Severity, Situation
+from embodied_env.transition import Finding, Quality, SensorState, Severity, Situation
 
 _INPUTS: Mapping[str, tuple[Severity, str]] = {
     "active": (Severity.ESTOP, "estop.active"),
@@ -29,6 +29,8 @@ _INPUTS: Mapping[str, tuple[Severity, str]] = {
     "contention": (Severity.STOP, "robot.contention"),
 }
 """By the word that a state begins with; after a colon it may say why."""
+
+_OK = Quality.OK  # a name of a module is found sooner than a member
 
 _JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE)
 
@@ -100,13 +102,21 @@ class ObservationGate:
 
     def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
         """HOLD for each sensor that fails; STOP when steps in a row did."""
-        problems = [problem for name in self._max_age_s if (problem := self._problem(name, situation)) is not None]
-        self._in_a_row = self._in_a_row + 1 if problems else 0
+        problems = []
+        for name, max_age_s in self._max_age_s.items():
+            state = situation.sensors.get(name)
+            if state is None or state.quality is not _OK or not 0.0 <= state.age_s <= max_age_s:
+                problem = self._problem(name, state)
+                if problem is not None:
+                    problems.append(problem)
+        if not problems:
+            self._in_a_row = 0
+            return []
+        self._in_a_row += 1
         severity = Severity.STOP if self._in_a_row >= self._stop_steps else Severity.HOLD
         return [Finding(gate="observation", severity=severity, code=code, detail=text) for code, text in problems]
 
-    def _problem(self, name: str, situation: Situation) -> tuple[str, str] | None:
-        state = situation.sensors.get(name)
+    def _problem(self, name: str, state: SensorState | None) -> tuple[str, str] | None:
         if state is None or not math.isfinite(state.age_s):
             return "obs.invalid", f"nothing is known of {name}"
         if state.quality is Quality.FUTURE or state.age_s < -self._future_tolerance_s:
@@ -160,6 +170,9 @@ class TrackingGate:
     def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:
         """HOLD, then STOP, for joints that have been far from where they were sent for several steps."""
         self._sent.append(commanded)
+        if self._is_close(situation.measured, commanded):
+            self._in_a_row = 0
+            return []
         errors = self._errors(situation.measured)
         are_hit = [not error <= tolerance for error, tolerance in zip(errors, self._tolerances, strict=True)]
         self._in_a_row = self._in_a_row + 1 if True in are_hit else 0
@@ -178,6 +191,13 @@ class TrackingGate:
             margin=self._tolerance[hit] - error[hit],
         )
         return [finding]
+
+    def _is_close(self, measured: FloatArray, commanded: FloatArray) -> bool:
+        """Tell whether every joint is close to the last of the commands, and so to the nearest of them."""
+        for position, sent, tolerance in zip(measured.tolist(), commanded.tolist(), self._tolerances, strict=True):
+            if not -tolerance <= position - sent <= tolerance:
+                return False
+        return True
 
     def _errors(self, measured: FloatArray) -> list[float]:
         """Return how far each joint is from the nearest of the commands that may be acting. NaN where unknown.
