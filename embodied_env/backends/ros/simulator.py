@@ -23,9 +23,10 @@ from embodied_env.backends.ros.control.base import EntityState
 from embodied_env.backends.ros.control.confirmed import CLOCK, ConfirmedControl
 from embodied_env.backends.ros.control.dialects import make_dialect
 from embodied_env.backends.ros.due_readings import DueReading
-from embodied_env.backends.ros.node import PATROL_S, Arrival, RosNode
+from embodied_env.backends.ros.node import RosNode
 from embodied_env.backends.ros.placing import Placing, placing
 from embodied_env.backends.ros.qos import ANY, command_qos, sensor_qos
+from embodied_env.backends.ros.receiver import PATROL_S, Arrival
 from embodied_env.backends.ros.sensors import SensorBuffer
 from embodied_env.backends.ros.simulator_profile import GATED, load_simulator_profile
 from embodied_env.backends.ros.tidings import Tidings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from embodied_env.backends.ros.control.base import EntityState
-from embodied_env.backends.ros.node import Arrival
+from embodied_env.backends.ros.receiver import Arrival
 from embodied_env.backends.ros.sensors import SensorBuffer
 from embodied_env.backends.ros.simulator_profile import SimulatorProfile
 from embodied_env.contract import Contract, FieldSpec, SensorSpec

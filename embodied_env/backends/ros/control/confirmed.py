@@ -22,8 +22,8 @@ from embodied_env.backends.ros.control.base import (
     StepResult,
 )
 from embodied_env.backends.ros.control.world_clock import WorldClock
-from embodied_env.backends.ros.node import PATROL_S, Answer, Arrival, Patrol, Receiver
 from embodied_env.backends.ros.qos import EVERY_TICK
+from embodied_env.backends.ros.receiver import PATROL_S, Answer, Arrival, Patrol, Receiver
 from embodied_env.clock import NS_PER_S
 from embodied_env.contract.messages import message_class
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
