@@ -25,7 +25,7 @@ class Draws:
         profile: WorldProfile,
         model: Model,
         data: MjData,
-        movers: Mapping[str, MovingBody],
+        movers: dict[str, MovingBody],
     ) -> None:
         """Resolve the ``draws`` of `profile`; raises ContractError where they, model and contract do not agree."""
         self._options = contract.reset_options
