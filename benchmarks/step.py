@@ -53,7 +53,8 @@ from rich.table import Table
 
 import embodied_env
 from embodied_env.backends.ros.mujoco_ros import MujocoRosBackend
-from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.backends.ros.node import RosNode
+from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.backends.ros.simulator_services import SimulatorServices
 from embodied_env.clock import NS_PER_S, Stamp, SteadyClock
 from embodied_env.contract import Contract

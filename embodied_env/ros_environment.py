@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from embodied_env.errors import UsageError
+from embodied_env.errors import MissingDependencyError, UsageError
 
 LOG_HINT = "is the log folder writable? set ROS_LOG_DIR"
 
@@ -34,6 +35,27 @@ def check_ros_environment() -> None:
             raise UsageError(
                 f"RMW_IMPLEMENTATION={middleware!r} cannot be loaded: {error}; allowed: one that is installed, or unset"
             ) from None
+
+
+@contextlib.contextmanager
+def importing_rclpy(needed_for: str) -> Iterator[None]:
+    """Around the imports of rclpy and its packages: check the surroundings first, and name what is missing.
+
+    Raises:
+        UsageError: for surroundings in which rclpy would end the process (`check_ros_environment`).
+        MissingDependencyError: saying what it is needed for.
+    """
+    check_ros_environment()
+    try:
+        yield
+    except MissingDependencyError:
+        raise
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"rclpy ({error})",
+            needed_for=needed_for,
+            remedy='pip install "embodied_env[ros]", or source a ROS 2 installation',
+        ) from None
 
 
 def check_domain_id(value: str | int, name: str) -> None:

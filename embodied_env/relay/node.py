@@ -14,16 +14,15 @@ from embodied_env.backends.ros.qos import command_qos, sensor_qos
 from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.contract import Contract
 from embodied_env.contract.messages import message_class
-from embodied_env.errors import BackendNotReadyError, EmbodiedEnvError, MissingDependencyError
+from embodied_env.errors import BackendNotReadyError, EmbodiedEnvError
 from embodied_env.relay.core import RelayCore
 from embodied_env.relay.protocol import DIAGNOSTICS_TOPIC, NODE, JointFields, RelayReport, RelayState
 from embodied_env.relay.requirements import check_relayed, stopping_time_s
-from embodied_env.ros_environment import LOG_HINT, check_ros_environment
+from embodied_env.ros_environment import LOG_HINT, importing_rclpy
 from embodied_env.safety import SafetyGate, Shaper
 from embodied_env.transition import Approved
 
-check_ros_environment()
-try:
+with importing_rclpy("the relay"):
     import rclpy
     from rclpy.context import Context
     from rclpy.duration import Duration
@@ -31,12 +30,6 @@ try:
     from rclpy.node import Node
     from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
     from rclpy.signals import SignalHandlerOptions
-except ImportError as error:
-    raise MissingDependencyError(
-        f"rclpy ({error})",
-        needed_for="the relay",
-        remedy='pip install "embodied_env[ros]", or source a ROS 2 installation',
-    ) from None
 
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
 NEWEST = QoSProfile(

@@ -23,12 +23,13 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.messages import JOINT_SENSOR, message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError
+from embodied_env.lockstep import ANY_EPOCH
 from embodied_env.sim.channel import Reading
 from embodied_env.sim.messages import set_stamp, to_message
-from embodied_env.sim.node import NO_EPOCH, RELIABLE, TURN_S, WorldNode, turning
 from embodied_env.sim.profile import StandIn
 from embodied_env.sim.stand_in import Controller, Drivers, DueQueue
 from embodied_env.sim.world import World
+from embodied_env.sim.world_node import RELIABLE, TURN_S, WorldNode, turning
 
 _ANY_SEED = -1  # each reset draws anew
 _SEED_BITS = 53  # every JSON reader keeps them exactly
@@ -63,7 +64,7 @@ class FreeRunningNode(WorldNode):
         self._drivers = Drivers(stand_in)
         self._readings: DueQueue[tuple[str, Reading, int]] = DueQueue()  # sensor, reading, taken on the steady clock
         self._anchor_ns = 0  # the world's time is zero there, on the steady clock
-        self._epoch, self._reply = NO_EPOCH, ""
+        self._epoch, self._reply = ANY_EPOCH, ""
         super().__init__(contract, world, namespace=namespace, context=context, default_seed=_ANY_SEED)
         state_class = message_class(JOINT_SENSOR)
         self._state = (
@@ -76,7 +77,7 @@ class FreeRunningNode(WorldNode):
 
     def begin(self) -> None:
         """Start as after a reset; raises BackendLostError or MissingDependencyError when the world cannot."""
-        self._reset(NO_EPOCH, _ANY_SEED, "{}")
+        self._reset(ANY_EPOCH, _ANY_SEED, "{}")
 
     @property
     def next_ns(self) -> int:
@@ -119,7 +120,7 @@ class FreeRunningNode(WorldNode):
 
     def _reset(self, epoch: int, seed: int, options: str) -> str:
         """Reset; only the same epoch is a repetition, and a seed that is not set is drawn."""
-        if epoch == NO_EPOCH or epoch != self._epoch:
+        if epoch == ANY_EPOCH or epoch != self._epoch:
             self._is_moving = False
             applied = secrets.randbits(_SEED_BITS) if seed == _ANY_SEED else seed
             reply = self._reset_world(epoch, applied, options)

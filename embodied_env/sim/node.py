@@ -1,195 +1,41 @@
-"""The ROS 2 node that hosts the world: one step per token, resets by a service (`embodied_env.lockstep`).
-
-What it shares with the world that does not wait (`embodied_env.sim.free_running`) is `WorldNode` and `turning`.
-"""
+"""The ROS 2 node that hosts the world: one step per token, resets by a service (`embodied_env.lockstep`)."""
 
 from __future__ import annotations
 
 import array
-import contextlib
-import json
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from embodied_env.contract import ActuatorSpec, Contract, FloatArray, SensorSpec
+from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.messages import message_class
-from embodied_env.contract.paths import check_message
-from embodied_env.contract.qos import COMMAND_QOS, is_latched, resolved
-from embodied_env.errors import (
-    BackendLostError,
-    BackendNotReadyError,
-    ContractError,
-    MissingDependencyError,
-    ResetNeededError,
-    UsageError,
-)
+from embodied_env.errors import BackendLostError, ResetNeededError, UsageError
 from embodied_env.lockstep import (
     ANY_EPOCH,
     CLOCK_TOPIC,
     ENTITY_PARAMETER,
     EPOCH_PARAMETER,
-    NODE,
     OPTIONS_PARAMETER,
     SEED_PARAMETER,
-    ResetReply,
     SimulatorFault,
     Stepped,
     StepToken,
     digest,
 )
-from embodied_env.ros_environment import LOG_HINT, check_ros_environment
-from embodied_env.sim.channel import Reading
-from embodied_env.sim.commands import from_command
-from embodied_env.sim.messages import set_stamp, to_message
+from embodied_env.ros_environment import importing_rclpy
+from embodied_env.sim.messages import set_stamp
 from embodied_env.sim.world import World
 
-check_ros_environment()
-try:
-    import rclpy
+with importing_rclpy("the embedded simulator over ROS 2"):
     from rclpy.context import Context
-    from rclpy.executors import Executor, SingleThreadedExecutor
-    from rclpy.node import Node
     from rclpy.parameter import Parameter
-    from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
-    from rclpy.signals import SignalHandlerOptions
-except ImportError as error:
-    raise MissingDependencyError(
-        f"rclpy ({error})",
-        needed_for="the embedded simulator over ROS 2",
-        remedy='pip install "embodied_env[ros]", or source a ROS 2 installation',
-    ) from None
 
-N = TypeVar("N", bound="WorldNode")
-
-RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
-_BEST_EFFORT = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
+    from embodied_env.sim.world_node import NOT_RESET, RELIABLE, TURN_S, WorldNode, turning
 
 _KEPT_COMMANDS = 64  # per actuator: those of the next step, and foreign ones among them
-TURN_S = 0.05  # an executor is never turned without a timeout
-NO_EPOCH = ANY_EPOCH
-_NOT_RESET = (ValueError, AttributeError, KeyError, BackendLostError, MissingDependencyError)
-_PICTURE = SensorSpec(
-    topic="~/picture", type="sensor_msgs/msg/Image", encoding="rgb8", fields={}, max_age_s=1.0, frame="view"
-)
-
-
-def _offered(sensor: SensorSpec) -> QoSProfile:
-    """Return what a sensor is published with: enough for every reader that the contract may have."""
-    if is_latched(sensor.qos):
-        return QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-    return RELIABLE
-
-
-def _requested(actuator: ActuatorSpec) -> QoSProfile:
-    """Return what commands are read with: no more than the contract offers."""
-    spec = resolved(actuator.qos, COMMAND_QOS)
-    return RELIABLE if spec.reliability == "reliable" else _BEST_EFFORT
-
-
-class WorldNode:
-    """A node over one world: its sensors, pictures, and what a reset is to be. All callbacks run in one thread.
-
-    Attributes:
-        node: the rclpy node, for an executor.
-        obeys_qos: whether topics have the contract's QoS; in lockstep nothing may be lost.
-    """
-
-    obeys_qos = False
-
-    def __init__(
-        self, contract: Contract, world: World, *, namespace: str | None, context: Context, default_seed: int
-    ) -> None:
-        """Create the node, its topics and its services; `default_seed` is that of a reset that is told none."""
-        self._contract = contract
-        self._world = world
-        self.node = node = Node(NODE, context=context, namespace=namespace)
-        for name, default in ((EPOCH_PARAMETER, NO_EPOCH), (SEED_PARAMETER, default_seed), (OPTIONS_PARAMETER, "{}")):
-            node.declare_parameter(name, default)
-        self._sensors = {
-            name: node.create_publisher(
-                message_class(sensor.type), sensor.topic, _offered(sensor) if self.obeys_qos else RELIABLE
-            )
-            for name, sensor in contract.sensors.items()
-        }
-        for index, actuator in enumerate(contract.actuators.values()):
-            node.create_subscription(
-                message_class(actuator.type),
-                actuator.topic,
-                self._command_callback(index, actuator),
-                _requested(actuator) if self.obeys_qos else RELIABLE,
-            )
-        node.create_service(message_class("std_srvs/srv/Trigger"), "~/reset", self._on_reset)
-        self._picture = node.create_publisher(message_class(_PICTURE.type), _PICTURE.topic, RELIABLE)
-        node.create_service(message_class("std_srvs/srv/Trigger"), "~/render", self._on_render)
-
-    def _command_callback(self, index: int, actuator: ActuatorSpec) -> Any:  # noqa: ANN401 - a callback
-        def on_command(message: Any) -> None:  # noqa: ANN401 - a generated type
-            self._take_command(index, from_command(actuator, message))
-
-        return on_command
-
-    def _on_reset(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
-        """Reset as the parameters say; an epoch that is asked for again is answered again."""
-        epoch, seed, options = (
-            self.node.get_parameter(name).value for name in (EPOCH_PARAMETER, SEED_PARAMETER, OPTIONS_PARAMETER)
-        )
-        try:
-            response.message, response.success = self._reset(int(epoch), int(seed), options), True
-        except _NOT_RESET as error:
-            response.success, response.message = False, f"{type(error).__name__}: {error}"
-        return response
-
-    def _reset_world(self, epoch: int, seed: int, options: str) -> ResetReply:
-        """Reset the world by a seed and options (JSON), and say what came of it; raises one of `_NOT_RESET`."""
-        values = {name: np.array(value, dtype=np.float64) for name, value in json.loads(options).items()}
-        sampled = self._world.reset(seed, values)
-        self._check_readings()
-        library = self._world.renderer_library
-        return ResetReply(
-            epoch=epoch,
-            stamp_ns=self._stamp_ns(self._world.now_ns),
-            sampled=sampled,
-            fingerprint=self._contract.fingerprint,
-            details={"renderer": library} if library else {},
-        )
-
-    def _on_render(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
-        """Publish a picture of the world as it is now."""
-        try:
-            picture = self._world.render()
-        except (ContractError, MissingDependencyError, UsageError) as error:
-            response.success, response.message = False, str(error)
-            return response
-        stamp_ns = self._stamp_ns(self._world.now_ns)
-        self._picture.publish(to_message(_PICTURE, {"image": picture}, stamp_ns))
-        response.success, response.message = True, str(stamp_ns)
-        return response
-
-    def _check_readings(self) -> None:
-        """Raise BackendLostError for a reading that no message of its type can say."""
-        for name, reading in self._world.read().items():
-            if reading.problem:
-                raise BackendLostError("unfit_reading", f"{name}: {reading.problem}")
-
-    def _publish_reading(self, name: str, reading: Reading) -> None:
-        sensor, stamp_ns = self._contract.sensors[name], self._stamp_ns(reading.stamp_ns)
-        self._sensors[name].publish(to_message(sensor, reading.values, stamp_ns, reading.extras))
-
-    def _reset(self, epoch: int, seed: int, options: str) -> str:
-        """Reset, publish, and return the reply's text."""
-        raise NotImplementedError
-
-    def _take_command(self, index: int, command: FloatArray | None) -> None:
-        """Take a command of the actuator at `index`; None: a message that is none."""
-        raise NotImplementedError
-
-    def _stamp_ns(self, world_ns: int) -> int:
-        """Return what stands in messages for a time of the world."""
-        raise NotImplementedError
 
 
 class SimulatorNode(WorldNode):
@@ -197,7 +43,7 @@ class SimulatorNode(WorldNode):
 
     def __init__(self, contract: Contract, world: World, *, namespace: str | None, context: Context) -> None:
         """Create the node, its topics and its services."""
-        self._epoch = NO_EPOCH
+        self._epoch = ANY_EPOCH
         self._step = 0
         self._token: StepToken | None = None
         self._reply = ""
@@ -226,7 +72,7 @@ class SimulatorNode(WorldNode):
 
     def _reset(self, epoch: int, seed: int, options: str) -> str:
         """Reset once per epoch; a repeated request is answered with the same reply and the same samples."""
-        if epoch == NO_EPOCH:
+        if epoch == ANY_EPOCH:
             raise UsageError(f"set the parameter {EPOCH_PARAMETER} first")
         if epoch != self._epoch:
             reply = self._reset_world(epoch, seed, options)
@@ -245,20 +91,20 @@ class SimulatorNode(WorldNode):
         """Reset as the parameters say, for nobody's epoch."""
         seed, options = (self.node.get_parameter(name).value for name in (SEED_PARAMETER, OPTIONS_PARAMETER))
         try:
-            response.message, response.success = self._reset_world(NO_EPOCH, int(seed), options).to_text(), True
-        except _NOT_RESET as error:
+            response.message, response.success = self._reset_world(ANY_EPOCH, int(seed), options).to_text(), True
+        except NOT_RESET as error:
             response.success, response.message = False, f"{type(error).__name__}: {error}"
             return response
         self._publish_fault("reset_by_other", "the simulator was reset by a service, for no epoch")
-        self._begin_epoch(NO_EPOCH)
+        self._begin_epoch(ANY_EPOCH)
         self._publish(again=True)
         return response
 
     def _on_step_once(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
         """Run one control period with the newest command of each actuator; where there is none, the last one acts."""
-        if self._epoch != NO_EPOCH:
+        if self._epoch != ANY_EPOCH:
             self._publish_fault("stepped_by_other", "the simulator was stepped by a service, without a token")
-            self._begin_epoch(NO_EPOCH)
+            self._begin_epoch(ANY_EPOCH)
         ends = np.cumsum([len(actuator.joints) for actuator in self._contract.actuators.values()])[:-1]
         try:
             held = np.split(self._world.target, ends)
@@ -349,44 +195,6 @@ def _drop_through(commands: deque[FloatArray], wanted: int) -> int:
     while digest(commands.popleft()) != wanted:
         others += 1
     return others
-
-
-def make_executor(context: Context) -> Executor:
-    """Return the fastest executor there is for callbacks without message info, always to be turned with a timeout."""
-    try:
-        from rclpy.experimental import EventsExecutor  # noqa: PLC0415 - absent before Jazzy
-
-        return EventsExecutor(context=context)
-    except (ImportError, TypeError):
-        return SingleThreadedExecutor(context=context)
-
-
-@contextlib.contextmanager
-def turning(contract: Contract, make: Callable[[Context], N]) -> Iterator[tuple[N, Executor]]:
-    """Make a node in a context of its own, and an executor to turn it by; both end with the block.
-
-    Raises:
-        BackendNotReadyError: when ROS 2 cannot be initialised.
-        ContractError: for a sensor that its message type cannot be.
-    """
-    for name, sensor in contract.sensors.items():
-        check_message(name, sensor)
-    context = Context()
-    try:
-        try:
-            rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
-            simulator = make(context)
-        except Exception as error:  # rclpy raises its own RCLError and many others here
-            raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
-        executor = make_executor(context)
-        executor.add_node(simulator.node)
-        try:
-            yield simulator, executor
-        finally:
-            executor.shutdown()
-            simulator.node.destroy_node()
-    finally:
-        context.try_shutdown()
 
 
 def run_simulator(

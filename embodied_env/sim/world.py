@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, SensorSpec
-from embodied_env.contract.checks import one_of
-from embodied_env.errors import BackendLostError, ResetNeededError, UsageError
+from embodied_env.errors import BackendLostError, ResetNeededError
 from embodied_env.latency.injection import DelayModel
 from embodied_env.sim.actuation import Actuation
 from embodied_env.sim.channel import Reading, SensorChannel
 from embodied_env.sim.delayed import delayed_world
+from embodied_env.sim.draws import Draws
 from embodied_env.sim.filming import Filming
 from embodied_env.sim.model import Model
-from embodied_env.sim.profile import Draw, Driver, Source, StandIn, WorldProfile, load_profile
+from embodied_env.sim.profile import Driver, Source, StandIn, WorldProfile, load_profile
 from embodied_env.sim.rendering import Renderer, Viewer
 from embodied_env.sim.sensing import Measured, Senses, Values
 from embodied_env.sim.set_points import SetPoints
-from embodied_env.sim.surroundings import MovingBody, place_body, placeable, put, put_pose
+from embodied_env.sim.surroundings import MovingBody, place_body, placeable
 
 __all__ = ["World", "WorldProfile", "load_profile"]
 
@@ -38,8 +38,6 @@ _MAX_TICKS_NS = 1e9 * (1.0 + 1e-9)  # of a rate times a tick
 _NEVER_NS = 2**63
 
 _UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCTRL")
-
-Set = Callable[[FloatArray], None]
 
 
 class World:
@@ -117,7 +115,7 @@ class World:
             name: MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
             for name, mover in profile.movers.items()
         }
-        self._draws = self._resolve_draws(profile)
+        self._draws = Draws(contract, profile, model, self._data, self._movers)
         self._camera = 0
         if profile.render.camera is not None:
             self._camera = model.find("camera", profile.render.camera, f"{path}.render.camera")
@@ -141,11 +139,10 @@ class World:
             BackendLostError: when the simulation is unstable.
             MissingDependencyError: when a camera needs a renderer and there is none.
         """
-        drawn = self._draw(seed, options)
+        drawn = self._draws.draw(seed, options)
         self._is_reset = False
         self._model.reset(self._data)
-        for name, place in self._draws.items():
-            place(drawn[name])
+        self._draws.put(drawn)
         self._move_bodies(0.0)
         self._actuation.begin(self._data)
         if self._set_points is not None:
@@ -332,20 +329,6 @@ class World:
         for body in self._movers.values():
             body.place(self._data, time_s)
 
-    def _draw(self, seed: int, options: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-        known = self._contract.reset_options
-        rng = np.random.default_rng(seed)
-        drawn = {name: np.array(rng.uniform(known[name].low_array, known[name].high_array)) for name in sorted(known)}
-        for name, value in options.items():
-            if name not in known:
-                raise UsageError(f"no such reset option: {one_of(name, known)}")
-            if np.shape(value) != drawn[name].shape:
-                raise UsageError(f"reset option {name} has shape {np.shape(value)}; allowed: {drawn[name].shape}")
-            if not np.isfinite(value).all():
-                raise UsageError(f"reset option {name} is {value}; allowed: finite numbers")
-            drawn[name] = np.array(value, dtype=np.float64)
-        return drawn
-
     def _check_stable(self) -> None:
         """Raise when MuJoCo warned of a bad state since the reset: it has then silently reset parts of it."""
         numbers = self._data.warning.number.tolist()
@@ -355,41 +338,6 @@ class World:
             raise BackendLostError(
                 "sim_unstable", f"MuJoCo reported {bad or 'a position that is not finite'} at {self.now_ns} ns"
             )
-
-    def _resolve_draws(self, profile: WorldProfile) -> dict[str, Set]:
-        """Return what each reset option does with its value."""
-        model, options = self._model, self._contract.reset_options
-        path = f"{model.path}.draws"
-        for name in profile.draws:
-            if name not in options:
-                raise model.error(f"{path}.{name}", f"no such reset option: {one_of(name, options)}")
-        found: dict[str, Set] = {}
-        for name, option in options.items():
-            if name not in profile.draws:
-                allowed = f"{name}: {{mocap: <body>}}, {{pose: <free joint>}} or {{mover: <mover>}}"
-                raise model.error(path, f"nothing uses the reset option {name!r}; allowed: {allowed}")
-            shapes, found[name] = self._draw_into(profile.draws[name], f"{path}.{name}")
-            shape = option.low_array.shape
-            if shape not in shapes:
-                allowed = " or ".join(str(s) for s in shapes)
-                raise model.error(f"{path}.{name}", f"{name!r} has shape {shape}; allowed: {allowed}")
-        return found
-
-    def _draw_into(self, draw: Draw, path: str) -> tuple[tuple[tuple[int, ...], ...], Set]:
-        """Return the shapes that a draw may have, and what it sets."""
-        given = [key for key in ("mocap", "pose", "mover") if getattr(draw, key) is not None]
-        if len(given) != 1:
-            raise self._model.error(path, f"{' and '.join(given) or 'nothing'} is given; allowed: one of the keys")
-        data = self._data
-        if draw.mocap is not None:
-            mocap = self._model.mocap(draw.mocap, f"{path}.mocap")
-            return ((2,), (3,)), lambda value: put(data.mocap_pos[mocap], value)
-        if draw.pose is not None:
-            adr = self._model.free_joint(draw.pose, f"{path}.pose")
-            return ((3,),), lambda value: put_pose(data, adr, value)
-        if draw.mover not in self._movers:
-            raise self._model.error(f"{path}.mover", f"no such mover: {one_of(draw.mover, self._movers)}")
-        return ((),), self._movers[draw.mover].set_phase
 
     def _tick_substeps(self, stand_in: StandIn) -> int:
         """Return how many physics steps a tick has."""

@@ -17,7 +17,8 @@ from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Int64
 
-from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.backends.ros.node import RosNode
+from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.chaos import Corrupt, Delay, Drop, Duplicate, Edit, Freeze, Reorder, Restamp, decisions
 from embodied_env.chaos.__main__ import main, parse_fault
 from embodied_env.chaos.node import chaos_qos

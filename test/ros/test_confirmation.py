@@ -18,8 +18,9 @@ from std_srvs.srv import Trigger
 
 from embodied_env.backends.ros.confirmation import REQUEST_TOPIC, ByService, ByTopic, Prompt, make_confirmation
 from embodied_env.backends.ros.listener import Listener
-from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.backends.ros.node import RosNode
 from embodied_env.backends.ros.qos import LATCHED as LATCHED_QOS
+from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.backends.ros.reset_profile import ResetSpec
 from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import BackendNotReadyError

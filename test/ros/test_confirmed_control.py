@@ -172,11 +172,11 @@ def test_what_a_dead_client_left_over_is_waited_out(exact, small):
         if time.monotonic() > begun + 0.3:
             small.is_running = False
 
-    exact._patrol, before = stand_after_a_while, exact._patrol
+    exact._talk._patrol, before = stand_after_a_while, exact._talk._patrol
     try:
         exact.connect(soon(10))
     finally:
-        exact._patrol = before
+        exact._talk._patrol = before
     assert exact.now_ns() == small.now_ns
     assert small.asked == []
 

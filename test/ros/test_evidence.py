@@ -11,7 +11,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 import embodied_env
 from embodied_env.backends.ros.evidence import ControllerState, ControllerStateSpec, check_controller_state
-from embodied_env.backends.ros.node import Arrival
+from embodied_env.backends.ros.receiver import Arrival
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import ContractError
 

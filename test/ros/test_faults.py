@@ -26,8 +26,9 @@ from std_msgs.msg import Bool, Float64MultiArray, Int32
 from std_srvs.srv import SetBool, Trigger
 
 import embodied_env
-from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.backends.ros.node import RosNode
 from embodied_env.backends.ros.qos import LATCHED as LATCHED_QOS
+from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.chaos import Burst, Corrupt, Delay, Drop, Duplicate, Edit, Freeze, Reorder, Restamp
 from embodied_env.chaos.node import chaos_qos
 from embodied_env.clock import NS_PER_S, SteadyClock

@@ -16,8 +16,8 @@ import embodied_env
 from embodied_env.backends.ros.convert import MalformedMessageError, SensorReader
 from embodied_env.backends.ros.frames import NoTransformError, Transform, TransformedReader, check_frame
 from embodied_env.backends.ros.intake import Intake, make_readers
-from embodied_env.backends.ros.node import Arrival
 from embodied_env.backends.ros.real_profile import load_real_profile
+from embodied_env.backends.ros.receiver import Arrival
 from embodied_env.clock import NS_PER_S
 from embodied_env.errors import BackendNotReadyError, ContractError
 

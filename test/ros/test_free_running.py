@@ -24,7 +24,8 @@ from std_srvs.srv import Trigger
 import embodied_env
 from embodied_env.backends.ros.commands import to_command
 from embodied_env.backends.ros.convert import SensorReader, stamp_ns
-from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.backends.ros.node import RosNode
+from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.clock import SteadyClock
 from embodied_env.contract.messages import message_class
 from embodied_env.errors import BackendLostError

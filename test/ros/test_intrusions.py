@@ -16,7 +16,8 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 import embodied_env
-from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.backends.ros.node import RosNode
+from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.clock import SteadyClock
 from embodied_env.contract.messages import message_class
 from embodied_env.errors import BackendNotReadyError, ResetNeededError, UsageError

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import embodied_env
-from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.backends.ros.node import RosNode
+from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.clock import SteadyClock
 from embodied_env.contract.messages import message_class
 from embodied_env.lockstep import STEP_TOPIC, StepToken

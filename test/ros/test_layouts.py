@@ -19,7 +19,7 @@ from sensor_msgs.msg import CompressedImage, Image, Imu, JointState, LaserScan, 
 
 from embodied_env.backends.ros.cdr import to_cdr
 from embodied_env.backends.ros.layouts import Decoder
-from embodied_env.backends.ros.node import Arrival
+from embodied_env.backends.ros.receiver import Arrival
 from embodied_env.backends.ros.sensors import SensorBuffer
 from embodied_env.contract import FieldSpec, SensorSpec
 from embodied_env.contract.ranging import settle

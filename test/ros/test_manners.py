@@ -25,8 +25,8 @@ import embodied_env
 from embodied_env.backends import make_backend
 from embodied_env.backends.ros.frames import NoTransformError, Transform
 from embodied_env.backends.ros.graph import contention, graph_checks
-from embodied_env.backends.ros.node import RELIABLE, RosNode, wants_sim_time
-from embodied_env.backends.ros.qos import LATCHED
+from embodied_env.backends.ros.node import RosNode, wants_sim_time
+from embodied_env.backends.ros.qos import LATCHED, RELIABLE
 from embodied_env.backends.ros.safety_inputs import CONTENTION
 from embodied_env.backends.ros.survey import survey
 from embodied_env.clock import SteadyClock

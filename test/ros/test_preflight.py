@@ -25,7 +25,7 @@ from std_msgs.msg import Bool, Float64, Float64MultiArray
 
 import embodied_env
 from embodied_env.backends.ros.graph import contention, graph_checks, incompatible_policies
-from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.backends.ros.node import RosNode
 from embodied_env.backends.ros.preflight import (
     check_positions,
     contract_checks,
@@ -33,6 +33,7 @@ from embodied_env.backends.ros.preflight import (
     raise_unless_passed,
     security_check,
 )
+from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.backends.ros.survey import survey
 from embodied_env.clock import NS_PER_S, Domain, Stamp, SteadyClock
 from embodied_env.contract.messages import message_class

@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("rclpy")
 
 from embodied_env.backends.ros.commands import to_command
-from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.backends.ros.node import RosNode
+from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.clock import NS_PER_S, ManualClock, SteadyClock
 from embodied_env.contract import load_contract
 from embodied_env.contract.messages import message_class

@@ -23,8 +23,9 @@ from std_srvs.srv import Trigger
 
 import embodied_env
 from embodied_env.backends import make_backend
-from embodied_env.backends.ros.node import RELIABLE, RosNode
+from embodied_env.backends.ros.node import RosNode
 from embodied_env.backends.ros.qos import LATCHED as LATCHED_QOS
+from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.backends.ros.real_profile import load_real_profile
 from embodied_env.backends.ros.safety_inputs import CONTENTION
 from embodied_env.backends.ros.stamping import ClockSpec, Sync

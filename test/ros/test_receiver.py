@@ -15,13 +15,15 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
-from embodied_env.backends.ros import node as ros_node
+from embodied_env.backends.ros.node import RosNode
+from embodied_env.backends.ros.qos import RELIABLE
+from embodied_env.backends.ros.receiver import REPEAT_S, ExecutorReceiver, WaitSetReceiver
 from embodied_env.clock import ManualClock, SteadyClock
 
 pytestmark = pytest.mark.ros
 
 
-@pytest.fixture(params=[ros_node.WaitSetReceiver, ros_node.ExecutorReceiver])
+@pytest.fixture(params=[WaitSetReceiver, ExecutorReceiver])
 def make_receiver(request):
     return request.param
 
@@ -43,7 +45,7 @@ def talk(nodes, make_receiver):
     context, ours, theirs = nodes
     receiver = make_receiver(ours, context, SteadyClock())
     receiver.subscribe("words", String, "topic")
-    publisher = theirs.create_publisher(String, "topic", ros_node.RELIABLE)
+    publisher = theirs.create_publisher(String, "topic", RELIABLE)
     end = time.monotonic() + 5
     while not publisher.get_subscription_count() and time.monotonic() < end:
         time.sleep(0.01)
@@ -84,7 +86,7 @@ def test_arrivals_are_stamped_by_the_injected_clock(nodes, make_receiver):
     context, ours, theirs = nodes
     receiver = make_receiver(ours, context, ManualClock(42))
     receiver.subscribe("words", String, "topic")
-    publisher = theirs.create_publisher(String, "topic", ros_node.RELIABLE)
+    publisher = theirs.create_publisher(String, "topic", RELIABLE)
     end = time.monotonic() + 5
     while not publisher.get_subscription_count() and time.monotonic() < end:
         time.sleep(0.01)
@@ -120,8 +122,8 @@ def test_a_wait_ends_with_what_its_patrol_raises(nodes, make_receiver):
 
 
 def test_a_node_of_ours_has_the_fast_form(domain_id):
-    ours = ros_node.RosNode("ours", namespace="/test", clock=SteadyClock())
-    assert isinstance(ours.receiver, ros_node.WaitSetReceiver)
+    ours = RosNode("ours", namespace="/test", clock=SteadyClock())
+    assert isinstance(ours.receiver, WaitSetReceiver)
     ours.close()
     ours.close()
 
@@ -130,7 +132,7 @@ def test_a_node_of_ours_has_the_fast_form(domain_id):
 def pair(nodes):
     """A receiver of raw joints and typed words, and what publishes them."""
     context, ours, theirs = nodes
-    receiver = ros_node.WaitSetReceiver(ours, context, SteadyClock())
+    receiver = WaitSetReceiver(ours, context, SteadyClock())
     receiver.subscribe("joints", JointState, "joints", raw=True)
     receiver.subscribe("words", String, "words")
     publishers = theirs.create_publisher(JointState, "joints", 10), theirs.create_publisher(String, "words", 10)
@@ -219,7 +221,7 @@ def test_what_is_asked_is_sent_once_however_long_it_takes(nodes, make_receiver, 
     context, ours, _ = nodes
     receiver = make_receiver(ours, context, SteadyClock())
     answer = receiver.ask(Trigger, "work", Trigger.Request(), 5.0)
-    end = time.monotonic() + 1.2 * ros_node.REPEAT_S
+    end = time.monotonic() + 1.2 * REPEAT_S
     while time.monotonic() < end:
         receiver.take(0.05)
     servant.serve(1)

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from embodied_env.backends.ros.node import Arrival
+from embodied_env.backends.ros.receiver import Arrival
 from embodied_env.backends.ros.sensors import SensorBuffer
 from embodied_env.backends.ros.stamping import ClockSpec, Stamping
 from embodied_env.clock import NS_PER_S

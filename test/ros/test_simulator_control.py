@@ -63,14 +63,14 @@ def begun(pair):
     _, stand_in, control = pair
 
     def begin(reply_timeout_s=5.0, **mischief):
-        control._reply_timeout_s = 5.0  # a machine that stalls loses no reply
+        control._talk.reply_timeout_s = 5.0  # a machine that stalls loses no reply
         stand_in.order(stand_in.calm)
         while control.clock.now_ns != stand_in.world.now_ns:
             control.take(0.05)
         control.reset("world", None, soon())
         stand_in.mischief = Mischief(**mischief)
         stand_in.requests.clear()
-        control._reply_timeout_s = reply_timeout_s
+        control._talk.reply_timeout_s = reply_timeout_s
         return stand_in, control
 
     return begin
@@ -288,7 +288,7 @@ def test_a_reset_that_was_taken_and_never_shows_is_named(begun):
 def test_a_reset_whose_reply_is_lost_is_named(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, soon())
-    stand_in.mischief, control._reply_timeout_s = Mischief(replies="never"), PATIENCE_S
+    stand_in.mischief, control._talk.reply_timeout_s = Mischief(replies="never"), PATIENCE_S
     why, text = why_of(control.reset, "world", None, soon())
     assert why == "reply_lost"
     assert text.endswith("the clock shows the reset")

@@ -19,8 +19,8 @@ from embodied_env.backends.ros.activity import (
     topic_state,
 )
 from embodied_env.backends.ros.listener import Listener
-from embodied_env.backends.ros.node import PATROL_S, RELIABLE, Arrival
-from embodied_env.backends.ros.qos import input_qos
+from embodied_env.backends.ros.qos import RELIABLE, input_qos
+from embodied_env.backends.ros.receiver import PATROL_S, Arrival
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract.messages import message_class
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from embodied_env.contract.messages import message_class
-from embodied_env.errors import MissingDependencyError
-from embodied_env.ros_environment import check_ros_environment
+from embodied_env.ros_environment import importing_rclpy
 from embodied_env.wire import ARRAY, SEQUENCE
 
 _HEADER = 4  # bytes that say how the others are written
@@ -28,15 +27,8 @@ _WIDTHS = {
 @functools.cache
 def _serialization() -> Any:  # noqa: ANN401 - a module of rclpy
     """Return what rclpy has; where a profile is only read, it need not be there."""
-    check_ros_environment()  # rclpy ends the process where the middleware is not the one that was asked for
-    try:
+    with importing_rclpy("a backend over ROS 2"):
         from rclpy import serialization  # noqa: PLC0415 - see above
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"rclpy ({error})",
-            needed_for="a backend over ROS 2",
-            remedy='pip install "embodied_env[ros]", or source a ROS 2 installation',
-        ) from None
     return serialization
 
 

@@ -14,7 +14,8 @@ from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 from embodied_env.backends.ros.listener import Listener
-from embodied_env.backends.ros.node import PATROL_S, RELIABLE, Arrival, Patrol
+from embodied_env.backends.ros.qos import RELIABLE
+from embodied_env.backends.ros.receiver import PATROL_S, Arrival, Patrol
 from embodied_env.backends.ros.reset_profile import ResetSpec
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract.messages import message_class

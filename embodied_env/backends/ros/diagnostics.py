@@ -14,7 +14,7 @@ from rclpy.clock import ClockType
 from rclpy.node import Node
 
 from embodied_env.backends.ros.health import Health
-from embodied_env.backends.ros.node import RELIABLE
+from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.clock import Clock
 from embodied_env.contract import Contract
 from embodied_env.contract.messages import message_class

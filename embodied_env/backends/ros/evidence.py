@@ -22,7 +22,7 @@ from embodied_env.errors import ContractError
 from embodied_env.transition import Actuation, Approved
 
 if TYPE_CHECKING:
-    from embodied_env.backends.ros.node import Arrival
+    from embodied_env.backends.ros.receiver import Arrival
 
 _REMEMBERED = 64
 _EQUAL = 1e-6  # of a value: float32 on its way loses less

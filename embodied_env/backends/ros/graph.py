@@ -19,8 +19,8 @@ from rclpy.qos import (
 )
 from rclpy.utilities import get_rmw_implementation_identifier
 
-from embodied_env.backends.ros.node import RELIABLE
 from embodied_env.backends.ros.preflight import Check
+from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.contract import Contract
 
 RELAY = "relay"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from embodied_env.backends.ros.convert import SensorReader
 from embodied_env.backends.ros.frames import Frames, TransformedReader
-from embodied_env.backends.ros.node import Arrival
+from embodied_env.backends.ros.receiver import Arrival
 from embodied_env.clock import NS_PER_S
 from embodied_env.contract import Contract, SensorSpec
 from embodied_env.errors import BackendNotReadyError

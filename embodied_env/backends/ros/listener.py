@@ -10,7 +10,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
-from embodied_env.backends.ros.node import PATROL_S, Arrival
+from embodied_env.backends.ros.receiver import PATROL_S, Arrival
 from embodied_env.clock import Clock
 from embodied_env.contract.messages import message_class
 from embodied_env.errors import BackendLostError

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from embodied_env.backends.base import Capabilities
 from embodied_env.backends.ros.commands import Prepared, prepared_command, prepared_integers
 from embodied_env.backends.ros.layouts import RawMessage
-from embodied_env.backends.ros.node import PATROL_S, RELIABLE, REPEAT_S, RosNode
+from embodied_env.backends.ros.node import RosNode
+from embodied_env.backends.ros.qos import RELIABLE
+from embodied_env.backends.ros.receiver import PATROL_S, REPEAT_S
 from embodied_env.backends.ros.sensors import SensorBuffer
 from embodied_env.backends.ros.simulator_services import SimulatorServices, picture_of
 from embodied_env.clock import NS_PER_S, Clock, Stamp

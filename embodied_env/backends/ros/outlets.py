@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from rclpy.node import Node
 
 from embodied_env.backends.ros.commands import to_command
-from embodied_env.backends.ros.node import PATROL_S, Patrol
 from embodied_env.backends.ros.qos import command_qos
+from embodied_env.backends.ros.receiver import PATROL_S, Patrol
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract import Contract
 from embodied_env.contract.messages import message_class

@@ -23,7 +23,8 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendNotReadyError
 
 if TYPE_CHECKING:
-    from embodied_env.backends.ros.node import Patrol, RosNode
+    from embodied_env.backends.ros.node import RosNode
+    from embodied_env.backends.ros.receiver import Patrol
 
 SETTLE_S = 3.5
 """How long the graph must stay right before the first motion: another publisher may not have been discovered yet.

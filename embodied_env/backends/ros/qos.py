@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
-
 from embodied_env.contract import ActuatorSpec, SensorSpec
 from embodied_env.contract.qos import COMMAND_QOS, PRESETS, SENSOR_QOS, QosSpec, resolved
+from embodied_env.ros_environment import importing_rclpy
+
+with importing_rclpy("a backend over ROS 2"):
+    from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 _RELIABILITY = {"reliable": ReliabilityPolicy.RELIABLE, "best_effort": ReliabilityPolicy.BEST_EFFORT}
 _DURABILITY = {"volatile": DurabilityPolicy.VOLATILE, "transient_local": DurabilityPolicy.TRANSIENT_LOCAL}
@@ -17,6 +19,9 @@ def profile_of(spec: QosSpec) -> QoSProfile:
         depth=spec.depth, reliability=_RELIABILITY[spec.reliability], durability=_DURABILITY[spec.durability]
     )
 
+
+RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
+"""Between us and what is ours, and for what must not be lost: every message, the last ten of them kept."""
 
 ANY = profile_of(SENSOR_QOS)
 """To read what anybody publishes: best effort, the last ten."""

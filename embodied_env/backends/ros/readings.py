@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from embodied_env.backends.ros.intake import Intake, make_readers
 from embodied_env.backends.ros.listener import Listener
-from embodied_env.backends.ros.node import PATROL_S, Arrival
 from embodied_env.backends.ros.preflight import measured_positions
 from embodied_env.backends.ros.qos import sensor_qos
+from embodied_env.backends.ros.receiver import PATROL_S, Arrival
 from embodied_env.backends.ros.sensors import SensorBuffer
 from embodied_env.backends.ros.tf import Tf2Frames
 from embodied_env.backends.ros.timekeeping import Timekeeper

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.backends.base import Capabilities
-from embodied_env.backends.ros.node import PATROL_S, RosNode
+from embodied_env.backends.ros.node import RosNode
 from embodied_env.backends.ros.real import RealBackend
+from embodied_env.backends.ros.receiver import PATROL_S
 from embodied_env.backends.ros.simulator_services import SimulatorServices, picture_of
 from embodied_env.clock import NS_PER_S, Clock, Stamp
 from embodied_env.contract import Contract

@@ -10,8 +10,9 @@ from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 from embodied_env.backends.ros.listener import Listener
-from embodied_env.backends.ros.node import RELIABLE, Arrival
 from embodied_env.backends.ros.outlets import Trigger
+from embodied_env.backends.ros.qos import RELIABLE
+from embodied_env.backends.ros.receiver import Arrival
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.messages import message_class

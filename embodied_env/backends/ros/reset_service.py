@@ -7,8 +7,8 @@ from typing import Any
 
 from rclpy.node import Node
 
-from embodied_env.backends.ros.node import Patrol
 from embodied_env.backends.ros.outlets import ServiceCaller, Trigger
+from embodied_env.backends.ros.receiver import Patrol
 from embodied_env.backends.ros.reset_profile import ResetSpec
 from embodied_env.clock import Clock
 from embodied_env.errors import BackendNotReadyError

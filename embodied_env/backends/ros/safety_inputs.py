@@ -10,8 +10,8 @@ from embodied_env.backends.ros.activity_watch import ActivityWatch
 from embodied_env.backends.ros.estops import EstopInputs
 from embodied_env.backends.ros.graph import contention
 from embodied_env.backends.ros.listener import Listener
-from embodied_env.backends.ros.node import PATROL_S, Arrival
 from embodied_env.backends.ros.qos import input_qos
+from embodied_env.backends.ros.receiver import PATROL_S, Arrival
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract import Contract
 from embodied_env.errors import BackendNotReadyError

@@ -4,14 +4,11 @@ It is attached to, never started. How it is told to move is `embodied_env.backen
 delivers those that are due, stamped at its end or later: what is older is counted and never taken for fresh, what is
 late (rendering) is waited for. Where the clock is gated a step ends where it ends: `Snapshot.now_ns` is the true time,
 and the next step counts from there.
-
-The module is long because an episode with such a simulator, reset and step, is told in one place.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -20,14 +17,16 @@ import numpy as np
 from embodied_env.backends.base import Capabilities
 from embodied_env.backends.ros.commands import to_command
 from embodied_env.backends.ros.control.base import EntityState
-from embodied_env.backends.ros.control.confirmed import CLOCK, ConfirmedControl
+from embodied_env.backends.ros.control.confirmed import ConfirmedControl
+from embodied_env.backends.ros.control.conversation import CLOCK
 from embodied_env.backends.ros.control.dialects import make_dialect
-from embodied_env.backends.ros.due_readings import DueReading
-from embodied_env.backends.ros.node import PATROL_S, Arrival, RosNode
+from embodied_env.backends.ros.echoes import Echoes
+from embodied_env.backends.ros.node import RosNode
 from embodied_env.backends.ros.placing import Placing, placing
-from embodied_env.backends.ros.qos import ANY, command_qos, sensor_qos
-from embodied_env.backends.ros.sensors import SensorBuffer
-from embodied_env.backends.ros.simulator_profile import GATED, load_simulator_profile
+from embodied_env.backends.ros.plugged import Plugged
+from embodied_env.backends.ros.qos import command_qos
+from embodied_env.backends.ros.receiver import PATROL_S, Arrival
+from embodied_env.backends.ros.simulator_profile import GATED, check_offered, load_simulator_profile
 from embodied_env.backends.ros.tidings import Tidings
 from embodied_env.backends.ros.unplugged import Unplugged
 from embodied_env.clock import NS_PER_S, Clock, Stamp
@@ -40,10 +39,9 @@ from embodied_env.large_messages import warn_where_there_is_no_room
 from embodied_env.lockstep import CLOCK_TOPIC
 from embodied_env.ros_environment import check_domain_id, check_namespace, timeout_s
 from embodied_env.routine import Routine
-from embodied_env.transition import Approved, ResetReport, ResetRequest, Sample, Sent, Snapshot
+from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, Snapshot
 from embodied_env.wire import Feed
 
-_ECHO = "/echo/"  # before the name of an actuator: not a sensor's
 _SLACK_NS = 1_000_000  # of a gated clock whose steps nobody knows
 _NOT_DUE_S = 0.02  # how long a first reading is waited for that need not be there yet
 
@@ -108,15 +106,13 @@ class SimulatorBackend:
         self.feed = Feed()
         self._layout = ActionLayout(contract)
         slack_ns = self._profile.step_ns or _SLACK_NS
-        self._due = {name: DueReading.of(sensor, slack_ns) for name, sensor in contract.sensors.items()}
+        self._plugged = Plugged(contract, self._profile.sources, slack_ns)
         self._unplugged = Unplugged(contract, self._profile.sources, clock)
         self._tidings = Tidings(contract, self._profile)
+        self._echoes = Echoes(contract, self._profile.echo)
         self._ros: RosNode | None = None
         self._control: ConfirmedControl | None = None
-        self._buffers: dict[str, SensorBuffer] = {}
-        self._unstamped: dict[str, int] = {}  # sensor without stamps -> its newest message since the step was asked for
         self._publishers: dict[str, Any] = {}
-        self._unheard: dict[str, Any] = {}  # actuator -> its command, until its echo came
         self._placing = Placing(places={}, sampled={})
         self._is_connected = self._usable = False
 
@@ -135,13 +131,9 @@ class SimulatorBackend:
         ros = self._ros = RosNode(
             "environment", namespace=self._namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
         )
-        for name, sensor in self._plugged().items():
-            self._buffers[name] = SensorBuffer(name, sensor)
-            ros.receiver.subscribe(name, message_class(sensor.type), sensor.topic, sensor_qos(sensor))
-        for key, told in self._tidings.topics.items():
-            ros.receiver.subscribe(key, message_class(told.type), told.topic, sensor_qos(told))
-        for name, topic in self._profile.echo.items():
-            ros.receiver.subscribe(_ECHO + name, message_class(self._contract.actuators[name].type), topic, ANY)
+        self._plugged.listen(ros.receiver)
+        self._tidings.listen(ros.receiver)
+        self._echoes.listen(ros.receiver)
         self._publishers = {
             name: ros.node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator))
             for name, actuator in self._contract.actuators.items()
@@ -154,19 +146,15 @@ class SimulatorBackend:
             hand_on=self._hand_on,
         )
 
-    def _plugged(self) -> Mapping[str, Any]:
-        """Return the sensors with a topic of their own."""
-        return {n: s for n, s in self._contract.sensors.items() if n not in self._profile.sources}
-
     def _connect(self, end: float) -> tuple[RosNode, ConfirmedControl]:
         """Return our node and the control once the simulator hears and is heard, and stands still."""
         if self._ros is None or self._control is None:
             raise BackendNotReadyError("the node is not open")
         if not self._is_connected:
             self._control.connect(end)
-            self._check_offered(self._control)
+            check_offered(self._profile, self._dialect.name, self._control.capabilities)
             self._is_connected = True
-        topics = [sensor.topic for sensor in (*self._plugged().values(), *self._tidings.topics.values())]
+        topics = [sensor.topic for sensor in (*self._plugged.sensors.values(), *self._tidings.topics.values())]
         node = self._ros.node
 
         def connected() -> bool:
@@ -181,16 +169,6 @@ class SimulatorBackend:
             raise BackendNotReadyError("; ".join(f"{what} {', '.join(names)}" for what, names in said if names))
         return self._ros, self._control
 
-    def _check_offered(self, control: ConfirmedControl) -> None:
-        """Raise BackendNotReadyError for what the profile wants and this simulator cannot do."""
-        offered, profile = control.capabilities, self._profile
-        if profile.reset == "world" and "world" not in offered.reset_levels:
-            levels = ", ".join(offered.reset_levels) or "none"
-            raise BackendNotReadyError(f"{self._dialect.name} offers no reset of the world, but: {levels}; use soft")
-        placed = [*profile.entities, *(draw.name for draw in profile.draws.values())]
-        if placed and not offered.set_state:
-            raise BackendNotReadyError(f"{self._dialect.name} offers no service that puts {', '.join(placed)} anywhere")
-
     # ---------------------------------------------------------------------------------------------- reset
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
@@ -199,7 +177,7 @@ class SimulatorBackend:
         self._usable = False
         try:
             _, control = self._connect(end)
-            self._unheard.clear()
+            self._echoes.clear()
             self._unplugged.begin()
             self._placing = placing(self._contract, self._profile, request)
             seed_used = None
@@ -232,9 +210,7 @@ class SimulatorBackend:
             self._place(control, end)
         control.take(0.0)
         self._tidings.clear()
-        for buffer in self._buffers.values():
-            buffer.clear()
-        self._unstamped.clear()
+        self._plugged.clear()
         control.step(self._profile.settle_steps * (control.step_ns or self._contract.control_period_ns), end)
         if self._placing.places and not is_soft:
             return self._verified(control, end)
@@ -251,7 +227,7 @@ class SimulatorBackend:
             now_ns = control.now_ns()
             late_by = time.monotonic() + self._profile.sensor_grace_s
             while missing := self._without_first(since_ns, now_ns):
-                certain = [n for n in missing if n not in self._due or self._due[n].must_have_come(since_ns, now_ns)]
+                certain = [name for name in missing if self._plugged.must_have_come(name, since_ns, now_ns)]
                 waited_s = time.monotonic() - (late_by - self._profile.sensor_grace_s)
                 if time.monotonic() > min(late_by, end) or (not certain and waited_s > _NOT_DUE_S):
                     break
@@ -263,16 +239,8 @@ class SimulatorBackend:
             control.step(self._contract.control_period_ns, end)
 
     def _without_first(self, since_ns: int, now_ns: int) -> list[str]:
-        """Return who has no reading since the reset; what is of the time before a clock went back is dropped."""
-        missing = []
-        for name, buffer in self._buffers.items():
-            self._stamp_receipt(name, now_ns)
-            if buffer.stamp_ns > now_ns:
-                buffer.flush()
-            is_new = buffer.stamp_ns >= max(since_ns, 1) and self._due[name].is_there(buffer.stamp_ns, now_ns)
-            if not is_new:
-                missing.append(name)
-        return missing + self._tidings.missing(now_ns, now_ns)
+        """Return who has not told anything since the reset."""
+        return self._plugged.without_first(since_ns, now_ns) + self._tidings.missing(now_ns, now_ns)
 
     def _details(self, control: ConfirmedControl) -> dict[str, str]:
         """Return what else the reset chose, in words."""
@@ -299,7 +267,7 @@ class SimulatorBackend:
     def _verified(self, control: ConfirmedControl, end: float) -> Snapshot:
         self._place(control, end)
         since_ns = control.now_ns() + 1
-        self._unstamped.clear()
+        self._plugged.expect_step()
         self._tidings.clear()
         control.step(self._contract.control_period_ns, end)
         self._await_first(control, since_ns, end)
@@ -319,8 +287,7 @@ class SimulatorBackend:
         for name, publisher in self._publishers.items():
             actuator = self._contract.actuators[name]
             message = to_command(actuator, parts[name], stamp_ns=control.now_ns(), period_s=period_s)
-            if name in self._profile.echo:
-                self._unheard[name] = message
+            self._echoes.expect(name, message)
             publisher.publish(message)
         return Sent(seq=command.seq, values=command.values)
 
@@ -335,15 +302,14 @@ class SimulatorBackend:
         duration_ns = target.ns - control.now_ns()
         if duration_ns != self._contract.control_period_ns:
             raise BackendLostError("out_of_step", f"from {control.now_ns()} ns no step leads to {target.ns} ns")
-        self._unstamped.clear()
+        self._plugged.expect_step()
         control.step(duration_ns, end)
 
     def _await_echoes(self, control: ConfirmedControl, end: float) -> None:
         end = min(end, time.monotonic() + self._profile.sensor_grace_s)
-        while self._unheard:
+        while silent := self._echoes.silent():
             if time.monotonic() > end:
-                topics = ", ".join(self._profile.echo[name] for name in self._unheard)
-                raise BackendLostError("command_unheard", f"nobody repeated the command on {topics}")
+                raise BackendLostError("command_unheard", f"nobody repeated the command on {', '.join(silent)}")
             control.take(max(0.0, min(PATROL_S, end - time.monotonic())))
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
@@ -359,17 +325,7 @@ class SimulatorBackend:
 
     def _missing(self, target_ns: int, now_ns: int) -> list[str]:
         """Return whose reading of the end of the step is not here yet."""
-        missing = []
-        for name, buffer in self._buffers.items():
-            self._stamp_receipt(name, now_ns)
-            if not self._due[name].is_there(buffer.stamp_ns, target_ns):
-                missing.append(name)
-        return missing + self._tidings.missing(target_ns, now_ns)
-
-    def _stamp_receipt(self, name: str, now_ns: int) -> None:
-        """What carries no stamp, and came since the step was asked for, is of its end."""
-        if name in self._unstamped:
-            self._buffers[name].accept(now_ns, self._unstamped[name])
+        return self._plugged.missing(target_ns, now_ns) + self._tidings.missing(target_ns, now_ns)
 
     def _snapshot(self, control: ConfirmedControl, end: float) -> Snapshot:
         """Return the newest readings, of a world that nobody else has moved."""
@@ -378,14 +334,10 @@ class SimulatorBackend:
         wanted = self._unplugged.entities(now_ns)
         states = {name: told[name] if name in told else self._state(control, name, end) for name in wanted}
         control.check()
-        if ahead := [name for name, buffer in self._buffers.items() if buffer.stamp_ns > now_ns]:
+        if ahead := self._plugged.ahead(now_ns):
             raise BackendLostError("extra_steps", f"{', '.join(ahead)} is stamped after {now_ns} ns")
-        # What was not read while the agent thought is no loss: a paused simulator repeats itself.
-        heard = {name: buffer.sample() for name, buffer in self._buffers.items()}
-        samples: dict[str, Sample] = {name: replace(s, lost=0) for name, s in heard.items() if s is not None}
-        return Snapshot(
-            now_ns=now_ns, samples=self._unplugged.complete(samples, states, now_ns, self._tidings.events())
-        )
+        samples = self._unplugged.complete(self._plugged.samples(), states, now_ns, self._tidings.events())
+        return Snapshot(now_ns=now_ns, samples=samples)
 
     def _state(self, control: ConfirmedControl, entity: str, end: float) -> EntityState:
         """Return where an entity is; where the simulator does not tell, as it was placed."""
@@ -397,17 +349,8 @@ class SimulatorBackend:
         return EntityState(position=np.array(place.position), orientation=np.array(place.orientation))
 
     def _hand_on(self, arrival: Arrival) -> None:
-        if arrival.key.startswith(_ECHO):
-            name = arrival.key.removeprefix(_ECHO)
-            if name in self._unheard and _says_the_same(arrival.message, self._unheard[name]):
-                del self._unheard[name]
-            return
-        if self._tidings.put(arrival):
-            return
-        self._buffers[arrival.key].put(arrival)
-        number = arrival.info["publication_sequence_number"]
-        if self._contract.sensors[arrival.key].timeline == "receive" and number is not None:
-            self._unstamped[arrival.key] = number
+        if not self._echoes.put(arrival) and not self._tidings.put(arrival):
+            self._plugged.put(arrival)
 
     # ------------------------------------------------------------------------------------------------ end
 
@@ -420,7 +363,6 @@ class SimulatorBackend:
         self._usable = self._is_connected = False
         ros, self._ros = self._ros, None
         control, self._control = self._control, None
-        self._buffers.clear()
         self._publishers.clear()
         if control is not None:
             control.close()
@@ -450,9 +392,3 @@ class SimulationInterfacesBackend(SimulatorBackend):
     """Any simulator with the standard interfaces."""
 
     name = "simulation_interfaces"
-
-
-def _says_the_same(echo: Any, command: Any) -> bool:  # noqa: ANN401 - generated types
-    """Compare two messages, but for their headers."""
-    fields = [name for name in command.get_fields_and_field_types() if name != "header"]
-    return type(echo) is type(command) and all(getattr(echo, name) == getattr(command, name) for name in fields)

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from embodied_env.backends.ros.control.base import ControlCapabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.checks import check_topic, one_of, require
 from embodied_env.contract.loader import parse_as
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.errors import ContractError
+from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.routine import home_problems
 
 _CONTROLS = {"gazebo": "ros_gz", "simulation_interfaces": "simulation_interfaces"}
@@ -89,6 +90,16 @@ class SimulatorProfile:
     def step_ns(self) -> int | None:
         """How long a step of physics is, ns."""
         return None if self.step_s is None else round(self.step_s * 1e9)
+
+
+def check_offered(profile: SimulatorProfile, control: str, offered: ControlCapabilities) -> None:
+    """Raise BackendNotReadyError for what the profile wants, and what is `offered` through `control` cannot do."""
+    if profile.reset == "world" and "world" not in offered.reset_levels:
+        levels = ", ".join(offered.reset_levels) or "none"
+        raise BackendNotReadyError(f"{control} offers no reset of the world, but: {levels}; use soft")
+    placed = [*profile.entities, *(draw.name for draw in profile.draws.values())]
+    if placed and not offered.set_state:
+        raise BackendNotReadyError(f"{control} offers no service that puts {', '.join(placed)} anywhere")
 
 
 def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorProfile, str]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.backends.ros.convert import stamp_ns
-from embodied_env.backends.ros.node import Patrol, Receiver
+from embodied_env.backends.ros.receiver import Patrol, Receiver
 from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError
 from embodied_env.lockstep import (
     EPOCH_PARAMETER,

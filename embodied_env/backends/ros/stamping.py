@@ -15,7 +15,7 @@ from embodied_env.transition import Quality
 if TYPE_CHECKING:
     from rclpy.node import Node
 
-    from embodied_env.backends.ros.node import Arrival
+    from embodied_env.backends.ros.receiver import Arrival
 
 SYNCED_TOLERANCE_S = 0.02
 """How far ahead of now the stamp of a clock that is synchronised may be, at least."""

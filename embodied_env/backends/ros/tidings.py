@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from embodied_env.backends.ros.control.base import EntityState
-from embodied_env.backends.ros.node import Arrival
+from embodied_env.backends.ros.qos import sensor_qos
+from embodied_env.backends.ros.receiver import Arrival, Receiver
 from embodied_env.backends.ros.sensors import SensorBuffer
 from embodied_env.backends.ros.simulator_profile import SimulatorProfile
 from embodied_env.contract import Contract, FieldSpec, SensorSpec
+from embodied_env.contract.messages import message_class
 
 _STATE = "/state/"  # before the name of an entity: not a sensor's
 _EVENT = "/event/"  # before the name of the sensor that it is the source of
@@ -35,6 +37,11 @@ class Tidings:
         self.topics = {**states, **events}
         self._buffers = {key: SensorBuffer(key, spec) for key, spec in states.items()}
         self._events: set[str] = set()
+
+    def listen(self, receiver: Receiver) -> None:
+        """Subscribe to the topics; whoever takes their messages hands them to `put`."""
+        for key, told in self.topics.items():
+            receiver.subscribe(key, message_class(told.type), told.topic, sensor_qos(told))
 
     def put(self, arrival: Arrival) -> bool:
         """Take a message; return whether it is one of these topics."""

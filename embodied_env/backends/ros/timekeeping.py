@@ -11,7 +11,7 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.backends.ros.listener import Listener
-from embodied_env.backends.ros.node import PATROL_S, Arrival
+from embodied_env.backends.ros.receiver import PATROL_S, Arrival
 from embodied_env.backends.ros.stamping import EVERY_SENSOR, ClockSpec, Stamping, is_on_our_host
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract import Contract

@@ -1,6 +1,6 @@
 """`ConfirmedControl`: the one `SimControl` over any dialect. It believes the clock (`control.base`).
 
-The module is long because the five rules hold each other up: what is asked, awaited and compared stands in one place.
+How a request is sent and its reply awaited is `conversation`'s; here it is compared with the clock.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from embodied_env.backends.ros.control.base import (
     ControlCapabilities,
@@ -18,38 +17,21 @@ from embodied_env.backends.ros.control.base import (
     Request,
     ResetResult,
     SimulatorNotReadyError,
-    SimulatorRefusedError,
     StepResult,
 )
+from embodied_env.backends.ros.control.conversation import CLOCK, Asked, Conversation
 from embodied_env.backends.ros.control.world_clock import WorldClock
-from embodied_env.backends.ros.node import PATROL_S, Answer, Arrival, Patrol, Receiver
-from embodied_env.backends.ros.qos import EVERY_TICK
-from embodied_env.clock import NS_PER_S
-from embodied_env.contract.messages import message_class
+from embodied_env.backends.ros.receiver import PATROL_S, Arrival, Patrol, Receiver
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.transition import FloatArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CLOCK = "/clock"  # the key of its arrivals: not a sensor's name
-_DRAINS = 64  # an executor hands out one message at a time
 _PROBE_S = 0.05  # between two looks at the services
 _REST_S = 0.3  # so long the clock stands before the first request: what was left over would show
 _SILENT_S = 0.6  # a clock that is not heard for so long is silent while it stands
 _AHEAD_S = 0.02  # a reply that is so much earlier than the end of its step was sent when the request was queued
-
-
-@dataclass(kw_only=True)
-class _Asked:
-    """A request that is in flight; monotonic s."""
-
-    request: Request
-    answer: Answer
-    asked_s: float
-    answered_s: float | None = None
-    said: Any = None  # what its reply was read as
-    about: str = ""  # an entity
 
 
 class ConfirmedControl:
@@ -89,12 +71,19 @@ class ConfirmedControl:
             hand_on: gets each message that is not of the clock.
         """
         self.clock = clock or WorldClock()
-        self._dialect, self._receiver, self._patrol, self._hand_on = dialect, receiver, patrol, hand_on
-        self._step_ns = step_ns
-        self._reply_timeout_s, self._still_s = reply_timeout_s, still_s
+        self._talk = Conversation(
+            receiver,
+            self.clock,
+            topic=topic,
+            patrol=patrol,
+            hand_on=hand_on,
+            reply_timeout_s=reply_timeout_s,
+            turn_s=still_s,
+        )
+        self._dialect, self._step_ns = dialect, step_ns
+        self._still_s = still_s
         self._at_ns: int | None = None  # where the last call left the clock; None: nobody knows
         self._rewinds = 0
-        receiver.subscribe(CLOCK, message_class("rosgraph_msgs/msg/Clock"), topic, EVERY_TICK)
 
     @property
     def capabilities(self) -> ControlCapabilities:
@@ -108,15 +97,7 @@ class ConfirmedControl:
 
     def take(self, timeout_s: float) -> bool:
         """Take what has arrived, waiting for the first at most so long; return whether anything has."""
-        arrivals = self._receiver.take(timeout_s)
-        now_s = time.monotonic()
-        for arrival in arrivals:
-            if arrival.key == CLOCK:
-                self.clock.hear(_ns(arrival.message.clock), now_s)
-            else:
-                self._hand_on(arrival)
-        self._patrol()
-        return bool(arrivals)
+        return self._talk.take(timeout_s)
 
     def now_ns(self) -> int:
         """Return the simulated time, as it was last heard."""
@@ -126,19 +107,13 @@ class ConfirmedControl:
 
     def check(self) -> None:
         """Raise when the clock is not where the last call left it: somebody else moved the world since."""
-        self._drain()
+        self._talk.drain()
         self._check_not_rewound()
         if self._at_ns is not None and self.now_ns() != self._at_ns:
             raise BackendLostError(
                 "extra_steps",
                 f"the clock was left at {self._at_ns} ns, and is at {self.now_ns()} ns: nobody here did it",
             )
-
-    def _drain(self) -> None:
-        """Take all that is here."""
-        for _ in range(_DRAINS):
-            if not self.take(0.0):
-                break
 
     def check_still(self, end: float) -> None:
         """Take the clock as it stands, whatever was before; raises when it does not stand still."""
@@ -150,12 +125,12 @@ class ConfirmedControl:
         """Make a clock that is silent while it stands be heard, by one step of physics; one that was heard is left."""
         if self.clock.now_ns is not None or not self.capabilities.exact_step:
             return
-        asked = self._ask(self._dialect.step(1), end)
-        self._await_reply(asked, end)
+        asked = self._talk.ask(self._dialect.step(1), end)
+        self._talk.await_reply(asked, end)
         while self.clock.now_ns is None:
             if time.monotonic() > end:
                 raise BackendLostError("clock_stopped", "it was stepped, and nothing was ever heard of the clock")
-            self._turn(asked, end)
+            self._talk.turn(asked, end)
         self.check_still(end)
 
     def close(self) -> None:
@@ -168,10 +143,10 @@ class ConfirmedControl:
         """Find its services, wait until its clock stands still, and pause it."""
         for request in self._probe(end):
             with _in_reset():
-                self._dialect.learn(self._call(request, end))
+                self._dialect.learn(self._talk.call(request, end))
         with _in_reset():
             if not self.capabilities.exact_step:
-                self._call(self._dialect.pause(), end)  # it has no steps that could be left over
+                self._talk.call(self._dialect.pause(), end)  # it has no steps that could be left over
             self._await_rest(end)
             if self.capabilities.exact_step and self.capabilities.pause:
                 self.pause(end)
@@ -180,7 +155,7 @@ class ConfirmedControl:
     def _probe(self, end: float) -> tuple[Request, ...]:
         while True:
             try:
-                return self._dialect.probe(self._receiver.services())
+                return self._dialect.probe(self._talk.services())
             except BackendNotReadyError:
                 if time.monotonic() > end:
                     raise
@@ -205,48 +180,13 @@ class ConfirmedControl:
         """What the clock shows now is what we left it at."""
         self._at_ns, self._rewinds = self.clock.now_ns, self.clock.rewinds
 
-    # ---------------------------------------------------------------------------------------------- asking
-
-    def _ask(self, request: Request, end: float) -> _Asked:
-        left_s = max(0.0, min(self._reply_timeout_s, end - time.monotonic()))
-        try:
-            answer = self._receiver.ask(request.type, request.service, request.message, left_s, self._patrol)
-        except TimeoutError as error:
-            raise BackendLostError("reply_lost", f"{error}; nothing was asked") from None
-        return _Asked(request=request, answer=answer, asked_s=time.monotonic())
-
-    def _turn(self, asked: _Asked, end: float) -> None:
-        """Take what arrives, and read the reply when it is there."""
-        self.take(max(0.0, min(PATROL_S, self._still_s, end - time.monotonic())))
-        if asked.answered_s is None and asked.answer.response is not None:
-            asked.answered_s = time.monotonic()
-            try:
-                asked.said = asked.request.read(asked.answer.response)
-            except SimulatorRefusedError as error:
-                about = f" for {asked.about}" if asked.about else ""
-                raise BackendLostError("refused", f"{asked.request.service}{about}: {error}") from None
-
-    def _await_reply(self, asked: _Asked, end: float, *, clock_tells: Callable[[], str] = lambda: "") -> None:
-        end = min(end, asked.asked_s + self._reply_timeout_s)
-        while asked.answered_s is None:
-            if time.monotonic() > end:
-                told = clock_tells()
-                raise BackendLostError("reply_lost", f"{asked.request.service} did not answer" + (told and f"; {told}"))
-            self._turn(asked, end)
-
-    def _call(self, request: Request, end: float, about: str = "") -> Any:  # noqa: ANN401 - what `Request.read` returns
-        asked = self._ask(request, end)
-        asked.about = about
-        self._await_reply(asked, end)
-        return asked.said
-
     def pause(self, end: float) -> None:
         """Stand still. Idempotent."""
-        self._call(self._dialect.pause(), end)
+        self._talk.call(self._dialect.pause(), end)
 
     def resume(self, end: float) -> None:
         """Run freely. Idempotent."""
-        self._call(self._dialect.resume(), end)
+        self._talk.call(self._dialect.resume(), end)
         self._at_ns = None
 
     # ------------------------------------------------------------------------------------------------ step
@@ -275,9 +215,9 @@ class ConfirmedControl:
         if rest_ns or steps < 1:
             raise UsageError(f"{duration_ns} ns is not allowed; allowed: whole steps of {step_ns} ns")
         target_ns = before_ns + duration_ns
-        asked = self._ask(self._dialect.step(steps), end)
+        asked = self._talk.ask(self._dialect.step(steps), end)
         while not self._is_over(asked, target_ns):
-            self._turn(asked, end)
+            self._talk.turn(asked, end)
             self._check_not_rewound()
             if self.now_ns() > target_ns:
                 raise BackendLostError(
@@ -287,7 +227,7 @@ class ConfirmedControl:
             self._check_in_time(asked, before_ns, target_ns, end)
         return StepResult(before_ns=before_ns, after_ns=target_ns, steps=steps)
 
-    def _is_over(self, asked: _Asked, target_ns: int) -> bool:
+    def _is_over(self, asked: Asked, target_ns: int) -> bool:
         """Whether the clock stands at its target, and the reply is here."""
         clock = self.clock
         if clock.now_ns != target_ns or asked.answered_s is None:
@@ -298,21 +238,21 @@ class ConfirmedControl:
             return True
         return time.monotonic() - clock.changed_s > self._still_s
 
-    def _check_in_time(self, asked: _Asked, before_ns: int, target_ns: int, end: float) -> None:
+    def _check_in_time(self, asked: Asked, before_ns: int, target_ns: int, end: float) -> None:
         """Raise when there is no more sense in waiting, and say why."""
         now_s, at_ns = time.monotonic(), self.now_ns()
         moved_s = max(asked.asked_s, self.clock.changed_s)
         if at_ns == target_ns and asked.answered_s is not None:
             return  # it only has to be seen once more
         where = f"from {before_ns} to {target_ns} ns, the clock stands at {at_ns} ns"
-        if asked.answered_s is None and (now_s > end or now_s - moved_s > self._reply_timeout_s):
+        if asked.answered_s is None and (now_s > end or now_s - moved_s > self._talk.reply_timeout_s):
             if at_ns not in (before_ns, target_ns):
                 raise BackendLostError("clock_stopped", f"{where}, and nobody answered")
             done = "was carried out" if at_ns == target_ns else "was not carried out"
             raise BackendLostError("reply_lost", f"{asked.request.service} did not answer; by the clock it {done}")
         if asked.answered_s is None:
             return
-        if asked.request.is_done_at_reply and now_s - max(moved_s, asked.answered_s) > self._reply_timeout_s:
+        if asked.request.is_done_at_reply and now_s - max(moved_s, asked.answered_s) > self._talk.reply_timeout_s:
             raise BackendLostError("step_unfinished", where)
         if now_s > end and now_s - moved_s > self._still_s:
             raise BackendLostError("clock_stopped", where)
@@ -327,7 +267,7 @@ class ConfirmedControl:
             self.pause(end)
         except BackendLostError:
             with suppress(BackendLostError):
-                self._ask(self._dialect.pause(), time.monotonic())
+                self._talk.ask(self._dialect.pause(), time.monotonic())
             raise
         self._await_still(end)
         self._check_not_rewound()
@@ -336,7 +276,7 @@ class ConfirmedControl:
         return StepResult(before_ns=before_ns, after_ns=after_ns, steps=steps, late_ns=after_ns - target_ns)
 
     def _run_to(self, target_ns: int, end: float) -> None:
-        self._call(self._dialect.resume(), end)
+        self._talk.call(self._dialect.resume(), end)
         while self.now_ns() < target_ns:
             self._check_not_rewound()
             if time.monotonic() > end:
@@ -345,7 +285,7 @@ class ConfirmedControl:
 
     def _await_still(self, end: float) -> None:
         """Wait until the clock repeats itself, or is silent."""
-        self._drain()
+        self._talk.drain()
         begun_s, heard = time.monotonic(), self.clock.seen
         while True:
             self.take(min(PATROL_S, self._still_s))
@@ -391,7 +331,7 @@ class ConfirmedControl:
         """Ask for it, and wait until it shows; return the seed that was taken."""
         clock = self.clock
         before_ns, rewinds, heard = clock.now_ns, clock.rewinds, clock.heard
-        asked = self._ask(request, end)
+        asked = self._talk.ask(request, end)
 
         def has_shown() -> bool:
             if before_ns is None or not must_show:
@@ -401,13 +341,13 @@ class ConfirmedControl:
         def clock_tells() -> str:
             return "the clock shows the reset" if has_shown() else "the clock shows no reset"
 
-        self._await_reply(asked, end, clock_tells=clock_tells)
+        self._talk.await_reply(asked, end, clock_tells=clock_tells)
         while clock.now_ns is None or (must_show and not has_shown()):
             if time.monotonic() > end and clock.now_ns is None:
                 raise BackendLostError("clock_stopped", "nothing was ever heard of the clock")
             if time.monotonic() > end:
                 raise BackendLostError("reset_not_seen", f"it was taken, and the clock is still at {clock.now_ns} ns")
-            self._turn(asked, end)
+            self._talk.turn(asked, end)
         self._await_still(end)
         seed: int | None = asked.said
         return seed
@@ -416,16 +356,12 @@ class ConfirmedControl:
 
     def state(self, entity: str, end: float) -> EntityState:
         """Return where an entity is now."""
-        state: EntityState = self._call(self._dialect.state(entity), end, entity)
+        state: EntityState = self._talk.call(self._dialect.state(entity), end, entity)
         return state
 
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray, end: float) -> None:
         """Put an entity somewhere. Sensors show it after the next step."""
-        self._call(self._dialect.set_state(entity, position, orientation), end, entity)
-
-
-def _ns(stamp: Any) -> int:  # noqa: ANN401 - a builtin_interfaces/Time
-    return int(stamp.sec) * NS_PER_S + int(stamp.nanosec)
+        self._talk.call(self._dialect.set_state(entity, position, orientation), end, entity)
 
 
 @contextmanager
