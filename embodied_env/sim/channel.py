@@ -73,6 +73,7 @@ class SensorChannel:
         self._is_ranging = {field: message_field(spec, field, spec.fields[field]).ranging for field in source.noise}
         known = SENSOR_MESSAGES.get(spec.type)
         self._covariance = _covariance(source.noise) if known is not None and known.covariance else None
+        self._is_random = bool(source.noise) or source.dropout > 0.0
         self._delay_ns = round(source.delay_s * _NS_PER_S)
         self._rng = np.random.default_rng(0)
         self._interval_ns = _NS_PER_S / spec.rate_hz if spec.rate_hz else float(step_ns)
@@ -105,7 +106,7 @@ class SensorChannel:
 
     def send(self, taken_ns: int, measured: Measured) -> None:
         """Send a reading, taken then, on its way: it was due, and planned for, then."""
-        is_lost = self._rng.random() < self._source.dropout
+        is_lost = self._is_random and self._rng.random() < self._source.dropout
         spoilt = self._with_errors(measured)
         if self._is_contact:
             spoilt = _with_touches(spoilt, self._untold)

@@ -110,6 +110,11 @@ class Senses:
         for bumper in self._bumpers.values():
             bumper.begin()
 
+    @property
+    def watches(self) -> bool:
+        """Whether there is anything to `watch` for."""
+        return bool(self._bumpers)
+
     def watch(self) -> None:
         """Look at what a single physics step may show and the next one hide."""
         for bumper in self._bumpers.values():
@@ -128,7 +133,7 @@ class Senses:
     def _fitted(self, layout: FieldLayout, values: Any) -> NDArray[Any]:  # noqa: ANN401 - a number, or an array
         numbers = np.asarray(values)
         if numbers.dtype == layout.dtype and numbers.shape == layout.shape and numbers.dtype.kind == "f":
-            return numbers.copy()
+            return numbers  # fresh: see `Reader`
         if (layout.sensor, layout.field) in self._booleans:
             numbers = fitted(layout.field, numbers, np.dtype(bool))
         return fitted(layout.field, numbers, layout.dtype).reshape(layout.shape)
@@ -216,10 +221,9 @@ class Senses:
         data = self._data
         a, b = (self._model.find("site", site, f"{wanted.path}.distance[{i}]") for i, site in enumerate(sites))
 
-        def distance() -> np.float64:
+        def distance() -> NDArray[np.float64]:
             apart = data.site_xpos[a] - data.site_xpos[b]
-            length: np.float64 = np.sqrt(apart.dot(apart))  # as np.linalg.norm has it, for a fifth of the time
-            return length
+            return np.array([math.sqrt(apart.dot(apart))])  # as np.linalg.norm has it, for a fifth of the time
 
         return {"range": distance}
 

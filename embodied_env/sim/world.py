@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -197,32 +197,39 @@ class World:
         """
         if not self._is_reset:
             raise ResetNeededError("step() of a world that is not reset: call reset() first")
-        start_ns = now_ns = self.now_ns
-        due_ns = self._next_due_ns()
         if self._delayed is not None:
-            commands = self._delayed.next_step(start_ns, start_ns + self.tick_ns)
-        mj_step, mj, data = self._model.mujoco.mj_step, self._model.mj, self._data
-        tick_ns, substeps = self.tick_ns, self._substeps
+            commands = self._delayed.next_step(self.now_ns, self.now_ns + self.tick_ns)
+        self.now_ns = now_ns = self._physics(commands)
+        for name, taken_ns, measured in () if self._film is None else self._film.developed():
+            self._channels[name].send(taken_ns, measured)
+        for channel in self._channels.values():
+            channel.deliver(now_ns)
+
+    def _physics(self, commands: Sequence[tuple[int, FloatArray]]) -> int:
+        """Take the physics steps of a step, and the readings that are due on the way; return when it is then, ns."""
+        start_ns = now_ns = checked_ns = self.now_ns
+        due_ns = self._next_due_ns()
+        mj_step, mj, data, apply = self._model.mujoco.mj_step, self._model.mj, self._data, self._actuation.apply
+        tick_ns, substeps, watches = self.tick_ns, self._substeps, self._senses.watches
         for substep, controls in enumerate(self._controls(commands), start=1):
             next_ns = start_ns + tick_ns * substep // substeps
             if self._delayed is not None:
                 self._take_delayed(next_ns)
             now_ns = next_ns
-            self._actuation.apply(data, controls)
+            apply(data, controls)
             if self._movers:
                 self._move_bodies((now_ns - self._origin_ns) / 1e9)
             mj_step(mj, data)
-            self._senses.watch()
+            if watches:
+                self._senses.watch()
             if now_ns >= due_ns:
                 self._capture(now_ns)
-                due_ns = self._next_due_ns()
-        self._check_stable()
-        self._take_delayed(now_ns + 1)
-        self.now_ns = now_ns
-        for name, taken_ns, measured in () if self._film is None else self._film.developed():
-            self._channels[name].send(taken_ns, measured)
-        for channel in self._channels.values():
-            channel.deliver(now_ns)
+                due_ns, checked_ns = self._next_due_ns(), now_ns
+        if checked_ns < now_ns:
+            self._check_stable()
+        if self._delayed is not None:
+            self._take_delayed(now_ns + 1)
+        return now_ns
 
     @property
     def placeable(self) -> tuple[str, ...]:
@@ -274,11 +281,14 @@ class World:
         if self._viewer is not None:
             self._viewer.close()
 
-    def _controls(self, commands: Sequence[tuple[int, FloatArray]]) -> Iterator[FloatArray]:
-        """Yield the controls of each physics step of a step, and take its commands on the way."""
+    def _controls(self, commands: Sequence[tuple[int, FloatArray]]) -> Iterable[FloatArray]:
+        """Return the controls of each physics step of a step, and take its commands on the way."""
         if self._set_points is None:
-            yield from self._actuation.path(self._substeps)
-            return
+            return self._actuation.path(self._substeps)
+        return self._led_by(self._set_points, commands)
+
+    def _led_by(self, set_points: SetPoints, commands: Sequence[tuple[int, FloatArray]]) -> Iterator[FloatArray]:
+        """Yield the controls of each physics step of a world in which commands may come at any time."""
         waiting = deque((after_ns * self._substeps / self.tick_ns, values) for after_ns, values in commands)
         for substep in range(self._substeps):
             within = []
@@ -286,7 +296,7 @@ class World:
                 after, values = waiting.popleft()
                 self._actuation.command(values)
                 within.append((min(1.0, after - substep), self._actuation.target))
-            yield self._actuation.controls(self._set_points.over_step(within))
+            yield self._actuation.controls(set_points.over_step(within))
 
     def _first(self, sensor: str) -> Measured:
         """Return what a sensor measures at a reset: a picture is waited for."""
