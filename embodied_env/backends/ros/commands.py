@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.backends.ros.cdr import from_cdr, to_cdr
+from embodied_env.cdr import from_cdr, to_cdr
 from embodied_env.contract import ActuatorSpec, FloatArray
 from embodied_env.contract.messages import message_class
 

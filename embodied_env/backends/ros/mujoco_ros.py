@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from embodied_env.backends.base import Capabilities
 from embodied_env.backends.ros.commands import Prepared, prepared_command, prepared_integers
-from embodied_env.backends.ros.layouts import RawMessage
 from embodied_env.backends.ros.node import RosNode
 from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.backends.ros.receiver import PATROL_S, REPEAT_S
@@ -32,6 +31,7 @@ from embodied_env.interrupts import held_interrupts
 from embodied_env.large_messages import warn_where_there_is_no_room
 from embodied_env.latency.delays import DelaysFile
 from embodied_env.latency.injection import DelayModel
+from embodied_env.layouts import RawMessage
 from embodied_env.lockstep import (
     CLOCK_TOPIC,
     FAULT_TOPIC,
