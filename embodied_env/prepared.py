@@ -1,4 +1,4 @@
-"""Messages whose bytes are there already, all but their numbers and their stamp: a fraction of the time to publish them.
+"""Messages whose bytes are there already, all but their numbers and their stamp: quick to make, and to publish.
 
 A topic's messages have the same length, names and counts each time. So where the numbers stand (plain CDR,
 little-endian, see `embodied_env.cdr`) is learned from one message with numbers like no others, and tried with a second.
@@ -30,7 +30,7 @@ _LEAST = 4  # bytes that can be like no others
 
 @dataclass(frozen=True, kw_only=True)
 class _Slot:
-    """Where numbers stand: their name, what they are, what they are as bytes, and which piece of the message is theirs."""
+    """Where numbers stand: their name, what they are, and what they are in the message."""
 
     name: str
     dtype: np.dtype[Any]

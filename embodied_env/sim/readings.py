@@ -19,7 +19,7 @@ _LEARNINGS = 16  # of one sensor: where its messages differ each time, rclpy mak
 
 
 class ReadingWriter:
-    """Makes the messages of one sensor: bytes, or messages where theirs are not known. Both say the same, bit for bit."""
+    """Makes the messages of one sensor: bytes, or messages where theirs are not known. Both say the same."""
 
     def __init__(self, sensor: SensorSpec) -> None:
         """Learn from the first reading."""

@@ -35,7 +35,7 @@ from embodied_env.lockstep import (
 from embodied_env.ros_environment import LOG_HINT, importing_rclpy
 from embodied_env.sim.channel import Reading
 from embodied_env.sim.commands import from_command
-from embodied_env.sim.messages import to_message
+from embodied_env.sim.messages import Message, to_message
 from embodied_env.sim.readings import ReadingWriter
 from embodied_env.sim.world import World
 
@@ -168,9 +168,9 @@ class WorldNode:
                 raise BackendLostError("unfit_reading", f"{name}: {reading.problem}")
         return readings
 
-    def _publish_reading(self, name: str, reading: Reading) -> None:
-        stamp_ns = self._stamp_ns(reading.stamp_ns)
-        self._sensors[name].publish(self._writers[name].message(reading.values, stamp_ns, reading.extras))
+    def _message(self, name: str, reading: Reading) -> Message | bytes:
+        """Return what says a reading of the sensor `name`, to be published."""
+        return self._writers[name].message(reading.values, self._stamp_ns(reading.stamp_ns), reading.extras)
 
     def _reset(self, epoch: int, seed: int, options: str) -> str:
         """Reset, publish, and return the reply's text."""
