@@ -36,13 +36,14 @@ class ReadingWriter:
         if extras and (arrays := {name: value for name, value in extras.items() if isinstance(value, np.ndarray)}):
             numbers = {**arrays, **values}
             said = {name: value for name, value in extras.items() if name not in arrays}
-        if self._prepared is None or said != self._said or values.keys() != self._fields:
+        prepared = self._prepared
+        if prepared is None or said != self._said or values.keys() != self._fields:
             if not self._left:
                 return to_message(self._sensor, values, stamp_ns, extras)
-            self._learn(values, numbers, said)
-        return self._prepared.message(numbers, stamp_ns)
+            self._prepared = prepared = self._learn(values, numbers, said)
+        return prepared.message(numbers, stamp_ns)
 
-    def _learn(self, values: Values, numbers: Values, said: Extras) -> None:
+    def _learn(self, values: Values, numbers: Values, said: Extras) -> PreparedMessage:
         self._left -= 1
         self._said, self._fields = dict(said), set(values)
 
@@ -51,4 +52,4 @@ class ReadingWriter:
             others = {name: value for name, value in numbers.items() if name not in self._fields}
             return to_message(self._sensor, fields, stamp_ns, {**said, **others})
 
-        self._prepared = PreparedMessage(make, numbers)
+        return PreparedMessage(make, numbers)
