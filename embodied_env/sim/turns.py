@@ -13,7 +13,7 @@ from typing import Any
 
 from embodied_env.clock import NS_PER_S
 from embodied_env.ros_environment import importing_rclpy
-from embodied_env.sim.world_node import TURN_S, make_executor
+from embodied_env.sim.world_node import RELIABLE, TURN_S, make_executor
 
 with importing_rclpy("the embedded simulator over ROS 2"):
     from rclpy.context import Context
@@ -21,6 +21,8 @@ with importing_rclpy("the embedded simulator over ROS 2"):
     from rclpy.node import Node
 
 Subscription = Any  # rclpy's, raw
+
+_IDLE_TURNS = 10  # in which nothing came, before the executor is turned
 
 
 def private_wait_set() -> Any:  # noqa: ANN401 - a class of rclpy's, without types
@@ -45,6 +47,7 @@ class Turns:
         self._executor = executor
         self._subscriptions = subscriptions
         self._services = list(node.services)
+        self._idle = 0
         kind = private_wait_set()
         sizes = len(subscriptions), 0, 0, 0, len(self._services), 0
         self._wait_set = None if kind is None else kind(*sizes, node.context.handle)
@@ -56,7 +59,9 @@ class Turns:
             return
         is_called = self._wait(self._wait_set)
         took = [_drain(each) for each in self._subscriptions]
-        if is_called or not any(took):
+        self._idle = 0 if any(took) else self._idle + 1
+        if is_called or self._idle == _IDLE_TURNS:
+            self._idle = 0
             self._executor.spin_once(timeout_sec=0.0)
 
     def _wait(self, wait_set: Any) -> bool:  # noqa: ANN401 - rclpy's
@@ -71,9 +76,10 @@ class Turns:
 
 
 def _drain(subscription: Subscription) -> bool:
-    """Hand all that a subscription has to its callback; return whether there was something."""
-    has_taken = False
-    while (taken := subscription.handle.take_message(subscription.msg_type, True)) is not None:
+    """Hand what a subscription has to its callback, as far as its queue goes; return whether there was something."""
+    for count in range(RELIABLE.depth):
+        taken = subscription.handle.take_message(subscription.msg_type, True)
+        if taken is None:
+            return count > 0
         subscription.callback(taken[0])
-        has_taken = True
-    return has_taken
+    return True
