@@ -7,7 +7,7 @@ little-endian, see `embodied_env.cdr`) is learned from one message with numbers 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ _STAMP, _STAMP_AT = struct.Struct("<iI"), slice(4, 12)  # of a header, with whic
 _STAMPS_NS = (1_234_567_890_123_456_789, 987_654_321_012_345_678)  # like no others
 _NS_PER_S = 1_000_000_000
 _LEAST = 4  # bytes that can be like no others
+_KEY = 64  # bytes that are looked for, of more
 _MOST = 64  # numbers that are looked for one by one
 
 
@@ -116,24 +117,36 @@ def _slots(data: bytes, numbers: Numbers) -> list[_Slot] | None:
     """Return where the numbers stand, in order; None where some do not stand, or could be elsewhere too."""
     slots: list[_Slot] = []
     for name, values in numbers.items():
-        wires = {values.dtype, np.dtype(np.float64)} if values.dtype.kind == "f" else {values.dtype}
-        found = next((found for wire in wires if (found := list(_found(data, name, values, wire)))), None)
+        found = _found(data, name, values, values.dtype)
+        if found is None and values.dtype.kind == "f":
+            found = _found(data, name, values, np.dtype(np.float64))
         if found is None:
             return None
         slots += found
     return sorted(slots, key=lambda slot: slot.begin)
 
 
-def _found(data: bytes, name: str, values: NDArray[Any], wire: np.dtype[Any]) -> Iterator[_Slot]:
-    """Yield where numbers stand as `wire`: all together, or, of a few, each by itself; nothing where one does not."""
+def _found(data: bytes, name: str, values: NDArray[Any], wire: np.dtype[Any]) -> list[_Slot] | None:
+    """Return where numbers stand as `wire`: all together, or, of a few, each by itself; None where one does not."""
     laid = values.astype(wire).reshape(-1)
     parts: list[slice | None] = [None]
-    if data.count(laid.tobytes()) != 1 and laid.size <= _MOST:
+    if laid.size <= _MOST and _place(data, laid.tobytes()) is None:
         parts = [slice(number, number + 1) for number in range(laid.size)]
-    wanted = [laid[part or slice(None)].tobytes() for part in parts]
-    if any(len(each) < _LEAST or data.count(each) != 1 for each in wanted):
-        return
-    for part, each in zip(parts, wanted, strict=True):
-        begin = data.find(each)
-        end = begin + len(each)
-        yield _Slot(name=name, dtype=values.dtype, shape=values.shape, part=part, wire=wire, begin=begin, end=end)
+    found = []
+    for part in parts:
+        wanted = laid[part or slice(None)].tobytes()
+        begin = _place(data, wanted)
+        if begin is None:
+            return None
+        end, dtype, shape = begin + len(wanted), values.dtype, values.shape
+        found.append(_Slot(name=name, dtype=dtype, shape=shape, part=part, wire=wire, begin=begin, end=end))
+    return found
+
+
+def _place(data: bytes, wanted: bytes) -> int | None:
+    """Return where `wanted` stands; None where it does not, or where it could be elsewhere too."""
+    key = wanted[:_KEY]  # of many bytes a search prepares for long
+    begin = data.find(key)
+    if len(wanted) < _LEAST or begin < 0 or data.find(key, begin + 1) >= 0 or not data.startswith(wanted, begin):
+        return None
+    return begin

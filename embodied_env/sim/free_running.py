@@ -9,6 +9,7 @@ they are due, between ticks, too.
 
 from __future__ import annotations
 
+import array
 import math
 import secrets
 import threading
@@ -24,6 +25,7 @@ from embodied_env.contract.messages import JOINT_SENSOR, message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError
 from embodied_env.lockstep import ANY_EPOCH
+from embodied_env.prepared import Numbers, PreparedMessage
 from embodied_env.sim.channel import Reading
 from embodied_env.sim.messages import set_stamp
 from embodied_env.sim.profile import StandIn
@@ -70,6 +72,8 @@ class FreeRunningNode(WorldNode):
         self._state = (
             self.node.create_publisher(state_class, CONTROLLER_STATE, RELIABLE) if stand_in.controller_state else None
         )
+        none = np.zeros(len(world.joints))
+        self._state_message = PreparedMessage(self._make_state, {"position": none, "velocity": none})
         self._stamped = -1, 0  # since when the command published last is in force, on the steady clock and in UTC
         self._published_ns = dict.fromkeys(self._sensors, -1)
         self._deadline_ns = clock.now_ns() + world.tick_ns  # of the next tick
@@ -179,16 +183,23 @@ class FreeRunningNode(WorldNode):
         """Publish the command in force, stamped with since when it is; what is no position or no velocity is NaN."""
         if self._state is None:
             return
-        message = message_class(JOINT_SENSOR)()
         since_ns = self._controller.since_ns
         if since_ns != self._stamped[0]:  # of one command one stamp, however the two clocks are read
             self._stamped = since_ns, self._drivers.robot_ns(self._utc_ns(since_ns))
-        set_stamp(message.header.stamp, self._stamped[1])
-        message.name = list(self._world.joints)
         is_velocity = self._world.is_velocity
-        message.position = np.where(is_velocity, math.nan, self._controller.target).tolist()
-        message.velocity = np.where(is_velocity, self._controller.target, math.nan).tolist()
-        self._state.publish(message)
+        numbers = {
+            "position": np.where(is_velocity, math.nan, self._controller.target),
+            "velocity": np.where(is_velocity, self._controller.target, math.nan),
+        }
+        self._state.publish(self._state_message.message(numbers, self._stamped[1]))
+
+    def _make_state(self, numbers: Numbers, stamp_ns: int) -> Any:  # noqa: ANN401 - a generated type
+        message = message_class(JOINT_SENSOR)()
+        set_stamp(message.header.stamp, stamp_ns)
+        message.name = list(self._world.joints)
+        for field, values in numbers.items():
+            setattr(message, field, array.array("d", values.tobytes()))
+        return message
 
     def _utc_ns(self, steady_ns: int) -> int:
         return steady_ns + self._clock.system_ns() - self._clock.now_ns()
