@@ -39,7 +39,7 @@ from rich.table import Table
 from embodied_env.backends.fake import FakeBackend
 from embodied_env.clock import Stamp, make_clock
 from embodied_env.contract import Contract, load_contract
-from embodied_env.env import copied
+from embodied_env.info import copied_step
 from embodied_env.stepper import Stepper
 from embodied_env.tasks import load_task
 from embodied_env.transition import Approved, ResetRequest, Sent, Snapshot, Transition
@@ -107,7 +107,7 @@ def account(contract: Contract, inputs: Vector) -> Iterator[int]:
         start_ns = time.perf_counter_ns()
         stepper.begin(action)
         done = stepper.finish()
-        copied(done.observation), copied(done.info)
+        copied_step(done)
         yield time.perf_counter_ns() - start_ns
         if done.terminated or done.truncated:
             stepper.reset(world_seed=0, options=None, seeded=True)
