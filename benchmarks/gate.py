@@ -2,8 +2,8 @@
 
     python benchmarks/gate.py [--steps N] [--rounds N] [--json FILE]
 
-`arm_reach`: six joints, and three small sensors of the agent beside one of the evaluator. Its world is prepared: all
-readings are made beforehand, so that a step is gates, ledger, task, info and the hand-over to an observer, and the
+`arm_reach`: six joints, and three small sensors of the agent beside one of the evaluator. Its world is prepared: the
+readings of a step are made before it begins, so that a step is gates, ledger, task, info and the hand-over to an observer, and the
 copies that the agent gets. Beside it, written out as what they do to the same numbers:
 
 - lerobot's clamp (``ensure_safe_goal_position``): each goal at most so far from the measured position, by name;
@@ -56,16 +56,16 @@ Vector = NDArray[np.float64]
 
 
 class PreparedWorld(FakeBackend):
-    """The fake world with its readings made beforehand. The joints stay where they are."""
-
-    steps = 1000
+    """The fake world whose readings are made before the step that reads them. The joints stay where they are."""
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
-        """Make the readings of every step of the episode."""
-        first, period_ns = super().reset(request, deadline), self._contract.control_period_ns
-        self._made = [_later(first, number * period_ns) for number in range(1, self.steps + 1)]
-        self._taken = 0
-        return first
+        """Begin an episode."""
+        self._next = super().reset(request, deadline)
+        return self._next
+
+    def prepare(self) -> None:
+        """Make the readings of the next step."""
+        self._next = _later(self._next, self._contract.control_period_ns)
 
     def send(self, command: Approved) -> Sent:
         """Take the command."""
@@ -75,9 +75,8 @@ class PreparedWorld(FakeBackend):
         """Time does not pass."""
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is there
-        """Return the next."""
-        self._taken += 1
-        return self._made[self._taken - 1]
+        """Return what was prepared."""
+        return self._next
 
 
 def _later(first: Snapshot, by_ns: int) -> Snapshot:
@@ -104,6 +103,7 @@ def account(contract: Contract, inputs: Vector) -> Iterator[int]:
     stepper = Stepper(contract, world, load_task(contract), clock=clock, observers=(observer,))
     stepper.reset(world_seed=0, options=None, seeded=True)
     for action in inputs:
+        world.prepare()
         start_ns = time.perf_counter_ns()
         stepper.begin(action)
         done = stepper.finish()
@@ -117,11 +117,11 @@ def account(contract: Contract, inputs: Vector) -> Iterator[int]:
 def gate(contract: Contract, inputs: Vector) -> Iterator[int]:
     """Yield what the gates took of the same steps, ns: the stage of the ledger."""
     clock, observer = make_clock("steady"), HandOver()
-    stepper = Stepper(
-        contract, PreparedWorld(contract, clock=clock), load_task(contract), clock=clock, observers=(observer,)
-    )
+    world = PreparedWorld(contract, clock=clock)
+    stepper = Stepper(contract, world, load_task(contract), clock=clock, observers=(observer,))
     stepper.reset(world_seed=0, options=None, seeded=True)
     for action in inputs:
+        world.prepare()
         stepper.begin(action)
         done = stepper.finish()
         yield done.stamps_ns["gated"] - done.stamps_ns["entered"]
@@ -204,7 +204,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help="default: 9")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the table")
     args = parser.parse_args()
-    PreparedWorld.steps = WARM_UP + args.steps
     timed = cases(load_contract(CONTRACT), args.steps)
     rounds = []
     for _ in track(range(args.rounds), description="rounds", console=Console(stderr=True)):
