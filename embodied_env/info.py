@@ -18,7 +18,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.safety.findings import severity_and_code
 from embodied_env.stages import copied_stages
-from embodied_env.transition import GateReport, Quality, Sample, Severity, Snapshot, Transition
+from embodied_env.transition import GateReport, Quality, Severity, Snapshot, Transition
 
 Info = dict[str, Any]
 
@@ -58,15 +58,37 @@ class InfoBuilder:
         step_index: int,
         end_reason: str,
     ) -> Info:
-        """Return the keys that reset and step share. `origin_ns` is the world's time at the reset."""
+        """Return the keys that reset and step share.
+
+        `origin_ns` is the world's time at the reset: ``stamp_ns`` of a sensor counts from there, on the world's clock.
+        """
         now_ns, samples = snapshot.now_ns, snapshot.samples
+        sensors: Info = {}
+        for name in self.sensors:
+            sample = samples[name]
+            stamp_ns, quality = sample.stamp_ns, sample.quality
+            account = sensors[name] = {
+                "age_s": (now_ns - stamp_ns) / NS_PER_S,
+                "arrival_age_s": (frozen_ns - sample.arrival_ns) / NS_PER_S,
+                "stamp_ns": stamp_ns - origin_ns,
+                "seq": sample.seq,
+                "lost": sample.lost,
+                "duplicated": sample.duplicated,
+                "reordered": sample.reordered,
+                "quality": 0 if quality is _OK else int(quality),
+            }
+            if sample.confidence is not None:
+                account["confidence"] = sample.confidence
+            if self._wall_stamps:
+                account["stamp_quality"] = int(sample.stamp_quality)
+                account["suspect_clock"] = sample.suspect_clock
         return {
             **self._constant,
             "episode_index": episode_index,
             "step_index": step_index,
             "end_reason": end_reason,
             "is_success": end_reason == "success",
-            "sensors": {name: self._sensor(samples[name], now_ns, frozen_ns, origin_ns) for name in self.sensors},
+            "sensors": sensors,
         }
 
     def action(self, report: GateReport) -> Info:
@@ -93,26 +115,6 @@ class InfoBuilder:
             "intervention_share": intervention_share,
             "estop": report.disposition is _ESTOP,
         }
-
-    def _sensor(self, sample: Sample, now_ns: int, frozen_ns: int, origin_ns: int) -> Info:
-        """Return the account of one sensor's sample. ``stamp_ns`` counts from the reset, on the world's clock."""
-        stamp_ns, quality = sample.stamp_ns, sample.quality
-        account: Info = {
-            "age_s": (now_ns - stamp_ns) / NS_PER_S,
-            "arrival_age_s": (frozen_ns - sample.arrival_ns) / NS_PER_S,
-            "stamp_ns": stamp_ns - origin_ns,
-            "seq": sample.seq,
-            "lost": sample.lost,
-            "duplicated": sample.duplicated,
-            "reordered": sample.reordered,
-            "quality": 0 if quality is _OK else int(quality),
-        }
-        if sample.confidence is not None:
-            account["confidence"] = sample.confidence
-        if self._wall_stamps:
-            account["stamp_quality"] = int(sample.stamp_quality)
-            account["suspect_clock"] = sample.suspect_clock
-        return account
 
 
 def reset_info(snapshot: Snapshot, *, duration_s: float, hidden: Collection[str]) -> Info:
@@ -164,8 +166,8 @@ def _copied_info(info: Mapping[str, Any]) -> Info:
 
 def _copied(value: Any) -> Any:  # noqa: ANN401 - nested dicts of arrays and numbers
     """Copy dicts and arrays of which nothing is known."""
-    if type(value) in _ATOMS:
-        return value
     if isinstance(value, np.ndarray):
         return value.copy()
-    return {key: _copied(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+    if not isinstance(value, Mapping):
+        return value
+    return {key: item if type(item) in _ATOMS else _copied(item) for key, item in value.items()}

@@ -34,8 +34,9 @@ class _Sound(NamedTuple):
     field: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    ranges: tuple[tuple[float, float], ...]  # of each value, without what is not finite: one comparison tells both
-    bounds: tuple[NDArray[Any], NDArray[Any]] | None  # of many values; None: see `ranges`, or nothing can be wrong
+    lows: tuple[float, ...]  # of few values, without what is not finite: one comparison tells both
+    highs: tuple[float, ...]
+    bounds: tuple[NDArray[Any], NDArray[Any]] | None  # of many values; None: they are few, or none can be wrong
 
 
 class ObservationBuilder:
@@ -86,6 +87,7 @@ class ObservationBuilder:
             The snapshot to judge and to show, and the sensors with a gap whose contract says ``on_gap: stop``.
         """
         given, held, now_ns = snapshot.samples, self._held, snapshot.now_ns
+        soonest_ns = -self._future_tolerance_ns
         samples: dict[str, Sample] = {}
         gaps: list[str] = []
         for name, max_age_ns, fields in self._sound:
@@ -93,7 +95,7 @@ class ObservationBuilder:
             if (
                 sample is not None
                 and sample.quality is _OK
-                and -self._future_tolerance_ns <= now_ns - sample.stamp_ns <= max_age_ns
+                and soonest_ns <= now_ns - sample.stamp_ns <= max_age_ns
                 and _is_sound(sample.values, fields)
             ):
                 samples[name] = held[name] = sample
@@ -193,14 +195,15 @@ class ObservationBuilder:
 def _sound(layout: FieldLayout) -> _Sound:
     """Resolve how a field is checked: few values one by one, many at once, and none that cannot be wrong."""
     low, high = layout.low, layout.high
-    ranges: tuple[tuple[float, float], ...] = ()
+    lows: tuple[float, ...] = ()
+    highs: tuple[float, ...] = ()
     bounds = None
     if low.ndim == 1 and low.size <= _FEW:
-        rows = zip(low.tolist(), high.tolist(), strict=True)
-        ranges = tuple((max(low, -float_info.max), min(high, float_info.max)) for low, high in rows)
+        lows = tuple(max(value, -float_info.max) for value in low.tolist())
+        highs = tuple(min(value, float_info.max) for value in high.tolist())
     elif not _holds_anything(layout):
         bounds = (low, high)
-    return _Sound(layout.field, layout.shape, layout.dtype, ranges, bounds)
+    return _Sound(layout.field, layout.shape, layout.dtype, lows, highs, bounds)
 
 
 def _holds_anything(layout: FieldLayout) -> bool:
@@ -213,12 +216,12 @@ def _holds_anything(layout: FieldLayout) -> bool:
 
 def _is_sound(values: Mapping[str, NDArray[Any]], fields: list[_Sound]) -> bool:
     """Tell whether every field has its shape and precision, and every value is finite and within its range."""
-    for field, shape, dtype, ranges, bounds in fields:
+    for field, shape, dtype, lows, highs, bounds in fields:
         found = values.get(field)
         if found is None or found.shape != shape or found.dtype != dtype:
             return False
-        if ranges:
-            for value, (low, high) in zip(found.tolist(), ranges, strict=True):
+        if lows:
+            for value, low, high in zip(found.tolist(), lows, highs):  # noqa: B905 - it has their shape
                 if not low <= value <= high:
                     return False
         elif bounds is not None and not _are_within(found, *bounds):
