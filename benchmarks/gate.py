@@ -3,8 +3,8 @@
     python benchmarks/gate.py [--steps N] [--rounds N] [--json FILE]
 
 `arm_reach`: six joints, and three small sensors of the agent beside one of the evaluator. Its world is prepared: the
-readings of a step are made before it begins, so that a step is gates, ledger, task, info and the hand-over to an observer, and the
-copies that the agent gets. Beside it, written out as what they do to the same numbers:
+readings of a step are made before it begins, so that a step is gates, ledger, task, info and the hand-over to an
+observer, and the copies that the agent gets. Beside it, written out as what they do to the same numbers:
 
 - lerobot's clamp (``ensure_safe_goal_position``): each goal at most so far from the measured position, by name;
 - the approvers of inspect-robots: a chain of a clamp to the box and a limit of the change from the last action, which
