@@ -215,6 +215,7 @@ LAYOUTS = {
     "whole numbers": layout(3, 250, (1,), "uint8"),
     "pixels": layout(0, 255, (5, 5, 3), "uint8"),
     "dark pixels": layout(0, 254, (5, 5, 3), "uint8"),
+    "bright pixels": layout(1, 255, (5, 5, 3), "uint8"),
     "many whole numbers": layout(-128, 127, (20,), "int8"),
 }
 EDGES = [
@@ -256,6 +257,34 @@ def test_a_field_is_sound_when_it_fits_and_every_value_is_finite_and_within_its_
     fits = values.shape == known.shape and values.dtype == known.dtype and bool(np.isfinite(values).all())
     sound = fits and not bool((values < known.low).any() or (values > known.high).any())
     assert _is_sound({"x": values}, [_sound(known)]) is sound
+
+
+ONE_WRONG = [
+    ("few", np.inf),
+    ("few", -np.inf),
+    ("few", np.nan),
+    ("rows", np.nan),
+    ("many", 4.5),
+    ("many", -2.5),
+    ("many without bounds", np.inf),
+    ("many without bounds", np.nan),
+    ("dark pixels", 255),
+    ("bright pixels", 0),
+    ("whole numbers", 2),
+]
+
+
+@pytest.mark.parametrize(("name", "wrong"), ONE_WRONG)
+def test_a_field_with_one_wrong_value_is_not_sound(name, wrong):
+    values = np.full_like(LAYOUTS[name].low, 10 if LAYOUTS[name].dtype.kind == "u" else 0)
+    assert _is_sound({"x": values}, [_sound(LAYOUTS[name])])
+    values.flat[1 % values.size] = wrong
+    assert not _is_sound({"x": values}, [_sound(LAYOUTS[name])])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_a_field_of_another_precision_is_not_sound(dtype):
+    assert not _is_sound({"x": np.zeros(3, dtype)}, [_sound(LAYOUTS["few"])])
 
 
 def test_a_field_that_is_not_there_is_not_sound():
