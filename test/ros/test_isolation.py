@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import embodied_env
+from embodied_env.backends.ros.cdr import from_cdr
 from embodied_env.backends.ros.node import RosNode
 from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.clock import SteadyClock
@@ -129,13 +130,18 @@ def test_duplicates_of_the_own_commands_never_add_a_step(env, reference):
     assert rows == reference(4)
 
 
+def last_token(backend, tokens):
+    return StepToken.from_data(from_cdr(backend._token, tokens.msg_type).data)
+
+
 def test_a_late_token_of_an_old_step_never_adds_a_step(env, intruder, reference):
     backend = env.unwrapped._stepper._backend
     tokens = intruder.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
     assert intruder.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
 
     def replay():
-        old = StepToken(epoch=backend._epoch, step=1, digests=backend._last.token.digests)
+        last = last_token(backend, tokens)
+        old = StepToken(epoch=backend._epoch, step=1, digests=last.digests)
         tokens.publish(tokens.msg_type(data=array.array("q", old.to_data())))
 
     assert readings(env, seed=6, between=replay) == reference(6)
@@ -147,7 +153,7 @@ def test_a_token_of_a_foreign_epoch_never_adds_a_step(env, intruder, reference):
     assert intruder.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
 
     def intrude():
-        last = backend._last.token
+        last = last_token(backend, tokens)
         foreign = StepToken(epoch=last.epoch + 1, step=last.step + 1, digests=last.digests)
         tokens.publish(tokens.msg_type(data=array.array("q", foreign.to_data())))
 

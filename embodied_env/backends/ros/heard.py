@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
-from embodied_env.backends.ros.layouts import RawMessage
+from embodied_env.backends.ros.layouts import decoded
 from embodied_env.backends.ros.receiver import Arrival, Receiver
 from embodied_env.backends.ros.sensors import SensorBuffer
 from embodied_env.contract import Contract
@@ -44,7 +44,7 @@ class Heard:
         for name, sensor in self._sensors.items():
             receiver.subscribe(name, message_class(sensor.type), sensor.topic, raw=True)
         receiver.subscribe(_FAULT, message_class("std_msgs/msg/String"), FAULT_TOPIC)
-        receiver.subscribe(_PICTURE, message_class("sensor_msgs/msg/Image"), PICTURE_TOPIC)
+        receiver.subscribe(_PICTURE, message_class("sensor_msgs/msg/Image"), PICTURE_TOPIC, raw=True)
         if clock:
             receiver.subscribe(_CLOCK, message_class("rosgraph_msgs/msg/Clock"), CLOCK_TOPIC, raw=True)
         receiver.subscribe(_STEPPED, message_class("std_msgs/msg/Int64MultiArray"), STEPPED_TOPIC, raw=True)
@@ -65,9 +65,9 @@ class Heard:
         """Take what has arrived."""
         for arrival in arrivals:
             if arrival.key == _STEPPED:
-                self._take_acknowledgement(_integers(arrival.message))
+                self._take_acknowledgement(decoded(arrival.message).data)
             elif arrival.key == _PICTURE:
-                self.picture = arrival.message
+                self.picture = decoded(arrival.message)
             elif arrival.key == _FAULT:
                 self._take_fault(arrival.message.data)
             elif arrival.key != _CLOCK:
@@ -96,8 +96,8 @@ class Heard:
     def _is_acknowledged(self) -> bool:
         return self._stepped is not None and self._stepped.step >= self.step
 
-    def _take_acknowledgement(self, data: Sequence[int]) -> None:
-        stepped = Stepped.from_data(data, len(self._buffers))
+    def _take_acknowledgement(self, data: Any) -> None:  # noqa: ANN401 - an array of Python, or one of numpy
+        stepped = Stepped.from_data(data.tolist(), len(self._buffers))
         if stepped is None or stepped.epoch != self._epoch or stepped.step > self.step:
             return  # not a simulator's, or not this episode's
         if self._stepped is None or stepped.step >= self._stepped.step:
@@ -110,8 +110,3 @@ class Heard:
             return  # not a simulator's
         if fault.epoch == self._epoch:
             self.fault = fault
-
-
-def _integers(message: Any) -> Sequence[int]:  # noqa: ANN401 - an Int64MultiArray, or its bytes
-    data: Sequence[int] = message.decoded().data.tolist() if isinstance(message, RawMessage) else message.data
-    return data

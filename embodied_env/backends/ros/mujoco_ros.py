@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,15 +39,6 @@ from embodied_env.processes import simulator
 from embodied_env.ros_environment import check_domain_id, check_namespace, own_namespace, timeout_s
 from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, Snapshot
 from embodied_env.wire import Feed
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Step:
-    """A step that was asked for, kept so that it can be asked for again: its token, and both as they are published."""
-
-    token: StepToken
-    message: Any
-    commands: list[Any]
 
 
 class MujocoRosBackend:
@@ -114,7 +104,7 @@ class MujocoRosBackend:
             check_namespace(namespace)
         if domain_id is not None:
             check_domain_id(domain_id, "domain_id")
-        self._layout = ActionLayout(contract)
+        self._parts = tuple(ActionLayout(contract).slices.values())
         self._epoch_base = secrets.randbits(62)
         self.feed = Feed()
         self._heard = Heard(contract)
@@ -126,7 +116,8 @@ class MujocoRosBackend:
         self._usable = False
         self._origin_ns = 0
         self._epoch = 0
-        self._last: _Step | None = None
+        self._commands: list[Any] = []  # of the step that was asked for, as they were published
+        self._token: Any = None  # and its token; None: there was no command since the reset
 
     # ------------------------------------------------------------------------------------------ connecting
 
@@ -214,7 +205,7 @@ class MujocoRosBackend:
     def _begin_epoch(self, ros: RosNode, request: ResetRequest) -> None:
         """Forget the last episode, and what of it is still on its way."""
         ros.receiver.take(0.0)
-        self._last = None
+        self._commands, self._token = [], None
         self._epoch = self._epoch_base + request.epoch
         self._heard.begin(self._epoch)
 
@@ -241,14 +232,13 @@ class MujocoRosBackend:
         if not isinstance(command, Approved):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
         self._running()
-        parts = list(self._layout.split(command.values).values())
+        parts = [command.values[part] for part in self._parts]
         now_ns = self._origin_ns + self._heard.step * self._contract.control_period_ns
-        commands = [ready.message(part, now_ns) for ready, part in zip(self._prepared, parts, strict=False)]
-        for publisher, message in zip(self._publishers, commands, strict=True):
+        self._commands = [ready.message(part, now_ns) for ready, part in zip(self._prepared, parts, strict=False)]
+        for publisher, message in zip(self._publishers, self._commands, strict=True):
             publisher.publish(message)
         token = StepToken(epoch=self._epoch, step=self._heard.step + 1, digests=tuple(map(digest, parts)))
-        message = self._prepared[-1].message(np.array(token.to_data()))
-        self._last = _Step(token=token, message=message, commands=commands)
+        self._token = self._prepared[-1].message(np.array(token.to_data()))
         return Sent(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - `read` waits
@@ -285,16 +275,15 @@ class MujocoRosBackend:
 
     @held_interrupts()
     def _publish_token(self) -> None:
-        if self._last is None:
+        if self._token is None:
             raise BackendLostError("no_command", "advance() without a command since the reset")
-        self._step_publisher.publish(self._last.message)
+        self._step_publisher.publish(self._token)
 
     @held_interrupts()
     def _publish_again(self) -> None:
         """Repeat the commands and the token of this step. The simulator knows both: nothing runs twice."""
-        if self._last is not None:
-            for publisher, message in zip(self._publishers, self._last.commands, strict=True):
-                publisher.publish(message)
+        for publisher, message in zip(self._publishers, self._commands, strict=False):
+            publisher.publish(message)
         self._publish_token()
 
     # --------------------------------------------------------------------------------------------- picture
