@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-RECORDING = Path(__file__).parents[2] / "benchmarks" / "recording.py"
+RECORD = Path(__file__).parents[2] / "benchmarks" / "record.py"
 PACING = Path(__file__).parents[2] / "benchmarks" / "pacing.py"
 STEP = Path(__file__).parents[2] / "benchmarks" / "step.py"
 VECTOR = Path(__file__).parents[2] / "benchmarks" / "vector.py"
@@ -64,7 +64,7 @@ def test_the_benchmark_of_pacing_runs():
 @pytest.mark.long
 def test_the_benchmark_of_recording_runs():
     arguments = ["--rounds", "1", "--steps", "5", "--json"]
-    done = subprocess.run([sys.executable, str(RECORDING), *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, str(RECORD), *arguments], capture_output=True, text=True, check=True)
     rows = json.loads(done.stdout)["rows"]
     assert len(rows) == 8
     assert all(row["ratio"] == 1.0 for row in rows if not row["record"])
