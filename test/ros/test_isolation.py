@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from held import FLAT_KB, grown_kb, held, more, resident_kb
 
 import embodied_env
 from embodied_env.backends.ros.cdr import from_cdr
@@ -181,3 +182,23 @@ def test_a_braking_command_without_a_token_never_adds_a_step(env, reference):
     observation, *_ = env.step(np.zeros(6))
     stamps = {name: s["stamp_ns"] for name, s in env.unwrapped.last_transition.info["sensors"].items()}
     assert set(stamps.values()) == {50_000_000}
+
+
+# ----------------------------------------------------------------------------------- what earlier episodes leave behind
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(1000, marks=pytest.mark.long)])
+def test_resets_leave_nothing_behind_here_in_the_simulator_or_in_the_graph(env, count):
+    (simulator,) = (process["pid"] for process in env.unwrapped.processes())
+    for seed in range(1 + count // 10):
+        env.reset(seed=seed)
+    before, epoch = held(env, simulator), env.unwrapped.epoch
+    resident = resident_kb(simulator)
+    for _ in range(count):
+        env.reset()
+    assert env.unwrapped.epoch == epoch + count
+    assert [process["pid"] for process in env.unwrapped.processes()] == [simulator]
+    after, grown = held(env, simulator), grown_kb(resident, resident_kb(simulator))
+    print(before, after, f"memory: {grown} kB more", sep="\n")
+    assert not more(before, after)
+    assert max(grown) <= FLAT_KB

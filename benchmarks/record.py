@@ -1,6 +1,6 @@
 """What does recording cost a step? With and without the recorder and images, in lockstep and in real time.
 
-    python benchmarks/recording.py [--steps N] [--rounds N] [--fifo-priority P] [--json]
+    python benchmarks/record.py [--steps N] [--rounds N] [--fifo-priority P] [--json]
 
 The world is the `fake` one, which costs next to nothing: what is left is the step itself and its record. In real time
 steps are paced; what counts is how long `step` works, not how long it waits: the world's own time (``world_s``) is
