@@ -4,9 +4,9 @@
 
 `arm_reach`: six joints, and three small sensors of the agent beside one of the evaluator. Its world is prepared: the
 readings of a step are made before it begins, so that a step is gates, ledger, task, info and the hand-over to an
-observer, and the copies that the agent gets. Beside it, of the same actions, lerobot's clamp and the approvers of inspect-robots: their
-own code where they are installed, else as it is written out in `clamps.py`, which says what they do. The output says
-which. Where they are installed both must return the same numbers.
+observer, and the copies that the agent gets. Beside it, of the same actions, lerobot's clamp and the approvers of
+inspect-robots: their own code where they are installed, else as it is written out in `clamps.py`, which says what they
+do. The output says which. Where they are installed both must return the same numbers.
 
 Neither knows velocities, accelerations, or whether it is still possible to stop before the end of the range, and
 neither looks at how old a reading is, at the latency, or at safety inputs; there is no account of stages. Their
