@@ -18,6 +18,7 @@ from embodied_env.backends.delayed import with_delays
 from embodied_env.clock import Clock, VirtualClock, make_clock
 from embodied_env.contract import Contract, JointLimits, load_contract, parse_contract
 from embodied_env.contract.loader import dump_contract
+from embodied_env.copies import gives_copies
 from embodied_env.errors import UsageError
 from embodied_env.guards import make_shapers
 from embodied_env.info import copied_step
@@ -178,6 +179,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             self.np_random.integers(_SEED_BOUND)
         self._stepper.count_from(episode_index)
 
+    @gives_copies
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
         """Take one step of one control period.
 

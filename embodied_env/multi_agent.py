@@ -16,6 +16,7 @@ from embodied_env.backends import Capabilities, make_backend
 from embodied_env.clock import Clock, make_clock
 from embodied_env.contract import Contract
 from embodied_env.contract.options import checked_options
+from embodied_env.copies import gives_copies
 from embodied_env.errors import ClosedError, MissingDependencyError, ResetNeededError, UsageError
 from embodied_env.guards import make_shapers
 from embodied_env.info import copied_step
@@ -90,6 +91,7 @@ class Seat(gymnasium.Env[Observation, Any]):
         """Reset the robot by `world_seed`."""
         return self.stepper.reset(world_seed=self.world_seed, options=options, seeded=seed is not None)
 
+    @gives_copies
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401, ARG002
         """Finish the step that the stepper has begun with this action."""
         return copied_step(self.stepper.finish())
