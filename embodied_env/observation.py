@@ -259,6 +259,9 @@ class MeasuredJoints:
         for joint, place in enumerate(self._places):
             if place is not None:
                 self._by_sensor.setdefault(place[0], []).append((joint, place[1]))
+        # where one sensor reports them all, in this order, nothing needs to be put in its place
+        in_order = [(name, index) for name in self._by_sensor for index in range(len(joints))]
+        self._sensor_of_all = next(iter(self._by_sensor)) if joints and self._places == in_order else None
 
     def measured(self, snapshot: Snapshot) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the position of each joint and its age, s, both of shape (n_joints,).
@@ -276,6 +279,8 @@ class MeasuredJoints:
 
     def seen(self, snapshot: Snapshot) -> NDArray[np.float64]:
         """Return the position of each joint, shape (n_joints,); NaN where no sensor has it."""
+        if self._sensor_of_all is not None:
+            return snapshot.samples[self._sensor_of_all].values["position"][: len(self._places)].astype(np.float64)
         positions = [math.nan] * len(self._places)
         for sensor, places in self._by_sensor.items():
             read: list[float] = snapshot.samples[sensor].values["position"].tolist()

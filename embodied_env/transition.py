@@ -130,6 +130,7 @@ class Sample:
     transport_excess_s: float | None = None
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class ClockAccount:
     """What is known of the clocks of a world that moves by itself.
