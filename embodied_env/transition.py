@@ -387,6 +387,7 @@ class Verdict:
         return Verdict(out_of_bounds=why)
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
     """A task's answer for one step: reward, verdict, and the terms that explain them."""
