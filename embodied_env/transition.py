@@ -130,6 +130,7 @@ class Sample:
     transport_excess_s: float | None = None
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class ClockAccount:
     """What is known of the clocks of a world that moves by itself.
@@ -386,6 +387,7 @@ class Verdict:
         return Verdict(out_of_bounds=why)
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
     """A task's answer for one step: reward, verdict, and the terms that explain them."""

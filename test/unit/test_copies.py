@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_tasks import OneClock
 from test_delays import VARYING
 from test_info_schema import MiddlewareBackend, two_actuators
 
-from embodied_env.backends.fake import FakeBackend, Fault
-from embodied_env.clock import ManualClock
+from embodied_env.backends.fake import Delays, FakeBackend, Fault
 from embodied_env.contract import load_contract
 from embodied_env.env import EmbodiedEnv
 from embodied_env.info import copied_step
@@ -22,8 +22,7 @@ FAULTS = tuple(Fault(kind=kind, step=1 + i) for i, kind in enumerate(("drop", "n
 
 
 def stepper(contract, backend=FakeBackend, *, evaluator_info=False, **options):
-    clock = ManualClock()
-    clock.virtual = backend is not MiddlewareBackend
+    clock = OneClock()
     world = backend(contract, clock=clock, **options)
     return Stepper(contract, world, load_task(contract), clock=clock, evaluator_info=evaluator_info)
 
@@ -33,6 +32,7 @@ WORLDS = {
     "with what only the evaluator sees": lambda: stepper(ARM, evaluator_info=True),
     "with faults": lambda: stepper(ARM, faults=FAULTS, evaluator_info=True),
     "that moves by itself": lambda: stepper(ARM, free_running=True),
+    "that moves by itself behind a middleware": lambda: stepper(ARM, free_running=True, delays=Delays()),
     "behind a middleware": lambda: stepper(ARM, MiddlewareBackend),
     "of two actuators": lambda: stepper(two_actuators()),
     "of images": lambda: stepper(load_contract("door_open")),
