@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         action="append",
         default=[],
-        help="accept that the contracts or the wrappers differ at PATH or below it; may be repeated",
+        help="accept that the runs differ at PATH or below it; may be repeated",
     )
     parser.add_argument("--json", action="store_true", help="print machine-readable output")
 
@@ -81,7 +81,8 @@ def _print_refusal(mismatches: Any, *, as_json: bool) -> None:  # noqa: ANN401 -
     for found in mismatches:
         print(f"{found.path}: A has {json.dumps(found.a)}, B has {json.dumps(found.b)}")
     print(
-        "not compared: the runs are not of one contract and one stack of wrappers; --ignore PATH accepts a difference"
+        "not compared: allowed are runs of one contract and one stack of wrappers, both dry or none; --ignore PATH accepts "
+        "a difference"
     )
 
 
