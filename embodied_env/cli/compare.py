@@ -81,8 +81,8 @@ def _print_refusal(mismatches: Any, *, as_json: bool) -> None:  # noqa: ANN401 -
     for found in mismatches:
         print(f"{found.path}: A has {json.dumps(found.a)}, B has {json.dumps(found.b)}")
     print(
-        "not compared: allowed are runs of one contract and one stack of wrappers, both dry or none; --ignore PATH accepts "
-        "a difference"
+        "not compared: allowed are runs of one contract and one stack of wrappers, both dry or none; "
+        "--ignore PATH accepts a difference"
     )
 
 
