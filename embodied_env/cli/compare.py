@@ -6,11 +6,9 @@ import argparse
 import dataclasses
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
-from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.errors import UsageError
+from embodied_env.cli import SOUND, UNSOUND, check_run_directory
 
 HELP = "set two runs of one contract side by side"
 
@@ -46,8 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.report.figures import check_installed
 
     for path in (args.run_a, args.run_b):
-        if not Path(path).is_dir():
-            raise UsageError(f"{path} is not there; allowed: a run directory")
+        check_run_directory(path)
     output = args.output or (None if args.json else _PAGE)
     if output is not None:
         check_installed()

@@ -197,7 +197,7 @@ def compare_runs(
         watcher: told how far it has come.
 
     Raises:
-        NotComparableError: when the runs differ in their contract or their wrappers, or one alone is dry; it lists in what.
+        NotComparableError: when their contracts or wrappers differ, or one alone is a dry run; it lists in what.
         RecordError: when one is no run directory, or its manifest cannot be read.
         MissingDependencyError: when mcap is not installed.
     """
