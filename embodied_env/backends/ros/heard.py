@@ -64,14 +64,14 @@ class Heard:
     def take(self, arrivals: Iterable[Arrival]) -> None:
         """Take what has arrived."""
         for arrival in arrivals:
-            if arrival.key == _STEPPED:
+            if (buffer := self._buffers.get(arrival.key)) is not None:
+                buffer.put(arrival)
+            elif arrival.key == _STEPPED:
                 self._take_acknowledgement(decoded(arrival.message).data)
             elif arrival.key == _PICTURE:
                 self.picture = decoded(arrival.message)
             elif arrival.key == _FAULT:
                 self._take_fault(arrival.message.data)
-            elif arrival.key != _CLOCK:
-                self._buffers[arrival.key].put(arrival)
 
     def missing(self) -> list[str]:
         """Return whose newest reading, as the simulator told it, is not here yet."""

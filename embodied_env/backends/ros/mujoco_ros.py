@@ -20,11 +20,12 @@ from embodied_env.backends.ros.own_simulator import OwnSimulator
 from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.backends.ros.receiver import PATROL_S, REPEAT_S
 from embodied_env.backends.ros.simulator_services import SimulatorServices, picture_of
-from embodied_env.clock import NS_PER_S, Clock, Stamp
+from embodied_env.clock import NS_PER_S, Clock, Stamp, monotonic_s
 from embodied_env.contract import Contract
+from embodied_env.contract.loader import profile_of
 from embodied_env.contract.messages import message_class
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError, UsageError
+from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.interrupts import held_interrupts
 from embodied_env.large_messages import warn_where_there_is_no_room
 from embodied_env.latency.delays import DelaysFile
@@ -36,7 +37,7 @@ from embodied_env.lockstep import (
     digest,
 )
 from embodied_env.processes import simulator
-from embodied_env.ros_environment import check_domain_id, check_namespace, own_namespace, timeout_s
+from embodied_env.ros_environment import check_place, own_namespace, timeout_s
 from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, Snapshot
 from embodied_env.wire import Feed
 
@@ -87,9 +88,7 @@ class MujocoRosBackend:
             ContractError: when the contract has no profile for this backend.
             UsageError: for a wrong timeout, namespace or domain, or delays of a simulator that is not ours.
         """
-        if self.name not in contract.backends:
-            raise ContractError(f"backends.{self.name}", "the profile is missing", source=contract.source)
-        profile = contract.backends[self.name]
+        profile = profile_of(contract, self.name)
         self._contract = contract
         self._clock = clock
         self._spawn = spawn
@@ -100,10 +99,7 @@ class MujocoRosBackend:
         self._delays = None if delays is None else DelaysFile(delays)
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, profile.get("step_timeout_s", 5.0))
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, profile.get("reset_timeout_s", 30.0))
-        if namespace is not None:
-            check_namespace(namespace)
-        if domain_id is not None:
-            check_domain_id(domain_id, "domain_id")
+        check_place(namespace, domain_id)
         self._parts = tuple(ActionLayout(contract).slices.values())
         self._epoch_base = secrets.randbits(62)
         self.feed = Feed()
@@ -185,7 +181,7 @@ class MujocoRosBackend:
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
         """Reset the world by seed and options; every sensor is newer than the reset."""
-        end = time.monotonic() + self._left_s(deadline)
+        end = monotonic_s(deadline, self._clock)
         self._usable = False
         try:
             ros = self._connect(end)
@@ -252,7 +248,7 @@ class MujocoRosBackend:
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
         """Wait until the step has been run, and every reading that it delivered is here."""
         ros = self._running()
-        end = time.monotonic() + self._left_s(deadline)
+        end = monotonic_s(deadline, self._clock)
         repeat = time.monotonic() + REPEAT_S
         while missing := self._heard.missing():
             now = time.monotonic()
@@ -333,6 +329,3 @@ class MujocoRosBackend:
         if not self._usable or self._ros is None:
             raise BackendLostError("halted", "the connection was halted, closed, or never reset")
         return self._ros
-
-    def _left_s(self, deadline: Stamp) -> float:
-        return max(0.0, (deadline.ns - self._clock.now_ns()) / NS_PER_S)

@@ -21,10 +21,11 @@ from embodied_env.backends.ros.own_simulator import OwnSimulator
 from embodied_env.backends.ros.real import RealBackend
 from embodied_env.backends.ros.receiver import PATROL_S
 from embodied_env.backends.ros.simulator_services import SimulatorServices, picture_of
-from embodied_env.clock import NS_PER_S, Clock, Stamp
+from embodied_env.clock import Clock, Stamp, monotonic_s
 from embodied_env.contract import Contract
+from embodied_env.contract.loader import profile_of
 from embodied_env.contract.messages import message_class
-from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError
+from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.large_messages import surroundings
 from embodied_env.lockstep import PICTURE_TOPIC, ResetReply
 from embodied_env.pacing import Pacer
@@ -84,9 +85,7 @@ class RealtimeMujocoRosBackend:
             ContractError: when the contract has no profile for this backend.
             UsageError: for a virtual clock, a wrong timeout, namespace or domain.
         """
-        if NAME not in contract.backends:
-            raise ContractError(f"backends.{NAME}", "the profile is missing", source=contract.source)
-        profile = contract.backends[NAME]
+        profile = profile_of(contract, NAME)
         self._contract = contract
         self._clock = clock
         self._spawn = spawn
@@ -161,7 +160,7 @@ class RealtimeMujocoRosBackend:
 
     def _reset(self, request: ResetRequest, deadline: Stamp) -> tuple[ResetReply, Snapshot]:
         """Reset the world, then wait for readings that are newer; the first time only when it is heard."""
-        end = time.monotonic() + max(0.0, (deadline.ns - self._clock.now_ns()) / NS_PER_S)
+        end = monotonic_s(deadline, self._clock)
         epoch, quiet = self._epoch_base + request.epoch, replace(request, options={})
         services = self._services()
         services.set_reset_parameters(epoch, request, end)
