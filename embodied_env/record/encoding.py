@@ -10,7 +10,6 @@ import numpy as np
 from embodied_env.record.arrays import Store, stands_apart
 from embodied_env.record.rows import Row, Settled, plain, strict
 
-_NUMBERS = "biuf"
 _DOUBLE = 8  # bytes
 
 
@@ -38,8 +37,6 @@ class RowEncoder:
             return self._text_of(strict(row, store))
 
     def _in_types_of_json(self, value: Any) -> Any:  # noqa: ANN401 - what JSON does not know
-        if type(value) is Settled:
-            return value.value
-        if type(value) is np.ndarray and value.dtype.kind in _NUMBERS and value.itemsize <= _DOUBLE:
-            return self._store(value) if self._store is not None and stands_apart(value) else value.tolist()
-        return plain(value, self._store)
+        if type(value) is np.ndarray and value.itemsize <= _DOUBLE:
+            return value.tolist() if self._store is None or not stands_apart(value) else self._store(value)
+        return value.value if type(value) is Settled else plain(value, self._store)

@@ -12,7 +12,6 @@ from embodied_env.record.rows import WIDEST, Settled, plain, settled
 
 _UNCHANGEABLE = frozenset((float, str, bool, type(None)))
 _SCALARS = _UNCHANGEABLE | {int}
-_STRINGS = frozenset((str,))
 _NUMBERS = "biuf"
 _DEEPEST = 8  # what is nested deeper, or holds itself, is settled at once
 _LARGEST = 2**WIDEST
@@ -51,12 +50,19 @@ def _kept(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401
 
 
 def _kept_dict(value: dict[Any, Any], depth: int, store: Store | None) -> Any:  # noqa: ANN401
-    if not _STRINGS.issuperset(map(type, value)):  # JSON has no such keys: what stands for the dict is its description
-        return settled(value, depth, store)
+    """Return what `_kept` does; of what an info has most, the copy is written out here: each call would cost more."""
     copied = value.copy()
     for key, item in value.items():
+        if type(key) is not str:  # JSON has no such keys: what stands for the dict is its description
+            return settled(value, depth, store)
         kind = type(item)
-        if kind not in _UNCHANGEABLE and not (kind is int and -_LARGEST < item < _LARGEST):
+        if kind in _UNCHANGEABLE or (kind is int and -_LARGEST < item < _LARGEST):
+            continue
+        if kind is dict and depth < _DEEPEST - 1:
+            copied[key] = _kept_dict(item, depth + 1, store)
+        elif kind is np.ndarray and item.dtype.kind in _NUMBERS:
+            copied[key] = item.copy()
+        else:
             copied[key] = _kept(item, depth + 1, store)
     return copied
 

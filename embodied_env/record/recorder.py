@@ -23,7 +23,7 @@ from embodied_env.record.log import check_installed
 from embodied_env.record.manifest import Accountable, processes, start_of_manifest, write_json
 from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, TRANSITION, plain
 from embodied_env.record.run_writer import MANIFEST, Arrays, RunWriter
-from embodied_env.record.writing import MOST_JOBS, MOST_JOBS_IN_LOCKSTEP, Aside, Losses
+from embodied_env.record.writing import GATHER_S, MOST_JOBS, MOST_JOBS_IN_LOCKSTEP, Aside, Losses
 from embodied_env.shutdown import close_at_exit, exit_on_sigterm
 from embodied_env.wire import Feed, WireMessage
 
@@ -100,9 +100,11 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         write_json(self.path / MANIFEST, self._manifest)
         evaluator = [name for name, spec in base.contract.sensors.items() if spec.visibility == "evaluator"]
         self._run = RunWriter(self.path, evaluator=evaluator, messages=messages)
+        never_waits = not self._is_paced and not getattr(getattr(base, "capabilities", None), "transport", True)
         self._worker = Aside(
             self._run.settle,
             waits=not self._is_paced,
+            gather_s=GATHER_S if never_waits else 0.0,
             most_jobs=MOST_JOBS if self._is_paced else MOST_JOBS_IN_LOCKSTEP,
         )
         weakref.finalize(self, self._worker.retire).atexit = False

@@ -26,6 +26,9 @@ MOST_JOBS_IN_LOCKSTEP = 64
 PATIENCE_S = 10.0
 """How long a disk may do nothing before it counts as one that does not answer."""
 
+GATHER_S = 0.01
+"""How long the thread lets jobs come together where the stepping thread never waits: to take turns costs both."""
+
 _BATCH = 16  # jobs that are settled together
 
 
@@ -42,13 +45,18 @@ class Aside:
         settle: Job | None = None,
         *,
         waits: bool = False,
+        gather_s: float = 0.0,
         most_bytes: int = MOST_BYTES,
         most_jobs: int = MOST_JOBS,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Keep at most so much that waits. `waits`: `put` waits for room, as long as the thread gets on."""
+        """Keep at most so much that waits.
+
+        `waits`: `put` waits for room, as long as the thread gets on. `gather_s`: so long the thread waits for a few
+        jobs to come together, unless somebody waits for it.
+        """
         self._settle = settle or _nothing
-        self._waits = waits
+        self._waits, self._gather_s = waits, gather_s
         self._most_bytes, self._most_jobs, self._patience_s = most_bytes, most_jobs, patience_s
         self._is_finishing = False
         self._begin()
@@ -64,6 +72,7 @@ class Aside:
         self._beats = 0  # grows whenever the thread gets on
         self._gave_up_at = -1  # the beat after which nobody waits any more, until there is another
         self._is_idle = False
+        self._waiting = 0  # threads that wait for this one
         self._thread: threading.Thread | None = None
 
     def put(self, job: Job, size: int = 0) -> bool:
@@ -124,7 +133,12 @@ class Aside:
             beats = self._beats
             if beats == self._gave_up_at:
                 return False
-            self._progress.wait(self._patience_s)
+            self._waiting += 1
+            self._work.notify()
+            try:
+                self._progress.wait(self._patience_s)
+            finally:
+                self._waiting -= 1
             if beats == self._beats:
                 self._gave_up_at = beats
         return True
@@ -133,7 +147,7 @@ class Aside:
         self._jobs.append((job, size))
         self._handed += 1
         self._bytes += size
-        if self._is_idle:
+        if self._is_idle or len(self._jobs) == _BATCH:
             self._is_idle = False
             self._work.notify()
         elif self._thread is None:
@@ -160,7 +174,12 @@ class Aside:
             while not self._jobs and not self._is_finishing:
                 self._is_idle = True
                 self._work.wait()
+            if self._gather_s and not self._has_to_go_on():
+                self._work.wait_for(self._has_to_go_on, self._gather_s)
             return [self._jobs.popleft() for _ in range(min(_BATCH, len(self._jobs)))]
+
+    def _has_to_go_on(self) -> bool:
+        return self._is_finishing or self._waiting > 0 or len(self._jobs) >= _BATCH
 
 
 def _nothing() -> None:
