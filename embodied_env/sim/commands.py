@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ def from_command(actuator: ActuatorSpec, message: Message) -> FloatArray | None:
     if actuator.frame is not None and message.header.frame_id != actuator.frame:
         return None
     values = _READERS[actuator.type](message, actuator)
-    if values is None or values.shape != (len(actuator.joints),) or not np.isfinite(values).all():
+    if values is None or values.shape != (len(actuator.joints),) or not all(map(math.isfinite, values.tolist())):
         return None
     return values
 

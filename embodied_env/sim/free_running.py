@@ -25,7 +25,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError
 from embodied_env.lockstep import ANY_EPOCH
 from embodied_env.sim.channel import Reading
-from embodied_env.sim.messages import set_stamp, to_message
+from embodied_env.sim.messages import set_stamp
 from embodied_env.sim.profile import StandIn
 from embodied_env.sim.stand_in import Controller, Drivers, DueQueue
 from embodied_env.sim.world import World
@@ -173,7 +173,7 @@ class FreeRunningNode(WorldNode):
 
     def _send(self, name: str, reading: Reading, taken_ns: int) -> None:
         stamp_ns = self._drivers.header_ns(name, self._utc_ns(taken_ns), self._clock.system_ns())
-        self._sensors[name].publish(to_message(self._contract.sensors[name], reading.values, stamp_ns, reading.extras))
+        self._sensors[name].publish(self._writers[name].message(reading.values, stamp_ns, reading.extras))
 
     def _publish_state(self) -> None:
         """Publish the command in force, stamped with since when it is; what is no position or no velocity is NaN."""

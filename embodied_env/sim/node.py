@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.messages import message_class
 from embodied_env.errors import BackendLostError, ResetNeededError, UsageError
+from embodied_env.layouts import Decoder
 from embodied_env.lockstep import (
     ANY_EPOCH,
     CLOCK_TOPIC,
@@ -25,7 +26,9 @@ from embodied_env.lockstep import (
     StepToken,
     digest,
 )
+from embodied_env.prepared import Numbers, PreparedMessage
 from embodied_env.ros_environment import importing_rclpy
+from embodied_env.sim.channel import Reading
 from embodied_env.sim.messages import set_stamp
 from embodied_env.sim.world import World
 
@@ -33,8 +36,10 @@ with importing_rclpy("the embedded simulator over ROS 2"):
     from rclpy.context import Context
     from rclpy.parameter import Parameter
 
-    from embodied_env.sim.world_node import NOT_RESET, RELIABLE, TURN_S, WorldNode, turning
+    from embodied_env.sim.turns import Turns, lockstep_executor
+    from embodied_env.sim.world_node import NOT_RESET, RELIABLE, WorldNode, turning
 
+_Command = tuple[int, FloatArray]  # its digest, what it says
 _KEPT_COMMANDS = 64  # per actuator: those of the next step, and foreign ones among them
 
 
@@ -47,15 +52,21 @@ class SimulatorNode(WorldNode):
         self._step = 0
         self._token: StepToken | None = None
         self._reply = ""
-        self._commands: list[deque[FloatArray]] = [deque(maxlen=_KEPT_COMMANDS) for _ in contract.actuators]
+        self._commands: list[deque[_Command]] = [deque(maxlen=_KEPT_COMMANDS) for _ in contract.actuators]
         super().__init__(contract, world, namespace=namespace, context=context, default_seed=0)
         node = self.node
         self._published_ns = dict.fromkeys(self._sensors, -1)
         self._numbers = dict.fromkeys(self._sensors, 0)
         self._clock = node.create_publisher(message_class("rosgraph_msgs/msg/Clock"), CLOCK_TOPIC, RELIABLE)
+        self._tick = PreparedMessage(_clock_message, {})
+        self._acknowledgement = PreparedMessage(
+            _integers_message, {"data": np.zeros(2 + 2 * len(self._sensors), dtype=np.int64)}
+        )
         self._fault = node.create_publisher(message_class("std_msgs/msg/String"), "~/fault", RELIABLE)
-        self._stepped = node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), "~/stepped", RELIABLE)
-        node.create_subscription(message_class("std_msgs/msg/Int64MultiArray"), "~/step", self._on_token, RELIABLE)
+        integers = message_class("std_msgs/msg/Int64MultiArray")
+        self._stepped = node.create_publisher(integers, "~/stepped", RELIABLE)
+        self._token_decoder = Decoder(integers)
+        self.token_subscription = node.create_subscription(integers, "~/step", self._on_token, RELIABLE, raw=True)
         node.create_service(message_class("std_srvs/srv/Trigger"), "~/step_once", self._on_step_once)
         node.create_service(message_class("std_srvs/srv/Trigger"), "~/restart", self._on_restart)
         for body in world.placeable:
@@ -67,7 +78,7 @@ class SimulatorNode(WorldNode):
 
     def _take_command(self, index: int, command: FloatArray | None) -> None:
         if command is not None:
-            self._commands[index].append(command)
+            self._commands[index].append((digest(command), command))
             self._try_step()
 
     def _reset(self, epoch: int, seed: int, options: str) -> str:
@@ -79,7 +90,7 @@ class SimulatorNode(WorldNode):
             self._publish_fault("reset_by_other", "the simulator was reset for another epoch")
             self._begin_epoch(epoch)
             self._reply = reply.to_text()
-        self._publish(again=True)
+        self._publish(self._world.read(), again=True)
         return self._reply
 
     def _begin_epoch(self, epoch: int) -> None:
@@ -97,7 +108,7 @@ class SimulatorNode(WorldNode):
             return response
         self._publish_fault("reset_by_other", "the simulator was reset by a service, for no epoch")
         self._begin_epoch(ANY_EPOCH)
-        self._publish(again=True)
+        self._publish(self._world.read(), again=True)
         return response
 
     def _on_step_once(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
@@ -108,16 +119,16 @@ class SimulatorNode(WorldNode):
         ends = np.cumsum([len(actuator.joints) for actuator in self._contract.actuators.values()])[:-1]
         try:
             held = np.split(self._world.target, ends)
-            newest = [heard[-1] if heard else old for heard, old in zip(self._commands, held, strict=True)]
+            newest = [heard[-1][1] if heard else old for heard, old in zip(self._commands, held, strict=True)]
             for heard in self._commands:
                 heard.clear()
             self._world.command(np.concatenate(newest))
             self._world.step()
-            self._check_readings()
+            readings = self._sound_readings()
         except (BackendLostError, ResetNeededError) as error:
             response.success, response.message = False, str(error)
             return response
-        self._publish(again=False)
+        self._publish(readings, again=False)
         response.success, response.message = True, str(self._world.now_ns)
         return response
 
@@ -133,12 +144,13 @@ class SimulatorNode(WorldNode):
             return result(successful=False, reason=str(error))
         return result(successful=True)
 
-    def _on_token(self, message: Any) -> None:  # noqa: ANN401 - a generated type
-        token = StepToken.from_data(message.data)
+    def _on_token(self, data: bytes) -> None:
+        message = self._token_decoder.take(data)
+        token = None if message is None else StepToken.from_data(message.decoded().data.tolist())
         if token is None or token.epoch != self._epoch or len(token.digests) != len(self._commands):
             return
         if token.step == self._step:
-            self._publish(again=True)  # asked again: our answer may have been lost
+            self._publish(self._world.read(), again=True)  # asked again: our answer may have been lost
         elif token.step == self._step + 1:
             self._token = token
             self._try_step()
@@ -159,42 +171,51 @@ class SimulatorNode(WorldNode):
         self._world.command(np.concatenate([command for command in chosen if command is not None]))
         try:
             self._world.step()
-            self._check_readings()
+            readings = self._sound_readings()
         except BackendLostError as error:
             self._publish_fault(error.why, str(error))
             return
-        self._publish(again=False)
+        self._publish(readings, again=False)
 
     def _publish_fault(self, why: str, detail: str) -> None:
         fault = SimulatorFault(epoch=self._epoch, why=why, detail=detail)
         self._fault.publish(message_class("std_msgs/msg/String")(data=fault.to_text()))
 
-    def _publish(self, *, again: bool) -> None:
+    def _publish(self, readings: Mapping[str, Reading], *, again: bool) -> None:
         """Publish the clock, the readings that are new (`again`: all of them), and which step they belong to."""
-        clock = message_class("rosgraph_msgs/msg/Clock")()
-        set_stamp(clock.clock, self._world.now_ns)
-        self._clock.publish(clock)
-        for name, reading in self._world.read().items():
+        messages = [(self._clock, self._tick.message({}, self._world.now_ns))]
+        for name, reading in readings.items():
             if again or reading.stamp_ns > self._published_ns[name]:
                 self._published_ns[name] = reading.stamp_ns
                 self._numbers[name] += 1
-                self._publish_reading(name, reading)
+                messages.append((self._sensors[name], self._message(name, reading)))
         newest = tuple(zip(self._published_ns.values(), self._numbers.values(), strict=True))
-        stepped = message_class("std_msgs/msg/Int64MultiArray")()
-        stepped.data = array.array("q", Stepped(epoch=self._epoch, step=self._step, newest=newest).to_data())
-        self._stepped.publish(stepped)
+        stepped = Stepped(epoch=self._epoch, step=self._step, newest=newest).to_data()
+        messages.append((self._stepped, self._acknowledgement.message({"data": np.array(stepped, dtype=np.int64)})))
+        for publisher, message in messages:  # close together: who waits for all of them wakes less often
+            publisher.publish(message)
 
 
-def _find(commands: deque[FloatArray], wanted: int) -> FloatArray | None:
-    return next((command for command in commands if digest(command) == wanted), None)
+def _find(commands: deque[_Command], wanted: int) -> FloatArray | None:
+    return next((command for number, command in commands if number == wanted), None)
 
 
-def _drop_through(commands: deque[FloatArray], wanted: int) -> int:
+def _drop_through(commands: deque[_Command], wanted: int) -> int:
     """Drop the commands up to the wanted one; return how many others were among them."""
     others = 0
-    while digest(commands.popleft()) != wanted:
+    while commands.popleft()[0] != wanted:
         others += 1
     return others
+
+
+def _clock_message(numbers: Numbers, stamp_ns: int) -> Any:  # noqa: ANN401, ARG001 - a generated type; it has no others
+    clock = message_class("rosgraph_msgs/msg/Clock")()
+    set_stamp(clock.clock, stamp_ns)
+    return clock
+
+
+def _integers_message(numbers: Numbers, stamp_ns: int) -> Any:  # noqa: ANN401, ARG001 - a generated type; it has no stamp
+    return message_class("std_msgs/msg/Int64MultiArray")(data=array.array("q", numbers["data"].tobytes()))
 
 
 def run_simulator(
@@ -222,7 +243,8 @@ def run_simulator(
     def make(context: Context) -> SimulatorNode:
         return SimulatorNode(contract, world, namespace=namespace, context=context)
 
-    with turning(contract, make) as (simulator, executor):
+    with turning(contract, make, lockstep_executor) as (simulator, executor):
+        turns = Turns(simulator.node, executor, [*simulator.command_subscriptions, simulator.token_subscription])
         on_ready(simulator.node.get_namespace())
         while not stop.is_set():
-            executor.spin_once(timeout_sec=TURN_S)
+            turns.turn()

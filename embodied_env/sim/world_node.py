@@ -23,6 +23,7 @@ from embodied_env.errors import (
     MissingDependencyError,
     UsageError,
 )
+from embodied_env.layouts import Decoder
 from embodied_env.lockstep import (
     ANY_EPOCH,
     EPOCH_PARAMETER,
@@ -34,7 +35,8 @@ from embodied_env.lockstep import (
 from embodied_env.ros_environment import LOG_HINT, importing_rclpy
 from embodied_env.sim.channel import Reading
 from embodied_env.sim.commands import from_command
-from embodied_env.sim.messages import to_message
+from embodied_env.sim.messages import Message, to_message
+from embodied_env.sim.readings import ReadingWriter
 from embodied_env.sim.world import World
 
 with importing_rclpy("the embedded simulator over ROS 2"):
@@ -97,20 +99,27 @@ class WorldNode:
             )
             for name, sensor in contract.sensors.items()
         }
-        for index, actuator in enumerate(contract.actuators.values()):
+        self._writers = {name: ReadingWriter(sensor) for name, sensor in contract.sensors.items()}
+        self.command_subscriptions = [
             node.create_subscription(
                 message_class(actuator.type),
                 actuator.topic,
                 self._command_callback(index, actuator),
                 _requested(actuator) if self.obeys_qos else RELIABLE,
+                raw=True,
             )
+            for index, actuator in enumerate(contract.actuators.values())
+        ]
         node.create_service(message_class("std_srvs/srv/Trigger"), "~/reset", self._on_reset)
         self._picture = node.create_publisher(message_class(_PICTURE.type), _PICTURE.topic, RELIABLE)
         node.create_service(message_class("std_srvs/srv/Trigger"), "~/render", self._on_render)
 
     def _command_callback(self, index: int, actuator: ActuatorSpec) -> Any:  # noqa: ANN401 - a callback
-        def on_command(message: Any) -> None:  # noqa: ANN401 - a generated type
-            self._take_command(index, from_command(actuator, message))
+        decoder = Decoder(message_class(actuator.type))
+
+        def on_command(data: bytes) -> None:
+            message = decoder.take(data)
+            self._take_command(index, None if message is None else from_command(actuator, message.decoded()))
 
         return on_command
 
@@ -129,7 +138,7 @@ class WorldNode:
         """Reset the world by a seed and options (JSON), and say what came of it; raises one of `NOT_RESET`."""
         values = {name: np.array(value, dtype=np.float64) for name, value in json.loads(options).items()}
         sampled = self._world.reset(seed, values)
-        self._check_readings()
+        self._sound_readings()
         library = self._world.renderer_library
         return ResetReply(
             epoch=epoch,
@@ -151,15 +160,17 @@ class WorldNode:
         response.success, response.message = True, str(stamp_ns)
         return response
 
-    def _check_readings(self) -> None:
-        """Raise BackendLostError for a reading that no message of its type can say."""
-        for name, reading in self._world.read().items():
+    def _sound_readings(self) -> dict[str, Reading]:
+        """Return the newest readings; raises BackendLostError for one that no message of its type can say."""
+        readings = self._world.read()
+        for name, reading in readings.items():
             if reading.problem:
                 raise BackendLostError("unfit_reading", f"{name}: {reading.problem}")
+        return readings
 
-    def _publish_reading(self, name: str, reading: Reading) -> None:
-        sensor, stamp_ns = self._contract.sensors[name], self._stamp_ns(reading.stamp_ns)
-        self._sensors[name].publish(to_message(sensor, reading.values, stamp_ns, reading.extras))
+    def _message(self, name: str, reading: Reading) -> Message | bytes:
+        """Return what says a reading of the sensor `name`, to be published."""
+        return self._writers[name].message(reading.values, self._stamp_ns(reading.stamp_ns), reading.extras)
 
     def _reset(self, epoch: int, seed: int, options: str) -> str:
         """Reset, publish, and return the reply's text."""
@@ -185,7 +196,9 @@ def make_executor(context: Context) -> Executor:
 
 
 @contextlib.contextmanager
-def turning(contract: Contract, make: Callable[[Context], N]) -> Iterator[tuple[N, Executor]]:
+def turning(
+    contract: Contract, make: Callable[[Context], N], executor_for: Callable[[Context], Executor] = make_executor
+) -> Iterator[tuple[N, Executor]]:
     """Make a node in a context of its own, and an executor to turn it by; both end with the block.
 
     Raises:
@@ -201,7 +214,7 @@ def turning(contract: Contract, make: Callable[[Context], N]) -> Iterator[tuple[
             simulator = make(context)
         except Exception as error:  # rclpy raises its own RCLError and many others here
             raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
-        executor = make_executor(context)
+        executor = executor_for(context)
         executor.add_node(simulator.node)
         try:
             yield simulator, executor

@@ -15,8 +15,10 @@ from rclpy.serialization import deserialize_message, serialize_message
 from std_msgs.msg import Float32, Int64MultiArray
 
 from embodied_env.backends.ros.commands import Prepared, prepared_command, prepared_integers, to_command
+from embodied_env.cdr import to_cdr
 from embodied_env.contract import ActuatorSpec, JointLimits
 from embodied_env.contract.messages import ACTUATOR_MESSAGES
+from embodied_env.layouts import Decoder
 from embodied_env.sim.commands import from_command
 
 pytestmark = pytest.mark.ros
@@ -155,6 +157,22 @@ MALFORMED = {
 def test_what_is_not_a_whole_command_is_none(case):
     name, message = MALFORMED[case]()
     assert from_command(ACTUATORS[name], message) is None
+
+
+@pytest.mark.parametrize("name", ACTUATORS)
+def test_a_command_is_read_from_its_bytes_as_from_its_message(name):
+    decoder, size = Decoder(type(command(name))), len(ACTUATORS[name].joints)
+    for values in (np.zeros(size), np.linspace(-0.0, 1e-310, size), np.arange(size) - 0.1):
+        received = from_command(ACTUATORS[name], decoder.take(to_cdr(command(name, values))).decoded())
+        assert received.tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_what_is_not_a_whole_command_is_none_by_its_bytes_too(case):
+    name, message = MALFORMED[case]()
+    decoder = Decoder(type(message))
+    decoder.take(to_cdr(command(name)))
+    assert from_command(ACTUATORS[name], decoder.take(to_cdr(message)).decoded()) is None
 
 
 @pytest.mark.parametrize("name", ACTUATORS)

@@ -12,9 +12,9 @@ import pytest
 from held import FLAT_KB, grown_kb, held, more, resident_kb
 
 import embodied_env
-from embodied_env.backends.ros.cdr import from_cdr
 from embodied_env.backends.ros.node import RosNode
 from embodied_env.backends.ros.qos import RELIABLE
+from embodied_env.cdr import from_cdr
 from embodied_env.clock import SteadyClock
 from embodied_env.contract.messages import message_class
 from embodied_env.lockstep import STEP_TOPIC, StepToken

@@ -17,12 +17,12 @@ from nav_msgs.msg import Odometry
 from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage, Image, Imu, JointState, LaserScan, PointCloud2, PointField
 
-from embodied_env.backends.ros.cdr import to_cdr
-from embodied_env.backends.ros.layouts import Decoder
 from embodied_env.backends.ros.receiver import Arrival
 from embodied_env.backends.ros.sensors import SensorBuffer
+from embodied_env.cdr import to_cdr
 from embodied_env.contract import FieldSpec, SensorSpec
 from embodied_env.contract.ranging import settle
+from embodied_env.layouts import Decoder
 from embodied_env.transition import Quality
 
 pytestmark = pytest.mark.ros

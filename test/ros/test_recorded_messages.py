@@ -18,9 +18,9 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.serialization import deserialize_message, serialize_message
 
 import embodied_env
-from embodied_env.backends.ros.cdr import to_cdr
 from embodied_env.backends.ros.feeding import qos_text
 from embodied_env.backends.ros.node import RosNode
+from embodied_env.cdr import to_cdr
 from embodied_env.clock import SteadyClock
 from embodied_env.contract.messages import ACTUATOR_MESSAGES, SENSOR_MESSAGES, message_class
 from embodied_env.record.definitions import definition

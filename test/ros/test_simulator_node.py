@@ -14,10 +14,12 @@ from std_srvs.srv import Trigger
 import embodied_env
 from embodied_env.backends.ros.node import RosNode
 from embodied_env.clock import SteadyClock
+from embodied_env.contract.messages import message_class
 from embodied_env.errors import BackendLostError, BackendNotReadyError
-from embodied_env.lockstep import RESET_SERVICE
-from embodied_env.sim.node import run_simulator
+from embodied_env.lockstep import RESET_SERVICE, STEP_TOPIC
+from embodied_env.sim.node import SimulatorNode, run_simulator
 from embodied_env.sim.world import World, load_profile
+from embodied_env.sim.world_node import turning
 
 pytestmark = pytest.mark.ros
 
@@ -48,11 +50,9 @@ def hosted(domain_id):
     """Host a world of a class in a thread."""
     stop, threads = threading.Event(), []
 
-    def host(world_class):
+    def host(world_class, run=run_simulator):
         world = world_class(CONTRACT, load_profile(CONTRACT, "mujoco_ros"))
-        thread = threading.Thread(
-            target=run_simulator, args=(CONTRACT, world), kwargs={"namespace": "/hosted", "stop": stop}
-        )
+        thread = threading.Thread(target=run, args=(CONTRACT, world), kwargs={"namespace": "/hosted", "stop": stop})
         thread.start()
         threads.append(thread)
         return embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace="/hosted")
@@ -87,6 +87,46 @@ def test_a_reset_without_its_parameters_is_refused(hosted):
     env.close()
     assert not response.success
     assert "reset.epoch" in response.message
+
+
+def run_by_an_executor(contract, world, *, namespace, stop):
+    """Do what `run_simulator` does where rclpy has no wait set of its own."""
+
+    def make(context):
+        return SimulatorNode(contract, world, namespace=namespace, context=context)
+
+    with turning(contract, make) as (_, executor):
+        while not stop.is_set():
+            executor.spin_once(timeout_sec=0.05)
+
+
+def test_an_executor_alone_turns_the_node_too(hosted):
+    env, alone = hosted(World, run_by_an_executor), embodied_env.make("arm_reach", backend="mujoco")
+    for each in (env, alone):
+        each.reset(seed=1)
+    action = np.linspace(-1.0, 1.0, 6)
+    observations = [[each.step(action)[0] for _ in range(3)] for each in (env, alone)]
+    for one, other in zip(*observations, strict=True):
+        assert {key: value.tobytes() for key, value in one.items()} == {k: v.tobytes() for k, v in other.items()}
+    for each in (env, alone):
+        each.close()
+
+
+def test_bytes_that_are_no_message_are_ignored(hosted):
+    env = hosted(World)
+    env.reset(seed=1)
+    stranger = RosNode("stranger", namespace="/hosted", clock=SteadyClock())
+    (actuator,) = CONTRACT.actuators.values()
+    topics = {actuator.topic: message_class(actuator.type), STEP_TOPIC: message_class("std_msgs/msg/Int64MultiArray")}
+    for topic, kind in topics.items():
+        publisher = stranger.node.create_publisher(kind, topic, 10)
+        assert stranger.wait_until(lambda publisher=publisher: publisher.get_subscription_count() > 0, 10.0)
+        for junk in (b"\x00\x01\x00\x00", b"\x00\x01\x00\x00" + b"\xff" * 40):
+            publisher.publish(junk)
+    stranger.close()
+    results = [env.step(np.zeros(6)) for _ in range(2)]
+    env.close()
+    assert [result[-1]["end_reason"] for result in results] == ["", ""]
 
 
 def test_simulated_time_is_published_and_never_goes_back(hosted):

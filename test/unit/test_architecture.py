@@ -22,6 +22,8 @@ ROS_EDGE = (
     "sim/world_node.py",
     "sim/free_running.py",
     "sim/messages.py",
+    "sim/turns.py",
+    "cdr.py",
 )
 ROS_PACKAGES = ("rclpy", "rosgraph", "rcl_interfaces", "rosidl", "ament_index", "builtin_interfaces", "tf2_ros")
 ROS_KINDS = ("_msgs", "_srvs", "_interfaces")

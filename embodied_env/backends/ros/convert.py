@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from embodied_env.backends.ros.fields import Field, MalformedMessageError, Message, ReadField, check_length
 from embodied_env.backends.ros.images import compressed_reader, image_reader
-from embodied_env.backends.ros.layouts import RawMessage
 from embodied_env.backends.ros.paths import path_reader
 from embodied_env.backends.ros.ranges import cloud_reader, range_reader, scan_reader
 from embodied_env.contract import SensorSpec
@@ -21,6 +20,7 @@ from embodied_env.contract.messages import JOINT_SENSOR, SENSOR_MESSAGES, messag
 from embodied_env.contract.paths import check_message, has_header
 from embodied_env.contract.readings import InvalidReadingError, check_rotation
 from embodied_env.contract.spaces import field_layouts
+from embodied_env.layouts import RawMessage
 
 __all__ = ["MalformedMessageError", "SensorReader", "Values", "stamp_ns"]
 

@@ -10,9 +10,9 @@ from rclpy.node import Node
 from rclpy.publisher import Publisher
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
-from embodied_env.backends.ros.cdr import to_cdr
-from embodied_env.backends.ros.layouts import RawMessage
+from embodied_env.cdr import to_cdr
 from embodied_env.clock import Clock
+from embodied_env.layouts import RawMessage
 from embodied_env.wire import Feed, WireMessage
 
 _FOR_EVER = "{sec: 9223372036, nsec: 854775807}"

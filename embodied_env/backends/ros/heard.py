@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from embodied_env.backends.ros.layouts import decoded
 from embodied_env.backends.ros.receiver import Arrival, Receiver
 from embodied_env.backends.ros.sensors import SensorBuffer
 from embodied_env.contract import Contract
 from embodied_env.contract.messages import message_class
+from embodied_env.layouts import decoded
 from embodied_env.lockstep import CLOCK_TOPIC, FAULT_TOPIC, PICTURE_TOPIC, STEPPED_TOPIC, SimulatorFault, Stepped
 from embodied_env.transition import Sample
 

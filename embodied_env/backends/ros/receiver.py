@@ -26,8 +26,8 @@ with importing_rclpy("a backend over ROS 2"):
     from rclpy.qos import QoSProfile
 
     from embodied_env.backends.ros.feeding import Teller
-    from embodied_env.backends.ros.layouts import Decoder
     from embodied_env.backends.ros.qos import RELIABLE
+    from embodied_env.layouts import Decoder
 
 Patrol = Callable[[], None]
 """Called now and then during a wait; raises when waiting has no sense any more."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from embodied_env.backends.ros.convert import MalformedMessageError, SensorReader, stamp_ns
-from embodied_env.backends.ros.layouts import decoded
 from embodied_env.backends.ros.receiver import Arrival
 from embodied_env.backends.ros.stamping import Placed, Stamping, Travel
 from embodied_env.contract import SensorSpec
 from embodied_env.errors import BackendNotReadyError, ContractError
+from embodied_env.layouts import decoded
 from embodied_env.transition import Quality, Sample
 
 _KEPT = 64  # messages without a stamp that are kept for `accept`

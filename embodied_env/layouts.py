@@ -1,7 +1,7 @@
 """Where the numbers of a topic's messages stand in their bytes: learned from one message, as the next are alike.
 
 A message of robots has the same length, names and counts each time; only its numbers change. So the layout of one
-(plain CDR, little-endian, see `embodied_env.backends.ros.cdr`) is that of the next, as long as everything else in it is
+(plain CDR, little-endian, see `embodied_env.cdr`) is that of the next, as long as everything else in it is
 the same, byte for byte. What stands between for alignment is not looked at: it is whatever was in the memory.
 """
 
@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.backends.ros.cdr import from_cdr, to_cdr
-from embodied_env.backends.ros.fields import Message
+from embodied_env.cdr import from_cdr, to_cdr
 from embodied_env.wire import ARRAY, SEQUENCE
 
 LITTLE_ENDIAN = b"\x00\x01"  # how plain CDR begins
+Message = Any  # a generated type
+
 _HEADER = 4
 _LEARNINGS = 16  # of one topic: where messages differ each time, they are decoded as rclpy does it
 _STAMP = struct.Struct("<iI")

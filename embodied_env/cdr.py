@@ -27,7 +27,7 @@ _WIDTHS = {
 @functools.cache
 def _serialization() -> Any:  # noqa: ANN401 - a module of rclpy
     """Return what rclpy has; where a profile is only read, it need not be there."""
-    with importing_rclpy("a backend over ROS 2"):
+    with importing_rclpy("messages of ROS 2"):
         from rclpy import serialization  # noqa: PLC0415 - see above
     return serialization
 

@@ -1,0 +1,169 @@
+"""What the embedded simulator publishes as bytes says, bit for bit, what rclpy makes of the message."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from rclpy.serialization import deserialize_message
+from std_msgs.msg import Float32
+from test_messages_roundtrip import EXTRAS, SENSORS, sensor, stamps
+
+import embodied_env
+from embodied_env.cdr import to_cdr
+from embodied_env.contract.spaces import field_layouts
+from embodied_env.prepared import PreparedMessage
+from embodied_env.sim.messages import to_message
+from embodied_env.sim.readings import ReadingWriter
+
+pytestmark = pytest.mark.ros
+
+OURS = {
+    f"{contract}_{name}": spec
+    for contract in ("arm_reach", "cart_goal", "door_open")
+    for name, spec in embodied_env.load_contract(contract).sensors.items()
+}
+EVERY = {**SENSORS, **OURS}
+TYPED = {"flag", "depth_mm", "png", "png_mono", "cloud", "path_flag", "path_octet", "cart_goal_collision"}
+"""A byte or two, or more than their numbers in them."""
+
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+few = settings(max_examples=2, deadline=None, suppress_health_check=_SLOW)
+
+
+@functools.cache
+def writer_of(name):
+    """Return one that has learned already, as a node has after its first reading."""
+    writer = ReadingWriter(EVERY[name])
+    writer.message(zeros(name), 0, EXTRAS)
+    return writer
+
+
+def zeros(name):
+    return {layout.field: np.zeros(layout.shape, layout.dtype) for layout in field_layouts(name, EVERY[name])}
+
+
+def drawn(data, name, layout):
+    """Draw numbers of any bits: infinities and NaN too; of an image a few, over and over."""
+    if EVERY[name].type.endswith("Image"):
+        few_numbers = data.draw(hnp.arrays(layout.dtype, 5, elements=finite(layout.dtype)))
+        return np.resize(few_numbers, layout.shape)
+    signs = 1 if "flag" in name or layout.field == "present" else None
+    return data.draw(hnp.arrays(layout.dtype, layout.shape, elements=st.integers(0, 1) if signs else None))
+
+
+def finite(dtype):
+    return st.floats(0.0, 1.0, width=32) if dtype.kind == "f" else hnp.from_dtype(dtype)
+
+
+def bits(part):
+    """Return what a message says, all floats as their bytes."""
+    if hasattr(part, "get_fields_and_field_types"):
+        return {name: bits(getattr(part, name)) for name in part.get_fields_and_field_types()}
+    if isinstance(part, float):
+        return struct.pack("d", part)
+    if isinstance(part, list):
+        return [bits(each) for each in part]
+    return part.tobytes() if hasattr(part, "tobytes") else part
+
+
+def said(message, kind):
+    data = message if isinstance(message, bytes) else to_cdr(message)
+    return len(data), bits(deserialize_message(data, kind))
+
+
+@pytest.mark.parametrize("name", EVERY)
+@few
+@given(data=st.data(), stamp=stamps)
+def test_bytes_say_what_the_message_does(name, data, stamp):
+    check_bytes(name, data, stamp)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", EVERY)
+@settings(max_examples=100, deadline=None, suppress_health_check=_SLOW)
+@given(data=st.data(), stamp=stamps)
+def test_many_bytes_say_what_the_message_does(name, data, stamp):
+    check_bytes(name, data, stamp)
+
+
+def check_bytes(name, data, stamp):
+    values = {layout.field: drawn(data, name, layout) for layout in field_layouts(name, EVERY[name])}
+    wanted = to_message(EVERY[name], values, stamp, EXTRAS)
+    made = writer_of(name).message(values, stamp, EXTRAS)
+    assert said(made, type(wanted)) == said(wanted, type(wanted))
+
+
+def test_all_are_bytes_but_those_of_a_byte_and_those_with_more_than_numbers():
+    assert {name for name in EVERY if not isinstance(writer_of(name).message(zeros(name), 1, EXTRAS), bytes)} == TYPED
+
+
+def test_a_covariance_beside_the_fields_is_one_of_the_numbers():
+    spec, pose = SENSORS["estimate"], {"position": np.zeros(3), "orientation": np.array([0.0, 0.0, 0.0, 1.0])}
+    writer = ReadingWriter(spec)
+    for scale in (1.0, 2.0):
+        extras = {"covariance": np.arange(36.0) * scale}
+        wanted, made = to_message(spec, pose, 1, extras), writer.message(pose, 1, extras)
+        assert isinstance(made, bytes)
+        assert said(made, type(wanted)) == said(wanted, type(wanted))
+
+
+CHANGES = {
+    "limits": lambda values: (values, {**EXTRAS, "range_max_m": 9.0}),
+    "length": lambda values: ({field: value[:-1] for field, value in values.items()}, EXTRAS),
+    "a field less": lambda values: ({"ranges": values["ranges"]}, EXTRAS),
+    "order in memory": lambda values: ({field: value[::-1] for field, value in values.items()}, EXTRAS),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_beside_the_numbers_is_said_too(change):
+    spec = SENSORS["scan"]
+    writer = writer_of("scan")
+    before = {field: np.arange(7, dtype=np.float32) for field in spec.fields}
+    for values, extras in (CHANGES[change](before), (before, EXTRAS)):
+        wanted, made = to_message(spec, values, 1, extras), writer.message(values, 1, extras)
+        assert said(made, type(wanted)) == said(wanted, type(wanted))
+
+
+def test_a_sensor_whose_messages_always_differ_is_learned_some_times_only():
+    writer, values = ReadingWriter(SENSORS["range"]), {"range": np.ones(1, np.float32)}
+    kinds = [type(writer.message(values, 1, {"range_max_m": float(limit)})) for limit in range(20)]
+    assert kinds[:16] == [bytes] * 16
+    assert bytes not in kinds[16:]
+
+
+def test_joints_in_another_order_for_each_field_are_laid_where_they_belong():
+    spec = sensor(
+        "sensor_msgs/msg/JointState", {"position": {"joints": ("a", "b")}, "velocity": {"joints": ("b", "a")}}
+    )
+    values = {"position": np.array([1.0, 2.0]), "velocity": np.array([3.0, 4.0])}
+    writer = ReadingWriter(spec)
+    wanted, made = to_message(spec, values, 1), writer.message(values, 1, {})
+    assert isinstance(made, bytes)
+    assert said(made, type(wanted)) == said(wanted, type(wanted))
+
+
+def test_a_frame_of_any_length_moves_the_numbers():
+    for frame in ("", "a", "abcd", "a_long_frame"):
+        spec = replace(SENSORS["pose"], frame=frame)
+        values = {"position": np.arange(3.0), "orientation": np.array([0.0, 0.0, 0.0, 1.0])}
+        wanted, made = to_message(spec, values, 5), ReadingWriter(spec).message(values, 5, {})
+        assert said(made, type(wanted)) == said(wanted, type(wanted))
+
+
+def test_what_does_more_than_lay_down_numbers_is_made_each_time():
+    def half(numbers, stamp_ns):
+        return Float32(data=float(numbers["x"][0]) / 2)
+
+    ready = PreparedMessage(half, {"x": np.zeros(1)})
+    assert ready.message({"x": np.array([3.0])}) == Float32(data=1.5)
