@@ -5,7 +5,7 @@ from __future__ import annotations
 from io import FileIO
 
 _MOST_HELD = 2**18  # bytes that wait for `flush`; more are handed over at once
-_LARGE = 2**14  # bytes that are not copied once more to go with others
+_LARGE = 2**17  # bytes that are not copied once more to go with others
 
 
 class HeldBack:
