@@ -498,7 +498,7 @@ def test_f14_the_age_follows_a_growing_delay_and_the_robot_is_held_beyond_what_i
     rows = episode.until_its_end(SLOW)
     assert episode.ended == "safety_stop:obs.stale"
     ages = ages_s(rows)
-    assert ages[-1] > MAX_AGE_S > ages[0]
+    assert ages[-1] > MAX_AGE_S > min(ages)  # the first may be one of a machine that stood still
     assert check_ages(rows) >= ARM.safety.observation.stop_steps
 
 

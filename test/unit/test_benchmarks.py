@@ -252,7 +252,10 @@ def test_what_is_held_is_looked_at_after_each_tenth_of_the_steps(scale, monkeypa
 
 def test_memory_that_grows_is_told_from_memory_that_is_flat(scale):
     def held(*resident_kb):
-        return {str(number): {"threads": 1, "files": 3, "resident_kb": kb} for number, kb in enumerate(resident_kb)}
+        return {
+            str(number): {"threads": 1, "files": 3, "resident_kb": kb, "resident_kb_of_children": 0}
+            for number, kb in enumerate(resident_kb)
+        }
 
     found = scale.targets({}, {"flat": held(50_000, 52_048), "steep": held(50_000, 49_000, 52_049)})
     assert found["flat: memory is flat (2 MB)"]
