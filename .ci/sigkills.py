@@ -2,11 +2,13 @@
 
     python .ci/sigkills.py [--kills N] [--mujoco-ros N] [--workers N] [--seed S]
 
-Each victim records a run and writes to a pipe: ``w N`` when it is about to write row N, ``a N`` when `step` (or
-`reset`) has returned, so that row N is flushed. The parent kills it at a random moment of its episode, or (every other
-time) at a random moment within half a millisecond after a ``w``. Then the run is read back: every acknowledged row, in
-order, with its images by their hash. A victim steps `door_open`, which has cameras, over `mujoco_ros`; or in the `fake`
-world, as fast as it can. Exit status 1: a row was lost, or a run was not found unclean.
+Each victim records a run and writes to a pipe: ``w N`` when its thread is about to write row N, and ``a N F E`` when
+`step` (or `reset`) has returned N rows in all, of which F are flushed; E is 1 where all of them must be: behind a
+reset, the first step, and the end of an episode. The parent kills it at a random moment of its episode, or (every other
+time) at a random moment within half a millisecond after a ``w``. Then the run is read back: every flushed row, and all
+but the last 64 that were returned, in order, with its images by their hash. A victim steps `door_open`, which has
+cameras, over `mujoco_ros`; or in the `fake` world, as fast as it can. Exit status 1: a row was lost that was promised,
+or a run was not found unclean.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ import numpy as np
 import embodied_env
 from embodied_env.record.arrays import references
 from embodied_env.record.log import mcap_records
+from embodied_env.record.writing import MOST_JOBS_IN_LOCKSTEP
 
 START_S = 180.0  # until the first row
 EPISODE_S = 1.5  # within which the kill comes
@@ -41,24 +44,24 @@ def victim(backend, domain, folder, out):
     os.environ |= {"ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     options = {"spawn": True, "record_messages": True} if backend == "mujoco_ros" else {}
     env = embodied_env.make("door_open", backend=backend, record=folder, **options)
-    write = env._write_row  # noqa: SLF001 - a spy: of messages, images and the row itself
+    write = env._run.write_row  # noqa: SLF001 - a spy: of messages, images and the row itself
 
-    def announced(topic, row, *rest):
-        os.write(out, b"w %d\n" % row["row"])
-        write(topic, row, *rest)
+    def announced(topic, text, arrays, **options):
+        os.write(out, b"w %d\n" % options["number"])
+        write(topic, text, arrays, **options)
 
-    env._write_row = announced  # noqa: SLF001
-    row = 0
+    env._run.write_row = announced  # noqa: SLF001
+    rows = 0
     while True:
-        env.reset(seed=row)
-        os.write(out, b"a %d\n" % row)
-        row += 1
+        env.reset(seed=rows)
+        rows += 1
+        os.write(out, b"a %d %d 1\n" % (rows, env.rows_flushed))
         ended = False
         while not ended:
             _, _, terminated, truncated, _ = env.step(np.zeros(env.action_space.shape))
             ended = terminated or truncated
-            os.write(out, b"a %d\n" % row)
-            row += 1
+            rows += 1
+            os.write(out, b"a %d %d %d\n" % (rows, env.rows_flushed, ended or rows == 2))
 
 
 class Kill:
@@ -68,7 +71,8 @@ class Kill:
         self.number, self.backend, self.chance = number, backend, chance
         self.folder = folder / f"{number:03d}"
         self.aims_at_write = number % 2 == 0
-        self.acknowledged, self.announced = -1, -1
+        self.announced, self.returned, self.flushed = -1, 0, 0
+        self.behind, self.most_behind = 0, 0  # rows not flushed where all must be, and at any time
 
     def run(self):
         """Start it, kill it, read what it left."""
@@ -91,7 +95,7 @@ class Kill:
     def _hunt(self, pid, pipe):
         watchdog = threading.Timer(START_S, os.kill, (pid, signal.SIGKILL))
         watchdog.start()
-        while self.acknowledged < 0:
+        while not self.returned:
             line = pipe.readline()
             if not line:
                 raise RuntimeError(f"{self.folder}: the victim died before its first row")
@@ -108,13 +112,16 @@ class Kill:
         os.kill(pid, signal.SIGKILL)
 
     def _hear(self, line):
-        word, _, number = line.partition(b" ")
-        if not number.endswith(b"\n"):
+        if not line.endswith(b"\n"):
             return
+        word, *numbers = line.split()
         if word == b"w":
-            self.announced = int(number)
-        else:
-            self.acknowledged = int(number)
+            self.announced = int(numbers[0])
+            return
+        self.returned, self.flushed, must_be_all = map(int, numbers)
+        waiting = self.returned - self.flushed
+        self.behind += waiting if must_be_all else 0
+        self.most_behind = max(self.most_behind, waiting)
 
     def _judge(self):
         (path,) = self.folder.iterdir()
@@ -131,13 +138,17 @@ class Kill:
         found = {
             "backend": self.backend,
             "path": str(path),
-            "acknowledged": self.acknowledged + 1,
+            "returned": self.returned,
+            "flushed": self.flushed,
+            "most_behind": self.most_behind,
             "read": len(rows),
-            "in_write": self.announced > self.acknowledged,
+            "in_write": self.announced >= self.flushed,
             "torn": size > _whole_bytes(path / "transitions.mcap"),
             "images": images,
             "messages": messages,
-            "sound": rows == list(range(len(rows))) and len(rows) > self.acknowledged,
+            "sound": rows == list(range(len(rows)))
+            and len(rows) >= self.flushed >= self.returned - MOST_JOBS_IN_LOCKSTEP
+            and not self.behind,
             "found_unclean": not run.clean and "its writer was stopped" in run.problem,
         }
         if found["sound"] and found["found_unclean"]:
@@ -194,10 +205,12 @@ def summary(found, failures):
         for key in ("in_write", "torn", "sound", "found_unclean"):
             count[f"{row['backend']}: {key}"] += row[key]
         count[f"{row['backend']}: kills"] += 1
-        for key in ("acknowledged", "read", "images", "messages"):
+        for key in ("returned", "flushed", "read", "images", "messages"):
             count[f"{row['backend']}: {key}"] += row[key]
-    lost = sum(max(0, row["acknowledged"] - row["read"]) for row in found)
-    return {"kills": len(found), "acknowledged rows lost": lost, "no victim": failures, **dict(sorted(count.items()))}
+    lost = sum(max(0, row["flushed"] - row["read"]) for row in found)
+    waited = max((row["most_behind"] for row in found), default=0)
+    told = {"kills": len(found), "flushed rows lost": lost, "most rows that waited": waited, "no victim": failures}
+    return {**told, **dict(sorted(count.items()))}
 
 
 if __name__ == "__main__":

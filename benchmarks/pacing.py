@@ -1,13 +1,20 @@
 """How well do steps keep their time? This environment, while it records, beside rtgym and a plain loop, in one run.
 
-    python benchmarks/pacing.py [--seconds S] [--rounds N] [--rates HZ ...] [--backend B] [--fifo-priority P] [--json]
+    python benchmarks/pacing.py [--seconds S] [--rounds N] [--rates HZ ...] [--backend B] [--fifo-priority P]
+                                [--json [FILE]]
+
+    python benchmarks/pacing.py --rates 100 --fifo-priority 50 --json pacing.json
+
+The second is what the targets are measured with: seven rounds of 100 Hz, some 3 minutes, on a machine that does nothing
+else.
 
 rtgym's thread-safe environment (``pip install "embodied_env[bench]"``) and the plain loop record nothing and simulate
 nothing: they are the floor. A loop that works for a fifth of each period shows what a scheduler does to whoever works:
 where cores are shared, it is woken later than who only sleeps. ``--fifo-priority`` puts all of them under SCHED_FIFO.
-Every round runs each of them at each rate, idle and beside one busy process per core, in
-an order of its own. The figures are of the instants at which `step` returns; for this environment also of those at
-which it freezes its readings. A figure is the median of the rounds, a ratio the median of the rounds' ratios.
+Every round runs each of them at each rate, idle and beside one busy process per core, in an order of its own. The
+figures are of the instants at which `step` returns; for this environment also of those at which it freezes its
+readings. A figure is the median of the rounds; a ratio is of two figures of one round, and given as the median of the
+rounds, with the smallest and the largest.
 """
 
 from __future__ import annotations
@@ -28,6 +35,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -201,9 +209,10 @@ def rows(found: dict[Key, list[dict[str, float]]]) -> list[dict[str, object]]:
         row: dict[str, object] = {"who": name, "rate_hz": rate_hz, "loaded": loaded}
         row |= {key: statistics.median(figure[key] for figure in rounds) for key in rounds[0]}
         for key, other in (("p99_to_plain", PLAIN), ("p99_to_rtgym", RTGYM)):
-            others = found.get((other, rate_hz, loaded), [])
-            pairs = zip(rounds, others, strict=True) if others else ()
-            row[key] = statistics.median(a["p99_us"] / b["p99_us"] for a, b in pairs) if others else None
+            others = found.get((other, rate_hz, loaded))
+            ratios = [a["p99_us"] / b["p99_us"] for a, b in zip(rounds, others, strict=True)] if others else None
+            row[key] = statistics.median(ratios) if ratios else None
+            row[f"{key}_spread"] = [min(ratios), max(ratios)] if ratios else None
         table.append(row)
     return table
 
@@ -222,14 +231,19 @@ def targets(table: list[dict[str, object]]) -> dict[str, bool | None]:
     return verdicts
 
 
+def spread_of(ratio: object, spread: object) -> str:
+    """Return a ratio and its smallest and largest for people; nothing where it was not measured."""
+    return f"{ratio:.2f} ({spread[0]:.2f} to {spread[1]:.2f})" if isinstance(spread, list) else ""
+
+
 def show(table: list[dict[str, object]]) -> None:
     """Print the table and the targets."""
-    console = Console(width=140)
+    console = Console(width=160)
     drawn = Table(title="period error, us, and rate", title_justify="left")
     for head in ("", "Hz", "load", "p50", "p95", "p99", "rate error", "missed", "p99 / plain", "p99 / rtgym"):
         drawn.add_column(head, justify="left" if head in ("", "load") else "right")
     for row in table:
-        ratios = ["" if row[key] is None else f"{row[key]:.2f}" for key in ("p99_to_plain", "p99_to_rtgym")]
+        ratios = [spread_of(row[key], row[f"{key}_spread"]) for key in ("p99_to_plain", "p99_to_rtgym")]
         drawn.add_row(
             str(row["who"]),
             str(row["rate_hz"]),
@@ -248,21 +262,28 @@ def main() -> int:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=3.0, help="of each run (default: 3)")
-    parser.add_argument("--rounds", type=int, default=5, help="(default: 5)")
+    parser.add_argument("--rounds", type=int, default=7, help="(default: 7)")
     parser.add_argument("--rates", type=int, nargs="+", default=[50, 100, 200], help="Hz (default: 50 100 200)")
     parser.add_argument(
         "--backend", default="fake", help="of this environment: fake (default), which simulates nothing, or mujoco"
     )
     parser.add_argument("--fifo-priority", type=int, default=None, help="SCHED_FIFO for all of them, 1 to 99")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument(
+        "--json", metavar="FILE", nargs="?", const="-", help="write the result; without a file: print it as JSON"
+    )
     args = parser.parse_args()
     if args.fifo_priority is not None:  # rtgym's thread inherits it
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(args.fifo_priority))
+    load_before = os.getloadavg()[0]
     table = rows(measure(args.rates, args.seconds, args.rounds, args.backend))
-    if args.json:
-        print(json.dumps({"rows": table, "targets": targets(table)}, indent=2))
-    else:
-        show(table)
+    asked = {name: getattr(args, name) for name in ("rounds", "seconds", "backend", "fifo_priority")}
+    result = json.dumps({**asked, "load_before": load_before, "rows": table, "targets": targets(table)}, indent=2)
+    if args.json == "-":
+        print(result)
+        return 0
+    show(table)
+    if args.json is not None:
+        Path(args.json).write_text(result + "\n", encoding="utf-8")
     return 0
 
 

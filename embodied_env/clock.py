@@ -135,6 +135,11 @@ def _let_others_run() -> None:
         select.select((), (), (), 0.0)  # time.sleep(0) takes 50 us on Linux
 
 
+def monotonic_s(deadline: Stamp, clock: Clock) -> float:
+    """Return when a deadline of `clock` is by `time.monotonic`, s, as waits for middleware need it; at least now."""
+    return time.monotonic() + max(0.0, (deadline.ns - clock.now_ns()) / NS_PER_S)
+
+
 class ManualClock:
     """A clock that a test moves by hand. Sleeping jumps, so a timeout of seconds takes no time."""
 

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import gymnasium
 import gymnasium.wrappers
-import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
@@ -19,8 +18,10 @@ from embodied_env.backends.delayed import with_delays
 from embodied_env.clock import Clock, VirtualClock, make_clock
 from embodied_env.contract import Contract, JointLimits, load_contract, parse_contract
 from embodied_env.contract.loader import dump_contract
+from embodied_env.copies import gives_copies
 from embodied_env.errors import UsageError
 from embodied_env.guards import make_shapers
+from embodied_env.info import copied_step
 from embodied_env.latency.delays import load_delays
 from embodied_env.latency.injection import DelayModel
 from embodied_env.latency.profile import LatencyProfile
@@ -178,6 +179,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             self.np_random.integers(_SEED_BOUND)
         self._stepper.count_from(episode_index)
 
+    @gives_copies
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
         """Take one step of one control period.
 
@@ -194,7 +196,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         done = self._stepper.finish()
         if self.render_mode == "human":
             self._stepper.show()
-        return copied(done.observation), done.reward, done.terminated, done.truncated, copied(done.info)
+        return copied_step(done)
 
     def begin(self, action: Any) -> None:  # noqa: ANN401
         """Begin a step: the command is published, and the world moves. The next `step` finishes it.
@@ -361,23 +363,6 @@ def restored(saved: Mapping[str, str]) -> Contract:
     if saved.keys() != {"name", "source", "text"}:
         raise UsageError(f"a contract cannot be a mapping of {', '.join(map(repr, saved))}; allowed: one of `make`'s")
     return parse_contract(saved["text"], source=saved["source"])
-
-
-def copied(value: Any) -> Any:  # noqa: ANN401 - nested dicts of arrays and numbers
-    """Copy dicts and arrays: a wrapper that writes into what it was given does not write into the account."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if not isinstance(value, Mapping):
-        return value
-    fresh = dict(value)
-    if not _ATOMS.issuperset(map(type, fresh.values())):
-        for key, item in value.items():
-            if type(item) not in _ATOMS:
-                fresh[key] = copied(item)
-    return fresh
-
-
-_ATOMS = frozenset((float, int, str, bool))  # most of an info: nobody can write into them
 
 
 def _camel(name: str) -> str:

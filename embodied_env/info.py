@@ -6,17 +6,24 @@ where a measurement was lost at run time. Every call returns fresh containers an
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from embodied_env._version import __version__
 from embodied_env.clock import NS_PER_S
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.safety.findings import severity_and_code
-from embodied_env.transition import GateReport, Sample, Severity, Snapshot
+from embodied_env.stages import copied_stages
+from embodied_env.transition import GateReport, Quality, Severity, Snapshot, Transition
 
 Info = dict[str, Any]
+
+_ATOMS = frozenset((float, int, str, bool))  # nobody can write into them
+_OK, _ESTOP = Quality.OK, Severity.ESTOP  # a name of a module is found sooner than a member
 
 
 class InfoBuilder:
@@ -51,17 +58,37 @@ class InfoBuilder:
         step_index: int,
         end_reason: str,
     ) -> Info:
-        """Return the keys that reset and step share. `origin_ns` is the world's time at the reset."""
+        """Return the keys that reset and step share.
+
+        `origin_ns` is the world's time at the reset: ``stamp_ns`` of a sensor counts from there, on the world's clock.
+        """
+        now_ns, samples = snapshot.now_ns, snapshot.samples
+        sensors: Info = {}
+        for name in self.sensors:
+            sample = samples[name]
+            stamp_ns, quality = sample.stamp_ns, sample.quality
+            account = sensors[name] = {
+                "age_s": (now_ns - stamp_ns) / NS_PER_S,
+                "arrival_age_s": (frozen_ns - sample.arrival_ns) / NS_PER_S,
+                "stamp_ns": stamp_ns - origin_ns,
+                "seq": sample.seq,
+                "lost": sample.lost,
+                "duplicated": sample.duplicated,
+                "reordered": sample.reordered,
+                "quality": 0 if quality is _OK else int(quality),
+            }
+            if sample.confidence is not None:
+                account["confidence"] = sample.confidence
+            if self._wall_stamps:
+                account["stamp_quality"] = int(sample.stamp_quality)
+                account["suspect_clock"] = sample.suspect_clock
         return {
             **self._constant,
             "episode_index": episode_index,
             "step_index": step_index,
             "end_reason": end_reason,
             "is_success": end_reason == "success",
-            "sensors": {
-                name: self._sensor(snapshot.samples[name], snapshot.now_ns, frozen_ns, origin_ns)
-                for name in self.sensors
-            },
+            "sensors": sensors,
         }
 
     def action(self, report: GateReport) -> Info:
@@ -70,7 +97,7 @@ class InfoBuilder:
         return {
             "requested": layout.as_action(report.requested),
             "applied": layout.as_action(report.applied),
-            "applied_si": dict(zip(layout.joints, report.applied_si.tolist(), strict=True)),
+            "applied_si": dict(zip(layout.joints, report.applied_si.tolist())),  # noqa: B905 - a value for each
         }
 
     def safety(self, report: GateReport, *, latched: bool, watchdog_trips: int, intervention_share: float) -> Info:
@@ -86,27 +113,8 @@ class InfoBuilder:
             "latched": latched,
             "watchdog": {"trips": watchdog_trips},
             "intervention_share": intervention_share,
-            "estop": report.disposition is Severity.ESTOP,
+            "estop": report.disposition is _ESTOP,
         }
-
-    def _sensor(self, sample: Sample, now_ns: int, frozen_ns: int, origin_ns: int) -> Info:
-        """Return the account of one sensor's sample. ``stamp_ns`` counts from the reset, on the world's clock."""
-        account: Info = {
-            "age_s": (now_ns - sample.stamp_ns) / NS_PER_S,
-            "arrival_age_s": (frozen_ns - sample.arrival_ns) / NS_PER_S,
-            "stamp_ns": sample.stamp_ns - origin_ns,
-            "seq": sample.seq,
-            "lost": sample.lost,
-            "duplicated": sample.duplicated,
-            "reordered": sample.reordered,
-            "quality": int(sample.quality),
-        }
-        if sample.confidence is not None:
-            account["confidence"] = sample.confidence
-        if self._wall_stamps:
-            account["stamp_quality"] = int(sample.stamp_quality)
-            account["suspect_clock"] = sample.suspect_clock
-        return account
 
 
 def reset_info(snapshot: Snapshot, *, duration_s: float, hidden: Collection[str]) -> Info:
@@ -124,3 +132,46 @@ def reset_info(snapshot: Snapshot, *, duration_s: float, hidden: Collection[str]
         "duration_s": duration_s,
         "sensors_verified": len(snapshot.samples),
     }
+
+
+def copied_step(done: Transition) -> tuple[dict[str, NDArray[Any]], float, bool, bool, Info]:
+    """Return what Gymnasium's `step` returns, in copies: whoever writes into them does not write into the account."""
+    observation = {key: value.copy() for key, value in done.observation.items()}
+    return observation, done.reward, done.terminated, done.truncated, _copied_info(done.info)
+
+
+def _copied_info(info: Mapping[str, Any]) -> Info:
+    """Copy the info of a step, by what is known of it: most of its dicts hold numbers only."""
+    action, safety = info["action"], info["safety"]
+    fresh = dict(info)
+    fresh["sensors"] = {name: account.copy() for name, account in info["sensors"].items()}
+    fresh["action"] = {
+        "requested": _copied(action["requested"]),
+        "applied": _copied(action["applied"]),
+        "applied_si": action["applied_si"].copy(),
+    }
+    fresh["safety"] = {
+        **safety,
+        "severity": safety["severity"].copy(),
+        "code": safety["code"].copy(),
+        "guaranteed": safety["guaranteed"].copy(),
+        "watchdog": safety["watchdog"].copy(),
+    }
+    fresh["latency"] = copied_stages(info["latency"])
+    fresh["task"] = _copied(info["task"])
+    if "evaluator" in info:
+        fresh["evaluator"] = _copied(info["evaluator"])
+    return fresh
+
+
+def _copied(value: Any) -> Any:  # noqa: ANN401 - nested dicts of arrays and numbers
+    """Copy dicts and arrays of which nothing is known."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if not isinstance(value, (dict, Mapping)):  # to ask of a dict whether it is a Mapping takes ten times as long
+        return value
+    fresh = dict(value)
+    if not _ATOMS.issuperset(map(type, fresh.values())):
+        for key, item in value.items():
+            fresh[key] = _copied(item)
+    return fresh

@@ -44,7 +44,7 @@ class RawMessage:
 
     __slots__ = ("_layout", "_typed", "data")
 
-    def __init__(self, data: bytes, *, layout: Layout | None = None, typed: Message = None) -> None:
+    def __init__(self, data: bytes, layout: Layout | None, typed: Message = None) -> None:
         """Keep the bytes, with a layout that fits them or the message that they are."""
         self.data = data
         self._layout = layout
@@ -67,6 +67,11 @@ class RawMessage:
         return to_cdr(self._typed) if self._layout is None else self.data[: self._layout.size]
 
 
+def decoded(message: Message) -> Message:
+    """Return a message, or its like (`RawMessage.decoded`), whether it was received raw or not."""
+    return message.decoded() if isinstance(message, RawMessage) else message
+
+
 class Decoder:
     """Decodes the messages of one topic: by a learned layout where it fits, and as rclpy does it where not."""
 
@@ -80,7 +85,7 @@ class Decoder:
         """Return the message of `data`; None for bytes that are none, which rclpy drops too."""
         layout = self._layout
         if layout is not None and layout.fits(data):
-            return RawMessage(data, layout=layout)
+            return RawMessage(data, layout)
         try:
             typed = from_cdr(data, self._kind)
         except Exception:  # noqa: BLE001 - rclpy has no public name for its RMWError
@@ -88,7 +93,7 @@ class Decoder:
         if self._left:
             self._left -= 1
             self._layout = learn(typed, data) or layout
-        return RawMessage(data, typed=typed)
+        return RawMessage(data, None, typed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,8 @@ class Slot(IntEnum):
     RETURNED = 8
 
 
-_PUBLISHED, _PREVIOUS_OBSERVED = int(Slot.PUBLISHED), int(Slot.PREVIOUS_OBSERVED)
+_PREVIOUS_ENTERED, _PREVIOUS_OBSERVED = int(Slot.PREVIOUS_ENTERED), int(Slot.PREVIOUS_OBSERVED)
+_ENTERED, _PUBLISHED = int(Slot.ENTERED), int(Slot.PUBLISHED)
 
 
 class Ledger:
@@ -101,31 +102,32 @@ class Ledger:
         """Nanoseconds from the frozen observation to the published command."""
         return self._ns[_PUBLISHED] - self._ns[_PREVIOUS_OBSERVED]
 
-    def durations_ns(self) -> dict[str, int]:
-        """Return the stages of this step in nanoseconds, by name."""
-        previous_entered, before, returned, marked, entered, gated, published, observed, _ = self._ns  # as in `Slot`
-        return {
-            "handoff": returned - before,
-            "inference": entered - returned,
-            "policy": (marked if self._marked else entered) - returned,
-            "gate": gated - entered,
-            "publish": published - gated,
-            "obs_to_command": published - before,
-            "world": observed - published,
-            "period": entered - previous_entered,
-        }
+    @property
+    def period_ns(self) -> int:
+        """Nanoseconds from the entry of the last step to that of this one."""
+        return self._ns[_ENTERED] - self._ns[_PREVIOUS_ENTERED]
 
     def durations_s(self) -> dict[str, object]:
         """Return the stages of this step in seconds, keyed ``<stage>_s``: floats, in a fresh dict."""
-        return {key: ns / NS_PER_S for key, ns in zip(_KEYS, self.durations_ns().values(), strict=True)}
+        previous_entered, before, returned, marked, entered, gated, published, observed, _ = self._ns  # as in `Slot`
+        return {
+            "handoff_s": (returned - before) / NS_PER_S,
+            "inference_s": (entered - returned) / NS_PER_S,
+            "policy_s": ((marked if self._marked else entered) - returned) / NS_PER_S,
+            "gate_s": (gated - entered) / NS_PER_S,
+            "publish_s": (published - gated) / NS_PER_S,
+            "obs_to_command_s": (published - before) / NS_PER_S,
+            "world_s": (observed - published) / NS_PER_S,
+            "period_s": (entered - previous_entered) / NS_PER_S,
+        }
 
     def qualities(self) -> dict[str, object]:
         """Return the quality code of each stage, keyed like `durations_s`: integers, in a fresh dict."""
-        codes: dict[str, object] = dict.fromkeys(_KEYS, 0)  # Quality.OK
+        codes = _ALL_OK.copy()
         if not self._marked:
-            codes["policy_s"] = int(Quality.UNMARKED)
+            codes["policy_s"] = _UNMARKED
         if self._first:
-            codes["period_s"] = int(Quality.FIRST)
+            codes["period_s"] = _FIRST
         return codes
 
     @property
@@ -135,12 +137,22 @@ class Ledger:
 
     def stamps_ns(self) -> dict[str, int]:
         """Return the raw stamps of this step by name, for the record; ``marked`` only where the agent marked."""
-        stamps = dict(zip(_NAMES, self._ns, strict=False))
+        previous_entered, before, returned, marked, entered, gated, published, observed, _ = self._ns  # as in `Slot`
+        stamps = {
+            "previous_entered": previous_entered,
+            "previous_observed": before,
+            "previous_returned": returned,
+            "marked": marked,
+            "entered": entered,
+            "gated": gated,
+            "published": published,
+            "observed": observed,
+        }
         if not self._marked:
             del stamps["marked"]
         return stamps
 
 
-_STAGES = ("handoff", "inference", "policy", "gate", "publish", "obs_to_command", "world", "period")
-_KEYS = tuple(f"{stage}_s" for stage in _STAGES)  # of `durations_ns`, in its order
-_NAMES = tuple(slot.name.lower() for slot in Slot if slot is not Slot.RETURNED)
+_KEYS = ("handoff_s", "inference_s", "policy_s", "gate_s", "publish_s", "obs_to_command_s", "world_s", "period_s")
+_ALL_OK: dict[str, object] = dict.fromkeys(_KEYS, int(Quality.OK))
+_UNMARKED, _FIRST = int(Quality.UNMARKED), int(Quality.FIRST)

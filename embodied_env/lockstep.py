@@ -90,8 +90,8 @@ class Stepped:
         """Read it for so many sensors; None when it is not one."""
         if len(data) != 2 + 2 * sensors:
             return None
-        epoch, step, *pairs = (int(value) for value in data)
-        return cls(epoch=epoch, step=step, newest=tuple(zip(pairs[::2], pairs[1::2], strict=True)))
+        numbers = list(map(int, data))
+        return cls(epoch=numbers[0], step=numbers[1], newest=tuple(zip(numbers[2::2], numbers[3::2], strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)

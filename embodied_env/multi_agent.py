@@ -16,8 +16,10 @@ from embodied_env.backends import Capabilities, make_backend
 from embodied_env.clock import Clock, make_clock
 from embodied_env.contract import Contract
 from embodied_env.contract.options import checked_options
+from embodied_env.copies import gives_copies
 from embodied_env.errors import ClosedError, MissingDependencyError, ResetNeededError, UsageError
 from embodied_env.guards import make_shapers
+from embodied_env.info import copied_step
 from embodied_env.shared_world import SharedWorld, WorldsClock
 from embodied_env.stepper import Stepper
 from embodied_env.tasks import load_task
@@ -89,10 +91,10 @@ class Seat(gymnasium.Env[Observation, Any]):
         """Reset the robot by `world_seed`."""
         return self.stepper.reset(world_seed=self.world_seed, options=options, seeded=seed is not None)
 
+    @gives_copies
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401, ARG002
         """Finish the step that the stepper has begun with this action."""
-        done = self.stepper.finish()
-        return _copied(done.observation), done.reward, done.terminated, done.truncated, _copied(done.info)
+        return copied_step(self.stepper.finish())
 
     def close(self) -> None:
         """Brake, and leave the world."""
@@ -375,10 +377,3 @@ def _recorded(name: str, seat: Seat, folder: str | Path | None) -> gymnasium.Env
     from embodied_env.record import RecordTransitions  # noqa: PLC0415 - recording is optional
 
     return RecordTransitions(seat, Path(folder) / name)
-
-
-def _copied(value: Any) -> Any:  # noqa: ANN401 - nested dicts of arrays and numbers
-    """Copy dicts and arrays: a wrapper that writes into what it was given does not write into the account."""
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    return value.copy() if isinstance(value, np.ndarray) else value

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from sys import float_info
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,19 @@ _OK = Quality.OK  # a name of a module is found sooner than a member
 
 _FEW = 16  # values; for fewer, plain floats beat arrays
 
+_IS_VALID, _IS_HELD = np.ones(1, dtype=np.int8), np.zeros(1, dtype=np.int8)  # masks, to be copied
+
+
+class _Sound(NamedTuple):
+    """What a field of a sound reading is."""
+
+    field: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    lows: tuple[float, ...]  # of few values, without what is not finite: one comparison tells both
+    highs: tuple[float, ...]
+    bounds: tuple[NDArray[Any], NDArray[Any]] | None  # of many values; None: they are few, or none can be wrong
+
 
 class ObservationBuilder:
     """Keeps the last valid sample of each sensor of one episode."""
@@ -35,12 +48,18 @@ class ObservationBuilder:
         self._future_tolerance_ns = future_tolerance_ns
         self._layouts = {name: field_layouts(name, sensor) for name, sensor in contract.sensors.items()}
         self._max_age_ns = {name: sensor.max_age_s * 1e9 for name, sensor in contract.sensors.items()}
-        self._bounds = {
-            layout.key: _finite_ranges(layout)
-            for layouts in self._layouts.values()
-            for layout in layouts
-            if layout.low.ndim == 1 and layout.low.size <= _FEW
-        }
+        self._sound = [
+            (name, self._max_age_ns[name], [_sound(layout) for layout in layouts])
+            for name, layouts in self._layouts.items()
+        ]
+        self._must_not_fail = frozenset(name for name, sensor in contract.sensors.items() if sensor.on_gap == "stop")
+        keys = {name: [(layout.key, layout.field) for layout in layouts] for name, layouts in self._layouts.items()}
+        self._shown = [
+            (name, keys[name], f"{name}_valid" if sensor.mask else "")
+            for name, sensor in contract.sensors.items()
+            if sensor.visibility != "evaluator"
+        ]
+        self._told = [name for name, sensor in contract.sensors.items() if sensor.visibility == "evaluator"]
         self._held: dict[str, Sample] = {}
 
     def begin(self, snapshot: Snapshot) -> Snapshot:
@@ -67,17 +86,32 @@ class ObservationBuilder:
         Returns:
             The snapshot to judge and to show, and the sensors with a gap whose contract says ``on_gap: stop``.
         """
+        given, held, now_ns = snapshot.samples, self._held, snapshot.now_ns
+        soonest_ns = -self._future_tolerance_ns
         samples: dict[str, Sample] = {}
-        gaps = []
-        for name, sensor in self._contract.sensors.items():
-            sample = self._judge(name, snapshot)
-            if sample is not None and (sample.quality is _OK or sample.quality in GOOD):
-                samples[name] = self._held[name] = sample
-                continue
-            samples[name] = self._hold(name, sample)
-            if sensor.on_gap == "stop":
-                gaps.append(name)
+        gaps: list[str] = []
+        for name, max_age_ns, fields in self._sound:
+            sample = given.get(name)
+            if (
+                sample is not None
+                and sample.quality is _OK
+                and soonest_ns <= now_ns - sample.stamp_ns <= max_age_ns
+                and _is_sound(sample.values, fields)
+            ):
+                samples[name] = held[name] = sample
+            else:
+                samples[name] = self._settle(name, snapshot, gaps)
         return snapshot.with_samples(samples), gaps
+
+    def _settle(self, name: str, snapshot: Snapshot, gaps: list[str]) -> Sample:
+        """Return what stands for the sensor: its sample with the quality that it deserves, or the last valid one."""
+        sample = self._judge(name, snapshot)
+        if sample is not None and sample.quality in GOOD:
+            self._held[name] = sample
+            return sample
+        if name in self._must_not_fail:
+            gaps.append(name)
+        return self._hold(name, sample)
 
     def lost(self, now_ns: int, why: str) -> Snapshot:
         """Return the last valid readings, marked as lost."""
@@ -94,14 +128,14 @@ class ObservationBuilder:
         A reading outside its declared range is handed out as it is; its quality says so.
         """
         observation: dict[str, NDArray[Any]] = {}
-        for name, sensor in self._contract.sensors.items():
-            if sensor.visibility == "evaluator":
-                continue
+        for name, fields, mask in self._shown:
             sample = settled.samples[name]
-            for layout in self._layouts[name]:
-                observation[layout.key] = sample.values[layout.field].copy()
-            if sensor.mask:
-                observation[f"{name}_valid"] = np.array([sample.quality in GOOD], dtype=np.int8)
+            values = sample.values
+            for key, field in fields:
+                observation[key] = values[field].copy()
+            if mask:
+                is_valid = sample.quality is _OK or sample.quality in GOOD
+                observation[mask] = (_IS_VALID if is_valid else _IS_HELD).copy()
         if self._contract.applied_actions:
             observation[APPLIED_ACTIONS] = np.concatenate(list(applied))
         episode = self._contract.episode
@@ -114,8 +148,7 @@ class ObservationBuilder:
         """Return the evaluator's readings: sensor -> field -> fresh array."""
         return {
             name: {layout.field: settled.samples[name].values[layout.field].copy() for layout in self._layouts[name]}
-            for name, sensor in self._contract.sensors.items()
-            if sensor.visibility == "evaluator"
+            for name in self._told
         }
 
     def _hold(self, name: str, rejected: Sample | None) -> Sample:
@@ -152,29 +185,52 @@ class ObservationBuilder:
             if problem:
                 return replace(sample, quality=Quality.INVALID, reason=problem)
             values = sample.values[layout.field]
-            if self._is_inside(values, layout):
-                continue
             if not np.isfinite(values).all():
                 return replace(sample, quality=Quality.INVALID, reason=f"{layout.field} is not finite")
             if (values < layout.low).any() or (values > layout.high).any():
                 out_of_range = f"{layout.field} outside its declared range"
         return replace(sample, quality=Quality.OUT_OF_RANGE, reason=out_of_range) if out_of_range else sample
 
-    def _is_inside(self, values: NDArray[Any], layout: FieldLayout) -> bool:
-        """Tell whether every value is known to be finite and within its bounds: of few values, joint by joint."""
-        bounds = self._bounds.get(layout.key)
-        if bounds is None:
+
+def _sound(layout: FieldLayout) -> _Sound:
+    """Resolve how a field is checked: few values one by one, many at once, and none that cannot be wrong."""
+    low, high = layout.low, layout.high
+    lows: tuple[float, ...] = ()
+    highs: tuple[float, ...] = ()
+    bounds = None
+    if low.ndim == 1 and low.size <= _FEW:
+        lows = tuple(max(value, -float_info.max) for value in low.tolist())
+        highs = tuple(min(value, float_info.max) for value in high.tolist())
+    elif not _holds_anything(layout):
+        bounds = (low, high)
+    return _Sound(layout.field, layout.shape, layout.dtype, lows, highs, bounds)
+
+
+def _holds_anything(layout: FieldLayout) -> bool:
+    """Tell whether no value of the type can be outside of the range, as of pixels."""
+    if layout.dtype.kind not in "iu":
+        return False
+    of_type = np.iinfo(layout.dtype)
+    return bool((layout.low <= of_type.min).all() and (layout.high >= of_type.max).all())
+
+
+def _is_sound(values: Mapping[str, NDArray[Any]], fields: list[_Sound]) -> bool:
+    """Tell whether every field has its shape and precision, and every value is finite and within its range."""
+    for field, shape, dtype, lows, highs, bounds in fields:
+        found = values.get(field)
+        if found is None or found.shape != shape or found.dtype != dtype:
             return False
-        for value, (low, high) in zip(values.tolist(), bounds, strict=True):  # noqa: SIM110 - a loop takes half of all()
-            if not low <= value <= high:
-                return False
-        return True
+        if lows:
+            for value, low, high in zip(found.tolist(), lows, highs):  # noqa: B905 - it has their shape
+                if not low <= value <= high:
+                    return False
+        elif bounds is not None and not _are_within(found, *bounds):
+            return False
+    return True
 
 
-def _finite_ranges(layout: FieldLayout) -> list[tuple[float, float]]:
-    """Return the bounds of each value, without what is not finite: so one comparison tells both."""
-    rows = zip(layout.low.tolist(), layout.high.tolist(), strict=True)
-    return [(max(low, -float_info.max), min(high, float_info.max)) for low, high in rows]
+def _are_within(values: NDArray[Any], low: NDArray[Any], high: NDArray[Any]) -> bool:
+    return bool(np.isfinite(values).all() and (values >= low).all() and (values <= high).all())
 
 
 def _shape_problem(values: Mapping[str, NDArray[Any]], field: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
@@ -203,14 +259,9 @@ class MeasuredJoints:
         for joint, place in enumerate(self._places):
             if place is not None:
                 self._by_sensor.setdefault(place[0], []).append((joint, place[1]))
-        self._whole = self._sensor_of_all(contract, joints)
-
-    def _sensor_of_all(self, contract: Contract, joints: tuple[str, ...]) -> str | None:
-        """Return the sensor whose reading is the positions of just these joints, in this order, if there is one."""
-        for name in self._by_sensor:
-            if (contract.sensors[name].fields["position"].joints or ()) == joints and len(self._by_sensor) == 1:
-                return name
-        return None
+        # where one sensor reports them all, in this order, nothing needs to be put in its place
+        in_order = [(name, index) for name in self._by_sensor for index in range(len(joints))]
+        self._sensor_of_all = next(iter(self._by_sensor)) if joints and self._places == in_order else None
 
     def measured(self, snapshot: Snapshot) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the position of each joint and its age, s, both of shape (n_joints,).
@@ -228,8 +279,8 @@ class MeasuredJoints:
 
     def seen(self, snapshot: Snapshot) -> NDArray[np.float64]:
         """Return the position of each joint, shape (n_joints,); NaN where no sensor has it."""
-        if self._whole is not None:
-            return np.array(snapshot.samples[self._whole].values["position"], dtype=np.float64)
+        if self._sensor_of_all is not None:
+            return snapshot.samples[self._sensor_of_all].values["position"][: len(self._places)].astype(np.float64)
         positions = [math.nan] * len(self._places)
         for sensor, places in self._by_sensor.items():
             read: list[float] = snapshot.samples[sensor].values["position"].tolist()

@@ -71,6 +71,14 @@ def check_namespace(value: str) -> None:
         raise UsageError(f"namespace {value!r} is not allowed; allowed: / or absolute, like /robot_1")
 
 
+def check_place(namespace: str | None, domain_id: int | None) -> None:
+    """Raise UsageError for a namespace or a domain that is none; None is what the surroundings say."""
+    if namespace is not None:
+        check_namespace(namespace)
+    if domain_id is not None:
+        check_domain_id(domain_id, "domain_id")
+
+
 def own_namespace() -> str:
     """Return a namespace that nobody else has."""
     return f"/embodied_env_{os.getpid()}_{secrets.token_hex(4)}"

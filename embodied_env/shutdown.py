@@ -8,6 +8,7 @@ that hangs, only another process helps: the relay, or the controller's own timeo
 from __future__ import annotations
 
 import atexit
+import os
 import signal
 import sys
 import threading
@@ -26,6 +27,7 @@ class Closable(Protocol):
 
 
 _open: weakref.WeakSet[Closable] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_open.clear)  # they are the parent's to close
 
 
 def close_at_exit(thing: Closable) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from embodied_env.clock import NS_PER_S
 from embodied_env.ledger import Ledger, Slot
@@ -28,8 +29,12 @@ Stage = tuple[float, Quality]
 ACTUATION_METHODS: Mapping[str, int] = {"": 0, "echo": 1, "controller": 2, "declared": 3}
 """How it is known that a command acts (`embodied_env.transition.Actuation`), and its number in ``actuation_method``."""
 
-_OK, _NEGATIVE = Quality.OK, Quality.NEGATIVE  # a name of a module is found sooner than a member
+OF_EACH_SENSOR = ("capture_age_s", "hold_s", "transport_s", "queue_s", "data_age_s", "driver_s", "transport_excess_s")
+"""The stages that are dicts by sensor."""
+
+_OK, _NEGATIVE, _JUMP = Quality.OK, Quality.NEGATIVE, Quality.JUMP  # a name of a module is found sooner than a member
 _GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
+_OBSERVED = Slot.OBSERVED
 _REMEMBERED = 64  # commands whose evidence may still come
 _ALIKE = 0.01  # how far the real-time factor may be from 1 for durations of both clocks to be added
 _UNKNOWN: Stage = (math.nan, Quality.UNKNOWN)
@@ -94,6 +99,7 @@ class StageAccount:
         self._actuation = actuation
         self._injected = injected
         self._clock = ClockAccount(mode="sim")
+        self._all_ok: dict[str, object] = dict.fromkeys(sensors, int(Quality.OK))
 
     def latency(self, ledger: Ledger, before: Snapshot, now: Snapshot, commands: CommandsInFlight) -> Stages:
         """Return the stages of the step that is being accounted for.
@@ -106,47 +112,80 @@ class StageAccount:
         """
         stages: Stages = ledger.durations_s()
         quality: Stages = ledger.qualities()
-
-        def put(name: str, stage: Stage) -> None:
-            stages[name], quality[name] = stage[0], int(stage[1])
-
-        def put_each(name: str, of: Callable[[Sample], Stage], samples: Mapping[str, Sample]) -> list[Stage]:
-            found = [of(sample) for sample in samples.values()]
-            stages[name] = {sensor: stage[0] for sensor, stage in zip(samples, found, strict=True)}
-            quality[name] = {sensor: int(stage[1]) for sensor, stage in zip(samples, found, strict=True)}
-            return found
-
-        frozen_ns, now_ns = ledger.at_ns(Slot.OBSERVED), now.now_ns
-        samples = now.samples
-        fresh = {name: samples[name] for name in self._sensors}
-        ages = put_each("capture_age_s", lambda sample: _age(sample, now_ns), fresh)
-        put_each("hold_s", lambda sample: _of_sample(frozen_ns - sample.arrival_ns, sample), fresh)
-        put("obs_skew_s", _skew(fresh))
-        put("obs_age_max_s", _oldest(ages))
+        self._put_readings(stages, quality, now, ledger.at_ns(_OBSERVED))
         if self._transport:
-            put_each("transport_s", _transport, fresh)
-            put_each("queue_s", _queue, fresh)
+            self._put_each(stages, quality, "transport_s", _transport, now)
+            self._put_each(stages, quality, "queue_s", _queue, now)
         if self._moves_by_itself:
             stages["clock"] = self._clock_now(now)
-            used = {name: before.samples[name] for name in self._sensors}
-            put_each("data_age_s", lambda sample: self._data_age(sample, before, ledger), used)
-            put("jitter_s", self._jitter(ledger))
+            self._put_each(stages, quality, "data_age_s", lambda sample: self._data_age(sample, before, ledger), before)
+            _put(stages, quality, "jitter_s", self._jitter(ledger))
             if self._transport:
-                put_each("driver_s", _driver, fresh)
-                put_each("transport_excess_s", _excess, fresh)
+                self._put_each(stages, quality, "driver_s", _driver, now)
+                self._put_each(stages, quality, "transport_excess_s", _excess, now)
         if self._pacer is not None:
-            put("overrun_s", (self._pacer.overrun_ns / NS_PER_S, Quality.OK))
+            _put(stages, quality, "overrun_s", (self._pacer.overrun_ns / NS_PER_S, Quality.OK))
             stages["overruns"], stages["missed_deadlines"] = self._pacer.overruns, self._pacer.missed
         if self._actuation:
             acted, behind, method = self._acted(now.actuation, commands)
-            put("actuation_s", acted)
+            _put(stages, quality, "actuation_s", acted)
             stages["actuation_behind"], stages["actuation_method"] = behind, ACTUATION_METHODS[method]
             if self._primary is not None:
-                put("end_to_end_s", _sum(self._data_age(before.samples[self._primary], before, ledger), acted))
+                data_age = self._data_age(before.samples[self._primary], before, ledger)
+                _put(stages, quality, "end_to_end_s", _sum(data_age, acted))
         if self._injected:
             stages["injected"], quality["injected"] = self._put_in(before, now)
         stages["quality"] = quality
         return stages
+
+    def _put_readings(self, stages: Stages, quality: Stages, now: Snapshot, frozen_ns: int) -> None:
+        """Put in how old each reading is, how long it lay here, and what they are together."""
+        samples, now_ns = now.samples, now.now_ns
+        ages: dict[str, float] = {}
+        holds: dict[str, float] = {}
+        stamps: list[int] = []
+        all_ok = True
+        for name in self._sensors:
+            sample = samples[name]
+            stamps.append(sample.stamp_ns)
+            ages[name] = age = (now_ns - sample.stamp_ns) / NS_PER_S
+            holds[name] = hold = (frozen_ns - sample.arrival_ns) / NS_PER_S
+            if not (sample.quality is _OK and sample.stamp_quality is _OK and age >= 0 and hold >= 0):
+                all_ok = False
+        stages["capture_age_s"], stages["hold_s"] = ages, holds
+        if not stamps:
+            stages["obs_skew_s"] = stages["obs_age_max_s"] = math.nan
+        else:
+            first_ns = min(stamps)
+            stages["obs_skew_s"] = (max(stamps) - first_ns) / NS_PER_S
+            stages["obs_age_max_s"] = (now_ns - first_ns) / NS_PER_S
+        if stamps and all_ok:
+            quality["capture_age_s"], quality["hold_s"] = self._all_ok.copy(), self._all_ok.copy()
+            quality["obs_skew_s"] = quality["obs_age_max_s"] = 0
+        else:
+            self._qualify_readings(quality, now, frozen_ns)
+
+    def _qualify_readings(self, quality: Stages, now: Snapshot, frozen_ns: int) -> None:
+        """Say how good each of them is. The skew is as good as the worst stamp, and the oldest age as the worst age."""
+        fresh = {name: now.samples[name] for name in self._sensors}
+        ages = {name: _age(sample, now.now_ns)[1] for name, sample in fresh.items()}
+        holds = {name: _of_sample(frozen_ns - sample.arrival_ns, sample)[1] for name, sample in fresh.items()}
+        quality["capture_age_s"] = {name: int(code) for name, code in ages.items()}
+        quality["hold_s"] = {name: int(code) for name, code in holds.items()}
+        stamps = [_stamp_quality(sample) for sample in fresh.values()]
+        quality["obs_skew_s"] = int(_worst(stamps) if stamps else Quality.UNKNOWN)
+        quality["obs_age_max_s"] = int(_worst(list(ages.values())) if ages else Quality.UNKNOWN)
+
+    def _put_each(
+        self, stages: Stages, quality: Stages, name: str, of: Callable[[Sample], Stage], snapshot: Snapshot
+    ) -> None:
+        """Put in a stage of each sensor."""
+        values: dict[str, float] = {}
+        codes: dict[str, int] = {}
+        for sensor in self._sensors:
+            values[sensor], code = of(snapshot.samples[sensor])
+            codes[sensor] = int(code)
+        stages[name], quality[name] = values, codes
 
     def _put_in(self, before: Snapshot, now: Snapshot) -> tuple[Stages, Stages]:
         """Return the delays that were put into the world, in its own time, and their qualities.
@@ -190,8 +229,7 @@ class StageAccount:
         return _age(sample, before.now_ns + ledger.obs_to_command_ns)
 
     def _jitter(self, ledger: Ledger) -> Stage:
-        period_ns = ledger.durations_ns()["period"]
-        return (period_ns - self._period_ns) / NS_PER_S, ledger.quality_of_period
+        return (ledger.period_ns - self._period_ns) / NS_PER_S, ledger.quality_of_period
 
     def _clock_now(self, snapshot: Snapshot) -> Stages:
         clock = self._clock = snapshot.clock or self._clock  # a world that is lost says nothing of its clock
@@ -216,18 +254,26 @@ class StageAccount:
         return (value, quality), behind, evidence.method
 
 
-def _skew(samples: Mapping[str, Sample]) -> Stage:
-    """How far apart the readings of one observation were acquired; as good as the worst of their stamps."""
-    if not samples:
-        return _UNKNOWN
-    stamps = [sample.stamp_ns for sample in samples.values()]
-    return (max(stamps) - min(stamps)) / NS_PER_S, _worst([_stamp_quality(sample) for sample in samples.values()])
+def copied_stages(stages: Mapping[str, Any]) -> Stages:
+    """Return a copy of ``info["latency"]`` that shares no dict with it."""
+    fresh = dict(stages)
+    quality = fresh["quality"] = stages["quality"].copy()
+    for name in OF_EACH_SENSOR:
+        if name in fresh:
+            fresh[name], quality[name] = fresh[name].copy(), quality[name].copy()
+    if "clock" in fresh:
+        fresh["clock"] = fresh["clock"].copy()
+    if "injected" in fresh:
+        fresh["injected"], quality["injected"] = _copied_dicts(fresh["injected"]), _copied_dicts(quality["injected"])
+    return fresh
 
 
-def _oldest(ages: list[Stage]) -> Stage:
-    if not ages:
-        return _UNKNOWN
-    return max([age for age, _ in ages]), _worst([quality for _, quality in ages])
+def _copied_dicts(stages: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: stage.copy() if type(stage) is dict else stage for name, stage in stages.items()}
+
+
+def _put(stages: Stages, quality: Stages, name: str, stage: Stage) -> None:
+    stages[name], quality[name] = stage[0], int(stage[1])
 
 
 def _age(sample: Sample, now_ns: int) -> Stage:
@@ -254,28 +300,30 @@ def _transport(sample: Sample) -> Stage:
     """From the publication to the receipt: between two hosts only with clocks that are known to agree."""
     if sample.source_ns is None or sample.received_ns is None:
         return _UNKNOWN
-    is_excess_only = sample.transport_quality is Quality.UNSYNCED and sample.transport_excess_s is not None
-    if is_excess_only or sample.transport_quality in (Quality.UNKNOWN, Quality.JUMP):
-        return math.nan, sample.transport_quality
-    return _measured(sample.received_ns - sample.source_ns, sample, sample.transport_quality)
+    quality = sample.transport_quality
+    if quality is not _OK:
+        is_excess_only = quality is Quality.UNSYNCED and sample.transport_excess_s is not None
+        if is_excess_only or quality in (Quality.UNKNOWN, Quality.JUMP):
+            return math.nan, quality
+    return _measured(sample.received_ns - sample.source_ns, sample, quality)
 
 
 def _queue(sample: Sample) -> Stage:
     """From the receipt to the taking, both on this host."""
     if sample.received_ns is None or sample.arrival_system_ns is None:
         return _UNKNOWN
-    if sample.transport_quality is Quality.JUMP:
-        return math.nan, Quality.JUMP
-    return _measured(sample.arrival_system_ns - sample.received_ns, sample, Quality.OK)
+    if sample.transport_quality is _JUMP:
+        return math.nan, _JUMP
+    return _measured(sample.arrival_system_ns - sample.received_ns, sample, _OK)
 
 
 def _driver(sample: Sample) -> Stage:
     """From the acquisition to the publication: where both are stamped by one clock, as far as is known."""
     if sample.source_ns is None or sample.header_ns is None:
         return _UNKNOWN
-    if sample.stamp_quality is not Quality.OK:
+    if sample.stamp_quality is not _OK:
         return math.nan, sample.stamp_quality
-    return _measured(sample.source_ns - sample.header_ns, sample, Quality.OK)
+    return _measured(sample.source_ns - sample.header_ns, sample, _OK)
 
 
 def _excess(sample: Sample) -> Stage:
@@ -288,7 +336,7 @@ def _excess(sample: Sample) -> Stage:
 def _measured(ns: int, sample: Sample, quality: Quality) -> Stage:
     """Return a duration. It is what it is: one that is negative is named, and so is one of a reading that is held."""
     value = ns / NS_PER_S
-    if quality is not Quality.OK:
+    if quality is not _OK:
         return value, quality
     return _of_sample(ns, sample)
 

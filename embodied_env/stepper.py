@@ -50,6 +50,8 @@ from embodied_env.transition import (
 
 Observation = dict[str, NDArray[Any]]
 
+_STOP = Severity.STOP  # a name of a module is found sooner than a member
+
 
 class Stepper:
     """Steps one robot, in one world, at one task. The faces over it are `env.py`, and `vector.py` over many."""
@@ -497,13 +499,13 @@ class Stepper:
             reasons.append(f"out_of_bounds:{verdict.out_of_bounds}")
         if self._step_index >= episode.horizon_steps:
             reasons.append("horizon" if episode.kind == "finite_horizon" else "time_limit")
-        if approved.report.disposition >= Severity.STOP:
+        if approved.report.disposition >= _STOP:
             gravest = max(approved.report.findings, key=lambda found: (found.severity, found.gate != "latch"))
             reasons.append(f"safety_stop:{self._cause(gravest)}")
         if self._lost is not None:
             reasons.append(f"backend_lost:{self._lost.why}")
         reasons += [f"sensor_gap:{name}" for name in gaps]
-        return order_end_reasons(reasons)
+        return order_end_reasons(reasons) if reasons else ()
 
     def _cause(self, gravest: Finding) -> str:
         """Return the code of what is wrong: of a STOP that was latched in this episode, of what latched it."""
@@ -521,7 +523,7 @@ class Stepper:
         report = approved.report
         settled = self._snapshot
         end_reason = reasons[0] if reasons else ""
-        terminated = end_kind(end_reason) in TERMINATED_REASONS
+        terminated = bool(reasons) and end_kind(end_reason) in TERMINATED_REASONS
         info = self._common_info(settled, end_reason=end_reason)
         if self.capabilities.free_running and self._playback is not None and self._playback.circumstances is not None:
             self._latch_as(self._playback.circumstances.latched_after)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from embodied_env.contract.loader import config_folders, find_contract, load_contract
 from embodied_env.errors import MissingDependencyError, UsageError
+from embodied_env.large_messages import surroundings
 from embodied_env.processes import CLI, STOP_GRACE_S, ProcessSpec, relay, simulator
 from embodied_env.relay.requirements import stopping_time_s
 from embodied_env.ros_environment import apt_package, check_namespace
@@ -88,7 +89,13 @@ def _training(values: Values, backend: str) -> ProcessSpec:
     """Return a training script, which is told contract, backend, seed and folder, and what else it is to be told."""
     told = [values["contract"], "--backend", backend, "--seed", values["seed"], "--out", values["out"]]
     arguments = (values["python"], str(_script(values["script"])), *told, *shlex.split(values["script_args"]))
-    return ProcessSpec(role="training", module="", arguments=arguments, is_work=True)
+    return _with_room(ProcessSpec(role="training", module="", arguments=arguments, is_work=True), values)
+
+
+def _with_room(program: ProcessSpec, values: Values) -> ProcessSpec:
+    """Return a program of others, with the Fast DDS profile where the contract has large messages; ours take it."""
+    settings = [f"{name}={value}" for name, value in surroundings(load_contract(values["contract"])).items()]
+    return replace(program, arguments=("env", *settings, *program.arguments)) if settings else program
 
 
 def _script(name: str) -> Path:
@@ -160,8 +167,9 @@ def _gazebo(values: Values) -> Iterator[ProcessSpec]:
         arguments=(*server, *shlex.split(values["gz_args"]), str(world)),  # without -r: it starts paused
         folder=str(world.parent),  # what the world names is beside it
     )
-    bridge = _file(values, "bridge", world.parent / f"{world.stem}.bridge.yaml")
-    yield _of_package("bridge", "ros_gz_bridge", "parameter_bridge", "--ros-args", "-p", f"config_file:={bridge}")
+    topics = _file(values, "bridge", world.parent / f"{world.stem}.bridge.yaml")
+    bridge = _of_package("bridge", "ros_gz_bridge", "parameter_bridge", "--ros-args", "-p", f"config_file:={topics}")
+    yield _with_room(bridge, values)
     is_stepped = bool(values["script"] or values["policy"])
     yield from _controllers(world, _SWITCH_TIMEOUT_S if is_stepped else _STEPPED_BY_HAND_S)
     if values["script"]:

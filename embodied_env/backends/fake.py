@@ -19,6 +19,9 @@ from embodied_env.pacing import Pacer
 from embodied_env.routine import Routine
 from embodied_env.transition import Actuation, Approved, ClockAccount, ResetReport, ResetRequest, Sample, Sent, Snapshot
 
+KEPT = 2000
+"""How many commands, and how many reasons to halt, the fake world remembers at least; twice as many at most."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
@@ -59,8 +62,8 @@ class FakeBackend:
 
     Attributes:
         pacer: the deadlines of a world that moves by itself; None in lockstep.
-        sent: every command that was published, in order.
-        halted: the reasons given to `halt`.
+        sent: the commands that were published, in order; of more than `KEPT` the newest.
+        halted: the reasons given to `halt`; the same.
     """
 
     name = "fake"
@@ -162,7 +165,7 @@ class FakeBackend:
         self._check_usable()
         if self._fault("refuse", None, self._step + 1):
             raise BackendLostError("refused", "the fake world was scripted to refuse this command")
-        self.sent.append(command)
+        _remember(self.sent, command)
         self._command = command.values
         if self._delays is not None:
             self._clock.sleep_until_ns(self._clock.now_ns() + round(self._delays.publish_s * NS_PER_S))
@@ -199,7 +202,7 @@ class FakeBackend:
 
     def halt(self, reason: str) -> None:
         """Stop taking commands until the next reset."""
-        self.halted.append(reason)
+        _remember(self.halted, reason)
         self._usable = False
 
     def close(self) -> None:
@@ -290,3 +293,10 @@ class FakeBackend:
         drawn = rng.uniform(layout.low, layout.high).astype(layout.dtype)
         option = sampled.get(layout.sensor)
         return option.astype(layout.dtype) if option is not None and option.shape == layout.shape else drawn
+
+
+def _remember(told: list[Any], new: object) -> None:
+    """Append, and forget the oldest: a world may be stepped millions of times."""
+    told.append(new)
+    if len(told) >= 2 * KEPT:
+        del told[:KEPT]

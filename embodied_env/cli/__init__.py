@@ -23,6 +23,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from embodied_env import __version__
@@ -74,6 +75,12 @@ VERBS: Mapping[str, Verb] = {
     "doctor": Verb(module="embodied_env.cli.doctor", help="check what a contract needs, and say what to do about it"),
     "contract": Verb(module="embodied_env.cli.contract", help="check, show and compare contracts, without ROS"),
 }
+
+
+def check_run_directory(path: str) -> None:
+    """Raise UsageError unless there is a directory."""
+    if not Path(path).is_dir():
+        raise UsageError(f"{path} is not there; allowed: a run directory")
 
 
 class _Parser(argparse.ArgumentParser):

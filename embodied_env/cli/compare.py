@@ -6,11 +6,9 @@ import argparse
 import dataclasses
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
-from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.errors import UsageError
+from embodied_env.cli import SOUND, UNSOUND, check_run_directory
 
 HELP = "set two runs of one contract side by side"
 
@@ -28,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         action="append",
         default=[],
-        help="accept that the contracts or the wrappers differ at PATH or below it; may be repeated",
+        help="accept that the runs differ at PATH or below it; may be repeated",
     )
     parser.add_argument("--json", action="store_true", help="print machine-readable output")
 
@@ -46,8 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.report.figures import check_installed
 
     for path in (args.run_a, args.run_b):
-        if not Path(path).is_dir():
-            raise UsageError(f"{path} is not there; allowed: a run directory")
+        check_run_directory(path)
     output = args.output or (None if args.json else _PAGE)
     if output is not None:
         check_installed()
@@ -81,7 +78,8 @@ def _print_refusal(mismatches: Any, *, as_json: bool) -> None:  # noqa: ANN401 -
     for found in mismatches:
         print(f"{found.path}: A has {json.dumps(found.a)}, B has {json.dumps(found.b)}")
     print(
-        "not compared: the runs are not of one contract and one stack of wrappers; --ignore PATH accepts a difference"
+        "not compared: allowed are runs of one contract and one stack of wrappers, both dry or none; "
+        "--ignore PATH accepts a difference"
     )
 
 

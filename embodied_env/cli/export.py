@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
-from embodied_env.cli import SOUND
-from embodied_env.errors import UsageError
+from embodied_env.cli import SOUND, check_run_directory
 
 HELP = "export a run as JSON lines, Parquet, Minari or LeRobot"
 
@@ -35,8 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
     from embodied_env.record.export import export_run
 
-    if not Path(args.run_directory).is_dir():
-        raise UsageError(f"{args.run_directory} is not there; allowed: a run directory")
+    check_run_directory(args.run_directory)
     columns = (TextColumn("{task.description}"), TextColumn("{task.completed:.0f} steps"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         line = bar.add_task(f"exporting to {args.format}", total=None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli import SOUND, UNSOUND, check_run_directory
 from embodied_env.errors import UsageError
 
 HELP = "write the latencies of a recorded run into a file"
@@ -43,8 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.record import read_run
 
     out = Path(args.out)
-    if not Path(args.run_directory).is_dir():
-        raise UsageError(f"{args.run_directory} is not there; allowed: a run directory")
+    check_run_directory(args.run_directory)
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise UsageError(f"--out {out} is not allowed; allowed: a file in a folder that exists")
     recorded = read_run(args.run_directory)

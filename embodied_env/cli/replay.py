@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli import SOUND, UNSOUND, check_run_directory
 from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from embodied_env.contract import load_contract
 
-    if not Path(args.run_directory).is_dir():
-        raise UsageError(f"{args.run_directory} is not there; allowed: a run directory")
+    check_run_directory(args.run_directory)
     if args.seed < 0:
         raise UsageError(f"--seed {args.seed} is not allowed; allowed: 0 or more")
     contract = None if args.contract is None else load_contract(args.contract)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Self
 
-from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.errors import UsageError
+from embodied_env.cli import SOUND, UNSOUND, check_run_directory
 
 HELP = "write one page that tells a recorded run, for people"
 
@@ -28,8 +26,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from embodied_env.report.run_page import write_report
 
-    if not Path(args.run_directory).is_dir():
-        raise UsageError(f"{args.run_directory} is not there; allowed: a run directory")
+    check_run_directory(args.run_directory)
     with Progress() as progress:
         report = write_report(args.run_directory, args.output, watcher=progress)
     if args.json:

@@ -183,6 +183,15 @@ def _check_depth(events: Iterable[Any], source: str) -> None:
             raise ContractError("", f"nested deeper than {_DEEPEST} levels at line {line}", source=source)
 
 
+def profile_of(contract: Contract, backend: str) -> Mapping[str, Any]:
+    """Return what ``backends.<backend>`` of `contract` says; raises ContractError where it says nothing."""
+    if backend in contract.backends:
+        return contract.backends[backend]
+    known = ", ".join(contract.backends) or "none"
+    problem = f"the contract has no profile {backend!r}; it has: {known}"
+    raise ContractError(f"backends.{backend}", problem, source=contract.source)
+
+
 def parse_as(cls: type[T], data: Mapping[str, Any], *, path: str = "", source: str = "") -> T:
     """Build the dataclass `cls` from JSON-like `data`, strictly: no unknown key, no conversion, no NaN.
 

@@ -62,10 +62,18 @@ def settle_ranges(name: str, ranges: NDArray[Any], spec: FieldSpec, low_m: float
     """Discard what is outside of the limits of a LaserScan or Range, as both definitions ask; then `settle`."""
     if not (math.isfinite(low_m) and low_m <= high_m):
         raise InvalidReadingError(f"the limits of the sensor, {low_m:g} m to {high_m:g} m, are no interval")
-    if ranges.size and ranges.min() >= low_m and (most := ranges.max()) <= high_m and most < math.inf:
+    least, most = _extremes(ranges)
+    if least >= low_m and most <= high_m and most < math.inf:
         return ranges  # as nearly always, and in a fifth of the time
     np.copyto(ranges, np.nan, where=np.isfinite(ranges) & ((ranges < low_m) | (ranges > high_m)))
     return settle(name, ranges, spec, near=low_m, nothing=f"NaN or outside of {low_m:g} m to {high_m:g} m")
+
+
+def _extremes(ranges: NDArray[Any]) -> tuple[float, float]:
+    """Return the least and the greatest; NaN where there is none, or one is NaN."""
+    if ranges.size == 1:  # a Range: numpy takes fifty times as long to find its extremes
+        return ranges.item(), ranges.item()
+    return (ranges.min(), ranges.max()) if ranges.size else (math.nan, math.nan)
 
 
 def settle_depth(name: str, depth: NDArray[Any], spec: FieldSpec, *, nothing: str = "NaN") -> NDArray[Any]:

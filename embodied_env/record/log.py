@@ -1,9 +1,9 @@
-"""The log of a run: an MCAP file of JSON rows in which every row that was written survives a SIGKILL of its writer.
+"""The log of a run: an MCAP file of JSON rows in which every row that was flushed survives a SIGKILL of its writer.
 
-There are no chunks, and each row is handed to the operating system before `write` returns. What is lost when the
-machine itself stops is up to its file system. An array that rows refer to is a message of its own, before the first
-of them. It is not compressed: zlib at its quickest takes ten times as long as its hash, and more than a millisecond
-for an image of 640x480.
+There are no chunks. Rows wait in memory until `flush` hands them to the operating system in one go (`write` does both).
+What is lost when the machine itself stops is up to its file system. An array that rows refer to is a message of its
+own, before the first of them. It is not compressed: zlib at its quickest takes ten times as long as its hash, and more
+than a millisecond for an image of 640x480.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ import hashlib
 import importlib
 import json
 import struct
+from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
 from embodied_env._version import __version__
 from embodied_env.errors import MissingDependencyError, RecordError
 from embodied_env.record.arrays import Reference, from_bytes, is_reference, refer_to, to_bytes
+from embodied_env.record.held_back import HeldBack
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.schema import reset_channel_schema, transition_channel_schema
 
@@ -68,9 +70,8 @@ class McapFile:
         writer = _mcap("writer")
         self.path = path
         self._problem = ""
-        self._file: IO[bytes]
         try:
-            self._file = path.open("xb")
+            self._file = HeldBack(path.open("xb", buffering=0))
         except OSError as error:
             raise RecordError(f"{path}: the log cannot be created: {error}") from None
         self.writer: Any = writer.Writer(
@@ -83,6 +84,16 @@ class McapFile:
     def problem(self) -> str:
         """Why no more is taken, or ""."""
         return self._problem
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last byte that was written, flushed or not."""
+        return self._file.tell()
+
+    @property
+    def flushed(self) -> int:
+        """Offset behind the last byte that is with the operating system."""
+        return self._file.flushed
 
     def begin(self) -> None:
         """Hand the header to the operating system, and the channels that are known; only mcap's metadata does so."""
@@ -116,7 +127,11 @@ class McapFile:
 
 
 class LogWriter:
-    """Writes rows in order. After a failed write it takes no more, and the file keeps every row before it."""
+    """Writes rows in order. After a failed write it takes no more, and the file keeps every row before it.
+
+    Attributes:
+        rows_flushed: how many rows are with the operating system.
+    """
 
     def __init__(self, path: Path) -> None:
         """Create the file.
@@ -127,6 +142,8 @@ class LogWriter:
         """
         self._file = McapFile(path)
         self._stored: set[str] = set()  # hashes of the arrays that are in the log
+        self._waiting: deque[tuple[int, int]] = deque()  # number and end of the rows that are not flushed
+        self.rows_flushed = 0
         with self._file.guarded("the start of the log"):
             self._channels = {topic: self._register(topic) for topic in CHANNELS}
             self._channels[ARRAYS] = self._file.writer.register_channel(ARRAYS, "raw", 0, _ABOUT_ARRAYS)
@@ -144,9 +161,39 @@ class LogWriter:
             RecordError: when it cannot be written, or an earlier row could not.
         """
         text = json.dumps(row, allow_nan=False, separators=(",", ":"))
-        with self._file.guarded(f"row {row['row']}"):
-            self._append(topic, text.encode("ascii"), sequence=row["row"], log_time_ns=log_time_ns)
-            self._file.flush()
+        self.append(topic, text, number=row["row"], log_time_ns=log_time_ns)
+        self.flush()
+
+    def append(self, topic: str, text: str, *, number: int, log_time_ns: int) -> None:
+        """Append the row `number` to the channel `topic`: its JSON, in ASCII. It waits for `flush`.
+
+        Raises:
+            RecordError: when it cannot be written, or an earlier row could not.
+        """
+        with self._file.guarded(f"row {number}"):
+            self._append(topic, text.encode("ascii"), sequence=number, log_time_ns=log_time_ns)
+            self._waiting.append((number, self._file.end))
+
+    def flush(self) -> None:
+        """Hand everything to the operating system.
+
+        Raises:
+            RecordError: when it cannot be written, or something before it could not.
+        """
+        try:
+            with self._file.guarded(f"row {self._waiting[0][0]}" if self._waiting else "an array"):
+                self._file.flush()
+        finally:
+            while self._waiting and self._waiting[0][1] <= self._file.flushed:
+                self._waiting.popleft()
+                self.rows_flushed += 1
+
+    def take_lost(self) -> int:
+        """Return how many rows were appended and, after a failed write, will never be there; each is told once."""
+        lost = len(self._waiting) if self.problem else 0
+        if lost:
+            self._waiting.clear()
+        return lost
 
     def store(self, array: NDArray[Any], *, log_time_ns: int) -> Reference:
         """Append the bytes of `array`, unless they are there already, and return the reference for a row to come.
@@ -172,6 +219,8 @@ class LogWriter:
 
     def close(self) -> None:
         """Finish the file and close it. Idempotent; never raises: `problem` says what went wrong."""
+        with contextlib.suppress(RecordError):
+            self.flush()
         self._file.close()
 
     def _register(self, topic: str) -> int:

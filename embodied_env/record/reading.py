@@ -15,8 +15,8 @@ from embodied_env.errors import RecordError
 from embodied_env.record.log import LogReader
 from embodied_env.record.manifest import RUN
 from embodied_env.record.messages import StoredMessage, problem_of_messages, read_messages
-from embodied_env.record.recorder import LOG, MANIFEST, MESSAGES
 from embodied_env.record.rows import RESET, TRANSITION, Row
+from embodied_env.record.run_writer import LOG, MANIFEST, MESSAGES
 
 
 @dataclass(frozen=True, kw_only=True)

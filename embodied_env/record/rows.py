@@ -36,12 +36,14 @@ RESET = "embodied_env/reset/1"
 FIELDS = ("observation", "action", "reward", "terminated", "truncated", "info")
 FIELDS_OF_RESET = ("seed", "options", "observation", "info")
 
+WIDEST = 1024
+"""Bits of an integer that is still written as a number."""
+
 Row = dict[str, Any]
 
 _DEEPEST = 32  # nesting beyond this, a list that holds itself for one, is described and not followed
 _AS_IT_IS = (str, bool, type(None))
 _DOUBLE = 8  # bytes
-_WIDEST = 1024  # bits of an integer that is written as a number
 _LONGEST = 2000  # characters of a description
 
 
@@ -62,12 +64,39 @@ def transition_row(
         evaluator: the sensors that only the evaluator sees; their values stand in ``inner.evaluator``.
         store: see `plain`. An action stays in its row whatever its size, as it was put down before the step.
     """
+    raw = raw_transition_row(
+        transition,
+        row=row,
+        outer={**outer, "action": Settled(plain(outer["action"]))},
+        action=None if transition is None else Settled(plain(transition.action)),
+        evaluator=evaluator,
+    )
+    return strict(raw, store)
+
+
+def raw_transition_row(
+    transition: Transition | None,
+    *,
+    row: int,
+    outer: Mapping[str, Any],
+    action: Any,  # noqa: ANN401 - any action
+    evaluator: Collection[str],
+) -> Row:
+    """Return the row of one step before its values are made `plain`, which `strict` does, field by field.
+
+    `action` is the one of `transition`, as it was before anybody could change it; for the others see `transition_row`.
+    """
     return {
         "schema": TRANSITION,
         "row": row,
-        **{field: plain(outer[field], None if field == "action" else store) for field in FIELDS},
-        "inner": None if transition is None else _inner(transition, evaluator, store),
+        **{field: outer[field] for field in FIELDS},
+        "inner": None if transition is None else _inner(transition, action, evaluator),
     }
+
+
+def strict(raw: Row, store: Store | None = None) -> Row:
+    """Return a row whose values are `plain`."""
+    return {field: plain(value, store) for field, value in raw.items()}
 
 
 def reset_row(
@@ -105,6 +134,11 @@ class Settled:
         self.value = value
 
 
+def settled(value: Any, depth: int, store: Store | None) -> Settled:  # noqa: ANN401 - anything goes in
+    """Return what `plain` makes of `value` where it lies `depth` containers deep."""
+    return Settled(_plain(value, depth, store))
+
+
 def plain(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - anything goes in, JSON comes out
     """Return `value` in types of JSON, sharing nothing with it that could change.
 
@@ -135,7 +169,7 @@ def _plain(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401,
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, int):
-        return int(value) if value.bit_length() <= _WIDEST else _described(value)
+        return int(value) if value.bit_length() <= WIDEST else _described(value)
     return _described(value) if depth > _DEEPEST else _plain_container(value, depth, store)
 
 
@@ -194,19 +228,21 @@ def _inner_of_reset(snapshot: Snapshot, evaluator: Collection[str], store: Store
             for field, values in sample.values.items()
         },
         "now_ns": snapshot.now_ns,
-        "sensors": {name: _sample(sample) for name, sample in snapshot.samples.items()},
-        "clock": _clock(snapshot.clock),
+        "sensors": plain({name: _sample(sample) for name, sample in snapshot.samples.items()}),
+        "clock": plain(_clock(snapshot.clock)),
         "injected": _injected(snapshot.injected),
         "evaluator": {name: plain(snapshot.samples[name].values, store) for name in evaluator},
     }
 
 
-def _inner(transition: Transition, evaluator: Collection[str], store: Store | None) -> Row:
-    samples = transition.snapshot.samples
+def _inner(transition: Transition, action: Any, evaluator: Collection[str]) -> Row:  # noqa: ANN401 - any action
+    """Return the account of one step; what is not plain in it is the action, floats that are not finite, and arrays."""
+    snapshot = transition.snapshot
+    samples = snapshot.samples
     return {
-        "observation": plain(transition.observation, store),
-        "action": plain(transition.action),
-        "reward": plain(transition.reward),
+        "observation": transition.observation,
+        "action": action,
+        "reward": transition.reward,
         "terminated": transition.terminated,
         "truncated": transition.truncated,
         "end_reasons": list(transition.end_reasons),
@@ -214,12 +250,12 @@ def _inner(transition: Transition, evaluator: Collection[str], store: Store | No
         "stamps_ns": {name: ns for name, ns in transition.stamps_ns.items() if name != "returned"},  # not returned yet
         "report": _report(transition.report),
         "circumstances": _circumstances(transition.circumstances),
-        "now_ns": transition.snapshot.now_ns,
+        "now_ns": snapshot.now_ns,
         "sensors": {name: _sample(sample) for name, sample in samples.items()},
-        "clock": _clock(transition.snapshot.clock),
-        "actuation": _actuation(transition.snapshot.actuation),
-        "injected": _injected(transition.snapshot.injected),
-        "evaluator": {name: plain(samples[name].values, store) for name in evaluator},
+        "clock": _clock(snapshot.clock),
+        "actuation": _actuation(snapshot.actuation),
+        "injected": _injected(snapshot.injected),
+        "evaluator": {name: samples[name].values for name in evaluator},
     }
 
 
@@ -248,14 +284,14 @@ def _circumstances(seen: Circumstances) -> Row:
         "latched": None if seen.latched is None else _finding(seen.latched),
         "latched_after": None if seen.latched_after is None else _finding(seen.latched_after),
         "watchdog_trips": seen.watchdog_trips,
-        "dt_s": plain(seen.dt_s),
+        "dt_s": seen.dt_s,
         "reference": None if seen.reference is None else _reference(seen.reference),
         "answer": None if seen.answer is None else _answer(seen.answer),
     }
 
 
 def _reference(reference: Reference) -> Row:
-    return {name: plain(value) for name, value in vars(reference).items()}
+    return {name: _listed(value) for name, value in vars(reference).items()}
 
 
 def _answer(report: GateReport) -> Row:
@@ -264,35 +300,39 @@ def _answer(report: GateReport) -> Row:
     return {**_report(report), "findings": findings, "intervened": report.intervened}
 
 
+def _listed(value: Any) -> Any:  # noqa: ANN401 - an array becomes a list
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
 def _finding(finding: Finding) -> Row:
     return {
         "gate": finding.gate,
         "severity": finding.severity.name,
         "code": finding.code,
         "joints": list(finding.joints),
-        "before": plain(finding.before),
-        "after": plain(finding.after),
-        "limit": plain(finding.limit),
-        "margin": plain(finding.margin),
+        "before": _listed(finding.before),
+        "after": _listed(finding.after),
+        "limit": _listed(finding.limit),
+        "margin": _listed(finding.margin),
         "detail": finding.detail,
     }
 
 
 def _report(report: GateReport) -> Row:
     return {
-        "requested": plain(report.requested),
-        "applied": plain(report.applied),
-        "applied_si": plain(report.applied_si),
-        "velocity_si": plain(report.velocity_si),
-        "dt_s": plain(report.dt_s),
+        "requested": report.requested.tolist(),
+        "applied": report.applied.tolist(),
+        "applied_si": report.applied_si.tolist(),
+        "velocity_si": report.velocity_si.tolist(),
+        "dt_s": report.dt_s,
         "disposition": report.disposition.name,
-        "guaranteed": plain(report.guaranteed),
+        "guaranteed": dict(report.guaranteed),
     }
 
 
 def _sample(sample: Sample) -> Row:
     """Return what is known of a reading, but for its values; a confidence that is null is NaN."""
-    confidence = {} if sample.confidence is None else {"confidence": plain(sample.confidence)}
+    confidence = {} if sample.confidence is None else {"confidence": sample.confidence}
     return {
         "stamp_ns": sample.stamp_ns,
         "header_ns": sample.header_ns,
@@ -304,7 +344,7 @@ def _sample(sample: Sample) -> Row:
         "reason": sample.reason,
         "stamp_quality": sample.stamp_quality.name,
         "transport_quality": sample.transport_quality.name,
-        "transport_excess_s": plain(sample.transport_excess_s),
+        "transport_excess_s": sample.transport_excess_s,
         "suspect_clock": sample.suspect_clock,
         "seq": sample.seq,
         "lost": sample.lost,

@@ -12,8 +12,8 @@ from typing import Any
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.fingerprint import differences
 from embodied_env.errors import ContractError
-from embodied_env.record.recorder import MANIFEST, SUMMARY
 from embodied_env.record.rows import RESET, Row
+from embodied_env.record.run_writer import MANIFEST, SUMMARY
 from embodied_env.record.summary import OUTSIDE
 from embodied_env.record.violations import Violation, found, shortened
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from embodied_env.latency import LatencyStatistics
-from embodied_env.record.rows import RESET, plain
+from embodied_env.record.rows import RESET, TRANSITION, plain
 from embodied_env.transition import DRY_RUN
 
-_OF_INFO = ("action_clipped", "latency", "end_reason", "is_success")
+_OF_INFO = ("latency", "action_clipped", "end_reason", "is_success")
 _ENDS = ("reward", "terminated", "truncated")
 _MOST_HANDED_IN = 256
 
@@ -29,7 +30,7 @@ class Summary:
     def __init__(self) -> None:
         """Begin with no row."""
         self._lock = threading.Lock()
-        self._handed_in: deque[tuple[str, Mapping[str, Any]]] = deque()
+        self._handed_in: deque[Callable[[], dict[str, Any]]] = deque()
         self._latency = LatencyStatistics()
         self._returns: list[float] = []
         self._end_reasons: Counter[str] = Counter()
@@ -48,10 +49,15 @@ class Summary:
     def hand_in(self, schema: str, outer: Mapping[str, Any], details: Mapping[str, str] | None = None) -> None:
         """Take in a row later, whether it is written or not: what `outer` has must not change any more.
 
-        `details`: of a reset, what else the backend chose (`ResetReport`).
+        Of `outer` no more is kept than is read: no image need wait for it. `details`: of a reset, what else the
+        backend chose (`ResetReport`).
         """
-        read = {"inner": {"details": details or {}}} if schema == RESET else _read_of(outer)
-        self._handed_in.append((schema, read))
+        if schema == RESET:
+            self._handed_in.append(partial(_reset_row, details or {}))
+        else:
+            info = outer["info"]
+            said = tuple(map(info.get, _OF_INFO)) if isinstance(info, Mapping) else ()
+            self._handed_in.append(partial(_step_row, outer["reward"], outer["terminated"], outer["truncated"], said))
         if len(self._handed_in) > _MOST_HANDED_IN:  # nobody writes: the disk does not answer
             self.add_handed_in()
 
@@ -59,8 +65,7 @@ class Summary:
         """Take in what was handed in, in order. Any thread may."""
         with self._lock:
             while self._handed_in:
-                schema, read = self._handed_in.popleft()
-                self.add(plain({"schema": schema, **read}))
+                self.add(self._handed_in.popleft()())
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Take in one row, of a reset or of a transition."""
@@ -141,11 +146,21 @@ class Summary:
         return summary
 
 
-def _read_of(outer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is read of a step, and no more: no image need wait for it."""
-    info = outer["info"]
-    said = {key: info[key] for key in _OF_INFO if key in info} if isinstance(info, Mapping) else {}
-    return {**{key: outer[key] for key in _ENDS}, "info": said}
+def _reset_row(details: Mapping[str, str]) -> dict[str, Any]:
+    return {"schema": RESET, "inner": {"details": details}}
+
+
+def _step_row(
+    reward: object,
+    terminated: object,
+    truncated: object,
+    said: tuple[Any, ...],  # of `_OF_INFO`
+) -> dict[str, Any]:
+    """Return what is read of a step as its row has it; its latency as the agent was given it, which says the same."""
+    latency, *others = said or (None,) * len(_OF_INFO)
+    info = dict(zip(_OF_INFO, (latency if type(latency) is dict else plain(latency), *map(plain, others)), strict=True))
+    ends = dict(zip(_ENDS, map(plain, (reward, terminated, truncated)), strict=True))
+    return {"schema": TRANSITION, **ends, "info": info}
 
 
 def _missed_deadlines(info: Mapping[str, Any]) -> int | None:

@@ -1,103 +1,206 @@
-"""Who writes, and when: at once, or in a thread of its own; and what was lost on the way."""
+"""The thread that writes a run, the queue before it, and what was lost on the way.
+
+In real time nobody waits for it: what finds no room is dropped. In lockstep the step waits for room, since the world
+waits too, and `Aside.drain` waits for all that was handed over. A disk that does not answer is waited for, but not for
+ever.
+"""
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 Job = Callable[[], None]
 
 MOST_BYTES = 64 * 2**20
-"""Of what waits to be written in real time; what comes beyond it is dropped."""
+"""Of what waits to be written; what comes beyond it is dropped in real time, and waits in lockstep."""
 
 MOST_JOBS = 20_000
+MOST_JOBS_IN_LOCKSTEP = 64
+"""So many rows, at most, are lost by a SIGKILL."""
+
 PATIENCE_S = 10.0
-"""How long `finish` waits for a disk that does not answer."""
+"""How long a disk may do nothing before it counts as one that does not answer."""
 
+GATHER_S = 0.01
+"""How long the thread lets jobs come together where the stepping thread never waits: to take turns costs both."""
 
-class Worker(Protocol):
-    """Does jobs in the order in which they come. A job must not raise."""
-
-    def put(self, job: Job, size: int = 0) -> bool:
-        """Do `job` now or later; it keeps `size` bytes until then. False: there is no room, it is never done."""
-        ...
-
-    def finish(self, job: Job) -> bool:
-        """Do everything that waits, then `job`, the last. False: it did not come to that in time."""
-        ...
-
-
-class AtOnce:
-    """Does each job in the caller's thread, before `put` returns: who waits for nobody may wait for the disk."""
-
-    def put(self, job: Job, size: int = 0) -> bool:  # noqa: ARG002 - nothing is kept
-        """Do it."""
-        job()
-        return True
-
-    def finish(self, job: Job) -> bool:
-        """Do it."""
-        job()
-        return True
+_BATCH = 16  # jobs that are settled together
 
 
 class Aside:
-    """Does jobs in a thread of its own; `put` never waits. The thread begins with the first job."""
+    """Does jobs in a thread of its own, in the order in which they come. The thread begins with the first.
+
+    A job must not raise, and waits until it is settled: `settle` is called in the thread behind every few jobs, and
+    behind the last that is there. After a fork all that waited is done, and the child begins anew with a thread of its
+    own.
+    """
 
     def __init__(
-        self, *, most_bytes: int = MOST_BYTES, most_jobs: int = MOST_JOBS, patience_s: float = PATIENCE_S
+        self,
+        settle: Job | None = None,
+        *,
+        waits: bool = False,
+        gather_s: float = 0.0,
+        most_bytes: int = MOST_BYTES,
+        most_jobs: int = MOST_JOBS,
+        patience_s: float = PATIENCE_S,
     ) -> None:
-        """Keep at most so much that waits."""
+        """Keep at most so much that waits.
+
+        `waits`: `put` waits for room, as long as the thread gets on. `gather_s`: so long the thread waits for a few
+        jobs to come together, unless somebody waits for it.
+        """
+        self._settle = settle or _nothing
+        self._waits, self._gather_s = waits, gather_s
         self._most_bytes, self._most_jobs, self._patience_s = most_bytes, most_jobs, patience_s
-        self._changed = threading.Condition()
-        self._jobs: deque[tuple[Job, int]] = deque()
-        self._bytes = 0
         self._is_finishing = False
+        self._begin()
+        _all.add(self)
+
+    def _begin(self) -> None:
+        # A lock that its owner may take again: a finalizer that calls `retire` may run wherever it is held.
+        self._lock = threading.RLock()
+        self._work = threading.Condition(self._lock)
+        self._progress = threading.Condition(self._lock)
+        self._jobs: deque[tuple[Job, int]] = deque()
+        self._bytes = self._handed = self._done = 0
+        self._beats = 0  # grows whenever the thread gets on
+        self._gave_up_at = -1  # the beat after which nobody waits any more, until there is another
+        self._is_idle = False
+        self._waiting = 0  # threads that wait for this one
         self._thread: threading.Thread | None = None
 
     def put(self, job: Job, size: int = 0) -> bool:
-        """Leave it to the thread, unless too much waits there."""
-        with self._changed:
-            is_full = len(self._jobs) >= self._most_jobs or self._bytes + size > self._most_bytes
-            if self._is_finishing or (is_full and self._jobs):
+        """Leave `job` to the thread; it keeps `size` bytes until then. False: there is no room, it is never done."""
+        with self._lock:
+            if self._is_finishing:
+                return False
+            if not self._has_room(size) and not (self._waits and self._wait_until(lambda: self._has_room(size))):
                 return False
             self._add(job, size)
         return True
 
+    def drain(self) -> bool:
+        """Wait until everything that was put is settled. False: the thread does not get on."""
+        with self._lock:
+            handed = self._handed
+            if self._done >= handed or self._thread is threading.current_thread():
+                return True
+            return self._wait_until(lambda: self._done >= handed)
+
     def finish(self, job: Job) -> bool:
-        """Leave it to the thread as the last, and wait for its end, but not for ever. Later calls do nothing."""
-        with self._changed:
+        """Leave `job` to the thread as the last, and wait for its end. Later calls only wait.
+
+        False: the thread does not get on.
+        """
+        with self._lock:
             if not self._is_finishing:
                 self._add(job, 0)
-                self._is_finishing = True
-                self._changed.notify()
+                self.retire()
             thread = self._thread
-        if thread is not None:
+        if thread is None:
+            return True
+        beats = -1
+        while thread.is_alive() and beats != self._beats:
+            beats = self._beats
             thread.join(self._patience_s)
-        return thread is None or not thread.is_alive()
+        return not thread.is_alive()
+
+    def retire(self) -> None:
+        """Let the thread end when nothing waits any more. Takes no time."""
+        with self._lock:
+            self._is_finishing = True
+            self._work.notify()
+
+    def begin_anew(self) -> None:
+        """In a child after a fork: the thread is the parent's, and so is what waits."""
+        self._begin()
+
+    # ------------------------------------------------------------------------------------------------- with the lock
+
+    def _has_room(self, size: int) -> bool:
+        waiting = self._handed - self._done
+        return not waiting or (waiting < self._most_jobs and self._bytes + size <= self._most_bytes)
+
+    def _wait_until(self, is_so: Callable[[], bool]) -> bool:
+        """Wait as long as the thread gets on; who gave up once does not wait again before it does."""
+        while not is_so():
+            beats = self._beats
+            if beats == self._gave_up_at:
+                return False
+            self._waiting += 1
+            self._work.notify()
+            try:
+                self._progress.wait(self._patience_s)
+            finally:
+                self._waiting -= 1
+            if beats == self._beats:
+                self._gave_up_at = beats
+        return True
 
     def _add(self, job: Job, size: int) -> None:
         self._jobs.append((job, size))
+        self._handed += 1
         self._bytes += size
-        if self._thread is None:
+        if self._is_idle or len(self._jobs) == _BATCH:
+            self._is_idle = False
+            self._work.notify()
+        elif self._thread is None:
             self._thread = threading.Thread(target=self._run, name="embodied_env recorder", daemon=True)
             self._thread.start()
-        self._changed.notify()
+
+    # --------------------------------------------------------------------------------------------------- in the thread
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._jobs and not self._is_finishing:
-                    self._changed.wait()
-                if not self._jobs:
-                    return
-                job, size = self._jobs[0]
-            job()
-            with self._changed:  # what is being written counts as waiting
-                self._jobs.popleft()
-                self._bytes -= size
+        while batch := self._take():
+            for job, _ in batch:
+                job()
+                self._beats += 1
+            self._settle()
+            with self._lock:
+                self._beats += 1
+                self._done += len(batch)
+                self._bytes -= sum(size for _, size in batch)
+                self._progress.notify_all()
+
+    def _take(self) -> list[tuple[Job, int]]:
+        """Return what is done next, and settled together; nothing at the end."""
+        with self._lock:
+            while not self._jobs and not self._is_finishing:
+                self._is_idle = True
+                self._work.wait()
+            if self._gather_s and not self._has_to_go_on():
+                self._work.wait_for(self._has_to_go_on, self._gather_s)
+            return [self._jobs.popleft() for _ in range(min(_BATCH, len(self._jobs)))]
+
+    def _has_to_go_on(self) -> bool:
+        return self._is_finishing or self._waiting > 0 or len(self._jobs) >= _BATCH
+
+
+def _nothing() -> None:
+    """Settle nothing."""
+
+
+_all: weakref.WeakSet[Aside] = weakref.WeakSet()
+
+
+def _drain_all() -> None:
+    for worker in list(_all):
+        worker.drain()
+
+
+def _begin_all_anew() -> None:
+    for worker in list(_all):
+        worker.begin_anew()
+
+
+os.register_at_fork(before=_drain_all, after_in_child=_begin_all_anew)
+atexit.register(_drain_all)  # for a run that nobody closed, and whose environment is gone
 
 
 class Losses:

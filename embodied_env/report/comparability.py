@@ -1,4 +1,7 @@
-"""Whether two runs may be compared: their contracts mean the same, and the same wrappers stood around them."""
+"""Whether two runs may be compared: one contract, one stack of wrappers, and commands that reached the robot in both.
+
+Where they reached it in neither, in two dry runs, that is one kind as well.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,9 @@ from embodied_env.report.values import mapping, text_of
 
 FINGERPRINT = "contract.fingerprint"
 WRAPPERS = "wrappers"
+ACTUATES = "capabilities.actuates"
+"""False in the manifest of a dry run: nothing that was sent reached a robot."""
+
 RECORDER = "embodied_env.record.recorder:RecordTransitions"
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -39,7 +45,9 @@ class NotComparableError(EmbodiedEnvError):
         """Name what differs."""
         self.mismatches = tuple(mismatches)
         paths = ", ".join(mismatch.path for mismatch in self.mismatches)
-        super().__init__(f"the runs differ in {paths}; allowed: runs of one contract and one stack of wrappers")
+        super().__init__(
+            f"the runs differ in {paths}; allowed: runs of one contract and one stack of wrappers, both dry or none"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +85,7 @@ def comparability(a: Run, b: Run, ignore: Iterable[str] = ()) -> Comparability:
         for name, run, (contract, _) in zip("AB", (a, b), contracts, strict=True)
         if contract is not None and contract.fingerprint != mapping(run.manifest, "contract").get("fingerprint")
     ]
-    found = [*_of_contracts(a, b, contracts[0][0], contracts[1][0]), *_of_wrappers(a, b)]
+    found = [*_of_contracts(a, b, contracts[0][0], contracts[1][0]), *_of_wrappers(a, b), *_of_what_moved(a, b)]
     ignored: list[Mismatch] = []
     refused: list[Mismatch] = []
     used: set[str] = set()
@@ -130,6 +138,12 @@ def _of_wrappers(a: Run, b: Run) -> list[Mismatch]:
         first, second = (_outline(stack) for stack in stacks)
         return [] if first == second and first is not None else [Mismatch(path=WRAPPERS, a=first, b=second)]
     return [Mismatch(path=f"{WRAPPERS}{path}", a=x, b=y) for path, x, y in differences(stacks[0], stacks[1])]
+
+
+def _of_what_moved(a: Run, b: Run) -> list[Mismatch]:
+    """A run whose manifest does not say that it was dry was none."""
+    first, second = (mapping(run.manifest, "capabilities").get("actuates") is not False for run in (a, b))
+    return [] if first == second else [Mismatch(path=ACTUATES, a=first, b=second)]
 
 
 def _stack(run: Run) -> list[dict[str, Any]] | None:

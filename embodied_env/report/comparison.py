@@ -192,11 +192,12 @@ def compare_runs(
     Args:
         a: the one run directory, say of a simulator.
         b: the other, say of a robot.
-        ignore: paths of the contract, or of ``wrappers``, in which the runs may differ, and everything below them.
+        ignore: paths of the contract, of ``wrappers``, or ``capabilities.actuates``, in which the runs may differ, and
+            everything below them.
         watcher: told how far it has come.
 
     Raises:
-        NotComparableError: when the runs differ in their contract or their wrappers; it lists in what.
+        NotComparableError: when their contracts or wrappers differ, or one alone is a dry run; it lists in what.
         RecordError: when one is no run directory, or its manifest cannot be read.
         MissingDependencyError: when mcap is not installed.
     """

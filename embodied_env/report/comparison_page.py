@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from embodied_env._version import __version__
+from embodied_env.latency.reservoir import KEPT
 from embodied_env.latency.statistics import STAGES
 from embodied_env.report.comparability import Mismatch
 from embodied_env.report.comparison import CHANCE, Comparison, Gap, Outcome, Ranked, Rate, Side
@@ -41,7 +42,7 @@ from embodied_env.report.page import (
     write_page,
 )
 from embodied_env.report.run_outcome import said_of
-from embodied_env.report.streams import KEPT, Numbers, Share
+from embodied_env.report.streams import Numbers, Share
 from embodied_env.report.values import mapping
 from embodied_env.report.wording import milliseconds, percent, plural, short
 

@@ -19,7 +19,7 @@ from embodied_env.safety.jerk import keeps_jerk, limit_jerk
 from embodied_env.safety.limits import (
     Bounds,
     JointStep,
-    Room,
+    Way,
     brake_velocity,
     is_hopeless,
     joint_bounds,
@@ -51,12 +51,14 @@ class Limiter:
         self._is_velocity: list[bool] = self.layout.is_velocity.tolist()
         self._is_delta: list[bool] = self.layout.is_delta.tolist()
         scale = self.layout.scale
+        self._box = list(zip(scale.low.tolist(), scale.high.tolist(), strict=True))
         self._si_range = list(zip(scale.si_low.tolist(), scale.si_high.tolist(), strict=True))
         self.enforce(self.layout.limits)
         self._shapers = shapers
         self._workspace = shapers.get("workspace")
         self._fixed_rate = fixed_rate
         self._limits_elsewhere = limits_elsewhere
+        self._has_short_cut = self._mode == "enforce" and not limits_elsewhere and not self.has_velocity
         self._keeps_limits = self._mode == "enforce" and not limits_elsewhere
         self._intervenes_from = Severity.LIMIT if self._mode == "enforce" else Severity.HOLD
 
@@ -66,8 +68,35 @@ class Limiter:
         self._has_jerk = bool(np.isfinite(limits.jerk).any())
         self._bounds = joint_bounds(limits)
         self._range = [(bounds.low, bounds.high) for bounds in self._bounds]
-        self._rooms: list[Room] = []
-        self._rooms_dt_s = math.nan  # of the rooms
+        self._ways: list[Way] = []
+        self._ways_dt_s = math.nan  # of the rooms on them
+
+    def pass_on(self, requested: FloatArray, reference: Reference, dt_s: float) -> Approved | None:
+        """Return the command of an action that is far from every limit: the very one; None: it needs the chain.
+
+        A short cut, of the post-condition too: what does not plainly keep every limit is looked at closely.
+        """
+        if not self._has_short_cut or self._has_jerk or self._shapers or reference.slack is not None:
+            return None
+        if dt_s != self._ways_dt_s:
+            self._ways, self._ways_dt_s = self._ways_at(dt_s), dt_s
+        xs, vs = reference.positions.tolist(), reference.velocities.tolist()
+        found = unhindered(requested.tolist(), xs, vs, self._ways, dt_s)
+        if found is None:
+            return None
+        published, velocities = np.array(found[0]), np.array(found[1])
+        if not plainly_keeps(xs, vs, published.tolist(), velocities.tolist(), self._bounds, dt_s):
+            return None
+        return self._approved(reference, dt_s, [], requested, requested.copy(), published, velocities)
+
+    def _ways_at(self, dt_s: float) -> list[Way]:
+        """Return the way of each joint for a step of `dt_s` > 0."""
+        scale = self.layout.scale
+        rows = zip(scale.offset.tolist(), scale.span.tolist(), self._box, self._si_range, self._is_delta, strict=True)
+        return [
+            Way(offset, span, low, high, si_low, si_high, is_delta, room(bounds, dt_s))
+            for (offset, span, (low, high), (si_low, si_high), is_delta), bounds in zip(rows, self._bounds, strict=True)
+        ]
 
     def limit_target(
         self,
@@ -87,19 +116,14 @@ class Limiter:
         smooth = self.smoothed(target, reference, dt_s)
         if smooth is not target:
             findings = findings + change("jerk", "jerk.limit", joints, target, smooth)
-        unhindered = self._unhindered(smooth.tolist(), reference, dt_s)
-        if unhindered is not None:
-            positions, velocities = smooth, np.array(unhindered)
-            published = smooth.copy()
-        else:
-            steps = self._steps(smooth, reference, dt_s)
-            positions, velocities = np.array([step[0] for step in steps]), np.array([step[1] for step in steps])
-            published = self._published(positions, velocities)
-            if any([step[2] for step in steps]):  # noqa: C419 - a list beats a generator
-                found = limit_findings(joints, smooth, steps, published)
-                if infeasible := [finding for finding in found if finding.code == "limits.infeasible"]:
-                    return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
-                findings += found
+        steps = self._steps(smooth, reference, dt_s)
+        positions, velocities = np.array([step[0] for step in steps]), np.array([step[1] for step in steps])
+        published = self._published(positions, velocities)
+        if any([step[2] for step in steps]):  # noqa: C419 - a list beats a generator
+            found = limit_findings(joints, smooth, steps, published)
+            if infeasible := [finding for finding in found if finding.code == "limits.infeasible"]:
+                return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
+            findings += found
         if self._shapers:
             positions, velocities, rulings = self._weaken(positions, velocities, reference, dt_s)
             published = self._published(positions, velocities)
@@ -210,14 +234,6 @@ class Limiter:
                     value = _undo_rounding(value, start, low, high)  # noqa: PLW2901
             moved.append(value)
         return moved
-
-    def _unhindered(self, targets: list[float], reference: Reference, dt_s: float) -> list[float] | None:
-        """Return the velocities that lead to `targets` where no joint comes near any limit; None: look closer."""
-        if self.has_velocity or reference.slack is not None:
-            return None
-        if dt_s != self._rooms_dt_s:
-            self._rooms, self._rooms_dt_s = [room(bounds, dt_s) for bounds in self._bounds], dt_s
-        return unhindered(reference.positions.tolist(), reference.velocities.tolist(), targets, self._rooms, dt_s)
 
     def _steps(self, target: FloatArray, reference: Reference, dt_s: float) -> list[JointStep]:
         """Limit joint by joint."""

@@ -180,23 +180,48 @@ def room(bounds: Bounds, dt_s: float) -> Room:
     return Room(bounds.low + spare, bounds.high - spare, fastest, change)
 
 
-def unhindered(
-    positions: list[float], velocities: list[float], targets: list[float], rooms: list[Room], dt_s: float
-) -> list[float] | None:
-    """Return the velocities that lead to `targets`, where `limit_joint` keeps every one of them; None: look closer.
+class Way(NamedTuple):
+    """From an action to the position that it asks for, of one joint, where there is `Room`.
 
-    One pass for all joints: most steps are like this.
+    position = offset + span * action, and the last position added where the action is a displacement. The action is
+    between `low` and `high`, and what it asks for, without the last position, from `si_low` to `si_high`.
     """
-    found = []
-    rows = zip(positions, velocities, targets, rooms, strict=True)
-    for position, velocity, target, (lowest, highest, fastest, change) in rows:
+
+    offset: float
+    span: float
+    low: float
+    high: float
+    si_low: float
+    si_high: float
+    is_displacement: bool
+    room: Room
+
+
+def unhindered(
+    action: list[float], positions: list[float], velocities: list[float], ways: list[Way], dt_s: float
+) -> tuple[list[float], list[float]] | None:
+    """Return the positions that an action asks for and the velocities that lead there, where nothing is in the way.
+
+    The whole chain would then come to the same, bit for bit: no joint is near any limit. None: look closer. One pass
+    for all joints, since most actions are like this.
+    """
+    targets, chosen = [], []
+    rows = zip(action, positions, velocities, ways, strict=True)
+    for asked, position, velocity, (offset, span, low, high, si_low, si_high, is_displacement, room_here) in rows:
+        target = offset + span * asked
+        if not (low < asked < high and si_low <= target <= si_high):
+            return None
+        if is_displacement:
+            target += position
         desired = (target - position) / dt_s
+        lowest, highest, fastest, change = room_here
         if not (
             lowest <= target <= highest and -fastest <= desired <= fastest and -change <= desired - velocity <= change
         ):
             return None
-        found.append(desired)
-    return found
+        targets.append(target)
+        chosen.append(desired)
+    return targets, chosen
 
 
 def limit_joint(position: float, velocity: float, target: float, bounds: Bounds, dt_s: float) -> JointStep:

@@ -22,6 +22,7 @@ class Actuation:
     Attributes:
         joints: the names of what is commanded, in the order of the flat command.
         is_velocity: which of it are velocities, shape (n_joints,).
+        places: where the controls stand among those of the model.
     """
 
     def __init__(self, contract: Contract, profile: WorldProfile, model: Model) -> None:
@@ -44,9 +45,9 @@ class Actuation:
             whole[:, layout.slices[name]] = block
             rows += list(whole)
         in_order = controls == list(range(controls[0], controls[0] + len(controls)))
-        self._controls: slice | NDArray[np.intp] = np.array(controls, dtype=np.intp)
+        self.places: slice | NDArray[np.intp] = np.array(controls, dtype=np.intp)
         if in_order:
-            self._controls = slice(controls[0], controls[0] + len(controls))  # is written to in a third of the time
+            self.places = slice(controls[0], controls[0] + len(controls))  # is written to in a third of the time
         self._mix = np.array(rows)
         self._is_position = ~self.is_velocity
         self._all_by_position = bool(self._is_position.all())
@@ -96,7 +97,7 @@ class Actuation:
 
     def apply(self, data: MjData, controls: FloatArray) -> None:
         """Set the controls, one row of `path`."""
-        data.ctrl[self._controls] = controls
+        data.ctrl[self.places] = controls
 
 
 def _servos(

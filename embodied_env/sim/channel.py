@@ -15,6 +15,7 @@ from embodied_env.contract import FloatArray, SensorSpec
 from embodied_env.contract.messages import SENSOR_MESSAGES, message_field
 from embodied_env.contract.readings import fitted
 from embodied_env.contract.spaces import field_layouts
+from embodied_env.frozen import changed, quick
 from embodied_env.sim.instruments import range_limits_m
 from embodied_env.sim.profile import Source
 from embodied_env.sim.sensing import Measured, Values
@@ -22,6 +23,7 @@ from embodied_env.sim.sensing import Measured, Values
 _NS_PER_S = 1e9
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """One reading as it is delivered.
@@ -40,14 +42,7 @@ class Reading:
 
     def copy(self) -> Reading:
         """Return it with values of its own."""
-        return Reading(
-            values={field: value.copy() for field, value in self.values.items()},
-            extras=self.extras,
-            stamp_ns=self.stamp_ns,
-            seq=self.seq,
-            there_ns=self.there_ns,
-            problem=self.problem,
-        )
+        return changed(self, values={field: value.copy() for field, value in self.values.items()})
 
 
 class SensorChannel:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from embodied_env.contract import Contract
 from embodied_env.contract.checks import one_of
-from embodied_env.contract.loader import parse_as
+from embodied_env.contract.loader import parse_as, profile_of
 from embodied_env.errors import ContractError
 
 
@@ -155,10 +155,7 @@ def load_profile(contract: Contract, backend: str, *, stand_in: Mapping[str, Any
         ContractError: when there is none, or when it has an unknown key, misses one, or has a wrong value.
     """
     path = f"backends.{backend}"
-    if backend not in contract.backends:
-        known = ", ".join(contract.backends) or "none"
-        raise ContractError(path, f"the contract has no profile {backend!r}; it has: {known}", source=contract.source)
-    data = contract.backends[backend]
+    data = profile_of(contract, backend)
     if stand_in is not None:
         data = {**data, "stand_in": _merged(data.get("stand_in") or {}, stand_in)}
     profile = parse_as(WorldProfile, data, path=path, source=contract.source)

@@ -119,6 +119,8 @@ class World:
         self._camera = 0
         if profile.render.camera is not None:
             self._camera = model.find("camera", profile.render.camera, f"{path}.render.camera")
+        self._is_undisturbed = self._delayed is None and not self._movers and not self._senses.watches
+        self._warned = self._data.warning.number  # how often, by warning: a view, and dear to ask for
         self._warnings = [int(getattr(model.mujoco.mjtWarning, name)) for name in _UNSTABLE]
         self.now_ns = 0
         self._origin_ns = 0
@@ -209,6 +211,8 @@ class World:
         """Take the physics steps of a step, and the readings that are due on the way; return when it is then, ns."""
         start_ns = now_ns = checked_ns = self.now_ns
         due_ns = self._next_due_ns()
+        if self._is_undisturbed and due_ns >= start_ns + self.tick_ns:
+            return self._undisturbed(commands, due_ns)
         mj_step, mj, data, apply = self._model.mujoco.mj_step, self._model.mj, self._data, self._actuation.apply
         tick_ns, substeps, watches = self.tick_ns, self._substeps, self._senses.watches
         for substep, controls in enumerate(self._controls(commands), start=1):
@@ -229,6 +233,20 @@ class World:
             self._check_stable()
         if self._delayed is not None:
             self._take_delayed(now_ns + 1)
+        return now_ns
+
+    def _undisturbed(self, commands: Sequence[tuple[int, FloatArray]], due_ns: int) -> int:
+        """Do what `_physics` does where nothing can happen between two physics steps: nothing is looked for then."""
+        mj_step, mj, data = self._model.mujoco.mj_step, self._model.mj, self._data
+        driven, places = data.ctrl, self._actuation.places
+        for controls in self._controls(commands):
+            driven[places] = controls
+            mj_step(mj, data)
+        now_ns = self.now_ns + self.tick_ns
+        if now_ns >= due_ns:
+            self._capture(now_ns)
+        else:
+            self._check_stable()
         return now_ns
 
     @property
@@ -341,9 +359,9 @@ class World:
 
     def _check_stable(self) -> None:
         """Raise when MuJoCo warned of a bad state since the reset: it has then silently reset parts of it."""
-        numbers = self._data.warning.number.tolist()
+        numbers = self._warned.tolist()
         counts = [numbers[warning] for warning in self._warnings]
-        if any(counts) or not all(map(math.isfinite, self._data.qpos.tolist())):
+        if any(counts) or not math.isfinite(sum(self._data.qpos.tolist())):
             bad = ", ".join(name for name, count in zip(_UNSTABLE, counts, strict=True) if count)
             raise BackendLostError(
                 "sim_unstable", f"MuJoCo reported {bad or 'a position that is not finite'} at {self.now_ns} ns"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from embodied_env.contract.messages import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.transition import Quality, Snapshot
+
+_FLOAT64 = np.dtype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,11 @@ class Checks:
 def is_fresh(snapshot: Snapshot, *sensors: str) -> bool:
     """Return whether the newest readings of `sensors` are real ones, and not old ones handed out again."""
     return all(snapshot.samples[name].quality in (Quality.OK, Quality.OUT_OF_RANGE) for name in sensors)
+
+
+def length(vector: NDArray[Any]) -> float:
+    """Return what ``np.linalg.norm`` returns of a vector, bit for bit, of few numbers for a tenth of the time."""
+    return math.sqrt(vector.dot(vector)) if vector.dtype is _FLOAT64 else float(np.linalg.norm(vector))
 
 
 def seen(contract: Contract, sensor: str) -> str:

@@ -14,7 +14,7 @@ from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import UsageError
 from embodied_env.tasks.base import Policy
-from embodied_env.tasks.common import Checks, is_fresh, seen
+from embodied_env.tasks.common import Checks, is_fresh, length, seen
 from embodied_env.transition import Judgement, Snapshot, Verdict
 
 # Of the scripted policy. Lengths are beyond the radius of the robot.
@@ -101,7 +101,7 @@ class Navigate:
         arrived = distance_m <= p.success_radius_m and fresh and not collided
         terms = {
             "progress": p.progress_weight * (self._distance_m(previous) - distance_m),
-            "effort": -p.effort_weight * float(applied @ applied),
+            "effort": -p.effort_weight * float(applied.dot(applied)),
             "collision": -p.collision_penalty if collided else 0.0,
             "success": p.success_bonus if arrived else 0.0,
         }
@@ -167,7 +167,7 @@ class Navigate:
 
     def _distance_m(self, snapshot: Snapshot) -> float:
         goal, pose = (snapshot.samples[name].values["position"] for name in (self._p.goal, self._p.pose))
-        return float(np.linalg.norm((goal - pose)[:2]))
+        return length((goal - pose)[:2])
 
 
 def _check_pilot(checks: Checks, pilot: Pilot) -> None:

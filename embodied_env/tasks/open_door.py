@@ -13,7 +13,7 @@ from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.checks import one_of
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.tasks.base import Policy
-from embodied_env.tasks.common import Checks, damped_inverse, is_fresh, joint_action, joint_reader, seen
+from embodied_env.tasks.common import Checks, damped_inverse, is_fresh, joint_action, joint_reader, length, seen
 from embodied_env.transition import Judgement, Snapshot, Verdict
 
 # Of the scripted policy. The finger lies across the lever, near its free end, and its tip stands beyond it.
@@ -132,7 +132,7 @@ class OpenDoor:
     def _force_n(self, snapshot: Snapshot) -> float:
         if self._p.wrench is None:
             return 0.0
-        return float(np.linalg.norm(snapshot.samples[self._p.wrench].values["force"]))
+        return length(snapshot.samples[self._p.wrench].values["force"])
 
 
 def _tip_velocity(handle: FloatArray, out: FloatArray, along: FloatArray) -> FloatArray:

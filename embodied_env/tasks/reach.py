@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.tasks.base import Policy
-from embodied_env.tasks.common import Checks, damped_inverse, is_fresh, joint_action, joint_reader, seen
+from embodied_env.tasks.common import Checks, damped_inverse, is_fresh, joint_action, joint_reader, length, seen
 from embodied_env.transition import Judgement, Snapshot, Verdict
 
 Point = tuple[float, float, float]
+
+_RUNNING = Verdict.running()
 
 GAIN_PER_S = 3.0
 """Of the scripted policy: how fast it closes the distance. It brakes from v at 3 v /s, within any gate's limits."""
@@ -64,25 +66,28 @@ class Reach:
         low, high = parameters.workspace_low_m, parameters.workspace_high_m
         self._low = (-math.inf,) * 3 if low is None else tuple(low)
         self._high = (math.inf,) * 3 if high is None else tuple(high)
+        self._bounded = (low, high) != (None, None)
         ordered = all(below < above for below, above in zip(self._low, self._high, strict=True))
         checks.require("workspace_low_m", low, f"values below workspace_high_m {high}", holds=ordered)
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> Judgement:  # noqa: ARG002 - protocol
         """Judge one step by where the tip is after it."""
-        tip = current.samples[self._p.tip].values["position"]
-        error_m = current.samples[self._p.target].values["position"] - tip
-        distance_m = float(np.sqrt(error_m.dot(error_m)))  # as np.linalg.norm has it, for a fifth of the time
-        reached = distance_m <= self._p.success_radius_m and is_fresh(current, self._p.tip, self._p.target)
-        outside = False
-        for value, low, high in zip(tip.tolist(), self._low, self._high, strict=True):
-            outside = outside or value < low or value > high
+        p = self._p
+        tip = current.samples[p.tip].values["position"]
+        distance_m = length(current.samples[p.target].values["position"] - tip)
+        reached = distance_m <= p.success_radius_m and is_fresh(current, p.tip, p.target)
         terms = {
             "distance": -distance_m,
-            "effort": -self._p.effort_weight * float(applied @ applied),
-            "success": self._p.success_bonus if reached else 0.0,
+            "effort": -p.effort_weight * float(applied.dot(applied)),
+            "success": p.success_bonus if reached else 0.0,
         }
-        verdict = Verdict(success=reached, out_of_bounds="tip" if outside else "")
+        outside = self._bounded and self._is_outside(tip)
+        verdict = Verdict(success=reached, out_of_bounds="tip" if outside else "") if reached or outside else _RUNNING
         return Judgement(reward=sum(terms.values()), verdict=verdict, terms=terms)
+
+    def _is_outside(self, tip: FloatArray) -> bool:
+        bounds = zip(tip.tolist(), self._low, self._high, strict=True)
+        return any(value < low or value > high for value, low, high in bounds)
 
     def scripted(self, kinematics: KinematicModel) -> Policy:
         """Return the policy that moves the tip straight to the target, by damped least squares on its Jacobian.

@@ -29,6 +29,7 @@ from safety_strategies import (
 from embodied_env.safety.limits import (
     Bounds,
     JointStep,
+    Way,
     brake_velocity,
     limit_joint,
     plainly_keeps,
@@ -148,8 +149,14 @@ def test_p9_a_larger_target_never_gives_a_smaller_position(s, other):
 
 def as_asked_for(s, target: float) -> JointStep | None:
     """What the short cut says of a step: it is as asked for, or nothing."""
-    found = unhindered([s.x], [s.v], [target], [room(s.b, s.dt)], s.dt)
-    return None if found is None else JointStep(position=target, velocity=found[0], code="", bound=target)
+    found = unhindered([target], [s.x], [s.v], [straight(s.b, s.dt)], s.dt)
+    return None if found is None else JointStep(position=found[0][0], velocity=found[1][0], code="", bound=target)
+
+
+def straight(b: Bounds, dt: float) -> Way:
+    """The way of an action that is the position itself, wherever that is."""
+    ends = {"low": -math.inf, "high": math.inf, "si_low": -math.inf, "si_high": math.inf}
+    return Way(offset=0.0, span=1.0, **ends, is_displacement=False, room=room(b, dt))
 
 
 @examples(60)
@@ -191,10 +198,10 @@ SMALL = Bounds(low=-1.0, high=1.0, velocity=1.0, acceleration=4.0, deceleration=
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", range(3))
 def test_nothing_that_is_not_finite_is_called_unhindered(bad, place):
-    step = [[0.0], [0.0], [0.001]]
-    assert unhindered(*step, [room(SMALL, 0.05)], 0.05) == [0.02]
+    step = [[0.001], [0.0], [0.0]]
+    assert unhindered(*step, [straight(SMALL, 0.05)], 0.05) == ([0.001], [0.02])
     step[place] = [bad]
-    assert unhindered(*step, [room(SMALL, 0.05)], 0.05) is None
+    assert unhindered(*step, [straight(SMALL, 0.05)], 0.05) is None
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

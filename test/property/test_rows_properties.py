@@ -10,6 +10,7 @@ import math
 import tempfile
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -20,8 +21,10 @@ from embodied_env.contract import load_contract
 from embodied_env.env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_transition, read_run
 from embodied_env.record.arrays import from_bytes, is_reference, refer_to, references, to_bytes
-from embodied_env.record.keeping import kept
-from embodied_env.record.rows import plain
+from embodied_env.record.encoding import RowEncoder
+from embodied_env.record.keeping import kept, kept_action
+from embodied_env.record.rows import plain, raw_transition_row, transition_row
+from embodied_env.record.rows import strict as strict_row
 
 SHARE = 1 if SEEDED else 3  # a third of the examples in each run, and all of them where .ci/long gives a seed
 few = settings(max_examples=25 // SHARE, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -94,6 +97,26 @@ def test_a_list_that_holds_itself_is_kept():
     mine = [1.0]
     mine.append(mine)
     assert json.dumps(plain(kept(mine)))
+
+
+def dumped(value):
+    """Return the text of plain JSON, as it stands in a log."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+@many
+@given(anything, st.booleans())
+def test_the_text_of_a_row_is_that_of_its_plain_values_byte_for_byte(value, stores):
+    shelf = Shelf() if stores else None
+    row = {"value": kept(value, shelf), "action": kept_action(value)}
+    expected = dumped({"value": plain(value, shelf), "action": plain(value)})
+    assert RowEncoder().encode(row, shelf) == dumped(strict_row(row, shelf)) == expected
+
+
+@pytest.mark.parametrize("value", [2**1024 - 1, 2**1024, -(2**1024), 10**5000], ids=["number", "wide", "low", "long"])
+def test_integers_too_wide_for_a_number_are_described_in_the_text_of_a_row_too(value):
+    for given_value in (value, {"deep": {"in": value}}, [value]):
+        assert RowEncoder().encode({"value": kept(given_value)}) == dumped({"value": plain(given_value)})
 
 
 def strict(text):
@@ -240,6 +263,25 @@ def test_whatever_the_agent_sends_and_the_world_does_every_row_is_strict_and_sou
         assert [row["row"] for row in rows] == list(range(len(rows)))
         strict(json.dumps(rows, allow_nan=False))
         assert [audit_transition(row, CONTRACT) for row in run.transitions()] == [[]] * len(sent)
+
+
+@few
+@given(st.lists(actions, min_size=1, max_size=4), faults, st.integers(0, 2**32))
+def test_the_text_of_a_step_is_that_of_its_plain_row_byte_for_byte(sent, wrong, seed):
+    env, encoder = EmbodiedEnv(CONTRACT, backend="fake", faults=wrong), RowEncoder()
+    env.reset(seed=seed)
+    for action in sent:
+        returned = env.step(action)
+        made = env.last_transition
+        fields = ("observation", "reward", "terminated", "truncated", "info")
+        outer = {"action": action, **dict(zip(fields, returned, strict=True))}
+        given_out = {"action": kept_action(action), **{name: kept(outer[name]) for name in fields}}
+        known = {"row": 1, "evaluator": ["true_distance"]}
+        raw = raw_transition_row(made, outer=given_out, action=kept_action(made.action), **known)
+        assert encoder.encode(raw) == dumped(transition_row(made, outer=outer, **known))
+        if returned[2] or returned[3]:
+            env.reset()
+    env.close()
 
 
 @functools.cache

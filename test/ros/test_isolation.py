@@ -9,10 +9,12 @@ import time
 
 import numpy as np
 import pytest
+from held import FLAT_KB, grown_kb, held, more, resident_kb
 
 import embodied_env
 from embodied_env.backends.ros.node import RosNode
 from embodied_env.backends.ros.qos import RELIABLE
+from embodied_env.cdr import from_cdr
 from embodied_env.clock import SteadyClock
 from embodied_env.contract.messages import message_class
 from embodied_env.lockstep import STEP_TOPIC, StepToken
@@ -129,13 +131,18 @@ def test_duplicates_of_the_own_commands_never_add_a_step(env, reference):
     assert rows == reference(4)
 
 
+def last_token(backend, tokens):
+    return StepToken.from_data(from_cdr(backend._token, tokens.msg_type).data)
+
+
 def test_a_late_token_of_an_old_step_never_adds_a_step(env, intruder, reference):
     backend = env.unwrapped._stepper._backend
     tokens = intruder.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
     assert intruder.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
 
     def replay():
-        old = StepToken(epoch=backend._epoch, step=1, digests=backend._last.token.digests)
+        last = last_token(backend, tokens)
+        old = StepToken(epoch=backend._epoch, step=1, digests=last.digests)
         tokens.publish(tokens.msg_type(data=array.array("q", old.to_data())))
 
     assert readings(env, seed=6, between=replay) == reference(6)
@@ -147,7 +154,7 @@ def test_a_token_of_a_foreign_epoch_never_adds_a_step(env, intruder, reference):
     assert intruder.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
 
     def intrude():
-        last = backend._last.token
+        last = last_token(backend, tokens)
         foreign = StepToken(epoch=last.epoch + 1, step=last.step + 1, digests=last.digests)
         tokens.publish(tokens.msg_type(data=array.array("q", foreign.to_data())))
 
@@ -175,3 +182,23 @@ def test_a_braking_command_without_a_token_never_adds_a_step(env, reference):
     observation, *_ = env.step(np.zeros(6))
     stamps = {name: s["stamp_ns"] for name, s in env.unwrapped.last_transition.info["sensors"].items()}
     assert set(stamps.values()) == {50_000_000}
+
+
+# ----------------------------------------------------------------------------------- what earlier episodes leave behind
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(1000, marks=pytest.mark.long)])
+def test_resets_leave_nothing_behind_here_in_the_simulator_or_in_the_graph(env, count):
+    (simulator,) = (process["pid"] for process in env.unwrapped.processes())
+    for seed in range(1 + count // 10):
+        env.reset(seed=seed)
+    before, epoch = held(env, simulator), env.unwrapped.epoch
+    resident = resident_kb(simulator)
+    for _ in range(count):
+        env.reset()
+    assert env.unwrapped.epoch == epoch + count
+    assert [process["pid"] for process in env.unwrapped.processes()] == [simulator]
+    after, grown = held(env, simulator), grown_kb(resident, resident_kb(simulator))
+    print(before, after, f"memory: {grown} kB more", sep="\n")
+    assert not more(before, after)
+    assert max(grown) <= FLAT_KB

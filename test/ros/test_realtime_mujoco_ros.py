@@ -113,7 +113,7 @@ def test_a_wrong_option_is_refused(options, problem):
 
 def test_a_contract_without_a_profile_is_refused():
     backends = {name: profile for name, profile in ARM.backends.items() if name != "mujoco_ros"}
-    with pytest.raises(ContractError, match=r"backends\.mujoco_ros: the profile is missing"):
+    with pytest.raises(ContractError, match=r"backends\.mujoco_ros: the contract has no profile 'mujoco_ros'"):
         RealtimeMujocoRosBackend(replace(ARM, backends=backends), clock=SteadyClock())
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import itertools
 import json
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-RECORDING = Path(__file__).parents[2] / "benchmarks" / "recording.py"
+RECORD = Path(__file__).parents[2] / "benchmarks" / "record.py"
 PACING = Path(__file__).parents[2] / "benchmarks" / "pacing.py"
 STEP = Path(__file__).parents[2] / "benchmarks" / "step.py"
 VECTOR = Path(__file__).parents[2] / "benchmarks" / "vector.py"
@@ -64,7 +66,7 @@ def test_the_benchmark_of_pacing_runs():
 @pytest.mark.long
 def test_the_benchmark_of_recording_runs():
     arguments = ["--rounds", "1", "--steps", "5", "--json"]
-    done = subprocess.run([sys.executable, str(RECORDING), *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, str(RECORD), *arguments], capture_output=True, text=True, check=True)
     rows = json.loads(done.stdout)["rows"]
     assert len(rows) == 8
     assert all(row["ratio"] == 1.0 for row in rows if not row["record"])
@@ -95,10 +97,38 @@ def table_of(script: str, folder: Path, *arguments: str) -> list[dict]:
     return json.loads(file.read_text())["rows"]
 
 
+@pytest.fixture(scope="module")
+def clamps():
+    return benchmark("clamps")
+
+
+WILD = np.array([[0.9, -0.9], [-0.9, 0.9], [0.01, -0.01]])
+
+
 def test_the_benchmark_of_the_account_checks_what_the_clamps_promise(tmp_path):
     rows = table_of("gate.py", tmp_path, "--rounds", "1", "--steps", "3")
     assert {"lerobot's clamp", "inspect-robots' approvers"} < {row["who"] for row in rows}
     assert rows[0]["ratio"] == 1.0
+    assert all(row["code"] for row in rows)
+
+
+def test_both_clamps_keep_their_promise_whoevers_code_it_is(clamps):
+    for check in clamps.checks(["a", "b"]):
+        assert len(list(clamps.timed(check, WILD))) == len(WILD)
+
+
+def test_a_package_that_returns_other_numbers_than_what_is_written_out_ends_the_benchmark(clamps):
+    check = clamps.checks(["a", "b"])[0]
+    other = dataclasses.replace(check, make=lambda: lambda _: {"a": 0.0, "b": 0.01}, whose="lerobot 9.9")
+    with pytest.raises(SystemExit, match=r"lerobot 9.9 leaves \[0. +0.01\], what is written out \[ 0.05 -0.05\]"):
+        list(clamps.timed(other, WILD))
+
+
+def test_a_clamp_that_lets_too_much_through_ends_the_benchmark(clamps):
+    check = clamps.checks(["a", "b"])[1]
+    open_to_all = dataclasses.replace(check, make=None, write_out=lambda: np.copy)
+    with pytest.raises(SystemExit, match=r"let .* through after"):
+        list(clamps.timed(open_to_all, WILD))
 
 
 def test_the_world_in_this_process_computes_what_a_bare_loop_computes(tmp_path):
@@ -206,13 +236,35 @@ def test_the_benchmark_of_scale_runs(scale):
     assert [(row["what"], row["size"]) for row in table] == [
         ("sensors", 1), ("sensors", 2), ("joints", 6), ("joints", 12), ("environments", 1), ("environments", 2),
     ]  # fmt: skip
-    held = {"resets": scale.over_resets(2), "steps": scale.over_steps(20)}
+    held = {"resets": scale.over_resets(2)}
     assert {"sensors: <= 60 us for each", "resets: no thread and no file more"} <= set(
         scale.targets(scale.slopes(table), held)
     )
 
 
-@pytest.mark.long
-def test_a_million_steps_hold_no_more_memory_than_a_tenth_of_them(scale):
-    held = scale.over_steps(1_000_000)
-    assert held["after"]["resident_kb"] - held["before"]["resident_kb"] <= scale.FLAT_KB
+def test_what_is_held_is_looked_at_after_each_tenth_of_the_steps(scale, monkeypatch):
+    looks = itertools.count()
+    monkeypatch.setattr(scale, "holdings", lambda: {"threads": next(looks)})  # a real look takes a tenth of a second
+    held = scale.over_steps(20, "fake")
+    assert list(held) == [f"{number} steps" for number in range(2, 21, 2)]
+    assert scale.growth(held) == {"threads": 9}
+
+
+def test_memory_that_grows_is_told_from_memory_that_is_flat(scale):
+    def held(*resident_kb):
+        return {
+            str(number): {"threads": 1, "files": 3, "resident_kb": kb, "resident_kb_of_children": 0}
+            for number, kb in enumerate(resident_kb)
+        }
+
+    found = scale.targets({}, {"flat": held(50_000, 52_048), "steep": held(50_000, 49_000, 52_049)})
+    assert found["flat: memory is flat (2 MB)"]
+    assert not found["steep: memory is flat (2 MB)"]
+
+
+@pytest.mark.long  # more than five minutes: pytest prints stacks meanwhile, and goes on
+@pytest.mark.parametrize("backend", ["fake", "mujoco"])
+def test_a_million_steps_hold_no_more_memory_than_a_tenth_of_them(scale, backend):
+    held = scale.apart(1_000_000, backend)
+    print(json.dumps(held))
+    assert all(scale.targets({}, {"steps": held}).values())

@@ -424,6 +424,15 @@ def test_manifests_without_wrappers_are_refused(run_of):
         compare_runs(run_of("a", manifest={"wrappers": None}), run_of("b", manifest={"wrappers": None}))
 
 
+def test_a_dry_run_beside_an_armed_one_is_refused(run_of):
+    dry = {"capabilities": {"actuates": False}}
+    with pytest.raises(NotComparableError) as refusal:
+        compare_runs(run_of("armed"), run_of("dry", manifest=dry))
+    assert [(found.path, found.a, found.b) for found in refusal.value.mismatches] == [
+        ("capabilities.actuates", True, False)
+    ]
+
+
 def test_the_paths_are_those_of_the_contract():
     assert differences({"a": {"b": 1}}, {"a": {"b": 2}}) == [("a.b", 1, 2)]
 

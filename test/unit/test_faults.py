@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-import time
 
 import numpy as np
 import psutil
@@ -181,7 +180,7 @@ class FullDisk:
     def __getattr__(self, name):
         return getattr(self._log, name)
 
-    def write(self, *_args, **_keywords):
+    def append(self, *_args, **_keywords):
         raise RecordError("No space left on device")
 
 
@@ -190,13 +189,13 @@ def stepped_on_a_full_disk(env):
     env.reset(seed=1)
     for _ in range(4):
         env.step(np.full(6, 0.3))
-    while env.rows_flushed < 5:
-        time.sleep(0.001)
-    env._log, log = FullDisk(env._log), env._log
-    infos = [env.step(np.full(6, 0.3))[-1] for _ in range(4)]
-    while env.losses.rows < 4:
-        time.sleep(0.001)
-    env._log = log
+    assert env.flush()
+    env._run._log, log = FullDisk(env._run._log), env._run._log
+    infos = []
+    for _ in range(4):
+        infos.append(env.step(np.full(6, 0.3))[-1])
+        env.flush()
+    env._run._log = log
     env.close()
     return infos
 

@@ -8,8 +8,10 @@ import types
 from pathlib import Path
 
 import pytest
+import yaml
 
 from embodied_env.errors import ContractError, MissingDependencyError, UsageError
+from embodied_env.large_messages import PROFILE, VARIABLES
 from embodied_env.launching import ProcessFailedError, describe
 from embodied_env.uses import USES
 
@@ -257,6 +259,28 @@ def test_gazebo_starts_paused_beside_its_world_with_its_bridge_and_an_evaluation
 
 def test_gazebo_with_its_window_is_not_headless(packages):
     assert "-s" not in words("gazebo", "gazebo", contract=str(packages), headless="false")
+
+
+def test_who_publishes_the_images_of_gazebo_and_who_trains_have_room_for_large_ones_and_only_then(
+    packages, tmp_path, monkeypatch
+):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "learn.py").write_text("")
+    said = {"contract": str(packages), "script": str(tmp_path / "learn.py"), "python": "py"}
+    assert [words("gazebo", role, **said)[0] for role in ("bridge", "training")] == [
+        str(tmp_path / "lib" / "ros_gz_bridge" / "parameter_bridge"), "py",
+    ]  # fmt: skip
+    camera = {
+        "topic": "camera/image_raw", "type": "sensor_msgs/msg/Image", "encoding": "rgb8", "max_age_s": 1.0,
+        "fields": {"image": {"unit": "1", "low": 0, "high": 255, "shape": [480, 640, 3]}},
+    }  # fmt: skip
+    large = yaml.safe_load(packages.read_text())
+    large["sensors"]["camera"] = camera
+    packages.write_text(yaml.safe_dump(large))
+    settings = [f"{name}={PROFILE}" for name in VARIABLES]
+    for role in ("bridge", "training"):
+        assert words("gazebo", role, **said)[:3] == ["env", *settings]
 
 
 def test_gazebo_finds_the_systems_of_ros_packages(packages, monkeypatch):

@@ -416,7 +416,7 @@ def test_a_full_disk_in_the_middle_of_an_array_ends_the_log_before_it(path):
         limit = pathlib.Path(sys.argv[1]).stat().st_size + 10_000
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         for act in (
-            lambda: writer.store(np.zeros((100, 100, 3), np.uint8), log_time_ns=0),
+            lambda: writer.store(np.zeros((300, 300, 3), np.uint8), log_time_ns=0),
             lambda: writer.store(np.zeros((2, 2, 3), np.uint8), log_time_ns=0),
             lambda: writer.write("transition", {"row": 1}, log_time_ns=0),
         ):

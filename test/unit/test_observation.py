@@ -7,10 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scripted_tasks
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scripted_tasks import PERIOD_NS
 
+from embodied_env.contract.spaces import FieldLayout
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.observation import ObservationBuilder
+from embodied_env.observation import ObservationBuilder, _is_sound, _sound
 from embodied_env.transition import Quality, Sample, Snapshot
 
 NOW_NS = 1_000_000_000
@@ -192,3 +195,97 @@ def test_settling_does_not_write_to_the_snapshot(builder):
     before = replace(given, samples=dict(given.samples))
     builder.settle(given)
     assert given.samples["beacon"] is before.samples["beacon"]
+
+
+# ------------------------------------------------------------------------------------- what is sound, value by value
+
+
+def layout(low, high, shape, dtype):
+    low, high = (np.broadcast_to(np.asarray(bound, dtype), shape).copy() for bound in (low, high))
+    return FieldLayout(sensor="any", field="x", key="any_x", shape=shape, dtype=np.dtype(dtype), low=low, high=high)
+
+
+LARGEST = float(np.finfo(np.float64).max)
+LAYOUTS = {
+    "few": layout((-1.0, -np.inf, 0.0), (1.0, np.inf, LARGEST), (3,), "float64"),
+    "few of single precision": layout(-0.1, 0.3, (2,), "float32"),
+    "many": layout(-2.0, 4.0, (20,), "float32"),
+    "many without bounds": layout(-np.inf, np.inf, (20,), "float64"),
+    "rows": layout(-1.0, 1.0, (2, 2), "float64"),
+    "whole numbers": layout(3, 250, (1,), "uint8"),
+    "pixels": layout(0, 255, (5, 5, 3), "uint8"),
+    "dark pixels": layout(0, 254, (5, 5, 3), "uint8"),
+    "bright pixels": layout(1, 255, (5, 5, 3), "uint8"),
+    "many whole numbers": layout(-128, 127, (20,), "int8"),
+}
+EDGES = [
+    0.0,
+    5e-324,
+    0.1,
+    np.float32(0.1),
+    0.3,
+    np.float32(0.3),
+    1.0,
+    np.nextafter(1.0, 2.0),
+    2.0,
+    4.0,
+    LARGEST,
+    np.inf,
+]
+
+
+@st.composite
+def fields(draw):
+    """Draw a layout, and values: sound ones but for one or two, seldom of another shape or precision."""
+    known = draw(st.sampled_from(list(LAYOUTS.values())))
+    dtype = known.dtype if draw(st.integers(0, 9)) else np.dtype("float16")
+    values = np.zeros(known.shape if draw(st.integers(0, 9)) else (4,), dtype)
+    for _ in range(draw(st.integers(0, 2))):
+        place = draw(st.integers(0, values.size - 1))
+        if dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                values.flat[place] = draw(st.sampled_from([*EDGES, *np.negative(EDGES), np.nan]))
+        else:
+            values.flat[place] = draw(st.integers(np.iinfo(dtype).min, np.iinfo(dtype).max))
+    return known, values
+
+
+@settings(max_examples=50)
+@given(fields())
+def test_a_field_is_sound_when_it_fits_and_every_value_is_finite_and_within_its_range(drawn):
+    known, values = drawn
+    fits = values.shape == known.shape and values.dtype == known.dtype and bool(np.isfinite(values).all())
+    sound = fits and not bool((values < known.low).any() or (values > known.high).any())
+    assert _is_sound({"x": values}, [_sound(known)]) is sound
+
+
+ONE_WRONG = [
+    ("few", np.inf),
+    ("few", -np.inf),
+    ("few", np.nan),
+    ("rows", np.nan),
+    ("many", 4.5),
+    ("many", -2.5),
+    ("many without bounds", np.inf),
+    ("many without bounds", np.nan),
+    ("dark pixels", 255),
+    ("bright pixels", 0),
+    ("whole numbers", 2),
+]
+
+
+@pytest.mark.parametrize(("name", "wrong"), ONE_WRONG)
+def test_a_field_with_one_wrong_value_is_not_sound(name, wrong):
+    values = np.full_like(LAYOUTS[name].low, 10 if LAYOUTS[name].dtype.kind == "u" else 0)
+    assert _is_sound({"x": values}, [_sound(LAYOUTS[name])])
+    values.flat[1 % values.size] = wrong
+    assert not _is_sound({"x": values}, [_sound(LAYOUTS[name])])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_a_field_of_another_precision_is_not_sound(dtype):
+    assert not _is_sound({"x": np.zeros(3, dtype)}, [_sound(LAYOUTS["few"])])
+
+
+def test_a_field_that_is_not_there_is_not_sound():
+    assert not _is_sound({}, [_sound(LAYOUTS["few"])])

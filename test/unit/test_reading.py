@@ -19,6 +19,7 @@ from embodied_env.errors import RecordError
 from embodied_env.record import RecordTransitions, audit_transition, read_run
 from embodied_env.record.arrays import references
 from embodied_env.record.rows import RESET, TRANSITION
+from embodied_env.record.writing import MOST_JOBS_IN_LOCKSTEP
 
 STEPS = 3
 
@@ -31,6 +32,7 @@ def recorded(tmp_path_factory):
     env.reset(seed=1)
     for _ in range(STEPS):
         env.step(np.zeros(6))
+    env.flush()
     cut = shutil.copytree(env.path, folder / "cut")
     env.close()
     return env.path, cut
@@ -107,7 +109,9 @@ def test_a_run_can_be_read_while_it_is_written(tmp_path):
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
     env.reset(seed=1)
     env.step(np.zeros(6))
-    assert [row["row"] for row in read_run(env.path).rows()] == [0, 1]
+    env.step(np.zeros(6))
+    env.flush()
+    assert [row["row"] for row in read_run(env.path).rows()] == [0, 1, 2]
     env.close()
 
 
@@ -178,34 +182,37 @@ AGENT = """
 import os, sys
 import embodied_env
 
-env = embodied_env.make("door_open", backend="fake", record=sys.argv[1])  # it has cameras
+env = embodied_env.make("door_open", backend="fake", record=sys.argv[1], max_episode_steps=9)  # it has cameras
 env.action_space.seed(1)
 os.write(1, f"{env.path}\\n".encode())
-step = 0
+rows = 0
 while True:
     env.reset(seed=1)
+    rows += 1
     ended = False
     while not ended:
         *_, terminated, truncated, _ = env.step(env.action_space.sample())
         ended = terminated or truncated
-        step += 1
-        os.write(1, f"{step}\\n".encode())
+        rows += 1
+        os.write(1, f"{rows} {env.rows_flushed} {ended:d}\\n".encode())
 """
 
 
-def test_an_agent_that_is_killed_leaves_every_step_that_it_saw_and_all_are_sound(tmp_path):
+def test_an_agent_that_is_killed_leaves_every_row_that_was_flushed_and_all_are_sound(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", AGENT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     path = process.stdout.readline().strip()
-    for _ in range(30):
-        process.stdout.readline()
+    said = [process.stdout.readline() for _ in range(30)]
     os.kill(process.pid, signal.SIGKILL)
-    seen = 30 + len(process.stdout.readlines())
+    said = [tuple(map(int, line.split())) for line in (*said, *process.stdout.readlines())]
     process.wait(30)
     process.stdout.close()
     run = read_run(path)
     transitions = list(run.transitions())
     assert not run.clean
-    assert len(transitions) >= seen
+    found = len(list(run.rows()))
+    assert all(rows - MOST_JOBS_IN_LOCKSTEP <= flushed <= rows for rows, flushed, _ in said)
+    assert {rows - flushed for rows, flushed, ended in said if ended} <= {0}
+    assert found >= said[-1][1]
     contract = load_contract("door_open")
     assert [audit_transition(row, contract) for row in transitions] == [[]] * len(transitions)
     images = [reference for row in transitions for _, reference in references(row)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -307,6 +308,58 @@ def test_an_action_is_put_down_before_a_wrapper_writes_into_it(tmp_path):
     (row,) = read_run(env.path).transitions()
     assert row["action"] == [0.1] * 6
     assert row["inner"]["action"] == [0.05] * 6
+
+
+class Passing(gymnasium.Wrapper):
+    """A wrapper that changes nothing."""
+
+
+def test_a_step_is_recorded_the_same_whether_a_wrapper_stands_between_or_not(tmp_path):
+    texts = []
+    for wrapped in (fake(clock="virtual"), Passing(fake(clock="virtual"))):
+        env = RecordTransitions(wrapped, tmp_path)
+        env.reset(seed=1)
+        for value in (0.1, 2.0, np.nan):
+            env.step(np.full(6, value))
+        env.close()
+        texts.append([json.dumps(row) for row in read_run(env.path).rows()])
+    assert texts[0] == texts[1]
+
+
+class Generous(EmbodiedEnv):
+    """An environment whose step gives another reward than its account says."""
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward + 100.0, terminated, truncated, {**info, "more": 1}
+
+
+def test_of_an_environment_whose_step_is_overridden_it_is_recorded_what_was_given(tmp_path):
+    env = RecordTransitions(Generous("arm_reach", backend="fake"), tmp_path)
+    env.reset(seed=1)
+    _, reward, _, _, info = env.step(STILL)
+    env.close()
+    (row,) = read_run(env.path).transitions()
+    assert row["reward"] == row["inner"]["reward"] + 100.0 == reward
+    assert row["info"]["more"] == info["more"] == 1
+
+
+def test_of_a_step_that_is_wrapped_in_place_it_is_recorded_what_was_given(tmp_path):
+    inner = fake()
+    original = inner.step
+
+    @functools.wraps(original)
+    def step(action):
+        observation, _, terminated, truncated, info = original(action)
+        return observation, 7.0, terminated, truncated, info
+
+    inner.step = step
+    env = RecordTransitions(inner, tmp_path)
+    env.reset(seed=1)
+    env.step(STILL)
+    env.close()
+    (row,) = read_run(env.path).transitions()
+    assert row["reward"] == 7.0
 
 
 def test_floats_keep_every_bit(env):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scripted_tasks
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_tasks import PERIOD_NS, PERIOD_S, OneClock
 
@@ -334,6 +334,42 @@ def test_only_what_was_measured_is_called_ok_and_it_is_never_negative_nor_nan(fi
         value, quality = stage(latency, name)
         if quality == Quality.OK and name != "jitter_s":
             assert value >= 0
+
+
+READINGS = st.fixed_dictionaries(
+    {
+        "quality": st.just(Quality.OK) | QUALITIES,
+        "stamp_quality": st.just(Quality.OK) | QUALITIES,
+        "stamp_ns": st.just(NOW_NS) | STAMPS,
+        "arrival_ns": st.just(NOW_NS) | STAMPS,
+    }
+)
+
+
+@settings(max_examples=30)
+@given(first=READINGS, second=READINGS)
+def test_the_stages_of_a_reading_do_not_depend_on_the_others_and_those_of_all_are_the_worst(first, second):
+    alone = [account(sample(name, **fields)) for name, fields in (("joints", first), ("beacon", second))]
+    both = account(sample(**first), sample("beacon", **second))
+    for name in ("capture_age_s", "hold_s"):
+        assert both[name] == {**alone[0][name], **alone[1][name]}
+        assert both["quality"][name] == {**alone[0]["quality"][name], **alone[1]["quality"][name]}
+    ages = both["quality"]["capture_age_s"].values()
+    assert both["obs_age_max_s"] == max(both["capture_age_s"].values())
+    assert both["quality"]["obs_age_max_s"] == next((code for code in ages if code), 0)
+    stamps = [first["stamp_ns"], second["stamp_ns"]]
+    assert both["obs_skew_s"] == (max(stamps) - min(stamps)) / NS_PER_S
+
+
+def test_what_no_sensor_tells_is_unknown():
+    stages = StageAccount(
+        (), primary=None, period_ns=PERIOD_NS, transport=False, moves_by_itself=False, pacer=None, actuation=False
+    )
+    nothing = Snapshot(now_ns=NOW_NS, samples={})
+    latency = stages.latency(Ledger(ManualClock()), nothing, nothing, CommandsInFlight())
+    for name in ("obs_skew_s", "obs_age_max_s"):
+        assert math.isnan(latency[name])
+        assert latency["quality"][name] == Quality.UNKNOWN
 
 
 def test_the_domain_of_the_ledger_is_never_that_of_a_sensor():

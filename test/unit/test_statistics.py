@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import pickle
 
 import numpy as np
 import pytest
 
 from embodied_env.env import EmbodiedEnv
-from embodied_env.latency import LatencyStatistics, StageStatistics, latency_statistics
+from embodied_env.latency import LatencyStatistics, StageStatistics, latency_statistics, statistics
 from embodied_env.record.rows import plain
 from embodied_env.transition import Quality
 
@@ -86,6 +87,25 @@ def test_statistics_may_be_asked_for_in_between():
     before = stream.statistics()
     stream.add(of_gate(3.0))
     assert (before["gate_s"].count, stream.statistics()["gate_s"].count) == (1, 2)
+
+
+def test_of_more_values_than_are_kept_count_and_most_are_exact_and_percentiles_near(monkeypatch):
+    monkeypatch.setattr(statistics, "EXACT", 2000)
+    values = np.random.default_rng(5).permutation(20_000) / 20_000
+    (found,) = latency_statistics(map(of_gate, values.tolist())).values()
+    assert (found.count, found.max_s) == (20_000, values.max())
+    assert [found.p50_s, found.p95_s, found.p99_s] == pytest.approx([0.5, 0.95, 0.99], abs=0.05)
+
+
+def test_memory_of_statistics_does_not_grow_with_the_steps(monkeypatch):
+    monkeypatch.setattr(statistics, "EXACT", 100)
+    stream = LatencyStatistics()
+    sizes = []
+    for step in range(1, 8193):
+        stream.add(of_gate(step / 8192))
+        if step % 2048 == 0:
+            sizes.append(len(pickle.dumps(stream)))
+    assert max(sizes) - min(sizes) < 64
 
 
 def test_statistics_are_frozen():

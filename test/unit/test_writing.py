@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -11,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.wrappers import TimeLimit
 
 from embodied_env.env import EmbodiedEnv
 from embodied_env.errors import UsageError
 from embodied_env.record import RecordTransitions, audit_run, read_run
-from embodied_env.record.writing import Aside, AtOnce, Losses
+from embodied_env.record.writing import MOST_JOBS_IN_LOCKSTEP, Aside, Losses
 
 STILL = np.zeros(6)
 
@@ -31,19 +34,12 @@ def gate():
 # ------------------------------------------------------------------------------------------------------------- workers
 
 
-@pytest.mark.parametrize("make", [AtOnce, Aside])
-def test_jobs_are_done_in_order_and_the_last_is_the_last(make):
+def test_jobs_are_done_in_order_and_the_last_is_the_last():
     done = []
-    worker = make()
+    worker = Aside()
     assert all(worker.put(lambda n=n: done.append(n)) for n in range(100))
     assert worker.finish(lambda: done.append("last"))
     assert done == [*range(100), "last"]
-
-
-def test_at_once_a_job_is_done_before_put_returns():
-    done = []
-    AtOnce().put(lambda: done.append(1))
-    assert done == [1]
 
 
 def test_aside_put_does_not_wait_for_a_job(gate):
@@ -94,6 +90,84 @@ def test_aside_after_the_end_nothing_is_taken():
     assert not worker.put(lambda: None)
 
 
+def test_aside_a_job_waits_until_it_is_settled(gate):
+    worker = Aside(gate.wait, most_jobs=2, patience_s=0.05)
+    assert [worker.put(lambda: None) for _ in range(3)] == [True, True, False]
+    assert not worker.drain()
+    gate.set()
+    while not worker.drain():
+        time.sleep(0.001)
+    assert worker.put(lambda: None)
+    assert worker.finish(lambda: None)
+
+
+def test_aside_what_was_drained_is_done_and_settled():
+    done = []
+    worker = Aside(lambda: done.append("settled"))
+    worker.put(lambda: done.append("job"))
+    assert worker.drain()
+    assert done == ["job", "settled"]
+    assert worker.finish(lambda: None)
+
+
+def test_aside_who_waits_for_room_gets_it_when_the_thread_gets_on(gate):
+    done = []
+    worker = Aside(waits=True, most_jobs=2)
+    worker.put(gate.wait)
+    worker.put(lambda: done.append(1))
+    threading.Timer(0.05, gate.set).start()
+    assert worker.put(lambda: done.append(2))
+    assert worker.finish(lambda: done.append(3))
+    assert done == [1, 2, 3]
+
+
+def test_aside_who_waits_for_a_thread_that_does_not_get_on_gives_up_once_until_it_does(gate):
+    worker = Aside(waits=True, most_jobs=1, patience_s=0.3)
+    worker.put(gate.wait)
+    before = time.monotonic()
+    assert not worker.put(lambda: None)
+    waited = time.monotonic() - before
+    assert [worker.put(lambda: None) for _ in range(5)] == [False] * 5
+    assert time.monotonic() - before < 2 * waited
+    gate.set()
+    while not worker.drain():
+        time.sleep(0.001)
+    assert worker.put(lambda: None)
+    assert worker.finish(lambda: None)
+
+
+def test_aside_a_thread_that_is_slow_but_gets_on_is_waited_for_longer_than_one_patience():
+    worker = Aside(patience_s=0.1)
+    for _ in range(8):
+        worker.put(lambda: time.sleep(0.04))
+    assert worker.finish(lambda: None)
+
+
+def test_aside_a_thread_that_is_retired_does_what_waits_and_ends():
+    done = []
+    worker = Aside()
+    worker.put(lambda: done.append(1))
+    worker.retire()
+    assert worker.finish(lambda: done.append("too late"))
+    assert done == [1]
+
+
+def test_aside_before_a_fork_everything_is_done_and_both_sides_go_on():
+    done = []
+    worker = Aside()
+    worker.put(lambda: time.sleep(0.02))
+    worker.put(lambda: done.append("before"))
+    pid = os.fork()
+    if pid == 0:
+        before = list(done)
+        is_well = worker.put(lambda: done.append("child")) and worker.finish(lambda: None)
+        os._exit(0 if is_well and (before, done) == (["before"], ["before", "child"]) else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    worker.put(lambda: done.append("parent"))
+    assert worker.finish(lambda: None)
+    assert done == ["before", "parent"]
+
+
 def test_of_losses_the_first_problem_is_kept_and_everything_is_counted():
     losses = Losses()
     assert losses.as_json() == {"complete": True, "lost_rows": 0, "lost_messages": 0}
@@ -112,17 +186,18 @@ class SlowDisk:
     def __init__(self, log, gate):
         self._log, self._gate = log, gate
 
-    def write(self, *args, **options):
+    def append(self, *args, **options):
         self._gate.wait()
-        self._log.write(*args, **options)
+        self._log.append(*args, **options)
 
     def __getattr__(self, name):
         return getattr(self._log, name)
 
 
-def recorded(tmp_path, gate, **aside):
-    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake", free_running=True), tmp_path)
-    env._log, env._worker = SlowDisk(env._log, gate), Aside(**aside)
+def recorded(tmp_path, gate, *, pacing="realtime", **aside):
+    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake", free_running=pacing == "realtime"), tmp_path)
+    env._run._log = SlowDisk(env._run._log, gate)
+    env._worker = Aside(env._run.settle, waits=pacing == "lockstep", **aside)
     return env
 
 
@@ -181,12 +256,98 @@ def test_in_real_time_close_does_not_wait_for_ever_and_says_so(tmp_path, gate):
     assert env._worker.finish(lambda: None)
 
 
-def test_in_lockstep_a_row_is_flushed_before_the_step_returns(tmp_path):
-    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
+def test_in_lockstep_a_step_goes_on_while_there_is_room_and_waits_when_there_is_none(tmp_path, gate):
+    gate.set()
+    env = recorded(tmp_path, gate, pacing="lockstep", most_jobs=4)
     env.reset(seed=1)
     env.step(STILL)
-    assert env.rows_flushed == len(list(read_run(env.path).rows())) == 2
+    gate.clear()
+    for _ in range(4):
+        env.step(STILL)
+    assert env.rows_flushed == 2
+    threading.Timer(0.05, gate.set).start()
+    assert env.step(STILL)[-1]["record"] == {"complete": True, "lost": 0}
+    assert env.rows_flushed >= 3
     env.close()
+    assert env.rows_flushed == 7
+    assert read_run(env.path).clean
+
+
+def test_in_lockstep_no_more_rows_wait_than_are_promised(tmp_path, gate):
+    gate.set()
+    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
+    env._run._log = SlowDisk(env._run._log, gate)
+    env.reset(seed=1)
+    env.step(STILL)
+    gate.clear()
+    for _ in range(MOST_JOBS_IN_LOCKSTEP):
+        env.step(STILL)
+    threading.Timer(0.05, gate.set).start()
+    env.step(STILL)
+    assert env.rows_flushed >= 3
+    env.close()
+
+
+def rows_of(env):
+    """Count the rows that whoever reads the run at this moment finds."""
+    return len(list(read_run(env.path).rows()))
+
+
+def test_in_lockstep_a_reset_the_first_step_and_the_end_of_an_episode_return_when_their_rows_are_flushed(tmp_path):
+    env = RecordTransitions(TimeLimit(EmbodiedEnv("arm_reach", backend="fake"), 20), tmp_path)
+    env.reset(seed=1)
+    assert (env.rows_flushed, rows_of(env)) == (1, 1)
+    env.step(STILL)
+    assert (env.rows_flushed, rows_of(env)) == (2, 2)
+    while not env.step(STILL)[3]:
+        pass
+    assert (env.rows_flushed, rows_of(env)) == (21, 21)
+    env.reset()
+    assert (env.rows_flushed, rows_of(env)) == (22, 22)
+    env.close()
+
+
+def test_what_was_flushed_by_hand_is_there(tmp_path):
+    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
+    env.reset(seed=1)
+    for count in range(2, 6):
+        env.step(STILL)
+        assert env.flush()
+        assert (env.rows_flushed, rows_of(env)) == (count, count)
+    env.close()
+
+
+def test_in_lockstep_a_disk_that_does_not_answer_is_waited_for_once_and_said(tmp_path, gate):
+    gate.set()
+    env = recorded(tmp_path, gate, pacing="lockstep", most_jobs=2, patience_s=0.05)
+    env.reset(seed=1)
+    env.step(STILL)
+    gate.clear()
+    with pytest.warns(UserWarning, match="not complete: row 4 was dropped: the disk is too slow"):
+        infos = [env.step(STILL)[-1] for _ in range(8)]
+    assert [info["record"]["lost"] for info in infos] == [0, 0, 1, 2, 3, 4, 5, 6]
+    assert not env.flush()
+    gate.set()
+    env.close()
+    assert read_run(env.path).problem == "row 4 was dropped: the disk is too slow"
+    assert rows_of(env) == 4
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # its log is not closed, either
+def test_an_environment_that_is_forgotten_leaves_all_rows_and_no_thread(tmp_path):
+    before = threading.active_count()
+    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
+    env.reset(seed=1)
+    for _ in range(5):
+        env.step(STILL)
+    path = env.path
+    del env
+    gc.collect()
+    end = time.monotonic() + 5.0
+    while threading.active_count() > before and time.monotonic() < end:
+        time.sleep(0.001)
+    assert threading.active_count() == before
+    assert len(list(read_run(path).rows())) == 6
 
 
 # ----------------------------------------------------------------------------------------------------- a disk that fails
@@ -273,18 +434,62 @@ import os, signal, sys
 import numpy as np
 import embodied_env
 
-env = embodied_env.make("arm_reach", backend="fake", free_running=True, record=sys.argv[1])
-env.reset(seed=1)
-for _ in range(3):
-    env.step(np.zeros(6))
-os.kill(os.getpid(), signal.SIGTERM)
+def go_on(env):
+    for _ in range(3):
+        env.step(np.zeros(6))
+
+def end(how, env):
+    if how == "terminated":
+        os.kill(os.getpid(), signal.SIGTERM)
+    if how == "failed":
+        raise RuntimeError(how)
+    if how == "beside a fork":  # whose end is not that of the run
+        if os.fork() == 0:
+            sys.exit(0)
+        os.wait()
+        go_on(env)
+
+embodied_env.make("arm_reach", backend="fake", record=sys.argv[1] + "/first").close()  # imports what all need
+children = {}
+for case in sys.argv[2:]:
+    if (pid := os.fork()) == 0:
+        pacing, how = case.split(", ")
+        folder = os.path.join(sys.argv[1], case)
+        env = embodied_env.make("arm_reach", backend="fake", free_running=pacing == "realtime", record=folder)
+        env.reset(seed=1)
+        go_on(env)
+        end(how, env)
+        sys.exit(0)
+    children[pid] = case
+while children:
+    pid, status = os.wait()
+    os.write(1, f"{children.pop(pid)}, {os.waitstatus_to_exitcode(status)}\\n".encode())
 """
+ENDS = {
+    "lockstep, forgotten": 0,
+    "lockstep, terminated": 143,
+    "lockstep, failed": 1,
+    "lockstep, beside a fork": 0,
+    "realtime, terminated": 143,
+}
 
 
-def test_in_real_time_a_program_that_ends_by_sigterm_completes_its_record(tmp_path):
-    done = subprocess.run([sys.executable, "-c", ENDED, str(tmp_path)], check=False, timeout=60)
-    assert done.returncode == 143
-    (path,) = tmp_path.iterdir()
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """Give the folder of programs that never closed what they recorded, and how they ended."""
+    folder = tmp_path_factory.mktemp("ended")
+    done = subprocess.run(
+        [sys.executable, "-c", ENDED, str(folder), *ENDS], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_however_a_program_ends_its_record_is_completed(ended, case):
+    folder, said = ended
+    assert f"{case}, {ENDS[case]}" in said
+    (path,) = (folder / case).iterdir()
     run = read_run(path)
-    assert run.clean
-    assert len(list(run.transitions())) == 3
+    assert run.problem == ""
+    assert len(list(run.transitions())) == (6 if "fork" in case else 3)

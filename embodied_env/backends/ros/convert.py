@@ -118,12 +118,12 @@ def _by_name(field: Field) -> Callable[[list[str], Any], NDArray[Any]]:
     """Return what picks joints by name, in the contract's order."""
     joints = list(field.spec.joints or ())
 
-    def pick(names: list[str], data: Any) -> NDArray[Any]:  # noqa: ANN401 - an array.array
-        values = np.frombuffer(data, dtype=np.float64)
-        if len(values) != len(names):
-            raise MalformedMessageError(f"{field.name} has {len(values)} values for {len(names)} names")
+    def pick(names: list[str], data: Any) -> NDArray[Any]:  # noqa: ANN401 - an array.array, or one of numpy
+        if len(data) != len(names):
+            raise MalformedMessageError(f"{field.name} has {len(data)} values for {len(names)} names")
+        values = np.array(data, dtype=np.float64)
         if names == joints:
-            return values.copy()
+            return values
         places = {name: place for place, name in enumerate(names)}
         if len(places) != len(names):
             raise MalformedMessageError(f"a joint is named twice in {names}")

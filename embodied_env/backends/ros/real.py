@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,14 +31,14 @@ from embodied_env.backends.ros.relay_outlet import RELAY_STATE, RelayOutlet
 from embodied_env.backends.ros.reset_profile import RESET_LEVELS
 from embodied_env.backends.ros.reset_service import ResetService, dry_report
 from embodied_env.backends.ros.safety_inputs import CONTENTION, SafetyInputs
-from embodied_env.clock import NS_PER_S, Clock, Stamp
+from embodied_env.clock import NS_PER_S, Clock, Stamp, monotonic_s
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.interrupts import held_interrupts
 from embodied_env.large_messages import warn_where_there_is_no_room
 from embodied_env.pacing import Pacer
-from embodied_env.ros_environment import check_domain_id, check_namespace, check_node_name, ros_arguments, timeout_s
+from embodied_env.ros_environment import check_node_name, check_place, ros_arguments, timeout_s
 from embodied_env.transition import Actuation, Approved, Observer, ResetReport, ResetRequest, Sample, Sent, Snapshot
 from embodied_env.wire import Feed
 
@@ -99,10 +98,7 @@ class RealBackend:
         """
         if clock.virtual:
             raise UsageError(f"a {type(clock).__name__} is not allowed with a robot; allowed: clock='steady'")
-        if namespace is not None:
-            check_namespace(namespace)
-        if domain_id is not None:
-            check_domain_id(domain_id, "domain_id")
+        check_place(namespace, domain_id)
         check_node_name(node_name)
         self._node_name, self._ros_args = node_name, tuple(ros_arguments(ros_args))
         self._contract = contract
@@ -236,7 +232,7 @@ class RealBackend:
         """
         self._usable = False
         listener, readings, inputs = self._connect(deadline)
-        readings.await_clock(self._end(deadline))
+        readings.await_clock(monotonic_s(deadline, self._clock))
         inputs.check_active(deadline.ns)
         if not self._is_armed:
             return self._verified(deadline, dry_report(request))
@@ -263,16 +259,12 @@ class RealBackend:
             self._relay.arm(deadline.ns)
         return self._verified(deadline, None)
 
-    def _end(self, deadline: Stamp) -> float:
-        """Return the deadline on the monotonic clock of the middleware's waits, s."""
-        return time.monotonic() + max(0.0, (deadline.ns - self._clock.now_ns()) / NS_PER_S)
-
     def _verified(self, deadline: Stamp, report: ResetReport | None) -> Snapshot:
         """Read what is newer than now, check where the robot is, and be ready for commands from there."""
         listener, readings, inputs = self._listener, self._readings, self._inputs
         if listener is None or readings is None or inputs is None:
             raise BackendNotReadyError("the node is not open")
-        end = self._end(deadline)
+        end = monotonic_s(deadline, self._clock)
         readings.await_newer(end)
         inputs.await_heard(end)
         inputs.check_active(deadline.ns)  # the reset may have changed it

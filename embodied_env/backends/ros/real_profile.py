@@ -16,7 +16,7 @@ from embodied_env.backends.ros.reset_profile import ResetSpec, check_reset
 from embodied_env.backends.ros.stamping import EVERY_SENSOR, ClockSpec
 from embodied_env.contract import Contract
 from embodied_env.contract.checks import one_of, require
-from embodied_env.contract.loader import parse_as
+from embodied_env.contract.loader import parse_as, profile_of
 from embodied_env.contract.messages import JOINT_SENSOR
 from embodied_env.errors import ContractError
 
@@ -76,10 +76,7 @@ def load_real_profile(contract: Contract) -> RealProfile:
         ContractError: when there is none, or when it has an unknown key, misses one, or has a wrong value.
         MissingDependencyError: for the messages of a safety input that are not installed.
     """
-    if BACKEND not in contract.backends:
-        known = ", ".join(contract.backends) or "none"
-        raise ContractError(PATH, f"the contract has no profile {BACKEND!r}; it has: {known}", source=contract.source)
-    profile = parse_as(RealProfile, contract.backends[BACKEND], path=PATH, source=contract.source)
+    profile = parse_as(RealProfile, profile_of(contract, BACKEND), path=PATH, source=contract.source)
     try:
         for key, value, allowed, holds in _conditions(profile, contract):
             require(holds, f"{PATH}.{key}", f"{value} is not allowed; allowed: {allowed}")

@@ -17,18 +17,19 @@ from numpy.typing import NDArray
 
 from embodied_env.backends.base import Capabilities
 from embodied_env.backends.ros.node import RosNode
+from embodied_env.backends.ros.own_simulator import OwnSimulator
 from embodied_env.backends.ros.real import RealBackend
 from embodied_env.backends.ros.receiver import PATROL_S
 from embodied_env.backends.ros.simulator_services import SimulatorServices, picture_of
-from embodied_env.clock import NS_PER_S, Clock, Stamp
+from embodied_env.clock import Clock, Stamp, monotonic_s
 from embodied_env.contract import Contract
-from embodied_env.contract.loader import dump_contract
+from embodied_env.contract.loader import profile_of
 from embodied_env.contract.messages import message_class
-from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError
+from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.large_messages import surroundings
 from embodied_env.lockstep import PICTURE_TOPIC, ResetReply
 from embodied_env.pacing import Pacer
-from embodied_env.processes import Child, simulator
+from embodied_env.processes import simulator
 from embodied_env.ros_environment import own_namespace, timeout_s
 from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, Snapshot
 from embodied_env.wire import Feed
@@ -84,9 +85,7 @@ class RealtimeMujocoRosBackend:
             ContractError: when the contract has no profile for this backend.
             UsageError: for a virtual clock, a wrong timeout, namespace or domain.
         """
-        if NAME not in contract.backends:
-            raise ContractError(f"backends.{NAME}", "the profile is missing", source=contract.source)
-        profile = contract.backends[NAME]
+        profile = profile_of(contract, NAME)
         self._contract = contract
         self._clock = clock
         self._spawn = spawn
@@ -98,7 +97,7 @@ class RealtimeMujocoRosBackend:
         self.feed = Feed()
         self._robot = self._make_robot(namespace or "/")
         self._epoch_base = secrets.randbits(62)
-        self._child: Child | None = None
+        self._simulator = OwnSimulator(contract, domain_id=domain_id)
         self._conductor: RosNode | None = None
         self._is_heard = False  # the robot was connected to once
         self._usable = False
@@ -133,9 +132,8 @@ class RealtimeMujocoRosBackend:
     def _open(self) -> None:
         namespace = self._namespace or (own_namespace() if self._spawn else "/")
         if self._spawn:
-            domain = {} if self._domain_id is None else {"ROS_DOMAIN_ID": str(self._domain_id)}
-            spec = simulator("-", namespace=namespace, profile=NAME, source=self._contract.source, free_running=True)
-            self._child = Child(spec, first_line=dump_contract(self._contract), environment=domain)
+            source = self._contract.source
+            self._simulator.start(simulator("-", namespace=namespace, profile=NAME, source=source, free_running=True))
         self._conductor = RosNode(
             "conductor", namespace=namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
         )
@@ -143,34 +141,26 @@ class RealtimeMujocoRosBackend:
         self._robot, self._is_heard = self._make_robot(namespace), False
         self._robot.open()
 
-    def _patrol(self) -> None:
-        """Raise when the simulator that we started has ended."""
-        child = self._child
-        if child is not None and (code := child.exit_code) is not None:
-            words = child.last_words() or "no output"
-            raise BackendLostError("simulator_died", f"pid {child.pid} ended with exit code {code}: {words}")
-
     # ---------------------------------------------------------------------------------------------- reset
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
         """Reset the world by seed and options; every sensor is newer than the reset. A world that has died is anew."""
         self._usable = False
-        if self._conductor is None or (self._child is not None and self._child.exit_code is not None):
+        if self._conductor is None or self._simulator.has_ended:
             self.close()
             self.open()
         try:
             reply, snapshot = self._reset(request, deadline)
         except (TimeoutError, BackendLostError) as error:
             raise BackendNotReadyError(f"reset: {error}") from None
-        if self._child is not None:
-            self._child.note_shared_memory()
+        self._simulator.note_shared_memory()
         self._usable = True
         report = ResetReport(level="world", seed_applied=request.seed, sampled=reply.sampled, details=reply.details)
         return replace(snapshot, reset=report)
 
     def _reset(self, request: ResetRequest, deadline: Stamp) -> tuple[ResetReply, Snapshot]:
         """Reset the world, then wait for readings that are newer; the first time only when it is heard."""
-        end = time.monotonic() + max(0.0, (deadline.ns - self._clock.now_ns()) / NS_PER_S)
+        end = monotonic_s(deadline, self._clock)
         epoch, quiet = self._epoch_base + request.epoch, replace(request, options={})
         services = self._services()
         services.set_reset_parameters(epoch, request, end)
@@ -183,7 +173,7 @@ class RealtimeMujocoRosBackend:
     def _services(self) -> SimulatorServices:
         if self._conductor is None:
             raise BackendLostError("closed", "the connection is closed")
-        return SimulatorServices(receiver=self._conductor.receiver, patrol=self._patrol)
+        return SimulatorServices(receiver=self._conductor.receiver, patrol=self._simulator.patrol)
 
     # ----------------------------------------------------------------------------------------------- step
 
@@ -209,7 +199,7 @@ class RealtimeMujocoRosBackend:
     def _check_usable(self) -> None:
         if not self._usable:
             raise BackendLostError("halted", "the connection was halted, closed, or never reset")
-        self._patrol()
+        self._simulator.patrol()
 
     # --------------------------------------------------------------------------------------------- picture
 
@@ -227,7 +217,7 @@ class RealtimeMujocoRosBackend:
             for arrival in services.receiver.take(PATROL_S):
                 if (picture := picture_of(arrival.message, taken_ns)) is not None:
                     return picture
-            self._patrol()
+            self._simulator.patrol()
         raise BackendLostError("timeout", "the picture did not come")
 
     # ------------------------------------------------------------------------------------------------ end
@@ -235,23 +225,21 @@ class RealtimeMujocoRosBackend:
     def halt(self, reason: str) -> None:
         """Publish nothing more until the next reset. A simulator of ours is ended; reset starts another."""
         self._robot.halt(reason)
-        if self._usable and self._child is not None:
-            self._child.kill()
+        if self._usable:
+            self._simulator.kill()
         self._usable = False
 
     def close(self) -> None:
         """Destroy our nodes and end our simulator."""
         self._usable = False
         conductor, self._conductor = self._conductor, None
-        child, self._child = self._child, None
         try:
             self._robot.close()
         finally:
             if conductor is not None:
                 conductor.close()
-            if child is not None:
-                child.stop()  # after our nodes: what a killed simulator shared with them is then nobody's
+            self._simulator.stop()
 
     def processes(self) -> list[dict[str, Any]]:
         """Return the simulator that we started."""
-        return [] if self._child is None else [{"role": self._child.role, "pid": self._child.pid}]
+        return self._simulator.told()

@@ -75,8 +75,8 @@ class Receiver(Protocol):
     def take(self, timeout_s: float, until: Collection[str] = ()) -> list[Arrival]:
         """Return what has arrived, waiting for the first at most `timeout_s`; an answer ends the wait too.
 
-        `until`: the names of those that end the wait, where this receiver can choose; of the others one message each is
-        taken along. Nothing named: each ends it, and all is taken.
+        `until`: the names of those that end the wait, where this receiver can choose; one message of each is taken, and
+        of the others one each along with them. Nothing named: each ends it, and all is taken.
         """
         ...
 
@@ -106,6 +106,16 @@ class Receiver(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Source:
+    """A subscription of rclpy: its handle, its message class, and what decodes its messages where they are raw."""
+
+    key: str
+    handle: Any
+    kind: type
+    decoder: Decoder | None
+
+
 class WaitSetReceiver:
     """Waits on a wait set over exactly our subscriptions: the fastest way that rclpy has."""
 
@@ -117,8 +127,7 @@ class WaitSetReceiver:
         self._node = node
         self._context = context
         self._clock = clock
-        self._subscriptions: dict[str, Any] = {}
-        self._decoders: dict[str, Decoder] = {}  # of those that are raw
+        self._sources: list[_Source] = []
         self._feed = feed or Feed()
         self._tellers: dict[str, Teller] = {}
         self._clients = _Clients(node)
@@ -130,15 +139,15 @@ class WaitSetReceiver:
         self, key: str, message_type: type, topic: str, qos: QoSProfile = RELIABLE, *, raw: bool = False
     ) -> None:
         """Receive `topic` under the name `key`; `raw`: as a `RawMessage`."""
-        self._subscriptions[key] = self._node.create_subscription(message_type, topic, _never_called, qos, raw=raw)
-        if raw:
-            self._decoders[key] = Decoder(message_type)
+        subscription = self._node.create_subscription(message_type, topic, _never_called, qos, raw=raw)
+        decoder = Decoder(message_type) if raw else None
+        self._sources.append(_Source(key=key, handle=subscription.handle, kind=message_type, decoder=decoder))
         self._tellers[key] = Teller(self._feed, message_type, self._node.resolve_topic_name(topic), qos)
         self._size_wait_set()
 
     def _size_wait_set(self) -> None:
         clients = max(1, len(self._open))
-        self._wait_set = self._make_wait_set(len(self._subscriptions), 0, 0, clients, 0, 0, self._context.handle)
+        self._wait_set = self._make_wait_set(len(self._sources), 0, 0, clients, 0, 0, self._context.handle)
 
     def services(self) -> dict[str, tuple[str, ...]]:
         """Return the services of the graph as it is known now: absolute name -> types."""
@@ -174,15 +183,18 @@ class WaitSetReceiver:
         """Return what has arrived, waiting for the first of `until`, or of all, at most `timeout_s`."""
         wait_set = self._wait_set
         wait_set.clear_entities()
-        for key, sub in self._subscriptions.items():
-            if not until or key in until:
-                wait_set.add_subscription(sub.handle)
+        waited = {
+            source.key: wait_set.add_subscription(source.handle)
+            for source in self._sources
+            if not until or source.key in until
+        }
         for client, _, _ in self._open.values():
             wait_set.add_client(client.handle)
         wait_set.wait(max(0, round(timeout_s * NS_PER_S)))
         arrivals: list[Arrival] = []
-        for key, sub in self._subscriptions.items():
-            self._drain(key, sub, arrivals, whole=not until or key in until)
+        for source in self._sources:
+            if not until or source.key not in waited or wait_set.is_ready("subscription", waited[source.key]):
+                self._drain(source, arrivals, whole=not until)
         if self._open:
             self._take_answers()
         if self._feed.sink is not None:
@@ -190,16 +202,16 @@ class WaitSetReceiver:
                 self._tellers[each.key].received(each.message, each.info, each.arrival_system_ns)
         return arrivals
 
-    def _drain(self, key: str, sub: Any, arrivals: list[Arrival], *, whole: bool) -> None:  # noqa: ANN401 - rclpy's
+    def _drain(self, source: _Source, arrivals: list[Arrival], *, whole: bool) -> None:
         """Take what a subscription has, all or one of it; what is no message of its type is dropped."""
-        decoder = self._decoders.get(key)
-        while (taken := sub.handle.take_message(sub.msg_type, decoder is not None)) is not None:
+        take, kind, decoder = source.handle.take_message, source.kind, source.decoder
+        while (taken := take(kind, decoder is not None)) is not None:
             now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
             message, info = taken
             if decoder is not None and (message := decoder.take(message)) is None:
                 continue
             arrivals.append(
-                Arrival(key=key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns)
+                Arrival(key=source.key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns)
             )
             if not whole:
                 break

@@ -10,7 +10,7 @@ from embodied_env.backends.ros.receiver import Arrival
 from embodied_env.backends.ros.stamping import Placed, Stamping, Travel
 from embodied_env.contract import SensorSpec
 from embodied_env.errors import BackendNotReadyError, ContractError
-from embodied_env.layouts import RawMessage
+from embodied_env.layouts import decoded
 from embodied_env.transition import Quality, Sample
 
 _KEPT = 64  # messages without a stamp that are kept for `accept`
@@ -34,6 +34,9 @@ class SensorBuffer:
 
     With the timeline ``receive`` a message has no stamp of its own: it gets the one that `accept` is asked for, or that
     of its arrival where a `Stamping` knows it.
+
+    Attributes:
+        stamp_ns: the newest stamp, on the world's clock, or -1 before the first.
     """
 
     def __init__(
@@ -63,16 +66,12 @@ class SensorBuffer:
         self._unstamped: dict[int, Arrival] = {}  # by the number of their publication
         self._seq = -1
         self._sample: Sample | None = None
+        self.stamp_ns = -1
 
     @property
     def placed(self) -> Placed | None:
         """The place of the newest message on the world's clock; None before the first."""
         return None if self._newest is None else self._newest[1]
-
-    @property
-    def stamp_ns(self) -> int:
-        """The newest stamp, on the world's clock, or -1 before the first."""
-        return -1 if self._newest is None else self._newest[1].stamp_ns
 
     def clear(self) -> None:
         """Begin an epoch: forget everything."""
@@ -84,19 +83,20 @@ class SensorBuffer:
     def flush(self) -> None:
         """Forget what was received: it is of a time that is no more. What is counted is counted on."""
         self._newest = self._sample = self._believed = None
+        self.stamp_ns = -1
         self._unstamped.clear()
 
     def put(self, arrival: Arrival) -> None:
         """Take a message that has arrived."""
         number = arrival.info["publication_sequence_number"]
-        if number is not None:
+        if number is not None and number > self._last_number:
             if 0 < self._last_number < number - 1 and self._newest is not None:
                 self._counts.lost += number - self._last_number - 1
-            self._last_number = max(number, self._last_number)
+            self._last_number = number
         if self._stamping is not None:
             self._judge(arrival, self._place(arrival, self._stamping), self._stamping.travel(arrival))
         elif self._by_header:
-            self._judge(arrival, _as_stamped(stamp_ns(arrival.message)), _NO_TRAVEL)
+            self._judge_stamp(arrival, stamp_ns(arrival.message))
         elif number is None:
             raise BackendNotReadyError(_NO_NUMBERS.format(self._name))
         else:
@@ -109,7 +109,7 @@ class SensorBuffer:
         if self._newest is not None and self._stamping is not None:
             arrival, _, travel = self._newest
             placed = self._place(arrival, self._stamping)
-            self._newest, self._sample = (arrival, placed, travel), None
+            self._newest, self._sample, self.stamp_ns = (arrival, placed, travel), None, placed.stamp_ns
             self._believed = None if placed.quality is Quality.FUTURE else placed
 
     def _place(self, arrival: Arrival, stamping: Stamping) -> Placed:
@@ -127,8 +127,17 @@ class SensorBuffer:
         else:
             self._take(arrival, placed, travel)
 
+    def _judge_stamp(self, arrival: Arrival, header_ns: int) -> None:
+        """The same for a stamp of the world's clock itself, which says all."""
+        if self._newest is None or header_ns > self.stamp_ns:
+            self._take(arrival, _as_stamped(header_ns), _NO_TRAVEL)
+        elif header_ns == self.stamp_ns:
+            self._counts.duplicated += 1
+        else:
+            self._counts.reordered += 1
+
     def _take(self, arrival: Arrival, placed: Placed, travel: Travel) -> None:
-        self._newest, self._sample = (arrival, placed, travel), None
+        self._newest, self._sample, self.stamp_ns = (arrival, placed, travel), None, placed.stamp_ns
         if placed.quality is not Quality.FUTURE:
             self._believed = placed
         self._seq += 1
@@ -162,7 +171,7 @@ class SensorBuffer:
     def _read(self, arrival: Arrival, placed: Placed, travel: Travel) -> Sample:
         quality, reason = Quality.OK, ""
         values: dict[str, Any]
-        message = arrival.message.decoded() if isinstance(arrival.message, RawMessage) else arrival.message
+        message = decoded(arrival.message)
         try:
             values = self._reader.read(message)
         except MalformedMessageError as error:

@@ -29,7 +29,7 @@ from embodied_env.backends.ros.receiver import PATROL_S, Arrival
 from embodied_env.backends.ros.simulator_profile import GATED, check_offered, load_simulator_profile
 from embodied_env.backends.ros.tidings import Tidings
 from embodied_env.backends.ros.unplugged import Unplugged
-from embodied_env.clock import NS_PER_S, Clock, Stamp
+from embodied_env.clock import NS_PER_S, Clock, Stamp, monotonic_s
 from embodied_env.contract import Contract
 from embodied_env.contract.messages import message_class
 from embodied_env.contract.spaces import ActionLayout
@@ -37,7 +37,7 @@ from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.interrupts import held_interrupts
 from embodied_env.large_messages import warn_where_there_is_no_room
 from embodied_env.lockstep import CLOCK_TOPIC
-from embodied_env.ros_environment import check_domain_id, check_namespace, timeout_s
+from embodied_env.ros_environment import check_place, timeout_s
 from embodied_env.routine import Routine
 from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, Snapshot
 from embodied_env.wire import Feed
@@ -84,10 +84,7 @@ class SimulatorBackend:
         """
         self._profile, control = load_simulator_profile(contract, self.name)
         self._contract, self._clock = contract, clock
-        if namespace is not None:
-            check_namespace(namespace)
-        if domain_id is not None:
-            check_domain_id(domain_id, "domain_id")
+        check_place(namespace, domain_id)
         self._namespace, self._domain_id = namespace or "/", domain_id
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, self._profile.step_timeout_s)
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, self._profile.reset_timeout_s)
@@ -173,7 +170,7 @@ class SimulatorBackend:
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
         """Put the world back, and let it settle; every sensor is newer than the reset."""
-        end = time.monotonic() + self._left_s(deadline)
+        end = monotonic_s(deadline, self._clock)
         self._usable = False
         try:
             _, control = self._connect(end)
@@ -258,7 +255,7 @@ class SimulatorBackend:
     def verify(self, deadline: Stamp) -> Snapshot:
         """Put what the way home may have touched back, and read anew, a control period later."""
         control = self._running()
-        end = time.monotonic() + self._left_s(deadline)
+        end = monotonic_s(deadline, self._clock)
         try:
             return self._verified(control, end)
         except BackendLostError as error:
@@ -294,7 +291,7 @@ class SimulatorBackend:
     def advance(self, target: Stamp, deadline: Stamp) -> None:
         """Await the echoes, let commands settle, and step; return when the world stands still again."""
         control = self._running()
-        end = time.monotonic() + self._left_s(deadline)
+        end = monotonic_s(deadline, self._clock)
         self._await_echoes(control, end)
         settled = time.monotonic() + self._profile.command_settle_s
         while (left_s := settled - time.monotonic()) > 0:
@@ -315,7 +312,7 @@ class SimulatorBackend:
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
         """Wait until every reading of the step that is due is here."""
         control = self._running()
-        end = time.monotonic() + self._left_s(deadline)
+        end = monotonic_s(deadline, self._clock)
         late_by = min(end, time.monotonic() + self._profile.sensor_grace_s)
         while missing := self._missing(after.ns, control.now_ns()):
             if time.monotonic() > late_by:
@@ -377,9 +374,6 @@ class SimulatorBackend:
         if not self._usable or self._control is None:
             raise BackendLostError("halted", "the connection was halted, closed, or never reset")
         return self._control
-
-    def _left_s(self, deadline: Stamp) -> float:
-        return max(0.0, (deadline.ns - self._clock.now_ns()) / NS_PER_S)
 
 
 class GazeboBackend(SimulatorBackend):

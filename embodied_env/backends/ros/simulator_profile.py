@@ -10,7 +10,7 @@ from typing import Literal
 from embodied_env.backends.ros.control.base import ControlCapabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.checks import check_topic, one_of, require
-from embodied_env.contract.loader import parse_as
+from embodied_env.contract.loader import parse_as, profile_of
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.routine import home_problems
@@ -109,10 +109,7 @@ def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorP
         ContractError: when there is none, or when it has an unknown key, misses one, or has a wrong value.
     """
     path = f"backends.{backend}"
-    if backend not in contract.backends:
-        known = ", ".join(contract.backends) or "none"
-        raise ContractError(path, f"the contract has no profile {backend!r}; it has: {known}", source=contract.source)
-    profile = parse_as(SimulatorProfile, contract.backends[backend], path=path, source=contract.source)
+    profile = parse_as(SimulatorProfile, profile_of(contract, backend), path=path, source=contract.source)
     control = profile.control or _CONTROLS[backend]
     try:
         _check_numbers(profile, control, contract, path)

@@ -55,9 +55,12 @@ class Sync(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Placed:
-    """A message's place on the world's clock. `quality` and `reason` are those of a reading that is not to be used."""
+    """A message's place on the world's clock. `quality` and `reason` are those of a reading that is not to be used.
+
+    Nobody writes into it, as into an `Arrival`.
+    """
 
     stamp_ns: int
     header_ns: int | None = None

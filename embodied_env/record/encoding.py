@@ -1,0 +1,42 @@
+"""The JSON text of a row, made of what `kept` copied in one pass: `plain` would build it all a second time before."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from embodied_env.record.arrays import Store, stands_apart
+from embodied_env.record.rows import Row, Settled, plain, strict
+
+_DOUBLE = 8  # bytes
+
+
+class RowEncoder:
+    """Writes rows as JSON: ``encode(row, store)`` is the text of `strict` of it, byte for byte.
+
+    Containers and numbers of a row must be such as JSON and `plain` write alike: what `kept`, `kept_action` and the
+    functions of `embodied_env.record.rows` return.
+    """
+
+    def __init__(self) -> None:
+        """Prepare."""
+        self._store: Store | None = None
+        encoder = json.JSONEncoder(
+            allow_nan=False, check_circular=False, separators=(",", ":"), default=self._in_types_of_json
+        )
+        self._text_of = encoder.encode
+
+    def encode(self, row: Row, store: Store | None = None) -> str:
+        """Return the text of `row`; it is ASCII. Images and other large arrays go to `store`."""
+        self._store = store
+        try:
+            return self._text_of(row)
+        except (ValueError, TypeError, RecursionError):  # mostly a NaN, which becomes null
+            return self._text_of(strict(row, store))
+
+    def _in_types_of_json(self, value: Any) -> Any:  # noqa: ANN401 - what JSON does not know
+        if type(value) is np.ndarray and value.itemsize <= _DOUBLE:
+            return value.tolist() if self._store is None or not stands_apart(value) else self._store(value)
+        return value.value if type(value) is Settled else plain(value, self._store)

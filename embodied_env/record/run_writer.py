@@ -1,0 +1,161 @@
+"""What is done with a run behind the stepping thread: rows are made and written, and the files around them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from embodied_env.errors import RecordError
+from embodied_env.record.arrays import Reference, refer_to, to_bytes
+from embodied_env.record.encoding import RowEncoder
+from embodied_env.record.log import LogWriter
+from embodied_env.record.manifest import write_json
+from embodied_env.record.messages import MessageLog
+from embodied_env.record.rows import raw_transition_row, reset_row
+from embodied_env.record.summary import Summary
+from embodied_env.record.writing import Losses
+from embodied_env.transition import Snapshot, Transition
+from embodied_env.wire import WireMessage
+
+MANIFEST = "manifest.json"
+LOG = "transitions.mcap"
+MESSAGES = "messages.mcap"
+FIRST_TRANSITION = "first_transition.json"
+SUMMARY = "summary.json"
+
+
+class Arrays:
+    """The arrays that one row refers to, by their hash."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.found: dict[str, tuple[Reference, bytes]] = {}
+        self._seen: dict[int, tuple[NDArray[Any], Reference]] = {}  # by identity, so each is held: none is another's
+
+    def __call__(self, array: NDArray[Any]) -> Reference:
+        """Put down the bytes of `array`, which nobody changes any more, once; return the reference for the row."""
+        if id(array) not in self._seen:
+            self._seen[id(array)] = array, self._put_down(array)
+        return dict(self._seen[id(array)][1])
+
+    def _put_down(self, array: NDArray[Any]) -> Reference:
+        data = to_bytes(array)
+        for known, bytes_of in self.found.values():  # what a wrapper handed on is compared, not hashed
+            if (known["dtype"], known["shape"]) == (array.dtype.name, list(array.shape)) and bytes_of == data:
+                return known
+        reference = refer_to(array, data)
+        self.found.setdefault(reference["sha256"], (reference, data))
+        return reference
+
+
+class RunWriter:
+    """Writes into one run directory. Nothing raises: what goes wrong is noted, and no robot is stopped for it.
+
+    Attributes:
+        losses: what was not written, and why.
+        summary: of all rows, those too that were lost.
+    """
+
+    def __init__(self, path: Path, *, evaluator: Sequence[str], messages: bool) -> None:
+        """Create the logs in the directory `path`. `evaluator`: the sensors that only the evaluator sees.
+
+        Raises:
+            RecordError: when they cannot be created.
+        """
+        self.losses = Losses()
+        self.summary = Summary()
+        self._path, self._evaluator = path, evaluator
+        self._encoder = RowEncoder()
+        self._log = LogWriter(path / LOG)
+        self._messages = MessageLog(path / MESSAGES) if messages else None
+
+    @property
+    def rows_flushed(self) -> int:
+        """How many rows are with the operating system."""
+        return self._log.rows_flushed
+
+    def reset(
+        self, made: Snapshot | None, outer: Mapping[str, Any], arrays: Arrays, *, number: int, now_ns: int
+    ) -> None:
+        """Write the row of a reset."""
+        with self._noting(rows=1):
+            self.summary.add_handed_in()
+            row = reset_row(made, row=number, outer=outer, evaluator=self._evaluator, store=arrays)
+            self.write_row("reset", self._encoder.encode(row), arrays, number=number, now_ns=now_ns)
+
+    def step(
+        self,
+        made: Transition | None,
+        action: Any,  # noqa: ANN401 - any action
+        outer: Mapping[str, Any],
+        arrays: Arrays,
+        *,
+        number: int,
+        now_ns: int,
+        is_first: bool,
+    ) -> None:
+        """Write the row of a step, and the first one apart, too. `action`: the one of `made`, as it was then."""
+        with self._noting(rows=1):
+            self.summary.add_handed_in()
+            row = raw_transition_row(made, row=number, outer=outer, action=action, evaluator=self._evaluator)
+            text = self._encoder.encode(row, arrays)
+            self.write_row("transition", text, arrays, number=number, now_ns=now_ns)
+            if is_first:
+                self.file(FIRST_TRANSITION, json.loads(text))
+
+    def write_row(self, topic: str, text: str, arrays: Arrays, *, number: int, now_ns: int) -> None:
+        """Write the messages that came before the row, then its arrays, then the row; raises RecordError."""
+        if self._messages is not None:
+            with self._noting():
+                self._messages.flush()
+        for reference, data in arrays.found.values():
+            self._log.put(reference, data, log_time_ns=now_ns)
+        self._log.append(topic, text, number=number, log_time_ns=now_ns)
+
+    def message(self, message: WireMessage) -> None:
+        """Write a raw message."""
+        if self._messages is not None:
+            with self._noting(messages=1):
+                self._messages.write(message)
+
+    def file(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write a file of JSON."""
+        with self._noting():
+            write_json(self._path / name, value)
+
+    def settle(self) -> None:
+        """Hand everything to the operating system."""
+        if self._messages is not None:
+            with self._noting():
+                self._messages.flush()
+        with self._noting():
+            self._log.flush()
+
+    def complete(self, manifest: Mapping[str, Any], contract_fingerprint: str) -> None:
+        """Close the logs, then write the summary, then the manifest: one that says clean is the last thing written."""
+        self.settle()
+        self._log.close()
+        problems = [self._log.problem]
+        if self._messages is not None:
+            self._messages.close()
+            problems.append(self._messages.problem)
+        for problem in filter(None, problems):
+            self.losses.note(problem)
+        self.file(SUMMARY, {**self.summary.as_json(contract_fingerprint), "record": self.losses.as_json()})
+        clean, problem = self.losses.complete, self.losses.problem
+        self.file(MANIFEST, {**manifest, "clean": clean, "problem": problem, "record": self.losses.as_json()})
+
+    @contextlib.contextmanager
+    def _noting(self, *, rows: int = 0, messages: int = 0) -> Iterator[None]:
+        """Whatever goes wrong with the record is noted, and with it the rows that waited for a write that failed."""
+        try:
+            yield
+        except RecordError as error:
+            self.losses.note(str(error), rows=rows + self._log.take_lost(), messages=messages)
+        except Exception as error:  # noqa: BLE001 - a message that cannot be serialised, for one
+            self.losses.note(f"{type(error).__name__}: {error}", rows=rows, messages=messages)

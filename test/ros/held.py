@@ -1,0 +1,46 @@
+"""What an environment over ROS 2 holds: in its process, in those of others that it needs, and in the graph."""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+
+from embodied_env.shared_memory import segments_of
+
+FLAT_KB = 2048
+"""Resident memory that a process may have more: what its allocator keeps, and what was used for the first time."""
+
+
+def held(env, *others):
+    """Return how much of each kind there is; `others`: pids of its simulator or robot.
+
+    Of the graph the nodes in the namespace of the environment are counted, since other suites may run on this machine.
+    """
+    node = env.unwrapped._stepper._backend._ros.node
+    found = {"nodes": sum(ns.startswith(node.get_namespace()) for _, ns in node.get_node_names_and_namespaces())}
+    for kind in ("subscriptions", "publishers", "clients", "services", "timers", "guards"):
+        found[kind] = len(list(getattr(node, kind)))
+    for name, pid in (("here", os.getpid()), *((f"other {number}", pid) for number, pid in enumerate(others))):
+        process = psutil.Process(pid)
+        found |= {
+            f"threads {name}": process.num_threads(),
+            f"files {name}": process.num_fds(),
+            f"segments {name}": len(segments_of(pid)),
+        }
+    return found
+
+
+def resident_kb(*others):
+    """Return the resident memory of this process and of others, kB."""
+    return [psutil.Process(pid).memory_info().rss // 1024 for pid in (os.getpid(), *others)]
+
+
+def grown_kb(before, after):
+    """Return by how much they have grown, kB."""
+    return [now - then for then, now in zip(before, after, strict=True)]
+
+
+def more(before, after):
+    """Return what there is more of than before."""
+    return {kind: (before[kind], count) for kind, count in after.items() if count > before[kind]}

@@ -1,0 +1,78 @@
+"""What waits before the operating system gets it, and what is left of it when the disk takes no more."""
+
+from __future__ import annotations
+
+import pytest
+
+from embodied_env.record.held_back import HeldBack
+
+LARGE = bytes(2**17)
+
+
+class Disk:
+    """A file that takes `room` bytes, at most `at_once` in one write; it keeps each write."""
+
+    closed = False
+
+    def __init__(self, room=2**30, at_once=2**30):
+        self.room, self.at_once, self.writes = room, at_once, []
+
+    def write(self, data):
+        if not self.room:
+            raise OSError("no room")
+        taken = bytes(data[: min(self.room, self.at_once)])
+        self.room -= len(taken)
+        self.writes.append(taken)
+        return len(taken)
+
+
+def test_small_writes_wait_and_go_in_one():
+    disk = Disk()
+    file = HeldBack(disk)
+    for part in (b"a", b"bc", b""):
+        file.write(part)
+    assert (disk.writes, file.tell(), file.flushed) == ([], 3, 0)
+    file.flush()
+    assert (disk.writes, file.tell(), file.flushed) == ([b"abc"], 3, 3)
+
+
+def test_nothing_is_written_when_nothing_waits():
+    disk = Disk()
+    HeldBack(disk).flush()
+    assert disk.writes == []
+
+
+def test_a_large_write_goes_at_once_behind_what_waited():
+    disk = Disk()
+    file = HeldBack(disk)
+    file.write(b"a")
+    file.write(LARGE)
+    assert disk.writes == [b"a", LARGE]
+
+
+def test_what_waits_is_bounded():
+    disk = Disk()
+    file = HeldBack(disk)
+    for _ in range(100):
+        file.write(bytes(2**14))
+        assert file.tell() - file.flushed <= 2**18
+    assert file.flushed > 0
+
+
+def test_a_disk_that_takes_a_part_is_given_the_rest():
+    disk = Disk(at_once=2)
+    file = HeldBack(disk)
+    file.write(b"abcde")
+    file.flush()
+    assert disk.writes == [b"ab", b"cd", b"e"]
+
+
+def test_after_a_failed_write_the_file_has_a_prefix_and_the_rest_never_comes():
+    disk = Disk(room=3)
+    file = HeldBack(disk)
+    file.write(b"abcde")
+    with pytest.raises(OSError, match="no room"):
+        file.flush()
+    disk.room = 10
+    file.flush()
+    assert (disk.writes, file.flushed) == ([b"abc"], 3)
