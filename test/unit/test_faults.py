@@ -13,6 +13,7 @@ import scripted_tasks
 from scripted_tasks import ACCELERATION, DECELERATION, PERIOD_NS, PERIOD_S, VELOCITY, Scene
 
 import embodied_env
+from embodied_env.backends import fake
 from embodied_env.backends.fake import FakeBackend, Fault
 from embodied_env.clock import NS_PER_S, ManualClock, SteadyClock
 from embodied_env.errors import RecordError, ResetNeededError
@@ -216,6 +217,20 @@ def test_f42_a_full_disk_does_not_stop_the_robot_and_is_said(tmp_path, free_runn
 
 
 # ---------------------------------------------------------------------------------------------------------- resets
+
+
+def test_the_fake_world_remembers_its_newest_commands_and_not_every_one(monkeypatch):
+    monkeypatch.setattr(fake, "KEPT", 10)
+    scene = Scene(contract())
+    scene.reset()
+    scene.run(1)
+    first = scene.sent[0].seq
+    for step in range(2, 46):
+        scene.run(1)
+        numbers = [command.seq for command in scene.sent]
+        assert min(step, 10) <= len(numbers) < 20
+        assert numbers == list(range(first + step - len(numbers), first + step))
+    scene.close()
 
 
 def test_f47_a_thousand_resets_leave_no_thread_and_no_file():
