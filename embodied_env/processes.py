@@ -202,8 +202,7 @@ class Child:
             except subprocess.TimeoutExpired:
                 continue
         self._output.close()
-        if self._process.returncode != 0:
-            remove_abandoned(self._segments)
+        remove_abandoned(self._segments if self._process.returncode != 0 else ())
 
     def _say(self, line: str) -> None:
         pipe = self._process.stdin

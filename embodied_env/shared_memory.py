@@ -3,6 +3,9 @@
 Fast DDS keeps each segment as a file ``fastrtps_*``, with a file ``fastrtps_*_el`` that its owner keeps locked, and a
 semaphore ``sem.fastrtps_*_mutex``. A process that is killed cannot remove what it owned, and what it only read is not
 removed by its owner either, since the dead still count as readers. (``fastdds shm clean`` removes some of it by hand.)
+
+The name of a port, ``fastrtps_port*``, is taken again by the next participant; who still has the old one open, to write
+to it, removes it by that name as he lets go of it. So a port is removed only when no living process has it open.
 """
 
 from __future__ import annotations
@@ -15,7 +18,10 @@ from pathlib import Path
 
 _FOLDER = Path("/dev/shm")  # noqa: S108 - not a temporary file of ours: where POSIX shared memory is
 _PREFIX = f"{_FOLDER}/fastrtps_"
+_PORT = "fastrtps_port"
 _LOCK = "_el"
+
+_still_open: set[str] = set()  # ports that were to be removed: tried again with the next
 
 
 def segments_of(pid: int | str) -> frozenset[str]:
@@ -29,8 +35,18 @@ def segments_of(pid: int | str) -> frozenset[str]:
 
 
 def remove_abandoned(names: Iterable[str]) -> list[str]:
-    """Remove those of the segments called `names` that no living process owns; return them."""
-    return [name for name in sorted(set(names)) if _remove_if_abandoned(name)]
+    """Remove those of the segments called `names` that no living process owns, nor has open as a port; return them."""
+    wanted = {*names, *_still_open}
+    ports = {name for name in wanted if name.startswith(_PORT)}
+    left = ports & _open_anywhere() if ports else set()
+    _still_open.difference_update(ports)
+    _still_open.update(left)
+    return [name for name in sorted(wanted - left) if _remove_if_abandoned(name)]
+
+
+def _open_anywhere() -> set[str]:
+    """Return the segments that living processes have mapped, as far as they can be looked at."""
+    return {name for process in Path("/proc").glob("[0-9]*") for name in segments_of(process.name)}
 
 
 def is_owned(name: str) -> bool:

@@ -47,6 +47,7 @@ class TestCartInRealtimeMujoco(TestRealtimeMujocoBackend):
 
 
 @pytest.mark.ros
+@pytest.mark.kills  # to halt it kills its simulator, and what the one of all tests writes to is removed after it
 class TestMujocoRosBackend(BackendContract):
     """One simulator for all tests: each begins with a reset. What becomes of simulators is in test_lifetimes.py."""
 

@@ -142,6 +142,15 @@ def pair(nodes):
     return receiver, *publishers
 
 
+def test_a_wait_ends_with_what_is_named_and_takes_one_of_each_along(pair):
+    receiver, joints, words = pair
+    joints.publish(JointState(name=["a"], position=[1.0]))
+    joints.publish(JointState(name=["a"], position=[2.0]))
+    assert [a.key for a in receiver.take(0.2, until=["words"])] == ["joints"]
+    words.publish(String(data="end"))
+    assert [a.key for a in receiver.take(5.0, until=["words"])] == ["joints", "words"]
+
+
 def test_a_raw_message_decodes_to_what_was_published(pair):
     receiver, joints, _ = pair
     for value in (1.0, 2.0):

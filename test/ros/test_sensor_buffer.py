@@ -17,7 +17,7 @@ from embodied_env.contract import FieldSpec, SensorSpec
 from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.sim.messages import to_message
 from embodied_env.timeline import ClockWatch, SimulatedTime
-from embodied_env.transition import Quality
+from embodied_env.transition import Quality, Sample
 
 pytestmark = pytest.mark.ros
 
@@ -55,6 +55,12 @@ def test_a_sample_carries_every_stamp(buffer):
     sample = buffer.sample()
     assert (sample.stamp_ns, sample.arrival_ns, sample.arrival_system_ns) == (5, 30, 40)
     assert (sample.source_ns, sample.received_ns) == (10, 20)
+
+
+def test_a_sample_is_what_its_constructor_makes_of_it(buffer):
+    buffer.put(arrival(stamp_ns=5, number=1))
+    said = vars(buffer.sample())
+    assert list(vars(Sample(**said)).items()) == list(said.items())
 
 
 def test_a_gap_in_the_numbers_is_lost_messages(buffer):

@@ -1,0 +1,39 @@
+"""What is removed in the stead of a killed process, and what must stay."""
+
+from __future__ import annotations
+
+import mmap
+import secrets
+from pathlib import Path
+
+import pytest
+
+from embodied_env.shared_memory import remove_abandoned
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - not a temporary file: where segments are
+
+pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="segments are files on Linux alone")
+
+
+@pytest.fixture
+def port():
+    """A port that nobody owns, and that this process has open."""
+    file = SHARED_MEMORY / f"fastrtps_port{secrets.token_hex(8)}"
+    file.write_bytes(bytes(mmap.PAGESIZE))
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapped:
+        yield file, mapped
+    file.unlink(missing_ok=True)
+
+
+def test_a_port_that_a_living_process_has_open_stays(port):
+    file, _ = port
+    assert remove_abandoned([file.name]) == []
+    assert file.exists()
+
+
+def test_a_port_is_removed_once_nobody_has_it_open(port):
+    file, mapped = port
+    remove_abandoned([file.name])
+    mapped.close()
+    assert file.name in remove_abandoned(())
+    assert not file.exists()
