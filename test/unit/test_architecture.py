@@ -1,4 +1,4 @@
-"""What keeps the gate the only way to the robot, beyond what `test_rooms` reads from the imports."""
+"""What keeps the gate the only way to the robot, and the house as `docs/architecture.md` draws it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,67 @@ ROS_EDGE = (
     "sim/turns.py",
     "cdr.py",
 )
+WORDS = set(
+    [
+        "errors",
+        "clock",
+        "frozen",
+        "transition",
+        "wire",
+        "cdr",
+        "layouts",
+        "prepared",
+        "ledger",
+        "observation",
+        "situation",
+        "timeline",
+        "copies",
+        "lockstep",
+        "pacing",
+        "routine",
+        "scheduling",
+        "processes",
+        "shared_memory",
+        "large_messages",
+        "interrupts",
+        "shutdown",
+        "ros_environment",
+        "contract",
+        "_version",
+    ]
+)
+MAY_IMPORT = {  # beside the words: the table of docs/architecture.md
+    "stages": set(),
+    "info": {"stages", "safety"},
+    "safety": set(),
+    "homing": {"safety"},
+    "guards": {"safety", "sim"},
+    "tasks": set(),
+    "latency": set(),
+    "sim": {"latency"},
+    "relay": {"safety", "backends"},
+    "chaos": {"backends"},
+    "backends": {"sim", "latency", "record", "relay"},
+    "stepper": {"info", "stages", "safety", "homing", "backends", "tasks"},
+    "team": set(),
+    "shared_world": {"safety", "backends", "team"},
+    "multi_agent": {"stepper", "info", "guards", "backends", "tasks", "shared_world", "team", "record"},
+    "env": {"stepper", "info", "guards", "backends", "tasks", "latency", "record"},
+    "vector": {"env", "backends"},
+    "adapters": {"env", "backends"},
+    "wrappers": set(),
+    "record": {"latency", "safety"},
+    "replaying": {"env", "record", "backends", "safety", "tasks"},
+    "checkpoints": {"record"},
+    "calibration": {"env", "latency", "backends"},
+    "report": {"record", "latency"},
+    "keeper": set(),
+    "uses": {"relay"},
+    "launching": {"uses"},
+    "testing": {"safety", "backends", "chaos"},
+    "cli": {"everything"},
+    "": {"everything"},  # the public names
+}
 ROS_PACKAGES = ("rclpy", "rosgraph", "rcl_interfaces", "rosidl", "ament_index", "builtin_interfaces", "tf2_ros")
 ROS_KINDS = ("_msgs", "_srvs", "_interfaces")
 IMPORTS_BY_NAME = {
@@ -48,6 +109,11 @@ def place_of(file: Path) -> str:
 @functools.cache
 def all_nodes_of(file: Path) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(ast.parse(file.read_text())))
+
+
+def room_of(file: Path) -> str:
+    """Return the name of the first module or folder below the package; "" for the package itself."""
+    return place_of(file).removesuffix("__init__.py").split("/")[0].removesuffix(".py")
 
 
 def nodes_of(file: Path, *kinds: type[ast.AST]):
@@ -75,7 +141,7 @@ def test_an_approved_command_is_made_in_one_place():
 
 @pytest.mark.parametrize("file", MODULES, ids=place_of)
 def test_no_approved_command_is_made_by_another_name_or_from_another(file):
-    """`replace`, `copy` and `__new__` make one too; and an alias would hide the call from the test above."""
+    """`replace`, `changed`, `copy` and `__new__` make one too; and an alias would hide the call from the test above."""
     aliases = [
         alias.asname
         for node in nodes_of(file, ast.ImportFrom, ast.Import)
@@ -85,7 +151,7 @@ def test_no_approved_command_is_made_by_another_name_or_from_another(file):
     copied = [
         ast.unparse(call)
         for name, call in calls(file)
-        if name.split(".")[-1] in ("replace", "copy", "deepcopy", "__new__")
+        if name.split(".")[-1] in ("replace", "changed", "copy", "deepcopy", "__new__")
         and call.args
         and ast.unparse(call.args[0]) in ("command", "approved", "Approved", "self._command")
     ]
@@ -108,6 +174,24 @@ def test_imports_are_absolute_and_name_their_room(file):
         if node.module == "embodied_env":
             inside = {alias.name for alias in node.names} - set(embodied_env.__all__)
             assert inside <= {"record"} and (not inside or place_of(file) == "__init__.py")  # noqa: PT018
+
+
+@pytest.mark.parametrize("file", MODULES, ids=place_of)
+def test_a_module_imports_only_the_rooms_that_its_own_may(file):
+    """Also where it imports when asked: who may is a question of which way data flows, not of when."""
+    room = room_of(file)
+    names = [node.module for node in nodes_of(file, ast.ImportFrom) if (node.module or "").startswith("embodied_env.")]
+    names += [a.name for node in nodes_of(file, ast.Import) for a in node.names if a.name.startswith("embodied_env.")]
+    used = {name.split(".")[1] for name in names} - {room}
+    allowed = set() if room in WORDS else MAY_IMPORT[room]
+    assert "everything" in allowed or used <= WORDS | allowed
+
+
+def test_every_room_of_the_table_is_there_and_drawn_in_the_docs():
+    rooms = {room_of(file) for file in MODULES} - {"_version"}
+    assert rooms == (WORDS | set(MAY_IMPORT)) - {"_version"}
+    drawn = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
+    assert [room for room in sorted(rooms - {""}) if f"`{room}`" not in drawn and f"`{room}/`" not in drawn] == []
 
 
 @pytest.mark.parametrize("file", MODULES, ids=place_of)
