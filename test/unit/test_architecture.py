@@ -137,52 +137,56 @@ def test_an_approved_command_is_made_in_one_place():
     assert made == {"safety/limiter.py"}
 
 
-@pytest.mark.parametrize("file", MODULES, ids=place_of)
-def test_no_approved_command_is_made_by_another_name_or_from_another(file):
+def test_no_approved_command_is_made_by_another_name_or_from_another():
     """`replace`, `changed`, `copy` and `__new__` make one too; and an alias would hide the call from the test above."""
     aliases = [
-        alias.asname
+        f"{place_of(file)}: {alias.asname}"
+        for file in MODULES
         for node in nodes_of(file, ast.ImportFrom, ast.Import)
         for alias in node.names
-        if alias.name == "Approved"
+        if alias.name == "Approved" and alias.asname
     ]
     copied = [
-        ast.unparse(call)
+        f"{place_of(file)}: {ast.unparse(call)}"
+        for file in MODULES
         for name, call in calls(file)
         if name.split(".")[-1] in ("replace", "changed", "copy", "deepcopy", "__new__")
         and call.args
         and ast.unparse(call.args[0]) in ("command", "approved", "Approved", "self._command")
     ]
-    assert [alias for alias in aliases if alias] == []
+    assert aliases == []
     assert copied == []
 
 
-@pytest.mark.parametrize("file", MODULES, ids=place_of)
-def test_nobody_makes_a_read_only_array_writable_again(file):
-    text = file.read_text().replace(" ", "")
-    assert "writeable=True" not in text
-    assert "setflags(write=True" not in text
+def test_nobody_makes_a_read_only_array_writable_again():
+    texts = {place_of(file): file.read_text().replace(" ", "") for file in MODULES}
+    assert [place for place, text in texts.items() if "writeable=True" in text or "setflags(write=True" in text] == []
 
 
-@pytest.mark.parametrize("file", MODULES, ids=place_of)
-def test_imports_are_absolute_and_name_their_room(file):
+def test_imports_are_absolute_and_name_their_room():
     """``from embodied_env import record`` or ``from . import record`` would not show in the table of rooms."""
-    for node in nodes_of(file, ast.ImportFrom):
-        assert node.level == 0
+    for file, node in [(file, node) for file in MODULES for node in nodes_of(file, ast.ImportFrom)]:
+        assert node.level == 0, place_of(file)
         if node.module == "embodied_env":
             inside = {alias.name for alias in node.names} - set(embodied_env.__all__)
             assert inside <= {"record"} and (not inside or place_of(file) == "__init__.py")  # noqa: PT018
 
 
-@pytest.mark.parametrize("file", MODULES, ids=place_of)
-def test_a_module_imports_only_the_rooms_that_its_own_may(file):
+def rooms_used_by(file: Path) -> set[str]:
+    names = [node.module or "" for node in nodes_of(file, ast.ImportFrom)]
+    names += [alias.name for node in nodes_of(file, ast.Import) for alias in node.names]
+    return {name.split(".")[1] for name in names if name.startswith("embodied_env.")} - {room_of(file)}
+
+
+def test_a_module_imports_only_the_rooms_that_its_own_may():
     """Also where it imports when asked: who may is a question of which way data flows, not of when."""
-    room = room_of(file)
-    names = [node.module for node in nodes_of(file, ast.ImportFrom) if (node.module or "").startswith("embodied_env.")]
-    names += [a.name for node in nodes_of(file, ast.Import) for a in node.names if a.name.startswith("embodied_env.")]
-    used = {name.split(".")[1] for name in names} - {room}
-    allowed = set() if room in WORDS else MAY_IMPORT[room]
-    assert "everything" in allowed or used <= WORDS | allowed
+    beyond = {
+        place_of(file): rooms
+        for file in MODULES
+        if "everything" not in (allowed := MAY_IMPORT.get(room_of(file), set()))
+        and (rooms := rooms_used_by(file) - WORDS - allowed)
+    }
+    assert beyond == {}
 
 
 def test_every_room_of_the_table_is_there_and_drawn_in_the_docs():
@@ -192,13 +196,16 @@ def test_every_room_of_the_table_is_there_and_drawn_in_the_docs():
     assert [room for room in sorted(rooms - {""}) if f"`{room}`" not in drawn and f"`{room}/`" not in drawn] == []
 
 
-@pytest.mark.parametrize("file", MODULES, ids=place_of)
-def test_ros_packages_are_imported_at_the_edge_only(file):
+def ros_packages_of(file: Path) -> set[str]:
     names = [alias.name for node in nodes_of(file, ast.Import) for alias in node.names]
     names += [node.module or "" for node in nodes_of(file, ast.ImportFrom)]
     roots = {name.split(".")[0] for name in names}
-    ros = {root for root in roots if root.startswith(ROS_PACKAGES) or root.endswith(ROS_KINDS)}
-    assert not ros or place_of(file).startswith(ROS_EDGE)
+    return {root for root in roots if root.startswith(ROS_PACKAGES) or root.endswith(ROS_KINDS)}
+
+
+def test_ros_packages_are_imported_at_the_edge_only():
+    inside = {place_of(file): found for file in MODULES if (found := ros_packages_of(file))}
+    assert [place for place in inside if not place.startswith(ROS_EDGE)] == []
 
 
 def test_modules_are_imported_by_name_only_where_that_is_the_point():

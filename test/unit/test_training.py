@@ -101,7 +101,7 @@ def test_the_last_observation_of_an_episode_is_what_its_end_is_valued_by(begin):
     assert not torch.allclose(found.next_values[-1], next_episode, atol=1e-2)
 
 
-@pytest.mark.parametrize("example", [train_sac, train_ppo], ids=["sac", "ppo"])
+@pytest.mark.parametrize("example", [pytest.param(train_sac, marks=pytest.mark.long), train_ppo], ids=["sac", "ppo"])
 def test_what_is_exported_from_stable_baselines3_acts_as_the_model(begin, example):
     with begin("exported", "--num-envs", "1") as run:
         env = run.make_env()
