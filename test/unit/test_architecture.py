@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import embodied_env
 
 PACKAGE = Path(embodied_env.__file__).parent
@@ -165,11 +163,11 @@ def test_nobody_makes_a_read_only_array_writable_again():
 
 def test_imports_are_absolute_and_name_their_room():
     """``from embodied_env import record`` or ``from . import record`` would not show in the table of rooms."""
-    for file, node in [(file, node) for file in MODULES for node in nodes_of(file, ast.ImportFrom)]:
-        assert node.level == 0, place_of(file)
+    for place, node in [(place_of(file), node) for file in MODULES for node in nodes_of(file, ast.ImportFrom)]:
+        assert node.level == 0, place
         if node.module == "embodied_env":
             inside = {alias.name for alias in node.names} - set(embodied_env.__all__)
-            assert inside <= {"record"} and (not inside or place_of(file) == "__init__.py")  # noqa: PT018
+            assert inside <= {"record"} and (not inside or place == "__init__.py")  # noqa: PT018
 
 
 def rooms_used_by(file: Path) -> set[str]:
