@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from copy import deepcopy
 from pathlib import Path
@@ -125,6 +125,15 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
     def last_reset(self) -> Snapshot | None:
         """What the last reset read and did, or None before the first."""
         return self._stepper.last_reset
+
+    @property
+    def meanwhile(self) -> Callable[[], None] | None:
+        """What is called in each step while the world moves, for observers that have work to do; None: nothing."""
+        return self._stepper.meanwhile
+
+    @meanwhile.setter
+    def meanwhile(self, call: Callable[[], None] | None) -> None:
+        self._stepper.meanwhile = call
 
     @property
     def scheduling(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, cast
@@ -76,6 +76,15 @@ class Seat(gymnasium.Env[Observation, Any]):
     def last_reset(self) -> Snapshot | None:
         """What the last reset read."""
         return self.stepper.last_reset
+
+    @property
+    def meanwhile(self) -> Callable[[], None] | None:
+        """What is called in each step while the world moves, for observers that have work to do; None: nothing."""
+        return self.stepper.meanwhile
+
+    @meanwhile.setter
+    def meanwhile(self, call: Callable[[], None] | None) -> None:
+        self.stepper.meanwhile = call
 
     def mark(self, name: str) -> None:
         """Stamp the end of something outside of the step."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, cast
@@ -71,6 +71,7 @@ class Stepper:
         self.contract = contract
         self.last_transition: Transition | None = None
         self.last_reset: Snapshot | None = None
+        self.meanwhile: Callable[[], None] | None = None  # called while the world moves; it must not raise
         self._backend = backend
         self._task = task
         self._clock = clock
@@ -320,6 +321,8 @@ class Stepper:
             self._commands.left(sent.seq, self._ledger.stamp(Slot.PUBLISHED, sent.published_ns))
             published = True
             self._backend.advance(target, deadline)
+            if self.meanwhile is not None:
+                self.meanwhile()
             self._clock.follow_ns(self.contract.control_period_ns)
         except BackendError as error:
             if not published:

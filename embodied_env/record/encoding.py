@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ _DOUBLE = 8  # bytes
 
 
 class RowEncoder:
-    """Writes rows as JSON: ``encode(row, store)`` is the text of `strict` of it, byte for byte.
+    """Writes rows as JSON, in any thread: ``encode(row, store)`` is the text of `strict` of it, byte for byte.
 
     Containers and numbers of a row must be such as JSON and `plain` write alike: what `kept`, `kept_action` and the
     functions of `embodied_env.record.rows` return.
@@ -22,6 +23,7 @@ class RowEncoder:
 
     def __init__(self) -> None:
         """Prepare."""
+        self._lock = threading.Lock()  # of the store
         self._store: Store | None = None
         encoder = json.JSONEncoder(
             allow_nan=False, check_circular=False, separators=(",", ":"), default=self._in_types_of_json
@@ -30,11 +32,12 @@ class RowEncoder:
 
     def encode(self, row: Row, store: Store | None = None) -> str:
         """Return the text of `row`; it is ASCII. Images and other large arrays go to `store`."""
-        self._store = store
-        try:
-            return self._text_of(row)
-        except (ValueError, TypeError, RecursionError):  # mostly a NaN, which becomes null
-            return self._text_of(strict(row, store))
+        with self._lock:
+            self._store = store
+            try:
+                return self._text_of(row)
+            except (ValueError, TypeError, RecursionError):  # mostly a NaN, which becomes null
+                return self._text_of(strict(row, store))
 
     def _in_types_of_json(self, value: Any) -> Any:  # noqa: ANN401 - what JSON does not know
         if type(value) is np.ndarray and value.itemsize <= _DOUBLE:

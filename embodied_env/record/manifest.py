@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from importlib import metadata
@@ -24,6 +24,13 @@ from embodied_env.transition import Snapshot, Transition
 RUN = "embodied_env/run/1"
 ROS_VARIABLES = ("ROS_DISTRO", "ROS_DOMAIN_ID", "RMW_IMPLEMENTATION", "ROS_AUTOMATIC_DISCOVERY_RANGE")
 DISTRIBUTIONS = ("numpy", "gymnasium", "mujoco", "rclpy", "mcap")
+
+
+@runtime_checkable
+class Waiting(Protocol):
+    """An environment that calls `meanwhile` in each step, where it would only wait for its world."""
+
+    meanwhile: Callable[[], None] | None
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ import contextlib
 import re
 import secrets
 import weakref
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Mapping, Sized
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,9 @@ from embodied_env.copies import is_giving_copies
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.record.keeping import kept, kept_action, size_of
 from embodied_env.record.log import check_installed
-from embodied_env.record.manifest import Accountable, processes, start_of_manifest, write_json
+from embodied_env.record.manifest import Accountable, Waiting, processes, start_of_manifest, write_json
 from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, TRANSITION, plain
-from embodied_env.record.run_writer import MANIFEST, Arrays, RunWriter
+from embodied_env.record.run_writer import MANIFEST, Arrays, RunWriter, StepRow
 from embodied_env.record.writing import GATHER_S, MOST_JOBS, MOST_JOBS_IN_LOCKSTEP, Aside, Losses
 from embodied_env.shutdown import close_at_exit, exit_on_sigterm
 from embodied_env.wire import Feed, WireMessage
@@ -100,14 +100,17 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         write_json(self.path / MANIFEST, self._manifest)
         evaluator = [name for name, spec in base.contract.sensors.items() if spec.visibility == "evaluator"]
         self._run = RunWriter(self.path, evaluator=evaluator, messages=messages)
-        never_waits = not self._is_paced and not getattr(getattr(base, "capabilities", None), "transport", True)
+        waits_for_world = getattr(getattr(base, "capabilities", None), "transport", True)
         self._worker = Aside(
             self._run.settle,
             waits=not self._is_paced,
-            gather_s=GATHER_S if never_waits else 0.0,
+            gather_s=0.0 if self._is_paced or waits_for_world else GATHER_S,
             most_jobs=MOST_JOBS if self._is_paced else MOST_JOBS_IN_LOCKSTEP,
         )
         weakref.finalize(self, self._worker.retire).atexit = False
+        self._has_time = False
+        if waits_for_world and not self._is_paced and isinstance(base, Waiting):
+            self._has_time, base.meanwhile = True, self._worker.go_on
         if self._feed is not None:
             self._feed.sink = self._take_message
 
@@ -136,7 +139,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         outer = dict(zip(FIELDS_OF_RESET, given, strict=True))
         report = None if made is None else made.reset
         self._run.summary.hand_in(RESET, outer, None if report is None else report.details)
-        self._put_row(partial(self._run.reset, made, outer, arrays), outer)
+        write = partial(self._run.reset, made, outer, arrays, number=self._rows, now_ns=self._clock.system_ns())
+        self._count_row(taken=self._worker.put(write, _size_of_row(outer)))
         if seed is not None:
             self._manifest["seeds"].append(plain(seed))
         known = self._manifest["processes"]
@@ -177,7 +181,18 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._run.summary.hand_in(TRANSITION, outer)
         acted = None if made is None else kept_action(made.action)
         is_first, self._has_stepped = not self._has_stepped, True
-        self._put_row(partial(self._run.step, made, acted, outer, arrays, is_first=is_first), outer)
+        row = StepRow(
+            run=self._run,
+            made=made,
+            action=acted,
+            outer=outer,
+            arrays=arrays,
+            number=self._rows,
+            now_ns=self._clock.system_ns(),
+            is_first=is_first,
+        )
+        take = self._worker.hold if self._has_time else self._worker.put
+        self._count_row(taken=take(row, _size_of_row(outer)))
         if not self._is_paced and (terminated or truncated or is_first):
             self.flush()
         info = self._with_account(info)
@@ -209,9 +224,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     # ------------------------------------------------------------------------------------ in the stepping thread
 
-    def _put_row(self, write: Callable[..., None], outer: Mapping[str, Any]) -> None:
-        size = _ROW_BYTES + 2 * size_of(outer["observation"])  # the account has its own
-        if not self._worker.put(partial(write, number=self._rows, now_ns=self._clock.system_ns()), size):
+    def _count_row(self, *, taken: bool) -> None:
+        if not taken:
             self.losses.note(f"row {self._rows} was dropped: the disk is too slow", rows=1)
         self._rows += 1
 
@@ -253,6 +267,10 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     def _now_utc(self) -> datetime:
         return datetime.fromtimestamp(self._clock.system_ns() / NS_PER_S, tz=UTC)
+
+
+def _size_of_row(outer: Mapping[str, Any]) -> int:
+    return _ROW_BYTES + 2 * size_of(outer["observation"])  # the account has its own
 
 
 def _feed_of(base: Accountable) -> Feed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -88,24 +89,21 @@ class RunWriter:
             row = reset_row(made, row=number, outer=outer, evaluator=self._evaluator, store=arrays)
             self.write_row("reset", self._encoder.encode(row), arrays, number=number, now_ns=now_ns)
 
-    def step(
-        self,
-        made: Transition | None,
-        action: Any,  # noqa: ANN401 - any action
-        outer: Mapping[str, Any],
-        arrays: Arrays,
-        *,
-        number: int,
-        now_ns: int,
-        is_first: bool,
-    ) -> None:
-        """Write the row of a step, and the first one apart, too. `action`: the one of `made`, as it was then."""
+    def text_of(self, step: StepRow) -> str | None:
+        """Return the JSON of the row of a step; None for one that cannot be made, which is noted as lost."""
         with self._noting(rows=1):
             self.summary.add_handed_in()
-            row = raw_transition_row(made, row=number, outer=outer, action=action, evaluator=self._evaluator)
-            text = self._encoder.encode(row, arrays)
-            self.write_row("transition", text, arrays, number=number, now_ns=now_ns)
-            if is_first:
+            row = raw_transition_row(
+                step.made, row=step.number, outer=step.outer, action=step.action, evaluator=self._evaluator
+            )
+            return self._encoder.encode(row, step.arrays)
+        return None
+
+    def step(self, step: StepRow, text: str) -> None:
+        """Write the row of a step, and the first one apart, too."""
+        with self._noting(rows=1):
+            self.write_row("transition", text, step.arrays, number=step.number, now_ns=step.now_ns)
+            if step.is_first:
                 self.file(FIRST_TRANSITION, json.loads(text))
 
     def write_row(self, topic: str, text: str, arrays: Arrays, *, number: int, now_ns: int) -> None:
@@ -159,3 +157,34 @@ class RunWriter:
             self.losses.note(str(error), rows=rows + self._log.take_lost(), messages=messages)
         except Exception as error:  # noqa: BLE001 - a message that cannot be serialised, for one
             self.losses.note(f"{type(error).__name__}: {error}", rows=rows, messages=messages)
+
+
+@dataclass(kw_only=True)
+class StepRow:
+    """The row of one step, to be prepared and written (`embodied_env.record.writing.Prepared`).
+
+    `outer` is what the agent was given and returned, `action` the one of `made` as it was then, and `arrays` are those
+    of `outer` already.
+    """
+
+    run: RunWriter
+    made: Transition | None
+    action: Any
+    outer: Mapping[str, Any]
+    arrays: Arrays
+    number: int
+    now_ns: int
+    is_first: bool
+    _text: str | None = None
+    _is_prepared: bool = False
+
+    def prepare(self) -> None:
+        """Make the text."""
+        if not self._is_prepared:
+            self._text, self._is_prepared = self.run.text_of(self), True
+
+    def __call__(self) -> None:
+        """Write it."""
+        self.prepare()
+        if self._text is not None:
+            self.run.step(self, self._text)

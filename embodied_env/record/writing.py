@@ -13,8 +13,22 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 Job = Callable[[], None]
+
+
+class Prepared(Protocol):
+    """A job of which a part, that needs nothing but the processor, can be done before."""
+
+    def prepare(self) -> None:
+        """Do that part now, once; it must not raise."""
+        ...
+
+    def __call__(self) -> None:
+        """Do the job."""
+        ...
+
 
 MOST_BYTES = 64 * 2**20
 """Of what waits to be written; what comes beyond it is dropped in real time, and waits in lockstep."""
@@ -68,6 +82,7 @@ class Aside:
         self._work = threading.Condition(self._lock)
         self._progress = threading.Condition(self._lock)
         self._jobs: deque[tuple[Job, int]] = deque()
+        self._held: tuple[Prepared, int] | None = None
         self._bytes = self._handed = self._done = 0
         self._beats = 0  # grows whenever the thread gets on
         self._gave_up_at = -1  # the beat after which nobody waits any more, until there is another
@@ -78,16 +93,37 @@ class Aside:
     def put(self, job: Job, size: int = 0) -> bool:
         """Leave `job` to the thread; it keeps `size` bytes until then. False: there is no room, it is never done."""
         with self._lock:
-            if self._is_finishing:
+            if not self._takes(size):
                 return False
-            if not self._has_room(size) and not (self._waits and self._wait_until(lambda: self._has_room(size))):
-                return False
-            self._add(job, size)
+            self._reserve(size)
+            self._leave(job, size)
         return True
+
+    def hold(self, job: Prepared, size: int = 0) -> bool:
+        """Take `job` like `put`, but keep it back until `go_on`, or until it is waited for, or another is held."""
+        with self._lock:
+            self._let_go()
+            if not self._takes(size):
+                return False
+            self._reserve(size)
+            self._held = job, size
+        return True
+
+    def go_on(self) -> None:
+        """Prepare what is held, in the thread that calls, and leave it to the other: when there is nothing else to do.
+
+        Threads of Python take turns: what is prepared here does not hold up who comes back from a wait.
+        """
+        held = self._held
+        if held is not None:
+            held[0].prepare()
+            with self._lock:
+                self._let_go()
 
     def drain(self) -> bool:
         """Wait until everything that was put is settled. False: the thread does not get on."""
         with self._lock:
+            self._let_go()
             handed = self._handed
             if self._done >= handed or self._thread is threading.current_thread():
                 return True
@@ -100,7 +136,9 @@ class Aside:
         """
         with self._lock:
             if not self._is_finishing:
-                self._add(job, 0)
+                self._let_go()
+                self._reserve(0)
+                self._leave(job, 0)
                 self.retire()
             thread = self._thread
         if thread is None:
@@ -114,6 +152,7 @@ class Aside:
     def retire(self) -> None:
         """Let the thread end when nothing waits any more. Takes no time."""
         with self._lock:
+            self._let_go()
             self._is_finishing = True
             self._work.notify()
 
@@ -122,6 +161,21 @@ class Aside:
         self._begin()
 
     # ------------------------------------------------------------------------------------------------- with the lock
+
+    def _takes(self, size: int) -> bool:
+        """Tell whether there is room, or comes to be."""
+        if self._is_finishing:
+            return False
+        if self._has_room(size):
+            return True
+        self._let_go()
+        return self._waits and self._wait_until(lambda: self._has_room(size))
+
+    def _let_go(self) -> None:
+        """Leave to the thread what is held."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._leave(*held)
 
     def _has_room(self, size: int) -> bool:
         waiting = self._handed - self._done
@@ -143,10 +197,12 @@ class Aside:
                 self._gave_up_at = beats
         return True
 
-    def _add(self, job: Job, size: int) -> None:
-        self._jobs.append((job, size))
+    def _reserve(self, size: int) -> None:
         self._handed += 1
         self._bytes += size
+
+    def _leave(self, job: Job, size: int) -> None:
+        self._jobs.append((job, size))
         if self._is_idle or len(self._jobs) == _BATCH:
             self._is_idle = False
             self._work.notify()

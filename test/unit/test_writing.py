@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import os
@@ -152,6 +153,83 @@ def test_aside_a_thread_that_is_retired_does_what_waits_and_ends():
     assert done == [1]
 
 
+class Row:
+    """A job that says who prepared it, and when it was done."""
+
+    def __init__(self, name, done):
+        self.name, self.done, self.prepared_by = name, done, None
+
+    def prepare(self):
+        self.prepared_by = self.prepared_by or threading.current_thread()
+
+    def __call__(self):
+        self.prepare()
+        self.done.append(self.name)
+
+
+def test_aside_what_is_held_is_not_begun_before_there_is_time_for_it():
+    done = []
+    worker = Aside(waits=True)
+    worker.put(lambda: done.append("put"))
+    assert worker.hold(Row("held", done))
+    worker.put(lambda: done.append("put behind it"))
+    while len(done) < 2:
+        time.sleep(0.001)
+    assert done == ["put", "put behind it"]
+    worker.go_on()
+    assert worker.drain()
+    assert done == ["put", "put behind it", "held"]
+    worker.finish(lambda: None)
+
+
+def test_aside_what_is_held_is_prepared_by_who_has_time_and_done_by_the_thread():
+    done = []
+    worker = Aside(waits=True)
+    row = Row("held", done)
+    worker.hold(row)
+    worker.go_on()
+    worker.go_on()  # there is nothing more
+    assert worker.finish(lambda: None)
+    assert (row.prepared_by, done) == (threading.current_thread(), ["held"])
+
+
+@pytest.mark.parametrize(
+    "end", [Aside.drain, Aside.retire, lambda worker: worker.finish(lambda: None)], ids=["drain", "retire", "finish"]
+)
+def test_aside_what_is_held_is_done_when_it_is_waited_for_or_the_end_comes(end):
+    done = []
+    worker = Aside(waits=True)
+    row = Row("held", done)
+    worker.hold(row)
+    end(worker)
+    assert worker.finish(lambda: None)
+    assert done == ["held"]
+    assert row.prepared_by is not threading.current_thread()
+
+
+def test_aside_of_what_is_held_there_is_one_and_the_next_lets_it_go():
+    done = []
+    worker = Aside(waits=True)
+    for name in "abc":
+        worker.hold(Row(name, done))
+    while len(done) < 2:
+        time.sleep(0.001)
+    assert done == ["a", "b"]
+    assert worker.finish(lambda: None)
+    assert done == ["a", "b", "c"]
+
+
+def test_aside_what_is_held_takes_room(gate):
+    worker = Aside(most_bytes=10)
+    assert worker.put(gate.wait, 5)
+    assert worker.hold(Row("held", []), 5)
+    assert not worker.put(gate.wait, 1)
+    assert not worker.hold(Row("another", []), 1)
+    gate.set()
+    assert worker.finish(lambda: None)
+    assert not worker.hold(Row("late", []))
+
+
 def test_aside_before_a_fork_everything_is_done_and_both_sides_go_on():
     done = []
     worker = Aside()
@@ -273,9 +351,10 @@ def test_in_lockstep_a_step_goes_on_while_there_is_room_and_waits_when_there_is_
     assert read_run(env.path).clean
 
 
-def test_in_lockstep_no_more_rows_wait_than_are_promised(tmp_path, gate):
+@pytest.mark.parametrize("is_waited_for", [False, True], ids=["in process", "waited for"])
+def test_in_lockstep_no_more_rows_wait_than_are_promised(tmp_path, gate, is_waited_for):
     gate.set()
-    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
+    env = RecordTransitions((Elsewhere if is_waited_for else EmbodiedEnv)("arm_reach", backend="fake"), tmp_path)
     env._run._log = SlowDisk(env._run._log, gate)
     env.reset(seed=1)
     env.step(STILL)
@@ -307,8 +386,45 @@ def test_in_lockstep_a_reset_the_first_step_and_the_end_of_an_episode_return_whe
     env.close()
 
 
-def test_what_was_flushed_by_hand_is_there(tmp_path):
-    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
+class Elsewhere(EmbodiedEnv):
+    """An environment like one whose world is waited for."""
+
+    @property
+    def capabilities(self):
+        return dataclasses.replace(super().capabilities, transport=True)
+
+
+def test_where_the_world_is_waited_for_the_row_of_a_step_is_made_while_the_next_one_moves(tmp_path):
+    env = RecordTransitions(Elsewhere("arm_reach", backend="fake"), tmp_path)
+    env.reset(seed=1)
+    env.step(STILL)  # the first waits for its row
+    env.step(STILL)
+    time.sleep(0.05)
+    assert env.rows_flushed == 2
+    env.step(STILL)
+    while env.rows_flushed < 3:
+        time.sleep(0.001)
+    env.close()
+    assert env.rows_flushed == 4
+    assert audit_run(env.path).sound
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # its log is not closed, either
+def test_an_environment_whose_world_is_waited_for_and_that_is_forgotten_leaves_all_rows(tmp_path):
+    env = RecordTransitions(Elsewhere("arm_reach", backend="fake"), tmp_path)
+    env.reset(seed=1)
+    for _ in range(3):
+        env.step(STILL)
+    path, worker = env.path, env._worker
+    del env
+    gc.collect()
+    worker.drain()
+    assert len(list(read_run(path).rows())) == 4
+
+
+@pytest.mark.parametrize("world", [EmbodiedEnv, Elsewhere], ids=["in process", "waited for"])
+def test_what_was_flushed_by_hand_is_there(tmp_path, world):
+    env = RecordTransitions(world("arm_reach", backend="fake"), tmp_path)
     env.reset(seed=1)
     for count in range(2, 6):
         env.step(STILL)
