@@ -249,7 +249,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         """In whichever thread published or received it."""
         data = getattr(message.message, "data", None)
         size = _MESSAGE_BYTES + (len(data) if isinstance(data, Sized) else 0)
-        if not self._worker.put(partial(self._run.message, message), size):
+        if not self._worker.put(partial(self._run.message, message), size, overtakes=True):
             self.losses.note(f"a message of {message.topic} was dropped: the disk is too slow", messages=1)
 
     def _end(self) -> None:

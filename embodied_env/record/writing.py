@@ -90,9 +90,14 @@ class Aside:
         self._waiting = 0  # threads that wait for this one
         self._thread: threading.Thread | None = None
 
-    def put(self, job: Job, size: int = 0) -> bool:
-        """Leave `job` to the thread; it keeps `size` bytes until then. False: there is no room, it is never done."""
+    def put(self, job: Job, size: int = 0, *, overtakes: bool = False) -> bool:
+        """Leave `job` to the thread; it keeps `size` bytes until then. False: there is no room, it is never done.
+
+        `overtakes`: it may be done before what is held.
+        """
         with self._lock:
+            if not overtakes:
+                self._let_go()
             if not self._takes(size):
                 return False
             self._reserve(size)
@@ -100,7 +105,7 @@ class Aside:
         return True
 
     def hold(self, job: Prepared, size: int = 0) -> bool:
-        """Take `job` like `put`, but keep it back until `go_on`, or until it is waited for, or another is held."""
+        """Take `job` like `put`, but keep it back until `go_on`, or until it is waited for, or another job comes."""
         with self._lock:
             self._let_go()
             if not self._takes(size):

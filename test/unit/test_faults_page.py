@@ -13,7 +13,7 @@ from embodied_env.transition import CODES, END_REASONS
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = ("id", "fault", "injected", "happens", "status", "tests", "hold", "rest")
-OPEN_ISSUES = {8}
+OPEN_ISSUES: set[int] = set()
 """Whoever closes an issue takes it out here: then every row that waits for it has to be settled."""
 
 STATUS = re.compile(r"tested|(?:tested in part|pending), #(\d+)")

@@ -172,13 +172,13 @@ def test_aside_what_is_held_is_not_begun_before_there_is_time_for_it():
     worker = Aside(waits=True)
     worker.put(lambda: done.append("put"))
     assert worker.hold(Row("held", done))
-    worker.put(lambda: done.append("put behind it"))
+    worker.put(lambda: done.append("overtakes it"), overtakes=True)
     while len(done) < 2:
         time.sleep(0.001)
-    assert done == ["put", "put behind it"]
+    assert done == ["put", "overtakes it"]
     worker.go_on()
     assert worker.drain()
-    assert done == ["put", "put behind it", "held"]
+    assert done == ["put", "overtakes it", "held"]
     worker.finish(lambda: None)
 
 
@@ -217,6 +217,15 @@ def test_aside_of_what_is_held_there_is_one_and_the_next_lets_it_go():
     assert done == ["a", "b"]
     assert worker.finish(lambda: None)
     assert done == ["a", "b", "c"]
+
+
+def test_aside_what_is_held_is_done_before_what_comes_behind_it():
+    done = []
+    worker = Aside(waits=True)
+    worker.hold(Row("held", done))
+    worker.put(lambda: done.append("put"))
+    assert worker.finish(lambda: None)
+    assert done == ["held", "put"]
 
 
 def test_aside_what_is_held_takes_room(gate):
@@ -406,6 +415,17 @@ def test_where_the_world_is_waited_for_the_row_of_a_step_is_made_while_the_next_
         time.sleep(0.001)
     env.close()
     assert env.rows_flushed == 4
+    assert audit_run(env.path).sound
+
+
+def test_where_the_world_is_waited_for_rows_are_in_order_over_a_reset_in_the_middle_of_an_episode(tmp_path):
+    env = RecordTransitions(Elsewhere("arm_reach", backend="fake"), tmp_path)
+    for _ in range(2):
+        env.reset(seed=1)
+        for _ in range(3):
+            env.step(STILL)
+    env.close()
+    assert [row["row"] for row in read_run(env.path).rows()] == list(range(8))
     assert audit_run(env.path).sound
 
 
