@@ -12,15 +12,14 @@ IDS = [f"embodied_env:embodied_env/{name}-v0" for name in ("ArmReach", "CartGoal
 OURS_NEVER = {"episode", "final_obs", "final_info", "terminal_observation", "TimeLimit.truncated"}
 
 
-OVER_ROS = [pytest.param(env_id, "mujoco_ros", marks=[pytest.mark.ros, pytest.mark.long]) for env_id in IDS[1:]]
-"""The same worlds as in process, to the last bit (test_parity.py), and the same backend as that of the arm."""
+OVER_ROS = [pytest.param(env_id, "mujoco_ros", marks=[pytest.mark.ros, pytest.mark.long]) for env_id in IDS]
+"""The same worlds as in process, to the last bit (test_parity.py)."""
 
 
 @pytest.mark.parametrize(
     ("env_id", "backend"),
     [
         *((env_id, backend) for env_id in IDS for backend in ("fake", "mujoco")),
-        pytest.param(IDS[0], "mujoco_ros", marks=pytest.mark.ros),
         *OVER_ROS,
     ],
 )

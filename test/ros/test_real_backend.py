@@ -158,7 +158,7 @@ def shortened(name, steps):
 
 @pytest.fixture(
     params=[
-        (ARM, "success"),
+        pytest.param((ARM, "success"), marks=pytest.mark.long),
         (shortened("cart_goal", 15), "time_limit"),
         pytest.param((embodied_env.load_contract("cart_goal"), "success"), marks=pytest.mark.long),
         pytest.param((embodied_env.load_contract("door_open"), "success"), marks=pytest.mark.long),

@@ -522,6 +522,7 @@ def test_a_policy_that_holds_the_interpreter_leaves_a_robot_at_rest(hosted, lear
     assert witness.states[-1].state == "stopped"
 
 
+@pytest.mark.long
 def test_ctrl_c_brakes_at_once_through_the_relay(hosted, learners, witness):
     learner = learners(hosted.path, hosted.namespace)
     witness.until(witness.speeding)

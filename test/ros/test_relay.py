@@ -509,6 +509,7 @@ def test_an_estop_button_that_is_pressed_stops_the_robot_until_it_is_cleared(arm
     assert armed.call("arm")[0]
 
 
+@pytest.mark.long
 def test_an_estop_button_that_falls_silent_stops_the_robot(armed):
     armed.button.publish = lambda _message: None
     armed.until(lambda: armed.states[-1].latched == "estop.expired")
