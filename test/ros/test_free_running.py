@@ -275,7 +275,7 @@ def test_a_world_that_broke_is_silent_until_a_reset(hosted):
 # ------------------------------------------------------------------------------------------------------ its end
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_its_process_ends_when_it_is_asked_to(domain_id, number):
     command = [sys.executable, "-m", "embodied_env.cli", "sim", "arm_reach", "--free-running", "--namespace", "/x"]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)

@@ -66,6 +66,7 @@ def test_a_reset_by_a_second_client_ends_the_firsts_episode_and_is_named(own):
     assert (truncated, info["end_reason"]) == (True, "backend_lost:reset_by_other")
 
 
+@pytest.mark.long
 def test_nonsense_on_the_fault_topic_is_ignored(env, stranger):
     env.reset(seed=1)
     faults = stranger.node.create_publisher(message_class("std_msgs/msg/String"), FAULT_TOPIC, RELIABLE)
