@@ -92,12 +92,18 @@ class HandOver:
         self.told.append(transition)
 
 
+def begun(contract: Contract) -> tuple[PreparedWorld, Stepper]:
+    """Return a world, and what steps it, at the begin of an episode."""
+    clock = make_clock("steady")
+    world = PreparedWorld(contract, clock=clock)
+    stepper = Stepper(contract, world, load_task(contract), clock=clock, observers=(HandOver(),))
+    stepper.reset(world_seed=0, options=None, seeded=True)
+    return world, stepper
+
+
 def account(contract: Contract, inputs: Vector) -> Iterator[int]:
     """Yield what each whole step took, ns."""
-    clock, observer = make_clock("steady"), HandOver()
-    world = PreparedWorld(contract, clock=clock)
-    stepper = Stepper(contract, world, load_task(contract), clock=clock, observers=(observer,))
-    stepper.reset(world_seed=0, options=None, seeded=True)
+    world, stepper = begun(contract)
     for action in inputs:
         world.prepare()
         start_ns = time.perf_counter_ns()
@@ -112,10 +118,7 @@ def account(contract: Contract, inputs: Vector) -> Iterator[int]:
 
 def gate(contract: Contract, inputs: Vector) -> Iterator[int]:
     """Yield what the gates took of the same steps, ns: the stage of the ledger."""
-    clock, observer = make_clock("steady"), HandOver()
-    world = PreparedWorld(contract, clock=clock)
-    stepper = Stepper(contract, world, load_task(contract), clock=clock, observers=(observer,))
-    stepper.reset(world_seed=0, options=None, seeded=True)
+    world, stepper = begun(contract)
     for action in inputs:
         world.prepare()
         stepper.begin(action)

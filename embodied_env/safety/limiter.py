@@ -51,7 +51,6 @@ class Limiter:
         self._is_velocity: list[bool] = self.layout.is_velocity.tolist()
         self._is_delta: list[bool] = self.layout.is_delta.tolist()
         scale = self.layout.scale
-        self._box = list(zip(scale.low.tolist(), scale.high.tolist(), strict=True))
         self._si_range = list(zip(scale.si_low.tolist(), scale.si_high.tolist(), strict=True))
         self.enforce(self.layout.limits)
         self._shapers = shapers
@@ -92,10 +91,11 @@ class Limiter:
     def _ways_at(self, dt_s: float) -> list[Way]:
         """Return the way of each joint for a step of `dt_s` > 0."""
         scale = self.layout.scale
-        rows = zip(scale.offset.tolist(), scale.span.tolist(), self._box, self._si_range, self._is_delta, strict=True)
+        rows = zip(scale.offset.tolist(), scale.span.tolist(), scale.low.tolist(), scale.high.tolist(), strict=True)
+        joints = zip(rows, self._si_range, self._is_delta, self._bounds, strict=True)
         return [
             Way(offset, span, low, high, si_low, si_high, is_delta, room(bounds, dt_s))
-            for (offset, span, (low, high), (si_low, si_high), is_delta), bounds in zip(rows, self._bounds, strict=True)
+            for (offset, span, low, high), (si_low, si_high), is_delta, bounds in joints
         ]
 
     def limit_target(
