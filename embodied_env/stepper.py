@@ -36,12 +36,12 @@ from embodied_env.transition import (
     Approved,
     Circumstances,
     Finding,
-    Judgement,
     Observer,
     ResetRequest,
     Severity,
     Situation,
     Snapshot,
+    TaskResult,
     Transition,
     Verdict,
     end_kind,
@@ -421,14 +421,14 @@ class Stepper:
         self._frozen_ns = self._ledger.stamp(Slot.OBSERVED)
         self._step_index += 1
         if self._lost is None:
-            judgement = self._task.judge(self._snapshot, settled, approved.report.applied)
+            result = self._task.judge(self._snapshot, settled, approved.report.applied)
         else:
             terms = dict.fromkeys(self._task.terms, math.nan)
-            judgement = Judgement(reward=0.0, verdict=Verdict.running(), terms=terms)
+            result = TaskResult(reward=0.0, verdict=Verdict.running(), terms=terms)
         self._before, self._snapshot = self._snapshot, settled
         self._applied.append(approved.report.applied)
-        reasons = self._end_reasons(approved, judgement.verdict, gaps)
-        transition = self._account(action, approved, judgement, reasons)
+        reasons = self._end_reasons(approved, result.verdict, gaps)
+        transition = self._account(action, approved, result, reasons)
         self.last_transition = transition
         if reasons:
             self._end_episode()
@@ -519,7 +519,7 @@ class Stepper:
         self,
         action: Any,  # noqa: ANN401 - agents send anything
         approved: Approved,
-        judgement: Judgement,
+        result: TaskResult,
         reasons: tuple[str, ...],
     ) -> Transition:
         """Build the transition and its info."""
@@ -540,13 +540,13 @@ class Stepper:
             intervention_share=self._gate.intervention_share,
         )
         info["latency"] = self._stages.latency(self._ledger, self._before, settled, self._commands)
-        info["task"] = dict(judgement.terms)
+        info["task"] = dict(result.terms)
         stamps_ns = self._ledger.stamps_ns()
         self._ledger.step_is_accounted()
         return Transition(
             observation=self._observations.observe(settled, self._step_index, self._applied),
             action=action,
-            reward=float(judgement.reward),
+            reward=float(result.reward),
             terminated=terminated,
             truncated=bool(reasons) and not terminated,
             info=info,

@@ -389,7 +389,7 @@ class Verdict:
 
 @quick
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class TaskResult:
     """A task's answer for one step: reward, verdict, and the terms that explain them."""
 
     reward: float

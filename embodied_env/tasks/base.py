@@ -7,7 +7,7 @@ judges one step from the snapshots before and after it, and from what was applie
         '''Stay above a height.'''
 
         version = 1                                  # bump it when a judgement changes its meaning
-        terms = ("height",)                          # the keys of Judgement.terms, always all of them
+        terms = ("height",)                          # the keys of TaskResult.terms, always all of them
 
         @dataclass(frozen=True, kw_only=True)
         class Parameters:                            # the keys of `task:` in the contract, checked strictly
@@ -17,10 +17,10 @@ judges one step from the snapshots before and after it, and from what was applie
         def __init__(self, contract: Contract, parameters: Parameters) -> None:
             self._sensor, self._height_m = parameters.sensor, parameters.height_m
 
-        def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> Judgement:
+        def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
             height_m = float(current.samples[self._sensor].values["position"][2])
             verdict = Verdict.running() if height_m >= self._height_m else Verdict.failed("too_low")
-            return Judgement(reward=height_m, verdict=verdict, terms={"height": height_m})
+            return TaskResult(reward=height_m, verdict=verdict, terms={"height": height_m})
 
 and in the contract ``task: {type: my_package.hover:Hover, sensor: tcp}``.
 """
@@ -37,7 +37,7 @@ from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.fingerprint import task_class
 from embodied_env.contract.loader import parse_as
 from embodied_env.errors import ContractError
-from embodied_env.transition import Judgement, Snapshot
+from embodied_env.transition import Snapshot, TaskResult
 
 Policy = Callable[[Mapping[str, NDArray[Any]]], Any]
 """What acts: it is called with the observation, and returns an action of the contract's action space."""
@@ -48,13 +48,13 @@ class Task(Protocol):
 
     Attributes:
         version: part of the contract's fingerprint.
-        terms: the keys of `Judgement.terms`, fixed.
+        terms: the keys of `TaskResult.terms`, fixed.
     """
 
     version: int
     terms: tuple[str, ...]
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> Judgement:
+    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
         """Judge one step.
 
         Args:

@@ -15,7 +15,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import UsageError
 from embodied_env.tasks.base import Policy
 from embodied_env.tasks.common import Checks, is_fresh, length, seen
-from embodied_env.transition import Judgement, Snapshot, Verdict
+from embodied_env.transition import Snapshot, TaskResult, Verdict
 
 # Of the scripted policy. Lengths are beyond the radius of the robot.
 LOOKAHEAD_M = 1.5  # a course is clear when nothing is in the way for so far, or up to the goal
@@ -92,7 +92,7 @@ class Navigate:
         if p.pilot is not None:
             _check_pilot(checks, p.pilot)
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> Judgement:
+    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
         """Judge one step by what it changed, and by where the robot is after it."""
         p = self._p
         distance_m = self._distance_m(current)
@@ -106,7 +106,7 @@ class Navigate:
             "success": p.success_bonus if arrived else 0.0,
         }
         verdict = Verdict(success=arrived, failure="collision" if collided else "")
-        return Judgement(reward=sum(terms.values()), verdict=verdict, terms=terms)
+        return TaskResult(reward=sum(terms.values()), verdict=verdict, terms=terms)
 
     def scripted(self, kinematics: KinematicModel) -> Policy:  # noqa: ARG002 - protocol; a cart has no Jacobian
         """Return the policy that steers for the clear course nearest to the goal, and slows before what is ahead.

@@ -14,7 +14,7 @@ from embodied_env.contract.checks import one_of
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.tasks.base import Policy
 from embodied_env.tasks.common import Checks, damped_inverse, is_fresh, joint_action, joint_reader, length, seen
-from embodied_env.transition import Judgement, Snapshot, Verdict
+from embodied_env.transition import Snapshot, TaskResult, Verdict
 
 # Of the scripted policy. The finger lies across the lever, near its free end, and its tip stands beyond it.
 INSET_M = 0.03  # from the lever's free end towards its hub
@@ -84,7 +84,7 @@ class OpenDoor:
         for key in ("opening_weight", "approach_weight", "success_bonus"):
             checks.require(key, getattr(p, key), "a weight >= 0", holds=getattr(p, key) >= 0)
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> Judgement:  # noqa: ARG002 - protocol
+    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - protocol
         """Judge one step by what it changed, and by where the door is after it."""
         p = self._p
         opened = self._angle_rad(current) >= p.opened_at_rad and is_fresh(current, p.door)
@@ -94,7 +94,7 @@ class OpenDoor:
             "success": p.success_bonus if opened else 0.0,
         }
         failure = "" if self._force_n(current) <= (p.max_force_n or np.inf) else "excessive_force"
-        return Judgement(reward=sum(terms.values()), verdict=Verdict(success=opened, failure=failure), terms=terms)
+        return TaskResult(reward=sum(terms.values()), verdict=Verdict(success=opened, failure=failure), terms=terms)
 
     def scripted(self, kinematics: KinematicModel) -> Policy:
         """Return the policy that presses the lever with the finger and pushes, by damped least squares.

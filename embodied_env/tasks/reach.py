@@ -14,7 +14,7 @@ from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.tasks.base import Policy
 from embodied_env.tasks.common import Checks, damped_inverse, is_fresh, joint_action, joint_reader, length, seen
-from embodied_env.transition import Judgement, Snapshot, Verdict
+from embodied_env.transition import Snapshot, TaskResult, Verdict
 
 Point = tuple[float, float, float]
 
@@ -70,7 +70,7 @@ class Reach:
         ordered = all(below < above for below, above in zip(self._low, self._high, strict=True))
         checks.require("workspace_low_m", low, f"values below workspace_high_m {high}", holds=ordered)
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> Judgement:  # noqa: ARG002 - protocol
+    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - protocol
         """Judge one step by where the tip is after it."""
         p = self._p
         tip = current.samples[p.tip].values["position"]
@@ -83,7 +83,7 @@ class Reach:
         }
         outside = self._bounded and self._is_outside(tip)
         verdict = Verdict(success=reached, out_of_bounds="tip" if outside else "") if reached or outside else _RUNNING
-        return Judgement(reward=sum(terms.values()), verdict=verdict, terms=terms)
+        return TaskResult(reward=sum(terms.values()), verdict=verdict, terms=terms)
 
     def _is_outside(self, tip: FloatArray) -> bool:
         bounds = zip(tip.tolist(), self._low, self._high, strict=True)

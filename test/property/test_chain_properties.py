@@ -85,7 +85,7 @@ from embodied_env.contract.safety import (
 from embodied_env.safety import GATES, Arbiter, Reference, SafetyGate, merged
 from embodied_env.safety.shaping import Ruling
 from embodied_env.stepper import Stepper
-from embodied_env.transition import Finding, Judgement, Sent, Severity, Verdict
+from embodied_env.transition import Finding, Sent, Severity, TaskResult, Verdict
 
 STRICT = {
     "tracking": Tracking(tolerance=0.05, delay_steps=1, debounce_steps=1, stop_steps=4),
@@ -591,7 +591,7 @@ class _Still:
     terms = ("zero",)
 
     def judge(self, previous, current, applied):
-        return Judgement(reward=0.0, verdict=Verdict.running(), terms={"zero": 0.0})
+        return TaskResult(reward=0.0, verdict=Verdict.running(), terms={"zero": 0.0})
 
 
 class _From(FakeBackend):

@@ -24,7 +24,7 @@ from embodied_env.contract.safety import Nonfinite, ObservationAge, WatchdogSpec
 from embodied_env.errors import ClosedError, ResetNeededError
 from embodied_env.safety import Arbiter, SafetyGate, Watchdog
 from embodied_env.stepper import Stepper
-from embodied_env.transition import Finding, Judgement, Quality, SensorState, Sent, Severity, Verdict
+from embodied_env.transition import Finding, Quality, SensorState, Sent, Severity, TaskResult, Verdict
 
 PERIOD_S = 0.05
 PERIOD_NS = round(PERIOD_S * NS_PER_S)
@@ -284,7 +284,7 @@ class _Still:
     terms = ("zero",)
 
     def judge(self, previous, current, applied):
-        return Judgement(reward=0.0, verdict=Verdict.running(), terms={"zero": 0.0})
+        return TaskResult(reward=0.0, verdict=Verdict.running(), terms={"zero": 0.0})
 
 
 class Episodes(RuleBasedStateMachine):

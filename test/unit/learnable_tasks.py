@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from embodied_env.contract import Contract, parse_contract
-from embodied_env.transition import Judgement, Snapshot, Verdict
+from embodied_env.transition import Snapshot, TaskResult, Verdict
 
 TEXT = """
 contract: embodied_env/1
@@ -57,11 +57,11 @@ class Follow:
     def __init__(self, contract: Contract, parameters: FollowParameters) -> None:
         self._p = parameters
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: Any) -> Judgement:
+    def judge(self, previous: Snapshot, current: Snapshot, applied: Any) -> TaskResult:
         asked = current.samples["target"].values["position"][0]
         distance = abs(float(asked - current.samples["joints"].values["position"][0]))
         verdict = Verdict(success=distance <= self._p.radius_rad)
-        return Judgement(reward=-distance, verdict=verdict, terms={"distance": -distance})
+        return TaskResult(reward=-distance, verdict=verdict, terms={"distance": -distance})
 
 
 def follow(**changes: str) -> Contract:

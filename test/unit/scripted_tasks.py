@@ -14,7 +14,7 @@ from embodied_env.contract import Contract, parse_contract
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.stepper import Stepper
 from embodied_env.tasks import load_task
-from embodied_env.transition import Judgement, Snapshot, Verdict
+from embodied_env.transition import Snapshot, TaskResult, Verdict
 
 PERIOD_S = 0.05
 PERIOD_NS = 50_000_000
@@ -48,7 +48,7 @@ class Scripted:
     def __init__(self, contract: Contract, parameters: ScriptedParameters) -> None:
         self._p = parameters
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: Any) -> Judgement:
+    def judge(self, previous: Snapshot, current: Snapshot, applied: Any) -> TaskResult:
         step = current.samples["joints"].seq
         if step == self._p.raise_at:
             raise RuntimeError("the task has an error")
@@ -57,7 +57,7 @@ class Scripted:
             failure="dropped" if step == self._p.failure_at else "",
             out_of_bounds="fence" if step == self._p.out_of_bounds_at else "",
         )
-        return Judgement(reward=float(step), verdict=verdict, terms={"step": float(step)})
+        return TaskResult(reward=float(step), verdict=verdict, terms={"step": float(step)})
 
 
 class Spy(Scripted):
@@ -69,7 +69,7 @@ class Spy(Scripted):
         super().__init__(contract, parameters)
         self.asked = []
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: Any) -> Judgement:
+    def judge(self, previous: Snapshot, current: Snapshot, applied: Any) -> TaskResult:
         self.asked.append((previous, current, applied))
         return super().judge(previous, current, applied)
 
@@ -90,8 +90,8 @@ class Running:
     def __init__(self, contract: Contract, parameters: NoParameters) -> None:
         pass
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: Any) -> Judgement:
-        return Judgement(reward=0.0, verdict=self.verdict, terms={"step": 0.0})
+    def judge(self, previous: Snapshot, current: Snapshot, applied: Any) -> TaskResult:
+        return TaskResult(reward=0.0, verdict=self.verdict, terms={"step": 0.0})
 
 
 class Succeeding(Running):

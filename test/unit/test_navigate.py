@@ -1,4 +1,4 @@
-"""The task Navigate: its judgements, its parameters, and that its scripted policy solves it."""
+"""The task Navigate: its results, its parameters, and that its scripted policy solves it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.world import World, load_profile
 from embodied_env.tasks import Policy, ScriptedTask, load_task
 from embodied_env.tasks.navigate import Navigate, NavigateParameters
-from embodied_env.transition import Judgement, Quality, Sample, Snapshot, Verdict
+from embodied_env.transition import Quality, Sample, Snapshot, TaskResult, Verdict
 
 CONTRACT = load_contract("cart_goal")
 PROFILE = load_profile(CONTRACT, "mujoco")
@@ -67,17 +67,17 @@ def snapshot(
     return Snapshot(now_ns=0, samples=samples)
 
 
-def judged(task: Navigate, current: Snapshot, applied: FloatArray = ZERO) -> Judgement:
+def judged(task: Navigate, current: Snapshot, applied: FloatArray = ZERO) -> TaskResult:
     return task.judge(snapshot(3.0), current, applied)
 
 
-# --------------------------------------------------------------------------------------------------- judgements
+# --------------------------------------------------------------------------------------------------- results
 
 
 def test_the_reward_is_the_sum_of_the_named_terms() -> None:
-    judgement = judged(navigate(), snapshot(0.2, touched=True), np.array([0.5, -1.0]))
-    assert tuple(judgement.terms) == Navigate.terms
-    assert judgement.reward == sum(judgement.terms.values())
+    result = judged(navigate(), snapshot(0.2, touched=True), np.array([0.5, -1.0]))
+    assert tuple(result.terms) == Navigate.terms
+    assert result.reward == sum(result.terms.values())
 
 
 def test_progress_is_what_the_distance_shrank() -> None:
@@ -91,20 +91,20 @@ def test_going_to_and_fro_earns_nothing() -> None:
 
 
 def test_the_effort_is_the_weighted_square_of_what_was_applied() -> None:
-    judgement = judged(navigate(effort_weight=0.1), snapshot(), np.array([1.0, -0.5]))
-    assert judgement.terms["effort"] == pytest.approx(-0.125)
+    result = judged(navigate(effort_weight=0.1), snapshot(), np.array([1.0, -0.5]))
+    assert result.terms["effort"] == pytest.approx(-0.125)
 
 
 def test_success_at_the_edge_of_the_radius_earns_the_bonus() -> None:
-    judgement = judged(navigate(success_bonus=7.0), snapshot(0.5))
-    assert judgement.verdict == Verdict.succeeded()
-    assert judgement.terms["success"] == 7.0
+    result = judged(navigate(success_bonus=7.0), snapshot(0.5))
+    assert result.verdict == Verdict.succeeded()
+    assert result.terms["success"] == 7.0
 
 
 def test_outside_the_radius_the_task_goes_on() -> None:
-    judgement = judged(navigate(), snapshot(0.501))
-    assert judgement.verdict == Verdict.running()
-    assert judgement.terms["success"] == 0.0
+    result = judged(navigate(), snapshot(0.501))
+    assert result.verdict == Verdict.running()
+    assert result.terms["success"] == 0.0
 
 
 def test_heights_do_not_count() -> None:
@@ -112,15 +112,15 @@ def test_heights_do_not_count() -> None:
 
 
 def test_a_collision_is_a_failure_and_costs_its_penalty() -> None:
-    judgement = judged(navigate(collision_penalty=5.0), snapshot(touched=True))
-    assert judgement.verdict == Verdict.failed("collision")
-    assert judgement.terms["collision"] == -5.0
+    result = judged(navigate(collision_penalty=5.0), snapshot(touched=True))
+    assert result.verdict == Verdict.failed("collision")
+    assert result.terms["collision"] == -5.0
 
 
 def test_a_collision_at_the_goal_is_no_success() -> None:
-    judgement = judged(navigate(), snapshot(0.1, touched=True))
-    assert judgement.verdict == Verdict.failed("collision")
-    assert judgement.terms["success"] == 0.0
+    result = judged(navigate(), snapshot(0.1, touched=True))
+    assert result.verdict == Verdict.failed("collision")
+    assert result.terms["success"] == 0.0
 
 
 @pytest.mark.parametrize("stale", ["true_pose", "true_goal", "collision"])

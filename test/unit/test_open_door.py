@@ -1,4 +1,4 @@
-"""The task OpenDoor: its judgements, its parameters, its policy, and the door that it is about."""
+"""The task OpenDoor: its results, its parameters, its policy, and the door that it is about."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from embodied_env.sim.model import SHIPPED
 from embodied_env.sim.world import load_profile
 from embodied_env.tasks import Policy, ScriptedTask, load_task
 from embodied_env.tasks.open_door import OpenDoor, OpenDoorParameters
-from embodied_env.transition import Judgement, Quality, Sample, Snapshot, Verdict
+from embodied_env.transition import Quality, Sample, Snapshot, TaskResult, Verdict
 
 CONTRACT = load_contract("door_open")
 PROFILE = load_profile(CONTRACT, "mujoco")
@@ -66,27 +66,27 @@ def snapshot(
     return Snapshot(now_ns=0, samples=samples)
 
 
-def judged(task: OpenDoor, current: Snapshot, previous: Snapshot | None = None) -> Judgement:
+def judged(task: OpenDoor, current: Snapshot, previous: Snapshot | None = None) -> TaskResult:
     return task.judge(previous or snapshot(), current, np.zeros(6))
 
 
-# --------------------------------------------------------------------------------------------------- judgements
+# --------------------------------------------------------------------------------------------------- results
 
 
 def test_the_reward_is_the_sum_of_the_named_terms() -> None:
-    judgement = judged(open_door(), snapshot(0.6, 0.05))
-    assert tuple(judgement.terms) == OpenDoor.terms
-    assert judgement.reward == sum(judgement.terms.values())
+    result = judged(open_door(), snapshot(0.6, 0.05))
+    assert tuple(result.terms) == OpenDoor.terms
+    assert result.reward == sum(result.terms.values())
 
 
 def test_what_the_door_opened_in_the_step_is_rewarded() -> None:
-    judgement = judged(open_door(opening_weight=4.0), snapshot(0.3), snapshot(0.2))
-    assert judgement.terms["opening"] == pytest.approx(0.4)
+    result = judged(open_door(opening_weight=4.0), snapshot(0.3), snapshot(0.2))
+    assert result.terms["opening"] == pytest.approx(0.4)
 
 
 def test_what_the_tip_came_nearer_in_the_step_is_rewarded() -> None:
-    judgement = judged(open_door(approach_weight=2.0), snapshot(distance_m=0.3), snapshot(distance_m=0.4))
-    assert judgement.terms["approach"] == pytest.approx(0.2)
+    result = judged(open_door(approach_weight=2.0), snapshot(distance_m=0.3), snapshot(distance_m=0.4))
+    assert result.terms["approach"] == pytest.approx(0.2)
 
 
 def test_going_to_and_fro_earns_nothing() -> None:
@@ -95,15 +95,15 @@ def test_going_to_and_fro_earns_nothing() -> None:
 
 
 def test_success_at_the_edge_of_the_angle_earns_the_bonus() -> None:
-    judgement = judged(open_door(success_bonus=7.0), snapshot(0.5))
-    assert judgement.verdict == Verdict.succeeded()
-    assert judgement.terms["success"] == 7.0
+    result = judged(open_door(success_bonus=7.0), snapshot(0.5))
+    assert result.verdict == Verdict.succeeded()
+    assert result.terms["success"] == 7.0
 
 
 def test_below_the_angle_the_task_goes_on() -> None:
-    judgement = judged(open_door(), snapshot(0.499))
-    assert judgement.verdict == Verdict.running()
-    assert judgement.terms["success"] == 0.0
+    result = judged(open_door(), snapshot(0.499))
+    assert result.verdict == Verdict.running()
+    assert result.terms["success"] == 0.0
 
 
 @pytest.mark.parametrize("quality", [Quality.STALE, Quality.INVALID, Quality.LOST, Quality.FUTURE])

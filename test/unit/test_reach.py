@@ -1,4 +1,4 @@
-"""The task Reach: its judgements, its parameters, and that its scripted policy solves it."""
+"""The task Reach: its results, its parameters, and that its scripted policy solves it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.world import World, load_profile
 from embodied_env.tasks import Policy, ScriptedTask, Task, load_task
 from embodied_env.tasks.reach import Reach, ReachParameters
-from embodied_env.transition import Judgement, Quality, Sample, Snapshot, Verdict
+from embodied_env.transition import Quality, Sample, Snapshot, TaskResult, Verdict
 
 CONTRACT = load_contract("arm_reach")
 PROFILE = load_profile(CONTRACT, "mujoco")
@@ -42,17 +42,17 @@ def snapshot(tip: tuple[float, float, float], target: tuple[float, float, float]
     return Snapshot(now_ns=0, samples=samples)
 
 
-def judged(task: Reach, tip: tuple[float, float, float], applied: FloatArray = ZERO) -> Judgement:
+def judged(task: Reach, tip: tuple[float, float, float], applied: FloatArray = ZERO) -> TaskResult:
     return task.judge(snapshot((9.0, 9.0, 9.0)), snapshot(tip), applied)
 
 
-# --------------------------------------------------------------------------------------------------- judgements
+# --------------------------------------------------------------------------------------------------- results
 
 
 def test_the_reward_is_the_sum_of_the_named_terms() -> None:
-    judgement = judged(reach(), (0.3, 0.0, 0.0), np.full(6, 0.5))
-    assert tuple(judgement.terms) == Reach.terms
-    assert judgement.reward == sum(judgement.terms.values())
+    result = judged(reach(), (0.3, 0.0, 0.0), np.full(6, 0.5))
+    assert tuple(result.terms) == Reach.terms
+    assert result.reward == sum(result.terms.values())
 
 
 def test_the_distance_counts_against_the_reward() -> None:
@@ -60,20 +60,20 @@ def test_the_distance_counts_against_the_reward() -> None:
 
 
 def test_the_effort_is_the_weighted_square_of_what_was_applied() -> None:
-    judgement = judged(reach(effort_weight=0.1), (3.0, 4.0, 0.0), np.array([1.0, -1.0, 0.0, 0.0, 0.0, 0.5]))
-    assert judgement.terms["effort"] == pytest.approx(-0.225)
+    result = judged(reach(effort_weight=0.1), (3.0, 4.0, 0.0), np.array([1.0, -1.0, 0.0, 0.0, 0.0, 0.5]))
+    assert result.terms["effort"] == pytest.approx(-0.225)
 
 
 def test_success_at_the_edge_of_the_radius_earns_the_bonus() -> None:
-    judgement = judged(reach(success_bonus=7.0), (0.5, 0.0, 0.0))
-    assert judgement.verdict == Verdict.succeeded()
-    assert judgement.terms["success"] == 7.0
+    result = judged(reach(success_bonus=7.0), (0.5, 0.0, 0.0))
+    assert result.verdict == Verdict.succeeded()
+    assert result.terms["success"] == 7.0
 
 
 def test_outside_the_radius_the_task_goes_on() -> None:
-    judgement = judged(reach(), (0.501, 0.0, 0.0))
-    assert judgement.verdict == Verdict.running()
-    assert judgement.terms["success"] == 0.0
+    result = judged(reach(), (0.501, 0.0, 0.0))
+    assert result.verdict == Verdict.running()
+    assert result.terms["success"] == 0.0
 
 
 @pytest.mark.parametrize("tip", [(-1.1, 0.0, 0.6), (0.0, 1.1, 0.6)], ids=["below", "above"])
@@ -132,8 +132,8 @@ class Still:
     def __init__(self, contract: Contract, parameters: Parameters) -> None:
         self.bonus = parameters.bonus
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> Judgement:
-        return Judgement(reward=self.bonus, verdict=Verdict.running(), terms={"bonus": self.bonus})
+    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
+        return TaskResult(reward=self.bonus, verdict=Verdict.running(), terms={"bonus": self.bonus})
 
 
 def test_loads_a_task_from_outside_the_package() -> None:
