@@ -178,14 +178,15 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             self._stepper.show()
         return result
 
-    def go_to_episode(self, seed: int, episode_index: int) -> None:
+    def go_to_episode(self, seed: int | None, episode_index: int) -> None:
         """Let the next reset without a seed be that of `episode_index`, counted from a reset with `seed`.
 
-        So an episode of a long run can be had by itself, and is the same.
+        So an episode of a long run can be had by itself, and is the same. With `seed` None only the number is set.
         """
-        super().reset(seed=seed)
-        for _ in range(episode_index):
-            self.np_random.integers(_SEED_BOUND)
+        if seed is not None:
+            super().reset(seed=seed)
+            for _ in range(episode_index):
+                self.np_random.integers(_SEED_BOUND)
         self._stepper.count_from(episode_index)
 
     @gives_copies

@@ -129,6 +129,8 @@ def reset_info(snapshot: Snapshot, *, duration_s: float, hidden: Collection[str]
         "routine": report.routine,
         "confirmed_by": report.confirmed_by,
         "options_ignored": ",".join(report.ignored),
+        "judged": report.verdict is not None,
+        "solved": report.verdict is not None and bool(report.verdict.success),
         "duration_s": duration_s,
         "sensors_verified": len(snapshot.samples),
     }

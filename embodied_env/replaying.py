@@ -72,6 +72,8 @@ class Replay:
         difference: the first row that did not, at which the replay has ended; None: there is none.
         remade: actions that the log could not say, re-made from what the gate said of them.
         left_out: rows that an outer wrapper had made up, without a step of the environment.
+        unverified: rows that were not compared: between a row that is missing in the log and the next reset, the state
+            of the episode (of the task, the gate, the observation) is not known.
         problem: why the run is not clean, or "".
         wrapped: there were wrappers: the actions that reached the environment were replayed.
         contract_changed: the replay was not under the contract of the run.
@@ -83,6 +85,7 @@ class Replay:
     difference: Difference | None
     remade: int
     left_out: int
+    unverified: int
     problem: str
     wrapped: bool
     contract_changed: bool
@@ -94,8 +97,8 @@ class Replay:
 
     @property
     def sound(self) -> bool:
-        """It is equal, and the run is clean."""
-        return self.equal and not self.problem
+        """It is equal as a whole, and the run is clean."""
+        return self.equal and not self.unverified and not self.problem
 
 
 class _Replayer:
@@ -116,7 +119,18 @@ class _Replayer:
         self._reader = RowReader(self.recorded, run.array)
         self._evaluator = [name for name, spec in self.contract.sensors.items() if spec.visibility == "evaluator"]
         self.episode = self.step = self.remade = 0
-        self._is_estop = False
+        self._is_estop = self._has_gap = self._is_incomplete = False
+        self._next_row = 0
+
+    def follows_on(self, row: Row) -> bool:
+        """Say whether all rows of its episode before `row` are there; each row of the run is given, in order."""
+        number = row.get("row")
+        if number != self._next_row:
+            self._has_gap = self._is_incomplete = True
+        self._next_row = (number if isinstance(number, int) else self._next_row) + 1
+        if row["schema"] == RESET and row.get("inner") is not None:
+            self._is_incomplete = False
+        return not self._is_incomplete
 
     def replay(self, row: Row, following: Row | None) -> Difference | None:
         """Replay one row, on which `following` followed; return where it came out differently, or None."""
@@ -140,6 +154,9 @@ class _Replayer:
         self._env.close()
 
     def _reset(self, row: Row) -> Row:
+        index = row["info"].get("episode_index") if isinstance(row["info"], dict) else None
+        if self._has_gap and isinstance(index, int):  # a reset may be missing, too
+            self._env.go_to_episode(None, index)
         outer = dict(zip(FIELDS_OF_RESET, (None, None, *self._env.reset(seed=_seed(row))), strict=True))
         return reset_row(self._env.last_reset, row=row["row"], outer=outer, evaluator=self._evaluator, store=_refer)
 
@@ -189,13 +206,17 @@ def replay_run(path: str | Path, *, contract: Contract | None = None, watch: Wat
     run = read_run(path)
     replayer = _Replayer(run, contract)
     counts = {True: 0, False: 0}
-    left_out = 0
+    left_out = unverified = 0
     difference = None
     try:
         for row, following in pairwise(chain(run.rows(), [None])):
             watch()
+            follows_on = row is not None and replayer.follows_on(row)
             if row is None or row.get("inner") is None:
                 left_out += 1
+                continue
+            if not follows_on:
+                unverified += 1
                 continue
             difference = replayer.replay(row, following)
             if difference is not None:
@@ -210,6 +231,7 @@ def replay_run(path: str | Path, *, contract: Contract | None = None, watch: Wat
         difference=difference,
         remade=replayer.remade,
         left_out=left_out,
+        unverified=unverified,
         problem=run.problem,
         wrapped=is_wrapped(run),
         contract_changed=replayer.contract.fingerprint != replayer.recorded.fingerprint,

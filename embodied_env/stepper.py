@@ -30,7 +30,7 @@ from embodied_env.routine import Routine, confirmed, question
 from embodied_env.safety import Arbiter, Reference, SafetyGate, Shaper, Watchdog, WatchdogThread, merged
 from embodied_env.situation import SituationReader, required_sensors
 from embodied_env.stages import CommandsInFlight, StageAccount
-from embodied_env.tasks import Task
+from embodied_env.tasks import ResettableTask, Task
 from embodied_env.transition import (
     TERMINATED_REASONS,
     Approved,
@@ -74,6 +74,7 @@ class Stepper:
         self.meanwhile: Callable[[], None] | None = None  # called while the world moves; it must not raise
         self._backend = backend
         self._task = task
+        self._resettable = task if isinstance(task, ResettableTask) else None
         self._clock = clock
         self._evaluator_info = evaluator_info
         self._observers = tuple(observers)
@@ -180,7 +181,7 @@ class Stepper:
             self._backend.open()
             self._opened = True
         try:
-            snapshot = self._reset_world(request)
+            snapshot = self._judge_reset(self._reset_world(request), checked)
         except BaseException:
             with held_interrupts():
                 self._backend.halt("the reset has failed")  # or `close` would brake from where the robot once was
@@ -207,6 +208,22 @@ class Stepper:
         if self._playback is None and snapshot.reset is not None and (ignored := snapshot.reset.ignored):
             gymnasium.logger.warn(f"{self._backend.name} ignores these reset options: {', '.join(ignored)}")
         return snapshot
+
+    def _judge_reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Snapshot:
+        """Let the task begin its episode, and put into the report what it says of the snapshot."""
+        report = snapshot.reset
+        if report is None:
+            raise TypeError("a backend's reset must return a snapshot with a ResetReport")
+        if self._playback is None:  # else they are those of the record
+            report = replace(report, options=options)
+        if self._resettable is not None:
+            verdict = self._resettable.reset(snapshot, report.options)
+            if not isinstance(verdict, Verdict | None):
+                raise TypeError(f"{type(self._task).__name__}.reset returned {verdict!r} (expected a Verdict or None)")
+            report = replace(report, verdict=verdict)
+        if self._playback is None and report.level == "none" and report.verdict is not None and report.verdict.success:
+            gymnasium.logger.warn("the task is solved before the first step, and the reset moved nothing (level none)")
+        return replace(snapshot, reset=report)
 
     def _follow(self, routine: Routine, request: ResetRequest, snapshot: Snapshot, deadline: Stamp) -> Snapshot:
         """Drive home, have it confirmed, and read anew: what was read before is older than the routine."""

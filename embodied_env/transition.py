@@ -193,6 +193,8 @@ class ResetReport:
     ignored: tuple[str, ...] = ()  # reset options that mean nothing to this world
     routine: str = ""  # what moved the robot to its begin: "", "service", "home", or "service+home"
     confirmed_by: str = ""  # who was asked and agreed: "" nobody was, "prompt", "topic", "service"
+    options: Mapping[str, FloatArray] = field(default_factory=dict)  # what the agent asked for, by reset option
+    verdict: Verdict | None = None  # what the task says of the reset snapshot; None: it does not judge it
 
 
 @quick

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from embodied_env.backends import BACKENDS
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
+from embodied_env.counting import counted_apart
 from embodied_env.env import EmbodiedEnv, make
 from embodied_env.errors import MissingDependencyError, UsageError
 from embodied_env.transition import end_kind
@@ -80,6 +81,7 @@ class EmbodiedEmbodiment:
         self._cameras = {_camera(layout): layout for layout in pictures}
         self._state = _state_names(embodied, self._layout.joints)
         self._instruction: str | None = None
+        self._solved: bool | None = None  # at the reset; None: not judged
         self.info = self._declared()
 
     def reset(self, scene: inspect_robots.Scene, *, seed: int | None = None) -> inspect_robots.Observation:
@@ -95,6 +97,7 @@ class EmbodiedEmbodiment:
         options = None if scene.target is None else dict(scene.target.spec)
         observation, info = self._gym.reset(seed=seed, options=options)
         self._instruction = scene.instruction
+        self._solved = info["reset"]["solved"] if info["reset"]["judged"] else None
         return self._observation(observation, info)
 
     def step(self, action: inspect_robots.Action) -> inspect_robots.StepResult:
@@ -110,13 +113,16 @@ class EmbodiedEmbodiment:
             raise SafetyAbort(f"{reason or 'estop'}: cleared by a person only, see EmbodiedEnv.clear_estop")
         if end_kind(reason) == "backend_lost":
             raise EmbodimentFault(reason)
+        success = info["is_success"] and terminated
+        apart = counted_apart(solved=self._solved, success=success, info=info, steps=info["step_index"])
+        success = success and not apart
         return inspect_robots.StepResult(
             observation=self._observation(observation, info),
             reward=float(reward),
             terminated=terminated,
-            termination_reason=("success" if info["is_success"] and terminated else reason) or None,
+            termination_reason=((apart if info["is_success"] else "") or reason) or None,
             truncated=truncated,
-            info={**info, "success": info["is_success"]},
+            info={**info, "success": success},
         )
 
     def contribute_guardrails(self, action_space: inspect_robots.Box) -> GuardrailContribution:  # noqa: ARG002 - theirs

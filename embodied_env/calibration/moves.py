@@ -158,9 +158,9 @@ class Run:
             )
         first = True
         while left:
-            self._begin(seed if first else None)
+            goes_on = self._begin(seed if first else None)
             first, steps = False, _SETTLING
-            while left and steps + len(left[0][1]) <= room and self._move(*left[0]):
+            while goes_on and left and steps + len(left[0][1]) <= room and self._move(*left[0]):
                 steps += len(left.pop(0)[1])
                 done += 1
                 progress(done, len(plan))
@@ -168,7 +168,7 @@ class Run:
                 continue
             tries += 1
             if tries > _TRIES:
-                raise CalibrationError(f"the task ended {tries} episodes within a move: {self._ending()}")
+                raise CalibrationError(f"the task ended {tries} episodes before a move was complete: {self._ending()}")
 
     def _profile(self, rng: np.random.Generator, joint: int) -> FloatArray:
         limits, period_s = self._layout.limits, self._contract.control_period_s
@@ -179,14 +179,18 @@ class Run:
         change = min(change, 0.2 * float(limits.jerk[joint]) * period_s**2)
         return velocities(rng, fastest=fastest, change=change, way=way, period_s=period_s)
 
-    def _begin(self, seed: int | None) -> None:
+    def _begin(self, seed: int | None) -> bool:
+        """Reset and come to rest; return False when the task ended the episode at once."""
         self._env.reset(seed=seed)
         self._reference, self._applied, self._was_reset = *np.zeros((2, self._layout.size)), True
         for i, joint in enumerate(self._layout.joints):
             if not (self._layout.is_delta[i] or self._layout.is_velocity[i]):
                 self._reference[i] = self._measured(joint)
         for _ in range(_SETTLING):
-            self._step(np.zeros(self._layout.size))
+            settled = self._step(np.zeros(self._layout.size))
+            if settled.terminated or settled.truncated:
+                return False
+        return True
 
     def _measured(self, joint: str) -> float:
         place = places(self._contract, [joint])[joint]

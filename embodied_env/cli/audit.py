@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.counting import said_of_counts
 from embodied_env.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def as_json(report: AuditReport) -> dict[str, object]:
         "counts": dict(report.counts),
         "violations": [asdict(violation) for violation in report.violations],
         "warnings": [asdict(warning) for warning in report.warnings],
+        "solved_at_reset": report.solved_at_reset,
+        "solved_at_first_step": report.solved_at_first_step,
         **({"dry_run": True} if report.dry_run else {}),
     }
 
@@ -94,6 +97,8 @@ def print_report(report: AuditReport) -> None:
     if len(report.problems) > len(report.violations):
         print(report.problems[-1])
         print("in all: " + ", ".join(f"{rule} {count}" for rule, count in sorted(report.counts.items())))
+    for sentence in said_of_counts(asdict(report)):
+        print(sentence)
     dry = ", dry run: nothing reached a robot" if report.dry_run else ""
     print(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions{dry}")
 

@@ -12,6 +12,7 @@ from typing import Any
 from embodied_env.cli.engine import Engine
 from embodied_env.cli.episodes import Episodes, Evaluation, Job, Watcher, problem_of
 from embodied_env.contract import Contract, load_contract
+from embodied_env.counting import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.large_messages import make_room
 from embodied_env.latency.statistics import INJECTED_STAGES, STAGES
@@ -234,6 +235,9 @@ _OUTCOMES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "episodes": lambda s: f"{s['episodes']}",
     "success rate, truncation counted as failure": lambda s: _percent(s["success_rate"]),
     "success rate, truncation apart": lambda s: _percent(s["success_rate_not_truncated"]),
+    "episodes in the success rate": lambda s: f"{s['rated']}",
+    "solved at reset (in no rate)": lambda s: f"{s[SOLVED_AT_RESET]}",
+    "solved at first step, reset not judged (in no rate)": lambda s: f"{s[SOLVED_AT_FIRST_STEP]}",
     "truncated": lambda s: f"{s['truncated']}",
     "ended by": lambda s: ", ".join(f"{reason} {count}" for reason, count in s["end_reasons"].items()) or "none",
     "return, mean": lambda s: "none" if s["return"]["mean"] is None else f"{s['return']['mean']:.3f}",

@@ -82,6 +82,8 @@ def _told(replay: Replay) -> Iterator[str]:
         yield f"{replay.remade} actions that the log could not say were re-made from what the gate said of them"
     if replay.left_out:
         yield f"{replay.left_out} rows that an outer wrapper had made up were left out"
+    if replay.unverified:
+        yield f"{replay.unverified} rows were not compared: rows before them in their episode are missing in the log"
     if replay.problem:
         yield f"the run is not clean: {' '.join(replay.problem.splitlines())}"
     found = replay.difference

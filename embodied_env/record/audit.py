@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from embodied_env.contract import Contract
+from embodied_env.counting import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import references
 from embodied_env.record.leaks import LeakWatch
 from embodied_env.record.reading import Run, read_run
 from embodied_env.record.rows import RESET, TRANSITION
+from embodied_env.record.rules import solved_in_place
 from embodied_env.record.run_rules import OfManifest, Tally, contract_of, summary_of, wrappers_between
 from embodied_env.record.transition_audit import Inspection, audit_transition, inspect_reset, inspect_transition
 from embodied_env.record.violations import Violation, found, shortened
@@ -40,6 +42,9 @@ class AuditReport:
         counts: how often each rule was broken, those that are not listed included.
         warnings: what is odd but fails nothing; at most 100.
         dry_run: the manifest says that nothing of what was sent reached a robot.
+        solved_at_reset: episodes that were solved before their first step, and are in no success rate; None: a row is
+            damaged, so episodes cannot be counted.
+        solved_at_first_step: the same of successes at the first step where the task did not judge the reset.
     """
 
     path: Path
@@ -48,6 +53,8 @@ class AuditReport:
     counts: Mapping[str, int]
     warnings: tuple[Violation, ...] = ()
     dry_run: bool = False
+    solved_at_reset: int | None = None
+    solved_at_first_step: int | None = None
 
     @property
     def sound(self) -> bool:
@@ -101,7 +108,8 @@ class _Auditor:
         self.keep(inspection.violations, number, row, line)
         self.transitions += not is_reset
         odd = [] if self._still is None or inspection.account is None else self._still.add(inspection.account)
-        for warning in (*odd, *self._order.warnings(row)):
+        in_place = solved_in_place(row) if is_reset and inspection.account is not None else ()
+        for warning in (*odd, *in_place, *self._order.warnings(row)):
             if len(self.warnings) < _LISTED:
                 self.warnings.append(warning.at(number, row, line=line))
         self.keep(self._order.add(row), number, row, line)
@@ -138,12 +146,15 @@ class _Auditor:
             first.append(found("run.empty", "", 0, text))
         for violation in first:
             self.counts[violation.rule] += 1
+        counted = {} if self.tally is None else self.tally.apart()
         return AuditReport(
             path=path,
             transitions=self.transitions,
             violations=tuple((first + self.rows)[:_LISTED]),
             counts=dict(self.counts),
             warnings=tuple(self.warnings),
+            solved_at_reset=counted.get(SOLVED_AT_RESET),
+            solved_at_first_step=counted.get(SOLVED_AT_FIRST_STEP),
         )
 
 

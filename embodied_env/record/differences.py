@@ -35,11 +35,13 @@ _ORDER_OF_A_RESET = (
     "inner.ignored",
     "inner.routine",
     "inner.confirmed_by",
+    "inner.options",
     "inner.clock",
     "inner.now_ns",
     "inner.sensors",
     "inner.evaluator",
     "inner.observation",
+    "inner.verdict",
     "info",
 )
 

@@ -137,8 +137,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         arrays = Arrays()
         given = (kept(seed), asked, kept(observation, arrays), kept(info, arrays))
         outer = dict(zip(FIELDS_OF_RESET, given, strict=True))
-        report = None if made is None else made.reset
-        self._run.summary.hand_in(RESET, outer, None if report is None else report.details)
+        self._run.summary.hand_in(RESET, outer, None if made is None else made.reset)
         write = partial(self._run.reset, made, outer, arrays, number=self._rows, now_ns=self._clock.system_ns())
         self._count_row(taken=self._worker.put(write, _size_of_row(outer)))
         if seed is not None:

@@ -37,7 +37,10 @@ from embodied_env.transition import (
     Snapshot,
 )
 
-_NEEDED = {RESET: ("routine", "observation", "now_ns", "sensors"), TRANSITION: ("circumstances", "now_ns", "sensors")}
+_NEEDED = {
+    RESET: ("routine", "options", "verdict", "observation", "now_ns", "sensors"),
+    TRANSITION: ("circumstances", "now_ns", "sensors"),
+}
 _JUDGED_ANEW = (Quality.OK, Quality.OUT_OF_RANGE)  # what a reading is called follows from it and from the contract
 
 
@@ -76,6 +79,7 @@ class RowReader:
             ignored=tuple(inner["ignored"]),
             routine=inner["routine"],
             confirmed_by=inner["confirmed_by"],
+            options={name: np.array(value, dtype=np.float64) for name, value in inner["options"].items()},
         )
         return Snapshot(
             now_ns=inner["now_ns"],

@@ -221,6 +221,8 @@ def _inner_of_reset(snapshot: Snapshot, evaluator: Collection[str], store: Store
         "ignored": list(report.ignored),
         "routine": report.routine,
         "confirmed_by": report.confirmed_by,
+        "options": plain(report.options),
+        "verdict": None if report.verdict is None else plain(vars(report.verdict)),
         "observation": {
             f"{name}_{field}": plain(values, store)
             for name, sample in snapshot.samples.items()

@@ -66,6 +66,7 @@ RULES: Mapping[str, str] = {
     "reset.leak": "What a reset returns was read after it began.",
     "reset.kept": "A world that was reset by a seed does not begin with what the last episode ended with.",
     "reset.latched": "A STOP of the episode before is not latched in this one.",
+    "reset.solved": "`info.reset` says of the reset snapshot what the task said: judged or not, solved or not.",
     "episode.reset_missing": "Every episode begins with a reset.",
     "episode.after_end": "There is no step behind an end.",
     "episode.step": "`step_index` goes up by one: every step is recorded.",
@@ -94,5 +95,6 @@ RULES: Mapping[str, str] = {
 WARNINGS: Mapping[str, str] = {
     "frame.frozen": "A picture that stays the very same over 100 readings, while the robot moves, is told of.",
     "episode.gap": "Episodes that are missing between two others are told of: resets failed, or are not in the record.",
+    "reset.solved_in_place": "An episode that was solved at its reset, which moved nothing (level `none`).",
 }
 """What is told of, and fails nothing."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from embodied_env.contract.fingerprint import differences
+from embodied_env.counting import solved_at_reset
 from embodied_env.record.latency_rules import known_stages, sensor_stages, stages, stamps, total, total_of_info
 from embodied_env.record.rows import FIELDS, Row
 from embodied_env.record.schema import gates
@@ -72,6 +73,22 @@ def _ending(row: Row) -> Iterator[Violation]:
 def _end_reason(row: Row) -> str:
     reason: str = (row["inner"]["end_reasons"] or [""])[0] if "inner" in row else row["info"]["end_reason"]
     return reason
+
+
+def verdict_of_reset(row: Row) -> Iterator[Violation]:
+    """What info says of the reset's verdict is what the task said of it."""
+    solved, told = solved_at_reset(row["inner"]), row["info"]["reset"]
+    for key, expected in (("judged", solved is not None), ("solved", solved is True)):
+        if told[key] != expected:
+            text = f"info.reset.{key} is {told[key]}, but inner.verdict makes it {expected}"
+            yield found("reset.solved", f"info.reset.{key}", told[key], text)
+
+
+def solved_in_place(row: Row) -> Iterator[Violation]:
+    """The world was left as it was, and the task was solved already: likely by the episode before."""
+    if row["inner"]["level"] == "none" and solved_at_reset(row["inner"]):
+        text = "info.reset.solved is true, and the level of the reset is none: the task was solved before the episode"
+        yield found("reset.solved_in_place", "info.reset.solved", True, text)
 
 
 def _reasons(row: Row) -> Iterator[Violation]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.fingerprint import differences
+from embodied_env.counting import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.errors import ContractError
 from embodied_env.record.rows import RESET, Row
 from embodied_env.record.run_writer import MANIFEST, SUMMARY
@@ -116,6 +117,7 @@ class Tally:
         self._end_reasons: Counter[str] = Counter()
         self._sum = self._return = 0.0
         self._open_steps = 0
+        self._solved: bool | None = None
         self._ended = True
 
     def add(self, row: Row) -> None:
@@ -123,6 +125,7 @@ class Tally:
         if row["schema"] == RESET:
             self._counts["unfinished"] += self._open_steps > 0
             self._open_steps, self._return, self._ended = 0, 0.0, False
+            self._solved = solved_at_reset(row.get("inner"))
             return
         info = row["info"]
         self._counts["steps"] += 1
@@ -136,23 +139,40 @@ class Tally:
 
     def _end(self, row: Row, info: Mapping[str, Any]) -> None:
         self._counts["episodes"] += 1
-        self._counts["terminated" if not row["truncated"] else "truncated"] += 1
-        self._counts["successes"] += bool(row["terminated"] and not row["truncated"] and info.get("is_success") is True)
+        ended = "truncated" if row["truncated"] else "terminated"
+        self._counts[ended] += 1
+        success = ended == "terminated" and info.get("is_success") is True
+        apart = counted_apart(solved=self._solved, success=success, info=info, steps=self._open_steps)
+        if apart:
+            self._counts[apart] += 1
+        else:
+            self._counts[f"rated_{ended}"] += 1
+            self._counts["successes"] += success
         self._end_reasons[info.get("end_reason") or OUTSIDE] += 1
         self._sum += self._return
         self._open_steps, self._return, self._ended = 0, 0.0, True
 
+    def apart(self) -> dict[str, int]:
+        """Return how many episodes are in no success rate, by `counted_apart`."""
+        return {key: self._counts[key] for key in (SOLVED_AT_RESET, SOLVED_AT_FIRST_STEP)}
+
     def as_summary(self) -> dict[str, Any]:
         """Return the part of a summary that is counted here."""
         count, episodes = self._counts, self._counts["episodes"]
+        rated = count["rated_terminated"] + count["rated_truncated"]
         return {
             "episodes": episodes,
             "terminated": count["terminated"],
             "truncated": count["truncated"],
             "unfinished": count["unfinished"] + (self._open_steps > 0),
+            **self.apart(),
+            "rated": rated,
+            "rated_terminated": count["rated_terminated"],
             "successes": count["successes"],
-            "success_rate": count["successes"] / episodes if episodes else None,
-            "success_rate_not_truncated": (count["successes"] / count["terminated"] if count["terminated"] else None),
+            "success_rate": count["successes"] / rated if rated else None,
+            "success_rate_not_truncated": (
+                count["successes"] / count["rated_terminated"] if count["rated_terminated"] else None
+            ),
             "steps": count["steps"],
             "clipped_share": count["clipped"] / count["steps"] if count["steps"] else None,
             "end_reasons": dict(self._end_reasons),

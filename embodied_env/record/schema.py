@@ -19,6 +19,7 @@ Schema = dict[str, Any]
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _NAME = "^[a-z][a-z0-9_]*$"
 _ANYTHING: Schema = {}
+_BOOLEAN: Schema = {"type": "boolean"}
 _INTEGER: Schema = {"type": "integer"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _NUMBERS: Schema = {"type": "array", "items": {"type": ["number", "null"]}}
@@ -84,6 +85,10 @@ def reset_schema() -> Schema:
                 "ignored": {"type": "array", "items": {"type": "string"}},
                 "routine": {"type": "string"},
                 "confirmed_by": {"type": "string"},
+                "options": {"type": "object"},
+                "verdict": _or_null(
+                    _fixed({"success": _BOOLEAN, "failure": {"type": "string"}, "out_of_bounds": {"type": "string"}})
+                ),
                 "observation": _ANYTHING,
                 "now_ns": _STAMP,
                 "sensors": _sensors_schema(),

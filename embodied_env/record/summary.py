@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from embodied_env.counting import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.latency import LatencyStatistics
 from embodied_env.record.rows import RESET, TRANSITION, plain
-from embodied_env.transition import DRY_RUN
+from embodied_env.transition import DRY_RUN, ResetReport
 
-_OF_INFO = ("latency", "action_clipped", "end_reason", "is_success")
+_OF_INFO = ("latency", "action_clipped", "end_reason", "is_success", "step_index")
 _ENDS = ("reward", "terminated", "truncated")
 _MOST_HANDED_IN = 256
 
@@ -36,6 +37,9 @@ class Summary:
         self._end_reasons: Counter[str] = Counter()
         self._successes = 0
         self._truncated = 0
+        self._apart: Counter[str] = Counter()  # episodes that are in no success rate, by `counted_apart`
+        self._apart_terminated = 0
+        self._solved: bool | None = None  # at the newest reset; None: not judged
         self._unfinished = 0
         self._steps = 0
         self._clipped = 0
@@ -46,14 +50,14 @@ class Summary:
         self._ended = True  # until a reset begins an episode
         self._is_dry = False
 
-    def hand_in(self, schema: str, outer: Mapping[str, Any], details: Mapping[str, str] | None = None) -> None:
+    def hand_in(self, schema: str, outer: Mapping[str, Any], report: ResetReport | None = None) -> None:
         """Take in a row later, whether it is written or not: what `outer` has must not change any more.
 
-        Of `outer` no more is kept than is read: no image need wait for it. `details`: of a reset, what else the
-        backend chose (`ResetReport`).
+        Of `outer` no more is kept than is read: no image need wait for it. `report`: of a reset that the environment
+        made.
         """
         if schema == RESET:
-            self._handed_in.append(partial(_reset_row, details or {}))
+            self._handed_in.append(partial(_reset_row, report))
         else:
             info = outer["info"]
             said = tuple(map(info.get, _OF_INFO)) if isinstance(info, Mapping) else ()
@@ -76,6 +80,7 @@ class Summary:
                 "inner"
             )  # None: of a reset that the environment did not make, or of which only counts are told
             self._is_dry = self._is_dry or (inner is not None and DRY_RUN in inner["details"])
+            self._solved = solved_at_reset(inner)
         else:
             self._add_step(row)
 
@@ -102,7 +107,12 @@ class Summary:
         self._ended = True
         self._returns.append(self._return)
         self._truncated += bool(row["truncated"])
-        self._successes += info.get("is_success") is True and not row["truncated"]
+        success = info.get("is_success") is True and not row["truncated"]
+        if apart := counted_apart(solved=self._solved, success=success, info=info, steps=self._open_steps):
+            self._apart[apart] += 1
+            self._apart_terminated += not row["truncated"]
+        else:
+            self._successes += success
         self._end_reasons[info.get("end_reason") or OUTSIDE] += 1
         self._close()
 
@@ -117,10 +127,13 @@ class Summary:
     def as_json(self, contract_fingerprint: str) -> dict[str, Any]:
         """Return the summary in types of JSON; what cannot be said of no episode or no step is None.
 
+        The success rates are of the episodes in ``rated`` and ``rated_terminated``: an episode that was solved at its
+        reset, or at its first step where the task did not judge the reset, is in neither and has a count of its own.
         ``dry_run`` is there, and true, only where nothing of what was sent reached a robot.
         """
         self.add_handed_in()
         episodes, terminated = len(self._returns), len(self._returns) - self._truncated
+        rated, rated_terminated = episodes - self._apart.total(), terminated - self._apart_terminated
         returns = np.array(self._returns)
         statistics = {name: getattr(returns, name)() if episodes else None for name in ("mean", "min", "max", "std")}
         summary: dict[str, Any] = plain(
@@ -130,9 +143,12 @@ class Summary:
                 "terminated": terminated,
                 "truncated": self._truncated,
                 "unfinished": self._unfinished + (self._open_steps > 0),
+                **{count: self._apart[count] for count in (SOLVED_AT_RESET, SOLVED_AT_FIRST_STEP)},
+                "rated": rated,
+                "rated_terminated": rated_terminated,
                 "successes": self._successes,
-                "success_rate": self._successes / episodes if episodes else None,
-                "success_rate_not_truncated": self._successes / terminated if terminated else None,
+                "success_rate": self._successes / rated if rated else None,
+                "success_rate_not_truncated": self._successes / rated_terminated if rated_terminated else None,
                 "return": statistics,
                 "steps": self._steps,
                 "clipped_share": self._clipped / self._steps if self._steps else None,
@@ -146,8 +162,11 @@ class Summary:
         return summary
 
 
-def _reset_row(details: Mapping[str, str]) -> dict[str, Any]:
-    return {"schema": RESET, "inner": {"details": details}}
+def _reset_row(report: ResetReport | None) -> dict[str, Any]:
+    if report is None:
+        return {"schema": RESET, "inner": None}
+    verdict = None if report.verdict is None else plain(vars(report.verdict))
+    return {"schema": RESET, "inner": {"details": report.details, "verdict": verdict}}
 
 
 def _step_row(

@@ -13,7 +13,7 @@ import numpy as np
 from embodied_env.contract import Contract
 from embodied_env.record.contract_rules import RULES_OF_CONTRACT, RULES_OF_RESET
 from embodied_env.record.rows import FIELDS, Row, plain
-from embodied_env.record.rules import RULES, RULES_OF_INFO
+from embodied_env.record.rules import RULES, RULES_OF_INFO, verdict_of_reset
 from embodied_env.record.schema import reset_schema, step_info_schema, transition_schema
 from embodied_env.record.shapes import misfits
 from embodied_env.record.violations import Violation, found, shortened
@@ -77,8 +77,8 @@ def inspect_reset(row: Row, contract: Contract | None) -> Inspection:
         return Inspection(violations=(found("row.made_up", "inner", None, text),))
     if broken := misfits(row, reset_schema()):
         return Inspection(violations=tuple(broken))
-    violations = [] if contract is None else [broken for rule in RULES_OF_RESET for broken in rule(row, contract)]
-    return Inspection(violations=tuple(violations), account=row)
+    of_contract = [] if contract is None else [broken for rule in RULES_OF_RESET for broken in rule(row, contract)]
+    return Inspection(violations=(*verdict_of_reset(row), *of_contract), account=row)
 
 
 def _plain_problems(row: Mapping[str, Any]) -> Iterator[Violation]:

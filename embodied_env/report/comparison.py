@@ -32,8 +32,8 @@ CHANCE = 0.05
 """How likely it may be that any difference at all is called more than chance where there is none."""
 
 _OUTCOMES = (
-    ("success_rate", "truncation counts as failure", "episodes"),
-    ("success_rate_not_truncated", "of the episodes that ended by themselves", "terminated"),
+    ("success_rate", "truncation counts as failure", "rated"),
+    ("success_rate_not_truncated", "of the episodes that ended by themselves", "rated_terminated"),
 )
 
 
@@ -275,7 +275,8 @@ def _weight(gap: Gap) -> tuple[bool, float, float]:
 def _outcome(key: str, how: str, of: str, a: Mapping[str, Any], b: Mapping[str, Any], pairing: Pairing) -> Outcome:
     rates = [_rate(summary["successes"], summary[of]) for summary in (a, b)]
     known = all(rate.trials for rate in rates)
-    pairs = [pair for pair in pairing.pairs if of == "episodes" or not any(_truncated(pair))]
+    rated = [pair for pair in pairing.pairs if pair[0].rated and pair[1].rated]
+    pairs = [pair for pair in rated if of == "rated" or not any(_truncated(pair))]
     first, second = ((rate.share, rate.low, rate.high) for rate in rates)
     return Outcome(
         key=key,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from embodied_env._version import __version__
+from embodied_env.counting import said_of_counts
 from embodied_env.latency.reservoir import KEPT
 from embodied_env.latency.statistics import STAGES
 from embodied_env.report.comparability import Mismatch
@@ -125,6 +126,7 @@ def _warnings(comparison: Comparison) -> Html:
         if not side.summary["episodes"]:
             what = "has no step" if not side.steps else f"has {plural(side.steps, 'step')}, and no episode that ended"
             parts.append(paragraph(f"Run {name} {what}: it says nothing of success.", kind="warning"))
+        parts += [paragraph(f"Run {name}: episodes {said}.", kind="warning") for said in said_of_counts(side.summary)]
         if side.unreadable:
             left = f"Run {name}: {plural(side.unreadable, 'row')} of no known kind, left out."
             parts.append(paragraph(left, kind="warning"))

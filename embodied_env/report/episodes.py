@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from embodied_env.counting import counted_apart, solved_at_reset
 from embodied_env.record.rows import RESET
 from embodied_env.report.values import finite, mapping
 
@@ -21,11 +22,12 @@ Situation = tuple[int, str, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """One episode that ended. `drawn` is the hash of what the world drew at its reset."""
+    """One episode that ended. `drawn` is the hash of what its reset drew; `rated`: it is in the success rates."""
 
     success: bool
     truncated: bool
     drawn: str
+    rated: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +64,14 @@ class Episodes:
         self.count = self.unseeded = 0
         self._seen: Counter[tuple[int, str]] = Counter()
         self._open: tuple[Situation | None, str] | None = None
+        self._solved: bool | None = None  # at the reset of the open episode; None: not judged
         self._reward: float | None = 0.0
         self._steps = 0
 
     def add(self, row: Mapping[str, Any]) -> tuple[float | None, int] | None:
         """Take in one row. Return the sum of rewards (None: one is missing) and the steps of an episode that ended."""
         if row.get("schema") == RESET:
-            self._open = self._begun(row)
+            self._open, self._solved = self._begun(row), solved_at_reset(row.get("inner"))
             self._reward, self._steps = 0.0, 0
             return None
         if self._open is None:
@@ -98,8 +101,10 @@ class Episodes:
         if situation is None:
             self.unseeded += 1
         elif len(self.ended) < MOST_EPISODES:
-            success = not truncated and mapping(row, "info").get("is_success") is True
-            self.ended[situation] = Ended(success=success, truncated=truncated, drawn=drawn)
+            info = mapping(row, "info")
+            success = not truncated and info.get("is_success") is True
+            apart = counted_apart(solved=self._solved, success=success, info=info, steps=self._steps)
+            self.ended[situation] = Ended(success=success, truncated=truncated, drawn=drawn, rated=not apart)
 
 
 def paired(a: Episodes, b: Episodes) -> Pairing:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from embodied_env.counting import counted_apart, solved_at_reset
 from embodied_env.record.rows import RESET
 from embodied_env.record.summary import OUTSIDE, Summary
 from embodied_env.report.values import finite, mapping, text_of
@@ -29,7 +30,9 @@ class Episode:
     rewards_missing: int = 0
     ended: str = ""  # "terminated", "truncated", or "": it was cut
     reason: str = ""
-    success: bool = False
+    success: bool = False  # False too for one that is counted apart
+    solved: bool | None = None  # at its reset; None: not judged
+    apart: str = ""  # why it is in no success rate (`embodied_env.counting.counted_apart`), or ""
 
 
 class Outcomes:
@@ -57,6 +60,7 @@ class Outcomes:
                 "terminated": terminated,
                 "truncated": truncated,
                 "info": {**info, "end_reason": reason, "latency": {"missed_deadlines": missed}},
+                "inner": {"details": {}, "verdict": mapping(row, "inner").get("verdict")},
             }
         )
         if row.get("schema") == RESET:
@@ -77,7 +81,8 @@ class Outcomes:
             is_told = how in self.reset_levels or len(self.reset_levels) < MOST_REASONS
             self.reset_levels[how if is_told else OTHER] += 1
         seed = row.get("seed")
-        self._open = Episode(number=self.resets, seed=seed if isinstance(seed, int) else None)
+        solved = solved_at_reset(row.get("inner"))
+        self._open = Episode(number=self.resets, seed=seed if isinstance(seed, int) else None, solved=solved)
         if len(self.episodes) < LISTED:
             self.episodes.append(self._open)
 
@@ -90,7 +95,10 @@ class Outcomes:
         if terminated or truncated:
             episode.ended = "truncated" if truncated else "terminated"
             episode.reason = reason or OUTSIDE
-            episode.success = not truncated and mapping(row, "info").get("is_success") is True
+            info = mapping(row, "info")
+            success = not truncated and info.get("is_success") is True
+            episode.apart = counted_apart(solved=episode.solved, success=success, info=info, steps=episode.steps)
+            episode.success = success and not episode.apart
             self._open = None
 
     def _known(self, reason: str) -> str:

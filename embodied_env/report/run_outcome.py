@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from embodied_env.counting import said_of_counts
 from embodied_env.record import AuditReport
 from embodied_env.report.account import RunAccount
 from embodied_env.report.outcomes import LISTED, Episode
@@ -16,9 +17,9 @@ from embodied_env.report.values import mapping
 from embodied_env.report.wording import milliseconds, percent, plural, share_of, short
 
 _RATES = (
-    ("Success rate", "truncation counts as failure", "success_rate", "episodes", "episode"),
+    ("Success rate", "truncation counts as failure", "success_rate", "rated", "episode"),
     ("Success rate, truncation apart", "of those that ended by themselves", "success_rate_not_truncated",
-     "terminated", "terminated episode"),
+     "rated_terminated", "terminated episode"),
 )  # fmt: skip
 _MOST_SEEDS = 40
 _LONGEST_POLICY = 80  # characters at the top; all of it stands below
@@ -55,6 +56,7 @@ def outcome_section(account: RunAccount) -> Html:
             )
     else:
         parts.append(paragraph("No episode ended, so there is no reason to tell.", kind="warning"))
+    parts += [paragraph(f"Episodes {said}.", kind="warning") for said in said_of_counts(summary)]
     if summary["unfinished"]:
         cut = plural(summary["unfinished"], "episode was", "episodes were")
         parts.append(paragraph(f"{cut} cut before an end, and counted in no rate.", kind="warning"))
@@ -185,7 +187,8 @@ def _episodes(account: RunAccount) -> Html:
 
 def _episode(episode: Episode) -> Sequence[str]:
     reward = "not known" if episode.rewards_missing else short(episode.reward)
-    ended = f"{episode.ended}{', success' if episode.success else ''}" if episode.ended else "cut"
+    how = "success" if episode.success else episode.apart.replace("_", " ")
+    ended = f"{episode.ended}{', ' if how else ''}{how}" if episode.ended else "cut"
     seed = "" if episode.seed is None else str(episode.seed)
     return (f"{episode.number:,}", seed, f"{episode.steps:,}", reward, ended, episode.reason)
 

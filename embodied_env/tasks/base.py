@@ -1,12 +1,14 @@
 """The `Task` protocol: what a task is to the environment, and how one is written and loaded.
 
-A task is a class with a version, a frozen keyword-only dataclass of parameters, and a judgement. It keeps no state: it
-judges one step from the snapshots before and after it, and from what was applied. A whole task outside the package::
+A task is a class with a version, a frozen keyword-only dataclass of parameters, and `judge`, which judges one step from
+the snapshots before and after it, and from what was applied. A task may also have `reset` (`ResettableTask`): it sets
+the state that the task keeps for one episode, and says whether the task is solved before the agent acts. Each
+environment, slot and agent has a task object of its own. A whole task outside the package::
 
     class Hover:
         '''Stay above a height.'''
 
-        version = 1                                  # bump it when a judgement changes its meaning
+        version = 1                                  # bump it when a result changes its meaning
         terms = ("height",)                          # the keys of TaskResult.terms, always all of them
 
         @dataclass(frozen=True, kw_only=True)
@@ -21,6 +23,9 @@ judges one step from the snapshots before and after it, and from what was applie
             height_m = float(current.samples[self._sensor].values["position"][2])
             verdict = Verdict.running() if height_m >= self._height_m else Verdict.failed("too_low")
             return TaskResult(reward=height_m, verdict=verdict, terms={"height": height_m})
+
+        def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict | None:    # optional
+            return Verdict.running()                 # hovering is never solved before the first step
 
 and in the contract ``task: {type: my_package.hover:Hover, sensor: tcp}``.
 """
@@ -37,14 +42,14 @@ from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.fingerprint import task_class
 from embodied_env.contract.loader import parse_as
 from embodied_env.errors import ContractError
-from embodied_env.transition import Snapshot, TaskResult
+from embodied_env.transition import Snapshot, TaskResult, Verdict
 
 Policy = Callable[[Mapping[str, NDArray[Any]]], Any]
 """What acts: it is called with the observation, and returns an action of the contract's action space."""
 
 
 class Task(Protocol):
-    """Says what a step was worth, and whether the task is over. The class also has `Parameters`, a dataclass.
+    """Computes the reward of a step, and whether the task is over. The class also has `Parameters`, a dataclass.
 
     Attributes:
         version: part of the contract's fingerprint.
@@ -61,6 +66,28 @@ class Task(Protocol):
             previous: the world before the step.
             current: the world after it.
             applied: the command that was applied, flat over all joints, in action units, shape (n_joints,).
+        """
+        ...
+
+
+@runtime_checkable
+class ResettableTask(Task, Protocol):
+    """A task that judges the reset snapshot, and may keep state for one episode."""
+
+    def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict | None:
+        """Set the state of the episode that begins, and judge the snapshot that it begins with.
+
+        It is called once after each reset, and again with the recorded arguments by a replay. So verdict and state
+        follow from the arguments alone: nothing of earlier episodes, of a clock or of a random generator.
+
+        Args:
+            snapshot: what the reset has read; ``snapshot.reset`` is its report.
+            options: the values that were asked for, by reset option; those that were drawn are in
+                ``snapshot.reset.sampled``.
+
+        Returns:
+            The verdict, by the same formula as `judge`, so that an episode that is solved without acting does not
+            count as a success; None: not known.
         """
         ...
 

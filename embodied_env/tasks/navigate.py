@@ -95,18 +95,27 @@ class Navigate:
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
         """Judge one step by what it changed, and by where the robot is after it."""
         p = self._p
-        distance_m = self._distance_m(current)
-        collided = bool(current.samples[p.collision].values["data"][0])
-        fresh = is_fresh(current, p.pose, p.goal, p.collision)
-        arrived = distance_m <= p.success_radius_m and fresh and not collided
+        distance_m, verdict = self._look(current)
         terms = {
             "progress": p.progress_weight * (self._distance_m(previous) - distance_m),
             "effort": -p.effort_weight * float(applied.dot(applied)),
-            "collision": -p.collision_penalty if collided else 0.0,
-            "success": p.success_bonus if arrived else 0.0,
+            "collision": -p.collision_penalty if verdict.failure else 0.0,
+            "success": p.success_bonus if verdict.success else 0.0,
         }
-        verdict = Verdict(success=arrived, failure="collision" if collided else "")
         return TaskResult(reward=sum(terms.values()), verdict=verdict, terms=terms)
+
+    def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
+        """Judge where the robot is before the first step."""
+        return self._look(snapshot)[1]
+
+    def _look(self, snapshot: Snapshot) -> tuple[float, Verdict]:
+        """Return how far the robot is from the goal, m, and the verdict."""
+        p = self._p
+        distance_m = self._distance_m(snapshot)
+        collided = bool(snapshot.samples[p.collision].values["data"][0])
+        fresh = is_fresh(snapshot, p.pose, p.goal, p.collision)
+        arrived = distance_m <= p.success_radius_m and fresh and not collided
+        return distance_m, Verdict(success=arrived, failure="collision" if collided else "")
 
     def scripted(self, kinematics: KinematicModel) -> Policy:  # noqa: ARG002 - protocol; a cart has no Jacobian
         """Return the policy that steers for the clear course nearest to the goal, and slows before what is ahead.

@@ -87,14 +87,23 @@ class OpenDoor:
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - protocol
         """Judge one step by what it changed, and by where the door is after it."""
         p = self._p
-        opened = self._angle_rad(current) >= p.opened_at_rad and is_fresh(current, p.door)
+        verdict = self._look(current)
         terms = {
             "opening": p.opening_weight * (self._angle_rad(current) - self._angle_rad(previous)),
             "approach": p.approach_weight * (self._distance_m(previous) - self._distance_m(current)),
-            "success": p.success_bonus if opened else 0.0,
+            "success": p.success_bonus if verdict.success else 0.0,
         }
-        failure = "" if self._force_n(current) <= (p.max_force_n or np.inf) else "excessive_force"
-        return TaskResult(reward=sum(terms.values()), verdict=Verdict(success=opened, failure=failure), terms=terms)
+        return TaskResult(reward=sum(terms.values()), verdict=verdict, terms=terms)
+
+    def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
+        """Judge where the door is before the first step."""
+        return self._look(snapshot)
+
+    def _look(self, snapshot: Snapshot) -> Verdict:
+        p = self._p
+        opened = self._angle_rad(snapshot) >= p.opened_at_rad and is_fresh(snapshot, p.door)
+        failure = "" if self._force_n(snapshot) <= (p.max_force_n or np.inf) else "excessive_force"
+        return Verdict(success=opened, failure=failure)
 
     def scripted(self, kinematics: KinematicModel) -> Policy:
         """Return the policy that presses the lever with the finger and pushes, by damped least squares.

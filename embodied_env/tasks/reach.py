@@ -73,17 +73,27 @@ class Reach:
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - protocol
         """Judge one step by where the tip is after it."""
         p = self._p
-        tip = current.samples[p.tip].values["position"]
-        distance_m = length(current.samples[p.target].values["position"] - tip)
-        reached = distance_m <= p.success_radius_m and is_fresh(current, p.tip, p.target)
+        distance_m, verdict = self._look(current)
         terms = {
             "distance": -distance_m,
             "effort": -p.effort_weight * float(applied.dot(applied)),
-            "success": p.success_bonus if reached else 0.0,
+            "success": p.success_bonus if verdict.success else 0.0,
         }
+        return TaskResult(reward=sum(terms.values()), verdict=verdict, terms=terms)
+
+    def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
+        """Judge where the tip is before the first step."""
+        return self._look(snapshot)[1]
+
+    def _look(self, snapshot: Snapshot) -> tuple[float, Verdict]:
+        """Return how far the tip is from the target, m, and the verdict."""
+        p = self._p
+        tip = snapshot.samples[p.tip].values["position"]
+        distance_m = length(snapshot.samples[p.target].values["position"] - tip)
+        reached = distance_m <= p.success_radius_m and is_fresh(snapshot, p.tip, p.target)
         outside = self._bounded and self._is_outside(tip)
         verdict = Verdict(success=reached, out_of_bounds="tip" if outside else "") if reached or outside else _RUNNING
-        return TaskResult(reward=sum(terms.values()), verdict=verdict, terms=terms)
+        return distance_m, verdict
 
     def _is_outside(self, tip: FloatArray) -> bool:
         bounds = zip(tip.tolist(), self._low, self._high, strict=True)

@@ -37,6 +37,7 @@ WORDS = {
     "situation",
     "timeline",
     "copies",
+    "counting",
     "lockstep",
     "pacing",
     "routine",
