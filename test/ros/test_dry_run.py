@@ -115,6 +115,7 @@ def test_the_reset_says_that_it_did_nothing_to_the_robot(dry):
     assert dry.reset["reset"]["routine"] == ""
     assert dry.reset["reset"]["seed_applied"] == -1
     assert dry.reset["reset"]["options_ignored"] == "target"
+    assert (dry.reset["reset"]["judged"], dry.reset["reset"]["solved"]) == (True, False)
 
 
 def test_the_record_says_that_it_was_dry_and_is_sound(dry, capsys):
@@ -133,6 +134,31 @@ def test_nothing_is_told_of_the_effect_of_a_command_that_was_not_sent(dry):
     assert not dry.capabilities.actuation
     assert not dry.capabilities.acknowledges_commands
     assert all("actuation_s" not in info["latency"] for *_, info in dry.steps)
+
+
+@pytest.mark.long
+def test_a_dry_run_of_a_task_that_is_solved_already_makes_no_success_rate(lasting_domain, tmp_path):
+    contract = with_relay(False)
+    wide = replace(contract.task, parameters={**contract.task.parameters, "success_radius_m": 5.0})
+    contract = replace(contract, task=wide)
+    with lasting_domain() as domain_id:
+        robot = Child(simulator("-", namespace=NAMESPACE, free_running=True), first_line=dump_contract(contract))
+        env = embodied_env.make(
+            contract, backend="real", namespace=NAMESPACE, domain_id=domain_id, armed=False, record=tmp_path
+        )
+        try:
+            for _ in range(2):
+                with pytest.warns(UserWarning, match="solved before the first step"):
+                    env.reset()
+                *_, terminated, _, _ = env.step(FORWARD)
+                assert terminated
+        finally:
+            env.close()
+            robot.stop()
+    summary = json.loads((env.path / "summary.json").read_text())
+    assert (summary["success_rate"], summary["solved_at_reset"], summary["dry_run"]) == (None, 2, True)
+    report = embodied_env.audit_run(env.path)
+    assert (report.problems, [found.rule for found in report.warnings]) == ((), ["reset.solved_in_place"] * 2)
 
 
 def test_a_dry_run_is_asked_for_by_a_truth_value():

@@ -257,6 +257,7 @@ LINES |= {
     "reset.leak": ("plain", lambda rows: restamp(rows[0], "tcp", -100 * MS)),
     "reset.kept": ("plain", lambda rows: at(rows[5], observation=rows[4]["observation"])),
     "reset.latched": ("latched", unchanged),
+    "reset.solved": ("plain", lambda rows: at(rows[0], info__reset__judged=False)),
     "episode.reset_missing": ("plain", lambda rows: rows.pop(5)),
     "episode.step": ("plain", lambda rows: rows.pop(3)),
     "contract.fingerprint": ("plain", lambda rows: at(rows[2], info__contract="0" * 64)),
@@ -488,7 +489,16 @@ def gap(rows):
         row["info"]["episode_index"] += 2
 
 
-ODD = {"frame.frozen": ("seeing", unchanged), "episode.gap": ("plain", gap)}
+def in_place(rows):
+    both_levels = {"info__reset__level": "none", "inner__level": "none"}
+    at(rows[0], **both_levels, info__reset__solved=True, inner__verdict__success=True)
+
+
+ODD = {
+    "frame.frozen": ("seeing", unchanged),
+    "episode.gap": ("plain", gap),
+    "reset.solved_in_place": ("plain", in_place),
+}
 
 
 def test_every_warning_has_an_example():

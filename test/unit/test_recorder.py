@@ -686,7 +686,8 @@ def test_without_an_episode_nothing_is_said_of_episodes(env):
     summary = summary_of(env)
     assert summary == {
         "contract_fingerprint": load_contract("arm_reach").fingerprint,
-        "episodes": 0, "terminated": 0, "truncated": 0, "unfinished": 0, "successes": 0,
+        "episodes": 0, "terminated": 0, "truncated": 0, "unfinished": 0,
+        "solved_at_reset": 0, "solved_at_first_step": 0, "rated": 0, "rated_terminated": 0, "successes": 0,
         "success_rate": None, "success_rate_not_truncated": None,
         "return": {"mean": None, "min": None, "max": None, "std": None},
         "steps": 0, "clipped_share": None, "missed_deadlines": 0, "end_reasons": {}, "latency": {},

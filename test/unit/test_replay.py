@@ -244,11 +244,18 @@ def test_a_changed_scale_of_the_action_shows_in_what_is_applied(tmp_path):
 
 
 def test_a_changed_radius_of_success_shows_where_it_first_ends_an_episode(simulated):
-    wide = replace(ARM, task=replace(ARM.task, parameters={**ARM.task.parameters, "success_radius_m": 0.75}))
+    wide = replace(ARM, task=replace(ARM.task, parameters={**ARM.task.parameters, "success_radius_m": 0.43}))
     found = first_difference(simulated, wide)
+    assert (found.episode, found.step) == (2, 8)
     fields = (found.field, *found.others)
     assert "inner.end_reasons" in fields
     assert not any(field.startswith(("inner.observation", "inner.report")) for field in fields)
+
+
+def test_a_changed_radius_of_success_shows_at_the_reset_that_it_makes_solved(simulated):
+    wide = replace(ARM, task=replace(ARM.task, parameters={**ARM.task.parameters, "success_radius_m": 0.5}))
+    found = first_difference(simulated, wide)
+    assert (found.row, found.field) == (0, "inner.verdict.success")
 
 
 def test_a_changed_gate_shows_as_its_finding(tmp_path):

@@ -1,0 +1,450 @@
+"""An episode that is solved without acting is no success, whoever counts; and tasks that keep state for one episode."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scripted_tasks
+from gymnasium.vector import SyncVectorEnv
+from scripted_tasks import Scene
+
+import embodied_env
+from embodied_env.backends.fake import FakeBackend
+from embodied_env.cli import main
+from embodied_env.contract import load_contract
+from embodied_env.contract.loader import dump_contract
+from embodied_env.contract.model import TaskSpec
+from embodied_env.env import EmbodiedEnv
+from embodied_env.errors import ResetNeededError
+from embodied_env.record import RecordTransitions, audit_run, read_run
+from embodied_env.record.log import LogWriter
+from embodied_env.record.rows import RESET
+from embodied_env.replaying import replay_run
+from embodied_env.report.comparison import compare_runs
+
+ARM = load_contract("arm_reach")
+WIDE = replace(ARM, task=replace(ARM.task, parameters={**ARM.task.parameters, "success_radius_m": 5.0}))
+DWELL = replace(
+    ARM,
+    task=TaskSpec(
+        type="resettable_tasks:Dwell", parameters={"tip": "tcp", "goal": "target", "radius_m": 0.5, "steps": 3}
+    ),
+)
+
+
+def small(task, **changes):
+    return scripted_tasks.contract(task={"type": task}, **changes)
+
+
+def record(folder, contract, *, resets, steps=1, backend="fake", **options):
+    """Record an episode for each of `resets`, which are options of a reset."""
+    env = RecordTransitions(EmbodiedEnv(contract, backend=backend, **options), folder)
+    env.action_space.seed(0)
+    with env:
+        for episode, asked in enumerate(resets):
+            env.reset(seed=3 if episode == 0 else None, options=asked)
+            for _ in range(steps):
+                *_, terminated, truncated, _ = env.step(env.action_space.sample())
+                if terminated or truncated:
+                    break
+    return env.path
+
+
+def summary_of(path):
+    return json.loads((path / "summary.json").read_text())
+
+
+def rewrite(source, path, change):
+    """Copy a run with other rows."""
+    shutil.copytree(source, path)
+    rows = list(read_run(path).rows())
+    change(rows)
+    (path / "transitions.mcap").unlink()
+    log = LogWriter(path / "transitions.mcap")
+    for row in rows:
+        log.write("reset" if row["schema"] == RESET else "transition", row, log_time_ns=0)
+    log.close()
+    return path
+
+
+# --------------------------------------------------------------------------------------------------------- what is told
+
+
+@pytest.mark.parametrize(
+    ("task", "judged", "solved"),
+    [
+        ("resettable_tasks:Solved", True, True),
+        ("scripted_tasks:Running", False, False),
+        ("scripted_tasks:Succeeding", False, False),
+        ("resettable_tasks:Undecided", False, False),
+    ],
+)
+def test_info_tells_whether_the_reset_was_judged_and_solved(task, judged, solved):
+    _, info = Scene(small(task)).reset()
+    assert (info["reset"]["judged"], info["reset"]["solved"]) == (judged, solved)
+
+
+@pytest.mark.parametrize("backend", ["fake", "mujoco"])
+def test_the_flags_of_the_first_step_stay_what_the_task_says(backend):
+    env = EmbodiedEnv(WIDE, backend=backend)
+    assert env.reset(seed=1)[1]["reset"]["solved"]
+    *_, terminated, truncated, info = env.step(np.zeros(6))
+    env.close()
+    assert (terminated, truncated, info["end_reason"], info["is_success"]) == (True, False, "success", True)
+
+
+class Staying(FakeBackend):
+    """Its resets move nothing."""
+
+    def reset(self, request, deadline):
+        snapshot = super().reset(request, deadline)
+        return replace(snapshot, reset=replace(snapshot.reset, level="none"))
+
+
+def test_a_reset_that_moved_nothing_and_finds_the_task_solved_is_warned_of():
+    scene = Scene(small("resettable_tasks:Solved"), backend=Staying)
+    with pytest.warns(UserWarning, match="solved before the first step"):
+        scene.reset()
+
+
+@pytest.mark.parametrize(("task", "backend"), [("Solved", FakeBackend), ("Undecided", Staying)])
+def test_a_reset_that_moved_something_or_is_not_solved_is_not_warned_of(task, backend, recwarn):
+    Scene(small(f"resettable_tasks:{task}"), backend=backend).reset()
+    assert [warning for warning in recwarn if "solved" in str(warning.message)] == []
+
+
+def test_what_is_no_verdict_is_refused_and_the_backend_halted():
+    scene = Scene(small("resettable_tasks:Broken"))
+    with pytest.raises(TypeError, match=r"Broken\.reset returned True \(expected"):
+        scene.reset()
+    assert scene.backend.halted == ["the reset has failed"]
+    with pytest.raises(ResetNeededError):
+        scene.step()
+
+
+# ------------------------------------------------------------------------------------------------------- how it is counted
+
+
+@pytest.mark.parametrize("backend", ["fake", "mujoco"])
+def test_two_episodes_that_are_solved_at_reset_make_no_success_rate(tmp_path, backend):
+    summary = summary_of(record(tmp_path, WIDE, resets=[None] * 2, backend=backend))
+    assert (summary["success_rate"], summary["success_rate_not_truncated"]) == (None, None)
+    assert (summary["episodes"], summary["solved_at_reset"], summary["rated"], summary["successes"]) == (2, 2, 0, 0)
+    assert summary["end_reasons"] == {"success": 2}
+
+
+@pytest.mark.parametrize("task", ["scripted_tasks:Succeeding", "resettable_tasks:Undecided"])
+def test_a_success_at_the_first_step_is_in_no_rate_where_the_reset_was_not_judged(tmp_path, task):
+    summary = summary_of(record(tmp_path, small(task), resets=[None] * 2))
+    assert (summary["success_rate"], summary["solved_at_first_step"], summary["rated"]) == (None, 2, 0)
+
+
+def test_a_later_success_is_in_the_rates_where_the_reset_was_not_judged(tmp_path):
+    contract = scripted_tasks.contract(task={"success_at": 2})
+    summary = summary_of(record(tmp_path, contract, resets=[None], steps=2))
+    assert (summary["success_rate"], summary["solved_at_first_step"]) == (1.0, 0)
+
+
+def test_a_success_at_the_first_step_is_in_the_rates_where_the_reset_was_judged_as_not_solved(tmp_path):
+    contract = small("resettable_tasks:SolvedOnce")
+    summary = summary_of(record(tmp_path, contract, resets=[{"load": 0.5}]))
+    assert (summary["success_rate"], summary["rated"], summary["solved_at_reset"]) == (1.0, 1, 0)
+
+
+def test_an_episode_that_is_solved_at_reset_is_in_no_rate_however_it_ends(tmp_path):
+    contract = small("resettable_tasks:Solved", episode__horizon_steps=1)
+    env = RecordTransitions(EmbodiedEnv(contract, backend="fake"), tmp_path)
+    env.reset(seed=1)
+    env.unwrapped._stepper._backend.halt("lost")
+    *_, truncated, _ = env.step(np.zeros(2))
+    env.close()
+    summary = summary_of(env.path)
+    assert truncated
+    assert (summary["truncated"], summary["rated"], summary["rated_terminated"]) == (1, 0, 0)
+    assert (summary["solved_at_reset"], summary["success_rate"]) == (1, None)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """Four episodes that end with success at their first step; the first and the third were solved at their reset."""
+    resets = [{"load": 2.0}, {"load": 0.5}, {"load": 2.0}, {"load": 0.5}]
+    return record(tmp_path_factory.mktemp("runs"), small("resettable_tasks:SolvedOnce"), resets=resets)
+
+
+def test_only_the_others_are_in_the_rates(mixed):
+    summary = summary_of(mixed)
+    counts = [summary[key] for key in ("episodes", "solved_at_reset", "rated", "rated_terminated", "successes")]
+    assert (counts, summary["success_rate"]) == ([4, 2, 2, 2, 2], 1.0)
+
+
+def test_the_audit_counts_them_too_and_finds_the_run_sound(mixed, capsys):
+    report = audit_run(mixed)
+    assert (report.problems, report.solved_at_reset, report.solved_at_first_step) == ((), 2, 0)
+    assert main(["audit", str(mixed)]) == 0
+    assert "solved at reset, before the policy acted: 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("changes", [{"success_rate": 1.0, "rated": 4}, {"successes": 4}, {"solved_at_reset": 0}])
+def test_a_summary_that_counts_them_as_successes_is_not_sound(mixed, tmp_path, changes):
+    path = shutil.copytree(mixed, tmp_path / "run")
+    (path / "summary.json").write_text(json.dumps({**summary_of(path), **changes}))
+    assert set(audit_run(path).counts) == {"summary.differs"}
+
+
+def test_the_report_counts_them_apart_and_divides_by_the_others(mixed, tmp_path):
+    pytest.importorskip("plotly", reason="figures need plotly, of the extra `report`")
+    page = tmp_path / "report.html"
+    assert main(["report", str(mixed), "-o", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "2 of 2 episodes" in text
+    assert "solved at reset, before the policy acted: 2 (in no success rate)" in text
+    assert "terminated, solved at reset" in text
+
+
+def test_a_comparison_divides_by_the_others_and_pairs_only_them(mixed):
+    comparison = compare_runs(mixed, mixed)
+    assert [(found.a.successes, found.a.trials, found.paired.pairs) for found in comparison.outcomes] == [(2, 2, 2)] * 2
+    assert comparison.as_json()["a"]["summary"]["solved_at_reset"] == 2
+
+
+def test_compare_prints_them(mixed, capsys):
+    assert main(["compare", str(mixed), str(mixed), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["b"]["summary"]["rated"] == 2
+    pytest.importorskip("plotly", reason="figures need plotly, of the extra `report`")
+    assert main(["compare", str(mixed), str(mixed), "-o", str(mixed / "compare.html")]) == 0
+    assert "run B: solved at reset" in capsys.readouterr().out
+    assert "Run A: episodes solved at reset" in (mixed / "compare.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def wide_file(tmp_path):
+    file = tmp_path / "wide.yaml"
+    file.write_text(dump_contract(WIDE))
+    return str(file)
+
+
+@pytest.mark.parametrize("engine", [[], ["--engine", "local", "--workers", "1"]], ids=["here", "engine"])
+def test_evaluate_prints_no_rate_but_their_count(tmp_path, capsys, wide_file, engine):
+    common = ["evaluate", wide_file, "--backend", "fake", "--policy", "hold", "--episodes", "2", *engine]
+    assert main([*common, "--out", str(tmp_path / "runs"), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)["runs"][0]["summary"]
+    assert (summary["success_rate"], summary["solved_at_reset"]) == (None, 2)
+
+
+def test_the_table_of_evaluate_has_no_rate_of_100_percent(tmp_path, capsys, wide_file):
+    common = ["evaluate", wide_file, "--backend", "fake", "--policy", "hold", "--episodes", "2"]
+    assert main([*common, "--out", str(tmp_path / "runs")]) == 0
+    rows = dict(line.strip("│").rsplit("│", 1) for line in capsys.readouterr().out.splitlines() if line.count("│") == 3)
+    cells = {label.strip(): cell.strip() for label, cell in rows.items()}
+    assert cells["success rate, truncation counted as failure"] == cells["success rate, truncation apart"] == "none"
+    assert cells["solved at reset (in no rate)"] == "2"
+
+
+# ---------------------------------------------------------------------------------------------------- audit of the reset
+
+
+def forged(path, row, **told):
+    """Let a reset say something else."""
+
+    def change(rows):
+        rows[row]["info"]["reset"] |= told
+
+    return lambda source: rewrite(source, path / "forged", change)
+
+
+@pytest.mark.parametrize("told", [{"solved": False}, {"judged": False}])
+def test_a_reset_whose_info_differs_from_its_verdict_is_not_sound(mixed, tmp_path, told):
+    assert set(audit_run(forged(tmp_path, 0, **told)(mixed)).counts) == {"reset.solved"}
+
+
+def test_an_episode_that_was_solved_by_a_reset_that_moved_nothing_is_warned_of(mixed, tmp_path):
+    def change(rows):
+        for row in rows[0], rows[2]:  # only the first of them is solved
+            row["info"]["reset"]["level"] = row["inner"]["level"] = "none"
+
+    report = audit_run(rewrite(mixed, tmp_path / "in_place", change))
+    assert [(warning.rule, warning.row) for warning in report.warnings] == [("reset.solved_in_place", 0)]
+    assert report.sound
+
+
+# --------------------------------------------------------------------------------------------------- state of an episode
+
+
+def expected_reward(env):
+    """Compute the reward of the last step of `Dwell` from what the reset and the step have read."""
+    errors = [
+        seen.samples["target"].values["position"] - seen.samples["tcp"].values["position"]
+        for seen in (env.last_reset, env.last_transition.snapshot)
+    ]
+    return float(np.linalg.norm(errors[1] - errors[0]))
+
+
+def test_the_state_of_an_episode_begins_with_each_reset():
+    env = EmbodiedEnv(DWELL, backend="mujoco")
+    env.action_space.seed(1)
+    for seed in (1, 2):
+        env.reset(seed=seed)
+        for _ in range(3):
+            _, reward, *_ = env.step(env.action_space.sample())
+            assert reward == expected_reward(env)
+    env.close()
+
+
+def near(radius_m):
+    return replace(DWELL, task=replace(DWELL.task, parameters={**DWELL.task.parameters, "radius_m": radius_m}))
+
+
+def test_a_dwell_time_begins_anew_in_each_episode():
+    env = EmbodiedEnv(near(5.0), backend="fake")
+    for _ in range(2):
+        assert not env.reset(seed=1)[1]["reset"]["solved"]
+        assert [env.step(np.zeros(6))[2] for _ in range(3)] == [False, False, True]
+    env.close()
+
+
+def test_each_slot_of_a_vector_has_a_task_with_a_state_of_its_own():
+    def slots(slot):
+        return {"max_episode_steps": 3 + 2 * slot}
+
+    options = {"backend": "mujoco", "clock": "virtual"}
+    vector = embodied_env.make_vec(DWELL, num_envs=2, per_slot=slots, **options)
+    makers = [lambda slot=slot: embodied_env.make(DWELL, **options, **slots(slot)) for slot in range(2)]
+    single = SyncVectorEnv(makers)
+    vector.action_space.seed(0)
+    for env in (vector, single):
+        env.reset(seed=5)
+    rewards = []
+    for _ in range(9):
+        actions = vector.action_space.sample()
+        rewards.append([env.step(actions)[1].tolist() for env in (vector, single)])
+    assert all(ours == theirs for ours, theirs in rewards)
+    assert len({id(env.unwrapped._stepper._task) for env in vector.envs}) == 2
+    for env in (vector, single):
+        env.close()
+
+
+def test_each_robot_of_a_team_has_a_task_with_a_state_of_its_own():
+    pytest.importorskip("pettingzoo", reason="needs the extra multi")
+    from embodied_env.team import load_team
+
+    team = load_team("two_carts")
+    agents = {}
+    for name, contract in team.agents.items():
+        sensors = {"tip": contract.task.parameters["pose"], "goal": contract.task.parameters["goal"]}
+        task = TaskSpec(type="resettable_tasks:Dwell", parameters={**sensors, "radius_m": 0.1, "steps": 3})
+        agents[name] = replace(contract, task=task)
+    env = embodied_env.parallel_env(replace(team, agents=agents), clock="virtual")
+    for seed in (1, 2):
+        env.reset(seed=seed)
+        for _ in range(2):
+            _, rewards, *_ = env.step({name: np.array([0.5, 0.2]) for name in env.agents})
+            for name, reward in rewards.items():
+                pose, goal = (agents[name].task.parameters[key] for key in ("tip", "goal"))
+                seen = (env._seats[name].last_reset, env.last_transition(name).snapshot)
+                errors = [s.samples[goal].values["position"] - s.samples[pose].values["position"] for s in seen]
+                assert reward == float(np.linalg.norm(errors[1] - errors[0]))
+    env.close()
+
+
+# -------------------------------------------------------------------------------------------------------------- replay
+
+
+@pytest.fixture(scope="module")
+def dwelling(tmp_path_factory):
+    """Three episodes of six steps of a task with state; the options of two resets are part of it."""
+    resets = [{"target": [-0.5, 0.0, 0.3]}, None, {"target": [-0.4, 0.0, 0.2]}]
+    return record(tmp_path_factory.mktemp("runs"), near(0.01), resets=resets, steps=6, backend="mujoco")
+
+
+def test_a_replay_rebuilds_the_state_of_each_episode_from_its_reset(dwelling):
+    rewards = [row["reward"] for row in read_run(dwelling).transitions()]
+    assert len(set(rewards)) > 6
+    replay = replay_run(dwelling)
+    assert (replay.difference, replay.transitions, replay.resets, replay.unverified) == (None, 18, 3, 0)
+    assert replay.sound
+
+
+def test_a_replay_that_is_recorded_has_the_same_verdicts_and_options(dwelling, tmp_path):
+    env = embodied_env.make(backend="replay", run=dwelling, record=tmp_path)
+    for _ in range(3):
+        env.reset()
+    env.close()
+    ours, theirs = (
+        [(row["inner"]["options"], row["inner"]["verdict"]) for row in read_run(path).resets()]
+        for path in (env.path, dwelling)
+    )
+    assert ours == theirs
+    assert ours[0][0] == {"target": [-0.5, 0.0, 0.3]}
+
+
+def test_a_verdict_that_the_task_does_not_give_differs(mixed, tmp_path):
+    def change(rows):
+        rows[0]["inner"]["verdict"]["success"] = rows[0]["info"]["reset"]["solved"] = False
+
+    difference = replay_run(rewrite(mixed, tmp_path / "forged", change)).difference
+    assert (difference.row, difference.field) == (0, "inner.verdict.success")
+
+
+def test_options_that_were_changed_afterwards_show_in_the_reward(dwelling, tmp_path):
+    def change(rows):
+        rows[0]["inner"]["options"] = {}
+
+    difference = replay_run(rewrite(dwelling, tmp_path / "forged", change)).difference
+    assert difference.row == 1
+    assert difference.field == "info.task.asked"
+
+
+def without(*rows):
+    """Return a change that takes these rows away; the others keep their numbers."""
+
+    def change(found):
+        found[:] = [row for row in found if row["row"] not in rows]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("lost", "verified", "unverified"),
+    [
+        ((3,), (2 + 6 + 6, 3), 3),  # in the first episode: its steps behind it
+        ((7,), (6 + 6, 2), 6),  # the second reset: the whole episode
+        ((0, 1), (6 + 6, 2), 5),  # the beginning
+        ((6, 7, 8), (5 + 6, 2), 5),
+        ((13, 14), (6 + 5, 2), 6),  # the end of the second episode, and the third reset
+    ],
+)
+def test_after_a_lost_row_nothing_is_verified_until_the_next_reset(dwelling, tmp_path, lost, verified, unverified):
+    replay = replay_run(rewrite(dwelling, tmp_path / "lost", without(*lost)))
+    assert (replay.difference, (replay.transitions, replay.resets), replay.unverified) == (None, verified, unverified)
+    assert not replay.sound
+
+
+def test_replay_prints_how_many_rows_it_did_not_compare(dwelling, tmp_path, capsys):
+    path = rewrite(dwelling, tmp_path / "lost", without(3))
+    assert main(["replay", str(path)]) == 1
+    assert "3 rows were not compared" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------------------------------ who else
+
+
+def test_a_calibration_of_a_task_that_ends_each_episode_at_once_says_so(tmp_path, wide_file, capsys):
+    arguments = ["calibrate", wide_file, "--backend", "mujoco", "--pacing", "realtime", "--repeats", "2"]
+    status = main([*arguments, "--out", str(tmp_path / "profile.json")])
+    assert status == 1
+    assert "the task ended" in capsys.readouterr().err
+
+
+def test_inspect_robots_is_told_of_no_success():
+    inspect_robots = pytest.importorskip("inspect_robots", reason='needs pip install "embodied_env[inspect]"')
+    from embodied_env.adapters.inspect_robots import EmbodiedEmbodiment
+
+    embodiment = EmbodiedEmbodiment(WIDE, backend="fake", clock="virtual")
+    embodiment.reset(inspect_robots.Scene(id="one", instruction=""), seed=1)
+    result = embodiment.step(inspect_robots.Action(np.zeros(6)))
+    embodiment.close()
+    assert (result.terminated, result.termination_reason, result.info["success"]) == (True, "solved_at_reset", False)
