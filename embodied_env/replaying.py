@@ -128,7 +128,7 @@ class _Replayer:
         if number != self._next_row:
             self._has_gap = self._is_incomplete = True
         self._next_row = (number if isinstance(number, int) else self._next_row) + 1
-        if row["schema"] == RESET and row.get("inner") is not None:
+        if row.get("schema") == RESET and row.get("inner") is not None:
             self._is_incomplete = False
         return not self._is_incomplete
 

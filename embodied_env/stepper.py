@@ -217,7 +217,7 @@ class Stepper:
         if self._playback is None:  # else they are those of the record
             report = replace(report, options=options)
         if self._resettable is not None:
-            verdict = self._resettable.reset(snapshot, report.options)
+            verdict = self._resettable.reset(replace(snapshot, reset=report), report.options)
             if not isinstance(verdict, Verdict | None):
                 raise TypeError(f"{type(self._task).__name__}.reset returned {verdict!r} (expected a Verdict or None)")
             report = replace(report, verdict=verdict)

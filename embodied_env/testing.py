@@ -306,7 +306,7 @@ class EnvContract(ABC):
         """So that vector environments can stack it."""
         with self.env() as env:
             reset = env.reset(seed=2)[1]["reset"]
-            assert {"seed_applied", "routine", "confirmed_by", "options_ignored"} <= set(reset)
+            assert {"seed_applied", "routine", "confirmed_by", "options_ignored", "judged", "solved"} <= set(reset)
             first = keys_of(env.step(env.action_space.sample())[-1])
             assert keys_of(env.step(env.action_space.sample())[-1]) == first
 

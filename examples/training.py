@@ -244,7 +244,8 @@ def _robot(training: Training) -> Iterator[dict[str, Any]]:
 
 
 def _said(evaluation: Evaluation) -> dict[str, Any]:
-    kept = ("episodes", "success_rate", "success_rate_not_truncated", "end_reasons", "return", "steps", "clipped_share")
+    counts = ("episodes", "solved_at_reset", "solved_at_first_step", "rated", "rated_terminated")
+    kept = (*counts, "success_rate", "success_rate_not_truncated", "end_reasons", "return", "steps", "clipped_share")
     summary = {key: evaluation.summary[key] for key in kept}
     return {"path": str(evaluation.path), "problem": evaluation.problem, **summary}
 

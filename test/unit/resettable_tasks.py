@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from scripted_tasks import NoParameters, Running
 
 from embodied_env.contract import Contract
+from embodied_env.record.rows import plain
 from embodied_env.transition import Snapshot, TaskResult, Verdict
 
 
@@ -43,6 +45,15 @@ class SolvedOnce(Running):
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, Any]) -> Verdict | None:
         return Verdict(success=bool(options["load"] > 1.0))
+
+
+class Telling(Running):
+    """Its verdict says all that it was given."""
+
+    def reset(self, snapshot: Snapshot, options: Mapping[str, Any]) -> Verdict | None:
+        samples = {name: vars(sample) for name, sample in sorted(snapshot.samples.items())}
+        told = [options, snapshot.now_ns, samples, snapshot.clock, snapshot.injected, vars(snapshot.reset)]
+        return Verdict.failed(json.dumps(plain(told), sort_keys=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,4 +96,4 @@ class Dwell:
         return snapshot.samples[self._p.goal].values["position"] - snapshot.samples[self._p.tip].values["position"]
 
 
-__all__ = ["Broken", "Dwell", "NoParameters", "Solved", "SolvedOnce", "Undecided"]
+__all__ = ["Broken", "Dwell", "NoParameters", "Solved", "SolvedOnce", "Telling", "Undecided"]

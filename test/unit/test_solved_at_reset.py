@@ -211,13 +211,14 @@ def test_a_comparison_divides_by_the_others_and_pairs_only_them(mixed):
     assert comparison.as_json()["a"]["summary"]["solved_at_reset"] == 2
 
 
-def test_compare_prints_them(mixed, capsys):
+def test_compare_prints_them(mixed, tmp_path, capsys):
     assert main(["compare", str(mixed), str(mixed), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["b"]["summary"]["rated"] == 2
     pytest.importorskip("plotly", reason="figures need plotly, of the extra `report`")
-    assert main(["compare", str(mixed), str(mixed), "-o", str(mixed / "compare.html")]) == 0
+    page = tmp_path / "compare.html"
+    assert main(["compare", str(mixed), str(mixed), "-o", str(page)]) == 0
     assert "run B: solved at reset" in capsys.readouterr().out
-    assert "Run A: episodes solved at reset" in (mixed / "compare.html").read_text(encoding="utf-8")
+    assert "Run A: episodes solved at reset" in page.read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -379,6 +380,15 @@ def test_a_replay_that_is_recorded_has_the_same_verdicts_and_options(dwelling, t
     )
     assert ours == theirs
     assert ours[0][0] == {"target": [-0.5, 0.0, 0.3]}
+
+
+@pytest.mark.parametrize(
+    "options", [{"backend": "mujoco"}, {"backend": "fake"}, {"backend": "fake", "free_running": True}]
+)
+def test_a_replay_gives_the_task_the_very_arguments_of_the_recorded_reset(tmp_path, options):
+    contract = replace(ARM, task=TaskSpec(type="resettable_tasks:Telling", parameters={}))
+    replay = replay_run(record(tmp_path, contract, resets=[{"target": [-0.5, 0.0, 0.3]}, None], **options))
+    assert (replay.difference, replay.resets) == (None, 2)
 
 
 def test_a_verdict_that_the_task_does_not_give_differs(mixed, tmp_path):
