@@ -42,8 +42,8 @@ class AuditReport:
         counts: how often each rule was broken, those that are not listed included.
         warnings: what is odd but fails nothing; at most 100.
         dry_run: the manifest says that nothing of what was sent reached a robot.
-        solved_at_reset: episodes that were solved before their first step, and are in no success rate; None: a row is
-            damaged, so episodes cannot be counted.
+        solved_at_reset: episodes that were solved before their first step, and are in no success rate; None: there is
+            no reset, or a row is damaged, so episodes cannot be counted.
         solved_at_first_step: the same of successes at the first step where the task did not judge the reset.
     """
 
@@ -146,7 +146,7 @@ class _Auditor:
             first.append(found("run.empty", "", 0, text))
         for violation in first:
             self.counts[violation.rule] += 1
-        counted = {} if self.tally is None else self.tally.apart()
+        counted = {} if self.tally is None or not self.tally.resets else self.tally.apart()
         return AuditReport(
             path=path,
             transitions=self.transitions,

@@ -109,10 +109,15 @@ class OfManifest:
 
 
 class Tally:
-    """Takes rows in order and counts what ``summary.json`` counts, but for the latencies, in a memory of its own."""
+    """Takes rows in order and counts what ``summary.json`` counts, but for the latencies, in a memory of its own.
+
+    Attributes:
+        resets: how many rows of resets there were.
+    """
 
     def __init__(self) -> None:
         """Begin with no row."""
+        self.resets = 0
         self._counts: Counter[str] = Counter()
         self._end_reasons: Counter[str] = Counter()
         self._sum = self._return = 0.0
@@ -123,6 +128,7 @@ class Tally:
     def add(self, row: Row) -> None:
         """Take in one row, of a reset or of a transition, that is sound in its structure."""
         if row["schema"] == RESET:
+            self.resets += 1
             self._counts["unfinished"] += self._open_steps > 0
             self._open_steps, self._return, self._ended = 0, 0.0, False
             self._solved = solved_at_reset(row.get("inner"))

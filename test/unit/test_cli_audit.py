@@ -47,6 +47,7 @@ def test_a_sound_run_as_json(path, capsys):
     assert main(["audit", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "path": str(path), "transitions": 2, "sound": True, "problems": [], "counts": {}, "violations": [], "warnings": [],
+        "solved_at_reset": 0, "solved_at_first_step": 0,
     }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.model import TaskSpec
 from embodied_env.env import EmbodiedEnv
 from embodied_env.errors import ResetNeededError
-from embodied_env.record import RecordTransitions, audit_run, read_run
+from embodied_env.record import RecordTransitions, audit_lines, audit_run, read_run
 from embodied_env.record.log import LogWriter
 from embodied_env.record.rows import RESET
 from embodied_env.replaying import replay_run
@@ -186,6 +186,16 @@ def test_the_audit_counts_them_too_and_finds_the_run_sound(mixed, capsys):
     assert (report.problems, report.solved_at_reset, report.solved_at_first_step) == ((), 2, 0)
     assert main(["audit", str(mixed)]) == 0
     assert "solved at reset, before the policy acted: 2" in capsys.readouterr().out
+
+
+def test_where_episodes_cannot_be_counted_the_audit_counts_none(mixed, tmp_path):
+    lines = [json.dumps(row).encode() for row in read_run(mixed).transitions()]
+    assert audit_lines(lines, path="rows").solved_at_reset is None
+
+    def damage(rows):
+        del rows[3]["inner"]["report"]
+
+    assert audit_run(rewrite(mixed, tmp_path / "damaged", damage)).solved_at_reset is None
 
 
 @pytest.mark.parametrize("changes", [{"success_rate": 1.0, "rated": 4}, {"successes": 4}, {"solved_at_reset": 0}])
