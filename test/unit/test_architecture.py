@@ -28,6 +28,7 @@ WORDS = {
     "clock",
     "frozen",
     "bounded_json",
+    "json_messages",
     "transition",
     "wire",
     "cdr",
