@@ -16,6 +16,7 @@ INVALID_MESSAGE = "invalid_message"
 MAX_BYTES = 262_144
 MAX_DEPTH = 8
 
+_FAR = 1e12  # its square is far from overflow
 _INT64 = range(-(2**63), 2**63)
 _NOT_FINITE = ("nan", "inf", "-inf")  # what `repr` makes of such a float: JSON has no number for it
 
@@ -79,7 +80,7 @@ WORD = Kind(
 FLAG = Kind(expected="true or false", is_valid=lambda value: isinstance(value, bool))
 INTEGER = Kind(expected="an integer of 64 bits", is_valid=_is_integer)
 COUNT = Kind(expected="an integer of 64 bits, 0 or more", is_valid=lambda value: _is_integer(value) and value >= 0)
-NUMBER = Kind(expected="a finite number", is_valid=_is_number)
+QUANTITY = Kind(expected="a number from -1e12 to 1e12", is_valid=lambda value: _is_number(value) and abs(value) <= _FAR)
 ANY_NUMBER = Kind(
     expected="a number, or one of 'nan', 'inf', '-inf'",
     is_valid=lambda value: _is_number(value) or (isinstance(value, str) and value in _NOT_FINITE),

@@ -113,6 +113,7 @@ def test_what_is_out_of_bounds_is_refused_at_every_entry(topic, text, reason):
         ("relay/report", {"findings": [{**json.loads(REPORT.to_text())["findings"][0], "code": "x"}]}, "code: 'x'"),
         ("relay/report", {"disposition": 9}, "disposition: 9"),
         ("relay/report", {"applied_si": ["nan"]}, "applied_si"),
+        ("relay/report", {"applied_si": [1e300]}, "applied_si"),
         ("relay/report", {"applied": [0.0, 0.0]}, "applied: 2 values"),
         ("relay/report", {"tag": "1/2/3"}, "tag: '1/2/3'"),
         ("relay/state", {"state": "asleep"}, "state: 'asleep'"),
