@@ -888,6 +888,9 @@ def test_an_invalid_report_loses_the_robot_by_name_withdraws_the_command_and_the
         assert time.monotonic() < end
         time.sleep(0.01)
     assert fake.commands[1].names == ()
+    with pytest.raises(BackendLostError, match="invalid_message"):
+        fake.outlet.send(command())
+    assert [fields.names == () for fields in fake.commands[1:]] in ([True], [True, True])  # only braking is asked for
     arm(fake)
     assert fake.outlet.send(command()).report.disposition == Severity.PASS
 

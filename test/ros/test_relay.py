@@ -409,6 +409,8 @@ def check_it_came_to_rest(bench):
     sent = len(bench.commands)
     bench.rest(0.5)
     assert len(bench.commands) == sent
+    bench.command = bench.node.create_publisher(JointState, "relay/command", 10)
+    bench.until(bench.command.get_subscription_count)
     report = bench.ask([0.0] * 6, epoch=commanded[-1].tag.epoch, seq=10**6)
     assert [finding.code for finding in report.findings] == ["latch.stop", "wd.stop"]
 
@@ -418,8 +420,7 @@ def test_a_killed_client_leaves_a_robot_that_brakes_and_rests_until_it_is_armed(
     bench = own(arm=False)
     clients(bench).kill()
     check_it_came_to_rest(bench)
-    bench.until(lambda: not bench.node.count_publishers("/relayed/relay/command"), LEASE_S)
-    bench.command = bench.node.create_publisher(JointState, "relay/command", 10)
+    bench.until(lambda: bench.node.count_publishers("/relayed/relay/command") == 1, LEASE_S)
     bench.arm()
     bench.rest(2 * ARM.control_period_s)
     assert bench.ask([0.001] * 6).published

@@ -239,6 +239,7 @@ class RelayOutlet:
         """Send, and return the report of that tag; None: it did not come in time."""
         listener, end_ns = self._listener, self._clock.now_ns() + timeout_ns
         with listener.changed:
+            self._check_reports()
             self._publish(tag, values)
             while self._answer is None:
                 listener.check()
