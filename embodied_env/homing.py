@@ -82,10 +82,12 @@ class Homing:
 
         Raises:
             BackendNotReadyError: when a gate stops or keeps holding it, a joint does not arrive, the world is lost, or
-                at the deadline. It names the joint and how far it is. The robot may be in motion: the caller brakes.
+                at the deadline. It names the joint and how far it is, or the ESTOP that is latched. The robot may be in
+                motion: the caller brakes.
         """
         if self._routine.timeout_s is not None:
             deadline_ns = min(deadline_ns, self._clock.now_ns() + round(self._routine.timeout_s * NS_PER_S))
+        self._check_estop()
         with self._gate.slowed(self._routine.speed):
             try:
                 while not self._arrives(world, deadline_ns):
@@ -178,6 +180,15 @@ class Homing:
         haste = np.minimum(limits.velocity / (_PEAKS[0] * far), np.sqrt(least / (_PEAKS[1] * far)))
         return _Way(away=away, haste_per_s=_SHARE * np.minimum(haste, np.cbrt(limits.jerk / far)))
 
+    def _check_estop(self) -> None:
+        """Raise BackendNotReadyError while an ESTOP is latched: where the joints are is not what hinders them."""
+        latched = self._gate.latched
+        if latched is not None and latched.severity is Severity.ESTOP:
+            raise BackendNotReadyError(
+                f"the robot was not driven home: an ESTOP is latched, {_said(latched)} (expected none); release it, "
+                "then call clear_estop() of the environment and reset() again"
+            )
+
     def _look_at(self, answered: Approved) -> None:
         """Remember what hindered a command; raise for what ends the way."""
         for finding in answered.report.findings:
@@ -186,6 +197,7 @@ class Homing:
             if finding.severity >= Severity.HOLD:
                 self._held[finding.code] += 1
         self._in_a_row = self._in_a_row + 1 if answered.report.disposition >= Severity.HOLD else 0
+        self._check_estop()
         if answered.report.disposition >= Severity.STOP:
             raise self._ended("it was stopped")
         if self._in_a_row >= _HELD_PERIODS:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from embodied_env.contract import FloatArray
+from embodied_env.json_messages import ARRAY, INTEGER, TEXT, WORD, object_of, read_object
 
 NODE = "simulator"
 STEP_TOPIC = f"{NODE}/step"  # std_msgs/msg/Int64MultiArray: StepToken.to_data()
@@ -114,13 +115,9 @@ class ResetReply:
 
     @classmethod
     def from_text(cls, text: str) -> ResetReply:
-        """Read it back; raises ValueError when it is not one."""
-        try:
-            reply = cls(**json.loads(text))
-            sampled = {name: np.array(value, dtype=np.float64) for name, value in reply.sampled.items()}
-        except (TypeError, AttributeError) as error:
-            raise ValueError(f"not the reply of an embedded simulator: {text!r} ({error})") from None
-        return replace(reply, sampled=sampled)
+        """Read it back; raises ValueError that names the field."""
+        reply = cls(**read_object(text, RESET_SERVICE, _REPLY))
+        return replace(reply, sampled={name: np.array(x, dtype=np.float64) for name, x in reply.sampled.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +134,15 @@ class SimulatorFault:
 
     @classmethod
     def from_text(cls, text: str) -> SimulatorFault:
-        """Read it back; raises ValueError when it is not one."""
-        try:
-            return cls(**json.loads(text))
-        except TypeError as error:
-            raise ValueError(f"not a fault of an embedded simulator: {text!r} ({error})") from None
+        """Read it back; raises ValueError that names the field."""
+        return cls(**read_object(text, FAULT_TOPIC, _FAULT))
+
+
+_REPLY = {
+    "epoch": INTEGER,
+    "stamp_ns": INTEGER,
+    "sampled": object_of(ARRAY),
+    "fingerprint": TEXT,
+    "details": object_of(TEXT),
+}
+_FAULT = {"epoch": INTEGER, "why": WORD, "detail": TEXT}

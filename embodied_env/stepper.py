@@ -20,7 +20,14 @@ from embodied_env.backends.base import Backend, Playback, RoutineBackend
 from embodied_env.clock import NS_PER_S, Clock, Domain, Stamp
 from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.options import checked_options
-from embodied_env.errors import BackendError, BackendLostError, ClosedError, ResetNeededError, UsageError
+from embodied_env.errors import (
+    BackendError,
+    BackendLostError,
+    BackendNotReadyError,
+    ClosedError,
+    ResetNeededError,
+    UsageError,
+)
 from embodied_env.homing import Homing, World
 from embodied_env.info import Info, InfoBuilder, reset_info
 from embodied_env.interrupts import held_interrupts
@@ -182,9 +189,11 @@ class Stepper:
             self._opened = True
         try:
             snapshot = self._judge_reset(self._reset_world(request), checked)
-        except BaseException:
+        except BaseException as error:
             with held_interrupts():
                 self._backend.halt("the reset has failed")  # or `close` would brake from where the robot once was
+            if isinstance(error, BackendLostError):
+                raise BackendNotReadyError(f"reset: {error}") from error
             raise
         self._ledger.begin_episode()
         self._applied.extend([self._gate.hold_action(self._arbiter.reference)] * self.contract.applied_actions)

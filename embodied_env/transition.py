@@ -80,6 +80,7 @@ CODES: Mapping[str, int] = {
     "act.late": 90,
     "act.dup": 91,
     "act.epoch": 92,
+    "act.jump": 93,
     "track.error": 100,
     "force.limit": 110,
     "jerk.limit": 120,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import threading
 from typing import Any
 
+_MAX_BYTES = 65_536
 HELP = "run the embedded simulator in a process of its own"
 
 
@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Host the simulator until SIGINT, SIGTERM, or, with ``-``, the end of standard input."""
+    from embodied_env.backends.ros.estops import estop_specs
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.errors import UsageError
     from embodied_env.large_messages import make_room
@@ -69,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
                 stop=stop,
                 command_timeout_s=profile.command_timeout_s,
                 stand_in=profile.stand_in,
+                estops=estop_specs(contract.backends.get("real", {}).get("estop"), "backends.real.estop"),
                 on_ready=greet,
             )
         else:
@@ -80,10 +82,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _mapping(text: str) -> dict[str, Any]:
     """Read a JSON object; raises UsageError for anything else."""
+    from embodied_env.bounded_json import parse_json
     from embodied_env.errors import UsageError
 
     try:
-        value = json.loads(text)
+        value = parse_json(text, max_bytes=_MAX_BYTES)
     except ValueError as error:
         raise UsageError(f"--stand-in {text!r} is not JSON: {error}") from None
     if not isinstance(value, dict):

@@ -41,6 +41,7 @@ from embodied_env.safety.refusals import input_findings
 from embodied_env.transition import Approved, Finding, Sent, Severity
 
 NS_PER_US = 1_000
+_MAX_LOST = 1_000  # commands in a row: a greater number would lock out the client whose numbers follow each other
 
 
 class Outlet(Protocol):
@@ -155,11 +156,10 @@ class RelayCore:
 
         Disarmed and at rest nothing is latched: but `arm` is refused until all are "ok".
         """
-        self._inputs = inputs
-        findings = input_findings(inputs) if self._armed or not self.at_rest else []
-        for finding in findings:
+        self._inputs, latched = inputs, self._gate.latched
+        for finding in input_findings(inputs) if self._armed or not self.at_rest else []:
             self._latch(finding)
-        if findings:
+        if self._gate.latched is not latched:
             self.tick()
         self.announce()
 
@@ -189,7 +189,8 @@ class RelayCore:
             self._refuse(error.tag, finding)
             return
         if (refusal := self._refusal(command)) is not None:
-            self._refuse(command.tag, refusal)
+            latched = self._gate.latched
+            self._refuse(command.tag, refusal, *([] if latched is None else [latched]))
             return
         self._tag, self._fed_ns = command.tag, self._clock.now_ns()
         self._asked_to_brake = command.target is None
@@ -258,16 +259,18 @@ class RelayCore:
             return Finding(gate="latch", severity=Severity.STOP, code="latch.stop", detail="the relay is not armed")
         if command.tag.epoch != self._tag.epoch:
             return _untimely("act.epoch", f"epoch {command.tag.epoch}; allowed: {self._tag.epoch}")
-        if command.tag.seq <= self._tag.seq:
-            return _untimely("act.dup", f"number {command.tag.seq}; allowed: above {self._tag.seq}")
+        low, high = self._tag.seq + 1, self._tag.seq + _MAX_LOST
+        if not low <= command.tag.seq <= high:
+            code = "act.dup" if command.tag.seq < low else "act.jump"
+            return _untimely(code, f"number {command.tag.seq}; allowed: {low} to {high}")
         age_ns = self._clock.system_ns() - command.stamp_ns
         if command.stamp_ns and abs(age_ns) > self._hold_ns:
             detail = f"sent {age_ns / NS_PER_S:.3f} s ago, by its stamp; allowed: {self._hold_ns / NS_PER_S} s"
             return _untimely("act.late", detail)
         return None
 
-    def _refuse(self, tag: Tag | None, finding: Finding) -> None:
-        """Report a command that is not published. It does not feed the watchdog."""
+    def _refuse(self, tag: Tag | None, finding: Finding, *causes: Finding) -> None:
+        """Report a command that is not published, and why; `causes`: what latched. It does not feed the watchdog."""
         self.refused[finding.code] += 1
         reference = self._arbiter.reference
         acting = np.where(self._layout.is_velocity, reference.velocities, reference.positions)
@@ -277,7 +280,7 @@ class RelayCore:
                 cause="command",
                 published=False,
                 disposition=finding.severity,
-                findings=(finding,),
+                findings=(finding, *causes),
                 dt_s=0.0,
                 guaranteed={},
                 joints=self._layout.joints,

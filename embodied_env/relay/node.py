@@ -16,7 +16,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.messages import message_class
 from embodied_env.errors import BackendNotReadyError, EmbodiedEnvError
 from embodied_env.relay.core import RelayCore
-from embodied_env.relay.protocol import DIAGNOSTICS_TOPIC, NODE, JointFields, RelayReport, RelayState
+from embodied_env.relay.protocol import COMMAND_TOPIC, DIAGNOSTICS_TOPIC, NODE, JointFields, RelayReport, RelayState
 from embodied_env.relay.requirements import check_relayed, stopping_time_s
 from embodied_env.ros_environment import LOG_HINT, importing_rclpy
 from embodied_env.safety import SafetyGate, Shaper
@@ -134,7 +134,9 @@ class RelayNode:
             node.create_subscription(message_class(sensor.type), sensor.topic, self._on_sensor(name), qos)
         for spec in self._estops.specs:
             node.create_subscription(message_class(spec.type), spec.topic, self._on_input(spec), input_qos(spec))
-        node.create_subscription(message_class("sensor_msgs/msg/JointState"), "~/command", self._on_command, RELIABLE)
+        self._commands = node.create_subscription(
+            message_class("sensor_msgs/msg/JointState"), "~/command", self._on_command, RELIABLE
+        )
         node.create_service(trigger, "~/arm", self._answer(self._arm))
         node.create_service(trigger, "~/estop", self._answer(self._estop))
         node.create_service(trigger, "~/clear_estop", self._answer(self._clear_estop))
@@ -164,12 +166,16 @@ class RelayNode:
         def on_message(message: Any) -> None:  # noqa: ANN401 - a generated type
             self._estops.put(spec.name, message)
             self._input_ns[spec.name] = self._clock.now_ns()
-            self._core.inputs(self._estops.states())  # at once: not only at the next tick
+            self._look_at_inputs()  # at once: not only at the next tick
 
         return self._guarded(on_message)
 
     def _on_command(self, message: Any) -> None:  # noqa: ANN401 - a generated type
-        self._guarded(lambda: self._core.command(JointFields.of(message)))()
+        def obey() -> None:
+            self._look_at_inputs()  # before it moves anything: whose command it is, nothing says
+            self._core.command(JointFields.of(message))
+
+        self._guarded(obey)()
 
     def _answer(self, act: Callable[[], tuple[bool, str]]) -> Callable[[Any, Any], Any]:
         def on_request(_request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
@@ -196,9 +202,17 @@ class RelayNode:
         return self._core.clear_estop()
 
     def _look_at_inputs(self) -> None:
-        if self._estops.specs:
-            self._forget_orphans()
-            self._core.inputs(self._estops.states())
+        self._forget_orphans()
+        self._core.inputs({**self._estops.states(), COMMAND_TOPIC: self._contention()})
+
+    def _contention(self) -> str:
+        """Return "ok" while the command topic has at most one publisher; several share the numbers of one epoch."""
+        topic = self._commands.topic_name
+        if self.node.count_publishers(topic) < 2:
+            return "ok"
+        found = self.node.get_publishers_info_by_topic(topic)
+        names = sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in found)
+        return f"contention: {len(names)} publishers on {topic}: {', '.join(names)}"
 
     def _forget_orphans(self) -> None:
         """A latched input whose publisher has gone is unknown. One that has just come may not be in the graph yet."""

@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,23 @@ import numpy as np
 
 from embodied_env.contract import FloatArray
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.transition import Finding, Severity
+from embodied_env.json_messages import (
+    ANY_NUMBER,
+    COUNT,
+    FLAG,
+    OBJECTS,
+    QUANTITY,
+    TEXT,
+    Kind,
+    check_object,
+    list_of,
+    object_of,
+    one_of,
+    or_null,
+    read_object,
+)
+from embodied_env.safety.findings import GATES
+from embodied_env.transition import CODES, Finding, Severity
 
 NODE = "relay"
 COMMAND_TOPIC = f"{NODE}/command"  # sensor_msgs/msg/JointState: write_command
@@ -56,7 +73,7 @@ class Tag:
         """Read it; raises ValueError when it is none."""
         found = _TAG.fullmatch(text)
         if found is None:
-            raise ValueError(f"{text!r} is no tag; allowed: <epoch>/<seq>, as in 1700000000000000/12")
+            raise ValueError(f"{reprlib.repr(text)} is no tag; allowed: <epoch>/<seq>, as in 1700000000000000/12")
         epoch, seq, tick = (int(part or 0) for part in found.groups())
         return cls(epoch=epoch, seq=seq, tick=tick)
 
@@ -148,7 +165,7 @@ def read_command(fields: JointFields, layout: ActionLayout) -> Command:
     if not fields.names:
         return Command(tag=tag, target=None, stamp_ns=fields.stamp_ns)
     if sorted(fields.names) != sorted(layout.joints):
-        detail = f"the joints are {list(fields.names)}; allowed: each of {list(layout.joints)} once"
+        detail = f"the joints are {reprlib.repr(list(fields.names))}; allowed: each of {list(layout.joints)} once"
         raise MalformedCommandError("form.shape", detail, tag)
     target = np.array(
         [
@@ -200,12 +217,9 @@ class Armed:
 
     @classmethod
     def from_text(cls, text: str) -> Armed:
-        """Read it back; raises ValueError when it is not one."""
-        plain = _object(text, "the answer of a relay that was armed")
-        try:
-            return cls(**{**plain, "epoch": int(plain["epoch"]), "outside": tuple(plain["outside"])})
-        except (TypeError, KeyError, ValueError) as error:
-            raise ValueError(f"not the answer of a relay that was armed: {text!r} ({error})") from None
+        """Read it back; raises ValueError that names the field."""
+        plain = read_object(text, ARM_SERVICE, _ARMED)
+        return cls(**{**plain, "outside": tuple(plain["outside"])})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,24 +263,25 @@ class RelayReport:
 
     @classmethod
     def from_text(cls, text: str) -> RelayReport:
-        """Read it back; raises ValueError when it is not one."""
-        plain = _object(text, "a relay's report")
-        try:
-            return cls(
-                **{
-                    **plain,
-                    "tag": None if plain["tag"] is None else Tag.from_text(plain["tag"]),
-                    "disposition": Severity(plain["disposition"]),
-                    "findings": tuple(_finding_from_plain(finding) for finding in plain["findings"]),
-                    "dt_s": float(plain["dt_s"]),
-                    "joints": tuple(plain["joints"]),
-                    "applied": _from_plain(plain["applied"]),
-                    "applied_si": _from_plain(plain["applied_si"]),
-                    "velocity_si": _from_plain(plain["velocity_si"]),
-                }
-            )
-        except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise ValueError(f"not a relay's report: {text!r} ({error})") from None
+        """Read it back; raises ValueError that names the field."""
+        plain = read_object(text, REPORT_TOPIC, _REPORT)
+        for name in ("applied", "applied_si", "velocity_si"):
+            if len(plain[name]) != len(plain["joints"]):
+                found = f"{len(plain[name])} values (expected one for each of {len(plain['joints'])} joints)"
+                raise ValueError(f"{REPORT_TOPIC}: field {name}: {found}")
+        return cls(
+            **{
+                **plain,
+                "tag": None if plain["tag"] is None else Tag.from_text(plain["tag"]),
+                "disposition": Severity(plain["disposition"]),
+                "findings": tuple(_finding_from_plain(finding) for finding in plain["findings"]),
+                "dt_s": float(plain["dt_s"]),
+                "joints": tuple(plain["joints"]),
+                "applied": _from_plain(plain["applied"]),
+                "applied_si": _from_plain(plain["applied_si"]),
+                "velocity_si": _from_plain(plain["velocity_si"]),
+            }
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +289,7 @@ class RelayState:
     """How the relay is: ``disarmed`` (as it started), ``armed``, ``stopped`` or ``estop`` (latched: arm it anew).
 
     `braking`: it brakes now, and is not at rest. `latched` is the code of what latched, or "". `inputs` are the robot's
-    own safety inputs (`embodied_env.transition.Situation.inputs`).
+    own safety inputs (`embodied_env.transition.Situation.estops`).
     """
 
     state: str
@@ -292,21 +307,54 @@ class RelayState:
 
     @classmethod
     def from_text(cls, text: str) -> RelayState:
-        """Read it back; raises ValueError when it is not one."""
-        try:
-            return cls(**_object(text, "a relay's state"))
-        except TypeError as error:
-            raise ValueError(f"not a relay's state: {text!r} ({error})") from None
+        """Read it back; raises ValueError that names the field."""
+        return cls(**read_object(text, STATE_TOPIC, _STATE))
 
 
 _ARRAYS = ("before", "after", "limit", "margin")
 
-
-def _object(text: str, what: str) -> dict[str, Any]:
-    plain = json.loads(text)  # its JSONDecodeError is a ValueError
-    if not isinstance(plain, dict):
-        raise ValueError(f"not {what}: {text!r}")  # noqa: TRY004 - callers catch one error for any foreign text
-    return plain
+_SEVERITY = Kind(
+    expected=f"one of {[int(severity) for severity in Severity]}",
+    is_valid=lambda value: COUNT.is_valid(value) and value <= max(Severity),
+)
+_TAG_TEXT = Kind(
+    expected="text like 1700000000000000/12+1",
+    is_valid=lambda value: isinstance(value, str) and _TAG.fullmatch(value) is not None,
+)
+_ARMED = {"epoch": COUNT, "fingerprint": TEXT, "limits": TEXT, "outside": list_of(TEXT)}
+_REPORT = {
+    "tag": or_null(_TAG_TEXT),
+    "cause": one_of(("command", "brake", "tick"), "'command', 'brake' or 'tick'"),
+    "published": FLAG,
+    "disposition": _SEVERITY,
+    "findings": OBJECTS,
+    "dt_s": QUANTITY,
+    "guaranteed": object_of(FLAG),
+    "joints": list_of(TEXT),
+    "applied": list_of(QUANTITY),
+    "applied_si": list_of(QUANTITY),
+    "velocity_si": list_of(QUANTITY),
+    "number": COUNT,
+    "published_ns": COUNT,
+}
+_FINDING = {
+    "gate": one_of(GATES, "the name of a gate"),
+    "severity": _SEVERITY,
+    "code": one_of(CODES, "a code of findings"),
+    "joints": list_of(TEXT),
+    **dict.fromkeys(_ARRAYS, or_null(list_of(ANY_NUMBER))),
+    "detail": TEXT,
+}
+_STATE = {
+    "state": one_of(("disarmed", "armed", "stopped", "estop"), "'disarmed', 'armed', 'stopped' or 'estop'"),
+    "epoch": COUNT,
+    "braking": FLAG,
+    "latched": TEXT,
+    "detail": TEXT,
+    "fingerprint": TEXT,
+    "limits": TEXT,
+    "inputs": object_of(TEXT),
+}
 
 
 def _number_to_plain(value: float) -> float | str:
@@ -333,6 +381,7 @@ def _finding_to_plain(finding: Finding) -> dict[str, Any]:
 
 
 def _finding_from_plain(plain: Mapping[str, Any]) -> Finding:
+    check_object(plain, f"{REPORT_TOPIC}: findings", _FINDING)
     return Finding(
         **{
             **plain,

@@ -13,7 +13,7 @@ import array
 import math
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,11 +27,12 @@ from embodied_env.errors import BackendLostError
 from embodied_env.lockstep import ANY_EPOCH
 from embodied_env.prepared import Numbers, PreparedMessage
 from embodied_env.sim.channel import Reading
+from embodied_env.sim.estops import EmulatedEstop, Input
 from embodied_env.sim.messages import set_stamp
 from embodied_env.sim.profile import StandIn
 from embodied_env.sim.stand_in import Controller, Drivers, DueQueue
 from embodied_env.sim.world import World
-from embodied_env.sim.world_node import RELIABLE, TURN_S, WorldNode, turning
+from embodied_env.sim.world_node import LATCHED, RELIABLE, TURN_S, WorldNode, turning
 
 _ANY_SEED = -1  # each reset draws anew
 _SEED_BITS = 53  # every JSON reader keeps them exactly
@@ -47,7 +48,7 @@ class FreeRunningNode(WorldNode):
 
     obeys_qos = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a robot is made of
         self,
         contract: Contract,
         world: World,
@@ -57,6 +58,7 @@ class FreeRunningNode(WorldNode):
         clock: Clock,
         command_timeout_s: float | None,
         stand_in: StandIn,
+        estops: Sequence[Input] = (),
     ) -> None:
         """Create the node; `command_timeout_s`: a velocity not commanded again for so long ends (None: it acts on)."""
         self._clock = clock
@@ -68,6 +70,7 @@ class FreeRunningNode(WorldNode):
         self._anchor_ns = 0  # the world's time is zero there, on the steady clock
         self._epoch, self._reply = ANY_EPOCH, ""
         super().__init__(contract, world, namespace=namespace, context=context, default_seed=_ANY_SEED)
+        self._estops = [EmulatedEstop(spec, self.node, LATCHED, RELIABLE) for spec in estops]
         state_class = message_class(JOINT_SENSOR)
         self._state = (
             self.node.create_publisher(state_class, CONTROLLER_STATE, RELIABLE) if stand_in.controller_state else None
@@ -86,7 +89,12 @@ class FreeRunningNode(WorldNode):
     @property
     def next_ns(self) -> int:
         """When there is something to do next, on the steady clock."""
-        waiting = (self._controller.next_ns, self._readings.next_ns, self._deadline_ns)
+        waiting = (
+            self._controller.next_ns,
+            self._readings.next_ns,
+            self._deadline_ns,
+            *(estop.next_ns for estop in self._estops),
+        )
         return min(due_ns for due_ns in waiting if due_ns is not None)
 
     def work(self) -> None:
@@ -160,6 +168,8 @@ class FreeRunningNode(WorldNode):
             self._publish_state()
         while (due := self._readings.take_one(now_ns)) is not None:
             self._send(*due[1])
+        for estop in self._estops:
+            estop.serve(now_ns)
 
     def _publish(self) -> None:
         """Publish the readings that are new and due, and the command in force."""
@@ -224,7 +234,7 @@ class FreeRunningNode(WorldNode):
         self._begin_window()
 
 
-def run_free_running(
+def run_free_running(  # noqa: PLR0913 - what a robot is made of
     contract: Contract,
     world: World,
     *,
@@ -232,6 +242,7 @@ def run_free_running(
     stop: threading.Event,
     command_timeout_s: float | None = None,
     stand_in: StandIn | None = None,
+    estops: Sequence[Input] = (),
     on_ready: Callable[[str], None] = lambda _namespace: None,
 ) -> None:
     """Host `world`, built with ``free_running=True``, until `stop` is set.
@@ -243,11 +254,12 @@ def run_free_running(
         stop: set it from a signal handler or another thread.
         command_timeout_s: a velocity that is not commanded again for so long ends; None: it acts on.
         stand_in: the delays of a robot, as in the profile that `world` was built with; None: it has none.
+        estops: the safety inputs that it publishes, released, until ``~/estop/<name>`` presses one.
         on_ready: told the namespace once the world moves.
 
     Raises:
         BackendNotReadyError: when ROS 2 cannot be initialised.
-        ContractError: for a sensor that its message type cannot be.
+        ContractError: for a sensor that its message type cannot be, or an e-stop.
         BackendLostError: when the world cannot be reset.
     """
     clock = SteadyClock()
@@ -261,6 +273,7 @@ def run_free_running(
             clock=clock,
             command_timeout_s=command_timeout_s,
             stand_in=stand_in or StandIn(),
+            estops=estops,
         )
 
     with turning(contract, make) as (simulator, executor):

@@ -6,12 +6,13 @@ The world that waits for tokens is hosted by `embodied_env.sim.node`, the one th
 from __future__ import annotations
 
 import contextlib
-import json
+import reprlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
 
+from embodied_env.bounded_json import parse_json
 from embodied_env.contract import ActuatorSpec, Contract, FloatArray, SensorSpec
 from embodied_env.contract.messages import message_class
 from embodied_env.contract.paths import check_message
@@ -23,6 +24,7 @@ from embodied_env.errors import (
     MissingDependencyError,
     UsageError,
 )
+from embodied_env.json_messages import ARRAY, MAX_BYTES, MAX_DEPTH, object_of
 from embodied_env.layouts import Decoder
 from embodied_env.lockstep import (
     ANY_EPOCH,
@@ -50,11 +52,14 @@ with importing_rclpy("the embedded simulator over ROS 2"):
 N = TypeVar("N", bound="WorldNode")
 
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
+LATCHED = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 _BEST_EFFORT = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 TURN_S = 0.05  # an executor is never turned without a timeout
 NOT_RESET = (ValueError, AttributeError, KeyError, BackendLostError, MissingDependencyError)
 """What a world raises that could not be reset as it was told."""
+
+_OPTIONS = object_of(ARRAY)
 
 _PICTURE = SensorSpec(
     topic="~/picture", type="sensor_msgs/msg/Image", encoding="rgb8", fields={}, max_age_s=1.0, frame="view"
@@ -63,9 +68,7 @@ _PICTURE = SensorSpec(
 
 def _offered(sensor: SensorSpec) -> QoSProfile:
     """Return what a sensor is published with: enough for every reader that the contract may have."""
-    if is_latched(sensor.qos):
-        return QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-    return RELIABLE
+    return LATCHED if is_latched(sensor.qos) else RELIABLE
 
 
 def _requested(actuator: ActuatorSpec) -> QoSProfile:
@@ -136,7 +139,10 @@ class WorldNode:
 
     def _reset_world(self, epoch: int, seed: int, options: str) -> ResetReply:
         """Reset the world by a seed and options (JSON), and say what came of it; raises one of `NOT_RESET`."""
-        values = {name: np.array(value, dtype=np.float64) for name, value in json.loads(options).items()}
+        plain = parse_json(options, max_bytes=MAX_BYTES, max_depth=MAX_DEPTH)
+        if not _OPTIONS.is_valid(plain):
+            raise ValueError(f"{OPTIONS_PARAMETER}: {reprlib.repr(plain)} (expected {_OPTIONS.expected})")
+        values = {name: np.array(value, dtype=np.float64) for name, value in plain.items()}
         sampled = self._world.reset(seed, values)
         self._sound_readings()
         library = self._world.renderer_library
@@ -212,6 +218,8 @@ def turning(
         try:
             rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
             simulator = make(context)
+        except ContractError:
+            raise
         except Exception as error:  # rclpy raises its own RCLError and many others here
             raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
         executor = executor_for(context)

@@ -207,6 +207,15 @@ def test_a_reset_that_cannot_be_says_why(arm):
         arm.reset(options='{"nothing": [1.0]}')
 
 
+def test_reset_options_that_are_no_options_are_refused_and_the_next_reset_works(arm):
+    no_array = ("null", '{"x": 1}', "[[1], 2, 3]", "1e999")
+    for options in ("[" * 100_000, "[]", *(f'{{"target": {value}}}' for value in no_array)):
+        with pytest.raises(AssertionError, match="ValueError"):
+            arm.reset(options=options)
+    arm.reset(options="{}")
+    arm.newest("joints")
+
+
 def test_after_a_reset_the_robot_is_home_and_an_old_command_is_forgotten(arm):
     home = arm.newest("joints")["position"]
     arm.command(*(home + 0.3))

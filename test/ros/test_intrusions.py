@@ -66,16 +66,53 @@ def test_a_reset_by_a_second_client_ends_the_firsts_episode_and_is_named(own):
     assert (truncated, info["end_reason"]) == (True, "backend_lost:reset_by_other")
 
 
-@pytest.mark.long
-def test_nonsense_on_the_fault_topic_is_ignored(env, stranger):
+def intrude(env, topic, message):
+    """Publish a message on a topic of the environment's namespace, once it is listened to."""
+    node = backend_of(env)._ros.node
+    other = RosNode(
+        "stranger", namespace=node.get_namespace(), clock=SteadyClock(), domain_id=node.context.get_domain_id()
+    )
+    try:
+        publisher = other.node.create_publisher(type(message), topic, RELIABLE)
+        assert other.wait_until(lambda: publisher.get_subscription_count() > 0, 5.0)
+        publisher.publish(message)
+        time.sleep(0.2)
+    finally:
+        other.close()
+
+
+def text_of(data):
+    return message_class("std_msgs/msg/String")(data=data)
+
+
+def test_a_fault_of_another_epoch_is_ignored(env):
     env.reset(seed=1)
-    faults = stranger.node.create_publisher(message_class("std_msgs/msg/String"), FAULT_TOPIC, RELIABLE)
-    assert stranger.wait_until(lambda: faults.get_subscription_count() > 0, 5.0)
-    for text in ("", "{}", "[1]", "not json", '{"epoch": 1, "why": "x", "detail": "y"}'):
-        faults.publish(faults.msg_type(data=text))
-    time.sleep(0.2)
-    *_, info = env.step(ZERO)
-    assert info["end_reason"] == ""
+    intrude(env, FAULT_TOPIC, text_of('{"epoch": 1, "why": "x", "detail": "y"}'))
+    assert env.step(ZERO)[-1]["end_reason"] == ""
+
+
+@pytest.mark.parametrize(
+    "data",
+    ['{"a":' * 50_000, *(pytest.param(text, marks=pytest.mark.long) for text in ("", "{}", "[1]", "not json"))],
+)
+def test_nonsense_on_the_fault_topic_ends_the_episode_by_name_and_the_next_reset_works(own, data):
+    own.reset(seed=1)
+    intrude(own, FAULT_TOPIC, text_of(data))
+    *_, truncated, info = own.step(ZERO)
+    assert (truncated, info["end_reason"]) == (True, "backend_lost:invalid_message")
+    assert "simulator/fault: " in str(own.unwrapped._stepper._lost)
+    own.reset(seed=1)
+    assert own.step(ZERO)[-1]["end_reason"] == ""
+
+
+def test_a_reading_of_the_far_future_is_called_that(own):
+    own.reset(seed=1)
+    stamped = message_class("sensor_msgs/msg/JointState")()
+    stamped.header.stamp.sec = 2**31 - 1  # in the year 2038
+    intrude(own, "joint_states", stamped)
+    *_, truncated, info = own.step(ZERO)
+    assert (truncated, info["end_reason"]) == (True, "backend_lost:future_reading")
+    assert "joints at 2147483647000000000 ns" in str(own.unwrapped._stepper._lost)
 
 
 def test_an_acknowledgement_of_a_step_that_was_not_asked_for_is_ignored(env, stranger):

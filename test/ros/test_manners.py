@@ -102,7 +102,7 @@ def test_remapped_topics_are_read_written_and_watched_under_their_new_names(open
     time.sleep(0.6)  # longer than between two looks
     assert remapped.estops()[CONTENTION] == "ok"
     intruder.create_publisher(Float64MultiArray, "arm/commands", RELIABLE)
-    wait_for(lambda: remapped.estops()[CONTENTION] == "contention")
+    wait_for(lambda: remapped.estops()[CONTENTION].startswith("contention: "))
 
 
 def test_the_command_line_of_the_process_remaps_too_also_for_the_doctor(opened, monkeypatch):

@@ -285,7 +285,7 @@ def test_an_estop_without_a_topic_is_refused(nodes):
 def test_with_a_relay_our_own_publisher_is_one_too_many(nodes):
     nodes.robot()
     check = nodes.check("actuators.arm", "robot.contention", {"relay": True})
-    assert "/robot_1/environment also publishes commands; allowed: the relay alone" in check.detail
+    assert "/robot_1/environment also publishes it; allowed: the relay alone" in check.detail
 
 
 def test_with_a_relay_it_must_be_there(nodes):
@@ -310,6 +310,40 @@ def test_with_a_relay_that_owns_the_topic_all_is_well(nodes):
     assert contention(ARM, {"relay": True}, ours.node) == ()
     nodes.publish("rogue", "arm_controller/commands", Float64MultiArray, namespace="/robot_2")
     assert ours.wait_until(lambda: len(contention(ARM, {"relay": True}, ours.node)) == 1, GENEROUS_S)
+
+
+@pytest.mark.parametrize("topic", ["relay/command", "relay/report", "relay/state"])
+def test_a_foreign_publisher_on_a_topic_of_the_relay_is_refused_and_found_while_the_robot_moves(nodes, topic):
+    types = {"relay/command": message_class("sensor_msgs/msg/JointState")}
+    relay = nodes.node("relay").node
+    relay.create_subscription(message_class("sensor_msgs/msg/JointState"), "relay/command", print, RELIABLE)
+    for name in ("relay/report", "relay/state"):
+        relay.create_publisher(message_class("std_msgs/msg/String"), name, RELIABLE)
+    ours = nodes.node("environment")
+    ours.node.create_publisher(message_class("sensor_msgs/msg/JointState"), "relay/command", RELIABLE)
+
+    def checked():
+        checks = {check.name: check for check in graph_checks(ARM, {"relay": True}, ours.node)}
+        return checks["relay" if topic == "relay/command" else topic]
+
+    assert ours.wait_until(lambda: checked().passed, GENEROUS_S)
+    nodes.publish("rogue", topic, types.get(topic, message_class("std_msgs/msg/String")))
+    assert ours.wait_until(lambda: "/robot_1/rogue" in checked().detail, GENEROUS_S)
+    assert checked().code == "robot.contention"
+    found = {(c.code, c.role, c.topic, c.publishers) for c in contention(ARM, {"relay": True}, ours.node)}
+    assert ("robot.contention", "actuator", topic, ("/robot_1/rogue",)) in found
+
+
+def test_who_commands_nothing_may_look_at_a_relay_that_obeys_another(nodes):
+    learner = nodes.node("learner").node
+    learner.create_publisher(message_class("sensor_msgs/msg/JointState"), "relay/command", RELIABLE)
+    learner.create_subscription(message_class("sensor_msgs/msg/JointState"), "relay/command", print, RELIABLE)
+    bystander = nodes.node("bystander")
+
+    def checked():
+        return {check.name: check for check in graph_checks(ARM, {"relay": True}, bystander.node)}["relay"]
+
+    assert bystander.wait_until(lambda: checked().passed and "/robot_1/learner" in checked().detail, GENEROUS_S)
 
 
 # --------------------------------------------------------------------------------------------- run time

@@ -19,7 +19,7 @@ from builtin_interfaces.msg import Time
 from rclpy.node import Node
 from rosgraph_msgs.msg import Clock
 from std_msgs.msg import Bool, Int32
-from std_srvs.srv import Trigger
+from std_srvs.srv import SetBool, Trigger
 
 import embodied_env
 from embodied_env.backends import make_backend
@@ -784,6 +784,35 @@ def press(publisher, *, until, backend, is_pressed):
         publisher.publish(Bool(data=is_pressed))
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def test_the_emulator_has_the_estops_that_the_contract_requires_and_they_can_be_pressed(robot, make):
+    contract = with_profile(ARM, **QUICK_ARM.backends["real"], estop={"button": BUTTON, "mode": MODE})
+    robot(contract)
+    env = make(contract)
+    env.reset(seed=0)
+    assert env.step(np.zeros(6))[-1]["end_reason"] == ""
+    person = RosNode("person", namespace=NAMESPACE, clock=SteadyClock())
+
+    def press(name, *, pressed):
+        request = SetBool.Request(data=pressed)
+        service = f"simulator/estop/{name}"
+        assert person.receiver.call(SetBool, service, request, PATIENCE_S, lambda: None).success
+
+    try:
+        for name, reason in (("button", "safety_stop:estop.active"), ("mode", "safety_stop:robot.protective_stop")):
+            env.reset(seed=0)
+            press(name, pressed=True)
+            info = {"end_reason": ""}
+            while not info["end_reason"]:
+                *_, info = env.step(np.zeros(6))
+            assert info["end_reason"] == reason
+            press(name, pressed=False)
+            env.unwrapped.clear_estop()
+    finally:
+        person.close()
+    env.reset(seed=0)
+    assert env.step(np.zeros(6))[-1]["end_reason"] == ""
 
 
 def test_an_input_that_never_spoke_is_unknown(inputs):

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -20,6 +19,7 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from rclpy.qos import DurabilityPolicy, QoSProfile
+from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from std_srvs.srv import Trigger as TriggerType
 
@@ -35,7 +35,15 @@ from embodied_env.contract.loader import dump_contract, load_contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError, UsageError
 from embodied_env.processes import Child, relay, simulator
-from embodied_env.relay.protocol import Armed, JointFields, RelayReport, RelayState, Tag, limits_fingerprint
+from embodied_env.relay.protocol import (
+    Armed,
+    JointFields,
+    RelayReport,
+    RelayState,
+    Tag,
+    limits_fingerprint,
+    write_command,
+)
 from embodied_env.safety import GATES
 from embodied_env.shared_memory import remove_abandoned, segments_of
 from embodied_env.sim.kinematics import MujocoKinematics
@@ -87,8 +95,10 @@ class Witness:
         }
         ((_, actuator),) = contract.actuators.items()
         self._listen(actuator.type, actuator.topic, self._take_command)
-        self._listen("std_msgs/msg/String", "relay/report", lambda a: self.reports.append(_report(a)))
-        self._listen("std_msgs/msg/String", "relay/state", lambda a: self.states.append(_state(a)), LATCHED)
+        self._listen("std_msgs/msg/String", "relay/report", lambda a: _keep(self.reports, RelayReport, a.message.data))
+        self._listen(
+            "std_msgs/msg/String", "relay/state", lambda a: _keep(self.states, RelayState, a.message.data), LATCHED
+        )
         moving, field = ("joints", "velocity") if contract.name == ARM.name else ("imu", "angular_velocity")
         reader = SensorReader(moving, contract.sensors[moving])
         self._listen(
@@ -133,12 +143,10 @@ class Witness:
         self.ros.close()
 
 
-def _report(arrival):
-    return RelayReport.from_text(arrival.message.data)
-
-
-def _state(arrival):
-    return RelayState.from_text(arrival.message.data)
+def _keep(messages, kind, text):
+    """Keep a message; what is not one of its kind is the intruder's."""
+    with contextlib.suppress(ValueError):
+        messages.append(kind.from_text(text))
 
 
 def check_account(witness):
@@ -231,14 +239,27 @@ def hosted(tmp_path_factory, lasting_remains):
         for name, value in SURROUNDINGS.items():
             patch.setenv(name, value)
         witness = Witness(namespace, domain_id=DOMAIN_ID)
-        env = embodied_env.make(RELAYED, backend="real", namespace=namespace, domain_id=DOMAIN_ID)
-        env.reset(seed=0)
-        finish(env)
-    yield SimpleNamespace(namespace=namespace, path=folder / "arm.yaml", env=env, witness=witness)
-    env.close()
+        hosted = Hosted(namespace, folder / "arm.yaml", witness)
+    yield hosted
+    hosted.leave()
     witness.close()
     for child in reversed(children):
         child.stop()
+
+
+class Hosted:
+    """An arm, its relay, a witness, and an environment until a test makes its own: the relay obeys one."""
+
+    def __init__(self, namespace, path, witness):
+        self.namespace, self.path, self.witness = namespace, path, witness
+        self.env = embodied_env.make(RELAYED, backend="real", namespace=namespace, domain_id=DOMAIN_ID)
+        self.env.reset(seed=0)
+        finish(self.env)
+
+    def leave(self):
+        if self.env is not None:
+            self.env.close()
+            self.env = None
 
 
 def finish(env):
@@ -263,6 +284,7 @@ def witness(hosted, remains):
 @pytest.fixture
 def env(hosted, witness):
     """An environment behind the relay, at the begin of an episode."""
+    assert hosted.env is not None, "it has left: tests with an environment of their own come later"
     hosted.env.unwrapped.clear_estop()
     hosted.env.reset(seed=1)
     yield hosted.env
@@ -273,6 +295,7 @@ def env(hosted, witness):
 def make(hosted):
     """Make environments behind the relay, which are closed in the end."""
     made = []
+    hosted.leave()
 
     def make_one(contract=RELAYED, **options):
         options = {"namespace": hosted.namespace, "domain_id": DOMAIN_ID, **options}
@@ -289,25 +312,6 @@ def drive(env, witness):
     while not witness.speeding():
         *_, info = env.step(FORWARD)
         assert not info["end_reason"]
-
-
-HOME = {"j1": 0.1, "j2": -1.5, "j3": 1.5, "j4": -1.6, "j5": -1.5, "j6": 0.1}
-
-
-def test_the_way_home_goes_through_the_relay_slowly_and_the_episode_begins_there(make, witness):
-    """The relay keeps the limits of the contract: that it is slow is ours."""
-    speed = 0.3
-    env = make(with_profile(ARM, relay=True, reset={"home": HOME, "speed": speed}))
-    env.unwrapped.clear_estop()
-    _, info = env.reset(seed=1)
-    assert info["reset"]["routine"] == "home"
-    with witness.listener.changed:
-        moves = np.array([report.velocity_si for report in witness.published()])
-    assert 0.5 * speed < np.abs(moves / LAYOUT.limits.velocity).max() < 1.3 * speed  # its periods differ from ours
-    *_, info = env.step(0.0 * FORWARD)
-    assert info["safety"]["disposition"] <= Severity.LIMIT  # the relay's own clock may trim the first command
-    np.testing.assert_allclose(list(info["action"]["applied_si"].values()), list(HOME.values()), atol=0.03)
-    finish(env)
 
 
 LEARNER = """
@@ -360,28 +364,6 @@ def learners(remains):
 # ----------------------------------------------------------------------------------------------------- the account
 
 
-def test_an_episode_behind_the_relay_is_sound_and_applied_is_what_the_relay_published(make, witness, tmp_path):
-    env = make(record=tmp_path)
-    kinematics = MujocoKinematics(ARM, load_profile(ARM, "mujoco"))
-    policy = load_task(ARM).scripted(kinematics)
-    observation, _ = env.reset(seed=1)
-    accounts, ended = [], False
-    while not ended:
-        observation, _, terminated, truncated, info = env.step(policy(observation))
-        accounts.append(env.unwrapped.last_transition.report)
-        ended = terminated or truncated
-    path = env.path
-    env.close()
-    assert info["end_reason"] == "success"
-    assert embodied_env.audit_run(path).problems == ()
-    published = {report.applied_si.tobytes(): report for report in check_account(witness)}
-    for account in accounts:
-        report = published[account.applied_si.tobytes()]
-        assert account.guaranteed["position"]
-        assert account.guaranteed["velocity"]
-        assert account.dt_s == report.dt_s or not report.velocity_si.any()
-
-
 def test_the_limits_are_those_of_the_relay(env, witness):
     drive(env, witness)
     *_, info = env.step(-FORWARD)
@@ -405,17 +387,6 @@ def test_the_echo_of_the_relay_is_the_evidence_that_a_command_acts(env):
     assert (latency["actuation_method"], latency["actuation_behind"]) == (ACTUATION_METHODS["echo"], 0)
     assert 0.0 < latency["actuation_s"] < ARM.control_period_s
     assert latency["end_to_end_s"] == latency["data_age_s"]["joints"] + latency["actuation_s"]
-
-
-@pytest.mark.long
-def test_closing_while_it_moves_brakes_through_the_relay(make, witness):
-    env = make()
-    env.reset(seed=1)
-    drive(env, witness)
-    env.close()
-    assert witness.published()[-1].cause in ("brake", "tick")
-    assert witness.at_rest()
-    check_it_came_to_rest(witness)
 
 
 def test_episodes_follow_each_other_each_in_an_epoch_of_the_relay(env, witness):
@@ -453,17 +424,118 @@ def test_somebody_else_who_arms_the_relay_takes_it(env, witness):
     assert info["end_reason"] == "backend_lost:relay_taken"
 
 
+def test_an_intruder_who_commands_the_relay_ends_the_episode_by_name_and_no_other_begins_until_it_leaves(env, witness):
+    node, backend = witness.ros.node, env.unwrapped._stepper._backend
+    drive(env, witness)
+    intruder = node.create_publisher(JointState, "relay/command", 10)
+    info = {"end_reason": ""}
+    try:
+        while not info["end_reason"]:
+            tag = Tag(epoch=witness.states[-1].epoch, seq=10**15)
+            intruder.publish(write_command(tag, np.ones(6), LAYOUT).fill(JointState()))
+            *_, info = env.step(FORWARD)
+        assert info["end_reason"] == "safety_stop:robot.contention"
+        said = [f.detail for f in env.unwrapped.last_transition.report.findings if f.code == "robot.contention"]
+        assert f"{node.get_namespace()}/witness" in said[0]
+        assert f"{node.get_namespace()}/relay/command" in said[0]
+        assert max(report.tag.seq for report in witness.published()) < 10**15
+        patient, backend.reset_timeout_s = backend.reset_timeout_s, 1.0
+        with pytest.raises(BackendNotReadyError, match=r"\[robot.contention\] relay: .*/witness also publishes it"):
+            env.reset(seed=2)
+        backend.reset_timeout_s = patient
+    finally:
+        node.destroy_publisher(intruder)
+    env.reset(seed=3)
+    assert not env.step(np.zeros(6))[-1]["end_reason"]
+
+
+@pytest.mark.parametrize("topic", ["relay/report", "relay/state"])
+def test_nonsense_on_the_topics_of_the_relay_ends_the_episode_by_name_and_the_next_reset_works(env, witness, topic):
+    qos = LATCHED if topic == "relay/state" else DEEP
+    intruder = witness.ros.node.create_publisher(String, topic, qos)
+    try:
+        assert witness.ros.wait_until(lambda: intruder.get_subscription_count() > 1, PATIENCE_S)
+        intruder.publish(String(data='{"a":' * 50_000))
+        info = {"end_reason": ""}
+        while not info["end_reason"]:
+            *_, info = env.step(np.zeros(6))
+        assert info["end_reason"] in {
+            "safety_stop:robot.contention",
+            {"relay/report": "backend_lost:invalid_message", "relay/state": "safety_stop:estop.unknown"}[topic],
+        }
+    finally:
+        witness.ros.node.destroy_publisher(intruder)
+    env.unwrapped.clear_estop()
+    env.reset(seed=3)
+    assert not env.step(np.zeros(6))[-1]["end_reason"]
+
+
+def test_the_limits_behind_a_relay_cannot_be_changed_here(env):
+    with pytest.raises(UsageError, match=r"change_limits\(\) is not available with a relay"):
+        env.unwrapped.change_limits({"j1": replace(ARM.actuators["arm"].joints["j1"], velocity=1.0)})
+
+
+# ------------------------------------ environments of the tests' own: that of the tests above has left for good
+
+
+HOME = {"j1": 0.1, "j2": -1.5, "j3": 1.5, "j4": -1.6, "j5": -1.5, "j6": 0.1}
+
+
+def test_the_way_home_goes_through_the_relay_slowly_and_the_episode_begins_there(make, witness):
+    """The relay keeps the limits of the contract: that it is slow is ours."""
+    speed = 0.3
+    env = make(with_profile(ARM, relay=True, reset={"home": HOME, "speed": speed}))
+    env.unwrapped.clear_estop()
+    _, info = env.reset(seed=1)
+    assert info["reset"]["routine"] == "home"
+    with witness.listener.changed:
+        moves = np.array([report.velocity_si for report in witness.published()])
+    assert 0.5 * speed < np.abs(moves / LAYOUT.limits.velocity).max() < 1.3 * speed  # its periods differ from ours
+    *_, info = env.step(0.0 * FORWARD)
+    assert info["safety"]["disposition"] <= Severity.LIMIT  # the relay's own clock may trim the first command
+    np.testing.assert_allclose(list(info["action"]["applied_si"].values()), list(HOME.values()), atol=0.03)
+    finish(env)
+
+
+def test_an_episode_behind_the_relay_is_sound_and_applied_is_what_the_relay_published(make, witness, tmp_path):
+    env = make(record=tmp_path)
+    kinematics = MujocoKinematics(ARM, load_profile(ARM, "mujoco"))
+    policy = load_task(ARM).scripted(kinematics)
+    observation, _ = env.reset(seed=1)
+    accounts, ended = [], False
+    while not ended:
+        observation, _, terminated, truncated, info = env.step(policy(observation))
+        accounts.append(env.unwrapped.last_transition.report)
+        ended = terminated or truncated
+    path = env.path
+    env.close()
+    assert info["end_reason"] == "success"
+    assert embodied_env.audit_run(path).problems == ()
+    published = {report.applied_si.tobytes(): report for report in check_account(witness)}
+    for account in accounts:
+        report = published[account.applied_si.tobytes()]
+        assert account.guaranteed["position"]
+        assert account.guaranteed["velocity"]
+        assert account.dt_s == report.dt_s or not report.velocity_si.any()
+
+
+@pytest.mark.long
+def test_closing_while_it_moves_brakes_through_the_relay(make, witness):
+    env = make()
+    env.reset(seed=1)
+    drive(env, witness)
+    env.close()
+    assert witness.published()[-1].cause in ("brake", "tick")
+    assert witness.at_rest()
+    check_it_came_to_rest(witness)
+
+
 def test_a_relay_of_other_limits_is_refused(make, witness):
     weak = ARM.actuators["arm"]
     slow = replace(weak, joints={name: replace(limits, velocity=1.0) for name, limits in weak.joints.items()})
     other = with_profile(replace(RELAYED, actuators={"arm": slow}), reset=None)
     with pytest.raises(BackendNotReadyError, match=r"the relay keeps .* of fingerprint .*start it with this contract"):
         make(other).reset(seed=1)
-
-
-def test_the_limits_behind_a_relay_cannot_be_changed_here(env):
-    with pytest.raises(UsageError, match=r"change_limits\(\) is not available with a relay"):
-        env.unwrapped.change_limits({"j1": replace(ARM.actuators["arm"].joints["j1"], velocity=1.0)})
 
 
 @pytest.mark.parametrize(
@@ -492,6 +564,7 @@ def test_a_preflight_without_the_relay_says_that_it_is_missing(domain_id, make):
 
 
 def test_a_killed_learner_leaves_a_robot_at_rest_until_it_is_armed(hosted, remains, learners, witness):
+    hosted.leave()
     learner = learners(hosted.path, hosted.namespace)
     witness.until(witness.speeding)
     remains.update(segments_of(learner.pid))
@@ -507,6 +580,7 @@ def test_a_killed_learner_leaves_a_robot_at_rest_until_it_is_armed(hosted, remai
 @pytest.mark.long
 def test_a_policy_that_holds_the_interpreter_leaves_a_robot_at_rest(hosted, learners, witness, at_least_s):
     """It holds it until the robot has come to rest, and for so long."""
+    hosted.leave()
     learner = learners(hosted.path, hosted.namespace, hang_at=15)
     witness.until(witness.speeding)
     fast_s = time.monotonic()
@@ -524,6 +598,7 @@ def test_a_policy_that_holds_the_interpreter_leaves_a_robot_at_rest(hosted, lear
 
 @pytest.mark.long
 def test_ctrl_c_brakes_at_once_through_the_relay(hosted, learners, witness):
+    hosted.leave()
     learner = learners(hosted.path, hosted.namespace)
     witness.until(witness.speeding)
     learner.send_signal(signal.SIGINT)
@@ -763,13 +838,9 @@ def test_a_refused_command_keeps_the_code_of_the_relay_and_guarantees_nothing(fa
     "answer",
     [
         lambda _fake, _fields: None,
-        lambda _fake, _fields: "no report",
-        lambda fake, fields: fake.report(fields, joints=("another",)),
-        lambda fake, fields: fake.report(fields, applied_si=np.zeros(2)),
-        lambda fake, fields: fake.report(fields, applied_si=np.full(6, np.nan)),
         lambda fake, fields: fake.report(fields, tag=Tag(epoch=1, seq=99)),
     ],
-    ids=["silence", "no report", "of another robot", "of another size", "not finite", "of another command"],
+    ids=["silence", "of another command"],
 )
 def test_no_answer_is_a_hold_and_the_command_is_withdrawn(fake, answer):
     arm(fake)
@@ -781,6 +852,55 @@ def test_no_answer_is_a_hold_and_the_command_is_withdrawn(fake, answer):
         assert time.monotonic() < end
         time.sleep(0.01)
     assert [fields.names == () for fields in fake.commands] == [False, True]
+
+
+def altered(fake, fields, **changes):
+    return json.dumps({**json.loads(fake.report(fields).to_text()), **changes})
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        (lambda _fake, _fields: "no report", "Expecting value"),
+        (lambda _fake, _fields: "[" * 100_000, "nested deeper"),
+        (lambda _fake, _fields: '"' + "x" * 300_000 + '"', "at most 262144"),
+        (lambda fake, fields: altered(fake, fields, guaranteed=[]), r"guaranteed: \[\]"),
+        (
+            lambda fake, fields: altered(fake, fields, findings=[{"gate": "nope"}]),
+            "findings: field gate: 'nope'",
+        ),
+        (lambda fake, fields: fake.report(fields, joints=("another",) * 6), r"joints: \['another'"),
+        (lambda fake, fields: fake.report(fields, applied_si=np.zeros(2)), "applied_si: 2 values"),
+        (lambda fake, fields: fake.report(fields, applied_si=np.full(6, np.nan)), r"applied_si: \['nan'"),
+    ],
+    ids=["text", "deep", "large", "type", "finding", "of another robot", "of another size", "not finite"],
+)
+def test_an_invalid_report_loses_the_robot_by_name_withdraws_the_command_and_the_next_arming_forgets_it(
+    fake, answer, named
+):
+    arm(fake)
+    fake.answer = lambda fields: answer(fake, fields)
+    with pytest.raises(BackendLostError, match=f"invalid_message: relay/report: .*{named}"):
+        fake.outlet.send(command())
+    fake.answer = fake.report
+    end = time.monotonic() + PATIENCE_S
+    while len(fake.commands) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert fake.commands[1].names == ()
+    with pytest.raises(BackendLostError, match="invalid_message"):
+        fake.outlet.send(command())
+    assert [fields.names == () for fields in fake.commands[1:]] in ([True], [True, True])  # only braking is asked for
+    arm(fake)
+    assert fake.outlet.send(command()).report.disposition == Severity.PASS
+
+
+def test_a_number_of_ours_that_another_publisher_has_used_is_contention(fake):
+    arm(fake)
+    fake.answer = lambda fields: fake.refusal(fields, "act.dup")
+    report = fake.outlet.send(command()).report
+    assert (report.disposition, report.findings[0].code) == (Severity.STOP, "robot.contention")
+    assert "/relay/command" in report.findings[0].detail
 
 
 def test_silence_at_as_many_commands_as_the_watchdog_allows_is_a_lost_robot(fake):

@@ -40,6 +40,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.kills]
 
 NAMESPACE = "/relayed"
 TIMEOUT_S = 20.0
+LEASE_S = 60.0  # until the middleware forgets a killed process
 ARM = embodied_env.load_contract("arm_reach")
 CART = embodied_env.load_contract("cart_goal")
 BUTTON = "    estop: {button: {topic: button, timeout_s: 2.0}}\n"
@@ -305,6 +306,25 @@ def test_duplicate_old_and_foreign_commands_are_refused_and_published_by_nobody(
     check_account(armed)
 
 
+def test_a_second_publisher_of_commands_stops_the_robot_is_named_and_no_epoch_begins(armed):
+    armed.drive(4)
+    intruder = armed.node.create_publisher(JointState, "relay/command", 10)
+    try:
+        armed.until(lambda: armed.states[-1].latched == "robot.contention")
+        armed.until(lambda: at_rest(armed))
+        report = armed.ask([0.0] * 6)
+        assert "robot.contention" in [finding.code for finding in report.findings]
+        assert "/relayed/relay/command" in report.findings[-1].detail
+        assert "/relayed/bench" in report.findings[-1].detail
+        success, said = armed.call("arm")
+        assert not success
+        assert "robot.contention" in said
+    finally:
+        armed.node.destroy_publisher(intruder)
+    armed.arm()
+    assert armed.ask([0.0] * 6).published
+
+
 def test_arming_says_whose_contract_it_is(bench):
     assert bench.arm().fingerprint == CONTRACT_OF_ALL.fingerprint
 
@@ -357,6 +377,7 @@ def clients(remains):
     started = []
 
     def run(bench, hang="pass"):
+        bench.node.destroy_publisher(bench.command)  # the relay obeys one client
         process = subprocess.Popen([sys.executable, "-c", CLIENT.replace("HANG", hang)])
         started.append(process)
         bench.until(lambda: any(r.tag.seq >= 10 and r.velocity_si.any() for r in bench.reports if r.tag), 60.0)
@@ -388,8 +409,10 @@ def check_it_came_to_rest(bench):
     sent = len(bench.commands)
     bench.rest(0.5)
     assert len(bench.commands) == sent
+    bench.command = bench.node.create_publisher(JointState, "relay/command", 10)
+    bench.until(bench.command.get_subscription_count)
     report = bench.ask([0.0] * 6, epoch=commanded[-1].tag.epoch, seq=10**6)
-    assert [finding.code for finding in report.findings] == ["latch.stop"]
+    assert [finding.code for finding in report.findings] == ["latch.stop", "wd.stop"]
 
 
 @pytest.mark.long  # `test_real_relay.py` has it with an environment as the client
@@ -397,6 +420,7 @@ def test_a_killed_client_leaves_a_robot_that_brakes_and_rests_until_it_is_armed(
     bench = own(arm=False)
     clients(bench).kill()
     check_it_came_to_rest(bench)
+    bench.until(lambda: bench.node.count_publishers("/relayed/relay/command") == 1, LEASE_S)
     bench.arm()
     bench.rest(2 * ARM.control_period_s)
     assert bench.ask([0.001] * 6).published
@@ -485,7 +509,7 @@ def test_an_estop_brakes_is_latched_and_has_to_be_cleared_and_armed(armed):
     assert armed.call("estop")[0]
     armed.until(lambda: armed.states[-1].state == "estop")
     armed.until(lambda: at_rest(armed))
-    assert [finding.code for finding in armed.ask([0.0] * 6).findings] == ["latch.estop"]
+    assert [finding.code for finding in armed.ask([0.0] * 6).findings] == ["latch.estop", "estop.active"]
     assert not armed.call("arm")[0]
     assert armed.call("clear_estop")[0]
     armed.until(lambda: armed.states[-1].state == "stopped")
@@ -502,7 +526,7 @@ def test_an_estop_button_that_is_pressed_stops_the_robot_until_it_is_cleared(arm
     armed.until(lambda: at_rest(armed))
     assert not armed.call("clear_estop")[0]
     armed.pressed = False
-    armed.until(lambda: armed.states[-1].inputs == {"button": "ok"})
+    armed.until(lambda: armed.states[-1].inputs["button"] == "ok")
     assert armed.states[-1].state == "estop"
     assert not armed.call("arm")[0]
     assert armed.call("clear_estop")[0]

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from std_srvs.srv import Trigger
 import embodied_env
 from embodied_env.backends import make_backend
 from embodied_env.backends.ros.node import RosNode
+from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.clock import SteadyClock
+from embodied_env.contract.messages import message_class
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.lockstep import RESTART_SERVICE, STEP_ONCE_SERVICE
 from embodied_env.sim.node import run_simulator
@@ -149,6 +152,24 @@ def test_a_step_of_another_client_between_two_steps_ends_the_episode_before_a_co
     assert stranger(STEP_ONCE_SERVICE).success
     *_, truncated, info = env.step(np.zeros(6))
     assert (truncated, info["end_reason"]) == (True, "backend_lost:extra_steps")
+
+
+def test_a_reading_of_the_far_future_is_called_that_and_the_next_reset_works(env, simulated):
+    env.reset(seed=3)
+    node = RosNode("forger", namespace="/", clock=SteadyClock(), domain_id=simulated)
+    try:
+        joints = node.node.create_publisher(message_class("sensor_msgs/msg/JointState"), "joint_states", RELIABLE)
+        assert node.wait_until(lambda: joints.get_subscription_count() > 0, 5.0)
+        stamped = joints.msg_type()
+        stamped.header.stamp.sec = 2**31 - 1  # in the year 2038
+        joints.publish(stamped)
+        time.sleep(0.2)
+    finally:
+        node.close()
+    *_, truncated, info = env.step(np.zeros(6))
+    assert (truncated, info["end_reason"]) == (True, "backend_lost:future_reading")
+    env.reset(seed=4)
+    assert env.step(np.zeros(6))[-1]["end_reason"] == ""
 
 
 def test_a_reset_follows_a_lost_episode(env, stranger):

@@ -27,6 +27,8 @@ WORDS = {
     "errors",
     "clock",
     "frozen",
+    "bounded_json",
+    "json_messages",
     "transition",
     "wire",
     "cdr",

@@ -227,7 +227,24 @@ def test_a_joint_that_is_blocked_is_named_with_how_far_it_is(backend, match):
 
 def test_an_estop_on_the_way_ends_it():
     with closing(scene_of(backend=pressed_at(10))) as scene:
-        refused(scene, r"it was stopped \(estop estop.active.*: shoulder is at ")
+        refused(scene, r"an ESTOP is latched, estop estop.active: button is active .*clear_estop")
+
+
+@pytest.mark.parametrize("start", [(0.0, 0.0), (0.6039, -0.4)], ids=["away", "near its home"])
+def test_a_reset_after_an_estop_names_the_estop_and_not_where_the_joints_are(start):
+    with closing(scene_of(start=tuple(HOME.values()))) as scene:
+        scene.reset()
+        scene.clock.advance_ns(PERIOD_NS)
+        scene.backend.estop_states = {"button": "active"}
+        assert scene.step((0.1, 0.1)).info["end_reason"] == "safety_stop:estop.active"
+        scene.backend.estop_states, scene.backend.start = {"button": "ok"}, start
+        with pytest.raises(
+            BackendNotReadyError, match=r"ESTOP is latched.*button is active.*clear_estop\(\)"
+        ) as caught:
+            scene.reset()
+        assert "allowed" not in str(caught.value)
+        scene.stepper.clear_estop()
+        scene.reset()
 
 
 def test_a_sensor_that_falls_silent_holds_the_robot_and_ends_the_way():

@@ -287,6 +287,39 @@ def test_refused_commands_do_not_keep_the_watchdog_quiet(robot):
     assert robot.state == "stopped"
 
 
+def test_a_number_far_ahead_is_refused_and_does_not_lock_out_those_that_follow_each_other(robot):
+    robot.move()
+    report = robot.say([1.5, 1.5], seq=10**15)
+    assert [finding.code for finding in report.findings] == ["act.jump"]
+    robot.seq -= 1
+    robot.clock.advance_ns(PERIOD_NS)
+    assert robot.say([1.5, 1.5]).published
+
+
+def test_numbers_may_have_gaps_where_commands_were_lost(robot):
+    robot.clock.advance_ns(PERIOD_NS)
+    assert robot.say([0.1, 0.1], seq=100).published
+
+
+def test_contention_on_the_command_topic_stops_once_and_is_the_reason_of_every_refusal(robot):
+    robot.move()
+    contended = {"relay/command": "contention: 2 publishers: /a, /b"}
+    published = len(robot.spy.published)
+    for _ in range(5):
+        robot.core.inputs(contended)
+    assert len(robot.spy.published) == published + 1  # it brakes at once, and then with the ticks
+    report = robot.say([1.0, 1.0])
+    assert [finding.code for finding in report.findings] == ["latch.stop", "robot.contention"]
+    assert "/a, /b" in report.findings[-1].detail
+    robot.wait(30)
+    robot.measure()
+    success, said = robot.core.arm()
+    assert not success
+    assert "robot.contention" in said
+    robot.core.inputs({"relay/command": "ok"})
+    robot.arm()
+
+
 def test_commands_before_arming_are_refused():
     robot = Robot(armed=False)
     report = robot.say([0.0, 0.0])
@@ -366,7 +399,7 @@ def test_it_stops_for_good_when_commands_stay_away(robot):
     robot.wait(10)
     assert robot.state == "stopped"
     assert robot.spy.states[-1].latched == "wd.stop"
-    assert [finding.code for finding in robot.say([1.0, 1.0]).findings] == ["latch.stop"]
+    assert [finding.code for finding in robot.say([1.0, 1.0]).findings] == ["latch.stop", "wd.stop"]
     assert robot.core.at_rest
 
 
@@ -425,7 +458,7 @@ def test_an_estop_brakes_at_once_and_is_latched(robot):
     robot.wait(5)
     assert robot.core.at_rest
     assert robot.state == "estop"
-    assert [finding.code for finding in robot.say([1.0, 1.0]).findings] == ["latch.estop"]
+    assert [finding.code for finding in robot.say([1.0, 1.0]).findings] == ["latch.estop", "estop.active"]
 
 
 def test_arming_does_not_clear_an_estop(robot):

@@ -467,6 +467,28 @@ def test_a_world_that_is_not_ready_raises_and_the_next_reset_tries_again():
     scene.close()
 
 
+class LostAtReset(FakeBackend):
+    """Is lost while it is reset, the first time."""
+
+    resets = 0
+
+    def reset(self, request, deadline):
+        self.resets += 1
+        if self.resets == 1:
+            raise BackendLostError("listener", "receiving failed")
+        return super().reset(request, deadline)
+
+
+def test_a_world_that_is_lost_while_it_is_reset_is_not_ready():
+    scene = Scene(backend=LostAtReset)
+    with pytest.raises(BackendNotReadyError, match="listener: receiving failed") as caught:
+        scene.reset()
+    assert isinstance(caught.value.__cause__, BackendLostError)
+    scene.reset()
+    assert scene.step().info["end_reason"] == ""
+    scene.close()
+
+
 def test_a_reset_stops_a_latched_stop(scene):
     scene.run(3, None)
     scene.reset()

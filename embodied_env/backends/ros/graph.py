@@ -22,15 +22,21 @@ from rclpy.utilities import get_rmw_implementation_identifier
 from embodied_env.backends.ros.preflight import Check
 from embodied_env.backends.ros.qos import RELIABLE
 from embodied_env.contract import Contract
+from embodied_env.relay.protocol import COMMAND_TOPIC, REPORT_TOPIC, STATE_TOPIC
 
 RELAY = "relay"
 """The node that owns the actuator topics when the profile says ``relay: true``; in our namespace."""
 
 ESTOP_TYPE = "std_msgs/msg/Bool"
 
+UNNAMED = "_NODE_NAME_UNKNOWN_"
+"""In the name of a node that has just been discovered."""
+
 _INFINITE_NS = 2**63 - 1
-_RELAY_COMMAND = ("relay/command", "sensor_msgs/msg/JointState")
+_JOINT_STATE = "sensor_msgs/msg/JointState"
 _MANY = 4  # so many other topics are named in a remedy
+
+_OF_THE_RELAY = (REPORT_TOPIC, STATE_TOPIC)  # what it alone publishes, beside commands
 
 Problem = tuple[str, str, str]
 """Code, what is wrong, what to do about it."""
@@ -49,7 +55,7 @@ class Endpoint:
 class Contention:
     """A topic with a publisher too many while the robot moves: `publishers` are the nodes that ought not to be there.
 
-    `code`: ``robot.contention`` on an actuator topic, ``pub.multiple`` on the topic of a sensor.
+    `code`: ``robot.contention`` on an actuator topic or one of the relay, ``pub.multiple`` on the topic of a sensor.
     """
 
     topic: str
@@ -86,8 +92,12 @@ def graph_checks(contract: Contract, profile: Mapping[str, Any], node: Node) -> 
         problems += _reader_problems(actuator.topic, actuator.type, node)
         checks.append(_topic_check(f"actuators.{name}", actuator.topic, node, problems))
     if has_relay:
-        topic, type_name = _RELAY_COMMAND
-        checks.append(_topic_check("relay", topic, node, _reader_problems(topic, type_name, node)))
+        problems = _owner_problems(COMMAND_TOPIC, node, has_relay=False)
+        problems += _reader_problems(COMMAND_TOPIC, _JOINT_STATE, node)
+        checks.append(_topic_check("relay", COMMAND_TOPIC, node, problems))
+        checks += [
+            _topic_check(topic, topic, node, _owner_problems(topic, node, has_relay=True)) for topic in _OF_THE_RELAY
+        ]
     checks += [_estop_check(name, estop, node) for name, estop in (profile.get("estop") or {}).items()]
     return (*checks, _name_check(node, has_relay=has_relay))
 
@@ -95,7 +105,7 @@ def graph_checks(contract: Contract, profile: Mapping[str, Any], node: Node) -> 
 def _name_check(node: Node, *, has_relay: bool) -> Check:
     """A node has its name alone: ROS 2 only warns, and services, parameters and logs are then anybody's.
 
-    Behind a relay it is only told: the relay obeys one at a time, and whoever comes next may have to take over.
+    Behind a relay it is only told: two nodes that command it are found by its command topic.
     """
     ours = (node.get_name(), node.get_namespace())
     full_name = _full_name(ours[1], ours[0])
@@ -126,13 +136,13 @@ def _topic_check(name: str, topic: str, node: Node, problems: list[Problem]) -> 
             remedy="; ".join(dict.fromkeys(remedy for _, _, remedy in problems)),
             code=problems[0][0],
         )
-    writers, readers = (_names(found) for found in (_publishers(node, topic), _subscriptions(node, topic)))
+    writers, readers = (_names(found) for found in (publishers_of(node, topic), _subscriptions(node, topic)))
     return Check(name=name, passed=True, detail=f"{resolved}: from {writers or 'us'} to {readers or 'us'}")
 
 
 def _publisher_problems(topic: str, type_name: str, node: Node, *, at_most: int | None = None) -> list[Problem]:
     """Return what is wrong with those who publish what we read."""
-    found = _publishers(node, topic)
+    found = publishers_of(node, topic)
     if not found:
         remedy = (
             f"start what publishes it, or correct its topic; {_surroundings(node, type_name, node.count_publishers)}"
@@ -152,12 +162,12 @@ def _publisher_problems(topic: str, type_name: str, node: Node, *, at_most: int 
 
 
 def _owner_problems(topic: str, node: Node, *, has_relay: bool) -> list[Problem]:
-    """Return what is wrong with those who publish commands: only we may, or with a relay only the relay."""
+    """Return what is wrong with those who publish it: only we may, or with a relay only the relay."""
     foreign, owners = _foreign(node, topic, has_relay=has_relay)
     problems: list[Problem] = []
     if foreign:
         allowed = "the relay" if has_relay else "this node"
-        detail = f"{', '.join(foreign)} also publishes commands; allowed: {allowed} alone"
+        detail = f"{', '.join(foreign)} also publishes it; allowed: {allowed} alone"
         problems.append(("robot.contention", detail, "stop it, or take its topic from it: two masters move one robot"))
     if has_relay and not owners:
         remedy = f"start it: embodied-env relay <contract>; {_surroundings(node)}"
@@ -254,32 +264,37 @@ def contention(contract: Contract, profile: Mapping[str, Any], node: Node) -> tu
     """
     has_relay = profile.get("relay") is True
     found = []
-    for actuator in contract.actuators.values():
-        foreign, _ = _foreign(node, actuator.topic, has_relay=has_relay)
+    owned = [(actuator.topic, has_relay) for actuator in contract.actuators.values()]
+    owned += [(COMMAND_TOPIC, False), *((topic, True) for topic in _OF_THE_RELAY)] if has_relay else []
+    for topic, is_the_relays in owned:
+        foreign, _ = _foreign(node, topic, has_relay=is_the_relays)
         if foreign:
-            found.append(Contention(topic=actuator.topic, role="actuator", publishers=tuple(foreign)))
+            found.append(Contention(topic=topic, role="actuator", publishers=tuple(foreign)))
     for name, sensor in contract.sensors.items():
         if name in (profile.get("shared") or ()):
             continue
         if node.count_publishers(node.resolve_topic_name(sensor.topic)) > 1:
-            publishers = tuple(endpoint.node for endpoint in _publishers(node, sensor.topic))
+            publishers = tuple(endpoint.node for endpoint in publishers_of(node, sensor.topic))
             if len(publishers) > 1:  # it may have gone since
                 found.append(Contention(topic=sensor.topic, role="sensor", publishers=publishers))
     return tuple(found)
 
 
 def _foreign(node: Node, topic: str, *, has_relay: bool) -> tuple[list[str], list[str]]:
-    """Return the nodes that publish on an actuator topic: those that may not, and those that may.
+    """Return the nodes that publish on a topic that has one owner: those that may not, and those that may.
 
     We are known by our full name, and by how many publishers we made: another node of our name is one too many. One
-    that has just been discovered has no name yet; it is nobody's.
+    that has just been discovered has no name yet; it is nobody's. On the command topic of a relay, where it is not we
+    who command it (a survey, a dry run), one other may.
     """
     owner = _relay(node) if has_relay else _full_name(node.get_namespace(), node.get_name())
     resolved = node.resolve_topic_name(topic)
     allowed = 1 if has_relay else sum(publisher.topic_name == resolved for publisher in node.publishers)
     if not has_relay and node.count_publishers(resolved) == allowed:
         return [], [owner] * allowed  # ours are in the graph as long as they exist
-    names = [endpoint.node for endpoint in _publishers(node, topic)]
+    names = [endpoint.node for endpoint in publishers_of(node, topic)]
+    if topic == COMMAND_TOPIC and allowed == 0 and len(names) == 1:
+        return [], names
     owners = [name for name in names if name == owner]
     others = [name for name in names if name != owner]
     return others + [f"another {owner}"] * (len(owners) - allowed), owners
@@ -291,7 +306,8 @@ def _foreign(node: Node, topic: str, *, has_relay: bool) -> tuple[list[str], lis
 # rclpy remaps the name that it is asked about in the first two, and does not in `count_publishers`.
 
 
-def _publishers(node: Node, topic: str) -> list[Endpoint]:
+def publishers_of(node: Node, topic: str) -> list[Endpoint]:
+    """Return the publishers of a topic as they are known now."""
     return [_endpoint(info) for info in node.get_publishers_info_by_topic(topic)]
 
 

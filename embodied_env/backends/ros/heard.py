@@ -9,6 +9,7 @@ from embodied_env.backends.ros.receiver import Arrival, Receiver
 from embodied_env.backends.ros.sensors import SensorBuffer
 from embodied_env.contract import Contract
 from embodied_env.contract.messages import message_class
+from embodied_env.json_messages import INVALID_MESSAGE
 from embodied_env.layouts import decoded
 from embodied_env.lockstep import CLOCK_TOPIC, FAULT_TOPIC, PICTURE_TOPIC, STEPPED_TOPIC, SimulatorFault, Stepped
 from embodied_env.transition import Sample
@@ -80,9 +81,9 @@ class Heard:
         newest = zip(self._buffers.items(), self._stepped.newest, strict=True)
         return [name for (name, buffer), (stamp_ns, number) in newest if not buffer.accept(stamp_ns, number)]
 
-    def ahead(self, now_ns: int) -> list[str]:
-        """Return whose newest reading is of a later time."""
-        return [name for name, buffer in self._buffers.items() if buffer.stamp_ns > now_ns]
+    def ahead(self, now_ns: int) -> dict[str, int]:
+        """Return the stamps, ns, of the newest readings that are of a later time, by sensor."""
+        return {name: buffer.stamp_ns for name, buffer in self._buffers.items() if buffer.stamp_ns > now_ns}
 
     def behind(self, now_ns: int) -> list[str]:
         """Return whose newest reading is of an earlier time."""
@@ -106,7 +107,7 @@ class Heard:
     def _take_fault(self, text: str) -> None:
         try:
             fault = SimulatorFault.from_text(text)
-        except ValueError:
-            return  # not a simulator's
+        except ValueError as error:
+            fault = SimulatorFault(epoch=self._epoch, why=INVALID_MESSAGE, detail=str(error))
         if fault.epoch == self._epoch:
             self.fault = fault

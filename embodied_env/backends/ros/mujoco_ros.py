@@ -216,7 +216,7 @@ class MujocoRosBackend:
                 repeat = time.monotonic() + REPEAT_S
             self._heard.take(ros.receiver.take(min(PATROL_S, max(0.0, end - time.monotonic()))))
             self._simulator.patrol()
-        self._check_not_ahead(reply.stamp_ns)
+        self._check_not_ahead(ros, reply.stamp_ns)
         if old := self._heard.behind(reply.stamp_ns):
             raise BackendNotReadyError(f"these readings are older than the reset: {', '.join(old)}")
 
@@ -261,13 +261,19 @@ class MujocoRosBackend:
             if (fault := self._heard.fault) is not None:
                 raise BackendLostError(fault.why, fault.detail)
             self._simulator.patrol()
-        self._check_not_ahead(after.ns)
+        self._check_not_ahead(ros, after.ns)
         return Snapshot(now_ns=after.ns, samples=self._heard.samples())
 
-    def _check_not_ahead(self, now_ns: int) -> None:
-        """A reading of the future of this step is one of somebody else's step or reset."""
-        if ahead := self._heard.ahead(now_ns):
-            raise BackendLostError("reset_by_other", f"{', '.join(ahead)} is stamped after {now_ns} ns")
+    def _check_not_ahead(self, ros: RosNode, now_ns: int) -> None:
+        """Raise BackendLostError for a reading of the future: in this epoch the simulator has published none."""
+        if not self._heard.ahead(now_ns):
+            return
+        self._heard.take(ros.receiver.take(PATROL_S))  # a simulator that was reset or stepped by another client says so
+        if (fault := self._heard.fault) is not None:
+            raise BackendLostError(fault.why, fault.detail)
+        stamps = ", ".join(f"{name} at {stamp_ns} ns" for name, stamp_ns in self._heard.ahead(now_ns).items())
+        detail = f"{stamps} (expected at most {now_ns} ns); see who else publishes it"
+        raise BackendLostError("future_reading", detail)
 
     @held_interrupts()
     def _publish_token(self) -> None:

@@ -84,9 +84,9 @@ class Plugged:
         """Return whether `name` must have a reading since the reset; who is no sensor must."""
         return name not in self._due or self._due[name].must_have_come(since_ns, now_ns)
 
-    def ahead(self, now_ns: int) -> list[str]:
-        """Return whose newest reading is of a later time."""
-        return [name for name, buffer in self._buffers.items() if buffer.stamp_ns > now_ns]
+    def ahead(self, now_ns: int) -> dict[str, int]:
+        """Return the stamps, ns, of the newest readings that are of a later time, by sensor."""
+        return {name: buffer.stamp_ns for name, buffer in self._buffers.items() if buffer.stamp_ns > now_ns}
 
     def samples(self) -> dict[str, Sample]:
         """Return the newest readings.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import reprlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
+from embodied_env.backends.ros.graph import UNNAMED, publishers_of
 from embodied_env.backends.ros.listener import Listener
 from embodied_env.backends.ros.outlets import Trigger
 from embodied_env.backends.ros.qos import RELIABLE
@@ -18,6 +20,7 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.messages import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError, BackendNotReadyError
+from embodied_env.json_messages import INVALID_MESSAGE
 from embodied_env.relay.protocol import (
     ARM_SERVICE,
     CLEAR_ESTOP_SERVICE,
@@ -43,6 +46,9 @@ _LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durabilit
 _ARMING_NS = 5 * NS_PER_S  # what hinders it may pass for so long: a robot in motion, an input not heard yet
 _AGAIN_NS = NS_PER_S // 10  # between two attempts, and two probes
 _FOREIGN = "act.epoch"
+_CONTENDED = frozenset({"act.dup", "robot.contention"})  # a number of ours was used; there are several publishers
+_NAMING_NS = NS_PER_S // 2
+_GLANCE_NS = NS_PER_S // 100
 
 
 class RelayOutlet:
@@ -50,12 +56,13 @@ class RelayOutlet:
 
     An answer that does not come within a control period is silence. The command is then withdrawn by a request to
     brake, and the account says HOLD (relay.silent) with what was last known to act. Silence at as many commands in a
-    row as the watchdog's ``stop_steps`` is a lost robot.
+    row as the watchdog's ``stop_steps`` is a lost robot, and so is a report that is invalid.
     """
 
     def __init__(self, contract: Contract, node: Node, listener: Listener, clock: Clock) -> None:
         """Create the publisher and the subscriptions; `listener` has not started yet."""
         self._clock = clock
+        self._node = node
         self._listener = listener
         self._layout = ActionLayout(contract)
         self._period_s, self._period_ns = contract.control_period_s, contract.control_period_ns
@@ -72,6 +79,8 @@ class RelayOutlet:
         self._acted: Actuation | None = None  # what the relay's last echo is evidence of
         self._last: RelayReport | None = None  # of any command or tick: what acts
         self._state: RelayState | None = None
+        self._no_state = ""  # why the newest message on the state topic is none
+        self._invalid = ""  # what is wrong with the first invalid report since the relay was armed
         self._silent = 0
         listener.subscribe("relay/report", _STRING, REPORT_TOPIC, _REPORTS, self._take_report)
         listener.subscribe("relay/state", _STRING, STATE_TOPIC, _LATCHED, self._take_state)
@@ -81,11 +90,12 @@ class RelayOutlet:
     def _take_report(self, arrival: Arrival) -> None:
         try:
             report = RelayReport.from_text(arrival.message.data)
-        except ValueError:
-            return  # nothing that is not a report answers: silence
-        vectors = (report.applied, report.applied_si, report.velocity_si)
-        shapes = {vector.shape for vector in vectors}
-        if report.joints != self._layout.joints or shapes != {(self._layout.size,)} or not _is_finite(report):
+        except ValueError as error:
+            self._invalid = self._invalid or str(error)
+            return
+        if report.joints != self._layout.joints:
+            joints = reprlib.repr(list(report.joints))
+            self._invalid = f"{REPORT_TOPIC}: field joints: {joints} (expected {list(self._layout.joints)})"
             return
         self._last = report
         if report.tag == self._tag:
@@ -93,14 +103,14 @@ class RelayOutlet:
 
     def _take_state(self, arrival: Arrival) -> None:
         try:
-            self._state = RelayState.from_text(arrival.message.data)
-        except ValueError:
-            self._state = None
+            self._state, self._no_state = RelayState.from_text(arrival.message.data), ""
+        except ValueError as error:
+            self._state, self._no_state = None, f": {error}"
 
     def estop(self) -> str:
         """Return the relay as a safety input, under the listener's lock: "active" is an ESTOP latched there."""
         if self._state is None:
-            return "unknown"
+            return f"unknown{self._no_state}"
         return "active" if self._state.state == "estop" else "ok"
 
     # ----------------------------------------------------------------------------------------------- arming
@@ -115,7 +125,9 @@ class RelayOutlet:
 
         Raises:
             BackendNotReadyError: for a relay that refuses, keeps another contract or other limits, or is not heard.
+            BackendLostError: for a report that is invalid.
         """
+        self._invalid = ""
         last_ns = min(deadline_ns, self._clock.now_ns() + _ARMING_NS)
         while problem := self._arming_problem(deadline_ns, measure):
             again_ns = self._clock.now_ns() + _AGAIN_NS
@@ -178,7 +190,7 @@ class RelayOutlet:
         """Send a command, or the wish to brake; return what the relay made of it.
 
         Raises:
-            BackendLostError: when it has been silent for too long, or obeys somebody else.
+            BackendLostError: when it has been silent for too long, or obeys somebody else, or for an invalid report.
         """
         if not isinstance(command, Approved):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
@@ -194,9 +206,31 @@ class RelayOutlet:
         self._silent = 0
         if report.published:
             self._acted = Actuation(seq=command.seq, acted_ns=self._answered_ns, method="echo")
-        if any(finding.code == _FOREIGN for finding in report.findings):
+        codes = {finding.code for finding in report.findings}
+        if _FOREIGN in codes:
             raise BackendLostError("relay_taken", "somebody else has armed the relay since")
+        if codes & _CONTENDED:
+            report = replace(report, findings=(self._contention(report), *report.findings))
         return self._answered(command, report)
+
+    def _contention(self, report: RelayReport) -> Finding:
+        """Return the finding for commands that are not ours, with who sends them: nodes are named after their topics.
+
+        It waits for the names: the relay brakes meanwhile.
+        """
+        ours = self._node.get_fully_qualified_name()
+        last_ns = self._clock.now_ns() + _NAMING_NS
+        while True:
+            found = [publisher.node for publisher in publishers_of(self._node, COMMAND_TOPIC)]
+            others = [name for i, name in enumerate(found) if name != ours or ours in found[:i]]
+            again_ns = self._clock.now_ns() + _GLANCE_NS
+            if (others and not any(UNNAMED in name for name in others)) or again_ns > last_ns:
+                break
+            self._clock.sleep_until_ns(again_ns)
+        said = "; ".join(finding.detail for finding in report.findings)
+        who = ", ".join(others) or "a publisher that has gone"
+        detail = f"{who} also publishes {self._publisher.topic_name} (expected this node alone): {said}"
+        return Finding(gate="relay", severity=Severity.STOP, code="robot.contention", detail=detail)
 
     def _next(self) -> Tag:
         return Tag(epoch=self._tag.epoch, seq=self._tag.seq + 1)
@@ -205,13 +239,21 @@ class RelayOutlet:
         """Send, and return the report of that tag; None: it did not come in time."""
         listener, end_ns = self._listener, self._clock.now_ns() + timeout_ns
         with listener.changed:
+            self._check_reports()
             self._publish(tag, values)
             while self._answer is None:
                 listener.check()
+                self._check_reports()
                 if (left_ns := end_ns - self._clock.now_ns()) <= 0:
                     return None
                 listener.changed.wait(left_ns / NS_PER_S)
             return self._answer
+
+    def _check_reports(self) -> None:
+        """Withdraw the command and raise BackendLostError for an invalid report: what acts is not known any more."""
+        if self._invalid:
+            self._publish(self._next(), None)
+            raise BackendLostError(INVALID_MESSAGE, self._invalid)
 
     def _publish(self, tag: Tag, values: FloatArray | None) -> None:
         """Publish a command; None: brake. A report of an earlier one is no answer any more."""
@@ -273,8 +315,3 @@ class RelayOutlet:
             guaranteed={name: guaranteed.get(name, False) for name in command.report.guaranteed},
         )
         return Sent(seq=command.seq, values=report.applied_si, report=account, published_ns=self._published_ns or None)
-
-
-def _is_finite(report: RelayReport) -> bool:
-    vectors = (report.applied, report.applied_si, report.velocity_si)
-    return math.isfinite(report.dt_s) and all(np.isfinite(vector).all() for vector in vectors)

@@ -47,7 +47,7 @@ class SafetyInputs:
         self._inputs = EstopInputs(profile.inputs(), clock)
         self._input_ns: dict[str, int] = {}  # when each was heard
         self._looked_ns = 0  # at who else publishes commands, on the steady clock
-        self._is_contended = False
+        self._contention = "ok"
         for spec in self._inputs.specs:
             listener.subscribe(spec.name, spec.type, spec.topic, input_qos(latched=spec.latched), self._take)
         bound_ns = contract.safety.observation.stop_steps * contract.control_period_ns
@@ -59,7 +59,7 @@ class SafetyInputs:
 
     def alone(self) -> None:
         """Preflight has just seen that nobody else publishes commands."""
-        self._is_contended = False
+        self._contention = "ok"
 
     def await_heard(self, end: float) -> None:
         """Wait until every input has said something: one that is only late is no emergency.
@@ -89,17 +89,21 @@ class SafetyInputs:
         return {
             **self._inputs.states(),
             **self._activity.states(),
-            CONTENTION: "contention" if self._look(is_moving=is_moving) else "ok",
+            CONTENTION: self._look(is_moving=is_moving),
         }
 
-    def _look(self, *, is_moving: bool) -> bool:
-        """Return whether somebody else publishes commands, as seen within the last half second."""
+    def _look(self, *, is_moving: bool) -> str:
+        """Return "ok", or who else publishes commands or as the relay, as seen within the last half second."""
         now_ns = self._clock.now_ns()
         if is_moving and now_ns - self._looked_ns >= _LOOK_NS:  # some hundred microseconds
-            found = contention(self._contract, self._written, self._node)
-            self._is_contended = any(each.role == "actuator" for each in found)
+            found = [
+                f"{', '.join(each.publishers)} on {self._node.resolve_topic_name(each.topic)}"
+                for each in contention(self._contract, self._written, self._node)
+                if each.role == "actuator"
+            ]
+            self._contention = f"contention: {'; '.join(found)}" if found else "ok"
             self._looked_ns = now_ns
-        return self._is_contended
+        return self._contention
 
     def _forget_orphans(self) -> None:
         """A latched input whose publisher has gone is unknown. One that has just come may not be in the graph yet."""

@@ -332,7 +332,12 @@ class SimulatorBackend:
         states = {name: told[name] if name in told else self._state(control, name, end) for name in wanted}
         control.check()
         if ahead := self._plugged.ahead(now_ns):
-            raise BackendLostError("extra_steps", f"{', '.join(ahead)} is stamped after {now_ns} ns")
+            control.take(PATROL_S)
+            control.check()  # a world that another client has stepped shows it on its clock
+            stamps = ", ".join(f"{name} at {stamp_ns} ns" for name, stamp_ns in ahead.items())
+            raise BackendLostError(
+                "future_reading", f"{stamps} (expected at most {now_ns} ns); see who else publishes it"
+            )
         samples = self._unplugged.complete(self._plugged.samples(), states, now_ns, self._tidings.events())
         return Snapshot(now_ns=now_ns, samples=samples)
 

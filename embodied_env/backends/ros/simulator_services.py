@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from embodied_env.backends.ros.convert import stamp_ns
 from embodied_env.backends.ros.receiver import Patrol, Receiver
 from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError
+from embodied_env.json_messages import INVALID_MESSAGE
 from embodied_env.lockstep import (
     EPOCH_PARAMETER,
     NODE,
@@ -76,7 +78,7 @@ class SimulatorServices:
         """Have a picture published, and return its stamp, ns.
 
         Raises:
-            BackendLostError: when there is no answer in time.
+            BackendLostError: when there is no answer in time, or one that is no stamp.
             MissingDependencyError: when the simulator cannot render.
         """
         try:
@@ -85,7 +87,11 @@ class SimulatorServices:
             raise BackendLostError("timeout", str(error)) from None
         if not success:
             raise MissingDependencyError("a renderer", needed_for="render()", remedy=said)
-        return int(said)
+        try:
+            return int(said)
+        except ValueError:
+            detail = f"{RENDER_SERVICE}: {reprlib.repr(said)} (expected the stamp of the picture, ns)"
+            raise BackendLostError(INVALID_MESSAGE, detail) from None
 
     def _trigger(self, service: str, end: float) -> tuple[bool, str]:
         from std_srvs.srv import Trigger  # noqa: PLC0415 - rclpy is known to be here

@@ -27,6 +27,7 @@ FAULTS: Mapping[str, str] = {
     "clock_stopped": "the clock does not move, or stopped before the step was over",
     "clock_rewound": "the clock went back, and no reset was asked for: somebody else reset the world",
     "extra_steps": "the clock stands beyond the end of the step: another client steps the world, or it runs free",
+    "future_reading": "a sensor has a reading that is stamped after the clock: another node publishes it",
     "step_unfinished": "the simulator said that the step was done, and the clock never came to its end",
     "reply_lost": "no reply came in its time; the detail says whether the clock shows that the request was carried out",
     "refused": "the simulator said no",

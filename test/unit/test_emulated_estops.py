@@ -1,0 +1,106 @@
+"""The e-stops of the robot emulator say what the environment takes for safe, and for pressed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("rclpy", reason="needs message packages")
+
+from embodied_env.backends.ros.estops import EstopInputs, estop_specs
+from embodied_env.clock import NS_PER_S, ManualClock
+from embodied_env.errors import ContractError
+from embodied_env.sim.estops import EmulatedEstop, message_of
+
+
+def spec_of(**keys):
+    (spec,) = estop_specs({"the button": {"topic": "button", **keys}}, "backends.real.estop")
+    return spec
+
+
+class FakeNode:
+    """Keeps what is published."""
+
+    def __init__(self):
+        self.published, self.services, self.publishers = [], {}, 1
+
+    def create_publisher(self, _kind, topic, qos):
+        self.qos = qos
+        return SimpleNamespace(topic_name=topic, publish=self.published.append)
+
+    def create_service(self, _kind, name, callback):
+        self.services[name] = callback
+
+    def count_publishers(self, _topic):
+        return self.publishers
+
+    def press(self, *, pressed):
+        (callback,) = self.services.values()
+        return callback(SimpleNamespace(data=pressed), SimpleNamespace(success=None, message=None))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"safe": True},
+        {"type": "std_msgs/msg/UInt8", "safe": 255},
+        {"type": "std_msgs/msg/Int32", "safe": (0, 1, 7)},
+        {"type": "std_msgs/msg/Float64", "safe": 0},
+        {"type": "std_msgs/msg/String", "safe": ("RUN", "IDLE")},
+        {"type": "sensor_msgs/msg/JointState", "path": "position[2]", "safe": 0.5},
+        {"type": "sensor_msgs/msg/Imu", "path": "orientation_covariance[1]", "safe": 0.0},
+        {"type": "diagnostic_msgs/msg/DiagnosticArray", "path": "status[1].message", "safe": "ok"},
+    ],
+)
+def test_a_released_estop_is_ok_and_a_pressed_one_is_not(keys):
+    spec = spec_of(**keys)
+    inputs = EstopInputs((spec,), ManualClock())
+    for pressed, state in ((False, "ok"), (True, "active")):
+        inputs.put(spec.name, message_of(spec, pressed=pressed))
+        assert inputs.states() == {spec.name: state}
+
+
+def test_a_value_that_the_message_cannot_have_is_refused_by_path():
+    with pytest.raises(ContractError) as caught:
+        message_of(spec_of(safe=("closed",), type="std_msgs/msg/UInt8"), pressed=False)
+    assert caught.value.path == "backends.real.estop.the button.safe"
+
+
+def test_it_is_repeated_within_its_timeout_and_at_once_when_it_is_pressed():
+    node, spec = FakeNode(), spec_of(timeout_s=0.5)
+    estop = EmulatedEstop(spec, node, "latched", "repeated")
+    for now_ns in range(0, 2 * NS_PER_S, NS_PER_S // 100):
+        estop.serve(now_ns)
+    assert 8 <= len(node.published) <= 40
+    assert node.qos == "repeated"
+    assert list(node.services) == ["~/estop/the_button"]
+    assert node.press(pressed=True).success
+    estop.serve(2 * NS_PER_S)
+    assert node.published[-1].data is True
+    node.press(pressed=False)
+    estop.serve(2 * NS_PER_S)
+    assert node.published[-1].data is False
+
+
+def test_a_latched_estop_is_published_once_and_when_it_changes():
+    node = FakeNode()
+    estop = EmulatedEstop(spec_of(latched=True), node, "latched", "repeated")
+    for now_ns in range(0, 2 * NS_PER_S, NS_PER_S // 100):
+        estop.serve(now_ns)
+    node.press(pressed=True)
+    estop.serve(2 * NS_PER_S)
+    assert [message.data for message in node.published] == [False, True]
+    assert (node.qos, estop.next_ns) == ("latched", None)
+
+
+def test_it_is_silent_while_a_real_button_publishes():
+    node = FakeNode()
+    estop = EmulatedEstop(spec_of(), node, "latched", "repeated")
+    node.publishers = 2
+    estop.serve(0)
+    assert node.published == []
+    node.publishers = 1
+    estop.serve(NS_PER_S)
+    assert len(node.published) == 1
