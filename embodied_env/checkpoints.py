@@ -24,6 +24,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.files import MOST_DATA_BYTES, read_file, read_text_file
 from embodied_env.contract.fingerprint import differences, meaning, to_plain
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.record.manifest import write_json
@@ -220,7 +221,7 @@ def _mismatch(folder: Path, told: Mapping[str, Any], contract: Contract) -> str:
 
 def _text(folder: Path) -> dict[str, Any]:
     try:
-        text: dict[str, Any] = json.loads((folder / _TEXT).read_text(encoding="utf-8"))
+        text: dict[str, Any] = json.loads(read_text_file(folder / _TEXT))
     except (OSError, ValueError) as error:
         raise RecordError(f"{folder}: no checkpoint can be read: {error}") from None
     schema = text.get("schema")
@@ -270,6 +271,6 @@ def _activated(values: NDArray[np.float32], activation: str) -> NDArray[np.float
 
 def _sha256(path: Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(read_file(path, most_bytes=MOST_DATA_BYTES)).hexdigest()
     except OSError as error:
         raise RecordError(f"{path}: the actor cannot be read: {error}") from None

@@ -14,13 +14,14 @@ from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
 from embodied_env.backends import DELAYS_BY_ITSELF, Backend, Capabilities, make_backend
+from embodied_env.backends.base import RecordedResults
 from embodied_env.backends.delayed import with_delays
 from embodied_env.clock import Clock, VirtualClock, make_clock
-from embodied_env.contract import Contract, JointLimits, load_contract, parse_contract
-from embodied_env.contract.loader import dump_contract
+from embodied_env.contract import Contract, JointLimits, load_contract
+from embodied_env.contract.loader import SAVED, restore_contract, save_contract
 from embodied_env.copies import gives_copies
 from embodied_env.errors import UsageError
-from embodied_env.guards import make_shapers
+from embodied_env.guards import make_shapers, recorded_files
 from embodied_env.info import copied_step
 from embodied_env.latency.delays import load_delays
 from embodied_env.latency.injection import DelayModel
@@ -28,7 +29,7 @@ from embodied_env.latency.profile import LatencyProfile
 from embodied_env.scheduling import Scheduling
 from embodied_env.shutdown import close_at_exit, exit_on_sigterm
 from embodied_env.stepper import Stepper
-from embodied_env.tasks import load_task
+from embodied_env.tasks import Task, describe_task, is_shipped, load_task
 from embodied_env.transition import Observer, Snapshot, Transition
 from embodied_env.wire import Feed
 
@@ -48,13 +49,15 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         delays: what is put into the world (`delay_profile`), or None.
         pacing: who waits for whom; "lockstep": the world waits for the agent; "realtime": the agent for the world.
         feed: gets the ROS 2 messages of the backend's nodes; None: it has none.
+        task_description: what the manifest says of the task (`embodied_env.tasks.describe_task`).
+        contract_files: what a replay needs of the files that the contract names, by name.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"]}  # noqa: RUF012 - each instance says its own
 
     def __init__(  # noqa: PLR0913 - the public options
         self,
-        contract: str | Path | Contract | Mapping[str, str] | None,
+        contract: str | Path | Contract | Mapping[str, Any] | None,
         *,
         backend: str = "mujoco",
         pacing: str | None = None,
@@ -73,6 +76,11 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         if contract is None:
             contract = _recorded(backend, backend_options)
         self.contract = restored(contract) if isinstance(contract, Mapping) else load_contract(contract)
+        if not self.contract.trusted and backend != "replay":
+            raise UsageError(
+                f"contract of a run not used: {self.contract.name!r} with {backend!r} (expected 'replay'); "
+                "give the contract's own name or file"
+            )
         self.backend_name = backend
         self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
         self.render_mode = render_mode
@@ -101,14 +109,17 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             "render_fps": max(1, round(1 / self.contract.control_period_s)),
         }
         self._begun = False
+        task, self.task_description = _task_in(world, self.contract)
+        shapers = make_shapers(self.contract, latency_s=_latency_s(self.contract, world))
+        self.contract_files = recorded_files(self.contract, shapers)
         self._stepper = Stepper(
             self.contract,
             world,
-            load_task(self.contract),
+            task,
             clock=the_clock,
             evaluator_info=evaluator_info,
             observers=(*observers, *getattr(world, "observers", ())),
-            shapers=make_shapers(self.contract, latency_s=_latency_s(self.contract, world)),
+            shapers=shapers,
         )
 
     @property
@@ -346,10 +357,10 @@ def _latency_s(contract: Contract, world: Backend) -> float:
     return contract.control_period_s if world.capabilities.free_running else 0.0
 
 
-def _in_spec(contract: str | Path | Contract | None, made: EmbodiedEnv) -> str | dict[str, str]:
+def _in_spec(contract: str | Path | Contract | None, made: EmbodiedEnv) -> str | dict[str, Any]:
     if contract is None:
         contract = made.contract
-    return _saved(contract) if isinstance(contract, Contract) else str(contract)
+    return save_contract(contract) if isinstance(contract, Contract) else str(contract)
 
 
 def _recorded(backend: str, options: Mapping[str, Any]) -> Contract:
@@ -363,16 +374,23 @@ def _recorded(backend: str, options: Mapping[str, Any]) -> Contract:
     return recorded_contract(read_run(run) if isinstance(run, (str, Path)) else run)
 
 
-def _saved(contract: Contract) -> dict[str, str]:
-    """Return `contract` as plain text, with the place that its files are looked for from."""
-    return {"name": contract.name, "source": contract.source, "text": dump_contract(contract)}
+def _task_in(world: Backend, contract: Contract) -> tuple[Task, dict[str, Any]]:
+    """Return the task and its description; where the world is a run of a task without trust, the recorded results."""
+    is_trusted, file = contract.trusted or is_shipped(contract), None
+    if isinstance(world, RecordedResults):
+        is_trusted, file = is_trusted or world.trust_task, world.task_file
+        if not is_trusted and file is None:
+            nothing = {"type": contract.task.type, "version": None, "terms": None, "source_sha256": None}
+            return world.recorded_task, nothing
+    task = load_task(contract, trust=is_trusted, file=file)
+    return task, describe_task(task, contract)
 
 
-def restored(saved: Mapping[str, str]) -> Contract:
+def restored(saved: Mapping[str, Any]) -> Contract:
     """Return the contract that `make` has put into a spec; raises UsageError for any other mapping."""
-    if saved.keys() != {"name", "source", "text"}:
+    if saved.keys() != SAVED:
         raise UsageError(f"a contract cannot be a mapping of {', '.join(map(repr, saved))}; allowed: one of `make`'s")
-    return parse_contract(saved["text"], source=saved["source"])
+    return restore_contract(saved)
 
 
 def _camel(name: str) -> str:

@@ -18,11 +18,11 @@ from embodied_env.contract import Contract
 from embodied_env.contract.options import checked_options
 from embodied_env.copies import gives_copies
 from embodied_env.errors import ClosedError, MissingDependencyError, ResetNeededError, UsageError
-from embodied_env.guards import make_shapers
+from embodied_env.guards import make_shapers, recorded_files
 from embodied_env.info import copied_step
 from embodied_env.shared_world import SharedWorld, WorldsClock
 from embodied_env.stepper import Stepper
-from embodied_env.tasks import load_task
+from embodied_env.tasks import describe_task, load_task
 from embodied_env.team import WORLD, Team, load_team, name_in_world
 from embodied_env.transition import ResetReport, Snapshot, Transition
 
@@ -60,6 +60,8 @@ class Seat(gymnasium.Env[Observation, Any]):
         self.backend_name, self.clock_name = backend_name, clock_name
         self.observation_space = cast("gymnasium.Space[Observation]", deepcopy(contract.observation_space))
         self.action_space = deepcopy(contract.action_space)
+        self.task_description: dict[str, Any] = {}
+        self.contract_files: Mapping[str, bytes] = {}
         self.world_seed = 0
 
     @property
@@ -173,15 +175,13 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
 
     def _seat(self, name: str, clock: Clock, evaluator_info: bool) -> Seat:  # noqa: FBT001 - the user's option
         contract = self.team.agents[name]
+        task, shapers = load_task(contract, trust=True), make_shapers(contract)
         stepper = Stepper(
-            contract,
-            self._shared.view(name),
-            load_task(contract),
-            clock=clock,
-            evaluator_info=evaluator_info,
-            shapers=make_shapers(contract),
+            contract, self._shared.view(name), task, clock=clock, evaluator_info=evaluator_info, shapers=shapers
         )
-        return Seat(contract, stepper, backend_name=self.backend_name, clock_name=self.clock_name)
+        seat = Seat(contract, stepper, backend_name=self.backend_name, clock_name=self.clock_name)
+        seat.task_description, seat.contract_files = describe_task(task, contract), recorded_files(contract, shapers)
+        return seat
 
     # ------------------------------------------------------------------------------------------------ PettingZoo
 

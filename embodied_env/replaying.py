@@ -77,6 +77,8 @@ class Replay:
         problem: why the run is not clean, or "".
         wrapped: there were wrappers: the actions that reached the environment were replayed.
         contract_changed: the replay was not under the contract of the run.
+        task_verified: rewards and verdicts were judged again by the task; False: the task was not trusted.
+        task_changed: the task that judged is not the one that the manifest describes.
     """
 
     path: Path
@@ -89,6 +91,8 @@ class Replay:
     problem: str
     wrapped: bool
     contract_changed: bool
+    task_verified: bool
+    task_changed: bool
 
     @property
     def equal(self) -> bool:
@@ -97,14 +101,14 @@ class Replay:
 
     @property
     def sound(self) -> bool:
-        """It is equal as a whole, and the run is clean."""
-        return self.equal and not self.unverified and not self.problem
+        """It is equal as a whole, its task was verified, and the run is clean."""
+        return self.equal and self.task_verified and not self.unverified and not self.problem
 
 
 class _Replayer:
     """Steps an environment through a run, and compares."""
 
-    def __init__(self, run: Run, contract: Contract | None) -> None:
+    def __init__(self, run: Run, contract: Contract | None, task: str | Path | None, *, trust_task: bool) -> None:
         first = next(run.rows(), None)
         info = first["info"] if isinstance(first, dict) and isinstance(first.get("info"), dict) else {}
         self.recorded = recorded_contract(run)
@@ -115,7 +119,11 @@ class _Replayer:
             run=run,
             clock=ManualClock() if run.manifest.get("clock") in _VIRTUAL else SteadyClock(),
             evaluator_info="evaluator" in info,
+            task=task,
+            trust_task=trust_task,
         )
+        self.task_verified = self._env.task_description["source_sha256"] is not None
+        self.task_changed = self.task_verified and self._env.task_description != run.manifest.get("task")
         self._reader = RowReader(self.recorded, run.array)
         self._evaluator = [name for name, spec in self.contract.sensors.items() if spec.visibility == "evaluator"]
         self.episode = self.step = self.remade = 0
@@ -188,23 +196,34 @@ class _Replayer:
         )
 
 
-def replay_run(path: str | Path, *, contract: Contract | None = None, watch: Watch = _unwatched) -> Replay:
+def replay_run(
+    path: str | Path,
+    *,
+    contract: Contract | None = None,
+    task: str | Path | None = None,
+    trust_task: bool = False,
+    watch: Watch = _unwatched,
+) -> Replay:
     """Replay the run directory at `path` with the actions that reached its environment, up to the first difference.
 
     What is compared is the environment's own account (``inner``) and the keys of ``info`` that are its own, bit for
     bit, latencies included; arrays beside the rows by their hash. Not compared: `IDENTITY`, and how long a reset took.
+    Nothing that the run names is imported or opened: without a shipped or trusted task, reward and verdict are taken
+    from the record.
 
     Args:
         path: the run directory.
-        contract: replay under this one; None: under the run's own.
+        contract: replay under this one, and load its task; None: under the run's own.
+        task: load the task from this file, as ``FILE.py`` or ``FILE.py:Class``.
+        trust_task: load the task that the contract of the run names.
         watch: called after each row.
 
     Raises:
         RecordError: when it is not a run directory, or too old to be replayed.
-        ContractError: when its contract cannot be read any more.
+        ContractError: when its contract cannot be read, or its task cannot be loaded.
     """
     run = read_run(path)
-    replayer = _Replayer(run, contract)
+    replayer = _Replayer(run, contract, task, trust_task=trust_task)
     counts = {True: 0, False: 0}
     left_out = unverified = 0
     difference = None
@@ -235,6 +254,8 @@ def replay_run(path: str | Path, *, contract: Contract | None = None, watch: Wat
         problem=run.problem,
         wrapped=is_wrapped(run),
         contract_changed=replayer.contract.fingerprint != replayer.recorded.fingerprint,
+        task_verified=replayer.task_verified,
+        task_changed=replayer.task_changed,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from embodied_env.contract import Contract, load_contract, parse_contract
 from embodied_env.contract.checks import check_name, one_of, require
+from embodied_env.contract.files import read_text_file
 from embodied_env.contract.frozen import freeze
 from embodied_env.contract.loader import config_folders, dump_contract, parse_as, read_yaml
 from embodied_env.contract.model import (
@@ -98,7 +99,7 @@ def load_team(name_or_path: str | Path | Team) -> Team:
         return name_or_path
     file = _find(str(name_or_path))
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text_file(file)
     except (OSError, UnicodeDecodeError) as error:
         raise ContractError("", f"the file cannot be read: {error}", source=str(file)) from None
     return parse_team(text, source=str(file))

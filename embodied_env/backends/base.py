@@ -26,7 +26,8 @@ all of it are in `embodied_env.testing`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from embodied_env.clock import Clock, Stamp
 from embodied_env.contract import Contract
@@ -129,6 +130,19 @@ class RoutineBackend(Backend, Protocol):
     def verify(self, deadline: Stamp) -> Snapshot:
         """Return a snapshot in which every sensor is newer than this call, or raise BackendNotReadyError."""
         ...
+
+
+@runtime_checkable
+class RecordedResults(Protocol):
+    """A backend whose world is a run: its recorded task results stand in for a task that is not trusted.
+
+    `task_file`: load the task from this file (``FILE.py`` or ``FILE.py:Class``); `trust_task`: load the task that the
+    contract of the run names; `recorded_task` returns what the task returned then.
+    """
+
+    task_file: str | Path | None
+    trust_task: bool
+    recorded_task: Any
 
 
 class Playback(Protocol):

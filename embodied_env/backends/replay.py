@@ -7,8 +7,9 @@ actions under the same contract make the same transitions, and what differs show
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ import numpy as np
 
 from embodied_env.backends.base import Capabilities
 from embodied_env.clock import NS_PER_S, Clock, Stamp
-from embodied_env.contract import Contract, load_contract, parse_contract
-from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError, RecordError
+from embodied_env.contract import Contract, FloatArray
+from embodied_env.errors import BackendLostError, BackendNotReadyError, RecordError
 from embodied_env.ledger import Ledger, Slot
+from embodied_env.record.manifest import contract_of_manifest
 from embodied_env.record.reading import Run, read_run
 from embodied_env.record.replayable import RowReader, check_replayable, frozen_ns
 from embodied_env.record.rows import RESET, TRANSITION, Row
-from embodied_env.transition import Approved, Circumstances, ResetRequest, Sent, Snapshot
+from embodied_env.transition import Approved, Circumstances, ResetRequest, Sent, Snapshot, TaskResult, Verdict
 
 _NOT_OF_A_REPLAY = {"seedable": False, "pausable": False, "state_query": False, "render_modes": ()}
 
@@ -78,6 +80,7 @@ class Tape:
         row: the step that is being played back; None: there is none.
         pacer: the counts of that step.
         frozen_ns: when the snapshot of the last reset was frozen.
+        reset_verdict: the verdict of the task on that snapshot, as recorded; None: not judged.
     """
 
     def __init__(self, run: Run, reader: RowReader, clock: Clock) -> None:
@@ -88,6 +91,7 @@ class Tape:
         self.row: Row | None = None
         self._circumstances: Circumstances | None = None
         self.frozen_ns = 0
+        self.reset_verdict: Mapping[str, Any] | None = None
         self.pacer = RecordedPacer()
         self.ledger = RecordedLedger(clock, self)
 
@@ -116,6 +120,7 @@ class Tape:
         row, self._ahead = self._ahead, next(self._rows, None)
         check_replayable(row)
         self.frozen_ns = frozen_ns(row)
+        self.reset_verdict = row["inner"]["verdict"]
         return row
 
     def enter_step(self) -> Mapping[str, int]:
@@ -147,8 +152,23 @@ class ReplayBackend:
     name = "replay"
     step_timeout_s = reset_timeout_s = 60.0
 
-    def __init__(self, contract: Contract, *, clock: Clock, run: str | Path | Run) -> None:  # noqa: ARG002 - one protocol
+    def __init__(
+        self,
+        contract: Contract,  # noqa: ARG002 - one protocol
+        *,
+        clock: Clock,
+        run: str | Path | Run,
+        task: str | Path | None = None,
+        trust_task: bool = False,
+    ) -> None:
         """Open `run`, a run directory.
+
+        Args:
+            contract: the one in force.
+            clock: of the ledger.
+            run: the run directory.
+            task: load the task from this file, as ``FILE.py`` or ``FILE.py:Class``.
+            trust_task: load the task that the contract of the run names.
 
         Raises:
             RecordError: when it is none, or too old to be replayed.
@@ -160,6 +180,8 @@ class ReplayBackend:
         self.playback = Tape(opened, self._reader, clock)
         self.capabilities = _capabilities(opened)
         self.departures = 0
+        self.task_file, self.trust_task = task, trust_task
+        self.recorded_task = RecordedTask(opened, self.playback)
         self.pacer = self.playback.pacer if _is_paced(opened) else None
 
     def open(self) -> None:
@@ -208,24 +230,61 @@ class ReplayBackend:
         return self.playback.row
 
 
+class RecordedTask:
+    """A task that returns the recorded reward, verdict and terms of the step that is being played back."""
+
+    def __init__(self, run: Run, tape: Tape) -> None:
+        """Return what `tape` has, under the version that the manifest of `run` names."""
+        self._tape = tape
+        said = run.manifest.get("task")
+        self.version: Any = said.get("version") if isinstance(said, dict) else None
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The terms of this step."""
+        return tuple(self._terms())
+
+    def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict | None:  # noqa: ARG002 - Task's
+        """Return the recorded verdict on the reset snapshot; None: the task did not judge it."""
+        recorded = self._tape.reset_verdict
+        return None if recorded is None else Verdict(**recorded)
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - Task's
+        """Return the recorded result."""
+        row = self._tape.row
+        if row is None:
+            raise BackendLostError("recording_ended", "the recorded episode has no more steps")
+        reward, reasons = row["inner"]["reward"], dict(map(_kind_and_why, row["inner"]["end_reasons"]))
+        verdict = Verdict(
+            success="success" in reasons,
+            failure=reasons.get("failure", ""),
+            out_of_bounds=reasons.get("out_of_bounds", ""),
+        )
+        return TaskResult(reward=math.nan if reward is None else reward, verdict=verdict, terms=self._terms())
+
+    def _terms(self) -> dict[str, float]:
+        info = None if self._tape.row is None else self._tape.row["info"]
+        terms = info.get("task") if isinstance(info, dict) else None
+        items = terms.items() if isinstance(terms, dict) else ()
+        return {name: math.nan if value is None else value for name, value in items}
+
+
+def _kind_and_why(reason: str) -> tuple[str, str]:
+    kind, _, why = reason.partition(":")
+    return kind, why
+
+
 def recorded_contract(run: Run) -> Contract:
-    """Return the contract that `run` was recorded under, with the files that it names, where they are still found.
+    """Return the contract that `run` was recorded under, with the content of its files. It is not trusted.
 
     Raises:
         RecordError: when the manifest has none.
-        ContractError: when it cannot be read any more.
+        ContractError: when it cannot be read, or the content of a file is not as it was recorded.
     """
-    said = run.manifest.get("contract")
-    if not isinstance(said, dict) or not isinstance(said.get("text"), str):
-        raise RecordError(f"{run.path}: manifest.json has no contract.text")
-    contract = parse_contract(said["text"], source=str(said.get("source", "")))
-    if Path(contract.source).is_file():
-        return contract
-    try:  # recorded on another machine: the files beside a contract that is shipped are here too
-        shipped = load_contract(contract.name)
-    except ContractError:
-        return contract
-    return replace(contract, source=shipped.source, text=contract.text)
+    try:
+        return contract_of_manifest(run.manifest)
+    except RecordError as error:
+        raise RecordError(f"{run.path}: {error}") from None
 
 
 def _capabilities(run: Run) -> Capabilities:

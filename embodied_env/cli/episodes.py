@@ -11,8 +11,8 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from embodied_env.contract import Contract, parse_contract
-from embodied_env.contract.loader import dump_contract
+from embodied_env.contract import Contract
+from embodied_env.contract.loader import restore_contract, save_contract
 from embodied_env.errors import PolicyError
 from embodied_env.tasks import Policy
 from embodied_env.transition import end_kind
@@ -90,15 +90,15 @@ class Job:
 
     def as_json(self) -> dict[str, Any]:
         """Return it in types of JSON."""
-        contract = {"text": dump_contract(self.contract), "source": self.contract.source}
         rest = {key: getattr(self, key) for key in _SAID}
-        return {"contract": contract, **rest, "options": dict(self.options)}
+        return {"contract": save_contract(self.contract), **rest, "options": dict(self.options)}
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Job:
         """Return what `as_json` said."""
-        contract = parse_contract(said["contract"]["text"], source=said["contract"]["source"])
-        return cls(contract=contract, options=said["options"], **{key: said[key] for key in _SAID})
+        return cls(
+            contract=restore_contract(said["contract"]), options=said["options"], **{key: said[key] for key in _SAID}
+        )
 
 
 _SAID = ("backend", "policy", "seed", "record_messages")

@@ -79,7 +79,7 @@ def _scripted(contract: Contract, backend: str) -> Policy:
     from embodied_env.sim.kinematics import MujocoKinematics
     from embodied_env.sim.profile import load_profile
 
-    task = load_task(contract)
+    task = load_task(contract, trust=contract.trusted)
     if not isinstance(task, ScriptedTask):
         raise UsageError(f"--policy scripted: the task {contract.task.type} has none")
     simulated = [name for name in (backend, "mujoco", "mujoco_ros") if "model" in contract.backends.get(name, {})]

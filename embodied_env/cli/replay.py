@@ -24,6 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_directory", metavar="RUN", help="a run directory, runs/<id>")
     parser.add_argument("--contract", default=None, help="a contract's name or file (default: the run's own)")
     parser.add_argument(
+        "--task", metavar="FILE[:CLASS]", default=None, help="a Python file to load the task from (default: none)"
+    )
+    parser.add_argument("--trust-task", action="store_true", help="load the task that the run's contract names")
+    parser.add_argument(
         "--policy", default=None, help="compare the actions of hold, random, scripted, or module:callable instead"
     )
     parser.add_argument("--tolerance", type=float, default=0.0, help="of a policy's actions (default: 0)")
@@ -32,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay one run and return the exit status: 1 when a transition differs, or the run is not clean.
+    """Replay one run and return the exit status: 1 for a difference, an unclean run, or a task that is not verified.
 
     Raises:
         UsageError: when there is no such directory.
@@ -48,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.replaying import replay_run
 
     with _progress(args.run_directory) as watch:
-        replay = replay_run(args.run_directory, contract=contract, watch=watch)
+        replay = replay_run(
+            args.run_directory, contract=contract, task=args.task, trust_task=args.trust_task, watch=watch
+        )
     print(_as_json(replay) if args.json else "\n".join(_told(replay)))
     return SOUND if replay.sound else UNSOUND
 
@@ -74,18 +80,7 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
 
 def _told(replay: Replay) -> Iterator[str]:
     """Yield the lines of a replay."""
-    if replay.wrapped:
-        yield "the run had wrappers: the actions that reached the environment itself were replayed"
-    if replay.contract_changed:
-        yield "the contract is not the one that the run was recorded under"
-    if replay.remade:
-        yield f"{replay.remade} actions that the log could not say were re-made from what the gate said of them"
-    if replay.left_out:
-        yield f"{replay.left_out} rows that an outer wrapper had made up were left out"
-    if replay.unverified:
-        yield f"{replay.unverified} rows were not compared: rows before them in their episode are missing in the log"
-    if replay.problem:
-        yield f"the run is not clean: {' '.join(replay.problem.splitlines())}"
+    yield from _remarks(replay)
     found = replay.difference
     if found is None:
         said = "all equal" if replay.transitions else "there is nothing to replay"
@@ -97,6 +92,26 @@ def _told(replay: Replay) -> Iterator[str]:
     yield f"  replayed  {_short(found.replayed)}"
     if found.others:
         yield f"  and       {', '.join(found.others)}"
+
+
+def _remarks(replay: Replay) -> Iterator[str]:
+    """Yield what was not compared, or not as it was recorded."""
+    if replay.wrapped:
+        yield "the run had wrappers: the actions that reached the environment itself were replayed"
+    if replay.contract_changed:
+        yield "the contract is not the one that the run was recorded under"
+    if not replay.task_verified:
+        yield "task not verified: reward and verdict are the recorded ones; --trust-task or --task FILE loads the task"
+    if replay.task_changed:
+        yield "the task is not the one that the run was recorded with"
+    if replay.remade:
+        yield f"{replay.remade} actions that the log could not hold were reconstructed from the report of the gate"
+    if replay.left_out:
+        yield f"{replay.left_out} rows that an outer wrapper had added were left out"
+    if replay.unverified:
+        yield f"{replay.unverified} rows were not compared: rows before them in their episode are missing in the log"
+    if replay.problem:
+        yield f"the run is not clean: {' '.join(replay.problem.splitlines())}"
 
 
 def _short(value: Any, most: int = 200) -> str:  # noqa: ANN401 - JSON types

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
-import inspect
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from embodied_env.contract.model import SCHEMA, Contract
-from embodied_env.errors import ContractError
+from embodied_env.contract.model import EACH_ITS_OWN, RESERVED, SCHEMA, Contract
 
 SEMANTICS = 1
 """Bumped by hand when the same contract text begins to mean something else."""
@@ -30,52 +27,40 @@ def to_plain(value: Any) -> Any:  # noqa: ANN401 - any value of a contract
     return value
 
 
-def task_class(contract: Contract) -> type:
-    """Import the class named by ``task.type``.
-
-    Raises:
-        ContractError: when it cannot be imported or is not a class.
-    """
-    module_name, _, class_name = contract.task.type.partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise ContractError(
-            "task.type", f"{contract.task.type!r} cannot be imported: {error}", source=contract.source
-        ) from None
-    if not isinstance(found, type):
-        raise ContractError("task.type", f"{contract.task.type!r} is not a class", source=contract.source)
-    return found
+SHIPPED_TASKS: Mapping[str, int] = {
+    "embodied_env.tasks.navigate:Navigate": 1,
+    "embodied_env.tasks.open_door:OpenDoor": 1,
+    "embodied_env.tasks.reach:Reach": 2,
+    EACH_ITS_OWN: 1,
+}
+"""The tasks of this package and their versions: a contract that names one needs no trust to be loaded."""
 
 
-def task_identity(contract: Contract) -> dict[str, Any]:
-    """Return what identifies the task: class, version, and the hash of its source when it is not one of ours."""
-    task = task_class(contract)
-    identity: dict[str, Any] = {"type": contract.task.type, "version": getattr(task, "version", None)}
-    if task.__module__.partition(".")[0] != "embodied_env":
-        try:
-            source = inspect.getsource(inspect.getmodule(task) or task)
-        except (OSError, TypeError) as error:
-            raise ContractError(
-                "task.type", f"the source of {contract.task.type!r} cannot be read: {error}", source=contract.source
-            ) from None
-        identity["source_sha256"] = hashlib.sha256(source.encode()).hexdigest()
-    return identity
+def task_meaning(contract: Contract) -> dict[str, Any]:
+    """Return what the fingerprint covers of the task: its name, its parameters, and the version of a shipped one."""
+    task = to_plain(contract.task)
+    version = SHIPPED_TASKS.get(contract.task.type)
+    return {**task, **({} if version is None else {"version": version})}
 
 
 def meaning(contract: Contract) -> dict[str, Any]:
     """Return everything that gives a result of `contract` its meaning, as JSON types.
 
     Left out: the name, topic names and their QoS, and the backend profiles. The order of the joints counts, that of
-    other keys not.
+    other keys not. A file counts by its content. Nothing is imported and no file is opened.
+
+    Raises:
+        ContractError: when the content of a file that the contract names is not known.
     """
     plain = to_plain(contract)
-    for key in ("name", "source", "text", "backends"):
+    for key in ("name", "backends", *RESERVED):
         del plain[key]
     for topic_owner in (*plain["sensors"].values(), *plain["actuators"].values()):
         del topic_owner["topic"], topic_owner["qos"]
     plain["joint_order"] = [joint for actuator in contract.actuators.values() for joint in actuator.joints]
-    plain["task"] = {**plain["task"], **task_identity(contract)}
+    plain["task"] = task_meaning(contract)
+    if (file := contract.safety.urdf) is not None:
+        plain["safety"]["urdf"] = hashlib.sha256(contract.content_of(file)).hexdigest()
     return {"schema": SCHEMA, "semantics": SEMANTICS, **plain}
 
 

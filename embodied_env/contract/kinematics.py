@@ -16,7 +16,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract.model import FloatArray
+from embodied_env.contract.checks import require
+from embodied_env.contract.model import SHAPE, FloatArray
+
+MOST_LEVERS = 20_000_000
+"""Of the shape of one robot: 160 MB."""
 
 WORLD = -1
 """The index of no joint at all: what is fixed to the world."""
@@ -62,6 +66,11 @@ class KinematicModel(Protocol):
     @property
     def adjacent(self) -> frozenset[frozenset[str]]:
         """The pairs of links that touch by construction."""
+        ...
+
+    @property
+    def tree(self) -> JointTree:
+        """The joints, and the capsules that they carry."""
         ...
 
     def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
@@ -157,8 +166,12 @@ class JointTree:
 
         The bound for a turning joint: a chain of distances of neighbouring joints, the first of them from the axis.
         """
+        numbers = len(self.shapes) ** 2 * len(self.joints)
+        allowed = f"capsules^2 * joints up to {MOST_LEVERS}"
+        require(numbers <= MOST_LEVERS, SHAPE, f"the robot has too many parts: {numbers} levers; allowed: {allowed}")
         by_joint = np.array([self._levers_of(shape) for shape in self.shapes]).reshape(-1, len(self.joints))
-        carries = np.array([[i in self._chain(s.joint) for i in range(len(self.joints))] for s in self.shapes])
+        chains = [set(self._chain(shape.joint)) for shape in self.shapes]
+        carries = np.array([[i in chain for i in range(len(self.joints))] for chain in chains])
         carries = carries.reshape(by_joint.shape)
         either = np.where(carries[:, None] != carries[None], by_joint[:, None] + by_joint[None], 0.0)
         alone, apart = (np.zeros((*levers.shape[:-1], self.n_columns)) for levers in (by_joint, either))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import difflib
 import functools
+import hashlib
 import json
 import os
 import re
@@ -15,8 +17,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from embodied_env.contract.files import read_file, read_text_file
 from embodied_env.contract.fingerprint import to_plain
-from embodied_env.contract.model import SCHEMA, Contract
+from embodied_env.contract.model import RESERVED, SCHEMA, Contract
 from embodied_env.errors import ContractError
 
 T = TypeVar("T")
@@ -32,8 +35,6 @@ _SCALARS: Mapping[str, tuple[str, list[str]]] = {  # tag: what plain scalars it 
 }
 
 _DEEPEST = 50  # levels of nesting
-
-_RESERVED = ("source", "text")  # fields of a Contract that are not keys of its file
 
 _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 
@@ -86,21 +87,33 @@ def load_contract(name_or_path: str | Path | Contract) -> Contract:
         return name_or_path
     file = find_contract(name_or_path)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text_file(file)
     except (OSError, UnicodeDecodeError) as error:
         raise ContractError("", f"the file cannot be read: {error}", source=str(file)) from None
     return parse_contract(text, source=str(file))
 
 
-def parse_contract(text: str, *, source: str = "<text>") -> Contract:
-    """Build a Contract from YAML text; raises ContractError like `load_contract`."""
+def parse_contract(
+    text: str, *, source: str = "<text>", files: Mapping[str, bytes] | None = None, trusted: bool = True
+) -> Contract:
+    """Build a Contract from YAML text.
+
+    Args:
+        text: the YAML.
+        source: the file that it was read from; what it names is relative to its folder.
+        files: the content of the files that it names, by name; None: they are read, if it is trusted.
+        trusted: False for the contract of a run: no file that it names is ever opened, and no task imported.
+
+    Raises:
+        ContractError: like `load_contract`.
+    """
     document = read_yaml(text, source)
     if not isinstance(document, dict):
         raise ContractError("", f"a contract is a mapping, not {type(document).__name__}", source=source)
     schema = document.pop("contract", None)
     if schema != SCHEMA:
         raise ContractError("contract", f"the schema {schema!r} is not known; allowed: {SCHEMA}", source=source)
-    for reserved in _RESERVED:
+    for reserved in RESERVED:
         if reserved in document:
             raise ContractError(reserved, "unknown key", source=source)
     task = document.get("task")
@@ -108,15 +121,22 @@ def parse_contract(text: str, *, source: str = "<text>") -> Contract:
         parameters = {key: value for key, value in task.items() if key != "type"}
         document["task"] = {**{k: v for k, v in task.items() if k == "type"}, "parameters": parameters}
     contract = parse_as(Contract, {**document, "source": source, "text": text}, source=source)
+    if files is not None or not trusted:
+        contract = dataclasses.replace(contract, files=files or {}, trusted=trusted)
     return contract if contract.safety.urdf is None else _with_limits_of_urdf(contract, contract.safety.urdf)
 
 
 def _with_limits_of_urdf(contract: Contract, file: str) -> Contract:
     """Return `contract` with the tighter of its limits and those of the robot's URDF."""
-    from embodied_env.contract.urdf import load_urdf, tightened  # noqa: PLC0415 - only where there is one
+    from embodied_env.contract.urdf import parse_urdf, tightened  # noqa: PLC0415 - only where there is one
 
+    if contract.trusted and not contract.files:
+        try:
+            contract = dataclasses.replace(contract, files={file: read_file(contract.beside(file))})
+        except OSError as error:
+            raise ContractError("safety.urdf", f"the file cannot be read: {error}", source=contract.source) from None
     try:
-        robot = load_urdf(contract.beside(file))
+        robot = parse_urdf(contract.content_of(file), source=file)
         actuators = {
             name: actuator
             if actuator.command == "twist"
@@ -125,16 +145,69 @@ def _with_limits_of_urdf(contract: Contract, file: str) -> Contract:
         }
         return dataclasses.replace(contract, actuators=actuators)
     except ContractError as error:
-        raise ContractError(f"safety.urdf: {error.path}", error.problem, source=contract.source) from None
+        path = error.path if error.path.startswith("safety.") else f"safety.urdf: {error.path}"
+        raise ContractError(path, error.problem, source=contract.source) from None
 
 
 def dump_contract(contract: Contract) -> str:
     """Return `contract` as one line of JSON, which is YAML too: `parse_contract` gives back an equal contract."""
     plain = to_plain(contract)
-    for own in ("source", "text"):
+    for own in RESERVED:
         del plain[own]
     plain["task"] = {"type": contract.task.type, **plain["task"]["parameters"]}
     return json.dumps({"contract": SCHEMA, **plain}, allow_nan=False)
+
+
+def save_contract(contract: Contract) -> dict[str, Any]:
+    """Return `contract` as a mapping of JSON types, with its files: `restore_contract` gives it back."""
+    return {
+        "name": contract.name,
+        "source": contract.source,
+        "text": dump_contract(contract),
+        "files": pack_files(contract.files),
+        "trusted": contract.trusted,
+    }
+
+
+def restore_contract(saved: Mapping[str, Any]) -> Contract:
+    """Return what `save_contract` saved.
+
+    Raises:
+        ContractError: for another mapping, and like `parse_contract`.
+    """
+    if saved.keys() != SAVED:
+        raise ContractError("", f"not a saved contract: keys {sorted(saved)} (expected {sorted(SAVED)})")
+    files, is_trusted = unpack_files(saved["files"]), saved["trusted"] is True
+    return parse_contract(saved["text"], source=saved["source"], files=files or None, trusted=is_trusted)
+
+
+SAVED = {"name", "source", "text", "files", "trusted"}
+"""The keys of a saved contract."""
+
+
+def pack_files(files: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
+    """Return the content of files as JSON types, each with its SHA-256 (hex)."""
+    return {
+        name: {"sha256": hashlib.sha256(content).hexdigest(), "base64": base64.b64encode(content).decode()}
+        for name, content in files.items()
+    }
+
+
+def unpack_files(packed: object) -> dict[str, bytes]:
+    """Return what `pack_files` packed; raises ContractError for another value, or content of another SHA-256."""
+    if not isinstance(packed, Mapping):
+        raise ContractError("files", f"not a mapping: {type(packed).__name__} (expected files by name)")
+    files = {}
+    for name, entry in packed.items():
+        try:
+            content = base64.b64decode(entry["base64"], validate=True)
+            is_sound = hashlib.sha256(content).hexdigest() == entry["sha256"]
+        except (TypeError, KeyError, ValueError):
+            is_sound = False
+        if not is_sound:
+            raise ContractError("files", f"content damaged: {name!r} (expected base64 with its SHA-256)")
+        files[name] = content
+    return files
 
 
 def read_yaml(text: str, source: str) -> Any:  # noqa: ANN401 - YAML types
@@ -284,7 +357,7 @@ def _problem(owner: Any, place: tuple[str | int, ...], errors: list[Mapping[str,
         return "the value is missing" if isinstance(place[-1], int) else "the key is missing"
     if error["type"] in _UNKNOWN_KEY:
         owner = next((hint for hint in (owner, *typing.get_args(owner)) if dataclasses.is_dataclass(hint)), owner)
-        allowed = [f.name for f in dataclasses.fields(owner) if f.name not in _RESERVED]
+        allowed = [f.name for f in dataclasses.fields(owner) if f.name not in RESERVED]
         close = difflib.get_close_matches(str(place[-1]), allowed, n=1)
         guess = f" (did you mean {close[0]!r}?)" if close else ""
         return f"unknown key{guess}; allowed: {', '.join(allowed)}"

@@ -19,10 +19,17 @@ from numpy.typing import NDArray
 from embodied_env.contract.frozen import freeze
 from embodied_env.contract.qos import Qos
 from embodied_env.contract.safety import Margins, Safety
+from embodied_env.errors import ContractError
 
 FloatArray = NDArray[np.float64]
 
 SCHEMA = "embodied_env/1"
+
+RESERVED = ("source", "text", "files", "trusted")
+"""Fields of a `Contract` that are not keys of its file."""
+
+SHAPE = "safety.workspace"
+"""The key of `Contract.files` for the shape that a MuJoCo model gave the robot (`embodied_env.contract.shapes`)."""
 
 TIME_REMAINING = "time_remaining"
 APPLIED_ACTIONS = "applied_actions"
@@ -203,17 +210,39 @@ class Contract:
     backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     source: str = field(default="", compare=False)  # where it was read from
     text: str = field(default="", compare=False, repr=False)  # the YAML as written
+    files: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    """The content of the files that it names, by name, as read when it was loaded; see `SHAPE` for another key."""
+    trusted: bool = field(default=True, compare=False, repr=False)
+    """False: it was read from a run, so no file that it names is opened and no task that it names is imported."""
 
     def __post_init__(self) -> None:
         """Freeze the mappings and check every rule; raises ContractError."""
         from embodied_env.contract.rules import check  # noqa: PLC0415 - rules read the model
 
-        freeze(self, "sensors", "actuators", "reset_options", "backends")
+        freeze(self, "sensors", "actuators", "reset_options", "backends", "files")
         check(self)
 
     def beside(self, file: str) -> Path:
-        """Return the path of a file that the contract names: relative to the folder that it was read from."""
+        """Return the path of a file that the contract names, relative to the folder that it was read from.
+
+        Raises:
+            ContractError: when the contract is not trusted: its files are not opened.
+        """
+        if not self.trusted:
+            problem = f"file not opened: {file!r}, named by the contract of a run; give the contract's own file instead"
+            raise ContractError("", problem, source=self.source)
         return Path(self.source).parent / file
+
+    def content_of(self, file: str) -> bytes:
+        """Return the content that a file, which the contract names, had when the contract was loaded.
+
+        Raises:
+            ContractError: when it was not read then: its fingerprint and its limits are not known.
+        """
+        if file not in self.files:
+            problem = f"content not known: {file!r} (expected one read with the contract); load the contract again"
+            raise ContractError("safety.urdf", problem, source=self.source)
+        return self.files[file]
 
     @cached_property
     def control_period_ns(self) -> int:

@@ -12,8 +12,10 @@ from embodied_env.contract.checks import (
     check_plain,
     check_positive,
     check_topics_differ,
+    one_of,
     require,
 )
+from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.model import Contract, ResetOption, TaskSpec
 from embodied_env.contract.safety_rules import check_safety
 from embodied_env.contract.sensor_rules import check_keys, check_sensors
@@ -21,7 +23,7 @@ from embodied_env.errors import ContractError
 
 MAX_APPLIED_ACTIONS = 1000
 
-_TASK = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_TASK = re.compile(r"([A-Za-z_][\w.]*|[^\0:]+\.py):[A-Za-z_]\w*")
 
 
 def check(contract: Contract) -> None:
@@ -74,7 +76,9 @@ def _check_task(task: TaskSpec) -> None:
     require(
         _TASK.fullmatch(task.type) is not None,
         "task.type",
-        f"{task.type!r} is not a class; allowed: module:Class, e.g. embodied_env.tasks.reach:Reach",
+        f"{task.type!r} is not a class; allowed: module:Class or FILE.py:Class, e.g. embodied_env.tasks.reach:Reach",
     )
+    is_ours = task.type.startswith("embodied_env.")
+    require(not is_ours or task.type in SHIPPED_TASKS, "task.type", one_of(task.type, SHIPPED_TASKS))
     for name, parameter in task.parameters.items():
         check_plain(f"task.{name}", parameter)

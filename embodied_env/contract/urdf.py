@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract.checks import one_of, require
+from embodied_env.contract.files import read_file
 from embodied_env.contract.kinematics import (
     WORLD,
     Capsules,
@@ -40,6 +41,9 @@ from embodied_env.contract.urdf_values import (
     read_vector,
 )
 from embodied_env.errors import ContractError, UsageError
+
+MOST_LINKS = 1000
+"""Of one robot: beyond it, the tree and its shape would take minutes."""
 
 MOVABLE = ("revolute", "continuous", "prismatic")
 
@@ -138,7 +142,7 @@ class UrdfRobot:
 def load_urdf(file: str | Path, joints: Sequence[str] | None = None) -> UrdfRobot:
     """Read a URDF file; raises ContractError like `parse_urdf`, with the file's name."""
     try:
-        return parse_urdf(Path(file).read_bytes(), joints, source=str(file))
+        return parse_urdf(read_file(file), joints, source=str(file))
     except OSError as error:
         raise ContractError("urdf", f"the file cannot be read: {error}", source=str(file)) from None
 
@@ -163,6 +167,7 @@ def parse_urdf(text: str | bytes, joints: Sequence[str] | None = None, *, source
 def _read_robot(root: ET.Element, wanted: Sequence[str] | None) -> UrdfRobot:
     links = named_elements(root, "link")
     specs = {name: _read_joint(name, element) for name, element in named_elements(root, "joint").items()}
+    require(len(links) <= MOST_LINKS, "urdf.link", f"{len(links)} links are not allowed; allowed: up to {MOST_LINKS}")
     for name, spec in specs.items():
         for end in (spec.parent, spec.child):
             require(end in links, f"urdf.joint[{name}]", f"no such link: {one_of(end, links)}")
@@ -170,6 +175,7 @@ def _read_robot(root: ET.Element, wanted: Sequence[str] | None) -> UrdfRobot:
     for name in wanted or ():
         require(name in specs, "urdf", f"no such joint: {one_of(name, specs)}")
         require(name in free, f"urdf.joint[{name}]", _why_not_free(specs[name]))
+    require(len(specs) < MOST_LINKS, "urdf.joint", f"{len(specs)} joints are not allowed; allowed: below {MOST_LINKS}")
     joints = tuple(free if wanted is None else wanted)
     require(len(set(joints)) == len(joints), "urdf", f"the joints {list(joints)} are not different; allowed: each once")
     tree_joints, places = _grow(specs, tuple(links), joints)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from embodied_env.contract.files import MOST_DATA_BYTES, read_text_file
 from embodied_env.contract.frozen import freeze
 from embodied_env.errors import EmbodiedEnvError
 from embodied_env.latency.intervals import CONFIDENCE
@@ -130,7 +131,7 @@ def write_profile(profile: LatencyProfile, path: str | Path) -> None:
 def read_profile(path: str | Path) -> LatencyProfile:
     """Read a profile; raises LatencyProfileError, which names what is wrong, for anything but a whole and sound one."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = json.loads(read_text_file(path, most_bytes=MOST_DATA_BYTES))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise LatencyProfileError(f"{path}: {error}") from error
     try:

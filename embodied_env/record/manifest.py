@@ -16,7 +16,7 @@ import gymnasium
 
 from embodied_env._version import __version__
 from embodied_env.contract import Contract, parse_contract
-from embodied_env.contract.loader import dump_contract
+from embodied_env.contract.loader import SAVED, dump_contract, pack_files, unpack_files
 from embodied_env.errors import ContractError, RecordError
 from embodied_env.record.rows import plain
 from embodied_env.transition import Snapshot, Transition
@@ -96,7 +96,9 @@ def start_of_manifest(
             "source": contract.source,
             "fingerprint": contract.fingerprint,
             "text": contract_text(contract),
+            "files": pack_files(getattr(base, "contract_files", contract.files)),
         },
+        "task": plain(getattr(base, "task_description", None)),
         "backend": base.backend_name,
         "backend_fingerprint": contract.backend_fingerprint(base.backend_name),
         "pacing": plain(getattr(base, "pacing", None)),
@@ -144,11 +146,25 @@ def ros() -> dict[str, str | None]:
 
 
 def contract_text(contract: Contract) -> str:
-    """Return a text from which `contract` can be loaded again: as it was written, if it still says the same."""
+    """Return the text of `contract`: as it was written, if that is the resolved contract; no file is opened."""
     with suppress(ContractError):
-        if parse_contract(contract.text) == contract:
+        if contract.safety.urdf is None and parse_contract(contract.text, trusted=False) == contract:
             return contract.text
     return dump_contract(contract)
+
+
+def contract_of_manifest(manifest: Mapping[str, Any]) -> Contract:
+    """Return the contract of a run, with the recorded content of its files: nothing that it names is opened.
+
+    Raises:
+        RecordError: when the manifest has no text of a contract.
+        ContractError: when the contract cannot be read, or the content of a file is not as it was recorded.
+    """
+    said = manifest.get("contract")
+    if not isinstance(said, dict) or not isinstance(said.get("text"), str):
+        raise RecordError("manifest.json has no contract.text")
+    files = unpack_files(said.get("files", {}))
+    return parse_contract(said["text"], source=str(said.get("source", "")), files=files, trusted=False)
 
 
 def wrapper_stack(env: gymnasium.Env[Any, Any]) -> list[dict[str, Any]]:
@@ -173,7 +189,7 @@ def _layer(env: gymnasium.Env[Any, Any], arguments: Mapping[str, Any] | None) ->
 def _argument(value: Any) -> Any:  # noqa: ANN401 - any constructor's
     if isinstance(value, Contract):
         return value.name
-    if isinstance(value, Mapping) and value.keys() == {"name", "source", "text"}:  # a Contract, in a spec of `make`
+    if isinstance(value, Mapping) and value.keys() == SAVED:  # a Contract, in a spec of `make`
         return value["name"]
     return plain(value)
 

@@ -85,6 +85,7 @@ RULES: Mapping[str, str] = {
     "manifest.backend_fingerprint": "So has the profile of the backend.",
     "manifest.backend": "Rows are of the backend that the manifest names.",
     "manifest.version": "Rows are of the versions that the manifest names.",
+    "manifest.task": "The terms of the task are those that the manifest names.",
     "manifest.seeds": "The seeds of resets are those that the manifest lists.",
     "manifest.wrappers": "The recorder was the outermost wrapper.",
     "summary.missing": "A run that was closed has its summary.",

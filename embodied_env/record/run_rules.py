@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from embodied_env.contract import Contract, parse_contract
+from embodied_env.contract import Contract
 from embodied_env.contract.fingerprint import differences
 from embodied_env.counting import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.errors import ContractError
-from embodied_env.record.rows import RESET, Row
+from embodied_env.record.manifest import contract_of_manifest
+from embodied_env.record.rows import RESET, TRANSITION, Row
 from embodied_env.record.run_writer import MANIFEST, SUMMARY
 from embodied_env.record.summary import OUTSIDE
 from embodied_env.record.violations import Violation, found, shortened
@@ -30,7 +31,7 @@ def contract_of(manifest: Mapping[str, Any]) -> tuple[Contract | None, list[Viol
         problem = f"{MANIFEST}: contract.text is {shortened(text)}; allowed: the text of a contract"
         return None, [found("manifest.contract", f"{MANIFEST}: contract.text", text, problem)]
     try:
-        contract = parse_contract(text)
+        contract = contract_of_manifest(manifest)
         made = contract.fingerprint
     except ContractError as error:
         problem = f"{MANIFEST}: contract.text cannot be read: {error}"
@@ -38,7 +39,7 @@ def contract_of(manifest: Mapping[str, Any]) -> tuple[Contract | None, list[Viol
     if made != fingerprint:
         problem = (
             f"{MANIFEST}: contract.fingerprint is {shortened(fingerprint)}, but contract.text makes it {made}: "
-            "one of them was changed, or the source of the task"
+            "one of them was changed"
         )
         return None, [found("manifest.fingerprint", f"{MANIFEST}: contract.fingerprint", fingerprint, problem)]
     return contract, list(_backend_fingerprint(manifest, contract))
@@ -63,6 +64,8 @@ class OfManifest:
         self._seeds = list(manifest["seeds"]) if isinstance(manifest.get("seeds"), list) else []
         self._next_seed = 0
         self._told: dict[str, Any] = {}  # what was told of last, by key: once for each change
+        task = manifest.get("task")
+        self._terms = task.get("terms") if isinstance(task, dict) else None
 
     def of_run(self) -> Iterator[Violation]:
         """The recorder was the outermost wrapper: what is outside of it is not seen."""
@@ -82,8 +85,18 @@ class OfManifest:
             self._told[key] = said
             text = f"info.{key} is {shortened(said)}, but {MANIFEST} makes it {shortened(expected)}"
             yield found(rule, f"info.{key}", said, text)
+        if row.get("schema") == TRANSITION and isinstance(info, dict):
+            yield from self._task(info.get("task"))
         if row.get("schema") == RESET and row.get("seed") is not None:
             yield from self._seed(row["seed"])
+
+    def _task(self, terms: object) -> Iterator[Violation]:
+        names = list(terms) if isinstance(terms, dict) else terms
+        if names in (self._terms, self._told.get("task")):
+            return
+        self._told["task"] = names
+        text = f"info.task has the terms {shortened(names)}, but {MANIFEST} names {shortened(self._terms)}"
+        yield found("manifest.task", "info.task", names, text)
 
     def _expected(self) -> dict[str, tuple[str, str | None]]:
         versions, contract = self._manifest.get("versions"), self._manifest.get("contract")

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from embodied_env.contract import Contract, parse_contract
-from embodied_env.contract.fingerprint import differences, meaning
-from embodied_env.errors import ContractError, EmbodiedEnvError
+from embodied_env.contract import Contract
+from embodied_env.contract.fingerprint import SHIPPED_TASKS, differences, meaning
+from embodied_env.errors import ContractError, EmbodiedEnvError, RecordError
 from embodied_env.record import Run
+from embodied_env.record.manifest import contract_of_manifest
 from embodied_env.report.values import mapping, text_of
 
 FINGERPRINT = "contract.fingerprint"
@@ -85,7 +86,11 @@ def comparability(a: Run, b: Run, ignore: Iterable[str] = ()) -> Comparability:
         for name, run, (contract, _) in zip("AB", (a, b), contracts, strict=True)
         if contract is not None and contract.fingerprint != mapping(run.manifest, "contract").get("fingerprint")
     ]
-    found = [*_of_contracts(a, b, contracts[0][0], contracts[1][0]), *_of_wrappers(a, b), *_of_what_moved(a, b)]
+    found = [
+        *_of_contracts(a, b, contracts[0][0], contracts[1][0]),
+        *_of_tasks(a, b, [contract for contract, _ in contracts]),
+    ]
+    found += [*_of_wrappers(a, b), *_of_what_moved(a, b)]
     ignored: list[Mismatch] = []
     refused: list[Mismatch] = []
     used: set[str] = set()
@@ -106,13 +111,10 @@ def comparability(a: Run, b: Run, ignore: Iterable[str] = ()) -> Comparability:
 
 def _contract_of(run: Run) -> tuple[Contract | None, str]:
     """Return the contract of a run, and why it cannot be read, or ""."""
-    said = mapping(run.manifest, "contract").get("text")
-    if not isinstance(said, str):
-        return None, "the manifest has no text of it"
     try:
-        contract = parse_contract(said)
+        contract = contract_of_manifest(run.manifest)
         meaning(contract)
-    except ContractError as error:
+    except (ContractError, RecordError) as error:
         return None, str(error)
     return contract, ""
 
@@ -130,6 +132,15 @@ def _of_contracts(a: Run, b: Run, of_a: Contract | None, of_b: Contract | None) 
     if said[0] == said[1] and _SHA256.fullmatch(said[0]):
         return []
     return [Mismatch(path=FINGERPRINT, a=said[0] or None, b=said[1] or None)]
+
+
+def _of_tasks(a: Run, b: Run, contracts: Sequence[Contract | None]) -> list[Mismatch]:
+    """Return what differs in the tasks as they were loaded; of a shipped one its version is part of the contract."""
+    if all(contract is not None and contract.task.type in SHIPPED_TASKS for contract in contracts):
+        return []
+    keys = ("version", "terms", "source_sha256")
+    first, second = ({key: mapping(run.manifest, "task").get(key) for key in keys} for run in (a, b))
+    return [Mismatch(path=f"task.{path}", a=x, b=y) for path, x, y in differences(first, second)]
 
 
 def _of_wrappers(a: Run, b: Run) -> list[Mismatch]:

@@ -102,6 +102,7 @@ class Workspace:
                 f"allowed: {', '.join(model.joints)}"
             )
         self.joints = joints
+        self.model = model
         self._gamma = spec.gamma
         self._decelerations = np.array([b.deceleration for b in bounds])
         zero = [min(max(0.0, b.low), b.high) for b in bounds]
@@ -235,6 +236,7 @@ class WorkspaceGate:
     def __init__(self, workspace: Workspace, *, latency_s: float = 0.0) -> None:
         """Take `latency_s`: how late a command may act; where dt varies, and half as much as it does."""
         self._workspace = workspace
+        self.model = workspace.model  # the shape that is judged
         self._latency_s = latency_s
         self.is_kept = False  # whether the robot was in its workspace when it was last looked at
 

@@ -39,10 +39,12 @@ class MujocoKinematics:
     Attributes:
         joints: the joints, in the order of the flat action.
         adjacent: the pairs of links that a joint joins, and those whose contacts the model excludes.
+        tree: the actuated joints and the capsules that they carry.
     """
 
     joints: tuple[str, ...]
     adjacent: frozenset[frozenset[str]]
+    tree: JointTree
 
     def __init__(self, contract: Contract, profile: WorldProfile, *, path: str = "backends.mujoco") -> None:
         """Compile the model of `profile`, which stands at `path` in the contract; raises ContractError like `World`."""
@@ -52,8 +54,8 @@ class MujocoKinematics:
         self.joints = tuple(name for name, _ in joints)
         self._at = self._model.joint_addresses(joints)
         mj = self._model.mj
-        self._tree = _read_tree(self._model, self._data, list(self._at.qpos))
-        self.adjacent = self._tree.adjacent | _excluded(self._model)
+        self.tree = _read_tree(self._model, self._data, list(self._at.qpos))
+        self.adjacent = self.tree.adjacent | _excluded(self._model)
         self._sites = {mj.site(i).name: i for i in range(mj.nsite)}
         for sensor, source in profile.sources.items():
             if source.site is not None:
@@ -89,11 +91,11 @@ class MujocoKinematics:
         """
         if np.ndim(joint_positions) not in (1, 2) or np.shape(joint_positions)[-1] != len(self.joints):
             raise UsageError(self._wrong_shape(joint_positions))
-        return self._tree.capsules(joint_positions)
+        return self.tree.capsules(joint_positions)
 
     def levers(self) -> Levers:
         """Return how far the capsules move at most when the joints do."""
-        return self._tree.levers
+        return self.tree.levers
 
     def _wrong_shape(self, joint_positions: FloatArray) -> str:
         return (

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.contract.checks import one_of
+from embodied_env.contract.files import MOST_DATA_BYTES, check_file
 from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.sim.profile import WorldProfile
 
@@ -86,7 +87,7 @@ class Model:
         """Compile the model file; raises ContractError when it is missing or wrong, or has no such keyframe."""
         self.mujoco = import_mujoco()
         self.path = path
-        self._source = contract.source
+        self._contract, self._source = contract, contract.source
         self._file = self._find_file(profile.model)
         try:
             self.mj = self.mujoco.MjModel.from_xml_path(str(self._file))
@@ -169,11 +170,17 @@ class Model:
             self.mujoco.mj_resetDataKeyframe(self.mj, data, self._keyframe)
 
     def _find_file(self, name: str) -> Path:
-        for file in (Path(self._source).parent / name, SHIPPED / name):
-            if file.is_file():
-                return file
-        shipped = ", ".join(sorted(file.name for file in SHIPPED.glob("*.xml")))
-        raise self.error(f"{self.path}.model", f"there is no file {name!r}; allowed: {shipped}, or a path to a file")
+        """Return the model's file; only a shipped one for a contract that is not trusted. MuJoCo opens it."""
+        shipped = {file.name: file for file in SHIPPED.glob("*.xml")}
+        is_beside = self._contract.trusted and os.path.lexists(self._contract.beside(name))
+        file = shipped[name] if name in shipped and not is_beside else self._contract.beside(name)
+        try:
+            check_file(file, most_bytes=MOST_DATA_BYTES)
+        except OSError as error:
+            known = ", ".join(sorted(shipped))
+            problem = f"there is no file {name!r} ({error}); allowed: {known}, or a path to a file"
+            raise self.error(f"{self.path}.model", problem) from None
+        return file
 
 
 def actuated_joints(contract: Contract) -> list[tuple[str, str]]:

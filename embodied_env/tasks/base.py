@@ -27,19 +27,28 @@ environment, slot and agent has a task object of its own. A whole task outside t
         def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict | None:    # optional
             return Verdict.running()                 # hovering is never solved before the first step
 
-and in the contract ``task: {type: my_package.hover:Hover, sensor: tcp}``.
+and in the contract ``task: {type: my_package.hover:Hover, sensor: tcp}``, or ``type: ./hover.py:Hover`` for a file
+in the folder of the contract. `make` loads it; what only reads a contract or a run does not.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
+import importlib
+import inspect
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol, cast, runtime_checkable
 
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, KinematicModel
-from embodied_env.contract.fingerprint import task_class
+from embodied_env.contract.files import read_file
+from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.loader import parse_as
 from embodied_env.errors import ContractError
 from embodied_env.transition import Snapshot, TaskResult, Verdict
@@ -101,13 +110,19 @@ class ScriptedTask(Task, Protocol):
         ...
 
 
-def load_task(contract: Contract) -> Task:
+def load_task(contract: Contract, *, trust: bool = False, file: str | Path | None = None) -> Task:
     """Build the task of `contract`: the class named by ``task.type``, with the other keys as its parameters.
 
+    Args:
+        contract: what the task is of.
+        trust: load the module or the file that the contract names; a shipped task needs no trust.
+        file: load this file in its place, as ``FILE.py`` or ``FILE.py:Class``; the class is by default the contract's.
+
     Raises:
-        ContractError: when the class cannot be imported or is not a task, and for an unknown, missing or wrong key.
+        ContractError: when the task is not trusted, when the class cannot be loaded or is not a task, and for an
+            unknown, missing or wrong key.
     """
-    found = task_class(contract)
+    found = _task_class(contract, trust=trust, file=file)
     parameters = getattr(found, "Parameters", None)
     missing = [name for name in ("version", "terms", "judge") if not hasattr(found, name)]
     if not (isinstance(parameters, type) and dataclasses.is_dataclass(parameters)):
@@ -118,5 +133,83 @@ def load_task(contract: Contract) -> Task:
             f"{contract.task.type!r} is not a task, it has no {', '.join(missing)}; see embodied_env.tasks.base",
             source=contract.source,
         )
+    _source_sha256(found)  # of the source that is loaded now
     values = parse_as(cast("type[Any]", parameters), contract.task.parameters, path="task", source=contract.source)
     return cast("Task", found(contract, values))
+
+
+def describe_task(task: Task, contract: Contract) -> dict[str, Any]:
+    """Return what a manifest says of a loaded task: its name in the contract, version, terms and source (SHA-256)."""
+    return {
+        "type": contract.task.type,
+        "version": task.version,
+        "terms": list(task.terms),
+        "source_sha256": _source_sha256(type(task)),
+    }
+
+
+def is_shipped(contract: Contract) -> bool:
+    """Return whether the task of `contract` is one of this package, which needs no trust."""
+    return contract.task.type in SHIPPED_TASKS
+
+
+def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> type:
+    """Import the class of the task; a file is executed from its exact path, whatever ``sys.path`` says."""
+    name = contract.task.type
+    module_name, _, class_name = name.rpartition(":")
+    path = Path(contract.source).parent / module_name if module_name.endswith(".py") else None
+    if file is not None:
+        name = str(file)
+        given, _, own = name.rpartition(":")
+        path, class_name = (Path(given), own) if given.endswith(".py") else (Path(name), class_name)
+    elif not (trust or is_shipped(contract)):
+        remedy = "pass --trust-task or --task FILE (in Python: trust=True or file=...)"
+        raise ContractError(
+            "task.type",
+            f"task not loaded: {name!r} is not trusted (expected a shipped task); {remedy}",
+            source=contract.source,
+        )
+    try:
+        module = importlib.import_module(module_name) if path is None else _load_file(path)
+        found = getattr(module, class_name)
+    except Exception as error:  # the code of a user may raise anything
+        problem = f"{name!r} cannot be loaded: {type(error).__name__}: {error}"
+        raise ContractError("task.type", problem, source=contract.source) from error
+    if not isinstance(found, type):
+        raise ContractError("task.type", f"{name!r} is not a class", source=contract.source)
+    return found
+
+
+def _load_file(path: Path) -> ModuleType:
+    """Execute a file as a module of its own, once for each content of each path."""
+    path = path.resolve()
+    code = read_file(path)
+    name = f"embodied_env_task_{hashlib.sha256(bytes(path) + bytes(1) + code).hexdigest()[:32]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    module.__dict__[_SHA256] = hashlib.sha256(code).hexdigest()
+    sys.modules[name] = module  # dataclasses and their type hints look for it there
+    try:
+        exec(compile(code, str(path), "exec"), module.__dict__)  # noqa: S102 - the file that the user named
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@functools.cache
+def _source_sha256(found: type) -> str:
+    """Return the SHA-256 (hex) of the file that a class is from, as it was when this was first asked."""
+    module = sys.modules.get(found.__module__)
+    if (known := getattr(module, _SHA256, None)) is not None:
+        return str(known)
+    try:
+        return hashlib.sha256(read_file(inspect.getsourcefile(found) or "")).hexdigest()
+    except (OSError, TypeError) as error:
+        raise ContractError("task.type", f"the source of {found.__qualname__!r} cannot be read: {error}") from None
+
+
+_SHA256 = "__embodied_env_sha256__"
+"""The attribute of a module that was executed from a file: the SHA-256 of what was executed."""

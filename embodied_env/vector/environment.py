@@ -82,7 +82,7 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
 
     def _make_slots(
         self,
-        contract: str | Path | Contract | Mapping[str, str] | None,
+        contract: str | Path | Contract | Mapping[str, Any] | None,
         record: str | Path | None,
         slots: Sequence[Mapping[str, Any]],
     ) -> None:

@@ -24,6 +24,7 @@ from embodied_env.contract.messages import (
     TWIST_AXES,
     MessageField,
 )
+from embodied_env.contract.model import RESERVED
 
 Document = dict[str, Any]
 
@@ -93,7 +94,8 @@ def parse(source: Document) -> Contract:
 def document_of(contract: Contract) -> Document:
     """Return the document that says what `contract` is, every default written out."""
     plain: Document = to_plain(contract)
-    del plain["source"], plain["text"]
+    for key in RESERVED:
+        del plain[key]
     task = plain.pop("task")
     return {"contract": "embodied_env/1", **plain, "task": {"type": task["type"], **task["parameters"]}}
 

@@ -91,7 +91,7 @@ IMPORTS_BY_NAME = {
     "__init__.py": "the public names, when they are used",
     "backends/__init__.py": "the table of backends",
     "backends/ros/control/dialects.py": "the table of dialects",
-    "contract/fingerprint.py": "the task's class",
+    "tasks/base.py": "the task's class, where it is trusted",
     "contract/messages.py": "message classes, when ROS is there",
     "cli/__init__.py": "one verb per file",
     "cli/policies.py": "the policy that the user names",

@@ -409,6 +409,7 @@ RUNS |= {
     "manifest.backend_fingerprint": ("plain", None, manifest(backend_fingerprint="0" * 64)),
     "manifest.backend": ("plain", lambda rows: at(rows[2], info__backend="real"), None),
     "manifest.version": ("plain", None, manifest(versions__embodied_env="9.9")),
+    "manifest.task": ("plain", None, manifest(task__terms=["distance"])),
     "manifest.seeds": ("plain", None, manifest(seeds=[4])),
     "manifest.wrappers": ("plain", None, manifest(wrappers__0=ABSENT)),
     "summary.missing": ("plain", None, lambda path: (path / "summary.json").unlink()),

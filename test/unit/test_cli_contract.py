@@ -209,7 +209,8 @@ def test_a_process_that_refuses_has_status_2_and_no_traceback(fault, write):
         ("task.success_radius_m", ABSENT, "task.success_radius_m: the key is missing"),
         ("task.success_radius_m", "far", 'task.success_radius_m: "far" is not allowed; allowed: a valid number'),
         ("task.tip", "tool", "task.tip: "),
-        ("task.type", "embodied_env.tasks.reach:Rich", "task.type: 'embodied_env.tasks.reach:Rich' cannot be imported"),
+        ("task.type", "embodied_env.tasks.reach:Rich", "task.type: 'embodied_env.tasks.reach:Rich' is not known"),
+        ("task.type", "embodied_env.tasks..reach:Reach", "task.type: 'embodied_env.tasks..reach:Reach' is not known"),
     ],
 )
 def test_validate_refuses_wrong_parameters_of_the_task(path, value, message, write, capsys):
@@ -232,7 +233,8 @@ def test_validate_json_says_what_is_wrong_where(small, write, capsys):
     assert main(["contract", "validate", "--json", small, wrong]) == 2
     good, bad = json.loads(capsys.readouterr().out)
     fingerprint = parse(document()).fingerprint
-    assert good == {"contract": small, "valid": True, "source": small, "fingerprint": fingerprint}
+    sound = {"contract": small, "valid": True, "source": small, "fingerprint": fingerprint}
+    assert good == {**sound, "task_verified": True}
     problem = "0 is not allowed; allowed: 1 or more"
     assert bad == {"contract": wrong, "valid": False, "path": "version", "problem": problem}
 

@@ -29,6 +29,7 @@ from embodied_env.contract import (
 from embodied_env.contract import safety as contract_safety
 from embodied_env.contract.loader import config_folders, find_contract
 from embodied_env.contract.messages import ACTUATOR_MESSAGES, ENCODINGS, PATH_DTYPES, SENSOR_MESSAGES, TWIST_AXES
+from embodied_env.contract.model import RESERVED
 from embodied_env.errors import ContractError
 from embodied_env.sim.profile import (
     Contact,
@@ -401,7 +402,7 @@ def test_the_page_of_the_contract_names_every_key_in_its_section(title, specs):
 
 
 def test_the_page_of_the_contract_names_every_key_of_the_top():
-    assert {field.name for field in dataclasses.fields(Contract)} - {"source", "text"} <= words(PAGE)
+    assert {field.name for field in dataclasses.fields(Contract)} - set(RESERVED) <= words(PAGE)
 
 
 def test_the_page_of_the_contract_says_of_every_field_of_a_message_what_it_is():

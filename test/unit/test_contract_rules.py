@@ -424,7 +424,7 @@ def test_a_joint_whose_velocity_alone_is_reported_is_missing():
         (f"{TARGET}.low", [0.1, 0.1], f"{TARGET}: low has 2 values and high 3; allowed: as many"),
         (f"{TARGET}.low", 0.1, f"{TARGET}: type 'vector' does not fit low 0.1 and high (0.5, 0.5, 0.5); allowed: lists for a vector, numbers for a scalar"),
         (f"{TARGET}.type", "scalar", f"{TARGET}: type 'scalar' does not fit low (0.1, 0.1, 0.1) and high (0.5, 0.5, 0.5); allowed: lists for a vector, numbers for a scalar"),
-        ("task.type", "reach", "task.type: 'reach' is not a class; allowed: module:Class, e.g. embodied_env.tasks.reach:Reach"),
+        ("task.type", "reach", "task.type: 'reach' is not a class; allowed: module:Class or FILE.py:Class, e.g. embodied_env.tasks.reach:Reach"),
     ],
 )  # fmt: skip
 def test_reset_options_and_the_task_are_checked(path, value, message):

@@ -24,7 +24,7 @@ FAULTS = tuple(Fault(kind=kind, step=1 + i) for i, kind in enumerate(("drop", "n
 def stepper(contract, backend=FakeBackend, *, evaluator_info=False, **options):
     clock = OneClock()
     world = backend(contract, clock=clock, **options)
-    return Stepper(contract, world, load_task(contract), clock=clock, evaluator_info=evaluator_info)
+    return Stepper(contract, world, load_task(contract, trust=True), clock=clock, evaluator_info=evaluator_info)
 
 
 WORLDS = {

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
-import sys
 
 import pytest
 import yaml
 from strategies import ABSENT, changed, document, parse
 
 from embodied_env.contract import load_contract, parse_contract
-from embodied_env.contract.fingerprint import SEMANTICS, differences, meaning, task_class, to_plain
+from embodied_env.contract.fingerprint import SEMANTICS, SHIPPED_TASKS, differences, meaning, to_plain
 from embodied_env.errors import ContractError
 
 SMALL = parse(document())
@@ -156,55 +156,51 @@ def test_a_backend_fingerprint_covers_the_name():
     assert twins.backend_fingerprint("a") != twins.backend_fingerprint("b")
 
 
-HOVER = "class Hover:\n    version = 1\n"
+@pytest.mark.parametrize("type_", ["nowhere.at_all:Task", "nowhere/at_all.py:Task"])
+def test_a_fingerprint_needs_no_task(type_):
+    assert len(parse(changed("task.type", type_)).fingerprint) == 64
 
 
-@pytest.fixture
-def hover(tmp_path, monkeypatch):
-    """Return a function that writes a task of a third party and gives a contract with it."""
-
-    def write(source):
-        (tmp_path / "hover_task.py").write_text(source)
-        monkeypatch.delitem(sys.modules, "hover_task", raising=False)
-        importlib.invalidate_caches()
-        return parse(changed("task", {"type": "hover_task:Hover"}))
-
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    yield write
-    sys.modules.pop("hover_task", None)
+@pytest.mark.parametrize("name", sorted(SHIPPED_TASKS))
+def test_the_table_of_shipped_tasks_has_the_version_of_each_class(name):
+    module, _, attribute = name.partition(":")
+    assert getattr(importlib.import_module(module), attribute).version == SHIPPED_TASKS[name]
 
 
-def test_the_version_of_the_task_changes_the_fingerprint(hover):
-    contract, again = hover(HOVER), parse(changed("task", {"type": "hover_task:Hover"}))
-    before = contract.fingerprint
-    task_class(again).version = 2
-    assert again.fingerprint != before
+def test_the_version_of_a_shipped_task_is_part_of_the_meaning():
+    assert meaning(SMALL)["task"]["version"] == SHIPPED_TASKS[SMALL.task.type]
 
 
-def test_the_source_of_a_task_from_outside_changes_the_fingerprint(hover):
-    before = hover(HOVER).fingerprint
-    assert hover(HOVER + "    # and a line more\n").fingerprint != before
-
-
-def test_the_source_of_our_own_tasks_is_not_covered():
-    assert "source_sha256" not in meaning(SMALL)["task"]
-
-
-@pytest.mark.parametrize(
-    ("type_", "problem"),
-    [
-        ("nowhere.at_all:Task", "'nowhere.at_all:Task' cannot be imported: No module named 'nowhere'"),
-        ("json:Task", "'json:Task' cannot be imported: module 'json' has no attribute 'Task'"),
-        ("json:dumps", "'json:dumps' is not a class"),
-        ("builtins:dict", "the source of 'builtins:dict' cannot be read"),
-    ],
+ROBOT = """<robot name="r"><link name="base"/><link name="one"/><link name="two"/>{}</robot>""".format(
+    "".join(
+        f'<joint name="{name}" type="revolute"><parent link="{parent}"/><child link="{child}"/>'
+        '<limit lower="-1" upper="2" velocity="3" effort="1"/></joint>'
+        for name, parent, child in (("a", "base", "one"), ("b", "one", "two"))
+    )
 )
-def test_a_task_that_cannot_be_identified_is_refused(type_, problem):
-    with pytest.raises(ContractError) as caught:
-        parse(changed("task.type", type_)).fingerprint  # noqa: B018 - it is computed when it is read
-    assert caught.value.path == "task.type"
-    assert caught.value.problem.startswith(problem)
+
+
+def with_urdf(folder, name, text):
+    (folder / name).write_text(text)
+    return parse_contract(json.dumps(changed("safety.urdf", name)), source=str(folder / "arm.yaml"))
+
+
+def test_a_file_counts_by_its_content_and_not_by_its_path(tmp_path):
+    one = with_urdf(tmp_path, "one.urdf", ROBOT)
+    assert with_urdf(tmp_path, "other.urdf", ROBOT).fingerprint == one.fingerprint
+    assert with_urdf(tmp_path, "one.urdf", ROBOT.replace('effort="1"', 'effort="2"')).fingerprint != one.fingerprint
+
+
+def test_the_fingerprint_is_of_the_content_that_was_read_with_the_contract(tmp_path):
+    contract = with_urdf(tmp_path, "one.urdf", ROBOT)
+    (tmp_path / "one.urdf").unlink()
+    assert len(contract.fingerprint) == 64
+
+
+def test_a_file_whose_content_was_not_read_gives_no_fingerprint():
+    contract = dataclasses.replace(SMALL, safety=dataclasses.replace(SMALL.safety, urdf="arm.urdf"))
+    with pytest.raises(ContractError, match=r"content not known: 'arm\.urdf'"):
+        contract.fingerprint  # noqa: B018 - it is computed when it is read
 
 
 def test_a_difference_names_the_path_and_both_values():

@@ -374,7 +374,7 @@ def dwelling(tmp_path_factory):
 def test_a_replay_rebuilds_the_state_of_each_episode_from_its_reset(dwelling):
     rewards = [row["reward"] for row in read_run(dwelling).transitions()]
     assert len(set(rewards)) > 6
-    replay = replay_run(dwelling)
+    replay = replay_run(dwelling, trust_task=True)
     assert (replay.difference, replay.transitions, replay.resets, replay.unverified) == (None, 18, 3, 0)
     assert replay.sound
 
@@ -397,7 +397,9 @@ def test_a_replay_that_is_recorded_has_the_same_verdicts_and_options(dwelling, t
 )
 def test_a_replay_gives_the_task_the_very_arguments_of_the_recorded_reset(tmp_path, options):
     contract = replace(ARM, task=TaskSpec(type="resettable_tasks:Telling", parameters={}))
-    replay = replay_run(record(tmp_path, contract, resets=[{"target": [-0.5, 0.0, 0.3]}, None], **options))
+    replay = replay_run(
+        record(tmp_path, contract, resets=[{"target": [-0.5, 0.0, 0.3]}, None], **options), trust_task=True
+    )
     assert (replay.difference, replay.resets) == (None, 2)
 
 
@@ -405,7 +407,7 @@ def test_a_verdict_that_the_task_does_not_give_differs(mixed, tmp_path):
     def change(rows):
         rows[0]["inner"]["verdict"]["success"] = rows[0]["info"]["reset"]["solved"] = False
 
-    difference = replay_run(rewrite(mixed, tmp_path / "forged", change)).difference
+    difference = replay_run(rewrite(mixed, tmp_path / "forged", change), trust_task=True).difference
     assert (difference.row, difference.field) == (0, "inner.verdict.success")
 
 
@@ -413,7 +415,7 @@ def test_options_that_were_changed_afterwards_show_in_the_reward(dwelling, tmp_p
     def change(rows):
         rows[0]["inner"]["options"] = {}
 
-    difference = replay_run(rewrite(dwelling, tmp_path / "forged", change)).difference
+    difference = replay_run(rewrite(dwelling, tmp_path / "forged", change), trust_task=True).difference
     assert difference.row == 1
     assert difference.field == "info.task.asked"
 
@@ -438,7 +440,7 @@ def without(*rows):
     ],
 )
 def test_after_a_lost_row_nothing_is_verified_until_the_next_reset(dwelling, tmp_path, lost, verified, unverified):
-    replay = replay_run(rewrite(dwelling, tmp_path / "lost", without(*lost)))
+    replay = replay_run(rewrite(dwelling, tmp_path / "lost", without(*lost)), trust_task=True)
     assert (replay.difference, (replay.transitions, replay.resets), replay.unverified) == (None, verified, unverified)
     assert not replay.sound
 

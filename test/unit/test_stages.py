@@ -41,7 +41,7 @@ def latency_with(*, inference_s=0.0, **delays):
     """Return the latency of the third step of a world with these delays, as one flat dict."""
     clock = OneClock(start_ns=NS_PER_S)
     backend = FakeBackend(CONTRACT, clock=clock, free_running=True, delays=Delays(**delays))
-    stepper = Stepper(CONTRACT, backend, load_task(CONTRACT), clock=clock)
+    stepper = Stepper(CONTRACT, backend, load_task(CONTRACT, trust=True), clock=clock)
     stepper.reset(world_seed=1, options={}, seeded=True)
     for _ in range(3):
         clock.advance_ns(round(inference_s * NS_PER_S))
@@ -102,7 +102,7 @@ def test_delays_belong_to_a_world_that_moves_by_itself():
 
 def test_a_world_that_waits_has_neither_data_age_nor_deadlines_nor_clock():
     clock = OneClock()
-    stepper = Stepper(CONTRACT, FakeBackend(CONTRACT, clock=clock), load_task(CONTRACT), clock=clock)
+    stepper = Stepper(CONTRACT, FakeBackend(CONTRACT, clock=clock), load_task(CONTRACT, trust=True), clock=clock)
     stepper.reset(world_seed=1, options={}, seeded=True)
     stepper.begin(np.zeros(2))
     latency = stepper.finish().info["latency"]

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from embodied_env.clock import NS_PER_S
-from embodied_env.contract import Contract, parse_contract
+from embodied_env.contract import Contract
 from embodied_env.errors import RecordError
 from embodied_env.record.export.leaves import Arrays, Leaf, Leaves, leaves_of_space, leaves_of_value, parts
+from embodied_env.record.manifest import contract_of_manifest
 from embodied_env.record.reading import Run
 from embodied_env.record.rows import RESET, Row
 from embodied_env.record.summary import OUTSIDE
@@ -227,7 +228,7 @@ def open_source(run: Run, *, evaluator: bool = False) -> Source:
     Raises:
         RecordError: when its manifest has no contract that can be read, or it has no step.
     """
-    contract = parse_contract(run.manifest["contract"]["text"], source=run.manifest["contract"]["source"])
+    contract = contract_of_manifest(run.manifest)
     has_wrappers = any(_name(layer) not in _TRANSPARENT for layer in run.manifest["wrappers"][:-1])
     applied = leaves_of_space(contract.action_space)
     reset = next(run.resets(), None)
