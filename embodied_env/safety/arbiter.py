@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract import FloatArray
-from embodied_env.errors import BackendLostError
+from embodied_env.errors import BackendError, BackendLostError
+from embodied_env.interrupts import held_interrupts
 from embodied_env.safety.gate import Reference, SafetyGate
-from embodied_env.transition import Approved, Finding, Sent
+from embodied_env.transition import Approved, Finding, GateReport, Sent
 
 _STALL_PERIODS = 3  # a position servo left alone for this long has arrived: its reference velocity is zero; a
 # commanded velocity still acts
@@ -120,26 +122,38 @@ class Arbiter:
         return reference, min(elapsed_s, self._period_s)
 
     def send(self, command: Approved) -> Sent:
-        """Publish `command`; it becomes the reference. Called within `turn`."""
-        with self._lock:
+        """Publish `command`; it becomes the reference. Called within `turn`.
+
+        Publication and reference change as one unit. Signal handlers wait until both are done. For any other exception
+        the reference is already that of `command` before the message can leave: a message that is recorded but lost
+        delays the motion, one that left unrecorded would be followed by a jump back. Only a `BackendError` says that
+        nothing has left; then the reference is as before, and the number is spent.
+        """
+        with self._lock, held_interrupts() if self._free_running else nullcontext():
+            before, published_ns = self._reference, self._published_ns
+            assumed = self._after(before, command, command.report, command.values)
+            self._reference, self._published_ns = assumed, self._clock.now_ns()
             try:
                 sent = self._send(command)
-            except BaseException:
-                self._reference = replace(self._reference, seq=command.seq)  # it may have left: its number is spent
+            except BackendError:
+                self._reference, self._published_ns = replace(before, seq=command.seq), published_ns
                 raise
-            report = command.report if sent.report is None else sent.report
-            before = self._reference
-            no_time = not report.dt_s > 0.0
-            self._reference = Reference(
-                positions=self._positions(before, sent.values),
-                velocities=report.velocity_si,
-                seq=command.seq,
-                epoch=command.epoch,
-                slack=before.slack,
-                accelerations=None if no_time else (report.velocity_si - before.velocities) / report.dt_s,
-            )
+            if sent.report is not None or sent.values is not command.values:
+                self._reference = self._after(before, command, sent.report or command.report, sent.values)
             self._published_ns = self._clock.now_ns()
             return sent
+
+    def _after(self, before: Reference, command: Approved, report: GateReport, sent: FloatArray) -> Reference:
+        """Return the reference that follows `before` when the values `sent` of `command` were published."""
+        no_time = not report.dt_s > 0.0
+        return Reference(
+            positions=self._positions(before, sent),
+            velocities=report.velocity_si,
+            seq=command.seq,
+            epoch=command.epoch,
+            slack=before.slack,
+            accelerations=None if no_time else (report.velocity_si - before.velocities) / report.dt_s,
+        )
 
     def _positions(self, before: Reference, sent: FloatArray) -> FloatArray:
         """Return the positions after a command: what is commanded by velocity keeps its measured ones."""
