@@ -62,6 +62,7 @@ CODES: Mapping[str, int] = {
     "vel.limit": 31,
     "acc.limit": 32,
     "limits.infeasible": 33,
+    "vel.gap": 34,
     "clock.dt": 40,
     "clock.jump": 41,
     "clock.suspended": 42,
@@ -273,7 +274,8 @@ class Reference:
     """The last published command: positions and velocities of shape (n_joints,), its number, and its epoch.
 
     What is commanded by velocity has its measured position here, and zero when it has no position limits; `slack` is
-    how far it may have moved since it was measured, in the joint's unit (None: not at all).
+    how far it may have moved since it was measured, in the joint's unit (None: not at all). `before_gap` are the
+    published velocities, where a gap has lowered them (`embodied_env.safety.limits`).
     """
 
     positions: FloatArray
@@ -282,6 +284,7 @@ class Reference:
     epoch: int
     slack: FloatArray | None = None
     accelerations: FloatArray | None = None  # of the last published command; None: none
+    before_gap: FloatArray | None = None
 
 
 @quick

@@ -38,6 +38,7 @@ from embodied_env.transition import (
 )
 
 _NEEDED = {RESET: ("routine", "observation", "now_ns", "sensors"), TRANSITION: ("circumstances", "now_ns", "sensors")}
+_REFERENCE = ("positions", "velocities", "slack", "accelerations", "before_gap")
 _JUDGED_ANEW = (Quality.OK, Quality.OUT_OF_RANGE)  # what a reading is called follows from it and from the contract
 
 
@@ -240,7 +241,7 @@ def _finding(recorded: Row) -> Finding:
 
 
 def _reference(recorded: Row) -> Reference:
-    vectors = {name: _vector(recorded[name]) for name in ("positions", "velocities", "slack", "accelerations")}
+    vectors = {name: _vector(recorded[name]) for name in _REFERENCE}
     return Reference(**{**recorded, **vectors})
 
 

@@ -179,7 +179,7 @@ def _circumstances_schema() -> Schema:
         **dict.fromkeys(("positions", "velocities"), _NUMBERS),
         "seq": _COUNT,
         "epoch": {"type": "integer"},
-        **dict.fromkeys(("slack", "accelerations"), _or_null(_NUMBERS)),
+        **dict.fromkeys(("slack", "accelerations", "before_gap"), _or_null(_NUMBERS)),
     }
     return _fixed(
         {

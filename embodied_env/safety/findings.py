@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,14 @@ def change(gate: str, code: str, joints: tuple[str, ...], before: FloatArray, af
             limit=after[hit],
             margin=after[hit] - before[hit],
         )
+    ]
+
+
+def gap_finding(joints: tuple[str, ...], published: FloatArray, used: FloatArray) -> list[Finding]:
+    """Return what says which velocities a gap has lowered, from what was published to what limits start from."""
+    return [
+        replace(finding, severity=Severity.PASS, limit=None, margin=None, detail="no command for a while")
+        for finding in change("joint_limits", "vel.gap", joints, published, used)
     ]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import InternalFaultError
-from embodied_env.safety.findings import change, gravest, in_order, limit_findings
+from embodied_env.safety.findings import change, gap_finding, gravest, in_order, limit_findings
 from embodied_env.safety.jerk import keeps_jerk, limit_jerk
 from embodied_env.safety.limits import (
     Bounds,
@@ -342,6 +342,8 @@ class Limiter:
         """Build the approved command and its report, to be read only: the only place that makes an `Approved`."""
         for array in (requested, applied, published, velocities):
             array.setflags(write=False)
+        if reference.before_gap is not None:
+            findings = [*findings, *gap_finding(self.layout.joints, reference.before_gap, reference.velocities)]
         disposition = gravest(findings)
         sound = sound and self._keeps_limits
         report = GateReport(

@@ -16,6 +16,21 @@ the reach of acceleration; all other pairs of bounds meet, and intervals of the 
 dt may differ at each step, since v^2/(2 D) bounds the stopping distance of any partition into steps. The derivation for
 A = D is in the project's safety notes (A4.2); D separate is ours.
 
+After a gap in the commands of a joint that is commanded by velocity, its controller may have stopped it, so v is lowered
+before limits and braking start from it (`lowered_velocity`). With p the last published velocity, the reference q is
+
+- 0 where the controller's own timeout has passed: the command in force there is 0, whatever was published before;
+- otherwise, for p >= 0 (mirrored below), min(p, max(0, m + max(A, D) age)) with m the velocity measured `age` ago;
+- 0 where the command had stood unchanged for 3 periods when m was measured, and |m| <= min(D T, p / 2), T the control
+  period: the joint does not follow the command, and one period of braking stops it;
+- p where neither is known: nothing says that the command has ended.
+
+So 0 <= q <= p: lowered, never raised, never through zero. Let u be the true velocity, |u - m| <= max(A, D) age. In the
+second case q = p, or u <= q < p, or u <= 0 = q: q is at least as near to u as p is, and never slower than the joint, so
+braking from q is never harder than D. In the third u = m is as near to 0 as to p, or nearer, and braking it takes at
+most D. In the first and third a joint at rest has q = 0: braking publishes 0 and leaves it at rest. What is published
+next is within [q - D dt, q + A dt], as from any other reference.
+
 Everything is scalar: joints do not interact, and for fewer than about 16 joints plain floats beat arrays. What runs
 for each joint at each step is written with conditions: min() and max() would take a third of its time.
 """
@@ -292,6 +307,30 @@ def _binding(position: float, velocity: float, chosen: float, bounds: Bounds, dt
         if _faster(sign_tried * velocity, bounds, dt_s) == speed:
             return "acc.limit"
     return "pos.limit"
+
+
+def lowered_velocity(
+    published: float, measured: float, age_s: float, bounds: Bounds, *, settled: bool, period_s: float
+) -> float:
+    """Return the reference velocity after a gap: `published`, lowered to what the joint can still be doing.
+
+    The rule and its proof stand at the top of this module.
+
+    Args:
+        published: the last published velocity, in unit/s.
+        measured: the measured velocity; NaN: unknown.
+        age_s: how old it is, >= 0.
+        bounds: the joint's limits.
+        settled: the command had stood unchanged for 3 periods when the velocity was measured.
+        period_s: the control period.
+    """
+    if not (math.isfinite(measured) and 0.0 <= age_s < math.inf):
+        return published
+    if settled and abs(measured) <= min(bounds.deceleration * period_s, 0.5 * abs(published)):
+        return 0.0
+    sign = math.copysign(1.0, published)
+    fastest = sign * measured + max(bounds.acceleration, bounds.deceleration) * age_s
+    return sign * min(abs(published), max(0.0, fastest))
 
 
 def brake_velocity(velocity: float, bounds: Bounds, dt_s: float) -> float:
