@@ -63,6 +63,7 @@ CODES: Mapping[str, int] = {
     "acc.limit": 32,
     "limits.infeasible": 33,
     "vel.gap": 34,
+    "limits.tightened": 35,
     "clock.dt": 40,
     "clock.jump": 41,
     "clock.suspended": 42,

@@ -102,6 +102,19 @@ def gap_finding(joints: tuple[str, ...], published: FloatArray, used: FloatArray
     ]
 
 
+def tightened_finding(joints: tuple[str, ...], is_late: list[bool], velocities: FloatArray) -> Finding:
+    """Return what says which joints still brake into limits that have become narrower, and how fast they move."""
+    hit = np.array(is_late)
+    return Finding(
+        gate="joint_limits",
+        severity=Severity.PASS,
+        code="limits.tightened",
+        joints=named(joints, hit),
+        after=velocities[hit],
+        detail="narrower limits are not kept yet",
+    )
+
+
 def box_finding(layout: ActionLayout, requested: FloatArray, boxed: FloatArray, mode: str) -> list[Finding]:
     """Return the LIMIT of an action outside of its space, in action units, or nothing."""
     clipped = boxed != requested

@@ -101,14 +101,15 @@ class SafetyGate:
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
         """Change the limits of joints, all or none. What is tighter holds at once, all else from the next `reset` on.
 
-        Tighter is a smaller velocity or a narrower range. With another acceleration the last command may lead where
-        it cannot be braked any more, so that waits for a reset too.
+        Tighter is a smaller velocity or a narrower range. A joint that moves too fast for it brakes into it, at the
+        contract's deceleration and no harder; until then reports say ``limits.tightened``, and guarantee neither
+        position nor velocity. Another acceleration or jerk waits for a reset too.
 
         Args:
             changes: joint -> its limits, before margins. Those of the contract are the ceiling.
 
         Returns:
-            Whether everything holds already.
+            Whether it is in force, and not only from the next `reset` on.
 
         Raises:
             UsageError: for a joint that is not there, or a limit beyond the contract's. Nothing has changed then.
@@ -118,7 +119,8 @@ class SafetyGate:
         self._wanted = wanted
         if not is_tighter(wanted, self._in_force):
             return False
-        self._enforce(wanted)
+        self._in_force = wanted
+        self._limiter.tighten(wanted)
         return True
 
     @contextmanager
