@@ -293,7 +293,8 @@ def limit_velocity(position: float, velocity: float, desired: float, bounds: Bou
             return JointStep(position=reached, velocity=braked, code="limits.infeasible", bound=braked, feasible=False)
         lower = upper = lower if velocity >= 0.0 else upper
     chosen = min(max(desired, lower), upper)
-    if abs(desired - chosen) <= 4.0 * _EPSILON * (abs(desired) + abs(velocity)):  # the rounding of v + A dt
+    is_rounding = abs(desired - chosen) <= 4.0 * _EPSILON * (abs(desired) + abs(velocity))  # of v + A dt
+    if is_rounding and bounds.low <= position + desired * dt_s <= bounds.high:
         chosen = desired
     code = "" if chosen == desired else _binding(position, velocity, chosen, bounds, dt_s)
     return _made(JointStep, (position + chosen * dt_s, chosen, code, chosen, True))

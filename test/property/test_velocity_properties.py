@@ -19,6 +19,7 @@ from embodied_env.safety.limits import (
     limit_velocity,
     lowered_velocity,
     velocity_interval,
+    violation,
 )
 from embodied_env.transition import Finding, Sent, Severity
 
@@ -94,6 +95,13 @@ def test_the_nearest_velocity_of_the_interval_is_taken(b, part, at, dt, asked):
     else:
         slack = rounding(b, x, step.position, v, dt)
         assert abs(step.velocity) <= max(abs(brake_velocity(v, b, dt)), abs(lower), abs(upper)) + slack
+
+
+def test_rounding_does_not_lead_a_joint_over_the_end_of_its_range():
+    b = dataclasses.replace(joint_bounds(LIMITS)[2], low=-1.0, high=0.0)
+    step = limit_velocity(0.0, -0.05, 1e-119, b, 0.1)
+    assert step.velocity == 0.0
+    assert violation(0.0, -0.05, step.position, step.velocity, b, 0.1) == ""
 
 
 @pytest.mark.parametrize("bad", [np.full(2, np.nan), np.full(2, np.inf), np.zeros(3), "stop"])
@@ -353,7 +361,7 @@ def test_a_robot_with_a_timeout_is_never_set_in_motion_by_braking_and_keeps_its_
             with world.arbiter.turn() as (state, dt_s):
                 world.arbiter.send(world.gate.judge(as_action([asked, 0.0, 0.0, 0.0]), state, dt_s))
         now = float(world.sent[-1].values[0])
-        dt_s = min(pause_s, 0.1)
+        dt_s = min(pause_ns / 1e9, 0.1)
         if brakes:
             assert abs(now) <= abs(in_force)
             assert abs(now) <= max(0.0, abs(in_force) - LIMITS.deceleration[0] * dt_s) + 1e-9
