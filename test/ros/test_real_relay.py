@@ -609,7 +609,7 @@ def test_a_killed_learner_of_a_base_without_a_relay_is_stopped_by_the_timeout_of
 
 
 def hold_the_interpreter(learner, seconds):
-    time.sleep(seconds)  # it waits for a line from the 15th step on
+    time.sleep(seconds)  # it waits for a line from the 30th step on
     learner.stdin.write("\n")
     learner.stdin.flush()
 
@@ -642,7 +642,7 @@ def test_a_base_that_came_to_rest_in_a_gap_is_not_set_in_motion_by_braking(
     (tmp_path / "cart.yaml").write_text(CART.text.replace("  real:\n", written))
     specs = (free_simulator, relay_in) if is_relayed else (free_simulator,)
     namespace, witness, children = mortal(contract, *specs)
-    hang_at = 15 if suspended == "interpreter" else -1
+    hang_at = 30 if suspended == "interpreter" else -1
     learner = learners(tmp_path / "cart.yaml", namespace, domain_id=domain_id, hang_at=hang_at)
     witness.until(lambda: witness.moves and abs(witness.moves[-1][1][2]) > 1.0)
     if suspended == "interpreter":

@@ -13,8 +13,9 @@ from gymnasium.wrappers import RescaleAction, TransformObservation
 
 import embodied_env
 from embodied_env.backends.fake import Delays, Fault
+from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.contract import load_contract
-from embodied_env.contract.safety import LatencyBudget, Tracking
+from embodied_env.contract.safety import LatencyBudget, Tracking, WatchdogSpec
 from embodied_env.env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, PolicyError, RecordError, UsageError
 from embodied_env.record import RecordTransitions, audit_run, read_run
@@ -74,6 +75,31 @@ def test_a_run_of_each_contract_replays_equal(tmp_path, name, steps, options):
     path = record(tmp_path, [[None] * steps], load_contract(name), **options)
     replay = replay_run(path)
     assert (replay.difference, replay.transitions) == (None, steps)
+
+
+def test_a_run_with_gaps_holds_the_velocities_that_were_used_and_replays_equal(tmp_path):
+    """Its controller stops the cart after 0.5 s without a command; the policy thinks for longer, twice."""
+    cart, clock = load_contract("cart_goal"), SteadyClock()
+    patient = replace(cart.safety, watchdog=WatchdogSpec(hold_steps=1000, stop_steps=2000))
+    cart = replace(cart, safety=replace(patient, observation=replace(patient.observation, required=())))
+    env = RecordTransitions(EmbodiedEnv(cart, backend="fake", free_running=True, clock=clock), tmp_path)
+    with env:
+        env.reset(seed=1)
+        env.unwrapped._stepper._arbiter._timeout_s = 0.5
+        for step in range(12):
+            if step in (5, 9):
+                clock.sleep_until_ns(clock.now_ns() + NS_PER_S)
+            env.step(np.ones(2))
+    rows = list(read_run(env.path).transitions())
+    told = [step for step, row in enumerate(rows) if any(f["code"] == "vel.gap" for f in row["inner"]["findings"])]
+    assert told == [5, 9]
+    for step in told:
+        reference = rows[step]["inner"]["circumstances"]["reference"]
+        assert reference["velocities"] == [0.0, 0.0]
+        assert reference["before_gap"] == rows[step - 1]["inner"]["report"]["velocity_si"]
+    replay = replay_run(env.path)
+    assert (replay.difference, replay.transitions) == (None, 12)
+    assert not [broken for broken in audit_run(env.path).violations if broken.rule.startswith(("gates", "clipping"))]
 
 
 def test_images_are_handed_out_bit_for_bit_and_are_the_agents_own(tmp_path):
