@@ -348,6 +348,8 @@ class Stepper:
         moves_by_itself = self.capabilities.free_running
         played = None if self._playback is None else self._playback.circumstances
         seen = played if moves_by_itself else None
+        if played is not None:
+            self._gate.replay_limits(played.limits, is_first=self._step_index == 0)
         if seen is not None:
             reference, dt_s = seen.reference or reference, seen.dt_s
             self._watchdog.trips = seen.watchdog_trips
@@ -358,6 +360,7 @@ class Stepper:
             latched=self._gate.latched,
             dt_s=dt_s,
             reference=reference if moves_by_itself else None,
+            limits=self._gate.changed,
         )
 
     def _latch_as(self, latched: Finding | None) -> None:

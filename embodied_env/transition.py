@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.frozen import changed, quick
+
+if TYPE_CHECKING:
+    from embodied_env.contract.model import EffectiveLimits
 
 FloatArray = NDArray[np.float64]
 
@@ -347,7 +350,7 @@ class Circumstances:
     `situation` is what the gate was told, `latched` what was latched when it was asked, and `latched_after` when the
     step was over. `dt_s` is the time since `reference`, the last published command; None: the world waits, and both
     follow from the steps before. `watchdog_trips` counts since the environment was made. `answer` is the account of the
-    gate in another process that had the last word.
+    gate in another process that had the last word. `limits` are those in force where `change_limits` has changed them.
     """
 
     situation: Situation
@@ -357,6 +360,7 @@ class Circumstances:
     dt_s: float = 0.0
     reference: Reference | None = None
     answer: GateReport | None = None
+    limits: EffectiveLimits | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

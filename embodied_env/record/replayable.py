@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.clock import NS_PER_S
-from embodied_env.contract import Contract
+from embodied_env.contract import Contract, EffectiveLimits
 from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
 from embodied_env.errors import BackendLostError, RecordError
 from embodied_env.record.arrays import is_reference
@@ -136,6 +136,7 @@ class RowReader:
             dt_s=math.nan if seen["dt_s"] is None else seen["dt_s"],
             reference=None if seen["reference"] is None else _reference(seen["reference"]),
             answer=None if seen["answer"] is None else _answer(seen["answer"]),
+            limits=None if seen.get("limits") is None else _limits(seen["limits"]),
         )
 
     def published(self, row: Row) -> FloatArray:
@@ -243,6 +244,13 @@ def _finding(recorded: Row) -> Finding:
 def _reference(recorded: Row) -> Reference:
     vectors = {name: _vector(recorded[name]) for name in _REFERENCE}
     return Reference(**{**recorded, **vectors})
+
+
+def _limits(recorded: Row) -> EffectiveLimits:
+    """Return limits; one that JSON has no word for is none."""
+    nothing = {name: -math.inf if name == "position_low" else math.inf for name in recorded if name != "joints"}
+    vectors = {name: np.array([none if x is None else x for x in recorded[name]]) for name, none in nothing.items()}
+    return EffectiveLimits(joints=tuple(recorded["joints"]), **vectors)
 
 
 def _answer(recorded: Row) -> GateReport:

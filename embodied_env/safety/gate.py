@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray, JointLimits
-from embodied_env.contract.tightening import changed_limits, is_tighter
+from embodied_env.contract.tightening import are_equal, changed_limits, is_tighter
 from embodied_env.safety.findings import as_latch, box_finding, gravest
 from embodied_env.safety.form import MalformedActionError, read_action
 from embodied_env.safety.intervention import InterventionRate
@@ -116,12 +116,37 @@ class SafetyGate:
             ContractError: for limits that no contract may have. Nothing has changed then.
         """
         wanted = changed_limits(self._contract, changes)
+        if are_equal(wanted, self.layout.limits):
+            wanted = self.layout.limits
         self._wanted = wanted
         if not is_tighter(wanted, self._in_force):
             return False
-        self._in_force = wanted
-        self._limiter.tighten(wanted)
+        self._tighten(wanted)
         return True
+
+    def _tighten(self, limits: EffectiveLimits) -> None:
+        self._in_force = limits
+        self._limiter.tighten(limits)
+
+    @property
+    def changed(self) -> EffectiveLimits | None:
+        """The limits in force where `change_limits` has changed them, or None."""
+        return None if self._in_force is self.layout.limits else self._in_force
+
+    def replay_limits(self, limits: EffectiveLimits | None, *, is_first: bool) -> None:
+        """Enforce what `change_limits` had brought into force by a step of a run that is played back.
+
+        Args:
+            limits: those of the step; None: the contract's.
+            is_first: it is the first step of an episode: the reset has brought them into force.
+        """
+        limits = self.layout.limits if limits is None else limits
+        if are_equal(limits, self._in_force):
+            return
+        if is_first:
+            self._enforce(limits)
+        else:
+            self._tighten(limits)
 
     @contextmanager
     def slowed(self, share: float) -> Iterator[None]:

@@ -481,3 +481,30 @@ def test_an_error_of_the_policy_says_where(simulated):
 
     with pytest.raises(PolicyError, match="episode 1, step 1: RuntimeError: no weights"):
         replay_policy(simulated, act)
+
+
+@pytest.mark.parametrize("world", [{"backend": "mujoco"}, {"backend": "fake", "free_running": True}])
+def test_a_run_in_which_limits_were_changed_replays_equal(tmp_path, world):
+    """In motion, at rest, from the next reset on, and back to those of the contract."""
+    joints = ARM.actuators["arm"].joints
+    changes = {
+        (0, 6): {"j1": replace(joints["j1"], velocity=0.5)},
+        (0, 9): {"j2": replace(joints["j2"], velocity=0.2), "j1": replace(joints["j1"], velocity=0.3)},
+        (1, 0): {"j1": replace(joints["j1"], velocity=0.5, acceleration=1.0)},
+        (2, 4): {},
+    }
+    env = RecordTransitions(EmbodiedEnv(ARM, **world), tmp_path)
+    with env:
+        for episode in range(4):
+            env.reset(seed=3 if episode == 0 else None)
+            for step in range(12):
+                if (episode, step) in changes:
+                    env.unwrapped.change_limits(changes[episode, step])
+                env.step(np.full(6, 0.7))
+    rows = list(read_run(env.path).transitions())
+    assert ["limits" in row["inner"]["circumstances"] for row in rows] == [False] * 6 + [True] * 30 + [False] * 12
+    codes = [{finding["code"] for finding in row["inner"]["findings"]} for row in rows]
+    assert "limits.tightened" in codes[6]
+    replay = replay_run(env.path)
+    assert (replay.difference, replay.transitions) == (None, 48)
+    assert not [broken for broken in audit_run(env.path).violations if not broken.rule.startswith("latency")]
