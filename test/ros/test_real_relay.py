@@ -646,7 +646,7 @@ def test_a_base_that_came_to_rest_in_a_gap_is_not_set_in_motion_by_braking(
     learner = learners(tmp_path / "cart.yaml", namespace, domain_id=domain_id, hang_at=hang_at)
     witness.until(lambda: witness.moves and abs(witness.moves[-1][1][2]) > 1.0)
     if suspended == "interpreter":
-        hold_the_interpreter(learner, 1.5)
+        hold_the_interpreter(learner, 4.0)
     else:
         suspend(children[-1] if suspended == "relay" else learner, 3.0)
     resumed_ns = time.monotonic_ns()
