@@ -297,7 +297,8 @@ def limit_velocity(position: float, velocity: float, desired: float, bounds: Bou
     if is_rounding and bounds.low <= position + desired * dt_s <= bounds.high:
         chosen = desired
     code = "" if chosen == desired else _binding(position, velocity, chosen, bounds, dt_s)
-    return _made(JointStep, (position + chosen * dt_s, chosen, code, chosen, True))
+    reached = min(max(position + chosen * dt_s, min(bounds.low, position)), max(bounds.high, position))  # rounding
+    return _made(JointStep, (reached, chosen, code, chosen, True))
 
 
 def _binding(position: float, velocity: float, chosen: float, bounds: Bounds, dt_s: float) -> str:

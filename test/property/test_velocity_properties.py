@@ -97,11 +97,15 @@ def test_the_nearest_velocity_of_the_interval_is_taken(b, part, at, dt, asked):
         assert abs(step.velocity) <= max(abs(brake_velocity(v, b, dt)), abs(lower), abs(upper)) + slack
 
 
-def test_rounding_does_not_lead_a_joint_over_the_end_of_its_range():
-    b = dataclasses.replace(joint_bounds(LIMITS)[2], low=-1.0, high=0.0)
-    step = limit_velocity(0.0, -0.05, 1e-119, b, 0.1)
-    assert step.velocity == 0.0
-    assert violation(0.0, -0.05, step.position, step.velocity, b, 0.1) == ""
+@pytest.mark.parametrize(
+    ("high", "position", "velocity", "desired"),
+    [(0.0, 0.0, -0.05, 1e-119), (-3.5e-282, -2e-120, -4e-119, 0.5)],
+)
+def test_rounding_does_not_lead_a_joint_over_the_end_of_its_range(high, position, velocity, desired):
+    b = dataclasses.replace(joint_bounds(LIMITS)[2], low=-1.0, high=high)
+    step = limit_velocity(position, velocity, desired, b, 0.1)
+    assert step.velocity == pytest.approx(0.0, abs=1e-100)
+    assert violation(position, velocity, step.position, step.velocity, b, 0.1) == ""
 
 
 @pytest.mark.parametrize("bad", [np.full(2, np.nan), np.full(2, np.inf), np.zeros(3), "stop"])
