@@ -14,7 +14,7 @@ from contextlib import ContextDecorator
 from types import FrameType
 from typing import Any
 
-_HELD = (signal.SIGINT, signal.SIGTERM)
+_HELD = tuple(sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))  # those that may have a handler
 
 _depth = 0  # both are touched by the main thread alone: it alone runs handlers
 _waiting: list[Callable[[], Any]] = []
@@ -34,7 +34,7 @@ class _Holding:
 
 
 class held_interrupts(ContextDecorator):  # noqa: N801 - used like a function, with `with` and as a decorator
-    """Let no handler of SIGINT and SIGTERM run before this ends, for moments only. Outside the main thread nothing.
+    """Delay the Python handlers of all signals until this ends, for moments only; no effect outside the main thread.
 
     The handlers that a program has at the time stay in force: they are wrapped, not replaced.
     """
@@ -48,13 +48,9 @@ class held_interrupts(ContextDecorator):  # noqa: N801 - used like a function, w
         self._counts = threading.current_thread() is threading.main_thread()
         if not self._counts:
             return
-        _depth += 1
-        if _depth == 1:
-            try:
-                _wrap_handlers()
-            except BaseException:
-                _release()
-                raise
+        if not _depth:
+            _wrap_handlers()
+        _depth += 1  # last: a handler that raises before this leaves no hold behind
 
     def __exit__(self, *_: object) -> None:
         """Run the handlers that waited."""

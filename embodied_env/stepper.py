@@ -20,6 +20,7 @@ from embodied_env.backends.base import Backend, Playback, RoutineBackend
 from embodied_env.clock import NS_PER_S, Clock, Domain, Stamp
 from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.options import checked_options
+from embodied_env.contract.velocities import MeasuredVelocities, Reading
 from embodied_env.errors import (
     BackendError,
     BackendLostError,
@@ -32,7 +33,7 @@ from embodied_env.homing import Homing, World
 from embodied_env.info import Info, InfoBuilder, reset_info
 from embodied_env.interrupts import held_interrupts
 from embodied_env.ledger import Ledger, Slot
-from embodied_env.observation import MeasuredJoints, ObservationBuilder
+from embodied_env.observation import GOOD, MeasuredJoints, ObservationBuilder
 from embodied_env.routine import Routine, confirmed, question
 from embodied_env.safety import Arbiter, Reference, SafetyGate, Shaper, Watchdog, WatchdogThread, merged
 from embodied_env.situation import SituationReader, required_sensors
@@ -97,13 +98,17 @@ class Stepper:
             limits_elsewhere=capabilities.acknowledges_commands,
         )
         self._joints = MeasuredJoints(contract, self._gate.layout.joints)
+        self._velocities = MeasuredVelocities(contract)
         self._situations = SituationReader(contract, self._joints)
+        has_newest = hasattr(backend, "newest") and not capabilities.acknowledges_commands
         self._arbiter = Arbiter(
             backend.send,
             self._gate,
             clock=clock,
             control_period_s=contract.control_period_s,
             free_running=capabilities.free_running,
+            downstream_timeout_s=getattr(backend, "downstream_timeout_s", None),
+            measured_velocities=self._measured_velocities if self._velocities.sensors and has_newest else None,
         )
         self._watchdog = Watchdog(
             self._arbiter,
@@ -369,6 +374,8 @@ class Stepper:
         moves_by_itself = self.capabilities.free_running
         played = None if self._playback is None else self._playback.circumstances
         seen = played if moves_by_itself else None
+        if played is not None:
+            self._gate.replay_limits(played.limits, is_first=self._step_index == 0)
         if seen is not None:
             reference, dt_s = seen.reference or reference, seen.dt_s
             self._watchdog.trips = seen.watchdog_trips
@@ -379,6 +386,7 @@ class Stepper:
             latched=self._gate.latched,
             dt_s=dt_s,
             reference=reference if moves_by_itself else None,
+            limits=self._gate.changed,
         )
 
     def _latch_as(self, latched: Finding | None) -> None:
@@ -399,6 +407,22 @@ class Stepper:
         return self._situations.read(
             self._snapshot, since_frozen_ns=since_ns[0], since_returned_ns=since_ns[1], estops=self._estops()
         )
+
+    def _measured_velocities(self) -> tuple[FloatArray, FloatArray]:
+        """Return the newest measured velocities and their ages, s; NaN and infinity where the backend has none."""
+        try:
+            snapshot: Snapshot = self._backend.newest(self._velocities.sensors)  # type: ignore[attr-defined] # see `Backend`
+        except BackendError:
+            return self._velocities.read(lambda _: None)
+        samples = snapshot.samples
+
+        def newest(name: str) -> Reading | None:
+            sample = samples.get(name)
+            if sample is None or sample.quality not in GOOD:
+                return None
+            return sample.values, (snapshot.now_ns - sample.stamp_ns) / NS_PER_S
+
+        return self._velocities.read(newest)
 
     def _estops(self) -> Mapping[str, str]:
         """Return the robot's safety inputs; those that cannot be read are unknown."""

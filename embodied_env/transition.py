@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.frozen import changed, quick
+
+if TYPE_CHECKING:
+    from embodied_env.contract.model import EffectiveLimits
 
 FloatArray = NDArray[np.float64]
 
@@ -62,6 +65,8 @@ CODES: Mapping[str, int] = {
     "vel.limit": 31,
     "acc.limit": 32,
     "limits.infeasible": 33,
+    "vel.gap": 34,
+    "limits.tightened": 35,
     "clock.dt": 40,
     "clock.jump": 41,
     "clock.suspended": 42,
@@ -276,7 +281,8 @@ class Reference:
     """The last published command: positions and velocities of shape (n_joints,), its number, and its epoch.
 
     What is commanded by velocity has its measured position here, and zero when it has no position limits; `slack` is
-    how far it may have moved since it was measured, in the joint's unit (None: not at all).
+    how far it may have moved since it was measured, in the joint's unit (None: not at all). `before_gap` are the
+    published velocities, where a gap has lowered them (`embodied_env.safety.limits`).
     """
 
     positions: FloatArray
@@ -285,6 +291,7 @@ class Reference:
     epoch: int
     slack: FloatArray | None = None
     accelerations: FloatArray | None = None  # of the last published command; None: none
+    before_gap: FloatArray | None = None
 
 
 @quick
@@ -346,7 +353,7 @@ class Circumstances:
     `situation` is what the gate was told, `latched` what was latched when it was asked, and `latched_after` when the
     step was over. `dt_s` is the time since `reference`, the last published command; None: the world waits, and both
     follow from the steps before. `watchdog_trips` counts since the environment was made. `answer` is the account of the
-    gate in another process that had the last word.
+    gate in another process that had the last word. `limits` are those in force where `change_limits` has changed them.
     """
 
     situation: Situation
@@ -356,6 +363,7 @@ class Circumstances:
     dt_s: float = 0.0
     reference: Reference | None = None
     answer: GateReport | None = None
+    limits: EffectiveLimits | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,6 +78,10 @@ class Backend(Protocol):
 
     One that moves by itself may have a `pacer` (`embodied_env.pacing.Pacer`): what is counted there is told. One that
     plays back what another did has a `playback`.
+
+    One that moves by itself may have ``newest(sensors) -> Snapshot``: the newest readings of these sensors, which any
+    thread may ask for at any time and which counts nothing, and `downstream_timeout_s`: how long its controller obeys
+    a velocity that is not commanded again (None: without end, or unknown).
     """
 
     name: str

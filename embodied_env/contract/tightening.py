@@ -46,6 +46,11 @@ def changed_limits(contract: Contract, changes: Mapping[str, JointLimits]) -> Ef
     return wanted
 
 
+def are_equal(some: EffectiveLimits, others: EffectiveLimits) -> bool:
+    """Tell whether two sets of limits are the same."""
+    return all(np.array_equal(value, getattr(others, name)) for name, value in vars(some).items())
+
+
 def is_tighter(wanted: EffectiveLimits, in_force: EffectiveLimits) -> bool:
     """Tell whether whatever keeps `wanted` keeps `in_force`, from every state: with the same accelerations."""
     return bool(

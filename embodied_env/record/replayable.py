@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.clock import NS_PER_S
-from embodied_env.contract import Contract
+from embodied_env.contract import Contract, EffectiveLimits
 from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
 from embodied_env.errors import BackendLostError, RecordError
 from embodied_env.record.arrays import is_reference
@@ -41,6 +41,7 @@ _NEEDED = {
     RESET: ("routine", "options", "verdict", "observation", "now_ns", "sensors"),
     TRANSITION: ("circumstances", "now_ns", "sensors"),
 }
+_REFERENCE = ("positions", "velocities", "slack", "accelerations", "before_gap")
 _JUDGED_ANEW = (Quality.OK, Quality.OUT_OF_RANGE)  # what a reading is called follows from it and from the contract
 
 
@@ -139,6 +140,7 @@ class RowReader:
             dt_s=math.nan if seen["dt_s"] is None else seen["dt_s"],
             reference=None if seen["reference"] is None else _reference(seen["reference"]),
             answer=None if seen["answer"] is None else _answer(seen["answer"]),
+            limits=None if seen.get("limits") is None else _limits(seen["limits"]),
         )
 
     def published(self, row: Row) -> FloatArray:
@@ -244,8 +246,15 @@ def _finding(recorded: Row) -> Finding:
 
 
 def _reference(recorded: Row) -> Reference:
-    vectors = {name: _vector(recorded[name]) for name in ("positions", "velocities", "slack", "accelerations")}
+    vectors = {name: _vector(recorded[name]) for name in _REFERENCE}
     return Reference(**{**recorded, **vectors})
+
+
+def _limits(recorded: Row) -> EffectiveLimits:
+    """Return limits; one that JSON has no word for is none."""
+    nothing = {name: -math.inf if name == "position_low" else math.inf for name in recorded if name != "joints"}
+    vectors = {name: np.array([none if x is None else x for x in recorded[name]]) for name, none in nothing.items()}
+    return EffectiveLimits(joints=tuple(recorded["joints"]), **vectors)
 
 
 def _answer(recorded: Row) -> GateReport:

@@ -289,6 +289,7 @@ def _circumstances(seen: Circumstances) -> Row:
         "dt_s": seen.dt_s,
         "reference": None if seen.reference is None else _reference(seen.reference),
         "answer": None if seen.answer is None else _answer(seen.answer),
+        **({} if seen.limits is None else {"limits": {name: _listed(of) for name, of in vars(seen.limits).items()}}),
     }
 
 

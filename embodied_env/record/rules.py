@@ -120,7 +120,7 @@ def _gates(row: Row) -> Iterator[Violation]:
         yield found("gates.account", "inner.report.disposition", disposition, text)
 
 
-_TELLING = ("latency", "intervention")
+_TELLING = ("latency", "intervention", "joint_limits")
 """Gates that may say something without doing anything."""
 
 
@@ -143,7 +143,7 @@ def _clipping(row: Row) -> Iterator[Violation]:
     guaranteed = {"guaranteed": info["safety"]["guaranteed"]}
     report = row["inner"]["report"] if "inner" in row else {**info["action"], **guaranteed}
     disposition = _disposition(row)
-    least = Severity.LIMIT if report["guaranteed"]["position"] else Severity.HOLD  # a gate that only monitors
+    least = Severity.LIMIT if any(report["guaranteed"].values()) else Severity.HOLD  # a gate that only monitors
     saying = {"info.action_clipped": info["action_clipped"], "info.safety.intervened": info["safety"]["intervened"]}
     for name, said in saying.items():
         if said != (disposition >= least):

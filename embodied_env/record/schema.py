@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import fields
 from importlib import resources
 from typing import Any
 
+from embodied_env.contract import EffectiveLimits
 from embodied_env.ledger import Slot
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.transition import CODES, Quality, Severity
@@ -184,7 +186,11 @@ def _circumstances_schema() -> Schema:
         **dict.fromkeys(("positions", "velocities"), _NUMBERS),
         "seq": _COUNT,
         "epoch": {"type": "integer"},
-        **dict.fromkeys(("slack", "accelerations"), _or_null(_NUMBERS)),
+        **dict.fromkeys(("slack", "accelerations", "before_gap"), _or_null(_NUMBERS)),
+    }
+    limits = {
+        "joints": {"type": "array", "items": {"type": "string"}},
+        **{of.name: _NUMBERS for of in fields(EffectiveLimits) if of.name != "joints"},
     }
     return _fixed(
         {
@@ -197,7 +203,9 @@ def _circumstances_schema() -> Schema:
             "dt_s": {"type": ["number", "null"]},
             "reference": _or_null(_fixed(reference)),
             "answer": _or_null(_fixed({**_report_schema(), "findings": findings, "intervened": {"type": "boolean"}})),
-        }
+            "limits": _fixed(limits),
+        },
+        optional=("limits",),
     )
 
 

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.velocities import MeasuredVelocities, Reading
 from embodied_env.errors import InternalFaultError
 from embodied_env.relay.measured import MeasuredPositions
 from embodied_env.relay.protocol import (
@@ -67,7 +69,15 @@ class Outlet(Protocol):
 class RelayCore:
     """One robot's relay. Called from one thread."""
 
-    def __init__(self, contract: Contract, outlet: Outlet, *, clock: Clock, gate: SafetyGate | None = None) -> None:
+    def __init__(
+        self,
+        contract: Contract,
+        outlet: Outlet,
+        *,
+        clock: Clock,
+        gate: SafetyGate | None = None,
+        downstream_timeout_s: float | None = None,
+    ) -> None:
         """Relay for `contract`.
 
         Args:
@@ -75,6 +85,8 @@ class RelayCore:
             outlet: publishes.
             clock: the steady clock under every deadline.
             gate: limits; None: the gate of `contract`, with nothing that weakens.
+            downstream_timeout_s: after which the controller ends a velocity that is not commanded again; None: it has
+                no timeout, or none that is known.
 
         Raises:
             ContractError: for a contract that a relay cannot answer for (`check_relayed`).
@@ -84,8 +96,16 @@ class RelayCore:
         self._clock = clock
         self._gate = SafetyGate(contract, fixed_rate=False) if gate is None else gate
         self._layout = self._gate.layout
+        self._velocities = MeasuredVelocities(contract)
+        self._moving: dict[str, tuple[Mapping[str, NDArray[Any]], int]] = {}  # the newest readings of velocities
         self._arbiter = Arbiter(
-            self._send, self._gate, clock=clock, control_period_s=contract.control_period_s, free_running=True
+            self._send,
+            self._gate,
+            clock=clock,
+            control_period_s=contract.control_period_s,
+            free_running=True,
+            downstream_timeout_s=downstream_timeout_s,
+            measured_velocities=self._measured_velocities if self._velocities.sensors else None,
         )
         self._hold_ns = contract.safety.watchdog.hold_steps * contract.control_period_ns
         self._stop_ns = contract.safety.watchdog.stop_steps * contract.control_period_ns
@@ -108,6 +128,11 @@ class RelayCore:
     def sensors(self) -> tuple[str, ...]:
         """The sensors whose positions it needs."""
         return self._measured.sensors
+
+    @property
+    def velocity_sensors(self) -> tuple[str, ...]:
+        """The sensors whose velocities it needs."""
+        return self._velocities.sensors
 
     @property
     def at_rest(self) -> bool:
@@ -150,6 +175,10 @@ class RelayCore:
     def measured(self, sensor: str, positions: FloatArray, acquired_ns: int) -> bool:
         """Take a reading of joint positions, acquired at `acquired_ns` of the steady clock; False: it is refused."""
         return self._measured.put(sensor, positions, acquired_ns, self._clock.now_ns())
+
+    def moving(self, sensor: str, values: Mapping[str, NDArray[Any]], acquired_ns: int) -> None:
+        """Take a reading of `velocity_sensors`, field -> values, acquired at `acquired_ns` of the steady clock."""
+        self._moving[sensor] = values, acquired_ns
 
     def inputs(self, inputs: Mapping[str, str]) -> None:
         """Take the state of the robot's own safety inputs. Armed or in motion, what is not "ok" is latched, and brakes.
@@ -347,6 +376,15 @@ class RelayCore:
     def _look(self) -> None:
         """Take the measured positions of what is commanded by velocity."""
         self._arbiter.measure(self._measured.positions, self._measured.ages_s(self._clock.now_ns()))
+
+    def _measured_velocities(self) -> tuple[FloatArray, FloatArray]:
+        now_ns = self._clock.now_ns()
+
+        def newest(name: str) -> Reading | None:
+            values, acquired_ns = self._moving.get(name, (None, 0))
+            return None if values is None else (values, (now_ns - acquired_ns) / NS_PER_S)
+
+        return self._velocities.read(newest)
 
     def _send(self, command: Approved) -> Sent:
         self._outlet.publish(command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -14,7 +15,7 @@ from embodied_env.backends.ros.qos import command_qos, sensor_qos
 from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.contract import Contract
 from embodied_env.contract.messages import message_class
-from embodied_env.errors import BackendNotReadyError, EmbodiedEnvError
+from embodied_env.errors import BackendNotReadyError, ContractError, EmbodiedEnvError
 from embodied_env.relay.core import RelayCore
 from embodied_env.relay.protocol import COMMAND_TOPIC, DIAGNOSTICS_TOPIC, NODE, JointFields, RelayReport, RelayState
 from embodied_env.relay.requirements import check_relayed, stopping_time_s
@@ -115,10 +116,12 @@ class RelayNode:
         self.node = Node(NODE, context=context, namespace=namespace, start_parameter_services=False)
         self._outlet = RosOutlet(contract, self.node, self._clock)
         gate = SafetyGate(contract, shapers=shapers, fixed_rate=False)
-        self._core = RelayCore(contract, self._outlet, clock=self._clock, gate=gate)
+        timeout_s = profile.get("downstream_timeout_s")
+        self._core = RelayCore(contract, self._outlet, clock=self._clock, gate=gate, downstream_timeout_s=timeout_s)
         self._estops = EstopInputs(estop_specs(profile.get("estop"), "estop"), self._clock)
         self._input_ns: dict[str, int] = {}  # when each safety input was heard
-        self._sensor_problems = dict.fromkeys(self._core.sensors, 0)
+        self._sensors = tuple(dict.fromkeys((*self._core.sensors, *self._core.velocity_sensors)))
+        self._sensor_problems = dict.fromkeys(self._sensors, 0)
         self._faults = 0
         self._diagnostics = self.node.create_publisher(
             message_class("diagnostic_msgs/msg/DiagnosticArray"), DIAGNOSTICS_TOPIC, RELIABLE
@@ -128,7 +131,7 @@ class RelayNode:
 
     def _listen(self) -> None:
         node, trigger = self.node, message_class("std_srvs/srv/Trigger")
-        for name in self._core.sensors:
+        for name in self._sensors:
             sensor = self._contract.sensors[name]
             qos = NEWEST if sensor.qos is None else sensor_qos(sensor)
             node.create_subscription(message_class(sensor.type), sensor.topic, self._on_sensor(name), qos)
@@ -153,11 +156,13 @@ class RelayNode:
             now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
             acquired_ns = now_ns - (system_ns - stamp_ns(message)) if by_header else now_ns
             try:
-                positions = reader.read(message)["position"]
+                values = reader.read(message)
             except MalformedMessageError:
                 self._sensor_problems[name] += 1
                 return
-            if not self._core.measured(name, positions, acquired_ns):
+            if name in self._core.velocity_sensors:
+                self._core.moving(name, values, acquired_ns)
+            if name in self._core.sensors and not self._core.measured(name, values["position"], acquired_ns):
                 self._sensor_problems[name] += 1
 
         return self._guarded(on_message)
@@ -340,6 +345,12 @@ def run_relay(
     """
     check_relayed(contract)
     estop_specs(profile.get("estop"), "estop")
+    timeout_s = profile.get("downstream_timeout_s")
+    if timeout_s is not None and not (
+        type(timeout_s) in (int, float) and contract.control_period_s < timeout_s < math.inf
+    ):
+        problem = f"{timeout_s!r} (expected seconds, more than control_period_s); correct it"
+        raise ContractError("downstream_timeout_s", problem, source=contract.source)
     context = Context()
     try:
         try:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract import FloatArray
-from embodied_env.errors import BackendLostError
+from embodied_env.errors import BackendError, BackendLostError
+from embodied_env.interrupts import held_interrupts
 from embodied_env.safety.gate import Reference, SafetyGate
-from embodied_env.transition import Approved, Finding, Sent
+from embodied_env.safety.limits import joint_bounds, lowered_velocity
+from embodied_env.transition import Approved, Finding, GateReport, Sent
 
-_STALL_PERIODS = 3  # a position servo left alone for this long has arrived: its reference velocity is zero; a
-# commanded velocity still acts
+_STALL_PERIODS = 3  # a position servo left alone for this long has arrived: its reference velocity is zero
 _PATIENCE_PERIODS = 20  # of braking that does not slow down: only a gate in another process can do that
 
 
@@ -44,7 +47,8 @@ class Arbiter:
     """Serialises publishers and keeps the reference that limits are measured from.
 
     In a lockstep world time moves one control period per step, whatever the wall clock says. In a free-running world dt
-    is the time since the last publication, at most one control period: a pause never enlarges the allowed jump.
+    is the time since the last publication, at most one control period: a pause never enlarges the allowed jump. After
+    a pause the reference is lowered to what the robot can still be doing, never raised (`embodied_env.safety.limits`).
     """
 
     def __init__(
@@ -55,13 +59,29 @@ class Arbiter:
         clock: Clock,
         control_period_s: float,
         free_running: bool,
+        downstream_timeout_s: float | None = None,
+        measured_velocities: Callable[[], tuple[FloatArray, FloatArray]] | None = None,
     ) -> None:
-        """Publish through `send`, judged by `gate`."""
+        """Publish through `send`, judged by `gate`.
+
+        Args:
+            send: publishes one command.
+            gate: judges, and brakes.
+            clock: the steady clock.
+            control_period_s: of the contract.
+            free_running: the world moves by itself.
+            downstream_timeout_s: after which the controller ends a velocity that is not commanded again; None: it has
+                no timeout, or none that is known.
+            measured_velocities: returns velocities and ages in s (`MeasuredVelocities.read`); asked after a gap only.
+        """
         self._send = send
         self._gate = gate
         self._clock = clock
         self._period_s = control_period_s
         self._free_running = free_running
+        self._timeout_s = math.inf if downstream_timeout_s is None else downstream_timeout_s
+        self._measured_velocities = measured_velocities
+        self._gap_since_ns: int | None = None  # the publication before a gap that no settled reading has followed yet
         self._lock = threading.RLock()
         size = gate.layout.size
         self._reference = Reference(positions=np.zeros(size), velocities=np.zeros(size), seq=0, epoch=-1)
@@ -75,6 +95,7 @@ class Arbiter:
     def resync(self, positions: FloatArray, epoch: int) -> None:
         """Begin an epoch at the measured positions, at rest. Shape (n_joints,), in contract order."""
         with self._lock:
+            self._gap_since_ns = None
             self._reference = Reference(
                 positions=positions.copy(),
                 velocities=np.zeros_like(positions),
@@ -112,34 +133,81 @@ class Arbiter:
         """Return the reference, and the time since it was published as far as it counts."""
         if not self._free_running:
             return self._reference, self._period_s
-        reference = self._reference
         elapsed_s = (self._clock.now_ns() - self._published_ns) / NS_PER_S
-        if elapsed_s > _STALL_PERIODS * self._period_s:
-            acting = np.where(self._gate.layout.is_velocity, reference.velocities, 0.0)
-            reference = self._reference = replace(reference, velocities=acting, accelerations=None)
-        return reference, min(elapsed_s, self._period_s)
+        if elapsed_s > min(_STALL_PERIODS * self._period_s, self._timeout_s):
+            self._gap_since_ns = self._published_ns
+        if self._gap_since_ns is not None:
+            self._lower(elapsed_s)
+        return self._reference, min(elapsed_s, self._period_s)
+
+    def _lower(self, elapsed_s: float) -> None:
+        """Lower the reference after a gap: positions have arrived, velocities are what they can still be."""
+        reference, is_velocity = self._reference, self._gate.layout.is_velocity
+        rests = ~is_velocity if elapsed_s > _STALL_PERIODS * self._period_s else np.zeros_like(is_velocity)
+        if elapsed_s > self._timeout_s:
+            rests, self._gap_since_ns = rests | is_velocity, None
+        acting = np.where(rests, 0.0, reference.velocities)
+        if self._gap_since_ns is not None:
+            acting = self._measured(acting, self._gap_since_ns)
+        published = reference.velocities if reference.before_gap is None else reference.before_gap
+        is_lowered = is_velocity & (acting != published)
+        self._reference = replace(
+            reference,
+            velocities=acting,
+            accelerations=None if rests.any() or is_lowered.any() else reference.accelerations,
+            before_gap=np.where(is_lowered, published, acting) if is_lowered.any() else None,
+        )
+
+    def _measured(self, acting: FloatArray, since_ns: int) -> FloatArray:
+        """Lower the velocities of a gap since `since_ns` by what is measured; a settled reading ends the gap."""
+        is_velocity = self._gate.layout.is_velocity
+        if self._measured_velocities is None or not is_velocity.any():
+            self._gap_since_ns = None
+            return acting
+        measured, ages_s = self._measured_velocities()
+        settled_s = (self._clock.now_ns() - since_ns) / NS_PER_S - _STALL_PERIODS * self._period_s
+        if (ages_s[is_velocity] <= settled_s).all():
+            self._gap_since_ns = None
+        rows = zip(acting.tolist(), measured.tolist(), ages_s.tolist(), joint_bounds(self._gate.limits), strict=True)
+        lowered = [
+            lowered_velocity(v, m, age_s, bounds, settled=age_s <= settled_s, period_s=self._period_s)
+            for v, m, age_s, bounds in rows
+        ]
+        return np.where(is_velocity, lowered, acting)
 
     def send(self, command: Approved) -> Sent:
-        """Publish `command`; it becomes the reference. Called within `turn`."""
-        with self._lock:
+        """Publish `command`; it becomes the reference. Called within `turn`.
+
+        Publication and reference change as one unit. Signal handlers wait until both are done. For any other exception
+        the reference is already that of `command` before the message can leave: a message that is recorded but lost
+        delays the motion, one that left unrecorded would be followed by a jump back. Only a `BackendError` says that
+        nothing has left; then the reference is as before, and the number is spent.
+        """
+        with self._lock, held_interrupts() if self._free_running else nullcontext():
+            before, published_ns = self._reference, self._published_ns
+            assumed = self._after(before, command, command.report, command.values)
+            self._reference, self._published_ns = assumed, self._clock.now_ns()
             try:
                 sent = self._send(command)
-            except BaseException:
-                self._reference = replace(self._reference, seq=command.seq)  # it may have left: its number is spent
+            except BackendError:
+                self._reference, self._published_ns = replace(before, seq=command.seq), published_ns
                 raise
-            report = command.report if sent.report is None else sent.report
-            before = self._reference
-            no_time = not report.dt_s > 0.0
-            self._reference = Reference(
-                positions=self._positions(before, sent.values),
-                velocities=report.velocity_si,
-                seq=command.seq,
-                epoch=command.epoch,
-                slack=before.slack,
-                accelerations=None if no_time else (report.velocity_si - before.velocities) / report.dt_s,
-            )
+            if sent.report is not None or sent.values is not command.values:
+                self._reference = self._after(before, command, sent.report or command.report, sent.values)
             self._published_ns = self._clock.now_ns()
             return sent
+
+    def _after(self, before: Reference, command: Approved, report: GateReport, sent: FloatArray) -> Reference:
+        """Return the reference that follows `before` when the values `sent` of `command` were published."""
+        no_time = not report.dt_s > 0.0
+        return Reference(
+            positions=self._positions(before, sent),
+            velocities=report.velocity_si,
+            seq=command.seq,
+            epoch=command.epoch,
+            slack=before.slack,
+            accelerations=None if no_time else (report.velocity_si - before.velocities) / report.dt_s,
+        )
 
     def _positions(self, before: Reference, sent: FloatArray) -> FloatArray:
         """Return the positions after a command: what is commanded by velocity keeps its measured ones."""

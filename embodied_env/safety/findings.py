@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,27 @@ def change(gate: str, code: str, joints: tuple[str, ...], before: FloatArray, af
             margin=after[hit] - before[hit],
         )
     ]
+
+
+def gap_finding(joints: tuple[str, ...], published: FloatArray, used: FloatArray) -> list[Finding]:
+    """Return what says which velocities a gap has lowered, from what was published to what limits start from."""
+    return [
+        replace(finding, severity=Severity.PASS, limit=None, margin=None, detail="no command for a while")
+        for finding in change("joint_limits", "vel.gap", joints, published, used)
+    ]
+
+
+def tightened_finding(joints: tuple[str, ...], is_late: list[bool], velocities: FloatArray) -> Finding:
+    """Return what says which joints still brake into limits that have become narrower, and how fast they move."""
+    hit = np.array(is_late)
+    return Finding(
+        gate="joint_limits",
+        severity=Severity.PASS,
+        code="limits.tightened",
+        joints=named(joints, hit),
+        after=velocities[hit],
+        detail="narrower limits are not kept yet",
+    )
 
 
 def box_finding(layout: ActionLayout, requested: FloatArray, boxed: FloatArray, mode: str) -> list[Finding]:

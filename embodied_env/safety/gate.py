@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray, JointLimits
-from embodied_env.contract.tightening import changed_limits, is_tighter
+from embodied_env.contract.tightening import are_equal, changed_limits, is_tighter
 from embodied_env.safety.findings import as_latch, box_finding, gravest
 from embodied_env.safety.form import MalformedActionError, read_action
 from embodied_env.safety.intervention import InterventionRate
@@ -101,25 +101,52 @@ class SafetyGate:
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
         """Change the limits of joints, all or none. What is tighter holds at once, all else from the next `reset` on.
 
-        Tighter is a smaller velocity or a narrower range. With another acceleration the last command may lead where
-        it cannot be braked any more, so that waits for a reset too.
+        Tighter is a smaller velocity or a narrower range. A joint that moves too fast for it brakes into it, at the
+        contract's deceleration and no harder; until then reports say ``limits.tightened``, and guarantee neither
+        position nor velocity. Another acceleration or jerk waits for a reset too.
 
         Args:
             changes: joint -> its limits, before margins. Those of the contract are the ceiling.
 
         Returns:
-            Whether everything holds already.
+            Whether it is in force, and not only from the next `reset` on.
 
         Raises:
             UsageError: for a joint that is not there, or a limit beyond the contract's. Nothing has changed then.
             ContractError: for limits that no contract may have. Nothing has changed then.
         """
         wanted = changed_limits(self._contract, changes)
+        if are_equal(wanted, self.layout.limits):
+            wanted = self.layout.limits
         self._wanted = wanted
         if not is_tighter(wanted, self._in_force):
             return False
-        self._enforce(wanted)
+        self._tighten(wanted)
         return True
+
+    def _tighten(self, limits: EffectiveLimits) -> None:
+        self._in_force = limits
+        self._limiter.tighten(limits)
+
+    @property
+    def changed(self) -> EffectiveLimits | None:
+        """The limits in force where `change_limits` has changed them, or None."""
+        return None if self._in_force is self.layout.limits else self._in_force
+
+    def replay_limits(self, limits: EffectiveLimits | None, *, is_first: bool) -> None:
+        """Enforce what `change_limits` had brought into force by a step of a run that is played back.
+
+        Args:
+            limits: those of the step; None: the contract's.
+            is_first: it is the first step of an episode: the reset has brought them into force.
+        """
+        limits = self.layout.limits if limits is None else limits
+        if are_equal(limits, self._in_force):
+            return
+        if is_first:
+            self._enforce(limits)
+        else:
+            self._tighten(limits)
 
     @contextmanager
     def slowed(self, share: float) -> Iterator[None]:

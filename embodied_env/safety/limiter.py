@@ -14,15 +14,17 @@ import numpy as np
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import InternalFaultError
-from embodied_env.safety.findings import change, gravest, in_order, limit_findings
+from embodied_env.safety.findings import change, gap_finding, gravest, in_order, limit_findings, tightened_finding
 from embodied_env.safety.jerk import keeps_jerk, limit_jerk
 from embodied_env.safety.limits import (
     Bounds,
     JointStep,
     Way,
     brake_velocity,
+    braking_bounds,
     is_hopeless,
     joint_bounds,
+    keeps,
     limit_joint,
     limit_velocity,
     plainly_keeps,
@@ -66,9 +68,16 @@ class Limiter:
         self._limits = limits
         self._has_jerk = bool(np.isfinite(limits.jerk).any())
         self._bounds = joint_bounds(limits)
+        self._before: list[Bounds] | None = None  # the limits before these, where a joint may not keep these yet
         self._range = [(bounds.low, bounds.high) for bounds in self._bounds]
         self._ways: list[Way] = []
         self._ways_dt_s = math.nan  # of the rooms on them
+
+    def tighten(self, limits: EffectiveLimits) -> None:
+        """Keep these narrower limits from now on; a joint that moves too fast for them brakes into them."""
+        before = self._before or self._bounds
+        self.enforce(limits)
+        self._before = before
 
     def pass_on(self, requested: FloatArray, reference: Reference, dt_s: float) -> Approved | None:
         """Return the command of an action that is far from every limit: the very one; None: it needs the chain.
@@ -184,7 +193,7 @@ class Limiter:
                 continue
             before = self._published(positions, velocities)
             velocities = braking + share * (velocities - braking)
-            positions = self._kept_inside(reference.positions + velocities * dt_s, reference)
+            positions = self._kept_inside(reference.positions + velocities * dt_s, reference, dt_s)
             after = self._published(positions, velocities)
             detail = f"{name}: only {share:.4g} of it: {ruling.detail}"
             found += [replace(f, detail=detail) for f in change(gate, code, self.layout.joints, before, after)]
@@ -240,16 +249,29 @@ class Limiter:
         state = zip(reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), strict=True)
         return [
             limit_velocity(x, v, t, bounds, dt_s) if is_velocity else limit_joint(x, v, t, bounds, dt_s)
-            for (x, v, t), bounds, is_velocity in zip(state, self._bounds_at(reference), self._is_velocity, strict=True)
+            for (x, v, t), bounds, is_velocity in zip(
+                state, self._bounds_at(reference, dt_s), self._is_velocity, strict=True
+            )
         ]
 
-    def _bounds_at(self, reference: Reference) -> list[Bounds]:
+    def _bounds_at(self, reference: Reference, dt_s: float) -> list[Bounds]:
         """Return the limits that hold here: nearer by as much as a measured position may be off."""
+        widened = self._widened(reference, dt_s)
         if reference.slack is None:
-            return self._bounds
+            return widened
         return [
             replace(bounds, low=bounds.low + slack, high=bounds.high - slack)
-            for bounds, slack in zip(self._bounds, reference.slack.tolist(), strict=True)
+            for bounds, slack in zip(widened, reference.slack.tolist(), strict=True)
+        ]
+
+    def _widened(self, reference: Reference, dt_s: float) -> list[Bounds]:
+        """Return the limits in force, wider where a joint still has to brake into them."""
+        if self._before is None:
+            return self._bounds
+        state = zip(reference.positions.tolist(), reference.velocities.tolist(), strict=True)
+        return [
+            braking_bounds(x, v, narrow, before, dt_s)
+            for (x, v), narrow, before in zip(state, self._bounds, self._before, strict=True)
         ]
 
     def _is_inside(self, reference: Reference, published: FloatArray) -> bool:
@@ -282,7 +304,7 @@ class Limiter:
         sound = True
         if dt_s > 0.0:
             velocities = self._braked(reference, dt_s)
-            positions = self._kept_inside(reference.positions + velocities * dt_s, reference)
+            positions = self._kept_inside(reference.positions + velocities * dt_s, reference, dt_s)
             problem = self._violation(reference, positions, velocities, dt_s)
             sound = not problem
             if problem and not self._is_hopeless(reference, dt_s):
@@ -293,17 +315,24 @@ class Limiter:
         applied = self.as_action(published, reference)
         return self._approved(reference, dt_s, findings, requested, applied, published, velocities, sound=sound)
 
-    def _kept_inside(self, positions: FloatArray, reference: Reference) -> FloatArray:
+    def _kept_inside(self, positions: FloatArray, reference: Reference, dt_s: float) -> FloatArray:
         """Keep commanded positions inside their limits, and a joint found outside from going further out."""
-        low = np.minimum(self._limits.position_low, reference.positions)
-        high = np.maximum(self._limits.position_high, reference.positions)
+        low, high = self._limits.position_low, self._limits.position_high
+        if self._before is not None:
+            bounds = self._widened(reference, dt_s)
+            low, high = np.array([b.low for b in bounds]), np.array([b.high for b in bounds])
+        low, high = np.minimum(low, reference.positions), np.maximum(high, reference.positions)
         return np.where(self.layout.is_velocity, positions, np.clip(positions, low, high))
 
     def _violation(self, reference: Reference, positions: FloatArray, velocities: FloatArray, dt_s: float) -> str:
         """Return the first broken limit of the exact values to be published, or "". Monitoring promises none."""
         if self._mode == "monitor":
             return ""
-        xs, vs, bounds_here = reference.positions.tolist(), reference.velocities.tolist(), self._bounds_at(reference)
+        xs, vs, bounds_here = (
+            reference.positions.tolist(),
+            reference.velocities.tolist(),
+            self._bounds_at(reference, dt_s),
+        )
         next_xs, next_vs = positions.tolist(), velocities.tolist()
         if plainly_keeps(xs, vs, next_xs, next_vs, bounds_here, dt_s):
             return ""
@@ -323,9 +352,17 @@ class Limiter:
     def _is_hopeless(self, reference: Reference, dt_s: float) -> bool:
         """Tell whether a joint is where not even braking keeps every limit."""
         state = zip(
-            reference.positions.tolist(), reference.velocities.tolist(), self._bounds_at(reference), strict=True
+            reference.positions.tolist(), reference.velocities.tolist(), self._bounds_at(reference, dt_s), strict=True
         )
         return any(is_hopeless(x, v, bounds, dt_s) for x, v, bounds in state)
+
+    def _late(self, reference: Reference, dt_s: float, velocities: FloatArray) -> list[bool]:
+        """Return which joints do not keep narrower limits yet after this step, as braking into them takes time."""
+        if self._before is None:
+            return []
+        positions = reference.positions + velocities * dt_s
+        state = zip(positions.tolist(), velocities.tolist(), strict=True)
+        return [not keeps(x, v, bounds) for (x, v), bounds in zip(state, self._bounds, strict=True)]
 
     def _approved(  # noqa: PLR0913 - the parts of the report
         self,
@@ -342,6 +379,11 @@ class Limiter:
         """Build the approved command and its report, to be read only: the only place that makes an `Approved`."""
         for array in (requested, applied, published, velocities):
             array.setflags(write=False)
+        if reference.before_gap is not None:
+            findings = [*findings, *gap_finding(self.layout.joints, reference.before_gap, reference.velocities)]
+        is_late = self._late(reference, dt_s, velocities)
+        if any(is_late) and self._keeps_limits:
+            findings = [*findings, tightened_finding(self.layout.joints, is_late, velocities)]
         disposition = gravest(findings)
         sound = sound and self._keeps_limits
         report = GateReport(
@@ -354,8 +396,8 @@ class Limiter:
             velocity_si=velocities,
             dt_s=dt_s,
             guaranteed={
-                "position": sound and self._is_inside(reference, published),
-                "velocity": sound,
+                "position": sound and not any(is_late) and self._is_inside(reference, published),
+                "velocity": sound and not any(is_late),
                 "acceleration": sound,
                 "jerk": sound and self._has_jerk and self._keeps_jerk(reference, velocities, dt_s),
                 "workspace": sound and self._workspace is not None and getattr(self._workspace, "is_kept", False),

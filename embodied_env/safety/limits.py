@@ -16,6 +16,26 @@ the reach of acceleration; all other pairs of bounds meet, and intervals of the 
 dt may differ at each step, since v^2/(2 D) bounds the stopping distance of any partition into steps. The derivation for
 A = D is in the project's safety notes (A4.2); D separate is ours.
 
+After a gap in the commands of a joint that is commanded by velocity, its controller may have stopped it, so v is
+lowered before limits and braking start from it (`lowered_velocity`). With p last published, the reference q is
+
+- 0 where the controller's own timeout has passed: the command in force there is 0, whatever was published before;
+- otherwise, for p >= 0 (mirrored below), min(p, max(0, m + max(A, D) age)) with m the velocity measured `age` ago;
+- 0 where the command had stood unchanged for 3 periods when m was measured, and |m| <= min(D T, p / 2), T the control
+  period: the joint does not follow the command, and one period of braking stops it;
+- p where neither is known: nothing says that the command has ended.
+
+So 0 <= q <= p: lowered, never raised, never through zero. Let u be the true velocity, |u - m| <= max(A, D) age. In the
+second case q = p, or u <= q < p, or u <= 0 = q: q is at least as near to u as p is, and never slower than the joint, so
+braking from q is never harder than D. In the third u = m is as near to 0 as to p, or nearer, and braking it takes at
+most D. In the first and third a joint at rest has q = 0: braking publishes 0 and leaves it at rest. What is published
+next is within [q - D dt, q + A dt], as from any other reference.
+
+Where limits become narrower in motion, (x, v) may be outside of the new K. Until it is inside, the step keeps the new
+limits widened to what full braking needs (`braking_bounds`): for v > 0 and w = max(0, v - D dt), V to w and high to
+x + w dt + w^2/(2 D), never beyond the limits before; by the formula above that is within the old K. The interval of the
+widened limits holds w, and nothing faster in the direction of motion: the joint brakes at D and no harder.
+
 Everything is scalar: joints do not interact, and for fewer than about 16 joints plain floats beat arrays. What runs
 for each joint at each step is written with conditions: min() and max() would take a third of its time.
 """
@@ -26,7 +46,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from embodied_env.contract import EffectiveLimits
@@ -273,10 +293,12 @@ def limit_velocity(position: float, velocity: float, desired: float, bounds: Bou
             return JointStep(position=reached, velocity=braked, code="limits.infeasible", bound=braked, feasible=False)
         lower = upper = lower if velocity >= 0.0 else upper
     chosen = min(max(desired, lower), upper)
-    if abs(desired - chosen) <= 4.0 * _EPSILON * (abs(desired) + abs(velocity)):  # the rounding of v + A dt
+    is_rounding = abs(desired - chosen) <= 4.0 * _EPSILON * (abs(desired) + abs(velocity))  # of v + A dt
+    if is_rounding and bounds.low <= position + desired * dt_s <= bounds.high:
         chosen = desired
     code = "" if chosen == desired else _binding(position, velocity, chosen, bounds, dt_s)
-    return _made(JointStep, (position + chosen * dt_s, chosen, code, chosen, True))
+    reached = min(max(position + chosen * dt_s, min(bounds.low, position)), max(bounds.high, position))  # rounding
+    return _made(JointStep, (reached, chosen, code, chosen, True))
 
 
 def _binding(position: float, velocity: float, chosen: float, bounds: Bounds, dt_s: float) -> str:
@@ -292,6 +314,59 @@ def _binding(position: float, velocity: float, chosen: float, bounds: Bounds, dt
         if _faster(sign_tried * velocity, bounds, dt_s) == speed:
             return "acc.limit"
     return "pos.limit"
+
+
+def braking_bounds(position: float, velocity: float, narrow: Bounds, before: Bounds, dt_s: float) -> Bounds:
+    """Return `narrow`, or where the joint moves too fast for it, as much wider as full braking needs in this step.
+
+    Args:
+        position: last published position.
+        velocity: last published velocity.
+        narrow: the limits to be kept.
+        before: the limits that held before, with the same accelerations.
+        dt_s: the step, > 0.
+    """
+    braked = brake_velocity(velocity, narrow, dt_s)
+    speed = abs(braked)
+    stop = position + braked * dt_s + braked * speed / (2.0 * narrow.deceleration)
+    high = min(before.high, max(narrow.high, stop)) if velocity > 0.0 else narrow.high
+    low = max(before.low, min(narrow.low, stop)) if velocity < 0.0 else narrow.low
+    fastest = min(before.velocity, max(narrow.velocity, speed))
+    if (low, high, fastest) == (narrow.low, narrow.high, narrow.velocity):
+        return narrow
+    return replace(narrow, low=low, high=high, velocity=fastest)
+
+
+def keeps(position: float, velocity: float, bounds: Bounds) -> bool:
+    """Tell whether a state is in the safe set K of `bounds`, rounding apart."""
+    stop = position + velocity * abs(velocity) / (2.0 * bounds.deceleration)
+    slack = 1e-9 * (bounds.extent + abs(position) + bounds.velocity)
+    is_inside = bounds.low - slack <= min(position, stop) and max(position, stop) <= bounds.high + slack
+    return is_inside and abs(velocity) <= bounds.velocity * (1.0 + 1e-9)
+
+
+def lowered_velocity(
+    published: float, measured: float, age_s: float, bounds: Bounds, *, settled: bool, period_s: float
+) -> float:
+    """Return the reference velocity after a gap: `published`, lowered to what the joint can still be doing.
+
+    The rule and its proof stand at the top of this module.
+
+    Args:
+        published: the last published velocity, in unit/s.
+        measured: the measured velocity; NaN: unknown.
+        age_s: how old it is, >= 0.
+        bounds: the joint's limits.
+        settled: the command had stood unchanged for 3 periods when the velocity was measured.
+        period_s: the control period.
+    """
+    if not (math.isfinite(measured) and 0.0 <= age_s < math.inf):
+        return published
+    if settled and abs(measured) <= min(bounds.deceleration * period_s, 0.5 * abs(published)):
+        return 0.0
+    sign = math.copysign(1.0, published)
+    fastest = sign * measured + max(bounds.acceleration, bounds.deceleration) * age_s
+    return sign * min(abs(published), max(0.0, fastest))
 
 
 def brake_velocity(velocity: float, bounds: Bounds, dt_s: float) -> float:

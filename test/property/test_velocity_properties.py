@@ -13,7 +13,14 @@ from safety_strategies import bounds, examples, finite_vectors, rounding, steps_
 from embodied_env.clock import ManualClock
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.safety import Arbiter, Reference, SafetyGate
-from embodied_env.safety.limits import brake_velocity, limit_velocity, velocity_interval
+from embodied_env.safety.limits import (
+    brake_velocity,
+    joint_bounds,
+    limit_velocity,
+    lowered_velocity,
+    velocity_interval,
+    violation,
+)
 from embodied_env.transition import Finding, Sent, Severity
 
 MIXED = """
@@ -90,6 +97,17 @@ def test_the_nearest_velocity_of_the_interval_is_taken(b, part, at, dt, asked):
         assert abs(step.velocity) <= max(abs(brake_velocity(v, b, dt)), abs(lower), abs(upper)) + slack
 
 
+@pytest.mark.parametrize(
+    ("high", "position", "velocity", "desired"),
+    [(0.0, 0.0, -0.05, 1e-119), (-3.5e-282, -2e-120, -4e-119, 0.5)],
+)
+def test_rounding_does_not_lead_a_joint_over_the_end_of_its_range(high, position, velocity, desired):
+    b = dataclasses.replace(joint_bounds(LIMITS)[2], low=-1.0, high=high)
+    step = limit_velocity(position, velocity, desired, b, 0.1)
+    assert step.velocity == pytest.approx(0.0, abs=1e-100)
+    assert violation(position, velocity, step.position, step.velocity, b, 0.1) == ""
+
+
 @pytest.mark.parametrize("bad", [np.full(2, np.nan), np.full(2, np.inf), np.zeros(3), "stop"])
 def test_a_malformed_action_slows_what_moves(bad):
     before = np.array([0.9, -1.5, 0.2, 0.0])
@@ -132,11 +150,13 @@ def test_holding_is_no_velocity_and_the_last_position():
 class World:
     """Takes commands of a free-running world."""
 
-    def __init__(self):
+    def __init__(self, **options):
         self.clock = ManualClock()
         self.sent = []
         self.gate = SafetyGate(CONTRACT)
-        self.arbiter = Arbiter(self.send, self.gate, clock=self.clock, control_period_s=0.1, free_running=True)
+        self.arbiter = Arbiter(
+            self.send, self.gate, clock=self.clock, control_period_s=0.1, free_running=True, **options
+        )
         self.arbiter.resync(np.zeros(4), 0)
 
     def send(self, command):
@@ -169,6 +189,188 @@ def test_after_a_pause_a_commanded_velocity_still_counts():
     with world.arbiter.turn() as (state, dt_s):
         assert state.velocities[0] == pytest.approx(LIMITS.velocity[0])  # it was never told to stop
         assert dt_s == pytest.approx(0.1)
+
+
+# ------------------------------------------------------------------------------------------------- after a gap
+
+HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
+NOTHING = (np.full(4, np.nan), np.full(4, np.inf))
+_SPEEDS = st.one_of(st.sampled_from([0.0, -0.0, 1e-9]), st.floats(-3.0, 3.0))
+
+
+def driven(**options):
+    """Return a world whose base and rail move at their limits, and whose arm does so as long as it is led."""
+    world = World(**options)
+    for _ in range(20):
+        world.publish([1.0, -1.0, 0.475, 0.0])
+    assert (np.abs(world.sent[-1].values[AXES]) >= 0.99 * LIMITS.velocity[AXES]).all()
+    return world
+
+
+def speeds(command):
+    return command.values[AXES].tolist()
+
+
+@examples(150)
+@given(bounds(), st.floats(-1.0, 1.0), _SPEEDS, st.floats(0.0, 5.0), st.booleans(), st.floats(0.001, 0.5))
+def test_the_reference_after_a_gap_is_never_faster_and_never_of_another_sign(b, part, measured, age, settled, period):
+    published = part * b.velocity
+    lowered = lowered_velocity(published, measured * b.velocity, age, b, settled=settled, period_s=period)
+    assert abs(lowered) <= abs(published)
+    assert lowered * published >= 0.0
+
+
+@examples(150)
+@given(bounds(), st.floats(-1.0, 1.0), _SPEEDS, st.floats(0.0, 5.0), st.floats(-1.0, 1.0), st.floats(0.001, 0.5))
+def test_the_reference_after_a_gap_is_no_further_from_the_true_velocity_and_no_slower(b, part, u, age, change, period):
+    published, true = part * b.velocity, u * b.velocity
+    measured = true - change * max(b.acceleration, b.deceleration) * age
+    lowered = lowered_velocity(published, measured, age, b, settled=False, period_s=period)
+    slack = 1e-9 * (abs(published) + abs(measured))
+    assert abs(lowered - true) <= abs(published - true) + slack
+    sign = np.copysign(1.0, published)
+    assert sign * lowered >= min(abs(published), sign * true) - slack
+
+
+@examples(100)
+@given(bounds(), st.floats(-1.0, 1.0), _SPEEDS, st.floats(0.001, 0.5))
+def test_a_joint_that_does_not_follow_counts_as_resting_only_where_one_period_of_braking_stops_it(b, part, m, period):
+    published, measured = part * b.velocity, m * b.velocity
+    lowered = lowered_velocity(published, measured, 0.0, b, settled=True, period_s=period)
+    assert abs(lowered - measured) <= abs(published - measured) * (1 + 1e-12)
+    if abs(lowered) < abs(measured) and lowered * measured > 0.0:
+        assert abs(lowered) == abs(published)  # never raised
+    elif lowered == 0.0 and measured * published > 0.0:
+        assert abs(measured) <= b.deceleration * period
+
+
+@pytest.mark.parametrize("measured", [np.nan, np.inf, -np.inf])
+def test_a_velocity_that_is_not_known_lowers_nothing(measured):
+    b = joint_bounds(LIMITS)[0]
+    assert lowered_velocity(0.5, measured, 0.0, b, settled=True, period_s=0.1) == 0.5
+    assert lowered_velocity(0.5, 0.0, np.nan, b, settled=True, period_s=0.1) == 0.5
+    assert lowered_velocity(0.5, 0.0, np.inf, b, settled=False, period_s=0.1) == 0.5
+
+
+@pytest.mark.parametrize("pause_s", [0.6, 0.9, 3.0, 1e6])
+def test_braking_after_the_timeout_of_the_controller_publishes_exactly_zero(pause_s):
+    world = driven(downstream_timeout_s=0.5)
+    world.clock.advance_ns(round(pause_s * 1e9))
+    assert speeds(world.arbiter.brake(HOLD)) == [0.0, 0.0, 0.0]
+    world.arbiter.stop(HOLD)
+    assert speeds(world.sent[-1]) == [0.0, 0.0, 0.0]
+
+
+def test_before_the_timeout_of_the_controller_braking_starts_from_what_was_published():
+    world = driven(downstream_timeout_s=0.5)
+    last = world.sent[-1].values
+    world.clock.advance_ns(450_000_000)
+    slowed = np.sign(last) * np.maximum(0.0, np.abs(last) - LIMITS.deceleration * 0.1)
+    np.testing.assert_allclose(speeds(world.arbiter.brake(HOLD)), slowed[AXES])
+
+
+def test_a_timeout_shorter_than_three_periods_counts_too():
+    world = driven(downstream_timeout_s=0.15)
+    world.clock.advance_ns(160_000_000)
+    assert speeds(world.arbiter.brake(HOLD)) == [0.0, 0.0, 0.0]
+
+
+def test_after_the_timeout_the_policy_accelerates_from_rest():
+    world = driven(downstream_timeout_s=0.5)
+    world.clock.advance_ns(900_000_000)
+    with world.arbiter.turn() as (state, dt_s):
+        approved = world.gate.judge(as_action([1.0, -1.0, 0.475, 0.0]), state, dt_s)
+    assert (np.abs(approved.values[AXES]) <= LIMITS.acceleration[AXES] * 0.1 * (1 + 1e-12)).all()
+
+
+def test_a_joint_that_is_measured_at_rest_is_not_set_in_motion_whatever_the_noise():
+    noise = np.array([0.005, -0.004, 0.003, np.nan])
+    world = driven(measured_velocities=lambda: (noise, np.array([0.1, 0.1, 0.1, np.inf])))
+    world.clock.advance_ns(900_000_000)
+    assert speeds(world.arbiter.brake(HOLD)) == [0.0, 0.0, 0.0]
+
+
+def test_noise_does_not_lower_a_joint_that_follows_its_command():
+    world = driven(measured_velocities=lambda: (measured, np.array([0.05, 0.05, 0.05, np.inf])))
+    measured = world.sent[-1].values - 0.01
+    before = world.sent[-1].values
+    world.clock.advance_ns(900_000_000)
+    with world.arbiter.turn() as (state, _):
+        assert state.velocities[AXES].tolist() == before[AXES].tolist()
+        assert state.before_gap is None
+
+
+def test_a_reading_that_is_too_old_lowers_nothing():
+    world = driven(measured_velocities=lambda: (np.zeros(4), np.full(4, 0.85)))
+    before = world.sent[-1].values
+    world.clock.advance_ns(900_000_000)
+    with world.arbiter.turn() as (state, _):
+        assert abs(state.velocities[0]) == abs(before[0])  # 2 m/s^2 for 0.85 s is beyond 1 m/s
+
+
+def test_a_reading_that_comes_after_braking_has_begun_still_counts():
+    readings = [NOTHING, NOTHING]
+    world = driven(measured_velocities=lambda: readings.pop(0) if readings else (np.zeros(4), np.full(4, 0.01)))
+    world.clock.advance_ns(900_000_000)
+    assert speeds(world.arbiter.brake(HOLD)) != [0.0, 0.0, 0.0]
+    world.clock.advance_ns(50_000_000)
+    world.arbiter.brake(HOLD)
+    world.clock.advance_ns(50_000_000)
+    assert speeds(world.arbiter.brake(HOLD)) == [0.0, 0.0, 0.0]
+
+
+def test_without_a_gap_the_measured_velocities_are_not_asked_for():
+    def asked():
+        raise AssertionError
+
+    world = driven(measured_velocities=asked, downstream_timeout_s=0.5)
+    world.arbiter.brake(HOLD)
+
+
+def test_a_gap_is_told_in_the_report_with_the_velocity_that_was_used():
+    world = driven(downstream_timeout_s=0.5)
+    last = world.sent[-1].values
+    world.clock.advance_ns(900_000_000)
+    with world.arbiter.turn() as (state, dt_s):
+        report = world.gate.judge(as_action(np.zeros(4)), state, dt_s).report
+    (told,) = [finding for finding in report.findings if finding.code == "vel.gap"]
+    assert told.joints == ("linear.x", "angular.z", "rail")
+    assert told.before.tolist() == last[AXES].tolist()
+    assert told.after.tolist() == [0.0, 0.0, 0.0]
+    assert report.disposition is Severity.PASS
+    world.publish(np.zeros(4))
+    world.publish(np.zeros(4))
+    assert not world.sent[-1].report.findings
+
+
+_PAUSES = st.one_of(st.floats(0.0, 0.2), st.sampled_from([0.3, 0.35, 0.5, 0.51]), st.floats(0.2, 3.0))
+
+
+@examples(60)
+@given(st.lists(st.tuples(_PAUSES, st.booleans(), st.floats(-1.0, 1.0)), min_size=1, max_size=25), st.floats(0.0, 0.2))
+def test_a_robot_with_a_timeout_is_never_set_in_motion_by_braking_and_keeps_its_acceleration(steps, lag_s):
+    """The plant follows the command in force with a lag of the first order, and stops it after 0.5 s."""
+    world, true, in_force = World(downstream_timeout_s=0.5), 0.0, 0.0
+    for pause_s, brakes, asked in steps:
+        pause_ns = round(pause_s * 1e9)
+        for held_ns, command in ((min(pause_ns, 500_000_000), in_force), (max(0, pause_ns - 500_000_000), 0.0)):
+            true = command + (true - command) * (
+                np.exp(-held_ns / 1e9 / lag_s) if lag_s > 1e-3 else 0.0 if held_ns else 1.0
+            )
+        world.clock.advance_ns(pause_ns)
+        in_force = 0.0 if pause_ns > 500_000_000 else in_force
+        if brakes:
+            world.arbiter.brake(HOLD)
+        else:
+            with world.arbiter.turn() as (state, dt_s):
+                world.arbiter.send(world.gate.judge(as_action([asked, 0.0, 0.0, 0.0]), state, dt_s))
+        now = float(world.sent[-1].values[0])
+        dt_s = min(pause_ns / 1e9, 0.1)
+        if brakes:
+            assert abs(now) <= abs(in_force)
+            assert abs(now) <= max(0.0, abs(in_force) - LIMITS.deceleration[0] * dt_s) + 1e-9
+        assert abs(now) - abs(in_force) <= LIMITS.acceleration[0] * dt_s + 1e-9
+        in_force = now
 
 
 def test_the_measured_position_is_that_of_velocity_commands_only():

@@ -683,6 +683,65 @@ def test_a_killed_learner_of_a_base_without_a_relay_is_stopped_by_the_timeout_of
     check_it_stands_still(witness, since_ns=killed_ns, within_s=timeout_s + 1.5)
 
 
+def hold_the_interpreter(learner, seconds):
+    time.sleep(seconds)  # it waits for a line from the 30th step on
+    learner.stdin.write("\n")
+    learner.stdin.flush()
+
+
+def suspend(process, seconds):
+    os.kill(process.pid, signal.SIGSTOP)
+    time.sleep(seconds)
+    os.kill(process.pid, signal.SIGCONT)
+
+
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    ("suspended", "is_relayed"),
+    [
+        ("agent", False),
+        pytest.param("agent", True, marks=LONG),
+        pytest.param("relay", True, marks=LONG),
+        pytest.param("interpreter", False, marks=LONG),
+        pytest.param("interpreter", True, marks=LONG),
+    ],
+)
+def test_a_base_that_came_to_rest_in_a_gap_is_not_set_in_motion_by_braking(
+    domain_id, remains, learners, mortal, tmp_path, suspended, is_relayed
+):
+    """Its controller stops it after 0.5 s without a command; then whoever was suspended goes on."""
+    contract = with_profile(CART, relay=is_relayed)
+    written = f"  real:\n    discovery_s: 0.3\n    relay: {str(is_relayed).lower()}\n"
+    (tmp_path / "cart.yaml").write_text(CART.text.replace("  real:\n", written))
+    specs = (free_simulator, relay_in) if is_relayed else (free_simulator,)
+    namespace, witness, children = mortal(contract, *specs)
+    hang_at = 30 if suspended == "interpreter" else -1
+    learner = learners(tmp_path / "cart.yaml", namespace, domain_id=domain_id, hang_at=hang_at)
+    witness.until(lambda: witness.moves and abs(witness.moves[-1][1][2]) > 1.0)
+    if suspended == "interpreter":
+        hold_the_interpreter(learner, 4.0)
+    else:
+        suspend(children[-1] if suspended == "relay" else learner, 3.0)
+    resumed_ns = time.monotonic_ns()
+    learner.communicate(timeout=PATIENCE_S)
+    time.sleep(1.0)
+    turns = [(arrival.arrival_ns, arrival.message.twist.angular.z) for _, arrival in sorted(witness.commands.items())]
+    limits = ActionLayout(CART).limits
+    if not (is_relayed and suspended != "relay"):  # a relay that runs leaves no gap
+        assert max(np.diff([at_ns for at_ns, _ in turns])) > 0.5 * NS_PER_S
+    in_force = 0.0
+    for (before_ns, before), (at_ns, turn) in itertools.pairwise(turns):
+        in_force = 0.0 if at_ns - before_ns > 0.6 * NS_PER_S else before
+        assert abs(turn) <= abs(in_force) + limits.acceleration[1] * CART.control_period_s + 1e-9
+        if at_ns > resumed_ns:
+            assert abs(turn) <= abs(in_force)
+    assert turns[-1][1] == 0.0
+    resumed_utc_ns = resumed_ns + time.time_ns() - time.monotonic_ns()
+    assert max(abs(speeds[2]) for stamp, speeds in witness.moves if stamp > resumed_utc_ns) < 2 * STILL
+
+
 # ------------------------------------------------------------------------------------------ the outlet by itself
 
 

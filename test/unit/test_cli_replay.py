@@ -40,7 +40,7 @@ def slower(tmp_path):
 def test_a_run_that_comes_out_as_it_was_has_status_0(path, capsys):
     assert main(["replay", str(path)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "1 actions that the log could not say were re-made from what the gate said of them",
+        "1 actions that the log could not hold were reconstructed from the report of the gate",
         f"{path}: 3 transitions, all equal",
     ]
 

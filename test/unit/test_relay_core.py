@@ -52,11 +52,11 @@ class Spy:
 class Robot:
     """A relay, its clock, and a client."""
 
-    def __init__(self, contract=None, *, armed=True, gate=None):
+    def __init__(self, contract=None, *, armed=True, gate=None, **options):
         self.contract = contract or plain_contract(watchdog=WATCHDOG)
         self.clock = ManualClock(start_ns=1_000 * NS_PER_S)
         self.spy = Spy()
-        self.core = RelayCore(self.contract, self.spy, clock=self.clock, gate=gate)
+        self.core = RelayCore(self.contract, self.spy, clock=self.clock, gate=gate, **options)
         self.layout = SafetyGate(self.contract).layout
         self.epoch, self.seq = 0, 0
         if armed:
@@ -652,3 +652,47 @@ def test_the_state_is_published_when_it_changes_only(robot):
     robot.core.tick()
     robot.core.announce()
     assert len(robot.spy.states) == told
+
+
+# -------------------------------------------------------------------------------------------------- after a gap
+
+
+def speeding_base(**options):
+    """Return a base at full speed, with a sensor of its joints' velocities, behind a relay."""
+    contract = contract_of(BASE, BASE, command="velocity", watchdog=WATCHDOG)
+    joints = contract.sensors["joints"]
+    velocity = dataclasses.replace(joints.fields["position"], unit="rad/s")
+    joints = dataclasses.replace(joints, fields={**joints.fields, "velocity": velocity})
+    robot = Robot(dataclasses.replace(contract, sensors={"joints": joints}), **options)
+    robot.move(6)
+    return robot
+
+
+def test_a_relay_that_was_suspended_does_not_set_a_base_in_motion_that_its_controller_has_stopped():
+    robot = speeding_base(downstream_timeout_s=0.5)
+    robot.clock.advance_ns(3 * NS_PER_S)
+    robot.core.tick()
+    (told,) = [finding for finding in robot.spy.reports[-1].findings if finding.code == "vel.gap"]
+    assert told.after.tolist() == [0.0, 0.0]
+    robot.wait(5)
+    assert not any(command.values.any() for command in robot.spy.published[6:])
+
+
+def test_a_relay_without_a_timeout_goes_by_the_velocities_that_it_measures():
+    robot = speeding_base()
+    robot.clock.advance_ns(3 * NS_PER_S)
+    robot.core.moving("joints", {"velocity": np.array([0.002, 0.9])}, robot.clock.now_ns() - PERIOD_NS // 2)
+    robot.core.tick()
+    braked = robot.spy.published[-1].values
+    assert braked[0] == 0.0
+    assert braked[1] == pytest.approx(1.0 - 8.0 * PERIOD_S)  # 0.9 and 8 rad/s^2 for 25 ms are more than 1
+
+
+@pytest.mark.parametrize(("velocity", "age_s"), [(math.nan, 0.0), (0.0, 1.0), (0.0, -1.0), (2e9, 0.0)])
+def test_a_relay_does_not_go_by_a_velocity_that_is_not_known(velocity, age_s):
+    robot = speeding_base()
+    robot.clock.advance_ns(3 * NS_PER_S)
+    acquired_ns = robot.clock.now_ns() - round(age_s * NS_PER_S)
+    robot.core.moving("joints", {"velocity": np.full(2, velocity)}, acquired_ns)
+    robot.core.tick()
+    assert robot.spy.published[-1].values.tolist() == pytest.approx([1.0 - 8.0 * PERIOD_S] * 2)

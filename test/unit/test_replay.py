@@ -13,8 +13,9 @@ from gymnasium.wrappers import RescaleAction, TransformObservation
 
 import embodied_env
 from embodied_env.backends.fake import Delays, Fault
+from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.contract import load_contract
-from embodied_env.contract.safety import LatencyBudget, Tracking
+from embodied_env.contract.safety import LatencyBudget, Tracking, WatchdogSpec
 from embodied_env.env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, PolicyError, RecordError, UsageError
 from embodied_env.record import RecordTransitions, audit_run, read_run
@@ -74,6 +75,31 @@ def test_a_run_of_each_contract_replays_equal(tmp_path, name, steps, options):
     path = record(tmp_path, [[None] * steps], load_contract(name), **options)
     replay = replay_run(path)
     assert (replay.difference, replay.transitions) == (None, steps)
+
+
+def test_a_run_with_gaps_holds_the_velocities_that_were_used_and_replays_equal(tmp_path):
+    """Its controller stops the cart after 0.5 s without a command; the policy thinks for longer, twice."""
+    cart, clock = load_contract("cart_goal"), SteadyClock()
+    patient = replace(cart.safety, watchdog=WatchdogSpec(hold_steps=1000, stop_steps=2000))
+    cart = replace(cart, safety=replace(patient, observation=replace(patient.observation, required=())))
+    env = RecordTransitions(EmbodiedEnv(cart, backend="fake", free_running=True, clock=clock), tmp_path)
+    with env:
+        env.reset(seed=1)
+        env.unwrapped._stepper._arbiter._timeout_s = 0.5
+        for step in range(12):
+            if step in (5, 9):
+                clock.sleep_until_ns(clock.now_ns() + NS_PER_S)
+            env.step(np.ones(2))
+    rows = list(read_run(env.path).transitions())
+    told = [step for step, row in enumerate(rows) if any(f["code"] == "vel.gap" for f in row["inner"]["findings"])]
+    assert told == [5, 9]
+    for step in told:
+        reference = rows[step]["inner"]["circumstances"]["reference"]
+        assert reference["velocities"] == [0.0, 0.0]
+        assert reference["before_gap"] == rows[step - 1]["inner"]["report"]["velocity_si"]
+    replay = replay_run(env.path)
+    assert (replay.difference, replay.transitions) == (None, 12)
+    assert not [broken for broken in audit_run(env.path).violations if broken.rule.startswith(("gates", "clipping"))]
 
 
 def test_images_are_handed_out_bit_for_bit_and_are_the_agents_own(tmp_path):
@@ -462,3 +488,30 @@ def test_an_error_of_the_policy_says_where(simulated):
 
     with pytest.raises(PolicyError, match="episode 1, step 1: RuntimeError: no weights"):
         replay_policy(simulated, act)
+
+
+@pytest.mark.parametrize("world", [{"backend": "mujoco"}, {"backend": "fake", "free_running": True}])
+def test_a_run_in_which_limits_were_changed_replays_equal(tmp_path, world):
+    """In motion, at rest, from the next reset on, and back to those of the contract."""
+    joints = ARM.actuators["arm"].joints
+    changes = {
+        (0, 6): {"j1": replace(joints["j1"], velocity=0.5)},
+        (0, 9): {"j2": replace(joints["j2"], velocity=0.2), "j1": replace(joints["j1"], velocity=0.3)},
+        (1, 0): {"j1": replace(joints["j1"], velocity=0.5, acceleration=1.0)},
+        (2, 4): {},
+    }
+    env = RecordTransitions(EmbodiedEnv(ARM, **world), tmp_path)
+    with env:
+        for episode in range(4):
+            env.reset(seed=3 if episode == 0 else None)
+            for step in range(12):
+                if (episode, step) in changes:
+                    env.unwrapped.change_limits(changes[episode, step])
+                env.step(np.full(6, 0.7))
+    rows = list(read_run(env.path).transitions())
+    assert ["limits" in row["inner"]["circumstances"] for row in rows] == [False] * 6 + [True] * 30 + [False] * 12
+    codes = [{finding["code"] for finding in row["inner"]["findings"]} for row in rows]
+    assert "limits.tightened" in codes[6]
+    replay = replay_run(env.path)
+    assert (replay.difference, replay.transitions) == (None, 48)
+    assert not [broken for broken in audit_run(env.path).violations if not broken.rule.startswith("latency")]

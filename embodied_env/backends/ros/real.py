@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -125,6 +125,8 @@ class RealBackend:
             actuates=self._is_armed,
             seedable=self._profile.reset_spec.parameters and self._is_armed,
         )
+        by_wall = not self._is_relayed and not self._profile.use_sim_time  # a simulated controller counts its own time
+        self.downstream_timeout_s = self._profile.downstream_timeout_s if by_wall else None
         self.routine = self._profile.reset_spec.routine() if self._is_armed else None
         self.pacer = Pacer(clock, contract.control_period_ns)
         self.feed = Feed()
@@ -309,6 +311,13 @@ class RealBackend:
         if readings is None:
             raise BackendLostError("closed", "the connection is closed")
         return replace(readings.snapshot(), actuation=self._acted(listener))
+
+    def newest(self, sensors: Iterable[str]) -> Snapshot:
+        """Return the newest reading of each of these sensors; raises BackendLostError without a connection."""
+        readings = self._readings
+        if readings is None:
+            raise BackendLostError("closed", "the connection is closed")
+        return readings.newest(sensors)
 
     def _acted(self, listener: Listener) -> Actuation | None:
         """Return the best evidence there is that a command acts: an echo, a controller's word, a declared figure."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -93,6 +93,7 @@ class RealtimeMujocoRosBackend:
         self._domain_id = domain_id
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, profile.get("step_timeout_s", 5.0))
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, profile.get("reset_timeout_s", 30.0))
+        self.downstream_timeout_s = profile.get("command_timeout_s")
         self.pacer = Pacer(clock, contract.control_period_ns)
         self.feed = Feed()
         self._robot = self._make_robot(namespace or "/")
@@ -191,6 +192,10 @@ class RealtimeMujocoRosBackend:
         """Return the newest readings; raises BackendLostError when the simulator has ended, or is silent."""
         self._check_usable()
         return self._robot.read(after, deadline)
+
+    def newest(self, sensors: Iterable[str]) -> Snapshot:
+        """Return the newest reading of each of these sensors; raises BackendLostError without a connection."""
+        return self._robot.newest(sensors)
 
     def estops(self) -> Mapping[str, str]:
         """Return whether somebody else publishes commands. Any thread may ask."""
