@@ -43,8 +43,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
     the operating system; so does `flush`. That time counts as handoff, not as the agent's. In real time nobody waits,
     and what finds no room is dropped.
 
-    A disk that fails, does not answer or is too slow never raises from `step` or `reset`: the rows that it did not take
-    are counted, there is one warning, and the run is not complete. Every info says so as far as it is known by then:
+    A disk that fails, does not answer or is too slow never raises from `step` or `reset`, nor does a log that others
+    remove, replace or truncate: the lost rows are counted, there is one warning, and the run is not complete. Every info says so as far as it is known by then:
     ``info["record"]`` has `complete` (a bool) and `lost` (how many rows were, so far); it is added behind the row,
     which does not have it. However the program ends, but for SIGKILL, the record is completed.
 
@@ -99,7 +99,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._manifest["messages"] = messages
         write_json(self.path / MANIFEST, self._manifest)
         evaluator = [name for name, spec in base.contract.sensors.items() if spec.visibility == "evaluator"]
-        self._run = RunWriter(self.path, evaluator=evaluator, messages=messages)
+        self._run = RunWriter(self.path.absolute(), evaluator=evaluator, messages=messages)
         waits_for_world = getattr(getattr(base, "capabilities", None), "transport", True)
         self._worker = Aside(
             self._run.settle,

@@ -138,12 +138,12 @@ class RunWriter:
         """Close the logs, then write the summary, then the manifest: one that says clean is the last thing written."""
         self.settle()
         self._log.close()
-        problems = [self._log.problem]
+        if self._log.problem:
+            self.losses.note(self._log.problem, rows=self._log.take_lost())
         if self._messages is not None:
             self._messages.close()
-            problems.append(self._messages.problem)
-        for problem in filter(None, problems):
-            self.losses.note(problem)
+            if self._messages.problem:
+                self.losses.note(self._messages.problem)
         self.file(SUMMARY, {**self.summary.as_json(contract_fingerprint), "record": self.losses.as_json()})
         clean, problem = self.losses.complete, self.losses.problem
         self.file(MANIFEST, {**manifest, "clean": clean, "problem": problem, "record": self.losses.as_json()})
