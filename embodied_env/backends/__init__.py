@@ -11,7 +11,7 @@ from typing import Any, cast
 from embodied_env.backends.base import Backend, BackendFactory, Capabilities
 from embodied_env.clock import Clock
 from embodied_env.contract import Contract
-from embodied_env.errors import UsageError
+from embodied_env.errors import UsageError, described
 
 BACKENDS: Mapping[str, Mapping[str, str]] = {
     "fake": {
@@ -86,7 +86,13 @@ def _factory(name: str, pacing: str | None) -> BackendFactory:
     others = {point.name: point for point in entry_points(group="embodied_env.backends")}
     if name not in others:
         raise UsageError(f"backend {name!r} is not known; allowed: {', '.join([*BACKENDS, *others])}")
-    return cast("BackendFactory", others[name].load())
+    try:
+        factory = others[name].load()
+        inspect.signature(factory)
+    except Exception as error:
+        problem = f"backend {name!r} cannot be loaded from {others[name].value}: {described(error)}"
+        raise UsageError(f"{problem} (expected a callable); correct or reinstall its package") from error
+    return cast("BackendFactory", factory)
 
 
 def _check_options(name: str, factory: BackendFactory, options: dict[str, Any]) -> None:

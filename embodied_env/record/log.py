@@ -19,6 +19,7 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ class McapFile:
         self._checked = 0  # offset behind the last byte that was in the file at the last check
         self._is_changed = False
         try:
-            self._file = HeldBack(open(path, "xb", buffering=0, opener=_append))  # noqa: PTH123 - Path has no opener
+            self._file = HeldBack(FileIO(path, "x", opener=_append))
         except OSError as error:
             raise RecordError(f"{path}: the log cannot be created: {error}") from None
         self.writer: Any = writer.Writer(

@@ -44,9 +44,10 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
     and what finds no room is dropped.
 
     A disk that fails, does not answer or is too slow never raises from `step` or `reset`, nor does a log that others
-    remove, replace or truncate: the lost rows are counted, there is one warning, and the run is not complete. Every info says so as far as it is known by then:
-    ``info["record"]`` has `complete` (a bool) and `lost` (how many rows were, so far); it is added behind the row,
-    which does not have it. However the program ends, but for SIGKILL, the record is completed.
+    remove, replace or truncate: the lost rows are counted, there is one warning, and the run is not complete. Every
+    info says so as far as it is known by then: ``info["record"]`` has `complete` (a bool) and `lost` (how many rows
+    were, so far); it is added behind the row, which does not have it. However the program ends, but for SIGKILL, the
+    record is completed.
 
     Attributes:
         path: the run directory.
