@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -436,6 +436,7 @@ class Transition:
     circumstances: Circumstances
 
 
+@runtime_checkable
 class Observer(Protocol):
     """Told of each transition as it is complete. It never reaches back, and what it raises ends the step."""
 

@@ -76,6 +76,8 @@ def offers_option(name: str, option: str, *, pacing: str | None = None) -> bool:
 
 def _factory(name: str, pacing: str | None) -> BackendFactory:
     """Return what builds the backend called `name` with this pacing; None: its first."""
+    if not isinstance(name, str):
+        raise UsageError(f"backend={name!r} is not known; allowed: a name, one of {', '.join(BACKENDS)}")
     if name in BACKENDS:
         offered = BACKENDS[name]
         if pacing not in (None, *offered):
@@ -96,8 +98,11 @@ def _factory(name: str, pacing: str | None) -> BackendFactory:
 
 
 def _check_options(name: str, factory: BackendFactory, options: dict[str, Any]) -> None:
-    """Refuse an option that the factory does not declare, unless it declares that it takes any."""
+    """Refuse an option that the factory does not declare, unless it declares that it takes any; or a missing one."""
     parameters = inspect.signature(factory).parameters.values()
+    needed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in _OURS]
+    if missing := [option for option in needed if option not in options]:
+        raise UsageError(f"backend {name!r} needs the option {', '.join(missing)}")
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _OURS]

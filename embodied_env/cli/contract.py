@@ -6,12 +6,12 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from embodied_env.arguments import checked_path
 from embodied_env.cli import SOUND, UNSOUND, WRONG_USAGE, print_error
 from embodied_env.contract import ActuatorSpec, Contract, FloatArray, SensorSpec, load_contract
 from embodied_env.contract.checks import one_of
@@ -75,7 +75,8 @@ def _validate(args: argparse.Namespace) -> int:
 def _picture(args: argparse.Namespace) -> int:
     from embodied_env.cli.pictures import save_picture
 
-    paths = [str(save_picture(load_contract(name), Path(args.out), seed=args.seed)) for name in args.contracts]
+    out = checked_path("--out", args.out)
+    paths = [str(save_picture(load_contract(name), out, seed=args.seed)) for name in args.contracts]
     if args.json:
         _print_json(paths)
     else:

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from embodied_env.backends import offers_option
 from embodied_env.cli.cluster_team import Cluster, ClusterTeam
 from embodied_env.cli.episodes import Evaluation, Job, worlds_lost
 from embodied_env.cli.merging import merged_summary
@@ -46,6 +47,10 @@ DOMAINS = 102
 
 class Engine(Protocol):
     """Runs the episodes of a job somewhere."""
+
+    def check(self, job: Job) -> None:
+        """Raise UsageError for a job that it cannot run."""
+        ...
 
     def evaluate(self, job: Job, *, episodes: int, out: Path, ended: Callable[[], None]) -> Evaluation:
         """Run episodes 0 to `episodes` - 1 of `job`, recorded below `out`; call `ended` after each.
@@ -104,7 +109,8 @@ def domain_ids(count: int, own: int) -> tuple[int, ...]:
 
 
 def check_shareable(job: Job, engine: str = "local") -> None:
-    """Raise UsageError for what several processes cannot do side by side."""
+    """Raise UsageError for a backend that is not there, and what several processes cannot do side by side."""
+    offers_option(job.backend, "spawn", pacing=job.options.get("pacing"))
     if job.backend == "real":
         raise UsageError(f"--engine {engine} is not available with real: there is one robot; allowed: no --engine")
     if job.options.get("spawn") is False:
@@ -136,6 +142,10 @@ class LocalEngine:
         self._workers = workers
         self._episode_timeout_s = episode_timeout_s
 
+    def check(self, job: Job) -> None:
+        """Raise UsageError for a job that it cannot run."""
+        check_shareable(job, self.name)
+
     def crew(self, job: Job, folder: Path) -> Crew:
         """Return the workers of one evaluation, not yet begun."""
         return Team(job, folder)
@@ -148,7 +158,7 @@ class LocalEngine:
             PolicyError: when the policy raises, as from one process.
             BackendError: when an episode was lost with its worker too often, or no worker starts.
         """
-        check_shareable(job, self.name)
+        self.check(job)
         folder = _make_folder(out, job.contract, job.backend, self.name)
         limit_s = longest_episode_s(job) if self._episode_timeout_s is None else self._episode_timeout_s
         run = _SharedRun(episodes, min(self._workers, episodes), ended, limit_s=limit_s)
@@ -255,8 +265,10 @@ class _SharedRun:
             self._lose(team, worker)
             return
         if "failed" in said:
-            print(team.bury(worker), file=sys.stderr)  # a policy's own traceback, for one
-            raise error_from(said)
+            words, error = team.bury(worker), error_from(said)
+            if not isinstance(error, UsageError):
+                print(words, file=sys.stderr)  # a policy's own traceback, for one
+            raise error
         if "ready" in said:
             worker.path = Path(said["ready"])
             worker.due_s = self._now_s() + self._limit_s

@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
+from embodied_env.arguments import checked_flag, checked_path
 from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.copies import is_giving_copies
 from embodied_env.errors import RecordError, UsageError
@@ -71,11 +72,13 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             messages: record the raw ROS 2 messages too, which the environment's nodes publish and receive.
 
         Raises:
-            UsageError: when `env` is not an environment of this package, or has no messages to record.
+            UsageError: when `env` is not an environment of this package, or has no messages to record, or `folder`
+                is no path.
             RecordError: when the run directory cannot be written.
             MissingDependencyError: when mcap is not installed.
         """
-        RecordConstructorArgs.__init__(self, folder=str(folder), policy=plain(policy), messages=messages)
+        place, messages = checked_path("folder", folder), checked_flag("messages", messages)
+        RecordConstructorArgs.__init__(self, folder=str(place), policy=plain(policy), messages=messages)
         super().__init__(env)
         base = env.unwrapped
         if not isinstance(base, Accountable):
@@ -93,7 +96,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._is_paced = getattr(base, "pacing", None) == "realtime"
         started_utc = self._now_utc()
         check_installed()
-        self.path = _make_run_directory(Path(folder), f"{base.contract.name}_{base.backend_name}", started_utc)
+        self.path = _make_run_directory(place, f"{base.contract.name}_{base.backend_name}", started_utc)
         self._manifest = start_of_manifest(
             self, base, run_id=self.path.name, started_utc=started_utc.isoformat(timespec="milliseconds")
         )

@@ -25,6 +25,7 @@ ROS_EDGE = (
 )
 WORDS = {
     "errors",
+    "arguments",
     "clock",
     "frozen",
     "transition",
