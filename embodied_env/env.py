@@ -19,6 +19,7 @@ from embodied_env.backends.delayed import with_delays
 from embodied_env.clock import Clock, VirtualClock, make_clock
 from embodied_env.contract import Contract, JointLimits, load_contract, parse_contract
 from embodied_env.contract.loader import dump_contract
+from embodied_env.contract.plausibility import suspected_degrees
 from embodied_env.copies import gives_copies
 from embodied_env.errors import UsageError
 from embodied_env.guards import make_shapers
@@ -76,6 +77,8 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         if contract is None:
             contract = _recorded(backend, backend_options)
         self.contract = restored(contract) if isinstance(contract, Mapping) else load_contract(contract)
+        for path, problem in suspected_degrees(self.contract):
+            gymnasium.logger.warn(f"{path}: {problem}")
         self.backend_name = backend
         self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
         self.render_mode = render_mode

@@ -16,8 +16,10 @@ from embodied_env.cli import SOUND, UNSOUND, WRONG_USAGE, print_error
 from embodied_env.contract import ActuatorSpec, Contract, FloatArray, SensorSpec, load_contract
 from embodied_env.contract.checks import one_of
 from embodied_env.contract.fingerprint import differences, meaning, task_identity, to_plain
+from embodied_env.contract.plausibility import suspected_degrees
 from embodied_env.contract.spaces import action_scale, field_layouts
 from embodied_env.errors import ContractError, UsageError
+from embodied_env.routine import home_problems
 
 HELP = "check, show and compare contracts, without ROS"
 
@@ -90,11 +92,38 @@ def _validated(name: str) -> Row:
 
     try:
         contract = load_contract(name)
+        _check_further(contract)
         load_task(contract)
     except ContractError as error:
         print_error(error)
         return {"contract": name, "valid": False, "path": error.path, "problem": error.problem}
     return {"contract": name, "valid": True, "source": contract.source, "fingerprint": contract.fingerprint}
+
+
+def _check_further(contract: Contract) -> None:
+    """Raise ContractError for a missing model file, a wrong home, or limits that look like degrees."""
+    from embodied_env.sim.model import find_model
+
+    for name, profile in contract.backends.items():
+        if isinstance(model := profile.get("model"), str):
+            find_model(contract, model, f"backends.{name}.model")
+        reset = profile.get("reset")
+        homes = {"home": profile.get("home"), "reset.home": reset.get("home") if isinstance(reset, Mapping) else None}
+        for key, home in homes.items():
+            if isinstance(home, Mapping):
+                _check_home(contract, home, f"backends.{name}.{key}")
+    for path, problem in suspected_degrees(contract):
+        raise ContractError(path, problem, source=contract.source)
+
+
+def _check_home(contract: Contract, home: Mapping[str, Any], path: str) -> None:
+    for joint, position in home.items():
+        if isinstance(position, bool) or not isinstance(position, (int, float)):
+            raise ContractError(
+                f"{path}.{joint}", f"{position!r} is not allowed; allowed: a number", source=contract.source
+            )
+    for joint, problem in home_problems(contract, home).items():
+        raise ContractError(f"{path}.{joint}", problem, source=contract.source)
 
 
 def _fingerprint(args: argparse.Namespace) -> int:

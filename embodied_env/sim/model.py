@@ -6,6 +6,7 @@ import importlib
 import logging
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ class Model:
         self.mujoco = import_mujoco()
         self.path = path
         self._source = contract.source
-        self._file = self._find_file(profile.model)
+        self._file = find_model(contract, profile.model, f"{path}.model")
         try:
             self.mj = self.mujoco.MjModel.from_xml_path(str(self._file))
         except ValueError as error:
@@ -168,12 +169,16 @@ class Model:
         else:
             self.mujoco.mj_resetDataKeyframe(self.mj, data, self._keyframe)
 
-    def _find_file(self, name: str) -> Path:
-        for file in (Path(self._source).parent / name, SHIPPED / name):
+
+def find_model(contract: Contract, name: str, path: str) -> Path:
+    """Return the file of the model called `name`; raises ContractError at `path` when there is none."""
+    for file in (contract.beside(name), SHIPPED / name):
+        with suppress(ValueError):  # of a null byte in the name
             if file.is_file():
                 return file
-        shipped = ", ".join(sorted(file.name for file in SHIPPED.glob("*.xml")))
-        raise self.error(f"{self.path}.model", f"there is no file {name!r}; allowed: {shipped}, or a path to a file")
+    shipped = ", ".join(sorted(file.name for file in SHIPPED.glob("*.xml")))
+    problem = f"there is no file {name!r}; allowed: {shipped}, or a path to a file"
+    raise ContractError(path, problem, source=contract.source)
 
 
 def actuated_joints(contract: Contract) -> list[tuple[str, str]]:
