@@ -196,7 +196,7 @@ class Run:
 
     def _room(self, steps: int) -> int:
         """Return how many steps of an episode are for moves; raises UsageError where one of `steps` finds no room."""
-        room = self._contract.episode.horizon_steps - 1
+        room: int = self._contract.episode.horizon_steps - 1
         if room < steps:
             raise UsageError(f"a horizon of {room + 1} steps is too short for a move of {steps} steps")
         return room

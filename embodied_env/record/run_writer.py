@@ -30,6 +30,14 @@ FIRST_TRANSITION = "first_transition.json"
 SUMMARY = "summary.json"
 
 
+def remove_run(path: Path) -> None:
+    """Remove a run directory in which nothing happened: its files, and the directory if nothing else is in it."""
+    with contextlib.suppress(OSError):
+        for name in (MANIFEST, LOG, MESSAGES, FIRST_TRANSITION, SUMMARY):
+            (path / name).unlink(missing_ok=True)
+        path.rmdir()
+
+
 class Arrays:
     """The arrays that one row refers to, by their hash."""
 
@@ -147,6 +155,10 @@ class RunWriter:
         self.file(SUMMARY, {**self.summary.as_json(contract_fingerprint), "record": self.losses.as_json()})
         clean, problem = self.losses.complete, self.losses.problem
         self.file(MANIFEST, {**manifest, "clean": clean, "problem": problem, "record": self.losses.as_json()})
+
+    def remove(self) -> None:
+        """Remove the run, in which nothing happened."""
+        remove_run(self._path)
 
     @contextlib.contextmanager
     def _noting(self, *, rows: int = 0, messages: int = 0) -> Iterator[None]:
