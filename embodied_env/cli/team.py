@@ -167,8 +167,13 @@ class Team:
         for worker in self._workers:
             worker.child.let_go()
         end_s = time.monotonic() + grace_after(kind)
-        for worker in list(self._workers):
-            self.bury(worker, grace_s=max(0.0, end_s - time.monotonic()))
+        try:
+            for worker in list(self._workers):
+                self.bury(worker, grace_s=max(0.0, end_s - time.monotonic()))
+        except BaseException:  # a second Ctrl-C
+            for worker in list(self._workers):
+                self.bury(worker, grace_s=0.0)
+            raise
         self._selector.close()
         self._door.close()
         self._folder.cleanup()
