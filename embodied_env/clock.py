@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from embodied_env.errors import ClockDomainError, UsageError
 
@@ -65,6 +65,7 @@ class Stamp:
             )
 
 
+@runtime_checkable
 class Clock(Protocol):
     """The clock under the ledger, the deadlines and the watchdog.
 
@@ -193,13 +194,12 @@ def make_clock(clock: str | Clock | None) -> Clock:
     """Return the clock named by `clock` (``"steady"``, the default, or ``"virtual"``), or `clock` itself.
 
     Raises:
-        UsageError: for any other name.
+        UsageError: for anything else.
     """
     if clock is None:
         return SteadyClock()
-    if not isinstance(clock, str):
+    if isinstance(clock, Clock) and not isinstance(clock, type):
         return clock
-    try:
-        return CLOCKS[clock]()
-    except KeyError:
-        raise UsageError(f"clock={clock!r} is unknown; allowed: {', '.join(CLOCKS)}, or a Clock object") from None
+    if not isinstance(clock, str) or clock not in CLOCKS:
+        raise UsageError(f"clock={clock!r} is unknown; allowed: {', '.join(CLOCKS)}, or a Clock object")
+    return CLOCKS[clock]()

@@ -13,12 +13,14 @@ import gymnasium.wrappers
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
+from embodied_env.arguments import checked_count, checked_flag, checked_path
 from embodied_env.backends import DELAYS_BY_ITSELF, Backend, Capabilities, make_backend
 from embodied_env.backends.base import RecordedResults
 from embodied_env.backends.delayed import with_delays
 from embodied_env.clock import Clock, VirtualClock, make_clock
 from embodied_env.contract import Contract, JointLimits, load_contract
 from embodied_env.contract.loader import SAVED, restore_contract, save_contract
+from embodied_env.contract.plausibility import suspected_degrees
 from embodied_env.copies import gives_copies
 from embodied_env.errors import UsageError
 from embodied_env.guards import make_shapers, recorded_files
@@ -73,6 +75,8 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         **backend_options: Any,  # noqa: ANN401 - the backend checks its options
     ) -> None:
         """See `make`; nothing is started before the first `reset`. A mapping is what `make` puts into a spec."""
+        evaluator_info = checked_flag("evaluator_info", evaluator_info)
+        observers = _checked_observers(observers)
         if contract is None:
             contract = _recorded(backend, backend_options)
         self.contract = restored(contract) if isinstance(contract, Mapping) else load_contract(contract)
@@ -81,13 +85,15 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
                 f"contract of a run not used: {self.contract.name!r} with {backend!r} (expected 'replay'); "
                 "give the contract's own name or file"
             )
+        for path, problem in suspected_degrees(self.contract):
+            gymnasium.logger.warn(f"{path}: {problem}")
         self.backend_name = backend
         self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
         self.render_mode = render_mode
         self.observation_space = cast("gymnasium.Space[Observation]", deepcopy(self.contract.observation_space))
         self.action_space = deepcopy(self.contract.action_space)  # seeding one environment's must not seed another's
-        if not spawn:
-            backend_options["spawn"] = spawn
+        if not checked_flag("spawn", spawn):
+            backend_options["spawn"] = False
         if namespace is not None:
             backend_options["namespace"] = namespace
         self._scheduling = Scheduling(fifo_priority=fifo_priority, switch_interval_s=switch_interval_s)
@@ -307,10 +313,14 @@ def make(
 
     Raises:
         ContractError: when the contract is wrong.
-        UsageError: for an unknown backend or option.
+        UsageError: for an unknown backend or option, or a value that an option does not take.
         MissingDependencyError: when an optional package is not installed.
     """
-    if record_messages and record is None:
+    if max_episode_steps is not None:
+        max_episode_steps = checked_count("max_episode_steps", max_episode_steps, at_least=1)
+    if record is not None:
+        record = checked_path("record", record)
+    if checked_flag("record_messages", record_messages) and record is None:
         raise UsageError("record_messages=True is not allowed with record=None; allowed: a folder to record into")
     embodied = EmbodiedEnv(contract, **options)
     embodied.spec = EnvSpec(
@@ -329,6 +339,12 @@ def make(
 
         env = RecordTransitions(env, record, messages=record_messages)
     return env
+
+
+def _checked_observers(observers: Sequence[Observer]) -> tuple[Observer, ...]:
+    if not isinstance(observers, (list, tuple)) or not all(isinstance(each, Observer) for each in observers):
+        raise UsageError(f"observers={observers!r} is not allowed; allowed: a list of objects with a method observe")
+    return tuple(observers)
 
 
 def _pacing(asked: str | None, clock: str | Clock | None, world: Backend) -> str:
@@ -368,10 +384,10 @@ def _recorded(backend: str, options: Mapping[str, Any]) -> Contract:
     if backend != "replay" or "run" not in options:
         raise UsageError(f'contract=None is not available with {backend}; allowed with backend="replay", run=...')
     from embodied_env.backends.replay import recorded_contract  # noqa: PLC0415 - the record is optional
-    from embodied_env.record import read_run  # noqa: PLC0415
+    from embodied_env.record import Run, read_run  # noqa: PLC0415
 
     run = options["run"]
-    return recorded_contract(read_run(run) if isinstance(run, (str, Path)) else run)
+    return recorded_contract(run if isinstance(run, Run) else read_run(run))
 
 
 def _task_in(world: Backend, contract: Contract) -> tuple[Task, dict[str, Any]]:

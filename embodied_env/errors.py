@@ -11,10 +11,17 @@
     ├── ResetNeededError         step() outside an episode                  (gymnasium ResetNeeded)
     │   └── SlotEndedError           step() of a vector, one of whose episodes has ended    (AssertionError)
     ├── ClosedError              any call after close()                     (gymnasium ClosedEnvironmentError)
+    ├── PolicyError              a policy raised an error of its own
     ├── RecordError              a run cannot be written or read
+    ├── NotComparableError       two runs cannot be compared
+    ├── CalibrationError         a calibration measured too little
+    ├── LatencyProfileError      a latency profile is wrong                 (ValueError)
+    ├── StepDelaysError          delays do not fit the control period       (ValueError)
     └── BackendError
         ├── BackendNotReadyError     the world did not come up, or a reset could not be verified
-        └── BackendLostError         the world stopped answering in mid-episode
+        │   └── SimulatorNotReadyError   a simulator does not do what its profile says
+        ├── BackendLostError         the world stopped answering in mid-episode
+        └── HostLostError            the process or the node of an evaluation's worker has ended
 
 Messages name the thing, its value and what is allowed.
 """
@@ -26,10 +33,6 @@ import gymnasium.error
 
 class EmbodiedEnvError(Exception):
     """Base class of every error raised by this package on purpose."""
-
-
-class PolicyError(EmbodiedEnvError):
-    """The policy of a user raised an error of its own."""
 
 
 class ContractError(EmbodiedEnvError, ValueError):
@@ -80,6 +83,10 @@ class ClosedError(EmbodiedEnvError, gymnasium.error.ClosedEnvironmentError):
     """The environment is closed. Nothing was published."""
 
 
+class PolicyError(EmbodiedEnvError):
+    """A policy raised an error of its own."""
+
+
 class RecordError(EmbodiedEnvError):
     """A run directory cannot be written or read."""
 
@@ -103,3 +110,12 @@ class BackendLostError(BackendError):
         """Give the short reason `why` and a sentence of `detail`."""
         self.why = why
         super().__init__(f"{why}: {detail}")
+
+
+def described(error: BaseException) -> str:
+    """Return the type and the text of any error, also of one whose own `__str__` fails, in one line."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - the error of foreign code
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

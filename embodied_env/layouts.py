@@ -51,7 +51,7 @@ class RawMessage:
         self._typed = typed
 
     def decoded(self) -> Message:
-        """Return the message, or its like: the same names and values, for reading, until the next of its topic."""
+        """Return the message, or its like: the same names and values, for reading."""
         return self._typed if self._layout is None else self._layout.view(self.data)
 
     def stamp_ns(self) -> int:
@@ -117,12 +117,14 @@ class Layout:
     skeleton: Any
 
     def view(self, data: bytes) -> Any:  # noqa: ANN401 - has the attributes of a message
-        """Write what changes into the skeleton; sequences are views of `data`."""
+        """Return a copy of the skeleton with what changes; sequences are read-only views of `data`."""
+        parts: dict[int, dict[str, Any]] = {}
+        message = _copied(self.skeleton, parts)
         for (part, name), value in zip(self.places, self.scalars.unpack_from(data), strict=True):
-            part[name] = value
+            parts[id(part)][name] = value
         for part, name, dtype, count, begin in self.arrays:
-            part[name] = np.frombuffer(data, dtype, count, begin)
-        return self.skeleton
+            parts[id(part)][name] = np.frombuffer(data, dtype, count, begin)
+        return message
 
 
 def learn(typed: Message, data: bytes) -> Layout | None:
@@ -146,6 +148,16 @@ def learn(typed: Message, data: bytes) -> Layout | None:
     except (_UnreadableError, struct.error, ValueError, OverflowError):  # or shorter, or more than a pattern can say
         return None
     return None
+
+
+def _copied(part: Any, parts: dict[int, dict[str, Any]]) -> Any:  # noqa: ANN401 - parts of messages
+    """Return a copy of a skeleton; `parts` gets the attributes of each new part, by the id of those of the old."""
+    if isinstance(part, SimpleNamespace):
+        new = SimpleNamespace()
+        parts[id(vars(part))] = vars(new)
+        vars(new).update({name: _copied(value, parts) for name, value in vars(part).items()})
+        return new
+    return [_copied(value, parts) for value in part] if isinstance(part, list) else part
 
 
 class _UnreadableError(Exception):

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
+from embodied_env.arguments import checked_flag, checked_path
 from embodied_env.backends import Capabilities, make_backend
 from embodied_env.clock import Clock, make_clock
 from embodied_env.contract import Contract
@@ -140,10 +141,12 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         **backend_options: Any,  # noqa: ANN401 - the backend checks its options
     ) -> None:
         """See `parallel_env`; nothing is started before the first `reset`."""
+        evaluator_info = checked_flag("evaluator_info", evaluator_info)
+        folder = None if record is None else checked_path("record", record)
         for name in _REFUSED.keys() & backend_options.keys():
             raise UsageError(f"{name}={backend_options[name]!r} is not available with parallel_env: {_REFUSED[name]}")
-        if not spawn:
-            backend_options["spawn"] = spawn
+        if not checked_flag("spawn", spawn):
+            backend_options["spawn"] = False
         if namespace is not None:
             backend_options["namespace"] = namespace
         self.team = load_team(contract)
@@ -167,7 +170,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         self._shared = SharedWorld(self.team, world, clock=the_clock)
         own_clock = WorldsClock(the_clock)
         self._seats = {name: self._seat(name, own_clock, evaluator_info) for name in self.team.agents}
-        self._faces = {name: _recorded(name, seat, record) for name, seat in self._seats.items()}
+        self._faces = {name: _recorded(name, seat, folder) for name, seat in self._seats.items()}
         self.possible_agents = list(self.team.agents)
         self.agents: list[str] = []
         self._rng: np.random.Generator | None = None
@@ -380,9 +383,9 @@ def parallel_env(contract: str | Path | Team, **options: Any) -> EmbodiedParalle
     return EmbodiedParallelEnv(contract, **options)
 
 
-def _recorded(name: str, seat: Seat, folder: str | Path | None) -> gymnasium.Env[Any, Any]:
+def _recorded(name: str, seat: Seat, folder: Path | None) -> gymnasium.Env[Any, Any]:
     if folder is None:
         return seat
     from embodied_env.record import RecordTransitions  # noqa: PLC0415 - recording is optional
 
-    return RecordTransitions(seat, Path(folder) / name)
+    return RecordTransitions(seat, folder / name)

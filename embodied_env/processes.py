@@ -173,11 +173,10 @@ class Child:
         """Remember which segments it uses, now that it runs: should it be killed, they are removed in its stead."""
         self._segments |= segments_of(self.pid)
 
-    def kill(self) -> None:
-        """End it within a moment, however it is. `stop` must still follow."""
+    def kill(self, grace_s: float = _MOMENT_S) -> None:
+        """End it after `grace_s`, in which one that is well ends by itself and cleans up. `stop` must still follow."""
         self.let_go()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # one that is well goes by itself, and cleans up
-            self._process.wait(_MOMENT_S)
+        self.wait(grace_s)
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_GRACE_S)

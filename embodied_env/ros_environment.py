@@ -9,6 +9,7 @@ import re
 import secrets
 from collections.abc import Iterator, Sequence
 
+from embodied_env.arguments import checked_seconds
 from embodied_env.errors import MissingDependencyError, UsageError
 
 LOG_HINT = "is the log folder writable? set ROS_LOG_DIR"
@@ -67,7 +68,7 @@ def check_domain_id(value: str | int, name: str) -> None:
 
 def check_namespace(value: str) -> None:
     """Raise UsageError unless `value` is an absolute ROS namespace."""
-    if _NAMESPACE.fullmatch(value) is None:
+    if not isinstance(value, str) or _NAMESPACE.fullmatch(value) is None:
         raise UsageError(f"namespace {value!r} is not allowed; allowed: / or absolute, like /robot_1")
 
 
@@ -101,14 +102,11 @@ def ros_arguments(args: Sequence[str]) -> list[str]:
     Raises:
         UsageError: for what is no list of texts.
     """
-    if isinstance(args, str) or not all(isinstance(arg, str) for arg in args):
+    if not isinstance(args, (list, tuple)) or not all(isinstance(arg, str) for arg in args):
         raise UsageError(f"ros_args={args!r} is not allowed; allowed: a list of text, e.g. ['-r', 'from:=to']")
     return [] if not args else ["--ros-args", *(args[1:] if args[0] == "--ros-args" else args)]
 
 
 def timeout_s(name: str, option: float | None, default: float) -> float:
-    """Return the timeout called `name`: the option, else the default; raises UsageError unless it is above 0."""
-    value = default if option is None else option
-    if not value > 0:
-        raise UsageError(f"{name}={value!r} is not allowed; allowed: seconds > 0")
-    return float(value)
+    """Return the timeout called `name`: the option, else the default; raises UsageError for what is none."""
+    return checked_seconds(name, default if option is None else option)

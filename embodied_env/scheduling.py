@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import threading
 from contextlib import suppress
 from typing import Any
 
+from embodied_env.arguments import checked_seconds
 from embodied_env.errors import UsageError
 
 
@@ -27,8 +27,8 @@ class Scheduling:
         """
         if fifo_priority is not None:
             _check_priority(fifo_priority)
-        if switch_interval_s is not None and not 0 < switch_interval_s < math.inf:
-            raise UsageError(f"switch_interval_s={switch_interval_s!r} is not allowed; allowed: seconds > 0")
+        if switch_interval_s is not None:
+            switch_interval_s = checked_seconds("switch_interval_s", switch_interval_s)
         self._fifo_priority = fifo_priority
         self._switch_interval_s = switch_interval_s
         self._thread: int | None = None  # whose scheduling was changed

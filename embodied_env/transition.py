@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -447,6 +447,7 @@ class Transition:
     circumstances: Circumstances
 
 
+@runtime_checkable
 class Observer(Protocol):
     """Told of each transition as it is complete. It never reaches back, and what it raises ends the step."""
 

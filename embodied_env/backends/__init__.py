@@ -11,7 +11,7 @@ from typing import Any, cast
 from embodied_env.backends.base import Backend, BackendFactory, Capabilities
 from embodied_env.clock import Clock
 from embodied_env.contract import Contract
-from embodied_env.errors import UsageError
+from embodied_env.errors import UsageError, described
 
 BACKENDS: Mapping[str, Mapping[str, str]] = {
     "fake": {
@@ -76,6 +76,8 @@ def offers_option(name: str, option: str, *, pacing: str | None = None) -> bool:
 
 def _factory(name: str, pacing: str | None) -> BackendFactory:
     """Return what builds the backend called `name` with this pacing; None: its first."""
+    if not isinstance(name, str):
+        raise UsageError(f"backend={name!r} is not known; allowed: a name, one of {', '.join(BACKENDS)}")
     if name in BACKENDS:
         offered = BACKENDS[name]
         if pacing not in (None, *offered):
@@ -86,12 +88,21 @@ def _factory(name: str, pacing: str | None) -> BackendFactory:
     others = {point.name: point for point in entry_points(group="embodied_env.backends")}
     if name not in others:
         raise UsageError(f"backend {name!r} is not known; allowed: {', '.join([*BACKENDS, *others])}")
-    return cast("BackendFactory", others[name].load())
+    try:
+        factory = others[name].load()
+        inspect.signature(factory)
+    except Exception as error:
+        problem = f"backend {name!r} cannot be loaded from {others[name].value}: {described(error)}"
+        raise UsageError(f"{problem} (expected a callable); correct or reinstall its package") from error
+    return cast("BackendFactory", factory)
 
 
 def _check_options(name: str, factory: BackendFactory, options: dict[str, Any]) -> None:
-    """Refuse an option that the factory does not declare, unless it declares that it takes any."""
+    """Refuse an option that the factory does not declare, unless it declares that it takes any; or a missing one."""
     parameters = inspect.signature(factory).parameters.values()
+    needed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in _OURS]
+    if missing := [option for option in needed if option not in options]:
+        raise UsageError(f"backend {name!r} needs the option {', '.join(missing)}")
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _OURS]

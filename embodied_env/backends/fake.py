@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.arguments import checked_seconds
 from embodied_env.backends.base import Capabilities
 from embodied_env.clock import NS_PER_S, Clock, Stamp
 from embodied_env.contract import Contract
@@ -82,7 +83,7 @@ class FakeBackend:
         """Prepare a world for `contract` whose `faults` happen in every episode.
 
         Raises:
-            UsageError: for `delays` of a world that does not move by itself.
+            UsageError: for a wrong timeout or fault, or `delays` of a world that does not move by itself.
         """
         if delays is not None and not free_running:
             raise UsageError("delays are of a world that moves by itself; allowed with free_running=True")
@@ -99,13 +100,15 @@ class FakeBackend:
         self._delays = delays
         self.pacer = Pacer(clock, contract.control_period_ns) if free_running else None
         self._left: tuple[int, int] | None = None  # the newest command, and when it left
-        self.step_timeout_s = step_timeout_s
-        self.reset_timeout_s = reset_timeout_s
+        self.step_timeout_s = checked_seconds("step_timeout_s", step_timeout_s)
+        self.reset_timeout_s = checked_seconds("reset_timeout_s", reset_timeout_s)
         self.sent: list[Approved] = []
         self.halted: list[str] = []
         self.estop_states: dict[str, str] = {}  # what `estops` reports; to be written by a test
         self._contract = contract
         self._clock = clock
+        if not isinstance(faults, Sequence) or not all(isinstance(fault, Fault) for fault in faults):
+            raise UsageError(f"faults={faults!r} is not allowed; allowed: a list of Fault")
         self._faults = tuple(faults)
         layout = ActionLayout(contract)
         self._joints, self._is_velocity = layout.joints, layout.is_velocity

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.arguments import checked_seconds
 from embodied_env.backends.base import Capabilities
 from embodied_env.clock import Clock, Stamp
 from embodied_env.contract import Contract
@@ -66,7 +67,9 @@ class MujocoBackend:
             for name, sensor in contract.sensors.items()
             if not any(self._known[name, field].rotation or self._known[name, field].ranging for field in sensor.fields)
         }
-        self.step_timeout_s = self._profile.step_timeout_s if step_timeout_s is None else step_timeout_s
+        self.step_timeout_s = checked_seconds(
+            "step_timeout_s", self._profile.step_timeout_s if step_timeout_s is None else step_timeout_s
+        )
         self.reset_timeout_s = self._profile.reset_timeout_s
         self._world: World | None = None
         self._usable = False

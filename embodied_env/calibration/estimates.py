@@ -65,8 +65,20 @@ def estimated(contract: Contract, run: Run, heard: Heard, known: Mapping[str, Pl
         evidence={method: found[method] for method in METHODS if method in found},
         capture_s=capture,
         transport_s=transport,
-        unknown={**unknown, **{key: text for key, text in why.items() if key != "actuation_s" or actuation is None}},
+        unknown={
+            **_missing(run),
+            **unknown,
+            **{key: text for key, text in why.items() if key != "actuation_s" or actuation is None},
+        },
     )
+
+
+def _missing(run: Run) -> dict[str, str]:
+    """Return which moves the estimates lack."""
+    if not run.missing:
+        return {}
+    count = len(run.missing) + len(run.traces)
+    return {"moves": f"{len(run.missing)} of {count} moves are missing: {'; '.join(run.missing)}"}
 
 
 def _as_move(contract: Contract, trace: Trace, heard: Heard, known: Mapping[str, Place], offset_ns: int) -> Move:

@@ -17,7 +17,7 @@ from embodied_env.contract.checks import one_of
 from embodied_env.contract.messages import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.env import EmbodiedEnv
-from embodied_env.errors import EmbodiedEnvError, UsageError
+from embodied_env.errors import BackendNotReadyError, EmbodiedEnvError, UsageError
 from embodied_env.transition import Sample, Severity, Transition
 
 _SPEED = 0.1  # of the limit
@@ -26,6 +26,8 @@ _MOVING, _RESTING, _SETTLING = 12, 6, 5  # periods of each half of a move, and a
 _RUNS = (2, 5)  # periods between two changes of velocity
 _ROUNDING = 1e-6  # of a sum of displacements
 _TRIES = 3  # episodes that a task may end before their time
+_ATTEMPTS = 3  # at one move, while readings make the gate hold
+_MOST_MISSING = 3  # moves; with more, the rest is not tried either
 _TWIST = {  # axis of a twist -> field of nav_msgs/msg/Odometry, component
     f"{kind}.{axis}": (kind, i) for kind in ("linear", "angular") for i, axis in enumerate("xyz")
 }
@@ -33,6 +35,10 @@ _TWIST = {  # axis of a twist -> field of nav_msgs/msg/Odometry, component
 
 class CalibrationError(EmbodiedEnvError):
     """A calibration came to no end; nothing was written."""
+
+
+class _HeldError(CalibrationError):
+    """A move was held because of a reading; it can be repeated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,32 +149,64 @@ class Run:
         self._reference = self._applied = np.zeros(self._layout.size)  # what is wanted next; what was sent last
         self._was_reset = False
         self.traces: list[Trace] = []
+        self.missing: list[str] = []  # moves that were not made, each with the reason
         self.offsets_ns: list[int] = []  # of our steady clock from the world's, at each step; a little too great
         self.acted: dict[str, list[float]] = {}  # what evidence of actuation each step had, by method
 
     def moves(self, *, repeats: int, seed: int, progress: Callable[[int, int], None]) -> None:
-        """Do all moves; raises CalibrationError when the gate holds or stops, or an episode ends too early."""
+        """Do all moves; one that is held because of a reading is repeated, and in the end left out.
+
+        A reset that fails after the first move leaves out the rest.
+
+        Raises:
+            CalibrationError: when the gate holds or stops for another reason, an episode ends too early, or no move
+                could be made.
+        """
         rng = np.random.default_rng(seed)
         plan = [(joint, self._profile(rng, joint)) for _ in range(repeats) for joint in self._joints]
-        left, tries, done = list(plan), 0, 0
-        room = self._contract.episode.horizon_steps - 1
-        if room < _SETTLING + len(plan[0][1]):
-            raise UsageError(
-                f"a horizon of {room + 1} steps is too short for a move of {_SETTLING + len(plan[0][1])} steps"
-            )
+        left, tries, done, held = list(plan), 0, 0, 0
+        room = self._room(_SETTLING + len(plan[0][1]))
         first = True
         while left:
-            goes_on = self._begin(seed if first else None)
-            first, steps = False, _SETTLING
-            while goes_on and left and steps + len(left[0][1]) <= room and self._move(*left[0]):
-                steps += len(left.pop(0)[1])
-                done += 1
-                progress(done, len(plan))
+            try:
+                goes_on = self._begin(seed if first else None)
+                first, steps = False, _SETTLING
+                while goes_on and left and steps + len(left[0][1]) <= room and self._move(*left[0]):
+                    steps += len(left.pop(0)[1])
+                    done, held = done + 1, 0
+                    progress(done, len(plan))
+            except _HeldError as error:
+                first, held = False, held + 1
+                if held == _ATTEMPTS:
+                    held = 0
+                    self._leave_out(left, str(error))
+                continue
+            except BackendNotReadyError as error:
+                if not self.traces:
+                    raise
+                self.missing += [f"{self._layout.joints[joint]}: {error}" for joint, _ in left]
+                break
             if not left or steps + len(left[0][1]) > room:
                 continue
             tries += 1
             if tries > _TRIES:
                 raise CalibrationError(f"the task ended {tries} episodes before a move was complete: {self._ending()}")
+        if not self.traces:
+            raise CalibrationError(f"no move could be made: {self.missing[0]}")
+
+    def _room(self, steps: int) -> int:
+        """Return how many steps of an episode are for moves; raises UsageError where one of `steps` finds no room."""
+        room: int = self._contract.episode.horizon_steps - 1
+        if room < steps:
+            raise UsageError(f"a horizon of {room + 1} steps is too short for a move of {steps} steps")
+        return room
+
+    def _leave_out(self, left: list[tuple[int, FloatArray]], why: str) -> None:
+        """Give up the next of the moves that are left; with too many of them, all."""
+        while left:
+            self.missing.append(f"{self._layout.joints[left.pop(0)[0]]}: {why}")
+            if len(self.missing) <= _MOST_MISSING:
+                break
 
     def _profile(self, rng: np.random.Generator, joint: int) -> FloatArray:
         limits, period_s = self._layout.limits, self._contract.control_period_s
@@ -242,7 +280,10 @@ class Run:
         findings = [f for f in transition.report.findings if f.severity >= Severity.HOLD]
         if findings:
             worst = max(findings, key=lambda found: found.severity)
-            raise CalibrationError(f"{worst.severity.name} by the gate {worst.gate} ({worst.code}): {worst.detail}")
+            is_of_reading = worst.severity is Severity.HOLD and all(f.gate == "observation" for f in findings)
+            raise (_HeldError if is_of_reading else CalibrationError)(
+                f"{worst.severity.name} by the gate {worst.gate} ({worst.code}): {worst.detail}"
+            )
         ending = transition.info["end_reason"]
         if ending and not ending.startswith(("success", "failure", "horizon", "time_limit", "out_of_bounds")):
             raise CalibrationError(f"the episode ended: {ending}")

@@ -79,7 +79,7 @@ VERBS: Mapping[str, Verb] = {
 
 def check_run_directory(path: str) -> None:
     """Raise UsageError unless there is a directory."""
-    if not Path(path).is_dir():
+    if not path or not Path(path).is_dir():
         raise UsageError(f"{path} is not there; allowed: a run directory")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from embodied_env.arguments import checked_path
 from embodied_env.contract import load_contract
 from embodied_env.errors import UsageError
 from embodied_env.large_messages import make_room
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.seed < 0:
         raise UsageError(f"--seed {args.seed} is not allowed; allowed: 0 or more")
-    out = Path(args.out)
+    out = checked_path("--out", args.out)
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise UsageError(f"--out {out} is not allowed; allowed: a file in a folder that exists")
     contract = load_contract(args.contract)
@@ -67,14 +68,23 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on stderr."""
+    """Show a progress bar on stderr, from the first move on."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        line = bar.add_task(f"{title} · moves", total=None)
-        yield lambda done, of: bar.update(line, completed=done, total=of)
+    bar = Progress(*columns, console=Console(stderr=True))
+    line = bar.add_task(f"{title} · moves", total=None)
+
+    def show(done: int, of: int) -> None:
+        bar.start()
+        bar.update(line, completed=done, total=of)
+
+    try:
+        yield show
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
 
 def print_table(profile: LatencyProfile, out: Path) -> None:

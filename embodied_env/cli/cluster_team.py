@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,14 +15,14 @@ from typing import Any, Protocol, Self
 
 from embodied_env.cli.episodes import Job
 from embodied_env.cli.host import describe
-from embodied_env.cli.team import GRACE_S
+from embodied_env.cli.team import GRACE_S, grace_after
 from embodied_env.errors import BackendError, BackendNotReadyError, RecordError
 
 PLACING_S = 120.0
 """For the cluster to find room for the first worker."""
 
 _LOOK_S = 0.2
-_END_S = GRACE_S + 10.0  # a worker has its grace, and its host a little more
+_HOST_S = 10.0  # for a host to answer, beyond the grace of its worker
 
 
 class HostLostError(BackendError):
@@ -77,6 +78,7 @@ class ClusterWorker:
     Attributes:
         handle: of its host.
         promise: what the host will answer next.
+        due_s: when its episode must have ended, by the clock of the evaluation.
         called: it has said something.
         outbox: what it is told by the next call.
         lost: how its host ended, or "".
@@ -87,6 +89,7 @@ class ClusterWorker:
     promise: Any
     path: Path | None = None
     episode: int | None = None
+    due_s: float = math.inf
     called: bool = False
     outbox: list[Mapping[str, Any]] = field(default_factory=list)
     lost: str = ""
@@ -132,7 +135,7 @@ class ClusterTeam:
     ) -> None:
         """End every worker: all are asked before the first is waited for."""
         with self._stack:
-            self._end(self._workers, at_once=True)
+            self._end(self._workers, at_once=True, grace_s=grace_after(kind))
 
     def start(self, number: int, domain_id: int) -> None:
         """Have the worker of a place started when the cluster has room for it."""
@@ -142,6 +145,10 @@ class ClusterTeam:
     def idle(self) -> list[ClusterWorker]:
         """Return the workers that have called and have nothing to do."""
         return [worker for worker in self._workers if worker.called and worker.episode is None]
+
+    def busy(self) -> list[ClusterWorker]:
+        """Return the workers that run an episode."""
+        return [worker for worker in self._workers if worker.episode is not None]
 
     def hear(self) -> Iterator[tuple[ClusterWorker, Mapping[str, Any] | None]]:
         """Wait a moment, and yield what was said by whom; None: it has ended.
@@ -161,11 +168,11 @@ class ClusterTeam:
         if not self._is_any_placed and time.monotonic() - self._begun_s > PLACING_S:
             raise BackendNotReadyError(f"the cluster placed no worker within {PLACING_S:g} s: {self._cluster.room()}")
 
-    def bury(self, worker: ClusterWorker) -> str:
-        """End a worker for good, and return how it ended and its last words."""
+    def bury(self, worker: ClusterWorker, *, grace_s: float = GRACE_S) -> str:
+        """End a worker, after `grace_s` by force, and return how it ended and its last words."""
         if worker not in self._workers:
             return ""
-        return self._end([worker], at_once=True)[0]
+        return self._end([worker], at_once=True, grace_s=grace_s)[0]
 
     def dismiss(self) -> None:
         """Let every worker close its run and end."""
@@ -179,17 +186,17 @@ class ClusterTeam:
             return [None]
         return said
 
-    def _end(self, workers: Sequence[ClusterWorker], *, at_once: bool) -> list[str]:
+    def _end(self, workers: Sequence[ClusterWorker], *, at_once: bool, grace_s: float = GRACE_S) -> list[str]:
         """End these, and return how each ended. One that was never heard of is only told to go."""
         ending = list(workers)
         self._workers = [worker for worker in self._workers if worker not in ending]
         try:
             asked = {
-                worker.number: self._cluster.call(worker.handle, "end", at_once=at_once)
+                worker.number: self._cluster.call(worker.handle, "end", at_once=at_once, grace_s=grace_s)
                 for worker in ending
                 if worker.called and not worker.lost
             }
-            deadline_s = time.monotonic() + _END_S
+            deadline_s = time.monotonic() + grace_s + _HOST_S
             return [
                 worker.lost or self._last_words(asked.get(worker.number), deadline_s - time.monotonic())
                 for worker in ending
@@ -203,7 +210,7 @@ class ClusterTeam:
         if promise is None:
             return "it had not called yet"
         if not self._cluster.ready([promise], max(0.0, timeout_s)):
-            return f"it did not end within {_END_S:g} s"
+            return "it did not end in its time"
         try:
             return str(self._cluster.answer(promise))
         except HostLostError as error:

@@ -6,18 +6,20 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from embodied_env.arguments import checked_path
 from embodied_env.cli import SOUND, UNSOUND, WRONG_USAGE, print_error
 from embodied_env.contract import ActuatorSpec, Contract, FloatArray, SensorSpec, load_contract
 from embodied_env.contract.checks import one_of
 from embodied_env.contract.fingerprint import differences, meaning, task_meaning, to_plain
+from embodied_env.contract.plausibility import suspected_degrees
 from embodied_env.contract.spaces import action_scale, field_layouts
 from embodied_env.errors import ContractError, UsageError
+from embodied_env.routine import home_problems
 
 HELP = "check, show and compare contracts, without ROS"
 
@@ -79,7 +81,8 @@ def _validate(args: argparse.Namespace) -> int:
 def _picture(args: argparse.Namespace) -> int:
     from embodied_env.cli.pictures import save_picture
 
-    paths = [str(save_picture(load_contract(name), Path(args.out), seed=args.seed)) for name in args.contracts]
+    out = checked_path("--out", args.out)
+    paths = [str(save_picture(load_contract(name), out, seed=args.seed)) for name in args.contracts]
     if args.json:
         _print_json(paths)
     else:
@@ -94,6 +97,7 @@ def _validated(name: str, *, trust_task: bool, task: str | None) -> Row:
     try:
         contract = load_contract(name)
         fingerprint = contract.fingerprint
+        _check_further(contract)
         is_loaded = trust_task or task is not None or is_shipped(contract)
         if is_loaded:
             load_task(contract, trust=trust_task, file=task)
@@ -102,6 +106,32 @@ def _validated(name: str, *, trust_task: bool, task: str | None) -> Row:
         return {"contract": name, "valid": False, "path": error.path, "problem": error.problem}
     valid = {"contract": name, "valid": True, "source": contract.source}
     return {**valid, "fingerprint": fingerprint, "task_verified": is_loaded}
+
+
+def _check_further(contract: Contract) -> None:
+    """Raise ContractError for a missing model file, a wrong home, or limits that look like degrees."""
+    from embodied_env.sim.model import find_model
+
+    for name, profile in contract.backends.items():
+        if isinstance(model := profile.get("model"), str):
+            find_model(contract, model, f"backends.{name}.model")
+        reset = profile.get("reset")
+        homes = {"home": profile.get("home"), "reset.home": reset.get("home") if isinstance(reset, Mapping) else None}
+        for key, home in homes.items():
+            if isinstance(home, Mapping):
+                _check_home(contract, home, f"backends.{name}.{key}")
+    for path, problem in suspected_degrees(contract):
+        raise ContractError(path, problem, source=contract.source)
+
+
+def _check_home(contract: Contract, home: Mapping[str, Any], path: str) -> None:
+    for joint, position in home.items():
+        if isinstance(position, bool) or not isinstance(position, (int, float)):
+            raise ContractError(
+                f"{path}.{joint}", f"{position!r} is not allowed; allowed: a number", source=contract.source
+            )
+    for joint, problem in home_problems(contract, home).items():
+        raise ContractError(f"{path}.{joint}", problem, source=contract.source)
 
 
 def _fingerprint(args: argparse.Namespace) -> int:

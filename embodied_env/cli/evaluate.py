@@ -45,6 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--workers", type=int, default=None, help="of the engine (default: one per CPU of this machine)"
     )
     parser.add_argument(
+        "--episode-timeout",
+        type=float,
+        metavar="S",
+        default=None,
+        help="of an engine: seconds after which a hung worker is replaced (default: generous, from the contract)",
+    )
+    parser.add_argument(
         "--address", default=None, help="of a Ray cluster (default: RAY_ADDRESS, else one is started and ended here)"
     )
     parser.add_argument(
@@ -62,12 +69,18 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--workers {args.workers} is of an engine; allowed: with --engine local or ray")
     if args.engine is None and args.address is not None:
         raise UsageError(f"--address {args.address!r} is of an engine; allowed: with --engine ray")
+    if args.engine is None and args.episode_timeout is not None:
+        raise UsageError(
+            f"--episode-timeout {args.episode_timeout} is of an engine; allowed: with --engine local or ray"
+        )
     workers = (os.cpu_count() or 1) if args.workers is None else args.workers
     return run_policies(
         args.contract,
         [args.policy],
         args,
-        engine=None if args.engine is None else make_engine(args.engine, workers, args.address),
+        engine=None
+        if args.engine is None
+        else make_engine(args.engine, workers, args.address, episode_timeout_s=args.episode_timeout),
         clock=args.clock,
         pacing=args.pacing,
         fifo_priority=args.fifo_priority,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from embodied_env.arguments import checked_path
 from embodied_env.cli.engine import Engine
 from embodied_env.cli.episodes import Episodes, Evaluation, Job, Watcher, problem_of
 from embodied_env.contract import Contract, load_contract
@@ -98,6 +99,7 @@ def _by_engine(
 
     recording = {"record_messages": options.pop("record_messages", False)}
     job = Job(contract=contract, backend=backend, policy=policy, seed=seed, options=options, **recording)
+    engine.check(job)  # before anything is drawn
     with Progress(console=Console(stderr=True), transient=True) as bar:
         line = bar.add_task(f"{contract.name} · {policy}", total=episodes)
         return engine.evaluate(job, episodes=episodes, out=Path(out), ended=lambda: bar.advance(line))
@@ -129,6 +131,7 @@ def run_policies(
         raise UsageError(f"--episodes {args.episodes} is not allowed; allowed: 1 or more")
     if args.seed < 0:
         raise UsageError(f"--seed {args.seed} is not allowed; allowed: 0 or more")
+    out = checked_path("--out", args.out)
     contract = load_contract(contract_name)
     make_room(contract)  # also for the workers: they inherit it
     wants_report = getattr(args, "report", False)  # demo has none
@@ -142,7 +145,7 @@ def run_policies(
         backend=args.backend,
         episodes=args.episodes,
         seed=args.seed,
-        out=args.out,
+        out=out,
         engine=engine,
         **options,
     )

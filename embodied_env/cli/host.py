@@ -56,14 +56,14 @@ class Host:
         """Return the id of this process."""
         return os.getpid()
 
-    def end(self, *, at_once: bool) -> str:
-        """End the worker, and return how it ended; it may close its run first. `at_once`: in mid-episode."""
+    def end(self, *, at_once: bool, grace_s: float) -> str:
+        """End the worker, after `grace_s` by force, and return how it ended. `at_once`: in mid-episode."""
         if self._team is None or self._worker is None:
             return "it was not started"
         with self._team:
             if not at_once:
                 self._team.dismiss()
-            return self._team.bury(self._worker)
+            return self._team.bury(self._worker, grace_s=grace_s)
 
     def _started(self) -> tuple[Team, Worker]:
         said = self._said

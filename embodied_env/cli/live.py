@@ -63,6 +63,11 @@ class LiveAccount:
                 self._ends[info["end_reason"]] += 1
                 self._missed_before = self._missed
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether a step was taken."""
+        return self._steps > 0
+
     def rows(self) -> list[tuple[str, str]]:
         """Return what there is to say, as names and texts."""
         with self._lock:
@@ -125,9 +130,10 @@ class LiveView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the drawing, and leave how it ended."""
+        """End the drawing, and leave how it ended; nothing where no step was taken."""
         self._live.stop()
-        self._live.console.print(self._drawn())
+        if self._account.has_steps:
+            self._live.console.print(self._drawn())
 
     @property
     def is_drawing(self) -> bool:

@@ -7,15 +7,17 @@ import os
 import sys
 from collections.abc import Mapping
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.arguments import checked_path
 from embodied_env.contract import Contract
 from embodied_env.contract.messages import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.errors import UsageError
+from embodied_env.errors import UsageError, described
 from embodied_env.tasks import Policy, ScriptedTask, load_task
 
 BUILT_IN = ("hold", "random", "scripted")
@@ -47,7 +49,7 @@ def make_policy(name: str, contract: Contract, *, backend: str, seed: int) -> Po
     if name == "scripted":
         return _scripted(contract, backend)
     if name.startswith(CHECKPOINT):
-        return _learned(name.removeprefix(CHECKPOINT), contract)
+        return _learned(checked_path("--policy checkpoint", name.removeprefix(CHECKPOINT)), contract)
     return _imported(name)
 
 
@@ -89,7 +91,7 @@ def _scripted(contract: Contract, backend: str) -> Policy:
     return task.scripted(MujocoKinematics(contract, profile, path=f"backends.{simulated[0]}"))
 
 
-def _learned(folder: str, contract: Contract) -> Policy:
+def _learned(folder: Path, contract: Contract) -> Policy:
     from embodied_env.checkpoints import load_checkpoint
 
     actor, layout = load_checkpoint(folder, contract).actor, ActionLayout(contract)
@@ -97,8 +99,8 @@ def _learned(folder: str, contract: Contract) -> Policy:
 
 
 def _imported(name: str) -> Policy:
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
+    module_name, _, attribute = name.partition(":")
+    if not (module_name and attribute):
         raise UsageError(
             f"--policy {name!r} is not known; allowed: {', '.join(BUILT_IN)}, {CHECKPOINT}FOLDER, or module:callable"
         )
@@ -106,8 +108,8 @@ def _imported(name: str) -> Policy:
         sys.path.append(os.getcwd())  # noqa: PTH109 - as for python -m
     try:
         policy = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"--policy {name!r} cannot be imported: {error}") from None
+    except Exception as error:
+        raise UsageError(f"--policy {name!r} cannot be imported: {described(error)}") from error
     if not callable(policy):
         raise UsageError(f"--policy {name!r} is not callable")
     return cast("Policy", policy)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import selectors
 import socket
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +36,12 @@ MODULE = "embodied_env.cli.worker"
 GRACE_S = 20.0
 """For a worker to close its environment and its run."""
 
+SHORT_GRACE_S = 1.0
+"""The same after an interrupt, and for a worker that is hung."""
+
+CALL_S = 120.0
+"""For a worker to call after its start."""
+
 _LOOK_S = 0.2
 _GREETING_S = 5.0
 _KNOWN = (BackendError, BackendNotReadyError, PolicyError, RecordError, UsageError)
@@ -45,6 +53,7 @@ class Member(Protocol):
     number: int
     path: Path | None
     episode: int | None
+    due_s: float
 
     def say(self, word: Mapping[str, Any]) -> None:
         """Tell it something; one that has ended does not hear, which `Crew.hear` will show."""
@@ -76,8 +85,12 @@ class Crew(Protocol):
         """Wait a moment, and yield what was said by whom, a `Member`; None: it has ended."""
         ...
 
-    def bury(self, worker: Any) -> str:  # noqa: ANN401 - one of its own members
-        """End a worker for good, and return how it ended and its last words."""
+    def busy(self) -> Sequence[Member]:
+        """Return the workers that run an episode."""
+        ...
+
+    def bury(self, worker: Any, *, grace_s: float = GRACE_S) -> str:  # noqa: ANN401 - one of its own members
+        """End a worker, after `grace_s` by force, and return how it ended and its last words."""
         ...
 
     def dismiss(self) -> None:
@@ -95,7 +108,9 @@ class Worker:
         child: the process.
         path: its run directory, once it has one.
         episode: the one that it runs, or None.
+        due_s: when that must have ended, by the clock of the evaluation.
         line: the socket to it, once it has called.
+        started_s: when it was started, by the monotonic clock.
     """
 
     number: int
@@ -103,7 +118,9 @@ class Worker:
     child: Child
     path: Path | None = None
     episode: int | None = None
+    due_s: float = math.inf
     line: socket.socket | None = None
+    started_s: float = field(default_factory=time.monotonic)
     heard: bytearray = field(default_factory=bytearray)
 
     def say(self, word: Mapping[str, Any]) -> None:
@@ -146,11 +163,17 @@ class Team:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End every worker: all are asked before the first is waited for."""
+        """End every worker: all are asked before the first is waited for, and all have the same time."""
         for worker in self._workers:
             worker.child.let_go()
-        for worker in list(self._workers):
-            self.bury(worker)
+        end_s = time.monotonic() + grace_after(kind)
+        try:
+            for worker in list(self._workers):
+                self.bury(worker, grace_s=max(0.0, end_s - time.monotonic()))
+        except BaseException:  # a second Ctrl-C
+            for worker in list(self._workers):
+                self.bury(worker, grace_s=0.0)
+            raise
         self._selector.close()
         self._door.close()
         self._folder.cleanup()
@@ -174,6 +197,10 @@ class Team:
         """Return the workers that have called and have nothing to do."""
         return [worker for worker in self._workers if worker.line is not None and worker.episode is None]
 
+    def busy(self) -> list[Worker]:
+        """Return the workers that run an episode."""
+        return [worker for worker in self._workers if worker.episode is not None]
+
     def hear(self) -> Iterator[tuple[Worker, Mapping[str, Any] | None]]:
         """Wait a moment, and yield what was said by whom; None: it has ended."""
         for key, _ in self._selector.select(_LOOK_S):
@@ -181,21 +208,23 @@ class Team:
                 yield from self._greeted()
             else:
                 yield from self._heard(key.data)
-        for worker in [w for w in self._workers if w.line is None and w.child.exit_code is not None]:
-            yield worker, None
+        for worker in [w for w in self._workers if w.line is None]:
+            if worker.child.exit_code is not None or time.monotonic() - worker.started_s > CALL_S:
+                yield worker, None
 
-    def bury(self, worker: Worker) -> str:
-        """End a worker for good, and return how it ended and its last words."""
+    def bury(self, worker: Worker, *, grace_s: float = GRACE_S) -> str:
+        """End a worker, after `grace_s` by force, and return how it ended and its last words."""
         if worker not in self._workers:
             return ""
-        self._workers.remove(worker)
         if worker.line is not None:
             self._selector.unregister(worker.line)
             worker.line.close()
-        worker.child.let_go()
-        worker.child.wait(GRACE_S)
+            worker.line = None
+        worker.child.note_shared_memory()
+        worker.child.kill(grace_s)
         code, words = worker.child.exit_code, worker.child.last_words()
         worker.child.stop()
+        self._workers.remove(worker)  # last: where this is interrupted, the end of the team does it again
         how = f"exit status {code}" if code is None or code >= 0 else f"killed by signal {-code}"
         return how + (f", last words: {words}" if words else "")
 
@@ -205,10 +234,11 @@ class Team:
             if worker.line is not None:
                 with contextlib.suppress(OSError):
                     worker.line.shutdown(socket.SHUT_WR)
+        end_s = time.monotonic() + GRACE_S
         for worker in list(self._workers):
             if worker.line is not None:  # one that has not called yet has no run to close
-                worker.child.wait(GRACE_S)
-            self.bury(worker)
+                worker.child.wait(max(0.0, end_s - time.monotonic()))
+            self.bury(worker, grace_s=SHORT_GRACE_S)
 
     def _greeted(self) -> Iterator[tuple[Worker, Mapping[str, Any] | None]]:
         line, _ = self._door.accept()
@@ -245,6 +275,11 @@ class Team:
             if "ended" in said:
                 worker.child.note_shared_memory()
             yield worker, said
+
+
+def grace_after(kind: type[BaseException] | None) -> float:
+    """Return how long workers may take to close their runs when the evaluation ends by an error of `kind`, s."""
+    return GRACE_S if kind is None or issubclass(kind, Exception) else SHORT_GRACE_S
 
 
 def error_from(said: Mapping[str, Any]) -> EmbodiedEnvError:

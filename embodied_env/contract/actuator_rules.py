@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from embodied_env.contract.checks import (
+    check_magnitude,
     check_name,
     check_positive,
     check_topic,
@@ -116,3 +117,4 @@ def _check_limits(path: str, limits: JointLimits, actuator: ActuatorSpec, contra
         f"{path}.position",
         f"[{low}, {high}] is empty after safety.margins.position {margin}; allowed: wider than {2 * margin}",
     )
+    check_magnitude(f"{path}.position", (high - margin) - (low + margin))

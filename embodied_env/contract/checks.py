@@ -50,6 +50,7 @@ def check_plain(path: str, value: object) -> None:
             check_plain(f"{path}[{i}]", item)
     elif isinstance(value, float):
         require(math.isfinite(value), path, f"{value} is not allowed; allowed: a finite number")
+        check_magnitude(path, value, least=0.0)
     else:
         require(
             value is None or isinstance(value, (bool, int, str)),
@@ -59,8 +60,16 @@ def check_plain(path: str, value: object) -> None:
 
 
 def check_positive(path: str, value: float, unit: str) -> None:
-    """A number is finite and above zero."""
+    """A number is finite, above zero and of a magnitude that `check_magnitude` takes."""
     require(math.isfinite(value) and value > 0, path, f"{value} is not allowed; allowed: a finite number of {unit} > 0")
+    check_magnitude(path, value)
+
+
+def check_magnitude(path: str, value: float, *, least: float = 1e-9, most: float = 1e12) -> None:
+    """A number is so large and so small that products of such numbers neither underflow to 0 nor overflow."""
+    require(
+        least <= abs(value) <= most, path, f"{value} is not allowed; allowed: a magnitude from {least:g} to {most:g}"
+    )
 
 
 def check_bounds(path: str, low: float | tuple[float, ...], high: float | tuple[float, ...], size: int | None) -> None:

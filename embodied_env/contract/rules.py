@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from embodied_env.contract.actuator_rules import check_actuators
 from embodied_env.contract.checks import (
     check_bounds,
+    check_magnitude,
     check_name,
     check_plain,
     check_positive,
@@ -51,6 +52,7 @@ def _check_heading(contract: Contract) -> None:
     check_name("name", contract.name)
     require(contract.version >= 1, "version", f"{contract.version} is not allowed; allowed: 1 or more")
     check_positive("control_period_s", contract.control_period_s, "seconds")
+    check_magnitude("control_period_s", contract.control_period_s, least=1e-6, most=1e3)
     steps = contract.episode.horizon_steps
     require(steps >= 1, "episode.horizon_steps", f"{steps} is not allowed; allowed: 1 or more steps")
     kept = contract.applied_actions

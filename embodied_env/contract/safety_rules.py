@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from embodied_env.contract.checks import check_plain, check_positive, one_of, require
+from embodied_env.contract.checks import check_magnitude, check_plain, check_positive, one_of, require
 from embodied_env.contract.model import Contract
 from embodied_env.contract.safety import LatencyBudget, Safety, Tracking
 from embodied_env.contract.workspace_rules import check_workspace
@@ -50,6 +50,7 @@ def _check_margins(safety: Safety) -> None:
     for key in ("velocity", "acceleration"):
         value = getattr(safety.margins, key)
         require(0 < value <= 1, f"safety.margins.{key}", f"{value} is not allowed; allowed: a fraction in (0, 1]")
+        check_magnitude(f"safety.margins.{key}", value, least=1e-6)
 
 
 def _check_observation(contract: Contract) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from embodied_env.contract.checks import (
     check_bounds,
+    check_magnitude,
     check_name,
     check_positive,
     check_topic,
@@ -49,6 +50,8 @@ def check_sensors(sensors: Mapping[str, SensorSpec]) -> None:
             f"{path}.rate_hz",
             f"{sensor.rate_hz} is not allowed; allowed: 0 (at every step) or a rate in Hz",
         )
+        if sensor.rate_hz:
+            check_magnitude(f"{path}.rate_hz", sensor.rate_hz)
         check_positive(f"{path}.confidence_radius_m", sensor.confidence_radius_m, "m")
         require(len(sensor.fields) > 0, f"{path}.fields", "there is none; at least one field is needed")
         require(

@@ -16,7 +16,7 @@ class HeldBack:
     """
 
     def __init__(self, file: FileIO) -> None:
-        """Write to `file`, which is empty and has no buffer of its own; it is closed with this one."""
+        """Write to `file`, which is empty, appends and has no buffer of its own; it is closed with this one."""
         self._file = file
         self._waiting: list[bytes] = []
         self._end = 0
@@ -49,6 +49,10 @@ class HeldBack:
             count = self._file.write(rest)
             self.flushed += count
             rest = rest[count:]
+
+    def fileno(self) -> int:
+        """Return the file descriptor."""
+        return self._file.fileno()
 
     def close(self) -> None:
         """Close the file; what was not flushed is dropped."""

@@ -13,9 +13,13 @@ import functools
 import hashlib
 import importlib
 import json
+import os
 import struct
+from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +74,10 @@ class McapFile:
         writer = _mcap("writer")
         self.path = path
         self._problem = ""
+        self._checked = 0  # offset behind the last byte that was in the file at the last check
+        self._is_changed = False
         try:
-            self._file = HeldBack(path.open("xb", buffering=0))
+            self._file = HeldBack(FileIO(path, "x", opener=_append))
         except OSError as error:
             raise RecordError(f"{path}: the log cannot be created: {error}") from None
         self.writer: Any = writer.Writer(
@@ -100,9 +106,38 @@ class McapFile:
         self.writer.add_metadata("embodied_env", {"version": __version__})
         self.flush()
 
+    @property
+    def kept(self) -> int:
+        """Offset behind the last flushed byte that others are not known to have removed."""
+        return self._checked if self._is_changed else self.flushed
+
     def flush(self) -> None:
-        """Hand everything to the operating system."""
+        """Hand everything to the operating system, then check that `path` still holds all of it.
+
+        Raises:
+            OSError: when it cannot be written, or the file was removed, replaced, truncated or written to by others.
+        """
+        if self._file.closed:
+            return
         self._file.flush()
+        problem, kept = self._foreign_change()
+        self._is_changed, self._checked = bool(problem), kept
+        if problem:
+            raise OSError(f"{problem}; keep others away from a run that is being recorded")
+
+    def _foreign_change(self) -> tuple[str, int]:
+        """Return what others did to the file, or "", and how many of its bytes are certainly left."""
+        written = self.flushed
+        try:
+            found, own = os.stat(self.path), os.fstat(self._file.fileno())  # noqa: PTH116 - quicker, and called often
+        except FileNotFoundError:
+            return "the file was removed", 0
+        if not os.path.samestat(found, own):
+            return "the file was replaced", 0
+        if (size := found.st_size) != written:
+            kept = max(0, min(self._checked, size - (written - self._checked)))
+            return f"the file was changed by others: {size} bytes (expected {written})", kept
+        return "", written
 
     @contextlib.contextmanager
     def guarded(self, what: str) -> Iterator[None]:
@@ -126,12 +161,13 @@ class McapFile:
             self._file.close()
 
 
-class LogWriter:
-    """Writes rows in order. After a failed write it takes no more, and the file keeps every row before it.
+def _append(path: str, flags: int) -> int:
+    """Open to append, so that a file that others truncate stays shorter than what was written to it."""
+    return os.open(path, flags | os.O_APPEND, 0o666)
 
-    Attributes:
-        rows_flushed: how many rows are with the operating system.
-    """
+
+class LogWriter:
+    """Writes rows in order. After a failed write it takes no more, and the file keeps every row before it."""
 
     def __init__(self, path: Path) -> None:
         """Create the file.
@@ -143,7 +179,7 @@ class LogWriter:
         self._file = McapFile(path)
         self._stored: set[str] = set()  # hashes of the arrays that are in the log
         self._waiting: deque[tuple[int, int]] = deque()  # number and end of the rows that are not flushed
-        self.rows_flushed = 0
+        self._ends = array("Q")  # of the rows that are flushed
         with self._file.guarded("the start of the log"):
             self._channels = {topic: self._register(topic) for topic in CHANNELS}
             self._channels[ARRAYS] = self._file.writer.register_channel(ARRAYS, "raw", 0, _ABOUT_ARRAYS)
@@ -153,6 +189,11 @@ class LogWriter:
     def problem(self) -> str:
         """Why no more rows are taken, or ""."""
         return self._file.problem
+
+    @property
+    def rows_flushed(self) -> int:
+        """How many rows are with the operating system, and were not removed by others."""
+        return len(self._ends)
 
     def write(self, topic: str, row: Mapping[str, Any], *, log_time_ns: int) -> None:
         """Append `row` to the channel `topic` and flush it to the operating system.
@@ -185,14 +226,16 @@ class LogWriter:
                 self._file.flush()
         finally:
             while self._waiting and self._waiting[0][1] <= self._file.flushed:
-                self._waiting.popleft()
-                self.rows_flushed += 1
+                self._ends.append(self._waiting.popleft()[1])
 
     def take_lost(self) -> int:
-        """Return how many rows were appended and, after a failed write, will never be there; each is told once."""
-        lost = len(self._waiting) if self.problem else 0
-        if lost:
-            self._waiting.clear()
+        """Return how many appended rows are not in the file, after a failed write or check; each is counted once."""
+        if not self.problem:
+            return 0
+        kept = bisect_right(self._ends, self._file.kept)
+        lost = len(self._waiting) + len(self._ends) - kept
+        self._waiting.clear()
+        del self._ends[kept:]
         return lost
 
     def store(self, array: NDArray[Any], *, log_time_ns: int) -> Reference:

@@ -11,6 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from embodied_env.arguments import checked_path
 from embodied_env.errors import RecordError
 from embodied_env.record.log import LogReader
 from embodied_env.record.manifest import RUN
@@ -84,10 +85,11 @@ def read_run(path: str | Path) -> Run:
     """Open the run directory at `path`.
 
     Raises:
+        UsageError: when `path` is no path.
         RecordError: when it is not a run directory, or its manifest cannot be read.
         MissingDependencyError: at the first row, when mcap is not installed.
     """
-    file = Path(path) / MANIFEST
+    file = checked_path("path", path) / MANIFEST
     try:
         manifest = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

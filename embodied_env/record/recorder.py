@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
+from embodied_env.arguments import checked_flag, checked_path
 from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.copies import is_giving_copies
 from embodied_env.errors import RecordError, UsageError
@@ -22,7 +23,7 @@ from embodied_env.record.keeping import kept, kept_action, size_of
 from embodied_env.record.log import check_installed
 from embodied_env.record.manifest import Accountable, Waiting, processes, start_of_manifest, write_json
 from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, TRANSITION, plain
-from embodied_env.record.run_writer import MANIFEST, Arrays, RunWriter, StepRow
+from embodied_env.record.run_writer import MANIFEST, Arrays, RunWriter, StepRow, remove_run
 from embodied_env.record.writing import GATHER_S, MOST_JOBS, MOST_JOBS_IN_LOCKSTEP, Aside, Losses
 from embodied_env.shutdown import close_at_exit, exit_on_sigterm
 from embodied_env.wire import Feed, WireMessage
@@ -36,17 +37,19 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     It belongs outside of every other wrapper: what a wrapper outside of it changes is not seen. `folder` gets one run
     directory with ``manifest.json``, ``transitions.mcap``, ``first_transition.json`` and, at `close`, ``summary.json``;
-    with `messages` also ``messages.mcap``, the raw ROS 2 messages (`docs/record.md`). A step that raises leaves no row.
+    with `messages` also ``messages.mcap``, the raw ROS 2 messages (`docs/record.md`). A step that raises leaves no row,
+    and a run whose every reset raised leaves no run directory, unless it has raw messages.
 
     Rows are made and written in a thread. In lockstep at most 64 of them wait there: then `step` waits, too. `reset`,
     the first step, the step that ends an episode and `close` return when everything before, and their own row, is with
     the operating system; so does `flush`. That time counts as handoff, not as the agent's. In real time nobody waits,
     and what finds no room is dropped.
 
-    A disk that fails, does not answer or is too slow never raises from `step` or `reset`: the rows that it did not take
-    are counted, there is one warning, and the run is not complete. Every info says so as far as it is known by then:
-    ``info["record"]`` has `complete` (a bool) and `lost` (how many rows were, so far); it is added behind the row,
-    which does not have it. However the program ends, but for SIGKILL, the record is completed.
+    A disk that fails, does not answer or is too slow never raises from `step` or `reset`, nor does a log that others
+    remove, replace or truncate: the lost rows are counted, there is one warning, and the run is not complete. Every
+    info says so as far as it is known by then: ``info["record"]`` has `complete` (a bool) and `lost` (how many rows
+    were, so far); it is added behind the row, which does not have it. However the program ends, but for SIGKILL, the
+    record is completed.
 
     Attributes:
         path: the run directory.
@@ -70,11 +73,13 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             messages: record the raw ROS 2 messages too, which the environment's nodes publish and receive.
 
         Raises:
-            UsageError: when `env` is not an environment of this package, or has no messages to record.
+            UsageError: when `env` is not an environment of this package, or has no messages to record, or `folder`
+                is no path.
             RecordError: when the run directory cannot be written.
             MissingDependencyError: when mcap is not installed.
         """
-        RecordConstructorArgs.__init__(self, folder=str(folder), policy=plain(policy), messages=messages)
+        place, messages = checked_path("folder", folder), checked_flag("messages", messages)
+        RecordConstructorArgs.__init__(self, folder=str(place), policy=plain(policy), messages=messages)
         super().__init__(env)
         base = env.unwrapped
         if not isinstance(base, Accountable):
@@ -88,18 +93,21 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._clock = SteadyClock()
         self._evaluator = [name for name, spec in base.contract.sensors.items() if spec.visibility == "evaluator"]
         self._rows = 0
-        self._is_warned = self._closed = self._has_stepped = False
+        self._is_warned = self._closed = self._has_stepped = self._has_failed = False
         self._is_paced = getattr(base, "pacing", None) == "realtime"
         started_utc = self._now_utc()
         check_installed()
-        self.path = _make_run_directory(Path(folder), f"{base.contract.name}_{base.backend_name}", started_utc)
-        self._manifest = start_of_manifest(
-            self, base, run_id=self.path.name, started_utc=started_utc.isoformat(timespec="milliseconds")
-        )
-        self._manifest["messages"] = messages
-        write_json(self.path / MANIFEST, self._manifest)
-        evaluator = [name for name, spec in base.contract.sensors.items() if spec.visibility == "evaluator"]
-        self._run = RunWriter(self.path, evaluator=evaluator, messages=messages)
+        self.path = _make_run_directory(place, f"{base.contract.name}_{base.backend_name}", started_utc)
+        try:
+            self._manifest = start_of_manifest(
+                self, base, run_id=self.path.name, started_utc=started_utc.isoformat(timespec="milliseconds")
+            )
+            self._manifest["messages"] = messages
+            write_json(self.path / MANIFEST, self._manifest)
+            self._run = RunWriter(self.path.absolute(), evaluator=self._evaluator, messages=messages)
+        except BaseException:
+            remove_run(self.path)
+            raise
         waits_for_world = getattr(getattr(base, "capabilities", None), "transport", True)
         self._worker = Aside(
             self._run.settle,
@@ -130,7 +138,11 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         exit_on_sigterm()
         asked = plain(options)
         before = self._base.last_reset
-        observation, info = self.env.reset(seed=seed, options=options)
+        try:
+            observation, info = self.env.reset(seed=seed, options=options)
+        except BaseException:
+            self._has_failed = True
+            raise
         made = self._base.last_reset
         if made is before:
             made = None
@@ -261,6 +273,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         }
         if not self._worker.finish(partial(self._run.complete, manifest, self._base.contract.fingerprint)):
             self.losses.note("the record could not be completed: the disk does not answer")
+        elif self._has_failed and not self._rows and self._feed is None and self.losses.complete:
+            self._run.remove()
         if self.losses.problem and not self._is_warned:
             self._warn()
 

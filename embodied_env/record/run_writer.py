@@ -30,6 +30,14 @@ FIRST_TRANSITION = "first_transition.json"
 SUMMARY = "summary.json"
 
 
+def remove_run(path: Path) -> None:
+    """Remove a run directory in which nothing happened: its files, and the directory if nothing else is in it."""
+    with contextlib.suppress(OSError):
+        for name in (MANIFEST, LOG, MESSAGES, FIRST_TRANSITION, SUMMARY):
+            (path / name).unlink(missing_ok=True)
+        path.rmdir()
+
+
 class Arrays:
     """The arrays that one row refers to, by their hash."""
 
@@ -138,15 +146,19 @@ class RunWriter:
         """Close the logs, then write the summary, then the manifest: one that says clean is the last thing written."""
         self.settle()
         self._log.close()
-        problems = [self._log.problem]
+        if self._log.problem:
+            self.losses.note(self._log.problem, rows=self._log.take_lost())
         if self._messages is not None:
             self._messages.close()
-            problems.append(self._messages.problem)
-        for problem in filter(None, problems):
-            self.losses.note(problem)
+            if self._messages.problem:
+                self.losses.note(self._messages.problem)
         self.file(SUMMARY, {**self.summary.as_json(contract_fingerprint), "record": self.losses.as_json()})
         clean, problem = self.losses.complete, self.losses.problem
         self.file(MANIFEST, {**manifest, "clean": clean, "problem": problem, "record": self.losses.as_json()})
+
+    def remove(self) -> None:
+        """Remove the run, in which nothing happened."""
+        remove_run(self._path)
 
     @contextlib.contextmanager
     def _noting(self, *, rows: int = 0, messages: int = 0) -> Iterator[None]:

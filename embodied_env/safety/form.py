@@ -10,6 +10,7 @@ import numpy as np
 
 from embodied_env.contract import FloatArray
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import described
 
 
 class MalformedActionError(Exception):
@@ -29,7 +30,7 @@ def read_action(action: Any, layout: ActionLayout) -> FloatArray:  # noqa: ANN40
     except MalformedActionError:
         raise
     except Exception as error:  # noqa: BLE001 - a foreign object may raise anything; the robot must brake, not crash
-        raise MalformedActionError("form.type", f"the action cannot be read: {_said(error)}") from None
+        raise MalformedActionError("form.type", f"the action cannot be read: {described(error)}") from None
     if not all(map(math.isfinite, vector.tolist())):
         raise MalformedActionError("form.nan", f"the action {vector.tolist()} is not finite", vector)
     return vector
@@ -60,11 +61,3 @@ def _read_vector(value: Any, size: int, name: str) -> FloatArray:  # noqa: ANN40
         return array.copy()
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)
-
-
-def _said(error: Exception) -> str:
-    """Return what an error says, even one that cannot say it."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - the text of a foreign error is foreign code too
-        return type(error).__name__

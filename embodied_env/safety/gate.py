@@ -20,7 +20,7 @@ from embodied_env.safety.form import MalformedActionError, read_action
 from embodied_env.safety.intervention import InterventionRate
 from embodied_env.safety.limiter import ABSURD, Limiter
 from embodied_env.safety.refusals import input_findings, make_refusals
-from embodied_env.safety.shaping import Shaper
+from embodied_env.safety.shaping import Shaper, reset_shaper
 from embodied_env.transition import Approved, Finding, Reference, Severity, Situation
 
 __all__ = ["Reference", "SafetyGate"]
@@ -88,10 +88,12 @@ class SafetyGate:
         self._interventions.reset()
         for refusal in self._refusals:
             refusal.reset()
-        for shaper in self._shapers.values():
-            shaper.reset()
         if self._latched is not None and self._latched.severity < Severity.ESTOP:
             self._latched = None
+        for name, shaper in self._shapers.items():
+            if problem := reset_shaper(shaper):
+                detail = f"{name}: {problem}"
+                self.latch(Finding(gate="plugins", severity=Severity.STOP, code="gate.plugin", detail=detail))
 
     def clear_estop(self) -> None:
         """Clear an ESTOP, out of band; a STOP is left, so nothing moves before `reset`. `step` never calls this."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.checks import one_of
-from embodied_env.errors import ContractError
+from embodied_env.errors import ContractError, described
 from embodied_env.transition import Severity
 
 GROUP = "embodied_env.gates"
@@ -36,6 +36,9 @@ class Proposal:
     dt_s: float
 
 
+_MOST_DETAIL = 500  # characters of a plug-in's own text
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ruling:
     """A gate's answer: LIMIT with the share in (0, 1) that may be gone, or HOLD, STOP, ESTOP."""
@@ -45,6 +48,7 @@ class Ruling:
     detail: str = ""
 
 
+@runtime_checkable
 class Shaper(Protocol):
     """A gate that weakens."""
 
@@ -61,7 +65,7 @@ def make_plugins(contract: Contract) -> dict[str, Shaper]:
     """Return the gates of third parties that `contract` names, in its order.
 
     Raises:
-        ContractError: for a name that no installed package offers, or parameters that it does not take.
+        ContractError: for a name that no installed package offers, or one whose entry point or factory fails.
     """
     wanted: Mapping[str, Mapping[str, Any]] = contract.safety.gates
     if not wanted:
@@ -75,23 +79,38 @@ def make_plugins(contract: Contract) -> dict[str, Shaper]:
                 path, f"no installed package offers this gate: {one_of(name, offered)}", source=contract.source
             )
         try:
-            shapers[name] = offered[name].load()(contract, **parameters)
-        except (TypeError, ValueError) as error:
-            raise ContractError(path, f"the gate cannot be made: {error}", source=contract.source) from None
+            shaper = offered[name].load()(contract, **parameters)
+        except Exception as error:
+            problem = f"the gate cannot be made from {offered[name].value}: {described(error)}"
+            raise ContractError(path, problem, source=contract.source) from error
+        if not isinstance(shaper, Shaper):
+            problem = f"{offered[name].value} made a {type(shaper).__name__} (expected the methods reset and rule)"
+            raise ContractError(path, problem, source=contract.source)
+        shapers[name] = shaper
     return shapers
 
 
+def reset_shaper(shaper: Shaper) -> str:
+    """Reset a gate, and return why it failed, or ""."""
+    try:
+        shaper.reset()
+    except Exception as error:  # noqa: BLE001 - as in `ruling_of`
+        return f"the gate raised {type(error).__name__} from reset"
+    return ""
+
+
 def ruling_of(shaper: Shaper, proposal: Proposal) -> Ruling:
-    """Ask a gate. One that raises, or that answers with anything but a ruling, makes a STOP."""
+    """Ask a gate. One that raises, or whose answer is no ruling or has no readable text, makes a STOP."""
     try:
         ruling = shaper.rule(proposal)
+        if ruling is None:
+            return Ruling(severity=Severity.PASS)
+        if isinstance(ruling, Ruling) and isinstance(ruling.severity, Severity) and isinstance(ruling.detail, str):
+            detail = str.__str__(ruling.detail)[:_MOST_DETAIL].encode(errors="replace").decode()
+            return Ruling(severity=ruling.severity, share=float(share_of(ruling)), detail=detail)
     except Exception as error:  # noqa: BLE001 - foreign code may raise anything; the robot must brake, not crash
         return Ruling(severity=Severity.STOP, detail=f"the gate raised {type(error).__name__}")
-    if ruling is None:
-        return Ruling(severity=Severity.PASS)
-    if not isinstance(ruling, Ruling) or not isinstance(ruling.severity, Severity):
-        return Ruling(severity=Severity.STOP, detail=f"the gate answered with {type(ruling).__name__}, not a Ruling")
-    return ruling
+    return Ruling(severity=Severity.STOP, detail=f"the gate answered with {type(ruling).__name__}, not a Ruling")
 
 
 def share_of(ruling: Ruling) -> float:

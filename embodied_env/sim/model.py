@@ -87,8 +87,8 @@ class Model:
         """Compile the model file; raises ContractError when it is missing or wrong, or has no such keyframe."""
         self.mujoco = import_mujoco()
         self.path = path
-        self._contract, self._source = contract, contract.source
-        self._file = self._find_file(profile.model)
+        self._source = contract.source
+        self._file = find_model(contract, profile.model, f"{path}.model")
         try:
             self.mj = self.mujoco.MjModel.from_xml_path(str(self._file))
         except ValueError as error:
@@ -169,18 +169,23 @@ class Model:
         else:
             self.mujoco.mj_resetDataKeyframe(self.mj, data, self._keyframe)
 
-    def _find_file(self, name: str) -> Path:
-        """Return the model's file; only a shipped one for a contract that is not trusted. MuJoCo opens it."""
-        shipped = {file.name: file for file in SHIPPED.glob("*.xml")}
-        is_beside = self._contract.trusted and os.path.lexists(self._contract.beside(name))
-        file = shipped[name] if name in shipped and not is_beside else self._contract.beside(name)
-        try:
-            check_file(file, most_bytes=MOST_DATA_BYTES)
-        except OSError as error:
-            known = ", ".join(sorted(shipped))
-            problem = f"there is no file {name!r} ({error}); allowed: {known}, or a path to a file"
-            raise self.error(f"{self.path}.model", problem) from None
-        return file
+
+def find_model(contract: Contract, name: str, path: str) -> Path:
+    """Return the file of the model called `name`; only a shipped one for a contract that is not trusted.
+
+    Raises:
+        ContractError: at `path`, when there is no such regular file, or a larger one than is read.
+    """
+    shipped = {file.name: file for file in SHIPPED.glob("*.xml")}
+    try:
+        is_beside = contract.trusted and os.path.lexists(contract.beside(name))
+        file = shipped[name] if name in shipped and not is_beside else contract.beside(name)
+        check_file(file, most_bytes=MOST_DATA_BYTES)
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        known = ", ".join(sorted(shipped))
+        problem = f"there is no file {name!r} ({error}); allowed: {known}, or a path to a file"
+        raise ContractError(path, problem, source=contract.source) from None
+    return file
 
 
 def actuated_joints(contract: Contract) -> list[tuple[str, str]]:

@@ -19,10 +19,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array, iterate
 from numpy.typing import NDArray
 
+from embodied_env.arguments import checked_count, checked_flag, checked_path
 from embodied_env.contract import Contract, load_contract
 from embodied_env.env import EmbodiedEnv, make, restored
 from embodied_env.errors import BackendError, ClosedError, ResetNeededError, SlotEndedError, UsageError
-from embodied_env.vector.options import PerSlot, checked_count, checked_mode, options_of_slots
+from embodied_env.vector.options import PerSlot, checked_mode, options_of_slots
 from embodied_env.vector.stacking import stacked
 
 Observations = dict[str, NDArray[Any]]
@@ -55,7 +56,7 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
         """See `make_vec`; nothing is started before the first `reset`."""
         super().__init__()
         self.autoreset_mode = checked_mode(autoreset_mode)
-        self.copy = copy
+        self.copy = checked_flag("copy", copy)
         self.num_envs = checked_count("num_envs", num_envs, at_least=1)
         threads = checked_count("threads", threads, at_least=0)
         self._executor = ThreadPoolExecutor(threads, "worlds") if threads else None
@@ -89,7 +90,7 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
         if contract is not None:  # it is read once
             contract = restored(contract) if isinstance(contract, Mapping) else load_contract(contract)
         for slot, options in enumerate(slots):
-            folder = None if record is None else Path(record) / f"slot_{slot}"
+            folder = None if record is None else checked_path("record", record) / f"slot_{slot}"
             self.envs.append(make(contract, record=folder, **options))
         self._bases = [cast("EmbodiedEnv", env.unwrapped) for env in self.envs]
         if (moves := self._bases[0]).capabilities.free_running:

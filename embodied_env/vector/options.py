@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from embodied_env.backends import offers_option
@@ -27,19 +26,14 @@ def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
     raise UsageError(f"autoreset_mode={mode!r} is unknown; allowed: {allowed}")
 
 
-def checked_count(name: str, value: int, *, at_least: int) -> int:
-    """Return `value`; raises UsageError when it is no whole number, or too small."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
-        raise UsageError(f"{name}={value!r} is not allowed; allowed: a whole number >= {at_least}")
-    return int(value)
-
-
 def options_of_slots(num_envs: int, options: Mapping[str, Any], per_slot: PerSlot | None) -> list[dict[str, Any]]:
     """Return the options of each slot; raises UsageError for those that cannot be shared."""
     if callable(per_slot):
         own: Sequence[Mapping[str, Any]] = [per_slot(slot) for slot in range(num_envs)]
     else:
         own = [{}] * num_envs if per_slot is None else per_slot
+    if not isinstance(own, Sequence) or not all(isinstance(each, Mapping) for each in own):
+        raise UsageError(f"per_slot={own!r} is not allowed; allowed: a mapping for each slot, or what gives it")
     if len(own) != num_envs:
         raise UsageError(f"per_slot has options of {len(own)} slots; allowed: {num_envs}, one mapping for each")
     slots = [{**options, **each} for each in own]

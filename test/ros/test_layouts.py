@@ -261,3 +261,15 @@ def test_ranges_within_their_limits_are_settled_as_all_others(values):
     np.copyto(long, np.nan, where=np.isfinite(long) & ((long < 0.5) | (long > 4.0)))
     wanted = settle("it", long, field, near=0.5)
     assert settle_ranges("it", ranges, field, 0.5, 4.0).tobytes() == wanted.tobytes()
+
+
+def test_a_message_that_is_kept_is_not_changed_by_the_next_of_its_topic():
+    decoder = Decoder(JointState)
+    first, second = (JointState(name=["a", "b"], position=[value, 0.5]) for value in (1.0, 2.0))
+    decoder.take(to_cdr(first))
+    kept = decoder.take(to_cdr(first)).decoded()
+    later = decoder.take(to_cdr(second)).decoded()
+    later.name.append("c")
+    later.header.stamp.sec = 7
+    assert (kept.name, kept.position.tolist(), kept.header.stamp.sec) == (["a", "b"], [1.0, 0.5], 0)
+    assert decoder.take(to_cdr(second)).decoded().name == ["a", "b"]

@@ -81,6 +81,8 @@ class Script:
 
     faults: tuple[Fault, ...] = ()
     interrupt_at: int = 0
+    faulty_resets: int = 0  # the faults happen in so many episodes; 0: in all
+    resets: int = 0
     made: list[MovingBackend] = field(default_factory=list)
 
 
@@ -92,6 +94,11 @@ class MovingBackend(FakeBackend):
     """A world that moves by itself, and says when a command acts."""
 
     name = "moving"
+
+    def reset(self, request, deadline):
+        SCRIPT.resets += 1
+        self._faults = () if 0 < SCRIPT.faulty_resets < SCRIPT.resets else SCRIPT.faults
+        return super().reset(request, deadline)
 
     def advance(self, target, deadline):
         if SCRIPT.interrupt_at and len(self.sent) == SCRIPT.interrupt_at:

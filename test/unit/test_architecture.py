@@ -25,6 +25,7 @@ ROS_EDGE = (
 )
 WORDS = {
     "errors",
+    "arguments",
     "clock",
     "frozen",
     "bounded_json",
@@ -267,3 +268,17 @@ print({"pydantic", "yaml", "rich", "PIL"} & set(sys.modules))
 def test_every_public_name_is_there():
     assert all(getattr(embodied_env, name) is not None for name in embodied_env.__all__)
     assert set(embodied_env.__all__) <= set(dir(embodied_env))
+
+
+def test_the_tree_of_errors_names_every_error_of_the_package():
+    bases = {
+        node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
+        for module in MODULES
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+    known = {"EmbodiedEnvError"}
+    while found := {name for name, of in bases.items() if of & known} - known:
+        known |= found
+    tree = embodied_env.errors.__doc__
+    assert {name for name in known if f" {name} " not in tree.replace("\n", " ")} == set()

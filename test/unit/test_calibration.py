@@ -116,12 +116,28 @@ def test_a_calibration_writes_a_profile_and_shows_it(calibration):
     assert f"{1e3 * profile.actuation_s.low_s:.2f}" in shown
 
 
-def test_a_hold_ends_it_and_nothing_is_written(calibration):
-    status, profile, _, said = calibration(
-        max_age_s=0.05, faults=tuple(Fault(kind="drop", step=step) for step in range(12, 40))
-    )
+STALE = {"max_age_s": 0.3, "faults": tuple(Fault(kind="drop", step=step) for step in range(12, 40))}
+
+
+def test_moves_that_are_all_held_end_it_and_nothing_is_written(calibration):
+    status, profile, _, said = calibration(**STALE)
     assert (status, profile) == (1, None)
     assert "HOLD" in said
+
+
+def test_a_move_that_a_stale_reading_held_is_repeated(calibration):
+    status, profile, _, said = calibration(**STALE, faulty_resets=1)
+    assert status == 0, said
+    assert profile.actuation_s is not None
+    assert "moves" not in profile.unknown
+
+
+@pytest.mark.long
+def test_a_move_that_is_held_each_time_is_left_out_and_reported_as_missing(calibration):
+    status, profile, shown, said = calibration(**STALE, faulty_resets=3)
+    assert status == 0, said
+    assert profile.unknown["moves"].startswith("1 of 2 moves are missing: j5: HOLD by the gate observation")
+    assert "moves" in shown
 
 
 def test_ctrl_c_brakes_and_nothing_is_written(calibration):

@@ -10,13 +10,17 @@ import re
 import subprocess
 import sys
 import types
+from dataclasses import replace
 
 import pytest
+import yaml
 from strategies import ABSENT, changed, document, parse
 
 from embodied_env import __version__
 from embodied_env.cli import VERBS, main
-from embodied_env.contract import load_contract
+from embodied_env.contract import load_contract, parse_contract
+from embodied_env.contract.plausibility import suspected_degrees
+from embodied_env.env import make
 from embodied_env.errors import BackendNotReadyError, ContractError, MissingDependencyError, UsageError
 
 JOINT = "actuators.arm.joints.a"
@@ -216,6 +220,43 @@ def test_a_process_that_refuses_has_status_2_and_no_traceback(fault, write):
 def test_validate_refuses_wrong_parameters_of_the_task(path, value, message, write, capsys):
     assert main(["contract", "validate", write(changed(path, value))]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where"),
+    [
+        ("backends.mujoco.model", "nowhere.xml", "backends.mujoco.model: there is no file 'nowhere.xml'"),
+        ("backends.mujoco.model", "a\0b", "backends.mujoco.model: there is no file"),
+        ("backends.real.reset.home.elbow", 0.1, "backends.real.reset.home.elbow: no such joint"),
+        ("backends.real.reset.home.j1", "up", "backends.real.reset.home.j1: 'up' is not allowed"),
+        ("backends.real.reset.home.j1", 100.0, "backends.real.reset.home.j1: 100.0 is not allowed"),
+        ("actuators.arm.joints.j1.position", [-180.0, 180.0], "actuators.arm.joints.j1.position: "),
+        ("actuators.arm.joints.j1.velocity", 90.0, "actuators.arm.joints.j1.velocity: "),
+    ],
+)
+def test_validate_refuses_what_no_backend_could_use(path, value, where, write, capsys):
+    arm = yaml.safe_load(load_contract("arm_reach").text)
+    arm["backends"]["real"]["reset"] = {"home": dict(arm["backends"]["gazebo"]["home"])}
+    part = arm
+    for key in path.split(".")[:-1]:
+        part = part[key]
+    part[path.rpartition(".")[2]] = value
+    assert main(["contract", "validate", write(arm)]) == 2
+    assert where in capsys.readouterr().err
+
+
+def test_make_warns_of_limits_that_look_like_degrees():
+    arm = yaml.safe_load(load_contract("arm_reach").text)
+    arm["actuators"]["arm"]["joints"]["j1"]["velocity"] = 90.0
+    with pytest.warns(UserWarning, match=r"actuators.arm.joints.j1.velocity: .* degrees suspected"):
+        make(parse_contract(yaml.safe_dump(arm)), backend="fake").close()
+
+
+def test_the_limits_of_wheels_are_never_suspected_to_be_degrees():
+    cart = load_contract("cart_goal")
+    fast = {name: replace(limits, velocity=500.0) for name, limits in cart.actuators["base"].joints.items()}
+    wheels = replace(cart, actuators={"base": replace(cart.actuators["base"], joints=fast)})
+    assert list(suspected_degrees(wheels)) == []
 
 
 def test_validate_checks_every_contract_and_prints_every_error(small, write, capsys):

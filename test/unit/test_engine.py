@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -15,10 +16,17 @@ import pytest
 
 import embodied_env
 from embodied_env.cli import main
-from embodied_env.cli.engine import MOST_ATTEMPTS, LocalEngine, _SharedRun, check_shareable, domain_ids
+from embodied_env.cli.engine import (
+    MOST_ATTEMPTS,
+    LocalEngine,
+    _SharedRun,
+    check_shareable,
+    domain_ids,
+    longest_episode_s,
+)
 from embodied_env.cli.episodes import Episodes, Job, policy_seed
 from embodied_env.cli.merging import merged_summary
-from embodied_env.cli.team import Worker
+from embodied_env.cli.team import SHORT_GRACE_S, Worker
 from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import BackendError, BackendNotReadyError, PolicyError, RecordError, UsageError
 from embodied_env.record import read_run
@@ -47,6 +55,22 @@ def killed_once(observation):
         else:
             os.kill(os.getpid(), signal.SIGKILL)
     return telling(observation)
+
+def hang():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (HERE / f"hung_{os.getpid()}").touch()
+    while True:
+        time.sleep(60)
+
+def hung_once(observation):
+    try:
+        (HERE / "hung").touch(exist_ok=False)
+    except FileExistsError:
+        return telling(observation)
+    hang()
+
+def hung(observation):
+    hang()
 
 def slow(observation):
     (HERE / f"slow_{os.getpid()}").touch()
@@ -120,7 +144,7 @@ class FakeTeam:
     def start(self, number, domain_id):
         self.started.append((number, domain_id))
 
-    def bury(self, worker):
+    def bury(self, worker, *, grace_s=0.0):
         self.buried.append(worker)
         return "killed by signal 9"
 
@@ -136,7 +160,7 @@ class FakeChild:
 @pytest.fixture
 def shared_run(monkeypatch):
     monkeypatch.setenv("ROS_DOMAIN_ID", "7")
-    return _SharedRun(episodes=1, workers=1, ended=lambda: None)
+    return _SharedRun(episodes=1, workers=1, ended=lambda: None, limit_s=60.0)
 
 
 def test_an_episode_that_kills_every_worker_is_given_up(shared_run):
@@ -165,6 +189,120 @@ def test_what_a_worker_failed_by_is_raised_here_under_what_it_printed(shared_run
     with pytest.raises(PolicyError, match="out of ideas"):
         shared_run._take(FakeTeam(), worker, {"failed": "PolicyError", "message": "out of ideas"})
     assert "killed by signal 9" in capsys.readouterr().err
+
+
+class HungTeam(FakeTeam):
+    """Each worker is given its episode at once; those of `hangs` never end theirs. Time passes by hearing."""
+
+    def __init__(self, hangs):
+        super().__init__()
+        self.hangs, self.now_s, self.workers, self.dismissed = hangs, 0.0, [], False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def start(self, number, domain_id):
+        super().start(number, domain_id)
+        self.workers.append(Worker(number=number, domain_id=domain_id, child=FakeChild()))
+        self.workers[-1].said = [{"worker": number}, {"ready": f"run_{len(self.started)}"}]
+
+    def busy(self):
+        return [worker for worker in self.workers if worker.episode is not None]
+
+    def bury(self, worker, *, grace_s):
+        self.workers.remove(worker)
+        self.graces = [*getattr(self, "graces", []), grace_s]
+        return super().bury(worker)
+
+    def hear(self):
+        self.now_s += 10.0
+        for worker in list(self.workers):
+            if worker.said:
+                yield worker, worker.said.pop(0)
+            elif worker.episode is not None and worker.episode not in self.hangs:
+                yield worker, {"ended": worker.episode}
+
+    def dismiss(self):
+        self.dismissed = True
+
+
+def finished(monkeypatch, team, *, episodes=3):
+    monkeypatch.setenv("ROS_DOMAIN_ID", "7")
+    run = _SharedRun(episodes, 1, lambda: None, limit_s=60.0, now_s=lambda: team.now_s)
+    run.finish(team)
+    return run
+
+
+def test_a_hung_worker_is_replaced_and_its_episode_is_given_up_after_the_last_attempt(monkeypatch):
+    team = HungTeam(hangs={1})
+    run = finished(monkeypatch, team)
+    assert sorted(run.where) == [0, 2]
+    assert run.abandoned == {1}
+    assert len(team.buried) == MOST_ATTEMPTS
+    assert set(team.graces) == {SHORT_GRACE_S}
+    assert team.dismissed
+    assert "episode 1" in run.not_evaluated()
+    assert len(run.losses) == MOST_ATTEMPTS
+
+
+def test_an_episode_has_its_time_from_the_moment_its_environment_is_ready(monkeypatch):
+    team = HungTeam(hangs={0})
+    finished(monkeypatch, team, episodes=1)
+    assert team.now_s == MOST_ATTEMPTS * (20.0 + 60.0 + 10.0)  # two words, the limit, and the look that finds it
+
+
+def test_workers_that_end_their_episodes_in_time_are_never_replaced(monkeypatch):
+    team = HungTeam(hangs=set())
+    assert finished(monkeypatch, team, episodes=40).not_evaluated() == ""
+    assert team.buried == []
+
+
+@pytest.mark.parametrize("backend", ["mujoco", "fake", "unknown"])
+def test_by_default_an_episode_may_take_far_longer_than_its_steps(backend):
+    steps_s = ARM.episode.horizon_steps * ARM.control_period_s
+    assert 10 * steps_s < longest_episode_s(job(backend=backend)) < math.inf
+
+
+def test_an_episode_that_hangs_once_is_run_again_and_the_summary_is_the_same(folder, capsys):
+    one = evaluated(capsys, arguments(folder, "engine_policies:telling", episodes=2))
+    words = ("--engine", "local", "--workers", "1", "--episode-timeout", "2")
+    status, run, said = evaluated(capsys, arguments(folder, "engine_policies:hung_once", *words, episodes=2))
+    assert status == 0, said
+    assert run["summary"] == one[1]["summary"]
+    assert "no end of the episode within 2 s" in run["losses"][0]
+    assert not [path for path in folder.glob("hung_*") if Path(f"/proc/{path.name[5:]}").exists()]
+
+
+@pytest.mark.long
+def test_an_episode_that_always_hangs_is_not_evaluated_and_the_status_is_1(folder, capsys):
+    words = ("--engine", "local", "--workers", "1", "--episode-timeout", "2")
+    status, run, said = evaluated(capsys, arguments(folder, "engine_policies:hung", *words, episodes=1))
+    assert status == 1
+    assert "not evaluated: episode 0" in said
+    assert run["summary"]["episodes"] == 0
+    account = json.loads((Path(run["path"]) / "evaluation.json").read_text())
+    assert (account["not_evaluated"], account["run_of_episode"]) == ([0], [None])
+    assert len(list(folder.glob("hung_*"))) == MOST_ATTEMPTS
+
+
+def test_ctrl_c_ends_an_evaluation_whose_workers_hang_and_ignore_sigterm(folder):
+    began = time.monotonic()
+    words = arguments(folder, "engine_policies:hung", "--engine", "local", "--workers", "2", episodes=2)
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "embodied_env.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while len(pids := [int(path.name.removeprefix("hung_")) for path in folder.glob("hung_*")]) < 2:
+        assert time.monotonic() < began + 60.0, parent.communicate()
+        time.sleep(0.05)
+    asked = time.monotonic()
+    parent.send_signal(signal.SIGINT)
+    _, said = parent.communicate(timeout=60)
+    assert (parent.returncode, said.splitlines()[-1]) == (130, "embodied-env: interrupted")
+    assert time.monotonic() - asked < SHORT_GRACE_S + (asked - began)  # the start says how fast the machine is
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
 @pytest.mark.long
@@ -257,6 +395,9 @@ def test_a_number_of_workers_that_there_cannot_be_is_refused(workers):
     [
         (("--engine", "cloud"), "--engine 'cloud' is not known; allowed: local, ray"),
         (("--workers", "2"), "allowed: with --engine local or ray"),
+        (("--episode-timeout", "5"), "allowed: with --engine local or ray"),
+        (("--engine", "local", "--episode-timeout", "nan"), "--episode-timeout nan is not allowed"),
+        (("--engine", "local", "--episode-timeout", "0"), "--episode-timeout 0.0 is not allowed"),
         (("--address", "auto"), "--address 'auto' is of an engine; allowed: with --engine ray"),
         (("--address", "auto", "--engine", "local"), "not available with --engine local; allowed: with --engine ray"),
     ],

@@ -236,6 +236,7 @@ def third_party(tmp_path, monkeypatch):
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: third_party\nVersion: 1.0\n")
     (installed / "entry_points.txt").write_text(
         "[embodied_env.backends]\nboth = third_party:both\none = third_party:one\n"
+        "gone = third_party:gone\nabsent = no_such_module:one\nnumber = third_party:__name__\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -250,3 +251,9 @@ def test_a_third_partys_factory_is_told_the_pace(third_party, asked, pacing):
 def test_a_third_partys_factory_that_takes_no_pace_has_one(third_party):
     with pytest.raises(UsageError, match="pacing='realtime' is not available with fake; allowed: None, 'lockstep'"):
         embodied_env.make("arm_reach", backend="one", pacing="realtime")
+
+
+@pytest.mark.parametrize("name", ["gone", "absent", "number"])
+def test_a_third_partys_backend_with_a_broken_entry_point_is_named(third_party, name):
+    with pytest.raises(UsageError, match=f"backend '{name}' cannot be loaded from"):
+        embodied_env.make("arm_reach", backend=name)

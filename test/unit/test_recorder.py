@@ -426,10 +426,35 @@ def test_a_step_that_raises_leaves_no_row_and_raises_on(env):
 
 
 def test_a_reset_that_raises_leaves_no_row_and_raises_on(env):
+    env.reset(seed=1)
     with pytest.raises(UsageError, match="goal"):
         env.reset(options={"goal": 1})
     env.close()
-    assert list(read_run(env.path).rows()) == []
+    assert len(list(read_run(env.path).rows())) == 1
+
+
+def test_a_run_that_never_began_because_its_reset_failed_leaves_no_folder(env):
+    with pytest.raises(UsageError, match="goal"):
+        env.reset(options={"goal": 1})
+    env.close()
+    assert list(env.path.parent.iterdir()) == []
+
+
+def test_a_run_folder_in_which_others_put_a_file_is_left(env):
+    with pytest.raises(UsageError, match="goal"):
+        env.reset(options={"goal": 1})
+    (env.path / "notes.txt").touch()
+    env.close()
+    assert [path.name for path in env.path.iterdir()] == ["notes.txt"]
+
+
+def test_a_run_whose_log_cannot_be_created_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("embodied_env.record.recorder.RunWriter", lambda *_, **__: {}["no room"])
+    env = fake()
+    with pytest.raises(KeyError):
+        RecordTransitions(env, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    env.close()
 
 
 class Mute(gymnasium.Wrapper):

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -626,3 +627,90 @@ def test_however_a_program_ends_its_record_is_completed(ended, case):
     run = read_run(path)
     assert run.problem == ""
     assert len(list(run.transitions())) == (6 if "fork" in case else 3)
+
+
+# --------------------------------------------------------------------------------------- a log that others interfere with
+
+
+def remove_folder(path):
+    shutil.rmtree(path)
+
+
+def unlink_log(path):
+    (path / "transitions.mcap").unlink()
+
+
+def replace_log(path):
+    unlink_log(path)
+    (path / "transitions.mcap").write_bytes(b"")
+
+
+def truncate_log(path):
+    os.truncate(path / "transitions.mcap", 100)
+
+
+def append_to_log(path):
+    with (path / "transitions.mcap").open("ab") as file:
+        file.write(b"x")
+
+
+def move_folder(path):
+    path.rename(path.with_name("moved"))
+
+
+INTERFERENCE = [remove_folder, unlink_log, replace_log, truncate_log, append_to_log, move_folder]
+
+
+@pytest.mark.parametrize("pacing", ["lockstep", "realtime"])
+@pytest.mark.parametrize("interfere", INTERFERENCE)
+def test_a_log_that_others_change_is_reported_within_the_run(tmp_path, interfere, pacing):
+    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake", free_running=pacing == "realtime"), tmp_path)
+    env.reset(seed=1)
+    env.step(STILL)
+    assert env.flush()
+    interfere(env.path)
+    env.step(STILL)
+    assert env.flush()
+    with pytest.warns(UserWarning, match="the record of this run is not complete"):
+        record = env.step(STILL)[-1]["record"]
+    assert record["complete"] is False
+    assert record["lost"] > 0
+    env.close()
+    assert not env.losses.complete
+    assert env.rows_flushed + env.losses.rows == 4
+
+
+@pytest.mark.parametrize("interfere", INTERFERENCE)
+def test_a_log_that_others_change_before_the_close_is_reported_by_the_close(tmp_path, interfere):
+    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
+    env.reset(seed=1)
+    env.step(STILL)
+    assert env.flush()
+    interfere(env.path)
+    with pytest.warns(UserWarning, match="the record of this run is not complete"):
+        env.close()
+    assert not env.losses.complete
+    assert env.losses.rows > 0 or interfere is append_to_log
+
+
+@pytest.mark.parametrize("interfere", [unlink_log, replace_log, truncate_log, append_to_log])
+def test_manifest_summary_and_audit_say_that_others_changed_the_log(tmp_path, interfere):
+    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
+    env.reset(seed=1)
+    env.step(STILL)
+    interfere(env.path)
+    with pytest.warns(UserWarning, match="the record of this run is not complete"):
+        env.close()
+    assert read_run(env.path).manifest["record"]["complete"] is False
+    assert json.loads((env.path / "summary.json").read_text())["record"]["complete"] is False
+    assert "run.unclean" in audit_run(env.path).counts
+
+
+def test_a_program_that_changes_its_folder_has_a_whole_record(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), "runs")
+    env.reset(seed=1)
+    monkeypatch.chdir("/")
+    assert env.step(STILL)[-1]["record"] == {"complete": True, "lost": 0}
+    env.close()
+    assert read_run(tmp_path / env.path).clean
