@@ -23,7 +23,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
 from embodied_env import __version__
@@ -79,7 +78,7 @@ VERBS: Mapping[str, Verb] = {
 
 def check_run_directory(path: str) -> None:
     """Raise UsageError unless there is a directory."""
-    if not Path(path).is_dir():
+    if not os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
         raise UsageError(f"{path} is not there; allowed: a run directory")
 
 
@@ -129,6 +128,9 @@ def _without_ros_args(argv: Sequence[str]) -> list[str]:
 
 
 def _run(argv: list[str]) -> int:
+    for argument in argv:
+        if "\0" in argument:
+            raise UsageError(f"invalid argument: {argument!r} (expected no NUL character)")
     parser = _parser(argv)
     try:
         args = parser.parse_args(argv)

@@ -27,6 +27,7 @@ WORDS = {
     "errors",
     "clock",
     "frozen",
+    "bounded_json",
     "transition",
     "wire",
     "cdr",

@@ -1,0 +1,96 @@
+"""Parse JSON of unknown origin, bounded in size, nesting and numbers. Imports nothing of the package."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from typing import Any, NoReturn
+
+_MAX_DIGITS = 40
+"""A 128-bit seed has 39; an integer of 40 digits still converts to a finite float."""
+
+_SHOWN = 80
+_STRINGS_AND_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)
+_HAS_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def parse_json(text: str | bytes, *, max_bytes: int, max_depth: int = 32) -> Any:  # noqa: ANN401 - any JSON value
+    """Parse a JSON text strictly (RFC 8259), within bounds.
+
+    Args:
+        text: UTF-8 if it is bytes.
+        max_bytes: the largest size in UTF-8.
+        max_depth: the largest number of arrays and objects inside each other.
+
+    Returns:
+        None, bool, int (at most 40 digits), float (finite), str (encodable as UTF-8), list or dict (str keys).
+
+    Raises:
+        ValueError: with a reason of one line: too large, too deep, a syntax error, not UTF-8, NaN or Infinity, a number
+            out of range, or a key that occurs twice in one object.
+    """
+    try:
+        size = len(text) if isinstance(text, bytes) or len(text) > max_bytes else len(text.encode())
+        if size > max_bytes:
+            raise ValueError(f"JSON of {size} bytes or more (expected at most {max_bytes})")
+        if isinstance(text, bytes):
+            text = text.decode()
+        _check_depth(text, max_depth)
+        value = json.loads(
+            text,
+            object_pairs_hook=_unique_keys,
+            parse_constant=_refuse_constant,
+            parse_float=_finite_float,
+            parse_int=_bounded_int,
+        )
+        if _HAS_SURROGATE_ESCAPE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeError:
+        raise ValueError("JSON that is not valid Unicode (expected UTF-8)") from None
+    return value
+
+
+def _check_depth(text: str, max_depth: int) -> None:
+    """Raise ValueError when brackets outside strings are nested deeper than `max_depth`."""
+    if text.count("[") + text.count("{") <= max_depth:
+        return
+    depth = 0
+    for match in _STRINGS_AND_BRACKETS.finditer(text):
+        first = text[match.start()]
+        if first in "[{":
+            depth += 1
+            if depth > max_depth:
+                raise ValueError(f"JSON nested deeper than {max_depth} levels (expected at most {max_depth})")
+        elif first in "]}":
+            depth -= 1
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"JSON object with the key {_shown(twice)} twice (expected unique keys)")
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"JSON with the number {name} (expected finite numbers)")
+
+
+def _finite_float(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"JSON with the number {_shown(digits)} (expected finite numbers)")
+    return value
+
+
+def _bounded_int(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"JSON with an integer of {len(digits)} digits (expected at most {_MAX_DIGITS})")
+    return int(digits)
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
