@@ -19,9 +19,9 @@ from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import ContractError, RecordError
 from embodied_env.record.rows import plain
+from embodied_env.record.schema import RUN
 from embodied_env.transition import Snapshot, Transition
 
-RUN = "embodied_env/run/1"
 ROS_VARIABLES = ("ROS_DISTRO", "ROS_DOMAIN_ID", "RMW_IMPLEMENTATION", "ROS_AUTOMATIC_DISCOVERY_RANGE")
 DISTRIBUTIONS = ("numpy", "gymnasium", "mujoco", "rclpy", "mcap")
 
@@ -113,6 +113,7 @@ def start_of_manifest(
         "ros": ros(),
         "processes": processes(base),
         "record": None,
+        "rows_sha256": None,
     }
 
 
