@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from embodied_env import __version__
+from embodied_env.cli.terminal import say
 from embodied_env.errors import ContractError, EmbodiedEnvError, UsageError
 from embodied_env.shutdown import terminate
 
@@ -102,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error(error)
         return WRONG_USAGE if isinstance(error, (ContractError, UsageError)) else UNSOUND
     except KeyboardInterrupt:
-        print(f"{PROGRAM}: interrupted", file=sys.stderr)
+        say(f"{PROGRAM}: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         if not _reader_left():
@@ -113,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def print_error(error: EmbodiedEnvError) -> None:
     """Print `error` as one line on stderr."""
-    print(f"{PROGRAM}: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+    say(f"{PROGRAM}: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
 
 
 def _without_ros_args(argv: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli.terminal import make_console, say
 from embodied_env.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     with _progress() as watcher:
         report = _audited_run(path, watcher) if path.is_dir() else _audited_lines(args, watcher)
     if args.json:
-        print(json.dumps(as_json(report), indent=2))
+        say(json.dumps(as_json(report), indent=2))
     else:
         print_report(report)
     return SOUND if report.sound else UNSOUND
@@ -89,14 +90,14 @@ def as_json(report: AuditReport) -> dict[str, object]:
 def print_report(report: AuditReport) -> None:
     """Print a line for each finding, with its rule, and the verdict."""
     for warning in report.warnings:
-        print(f"warning: {' '.join(str(warning).splitlines())} [{warning.rule}]")
+        say(f"warning: {' '.join(str(warning).splitlines())} [{warning.rule}]")
     for violation in report.violations:
-        print(f"{' '.join(str(violation).splitlines())} [{violation.rule}]")
+        say(f"{' '.join(str(violation).splitlines())} [{violation.rule}]")
     if len(report.problems) > len(report.violations):
-        print(report.problems[-1])
-        print("in all: " + ", ".join(f"{rule} {count}" for rule, count in sorted(report.counts.items())))
+        say(report.problems[-1])
+        say("in all: " + ", ".join(f"{rule} {count}" for rule, count in sorted(report.counts.items())))
     dry = ", dry run: nothing reached a robot" if report.dry_run else ""
-    print(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions{dry}")
+    say(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions{dry}")
 
 
 @contextlib.contextmanager
@@ -105,10 +106,9 @@ def _progress() -> Iterator[Callable[[], None]]:
     if not sys.stderr.isatty():
         yield lambda: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("rows"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=make_console(stderr=True), transient=True) as progress:
         task = progress.add_task("rows", total=None)
         yield lambda: progress.advance(task)

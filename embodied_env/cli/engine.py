@@ -22,6 +22,7 @@ from embodied_env.cli.cluster_team import Cluster, ClusterTeam
 from embodied_env.cli.episodes import Evaluation, Job, worlds_lost
 from embodied_env.cli.merging import merged_summary
 from embodied_env.cli.team import Crew, Member, Team, error_from
+from embodied_env.cli.terminal import say
 from embodied_env.contract import Contract
 from embodied_env.errors import BackendError, BackendNotReadyError, RecordError, UsageError
 from embodied_env.record.manifest import write_json
@@ -207,7 +208,7 @@ class _SharedRun:
             self._lose(team, worker)
             return
         if "failed" in said:
-            print(team.bury(worker), file=sys.stderr)  # a policy's own traceback, for one
+            say(team.bury(worker), file=sys.stderr)  # a policy's own traceback, for one
             raise error_from(said)
         if "ready" in said:
             worker.path = Path(said["ready"])

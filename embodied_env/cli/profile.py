@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND, check_run_directory
+from embodied_env.cli.terminal import make_console, say
 from embodied_env.errors import UsageError
 
 HELP = "write the latencies of a recorded run into a file"
@@ -34,7 +35,6 @@ def run(args: argparse.Namespace) -> int:
         UsageError: when there is no such directory, or the file cannot be one.
         LatencyProfileError: when the run has too few steps whose latencies are known.
     """
-    from rich.console import Console
     from rich.progress import Progress
 
     from embodied_env.cli.calibrate import print_table
@@ -47,14 +47,14 @@ def run(args: argparse.Namespace) -> int:
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise UsageError(f"--out {out} is not allowed; allowed: a file in a folder that exists")
     recorded = read_run(args.run_directory)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=make_console(stderr=True), transient=True) as bar:
         line = bar.add_task("rows", total=None)
         profile = profile_of_run(_Watched(manifest=recorded.manifest, of=recorded.rows, tick=lambda: bar.advance(line)))
     write_profile(profile, out)
     if args.json:
         data = as_mapping(profile)
         data["steps"] = {"sensors": data["steps"]["sensors"], "count": profile.steps.count if profile.steps else 0}
-        print(json.dumps({**data, "path": str(out)}, indent=1))
+        say(json.dumps({**data, "path": str(out)}, indent=1))
     else:
         print_table(profile, out)
     return SOUND if profile.actuation_s is not None else UNSOUND

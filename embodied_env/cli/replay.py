@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embodied_env.cli import SOUND, UNSOUND, check_run_directory
+from embodied_env.cli.terminal import make_console, say
 from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
     with _progress(args.run_directory) as watch:
         replay = replay_run(args.run_directory, contract=contract, watch=watch)
-    print(_as_json(replay) if args.json else "\n".join(_told(replay)))
+    say(_as_json(replay) if args.json else "\n".join(_told(replay)))
     return SOUND if replay.sound else UNSOUND
 
 
@@ -66,7 +67,7 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
     with _progress(args.run_directory) as watch:
         replay = replay_policy(args.run_directory, policy, tolerance=args.tolerance, watch=watch)
     if args.json:
-        print(_policy_as_json(args.policy, replay))
+        say(_policy_as_json(args.policy, replay))
     else:
         _print_policy(args.policy, replay)
     return SOUND
@@ -120,10 +121,9 @@ def _policy_as_json(policy: str, replay: PolicyReplay) -> str:
 
 def _print_policy(policy: str, replay: PolicyReplay) -> None:
     """Print a table with a section for each episode, and where the actions part."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = make_console()
     table = Table(title=f"{policy}: difference of its actions", title_justify="left")
     for heading in ("episode", "steps", "parts at", "parted", "no action", "joint", "mean", "largest"):
         table.add_column(heading, justify="right")
@@ -146,10 +146,9 @@ def _print_policy(policy: str, replay: PolicyReplay) -> None:
 @contextmanager
 def _progress(path: str) -> Iterator[Callable[[], None]]:
     """Show how far the run is through, on stderr."""
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=make_console(stderr=True), transient=True) as progress:
         task = progress.add_task("replay", total=_steps(Path(path)))
         yield lambda: progress.advance(task)
 

@@ -8,6 +8,8 @@ import signal
 import threading
 from typing import Any
 
+from embodied_env.cli.terminal import say
+
 HELP = "run the embedded simulator in a process of its own"
 
 
@@ -58,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     how = " on wall time" if args.free_running else ""
 
     def greet(namespace: str) -> None:
-        print(f"simulating {contract.name}{how} in namespace {namespace}; Ctrl-C ends", flush=True)
+        say(f"simulating {contract.name}{how} in namespace {namespace}; Ctrl-C ends", flush=True)
 
     try:
         if args.free_running:

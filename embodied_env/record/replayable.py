@@ -19,6 +19,7 @@ from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layout
 from embodied_env.errors import BackendLostError, RecordError
 from embodied_env.record.arrays import is_reference
 from embodied_env.record.rows import RESET, TRANSITION, Row
+from embodied_env.record.violations import shortened
 from embodied_env.safety.form import MalformedActionError, read_action
 from embodied_env.transition import (
     Actuation,
@@ -115,7 +116,9 @@ class RowReader:
         recorded = {**outer, **inner} if isinstance(outer, dict) and row["schema"] == RESET else inner
         spaces = self._contract.observation_space
         return {
-            key: self._read(recorded[key], space.dtype, space.shape) for key, space in spaces.items() if key in recorded
+            key: self._read_field(recorded, key, space.dtype, space.shape)
+            for key, space in spaces.items()
+            if not isinstance(recorded, dict) or key in recorded
         }
 
     def circumstances(self, row: Row) -> Circumstances:
@@ -170,9 +173,9 @@ class RowReader:
         account = dict(inner["sensors"][name])
         truth = inner["evaluator"].get(name)
         values = {
-            layout.field: self._read(
-                inner["observation"][layout.key] if truth is None else truth[layout.field], layout.dtype, layout.shape
-            )
+            layout.field: self._read_field(inner["observation"], layout.key, layout.dtype, layout.shape)
+            if truth is None
+            else self._read_field(truth, layout.field, layout.dtype, layout.shape)
             for layout in self._fields[name]
         }
         if account.get("confidence", 0.0) is None:
@@ -183,11 +186,20 @@ class RowReader:
             account |= {"quality": Quality.OK, "reason": ""}
         return Sample(sensor=name, values=values, **account)
 
-    def _read(self, recorded: Any, dtype: Any, shape: Any) -> NDArray[Any]:  # noqa: ANN401 - JSON types
-        if is_reference(recorded):
+    def _read_field(self, fields: Any, key: str, dtype: Any, shape: Any) -> NDArray[Any]:  # noqa: ANN401 - JSON types
+        recorded = fields.get(key) if isinstance(fields, dict) else None
+        try:
+            if recorded is None:
+                raise ValueError("there is none")
+            if not is_reference(recorded):
+                return np.array(recorded, dtype=dtype).reshape(shape)
             array = self._array(recorded)
+            if array.shape != shape or array.dtype != dtype:
+                raise ValueError(f"an array of {array.dtype} {array.shape}")
             return array.astype(array.dtype.newbyteorder("="))  # a copy: what is read from the log is read-only
-        return np.array(recorded, dtype=dtype).reshape(shape)
+        except (TypeError, ValueError, OverflowError) as error:
+            problem = f"{key} of the recorded step is {shortened(recorded)} (expected {np.dtype(dtype)} {tuple(shape)})"
+            raise RecordError(f"{problem}: {error}") from None
 
 
 class RefusedAction:

@@ -28,6 +28,7 @@ WORDS = {
     "clock",
     "frozen",
     "bounded_json",
+    "printable",
     "transition",
     "wire",
     "cdr",
@@ -205,6 +206,17 @@ def ros_packages_of(file: Path) -> set[str]:
 def test_ros_packages_are_imported_at_the_edge_only():
     inside = {place_of(file): found for file in MODULES if (found := ros_packages_of(file))}
     assert [place for place in inside if not place.startswith(ROS_EDGE)] == []
+
+
+def test_verbs_print_through_the_terminal_module_alone():
+    """launch passes on the lines of the processes that it started, with their colours."""
+    printing = {
+        place_of(file)
+        for file in MODULES
+        for name, _ in calls(file)
+        if name in ("print", "Console") and place_of(file).startswith("cli/")
+    }
+    assert printing == {"cli/terminal.py", "cli/launch.py"}
 
 
 def test_modules_are_imported_by_name_only_where_that_is_the_point():
