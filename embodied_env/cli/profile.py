@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the profile; the status is 1 when the run does not say when commands act.
+    """Write the profile; the status is 1 when the run does not say when commands act, or is not sound.
 
     Raises:
         UsageError: when there is no such directory, or the file cannot be one.
@@ -57,7 +58,9 @@ def run(args: argparse.Namespace) -> int:
         say(json.dumps({**data, "path": str(out)}, indent=1))
     else:
         print_table(profile, out)
-    return SOUND if profile.actuation_s is not None else UNSOUND
+    if recorded.problem:
+        say(f"not sound: {recorded.path}: {recorded.problem}", file=sys.stderr)
+    return SOUND if profile.actuation_s is not None and not recorded.problem else UNSOUND
 
 
 @dataclass(frozen=True, kw_only=True)

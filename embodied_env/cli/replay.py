@@ -155,8 +155,10 @@ def _progress(path: str) -> Iterator[Callable[[], None]]:
 
 def _steps(path: Path) -> int | None:
     """Return how many rows a run has, where its summary says it."""
+    from embodied_env.record.reading import read_json
+
     try:
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        summary = read_json(path / "summary.json")
         return int(summary["steps"]) + int(summary["episodes"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None

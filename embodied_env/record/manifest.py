@@ -18,6 +18,7 @@ from embodied_env._version import __version__
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import ContractError, RecordError
+from embodied_env.record.encoding import encodable
 from embodied_env.record.rows import plain
 from embodied_env.record.schema import RUN
 from embodied_env.transition import Snapshot, Transition
@@ -203,7 +204,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """
     beside = path.with_name(f".{path.name}.new")
     try:
-        beside.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        beside.write_text(encodable(json.dumps(value, indent=2, allow_nan=False)) + "\n", encoding="utf-8")
         beside.replace(path)
     except OSError as error:
         with suppress(OSError):

@@ -6,6 +6,7 @@ action was refused, its refusal stands in the row, and `RefusedAction` is refuse
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
@@ -188,18 +189,15 @@ class RowReader:
 
     def _read_field(self, fields: Any, key: str, dtype: Any, shape: Any) -> NDArray[Any]:  # noqa: ANN401 - JSON types
         recorded = fields.get(key) if isinstance(fields, dict) else None
-        try:
-            if recorded is None:
-                raise ValueError("there is none")
-            if not is_reference(recorded):
-                return np.array(recorded, dtype=dtype).reshape(shape)
+        if isinstance(recorded, dict) and is_reference(recorded):
             array = self._array(recorded)
-            if array.shape != shape or array.dtype != dtype:
-                raise ValueError(f"an array of {array.dtype} {array.shape}")
-            return array.astype(array.dtype.newbyteorder("="))  # a copy: what is read from the log is read-only
-        except (TypeError, ValueError, OverflowError) as error:
-            problem = f"{key} of the recorded step is {shortened(recorded)} (expected {np.dtype(dtype)} {tuple(shape)})"
-            raise RecordError(f"{problem}: {error}") from None
+            if (array.shape, array.dtype) == (tuple(shape), dtype):
+                return array.astype(array.dtype.newbyteorder("="))  # a copy: what is read from the log is read-only
+        elif recorded is not None:
+            with contextlib.suppress(TypeError, ValueError, OverflowError):
+                return np.array(recorded, dtype=dtype).reshape(shape)
+        expected = f"{np.dtype(dtype)} of the shape {tuple(shape)}"
+        raise RecordError(f"{key} of a recorded step cannot be read: {shortened(recorded)} (expected {expected})")
 
 
 class RefusedAction:
