@@ -63,12 +63,14 @@ def _audited_run(path: Path, watcher: Callable[[], None]) -> AuditReport:
 def _audited_lines(args: argparse.Namespace, watcher: Callable[[], None]) -> AuditReport:
     from embodied_env.contract import load_contract
     from embodied_env.record import audit_lines
+    from embodied_env.record.log import LARGEST_ROW
 
     contract = None if args.contract is None else load_contract(args.contract)
     name = args.run_directory
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if name == _STDIN else Path(name).open("rb") as lines:
-            return audit_lines(lines, path=name, contract=contract, watcher=watcher)
+            bounded = iter(lambda: lines.readline(LARGEST_ROW + 1), b"")
+            return audit_lines(bounded, path=name, contract=contract, watcher=watcher)
     except OSError as error:
         raise RecordError(f"{name}: the file cannot be read: {error}") from None
 

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN401 - a Contract or None
-    """Compare a policy; that its actions part is no failure."""
+    """Compare a policy; different actions are no failure, a run that is not clean is one."""
     from embodied_env.backends.replay import recorded_contract
     from embodied_env.cli.policies import make_policy
     from embodied_env.record import read_run
@@ -70,7 +70,7 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
         say(_policy_as_json(args.policy, replay))
     else:
         _print_policy(args.policy, replay)
-    return SOUND
+    return UNSOUND if replay.problem else SOUND
 
 
 def _told(replay: Replay) -> Iterator[str]:
