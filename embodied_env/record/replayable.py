@@ -73,7 +73,7 @@ class RowReader:
         report = ResetReport(
             level=inner["level"],
             seed_applied=inner["seed_applied"],
-            sampled={name: np.array(value, dtype=np.float64) for name, value in inner["sampled"].items()},
+            sampled={name: _numbers(value, f"inner.sampled.{name}") for name, value in inner["sampled"].items()},
             details=inner["details"],
             ignored=tuple(inner["ignored"]),
             routine=inner["routine"],
@@ -264,6 +264,13 @@ def _answer(recorded: Row) -> GateReport:
             "findings": tuple(_finding(found) for found in recorded["findings"]),
         }
     )
+
+
+def _numbers(recorded: Any, where: str) -> FloatArray:  # noqa: ANN401 - JSON types
+    try:
+        return np.array(recorded, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise RecordError(f"{where} cannot be read: {shortened(recorded)} (expected numbers)") from None
 
 
 def _vector(recorded: list[float | None] | None) -> FloatArray | None:
