@@ -23,6 +23,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from embodied_env.bounded_json import parse_json
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.files import MOST_DATA_BYTES, read_file, read_text_file
 from embodied_env.contract.fingerprint import differences, meaning, to_plain
@@ -36,6 +37,7 @@ FEATURE_BOUND = 10.0
 """A feature is cut off at so many standard deviations: a reading out of the ordinary saturates, it does not explode."""
 
 _TEXT, _ACTOR = "checkpoint.json", "actor.npz"
+_LARGEST_TEXT = 2**24  # bytes
 _SHOWN = 8  # differences in a message
 
 
@@ -221,16 +223,16 @@ def _mismatch(folder: Path, told: Mapping[str, Any], contract: Contract) -> str:
 
 def _text(folder: Path) -> dict[str, Any]:
     try:
-        text: dict[str, Any] = json.loads(read_text_file(folder / _TEXT))
+        text: Any = parse_json(read_text_file(folder / _TEXT), max_bytes=_LARGEST_TEXT)
     except (OSError, ValueError) as error:
         raise RecordError(f"{folder}: no checkpoint can be read: {error}") from None
-    schema = text.get("schema")
+    schema = text.get("schema") if isinstance(text, dict) else None
     if schema != SCHEMA:
         raise RecordError(f"{folder / _TEXT}: schema {schema!r}; allowed: {SCHEMA!r}")
     missing = {"contract", "actor", "training"} - text.keys()
     if missing:
         raise RecordError(f"{folder / _TEXT}: {', '.join(sorted(missing))} is missing")
-    return text
+    return dict(text)
 
 
 def _actor(folder: Path, text: Mapping[str, Any]) -> Actor:

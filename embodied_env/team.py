@@ -8,6 +8,7 @@ site `cart_1_base` of the model. No gate, task or policy reads the world's contr
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from embodied_env.contract import Contract, load_contract, parse_contract
 from embodied_env.contract.checks import check_name, one_of, require
 from embodied_env.contract.files import read_text_file
 from embodied_env.contract.frozen import freeze
-from embodied_env.contract.loader import config_folders, dump_contract, parse_as, read_yaml
+from embodied_env.contract.loader import config_folders, dump_contract, parse_as
 from embodied_env.contract.model import (
     EACH_ITS_OWN,
     SCHEMA,
@@ -28,6 +29,7 @@ from embodied_env.contract.model import (
     SensorSpec,
     TaskSpec,
 )
+from embodied_env.contract.yaml_text import read_yaml
 from embodied_env.errors import ContractError
 
 WORLD = "world"
@@ -130,7 +132,7 @@ def name_in_world(agent: str, name: str) -> str:
 
 def _find(text: str) -> Path:
     is_path = text.endswith((".yaml", ".yml"))
-    if is_path and Path(text).is_file():
+    if is_path and os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises for a name that is too long
         return Path(text)
     known: dict[str, Path] = {}
     for folder in config_folders():

@@ -23,10 +23,10 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
 from embodied_env import __version__
+from embodied_env.cli.terminal import say
 from embodied_env.errors import ContractError, EmbodiedEnvError, UsageError
 from embodied_env.shutdown import terminate
 
@@ -79,7 +79,7 @@ VERBS: Mapping[str, Verb] = {
 
 def check_run_directory(path: str) -> None:
     """Raise UsageError unless there is a directory."""
-    if not path or not Path(path).is_dir():
+    if not path or not os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
         raise UsageError(f"{path} is not there; allowed: a run directory")
 
 
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error(error)
         return WRONG_USAGE if isinstance(error, (ContractError, UsageError)) else UNSOUND
     except KeyboardInterrupt:
-        print(f"{PROGRAM}: interrupted", file=sys.stderr)
+        say(f"{PROGRAM}: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         if not _reader_left():
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def print_error(error: EmbodiedEnvError) -> None:
     """Print `error` as one line on stderr."""
-    print(f"{PROGRAM}: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+    say(f"{PROGRAM}: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
 
 
 def _without_ros_args(argv: Sequence[str]) -> list[str]:
@@ -129,6 +129,9 @@ def _without_ros_args(argv: Sequence[str]) -> list[str]:
 
 
 def _run(argv: list[str]) -> int:
+    for argument in argv:
+        if "\0" in argument:
+            raise UsageError(f"invalid argument: {argument!r} (expected no NUL character)")
     parser = _parser(argv)
     try:
         args = parser.parse_args(argv)

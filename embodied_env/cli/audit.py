@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli.terminal import make_console, say
 from embodied_env.counting import said_of_counts
 from embodied_env.errors import RecordError, UsageError
 
@@ -40,14 +42,16 @@ def run(args: argparse.Namespace) -> int:
         RecordError: when the file cannot be read.
     """
     path = Path(args.run_directory)
-    if args.run_directory != _STDIN and not (args.run_directory and path.exists()):
+    if args.run_directory != _STDIN and not (
+        args.run_directory and os.path.exists(path)  # noqa: PTH110 - Path.exists raises for a name that is too long
+    ):
         raise UsageError(f"{path} is not there; allowed: a run directory, a file of JSON lines, or -")
     if path.is_dir() and args.contract is not None:
         raise UsageError(f"--contract is of a file of rows; the run {path} has a contract of its own")
     with _progress() as watcher:
         report = _audited_run(path, watcher) if path.is_dir() else _audited_lines(args, watcher)
     if args.json:
-        print(json.dumps(as_json(report), indent=2))
+        say(json.dumps(as_json(report), indent=2))
     else:
         print_report(report)
     return SOUND if report.sound else UNSOUND
@@ -62,12 +66,14 @@ def _audited_run(path: Path, watcher: Callable[[], None]) -> AuditReport:
 def _audited_lines(args: argparse.Namespace, watcher: Callable[[], None]) -> AuditReport:
     from embodied_env.contract import load_contract
     from embodied_env.record import audit_lines
+    from embodied_env.record.log import LARGEST_ROW
 
     contract = None if args.contract is None else load_contract(args.contract)
     name = args.run_directory
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if name == _STDIN else Path(name).open("rb") as lines:
-            return audit_lines(lines, path=name, contract=contract, watcher=watcher)
+            bounded = iter(lambda: lines.readline(LARGEST_ROW + 1), b"")
+            return audit_lines(bounded, path=name, contract=contract, watcher=watcher)
     except OSError as error:
         raise RecordError(f"{name}: the file cannot be read: {error}") from None
 
@@ -91,16 +97,16 @@ def as_json(report: AuditReport) -> dict[str, object]:
 def print_report(report: AuditReport) -> None:
     """Print a line for each finding, with its rule, and the verdict."""
     for warning in report.warnings:
-        print(f"warning: {' '.join(str(warning).splitlines())} [{warning.rule}]")
+        say(f"warning: {' '.join(str(warning).splitlines())} [{warning.rule}]")
     for violation in report.violations:
-        print(f"{' '.join(str(violation).splitlines())} [{violation.rule}]")
+        say(f"{' '.join(str(violation).splitlines())} [{violation.rule}]")
     if len(report.problems) > len(report.violations):
-        print(report.problems[-1])
-        print("in all: " + ", ".join(f"{rule} {count}" for rule, count in sorted(report.counts.items())))
+        say(report.problems[-1])
+        say("in all: " + ", ".join(f"{rule} {count}" for rule, count in sorted(report.counts.items())))
     for sentence in said_of_counts(asdict(report)):
-        print(sentence)
+        say(sentence)
     dry = ", dry run: nothing reached a robot" if report.dry_run else ""
-    print(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions{dry}")
+    say(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions{dry}")
 
 
 @contextlib.contextmanager
@@ -109,10 +115,9 @@ def _progress() -> Iterator[Callable[[], None]]:
     if not sys.stderr.isatty():
         yield lambda: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("rows"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=make_console(stderr=True), transient=True) as progress:
         task = progress.add_task("rows", total=None)
         yield lambda: progress.advance(task)

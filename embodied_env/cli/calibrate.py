@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from embodied_env.arguments import checked_path
+from embodied_env.cli.terminal import make_console, say
 from embodied_env.contract import load_contract
 from embodied_env.errors import UsageError
 from embodied_env.large_messages import make_room
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         )
     write_profile(profile, out)
     if args.json:
-        print(json.dumps(as_mapping(profile), indent=1))
+        say(json.dumps(as_mapping(profile), indent=1))
     else:
         print_table(profile, out)
     return 0 if profile.actuation_s is not None else 1
@@ -69,11 +70,10 @@ def run(args: argparse.Namespace) -> int:
 @contextmanager
 def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar on stderr, from the first move on."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=Console(stderr=True))
+    bar = Progress(*columns, console=make_console(stderr=True))
     line = bar.add_task(f"{title} · moves", total=None)
 
     def show(done: int, of: int) -> None:
@@ -89,10 +89,9 @@ def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
 
 def print_table(profile: LatencyProfile, out: Path) -> None:
     """Print every estimate with its interval and method, and what is unknown."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = make_console()
     table = Table(title=f"{profile.contract} on {profile.backend}: latency, ms", title_justify="left")
     for heading, justify in (("", "left"), ("value", "right"), ("95 %", "right"), ("method", "left"), ("n", "right")):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type] # its own literals

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND, check_run_directory
+from embodied_env.cli.terminal import make_console, say
 from embodied_env.counting import said_of_counts
 
 HELP = "set two runs of one contract side by side"
@@ -59,40 +60,37 @@ def run(args: argparse.Namespace) -> int:
         _print_refusal(refusal.mismatches, as_json=args.json)
         return UNSOUND
     if args.json:
-        print(json.dumps(comparison.as_json(), indent=2))
+        say(json.dumps(comparison.as_json(), indent=2))
     else:
         _print(comparison, output)
     for path in comparison.terms.idle:
-        print(f"--ignore {path}: it does not differ", file=sys.stderr)
+        say(f"--ignore {path}: it does not differ", file=sys.stderr)
     for side in (comparison.a, comparison.b):
         if side.problem:
-            print(f"not sound: {side.path}: {side.problem}", file=sys.stderr)
+            say(f"not sound: {side.path}: {side.problem}", file=sys.stderr)
     return SOUND if comparison.sound else UNSOUND
 
 
 def _print_refusal(mismatches: Any, *, as_json: bool) -> None:  # noqa: ANN401 - imported when it runs
     if as_json:
-        print(
-            json.dumps({"refused": True, "differences": [dataclasses.asdict(found) for found in mismatches]}, indent=2)
-        )
+        say(json.dumps({"refused": True, "differences": [dataclasses.asdict(found) for found in mismatches]}, indent=2))
         return
     for found in mismatches:
-        print(f"{found.path}: A has {json.dumps(found.a)}, B has {json.dumps(found.b)}")
-    print(
+        say(f"{found.path}: A has {json.dumps(found.a)}, B has {json.dumps(found.b)}")
+    say(
         "not compared: allowed are runs of one contract and one stack of wrappers, both dry or none; "
         "--ignore PATH accepts a difference"
     )
 
 
 def _print(comparison: Any, output: str | None) -> None:  # noqa: ANN401 - imported when it runs
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from embodied_env.report.gap_tables import label, said
     from embodied_env.report.wording import percent
 
-    console = Console()
+    console = make_console()
     for outcome in comparison.outcomes:
         rates = (f"{percent(rate.share)} of {rate.trials}" for rate in (outcome.a, outcome.b))
         console.print(f"success, {outcome.how}: A {', B '.join(rates)}", soft_wrap=True)

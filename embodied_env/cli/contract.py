@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 from embodied_env.arguments import checked_path
 from embodied_env.cli import SOUND, UNSOUND, WRONG_USAGE, print_error
+from embodied_env.cli.terminal import make_console, say
 from embodied_env.contract import ActuatorSpec, Contract, FloatArray, SensorSpec, load_contract
 from embodied_env.contract.checks import one_of
 from embodied_env.contract.fingerprint import differences, meaning, task_meaning, to_plain
@@ -74,7 +75,7 @@ def _validate(args: argparse.Namespace) -> int:
             if result["valid"]:
                 task = "" if result["task_verified"] else "; task not verified: --trust-task or --task FILE loads it"
                 said = f"valid, fingerprint {result['fingerprint'][:_SHORT]}, {result['source']}{task}"
-                print(f"{result['contract']}: {said}")
+                say(f"{result['contract']}: {said}")
     return SOUND if all(result["valid"] for result in results) else WRONG_USAGE
 
 
@@ -86,7 +87,7 @@ def _picture(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(paths)
     else:
-        print("\n".join(paths))
+        say("\n".join(paths))
     return SOUND
 
 
@@ -144,7 +145,7 @@ def _fingerprint(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(result)
     else:
-        print(result["fingerprint" if args.backend is None else "backend_fingerprint"])
+        say(result["fingerprint" if args.backend is None else "backend_fingerprint"])
     return SOUND
 
 
@@ -165,7 +166,7 @@ def _diff(args: argparse.Namespace) -> int:
         if rows:
             _print_tables({f"a: {args.a}, b: {args.b}": rows})
         verdict = "are equal" if equal else "differ"
-        print(f"the fingerprints {verdict}: {a.fingerprint[:_SHORT]} {b.fingerprint[:_SHORT]}")
+        say(f"the fingerprints {verdict}: {a.fingerprint[:_SHORT]} {b.fingerprint[:_SHORT]}")
     return SOUND if equal else UNSOUND
 
 
@@ -311,16 +312,15 @@ def _ownership(contract: Contract) -> list[Row]:
 
 
 def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, allow_nan=False))
+    say(json.dumps(value, indent=2, allow_nan=False))
 
 
 def _print_tables(sections: Mapping[str, Any]) -> None:
     """Print each section as a table under its title."""
-    from rich.console import Console
     from rich.table import Table
 
     width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
-    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    console = make_console(width=width, markup=False, emoji=False, highlight=False)
     with console.capture() as captured:  # printed by print: rich has its own idea of a broken pipe
         for name, section in sections.items():
             title = name.replace("_", " ")
@@ -330,7 +330,7 @@ def _print_tables(sections: Mapping[str, Any]) -> None:
             for row in rows:
                 table.add_row(*(_cell(row.get(column)) for column in columns))
             console.print(table if rows else f"{title}: none")
-    print(captured.get(), end="")
+    sys.stdout.write(captured.get())  # the console has escaped what is not its own
 
 
 def _without_empty_columns(section: Any) -> Any:  # noqa: ANN401 - JSON types

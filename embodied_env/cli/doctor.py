@@ -18,6 +18,7 @@ from embodied_env import __version__
 from embodied_env.backends import BACKENDS
 from embodied_env.backends.ros.preflight import Check, contract_checks
 from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli.terminal import make_console, say
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.messages import message_class
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             {"section": title, **dataclasses.asdict(check)} for title, section in sections.items() for check in section
         ]
         found = {"contract": contract.name, "backend": args.backend, "passed": has_passed, "checks": rows}
-        print(json.dumps(found, indent=2))
+        say(json.dumps(found, indent=2))
     else:
         _print_checklist(sections)
     return SOUND if has_passed else UNSOUND
@@ -326,12 +327,11 @@ def _robot_checks(contract: Contract, sections: Sections, *, namespace: str, tim
 
 
 def _print_checklist(sections: Sections) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
-    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    console = make_console(width=width, markup=False, emoji=False, highlight=False)
     with console.capture() as captured:  # printed by print: rich has its own idea of a broken pipe
         for title, checks in sections.items():
             console.print(Text(title, style="bold"))
@@ -344,8 +344,8 @@ def _print_checklist(sections: Sections) -> None:
                 table.add_row(Text(mark, style=style), check.name, detail)
             console.print(table)
             console.print()
-    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    sys.stdout.write("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")  # escaped by the console
     results = [check.passed for checks in sections.values() for check in checks]
     failed, unknown = results.count(False), results.count(None)
     verdict = f"{failed} of {len(results)} checks failed" if failed else f"{results.count(True)} checks passed"
-    print(f"{verdict}, {unknown} not checked")
+    say(f"{verdict}, {unknown} not checked")

@@ -25,6 +25,7 @@ from embodied_env.cli.cluster_team import Cluster, ClusterTeam
 from embodied_env.cli.episodes import Evaluation, Job, worlds_lost
 from embodied_env.cli.merging import merged_summary
 from embodied_env.cli.team import GRACE_S, SHORT_GRACE_S, Crew, Member, Team, error_from
+from embodied_env.cli.terminal import say
 from embodied_env.contract import Contract
 from embodied_env.errors import BackendError, BackendNotReadyError, RecordError, UsageError
 from embodied_env.record.manifest import write_json
@@ -267,7 +268,7 @@ class _SharedRun:
         if "failed" in said:
             words, error = team.bury(worker), error_from(said)
             if not isinstance(error, UsageError):
-                print(words, file=sys.stderr)  # a policy's own traceback, for one
+                say(words, file=sys.stderr)  # a policy's own traceback, for one
             raise error
         if "ready" in said:
             worker.path = Path(said["ready"])

@@ -8,6 +8,7 @@ import sys
 
 from embodied_env.cli.engine import make_engine
 from embodied_env.cli.evaluation import add_common_arguments, run_policies
+from embodied_env.cli.terminal import say
 from embodied_env.errors import UsageError
 
 HELP = "run a policy for some episodes and record them"
@@ -96,5 +97,5 @@ def run(args: argparse.Namespace) -> int:
 def _of_robot(args: argparse.Namespace) -> dict[str, bool]:
     """Return the options of a robot that were asked for; another backend refuses them."""
     if args.dry_run:
-        print("dry run: everything is checked and judged, nothing is published to the robot", file=sys.stderr)
+        say("dry run: everything is checked and judged, nothing is published to the robot", file=sys.stderr)
     return {**({"armed": False} if args.dry_run else {}), **({"relay": True} if args.relay else {})}

@@ -12,6 +12,7 @@ from typing import Any
 from embodied_env.arguments import checked_path
 from embodied_env.cli.engine import Engine
 from embodied_env.cli.episodes import Episodes, Evaluation, Job, Watcher, problem_of
+from embodied_env.cli.terminal import make_console, say
 from embodied_env.contract import Contract, load_contract
 from embodied_env.counting import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.errors import RecordError, UsageError
@@ -94,13 +95,12 @@ def _by_engine(
     out: str | Path,
     **options: Any,  # noqa: ANN401 - of `evaluate`
 ) -> Evaluation:
-    from rich.console import Console
     from rich.progress import Progress
 
     recording = {"record_messages": options.pop("record_messages", False)}
     job = Job(contract=contract, backend=backend, policy=policy, seed=seed, options=options, **recording)
     engine.check(job)  # before anything is drawn
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=make_console(stderr=True), transient=True) as bar:
         line = bar.add_task(f"{contract.name} · {policy}", total=episodes)
         return engine.evaluate(job, episodes=episodes, out=Path(out), ended=lambda: bar.advance(line))
 
@@ -150,7 +150,7 @@ def run_policies(
         **options,
     )
     if args.json:
-        print(as_json(contract, args.backend, evaluations))
+        say(as_json(contract, args.backend, evaluations))
     else:
         print_table(contract, args.backend, evaluations)
     if wants_report:
@@ -162,10 +162,10 @@ def _say_problems(evaluations: Sequence[Evaluation]) -> int:
     """Print what was lost and what is not sound on stderr, and return the exit status."""
     for evaluation in evaluations:
         for loss in evaluation.losses:
-            print(loss, file=sys.stderr)
+            say(loss, file=sys.stderr)
     unsound = [evaluation for evaluation in evaluations if evaluation.problem]
     for evaluation in unsound:
-        print(f"not sound: {evaluation.path}: {evaluation.problem}", file=sys.stderr)
+        say(f"not sound: {evaluation.path}: {evaluation.problem}", file=sys.stderr)
     return 1 if unsound else 0
 
 
@@ -175,16 +175,15 @@ def _write_reports(evaluations: Sequence[Evaluation]) -> None:
 
     for path in (path for evaluation in evaluations for path in evaluation.parts or (evaluation.path,)):
         report = write_report(path)
-        print(f"report: {report.path}", file=sys.stderr)
+        say(f"report: {report.path}", file=sys.stderr)
 
 
 def print_table(contract: Contract, backend: str, evaluations: Sequence[Evaluation]) -> None:
     """Print outcomes and latencies, one column per policy, and where each run lies."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
+    console = make_console()
     dry = " · DRY RUN: nothing reached the robot" if any(e.summary.get("dry_run") for e in evaluations) else ""
     outcome = Table(title=f"{contract.name} v{contract.version} on {backend}{dry}", title_justify="left")
     outcome.add_column("")

@@ -6,6 +6,7 @@ import argparse
 import json
 
 from embodied_env.cli import SOUND, check_run_directory
+from embodied_env.cli.terminal import make_console, say
 
 HELP = "export a run as JSON lines, Parquet, Minari or LeRobot"
 
@@ -28,14 +29,13 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: when there is no such directory.
     """
-    from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     from embodied_env.record.export import export_run
 
     check_run_directory(args.run_directory)
     columns = (TextColumn("{task.description}"), TextColumn("{task.completed:.0f} steps"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=make_console(stderr=True), transient=True) as bar:
         line = bar.add_task(f"exporting to {args.format}", total=None)
         account = export_run(
             args.run_directory,
@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
             progress=lambda steps: bar.update(line, completed=steps),
         )
     if args.json:
-        print(json.dumps({"path": args.out, **account}, indent=2))
+        say(json.dumps({"path": args.out, **account}, indent=2))
     else:
         said = "" if account["clean"] else f"; the run is not clean: {account['problem']}"
-        print(f"{args.out}: {account['steps']} steps in {account['episodes']} episodes{said}")
+        say(f"{args.out}: {account['steps']} steps in {account['episodes']} episodes{said}")
     return SOUND

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from embodied_env.cli.terminal import say
+
 if TYPE_CHECKING:
     from embodied_env.processes import ProcessSpec
     from embodied_env.uses import Use
@@ -66,10 +68,10 @@ def _said(words: Sequence[str]) -> dict[str, str]:
 
 
 def _show(use: Use) -> None:
-    print(f"{use.name}: {use.help}\n\nArguments (pass them as name:=value):")
+    say(f"{use.name}: {use.help}\n\nArguments (pass them as name:=value):")
     for argument in use.arguments:
         allowed = f" ({', '.join(argument.allowed)})" if argument.allowed else ""
-        print(f"\n  {argument.name}:\n      {argument.description}{allowed}\n      default: {argument.default!r}")
+        say(f"\n  {argument.name}:\n      {argument.description}{allowed}\n      default: {argument.default!r}")
 
 
 class _Running:
@@ -120,7 +122,7 @@ class _Running:
                     continue
                 if spec.is_work or not has_work:
                     return status
-                print(f"{spec.role} has ended with exit status {status}", file=sys.stderr)
+                say(f"{spec.role} has ended with exit status {status}", file=sys.stderr)
                 return 1
             time.sleep(_GLANCE_S)
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from embodied_env.cli.terminal import make_console
 from embodied_env.contract import Contract
 from embodied_env.transition import CODES, Quality
 
@@ -112,7 +113,6 @@ class LiveView:
 
     def __init__(self, contract: Contract, policy: str, episodes: int) -> None:
         """Prepare; nothing is drawn before the first episode begins."""
-        from rich.console import Console
         from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -120,7 +120,10 @@ class LiveView:
         self._bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._line = self._bar.add_task(f"{contract.name} · {policy}", total=episodes)
         self._live = Live(
-            get_renderable=self._drawn, console=Console(stderr=True), refresh_per_second=_PER_SECOND, transient=True
+            get_renderable=self._drawn,
+            console=make_console(stderr=True),
+            refresh_per_second=_PER_SECOND,
+            transient=True,
         )
 
     def __enter__(self) -> Self:

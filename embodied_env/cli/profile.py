@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND, check_run_directory
+from embodied_env.cli.terminal import make_console, say
 from embodied_env.errors import UsageError
 
 HELP = "write the latencies of a recorded run into a file"
@@ -28,13 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the profile; the status is 1 when the run does not say when commands act.
+    """Write the profile; the status is 1 when the run does not say when commands act, or is not sound.
 
     Raises:
         UsageError: when there is no such directory, or the file cannot be one.
         LatencyProfileError: when the run has too few steps whose latencies are known.
     """
-    from rich.console import Console
     from rich.progress import Progress
 
     from embodied_env.cli.calibrate import print_table
@@ -47,17 +48,19 @@ def run(args: argparse.Namespace) -> int:
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise UsageError(f"--out {out} is not allowed; allowed: a file in a folder that exists")
     recorded = read_run(args.run_directory)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=make_console(stderr=True), transient=True) as bar:
         line = bar.add_task("rows", total=None)
         profile = profile_of_run(_Watched(manifest=recorded.manifest, of=recorded.rows, tick=lambda: bar.advance(line)))
     write_profile(profile, out)
     if args.json:
         data = as_mapping(profile)
         data["steps"] = {"sensors": data["steps"]["sensors"], "count": profile.steps.count if profile.steps else 0}
-        print(json.dumps({**data, "path": str(out)}, indent=1))
+        say(json.dumps({**data, "path": str(out)}, indent=1))
     else:
         print_table(profile, out)
-    return SOUND if profile.actuation_s is not None else UNSOUND
+    if recorded.problem:
+        say(f"not sound: {recorded.path}: {recorded.problem}", file=sys.stderr)
+    return SOUND if profile.actuation_s is not None and not recorded.problem else UNSOUND
 
 
 @dataclass(frozen=True, kw_only=True)

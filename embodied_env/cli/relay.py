@@ -6,6 +6,8 @@ import argparse
 import signal
 import threading
 
+from embodied_env.cli.terminal import say
+
 HELP = "own the actuator topics, and brake when commands stop"
 
 
@@ -46,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.relay.node import run_relay
 
     def greet(namespace: str) -> None:
-        print(f"relaying {contract.name} in namespace {namespace}; Ctrl-C brakes and ends", flush=True)
+        say(f"relaying {contract.name} in namespace {namespace}; Ctrl-C brakes and ends", flush=True)
 
     run_relay(
         contract,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embodied_env.cli import SOUND, UNSOUND, check_run_directory
+from embodied_env.cli.terminal import make_console, say
 from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,12 +56,12 @@ def run(args: argparse.Namespace) -> int:
         replay = replay_run(
             args.run_directory, contract=contract, task=args.task, trust_task=args.trust_task, watch=watch
         )
-    print(_as_json(replay) if args.json else "\n".join(_told(replay)))
+    say(_as_json(replay) if args.json else "\n".join(_told(replay)))
     return SOUND if replay.sound else UNSOUND
 
 
 def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN401 - a Contract or None
-    """Compare a policy; that its actions part is no failure."""
+    """Compare a policy; different actions are no failure, a run that is not clean is one."""
     from embodied_env.backends.replay import recorded_contract
     from embodied_env.cli.policies import make_policy
     from embodied_env.record import read_run
@@ -72,10 +73,10 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
     with _progress(args.run_directory) as watch:
         replay = replay_policy(args.run_directory, policy, tolerance=args.tolerance, watch=watch)
     if args.json:
-        print(_policy_as_json(args.policy, replay))
+        say(_policy_as_json(args.policy, replay))
     else:
         _print_policy(args.policy, replay)
-    return SOUND
+    return UNSOUND if replay.problem else SOUND
 
 
 def _told(replay: Replay) -> Iterator[str]:
@@ -137,10 +138,9 @@ def _policy_as_json(policy: str, replay: PolicyReplay) -> str:
 
 def _print_policy(policy: str, replay: PolicyReplay) -> None:
     """Print a table with a section for each episode, and where the actions part."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = make_console()
     table = Table(title=f"{policy}: difference of its actions", title_justify="left")
     for heading in ("episode", "steps", "parts at", "parted", "no action", "joint", "mean", "largest"):
         table.add_column(heading, justify="right")
@@ -163,18 +163,19 @@ def _print_policy(policy: str, replay: PolicyReplay) -> None:
 @contextmanager
 def _progress(path: str) -> Iterator[Callable[[], None]]:
     """Show how far the run is through, on stderr."""
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=make_console(stderr=True), transient=True) as progress:
         task = progress.add_task("replay", total=_steps(Path(path)))
         yield lambda: progress.advance(task)
 
 
 def _steps(path: Path) -> int | None:
     """Return how many rows a run has, where its summary says it."""
+    from embodied_env.record.reading import read_json
+
     try:
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        summary = read_json(path / "summary.json")
         return int(summary["steps"]) + int(summary["episodes"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None

@@ -7,6 +7,7 @@ import json
 from typing import Self
 
 from embodied_env.cli import SOUND, UNSOUND, check_run_directory
+from embodied_env.cli.terminal import make_console, say
 
 HELP = "write one page that tells a recorded run, for people"
 
@@ -31,9 +32,9 @@ def run(args: argparse.Namespace) -> int:
         report = write_report(args.run_directory, args.output, watcher=progress)
     if args.json:
         found = {"path": str(report.path), "transitions": report.transitions, "sound": report.sound}
-        print(json.dumps({**found, "problems": report.problems}, indent=2))
+        say(json.dumps({**found, "problems": report.problems}, indent=2))
     else:
-        print(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions")
+        say(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions")
     return SOUND if report.sound else UNSOUND
 
 
@@ -42,10 +43,9 @@ class Progress:
 
     def __init__(self) -> None:
         """Begin with nothing to do."""
-        from rich.console import Console
         from rich.progress import Progress as Bar
 
-        console = Console(stderr=True)
+        console = make_console(stderr=True)
         self._bar = Bar(console=console, transient=True, disable=not console.is_terminal)
         self._task = self._bar.add_task("report", total=None)
 

@@ -7,6 +7,8 @@ import signal
 import threading
 from typing import Any
 
+from embodied_env.cli.terminal import say
+
 _MAX_BYTES = 65_536
 HELP = "run the embedded simulator in a process of its own"
 
@@ -59,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     how = " on wall time" if args.free_running else ""
 
     def greet(namespace: str) -> None:
-        print(f"simulating {contract.name}{how} in namespace {namespace}; Ctrl-C ends", flush=True)
+        say(f"simulating {contract.name}{how} in namespace {namespace}; Ctrl-C ends", flush=True)
 
     try:
         if args.free_running:

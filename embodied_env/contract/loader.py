@@ -1,4 +1,4 @@
-"""YAML to `Contract`. pydantic and yaml are imported only here, and only when a contract is loaded."""
+"""YAML to `Contract`. pydantic is imported only here, and only when a contract is loaded."""
 
 from __future__ import annotations
 
@@ -9,34 +9,25 @@ import functools
 import hashlib
 import json
 import os
-import re
 import sys
 import types
 import typing
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from embodied_env.contract.files import read_file, read_text_file
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.model import RESERVED, SCHEMA, Contract
+from embodied_env.contract.yaml_text import read_yaml
 from embodied_env.errors import ContractError
 
 T = TypeVar("T")
 
-_SCALARS: Mapping[str, tuple[str, list[str]]] = {  # tag: what plain scalars it takes, and their first characters
-    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    "int": (r"[-+]?[0-9]+", list("-+0123456789")),
-    "float": (
-        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-        list("-+0123456789."),
-    ),
-}
-
-_DEEPEST = 50  # levels of nesting
 
 _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+
+_LONGEST_SHOWN = 400  # characters of a value in a message
 
 _CONFIG = {"extra": "forbid", "strict": True, "allow_inf_nan": False, "arbitrary_types_allowed": False}
 
@@ -57,7 +48,7 @@ def find_contract(name_or_path: str | Path) -> Path:
     """
     text = str(name_or_path)
     is_path = text.endswith((".yaml", ".yml")) or os.sep in text
-    if is_path and Path(text).is_file():
+    if is_path and os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises for a name that is too long
         return Path(text)
     known: dict[str, Path] = {}
     for folder in config_folders():
@@ -69,7 +60,7 @@ def find_contract(name_or_path: str | Path) -> Path:
     guess = f" (did you mean {close[0]!r}?)" if close else ""
     raise ContractError(
         "",
-        f"there is no {'file' if is_path else 'contract'} {text!r}{guess}; "
+        f"there is no {'file' if is_path else 'contract'} {text[:_LONGEST_SHOWN]!r}{guess}; "
         f"known: {', '.join(sorted(known)) or 'none'}; or give a path to a file",
     )
 
@@ -210,52 +201,6 @@ def unpack_files(packed: object) -> dict[str, bytes]:
     return files
 
 
-def read_yaml(text: str, source: str) -> Any:  # noqa: ANN401 - YAML types
-    """Return what `text` says, strictly: no key twice, only text keys; raises ContractError."""
-    import yaml  # noqa: PLC0415 - heavy, needed only here
-
-    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser is ten times as fast
-
-    class Loader(base):  # type: ignore[misc] # which of the two is known when it runs
-        """YAML with plain scalars as in the core schema of YAML 1.2 (decimal only), text keys, and no key twice."""
-
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-            for (key_node, _), key in zip(node.value, keys, strict=True):
-                line = key_node.start_mark.line + 1
-                if not isinstance(key, str):
-                    raise ContractError("", f"the key {key!r} at line {line} is not text: quote it", source=source)
-                if keys.count(key) > 1:
-                    problem = f"the key stands twice in one mapping, first at line {line}"
-                    raise ContractError(key, problem, source=source)
-            mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-            return mapping
-
-    Loader.yaml_implicit_resolvers = {}
-    for tag, (pattern, first) in _SCALARS.items():
-        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"^(?:{pattern})$"), first)
-    Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))  # 010 is ten, not octal
-    try:
-        _check_depth(yaml.parse(text, Loader), source)
-        return yaml.load(text, Loader)  # noqa: S506 - a SafeLoader
-    except ContractError:
-        raise
-    except (yaml.YAMLError, KeyError, RecursionError, TypeError, ValueError) as error:  # e.g. !!int of a word
-        raise ContractError("", f"not valid YAML: {' '.join(str(error).split())}", source=source) from None
-
-
-def _check_depth(events: Iterable[Any], source: str) -> None:
-    """Refuse what would take the composer of libyaml beyond its stack."""
-    depth = 0
-    for event in events:
-        name = type(event).__name__
-        depth += name.endswith(("SequenceStartEvent", "MappingStartEvent"))
-        depth -= name.endswith(("SequenceEndEvent", "MappingEndEvent"))
-        if depth > _DEEPEST:
-            line = event.start_mark.line + 1
-            raise ContractError("", f"nested deeper than {_DEEPEST} levels at line {line}", source=source)
-
-
 def profile_of(contract: Contract, backend: str) -> Mapping[str, Any]:
     """Return what ``backends.<backend>`` of `contract` says; raises ContractError where it says nothing."""
     if backend in contract.backends:
@@ -341,9 +286,9 @@ def _document_path(data: Mapping[str, Any], error: Mapping[str, Any]) -> tuple[s
     place: list[str | int] = []
     node: Any = data
     for part in error["loc"]:
-        children = dict(enumerate(node)) if isinstance(node, (list, tuple)) else node
-        if isinstance(children, Mapping) and part in children:
-            node = children[part]
+        is_item = isinstance(node, (list, tuple)) and isinstance(part, int) and part < len(node)
+        if is_item or (isinstance(node, Mapping) and part in node):
+            node = node[part]
         elif error["type"] != "missing" or part != error["loc"][-1]:
             continue
         place.append(part)
@@ -362,7 +307,9 @@ def _problem(owner: Any, place: tuple[str | int, ...], errors: list[Mapping[str,
         guess = f" (did you mean {close[0]!r}?)" if close else ""
         return f"unknown key{guess}; allowed: {', '.join(allowed)}"
     allowed = list(dict.fromkeys(map(_allowed, errors)))
-    return f"{json.dumps(error['input'], default=str)} is not allowed; allowed: {' or '.join(allowed)}"
+    value = json.dumps(error["input"], default=str)
+    value = value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}..."
+    return f"{value} is not allowed; allowed: {' or '.join(allowed)}"
 
 
 def _allowed(error: Mapping[str, Any]) -> str:

@@ -11,12 +11,13 @@ from typing import Literal
 
 import numpy as np
 
+from embodied_env.bounded_json import parse_json
 from embodied_env.clock import NS_PER_S
 from embodied_env.contract import Contract
-from embodied_env.contract.files import MOST_DATA_BYTES, read_text_file
+from embodied_env.contract.files import read_text_file
 from embodied_env.errors import UsageError
 from embodied_env.latency.injection import SCHEMA, DelayModel, Draw, Order, Schedule, parse_model
-from embodied_env.latency.profile import Estimate, LatencyProfile, read_profile
+from embodied_env.latency.profile import LARGEST_PROFILE, Estimate, LatencyProfile, read_profile
 
 Kind = Literal["empirical", "constant", "lognormal"]
 
@@ -71,7 +72,7 @@ def load_delays(source: str | Path | LatencyProfile | DelayModel) -> DelayModel:
     if not isinstance(source, (str, Path)):
         raise UsageError(f"delay_profile {source!r} is not allowed; allowed: a file, a LatencyProfile, a DelayModel")
     try:
-        data = json.loads(read_text_file(source, most_bytes=MOST_DATA_BYTES))
+        data = parse_json(read_text_file(source, most_bytes=LARGEST_PROFILE), max_bytes=LARGEST_PROFILE)
     except (OSError, ValueError) as error:
         raise UsageError(f"delay_profile {source} cannot be read: {error}; allowed: a latency_profile.json") from None
     if isinstance(data, dict) and data.get("schema") == SCHEMA:

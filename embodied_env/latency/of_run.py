@@ -72,8 +72,8 @@ def _step(ages: Mapping[str, int] | None, sensors: tuple[str, ...], latency: Row
     """Return the row of one step, given the ages of the readings that it is based on; None: not all was measured."""
     of, quality, command = latency, latency["quality"], "obs_to_command_s"
     if "injected" in latency:  # the ages too are told there, and which of them are the reset's
-        of, quality, command = latency["injected"], latency["quality"]["injected"], "inference_s"
-        ages = _all_ns(of["age_s"], quality["age_s"], sensors)
+        of, quality, command = latency["injected"], latency["quality"].get("injected", {}), "inference_s"
+        ages = _all_ns(of["age_s"], quality.get("age_s", {}), sensors)
     command_ns, acted_ns = _measured_ns(of, quality, command), _measured_ns(of, quality, "actuation_s")
     if ages is None or command_ns is None:
         return None
@@ -82,10 +82,10 @@ def _step(ages: Mapping[str, int] | None, sensors: tuple[str, ...], latency: Row
 
 def _ages(info: Row, sensors: tuple[str, ...]) -> dict[str, int] | None:
     """Return how old each reading is, ns; None: of some sensor it is not known."""
-    if any(info["sensors"][name]["quality"] not in _GOOD for name in sensors):
+    if any(info["sensors"].get(name, {}).get("quality") not in _GOOD for name in sensors):
         return None
     latency = info["latency"]
-    return _all_ns(latency["capture_age_s"], latency["quality"]["capture_age_s"], sensors)
+    return _all_ns(latency["capture_age_s"], latency["quality"].get("capture_age_s", {}), sensors)
 
 
 def _all_ns(values: Row, quality: Row, sensors: tuple[str, ...]) -> dict[str, int] | None:

@@ -10,13 +10,17 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from embodied_env.contract.files import MOST_DATA_BYTES, read_text_file
+from embodied_env.bounded_json import parse_json
+from embodied_env.contract.files import read_text_file
 from embodied_env.contract.frozen import freeze
 from embodied_env.errors import EmbodiedEnvError
 from embodied_env.latency.intervals import CONFIDENCE
 from embodied_env.latency.steps import StepDelays, StepDelaysError, read_steps
 
 SCHEMA = "embodied_env/latency_profile/2"
+
+LARGEST_PROFILE = 2**26
+"""Bytes of a profile that is read."""
 
 _HEAD = ("contract", "fingerprint", "backend", "created_utc", "host", "seed")
 _SINGLE = ("actuation_s", "lag_s", "obs_to_command_s")
@@ -131,8 +135,8 @@ def write_profile(profile: LatencyProfile, path: str | Path) -> None:
 def read_profile(path: str | Path) -> LatencyProfile:
     """Read a profile; raises LatencyProfileError, which names what is wrong, for anything but a whole and sound one."""
     try:
-        data = json.loads(read_text_file(path, most_bytes=MOST_DATA_BYTES))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        data = parse_json(read_text_file(path, most_bytes=LARGEST_PROFILE), max_bytes=LARGEST_PROFILE)
+    except (OSError, ValueError) as error:
         raise LatencyProfileError(f"{path}: {error}") from error
     try:
         return _parsed(data)

@@ -26,6 +26,13 @@ MOST_IN_A_ROW = 4096
 _IMAGE = 3  # dimensions: height, width, channels
 _KINDS = "biuf"
 _DOUBLE = 8  # bytes; wider floats have no form that every machine can read
+_DTYPES = {
+    "bool",
+    "float16",
+    *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+    "float32",
+    "float64",
+}
 _KEYS = {"sha256": str, "dtype": str, "shape": list}
 
 
@@ -48,10 +55,12 @@ def from_bytes(reference: Mapping[str, Any], data: bytes) -> NDArray[Any]:
     """
     if hashlib.sha256(data).hexdigest() != reference["sha256"]:
         raise ValueError("the bytes have another hash")
+    if reference["dtype"] not in _DTYPES:
+        raise ValueError(f"dtype {reference['dtype'][:40]!r} (expected one of: {', '.join(sorted(_DTYPES))})")
     try:
         dtype = np.dtype(reference["dtype"]).newbyteorder("<")
         return np.frombuffer(data, dtype).reshape(reference["shape"])
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         raise ValueError(str(error)) from None
 
 

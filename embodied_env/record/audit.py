@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from embodied_env.bounded_json import parse_json
 from embodied_env.contract import Contract
 from embodied_env.counting import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import references
 from embodied_env.record.leaks import LeakWatch
-from embodied_env.record.reading import Run, read_run
+from embodied_env.record.log import DEEPEST, LARGEST_ROW
+from embodied_env.record.reading import Run, inspect_run
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.rules import solved_in_place
-from embodied_env.record.run_rules import OfManifest, Tally, contract_of, summary_of, wrappers_between
+from embodied_env.record.run_rules import (
+    OfManifest,
+    Tally,
+    contract_of,
+    first_of,
+    of_manifest,
+    summary_of,
+    wrappers_between,
+)
 from embodied_env.record.transition_audit import Inspection, audit_transition, inspect_reset, inspect_transition
 from embodied_env.record.violations import Violation, found, shortened
 from embodied_env.record.watches import Drift, Order, Sequence, Stillness
@@ -177,17 +186,20 @@ def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditRepor
         RecordError: when `path` is not a run directory, or its manifest cannot be read.
         MissingDependencyError: when mcap is not installed.
     """
-    run = read_run(path)
+    run, broken = inspect_run(path)
     contract, doubts = contract_of(run.manifest)
+    doubts += of_manifest(broken, is_contract_told=bool(doubts))
     auditor = _Auditor(contract, resets=True, pictures=run.manifest.get("backend") != _CONSTANT)
     manifest = OfManifest(run.manifest)
     outside = wrappers_between(run.manifest)
-    for number, row in enumerate(run.rows()):
+    first: Any = None
+    for number, row in enumerate(run.unchecked_rows()):
         if misplaced := list(_misplaced(row, number)):
             auditor.forget()
         auditor.keep((*misplaced, *_missing_arrays(row, run)), number, row)
         auditor.add(row, number)
         if isinstance(row, dict):
+            first = row if first is None and row.get("schema") == TRANSITION else first
             auditor.keep(manifest.add(row), number, row)
         if watcher is not None:
             watcher()
@@ -195,6 +207,8 @@ def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditRepor
     of_run += [*doubts, *manifest.of_run()]
     if auditor.tally is not None and not run.problem:
         of_run += summary_of(run.path, auditor.tally, run.manifest)
+    if run.manifest.get("clean") is True:
+        of_run += first_of(run.path, first)
     report = auditor.report(run.path, of_run)
     return replace(
         report,
@@ -247,8 +261,8 @@ def audit_lines(
         if not text.strip():
             continue
         try:
-            row = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            row = parse_json(text, max_bytes=LARGEST_ROW, max_depth=DEEPEST)
+        except ValueError as error:
             problem = f"it is no JSON: {error}; it begins with {shortened(text[:40].decode(errors='replace'))}"
             auditor.keep([found("line.broken", "", text[:40].decode(errors="replace"), problem)], number, None, line)
         else:

@@ -14,6 +14,14 @@ from embodied_env.record.rows import Row, Settled, plain, strict
 _DOUBLE = 8  # bytes
 
 
+def encodable(text: str) -> str:
+    """Return JSON in ASCII with ``?`` for lone surrogates, which no reader of UTF-8 accepts."""
+    if "\\ud" not in text:
+        return text
+    replaced = json.dumps(json.loads(text), ensure_ascii=False).encode("utf-8", "replace")
+    return json.dumps(json.loads(replaced), separators=(",", ":"))
+
+
 class RowEncoder:
     """Writes rows as JSON, in any thread: ``encode(row, store)`` is the text of `strict` of it, byte for byte.
 
@@ -35,9 +43,9 @@ class RowEncoder:
         with self._lock:
             self._store = store
             try:
-                return self._text_of(row)
+                return encodable(self._text_of(row))
             except (ValueError, TypeError, RecursionError):  # mostly a NaN, which becomes null
-                return self._text_of(strict(row, store))
+                return encodable(self._text_of(strict(row, store)))
 
     def _in_types_of_json(self, value: Any) -> Any:  # noqa: ANN401 - what JSON does not know
         if type(value) is np.ndarray and value.itemsize <= _DOUBLE:

@@ -9,11 +9,13 @@ than a millisecond for an image of 640x480.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import importlib
 import json
 import os
+import stat
 import struct
 from array import array
 from bisect import bisect_right
@@ -21,11 +23,12 @@ from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from numpy.typing import NDArray
 
 from embodied_env._version import __version__
+from embodied_env.bounded_json import parse_json
 from embodied_env.errors import MissingDependencyError, RecordError
 from embodied_env.record.arrays import Reference, from_bytes, is_reference, refer_to, to_bytes
 from embodied_env.record.held_back import HeldBack
@@ -34,6 +37,15 @@ from embodied_env.record.schema import reset_channel_schema, transition_channel_
 
 CHANNELS = {"transition": (TRANSITION, transition_channel_schema), "reset": (RESET, reset_channel_schema)}
 """Topic -> the name of its rows' schema, and the schema of the channel."""
+
+LARGEST_RECORD = 2**28
+"""Bytes of a record of MCAP that is read."""
+
+LARGEST_ROW = 2**26
+"""Bytes of the JSON of a row that is read."""
+
+DEEPEST = 64
+"""Levels of nesting of JSON that is read from a run."""
 
 ARRAYS = "array"
 """The topic of the bytes that rows refer to."""
@@ -180,6 +192,7 @@ class LogWriter:
         self._stored: set[str] = set()  # hashes of the arrays that are in the log
         self._waiting: deque[tuple[int, int]] = deque()  # number and end of the rows that are not flushed
         self._ends = array("Q")  # of the rows that are flushed
+        self._digest = hashlib.sha256()
         with self._file.guarded("the start of the log"):
             self._channels = {topic: self._register(topic) for topic in CHANNELS}
             self._channels[ARRAYS] = self._file.writer.register_channel(ARRAYS, "raw", 0, _ABOUT_ARRAYS)
@@ -194,6 +207,11 @@ class LogWriter:
     def rows_flushed(self) -> int:
         """How many rows are with the operating system, and were not removed by others."""
         return len(self._ends)
+
+    @property
+    def rows_sha256(self) -> str:
+        """The SHA-256 of the rows so far: of the JSON text of each, followed by a newline."""
+        return self._digest.hexdigest()
 
     def write(self, topic: str, row: Mapping[str, Any], *, log_time_ns: int) -> None:
         """Append `row` to the channel `topic` and flush it to the operating system.
@@ -212,7 +230,9 @@ class LogWriter:
             RecordError: when it cannot be written, or an earlier row could not.
         """
         with self._file.guarded(f"row {number}"):
-            self._append(topic, text.encode("ascii"), sequence=number, log_time_ns=log_time_ns)
+            data = text.encode("ascii")
+            self._append(topic, data, sequence=number, log_time_ns=log_time_ns)
+            self._digest.update(data + b"\n")
             self._waiting.append((number, self._file.end))
 
     def flush(self) -> None:
@@ -287,19 +307,31 @@ class LogReader:
     """Reads a log, whole or not: every row up to the first that is not whole."""
 
     def __init__(self, path: Path) -> None:
-        """Read from `path`, anew at each iteration."""
+        """Read from `path`, from its start at each iteration."""
         self.path = path
+        self._verdict: tuple[str, str] | None = None
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows in the order of their writing."""
-        for topic, data, _ in _messages(self.path):
-            if topic not in CHANNELS:
-                continue
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the rows in the order of their writing: bounded JSON, of any type."""
+        digest = hashlib.sha256()
+        count, problem = 0, ""
+        messages = _messages(self.path)
+        while True:
             try:
-                row = json.loads(data)
-            except ValueError:
-                return
+                topic, data, _ = next(messages)
+                if topic not in CHANNELS:
+                    continue
+                row = parse_json(data, max_bytes=LARGEST_ROW, max_depth=DEEPEST)
+            except StopIteration as stop:
+                problem = f"{stop.value} after {count} whole rows" if stop.value else ""
+                break
+            except ValueError as error:
+                problem = f"the row after {count} whole rows is not JSON: {error}"
+                break
+            digest.update(data + b"\n")
+            count += 1
             yield row
+        self._verdict = (f"{self.path.name}: {problem}" if problem else "", digest.hexdigest())
 
     def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
         """Return the array that a row refers to; read-only. Where the arrays lie is found out once.
@@ -331,22 +363,21 @@ class LogReader:
         """The file is whole, to the last byte that its writer meant to write."""
         return not self.problem
 
-    @functools.cached_property
+    @property
     def problem(self) -> str:
-        """Why the file is not whole, or "". The whole file is read to know it."""
-        messages = _messages(self.path)
-        count = 0
-        while True:
-            try:
-                topic, data, _ = next(messages)
-                if topic in CHANNELS:
-                    json.loads(data)
-                    count += 1
-            except StopIteration as stop:
-                reason: str = stop.value
-                return f"{self.path.name}: {reason} after {count} whole rows" if reason else ""
-            except ValueError as error:
-                return f"{self.path.name}: the row after {count} whole rows is not JSON: {error}"
+        """Why the file is not whole, or "", when it was first read to its end."""
+        return self._read()[0]
+
+    @property
+    def rows_sha256(self) -> str:
+        """The SHA-256 of the rows that are whole: of the JSON text of each, followed by a newline."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[str, str]:
+        if self._verdict is None:
+            for _ in self:
+                pass
+        return self._verdict or ("", "")
 
 
 def _messages(path: Path) -> Generator[tuple[str, bytes, int], None, str]:
@@ -366,12 +397,21 @@ def _messages(path: Path) -> Generator[tuple[str, bytes, int], None, str]:
 
 
 def mcap_records(path: Path) -> Generator[tuple[str, Any, int], None, str]:
-    """Yield kind, content and the offset behind it of each whole record; return why the file is not whole, or ""."""
+    """Yield kind, content and the offset behind it of each whole record; return why the file is not whole, or "".
+
+    No declared length makes it read or allocate more than the file has. Chunks, which no writer here makes,
+    are refused: they may decompress to any size.
+    """
     reader, exceptions = _mcap("stream_reader"), _mcap("exceptions")
     try:
-        size = path.stat().st_size
+        size = regular_size(path)
         with path.open("rb") as file:
-            for record in reader.StreamReader(file, validate_crcs=True, record_size_limit=size).records:
+            stream = _Bounded(file, size)
+            for record in reader.StreamReader(
+                stream, emit_chunks=True, validate_crcs=True, record_size_limit=min(size, LARGEST_RECORD)
+            ).records:
+                if type(record).__name__ == "Chunk":
+                    return "it has a chunk (expected single messages)"
                 yield type(record).__name__, record, file.tell()
             rest = file.read(1)
     except OSError as error:
@@ -381,3 +421,23 @@ def mcap_records(path: Path) -> Generator[tuple[str, Any, int], None, str]:
     except (exceptions.McapError, ValueError) as error:
         return f"it is damaged ({type(error).__name__}: {error})"
     return "it goes on behind its end" if rest else ""
+
+
+class _Bounded:
+    """A file of which no more is asked than it has: a buffered read allocates the length it is given."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self._file, self._left = file, size
+
+    def read(self, length: int) -> bytes:
+        data = self._file.read(min(length, self._left) if length >= 0 else 0)
+        self._left -= len(data)
+        return data
+
+
+def regular_size(path: Path) -> int:
+    """Return the size of a regular file in bytes; raises OSError for anything else, a pipe for one."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return status.st_size

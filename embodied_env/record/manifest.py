@@ -18,10 +18,11 @@ from embodied_env._version import __version__
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.loader import SAVED, dump_contract, pack_files, unpack_files
 from embodied_env.errors import ContractError, RecordError
+from embodied_env.record.encoding import encodable
 from embodied_env.record.rows import plain
+from embodied_env.record.schema import RUN
 from embodied_env.transition import Snapshot, Transition
 
-RUN = "embodied_env/run/1"
 ROS_VARIABLES = ("ROS_DISTRO", "ROS_DOMAIN_ID", "RMW_IMPLEMENTATION", "ROS_AUTOMATIC_DISCOVERY_RANGE")
 DISTRIBUTIONS = ("numpy", "gymnasium", "mujoco", "rclpy", "mcap")
 
@@ -115,6 +116,7 @@ def start_of_manifest(
         "ros": ros(),
         "processes": processes(base),
         "record": None,
+        "rows_sha256": None,
     }
 
 
@@ -218,7 +220,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """
     beside = path.with_name(f".{path.name}.new")
     try:
-        beside.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        beside.write_text(encodable(json.dumps(value, indent=2, allow_nan=False)) + "\n", encoding="utf-8")
         beside.replace(path)
     except OSError as error:
         with suppress(OSError):

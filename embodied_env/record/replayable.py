@@ -6,6 +6,7 @@ action was refused, its refusal stands in the row, and `RefusedAction` is refuse
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
@@ -19,6 +20,7 @@ from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layout
 from embodied_env.errors import BackendLostError, RecordError
 from embodied_env.record.arrays import is_reference
 from embodied_env.record.rows import RESET, TRANSITION, Row
+from embodied_env.record.violations import shortened
 from embodied_env.safety.form import MalformedActionError, read_action
 from embodied_env.transition import (
     Actuation,
@@ -75,7 +77,7 @@ class RowReader:
         report = ResetReport(
             level=inner["level"],
             seed_applied=inner["seed_applied"],
-            sampled={name: np.array(value, dtype=np.float64) for name, value in inner["sampled"].items()},
+            sampled={name: _numbers(value, f"inner.sampled.{name}") for name, value in inner["sampled"].items()},
             details=inner["details"],
             ignored=tuple(inner["ignored"]),
             routine=inner["routine"],
@@ -120,7 +122,9 @@ class RowReader:
         recorded = {**outer, **inner} if isinstance(outer, dict) and row["schema"] == RESET else inner
         spaces = self._contract.observation_space
         return {
-            key: self._read(recorded[key], space.dtype, space.shape) for key, space in spaces.items() if key in recorded
+            key: self._read_field(recorded, key, space.dtype, space.shape)
+            for key, space in spaces.items()
+            if not isinstance(recorded, dict) or key in recorded
         }
 
     def circumstances(self, row: Row) -> Circumstances:
@@ -176,9 +180,9 @@ class RowReader:
         account = dict(inner["sensors"][name])
         truth = inner["evaluator"].get(name)
         values = {
-            layout.field: self._read(
-                inner["observation"][layout.key] if truth is None else truth[layout.field], layout.dtype, layout.shape
-            )
+            layout.field: self._read_field(inner["observation"], layout.key, layout.dtype, layout.shape)
+            if truth is None
+            else self._read_field(truth, layout.field, layout.dtype, layout.shape)
             for layout in self._fields[name]
         }
         if account.get("confidence", 0.0) is None:
@@ -189,11 +193,17 @@ class RowReader:
             account |= {"quality": Quality.OK, "reason": ""}
         return Sample(sensor=name, values=values, **account)
 
-    def _read(self, recorded: Any, dtype: Any, shape: Any) -> NDArray[Any]:  # noqa: ANN401 - JSON types
-        if is_reference(recorded):
+    def _read_field(self, fields: Any, key: str, dtype: Any, shape: Any) -> NDArray[Any]:  # noqa: ANN401 - JSON types
+        recorded = fields.get(key) if isinstance(fields, dict) else None
+        if isinstance(recorded, dict) and is_reference(recorded):
             array = self._array(recorded)
-            return array.astype(array.dtype.newbyteorder("="))  # a copy: what is read from the log is read-only
-        return np.array(recorded, dtype=dtype).reshape(shape)
+            if (array.shape, array.dtype) == (tuple(shape), dtype):
+                return array.astype(array.dtype.newbyteorder("="))  # a copy: what is read from the log is read-only
+        elif recorded is not None:
+            with contextlib.suppress(TypeError, ValueError, OverflowError):
+                return np.array(recorded, dtype=dtype).reshape(shape)
+        expected = f"{np.dtype(dtype)} of the shape {tuple(shape)}"
+        raise RecordError(f"{key} of a recorded step cannot be read: {shortened(recorded)} (expected {expected})")
 
 
 class RefusedAction:
@@ -267,6 +277,13 @@ def _answer(recorded: Row) -> GateReport:
             "findings": tuple(_finding(found) for found in recorded["findings"]),
         }
     )
+
+
+def _numbers(recorded: Any, where: str) -> FloatArray:  # noqa: ANN401 - JSON types
+    try:
+        return np.array(recorded, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise RecordError(f"{where} cannot be read: {shortened(recorded)} (expected numbers)") from None
 
 
 def _vector(recorded: list[float | None] | None) -> FloatArray | None:

@@ -36,7 +36,7 @@ RESET = "embodied_env/reset/1"
 FIELDS = ("observation", "action", "reward", "terminated", "truncated", "info")
 FIELDS_OF_RESET = ("seed", "options", "observation", "info")
 
-WIDEST = 1024
+WIDEST = 128
 """Bits of an integer that is still written as a number."""
 
 Row = dict[str, Any]

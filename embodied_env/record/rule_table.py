@@ -78,8 +78,9 @@ RULES: Mapping[str, str] = {
     "evaluator.leak": "Nothing that the agent sees equals a reading of the evaluator for 20 steps in which it varies.",
     "evaluator.told": "info tells nothing of the evaluator's sensors and options, unless that was asked for.",
     "version.changed": "All rows are of one version.",
-    "run.unclean": "The run was closed, and its log is whole.",
+    "run.unclean": "The run was closed, its log is whole, and its rows have the hash that the manifest names.",
     "run.empty": "There is at least one transition.",
+    "manifest.shape": "The manifest has the fields of its schema, with their types.",
     "manifest.contract": "The manifest has the text of a contract that can be read.",
     "manifest.fingerprint": "The text of the contract has the fingerprint that the manifest names.",
     "manifest.backend_fingerprint": "So has the profile of the backend.",
@@ -88,6 +89,7 @@ RULES: Mapping[str, str] = {
     "manifest.task": "The terms of the task are those that the manifest names.",
     "manifest.seeds": "The seeds of resets are those that the manifest lists.",
     "manifest.wrappers": "The recorder was the outermost wrapper.",
+    "first.differs": "`first_transition.json` of a run that was closed is the first transition of the log.",
     "summary.missing": "A run that was closed has its summary.",
     "summary.differs": "The summary counts what the rows make: episodes, successes, ends, steps, returns.",
 }

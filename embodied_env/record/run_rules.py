@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from embodied_env.contract.fingerprint import differences
 from embodied_env.counting import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.errors import ContractError
 from embodied_env.record.manifest import contract_of_manifest
+from embodied_env.record.reading import read_json
 from embodied_env.record.rows import RESET, TRANSITION, Row
-from embodied_env.record.run_writer import MANIFEST, SUMMARY
+from embodied_env.record.run_writer import FIRST_TRANSITION, MANIFEST, SUMMARY
 from embodied_env.record.summary import OUTSIDE
 from embodied_env.record.violations import Violation, found, shortened
 
@@ -43,6 +44,18 @@ def contract_of(manifest: Mapping[str, Any]) -> tuple[Contract | None, list[Viol
         )
         return None, [found("manifest.fingerprint", f"{MANIFEST}: contract.fingerprint", fingerprint, problem)]
     return contract, list(_backend_fingerprint(manifest, contract))
+
+
+def of_manifest(broken: Iterable[Violation], *, is_contract_told: bool) -> Iterator[Violation]:
+    """Yield what of the manifest does not fit its schema; of the contract unless that is reported already."""
+    for violation in broken:
+        if not (is_contract_told and violation.field.startswith("contract")):
+            yield replace(
+                violation,
+                rule="manifest.shape",
+                field=f"{MANIFEST}: {violation.field}",
+                text=f"{MANIFEST}: {violation.text}",
+            )
 
 
 def _backend_fingerprint(manifest: Mapping[str, Any], contract: Contract) -> Iterator[Violation]:
@@ -207,10 +220,10 @@ def summary_of(folder: Path, tally: Tally, manifest: Mapping[str, Any]) -> Itera
             yield found("summary.missing", SUMMARY, None, f"{SUMMARY} is not there, but {MANIFEST} says clean")
         return
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
+        said = read_json(file)
         told = {key: said[key] for key in tally.as_summary()}
         told["return"] = {"mean": told["return"]["mean"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         text = f"{SUMMARY} cannot be read: {type(error).__name__}: {error}"
         yield found("summary.differs", SUMMARY, None, text)
         return
@@ -219,6 +232,19 @@ def summary_of(folder: Path, tally: Tally, manifest: Mapping[str, Any]) -> Itera
             text = f"{SUMMARY}: {where} is {shortened(written)}, but the rows make it {shortened(counted)}"
             yield found("summary.differs", f"{SUMMARY}: {where}", written, text)
             return
+
+
+def first_of(folder: Path, first: Any) -> Iterator[Violation]:  # noqa: ANN401 - JSON types
+    """Hold ``first_transition.json`` against the first transition of the log; None: there is none."""
+    file = folder / FIRST_TRANSITION
+    try:
+        said = read_json(file) if first is not None or file.exists() else None
+    except ValueError as error:
+        yield found("first.differs", FIRST_TRANSITION, None, str(error))
+        return
+    for where, written, logged in differences(said, first)[:1]:
+        text = f"{FIRST_TRANSITION}: {where or 'it'} is {shortened(written)}, but {shortened(logged)} in the log"
+        yield found("first.differs", f"{FIRST_TRANSITION}: {where}", written, text)
 
 
 def _alike(a: object, b: object) -> bool:

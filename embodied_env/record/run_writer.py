@@ -154,7 +154,8 @@ class RunWriter:
                 self.losses.note(self._messages.problem)
         self.file(SUMMARY, {**self.summary.as_json(contract_fingerprint), "record": self.losses.as_json()})
         clean, problem = self.losses.complete, self.losses.problem
-        self.file(MANIFEST, {**manifest, "clean": clean, "problem": problem, "record": self.losses.as_json()})
+        ending = {"clean": clean, "problem": problem, "rows_sha256": self._log.rows_sha256}
+        self.file(MANIFEST, {**manifest, **ending, "record": self.losses.as_json()})
 
     def remove(self) -> None:
         """Remove the run, in which nothing happened."""

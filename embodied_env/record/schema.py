@@ -29,6 +29,10 @@ _STAMP: Schema = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 _SEVERITY: Schema = {"type": "string", "enum": [severity.name for severity in Severity]}
 _QUALITY: Schema = {"type": "string", "enum": [quality.name for quality in Quality]}
 _OPEN: Schema = {"type": "object", "properties": {}}
+_WHOLE: Schema = {"minimum": -(2**63), "maximum": 2**63 - 1}
+_LONGEST_S = 2**63 / 1e9  # a duration that fits 64-bit nanoseconds
+
+RUN = "embodied_env/run/1"
 
 
 @functools.cache
@@ -42,7 +46,7 @@ def info_schema() -> Schema:
 @functools.cache
 def step_info_schema() -> Schema:
     """Return the schema of a step's info, to which outer wrappers may have added keys; it refers to nothing else."""
-    return _info_of("step")
+    return _bounded(_info_of("step"))
 
 
 @functools.cache
@@ -65,7 +69,7 @@ def transition_schema() -> Schema:
         "info": step_info_schema(),
         "inner": _inner_schema(),
     }
-    return {"$schema": _DIALECT, "title": TRANSITION, **_fixed(properties)}
+    return {"$schema": _DIALECT, "title": TRANSITION, **_bounded(_fixed(properties))}
 
 
 @functools.cache
@@ -100,7 +104,43 @@ def reset_schema() -> Schema:
             },
         ),
     }
-    return {"$schema": _DIALECT, "title": RESET, **_fixed(properties)}
+    return {"$schema": _DIALECT, "title": RESET, **_bounded(_fixed(properties))}
+
+
+@functools.cache
+def manifest_schema() -> Schema:
+    """Return the schema of ``manifest.json``; keys that it does not name are allowed."""
+    text, texts = {"type": "string"}, {"type": "object", "additionalProperties": {"type": ["string", "null"]}}
+    text_or_null = _or_null(text)
+    contract = {**dict.fromkeys(("name", "source", "fingerprint", "text"), text), "version": _INTEGER}
+    layer = {"class": text, "kwargs": {"type": ["object", "null"]}}
+    account = {"complete": {"type": "boolean"}, **dict.fromkeys(("lost_rows", "lost_messages"), _COUNT)}
+    properties = {
+        "schema": {"type": "string", "const": RUN},
+        **dict.fromkeys(("run_id", "problem", "started_utc", "backend", "backend_fingerprint", "clock"), text),
+        "clean": {"type": "boolean"},
+        **dict.fromkeys(("ended_utc", "pacing", "rows_sha256"), text_or_null),
+        "contract": _open(contract),
+        "capabilities": {
+            "type": ["object", "null"],
+            "properties": {
+                "actuates": {"type": "boolean"},
+                "reset_levels": {"type": "array", "items": text},
+                "injected": text,
+            },
+        },
+        **dict.fromkeys(("delays", "scheduling"), _or_null({"type": "object"})),
+        "policy": _ANYTHING,
+        "seeds": {"type": "array"},
+        "distributions": {"type": "object"},
+        "wrappers": {"type": "array", "minItems": 1, "items": _open(layer)},
+        **dict.fromkeys(("versions", "ros"), texts),
+        "host": {"type": "object"},
+        "processes": {"type": "array", "items": {"type": "object"}},
+        "record": _or_null(_open(account)),
+        "messages": {"type": "boolean"},
+    }
+    return {"$schema": _DIALECT, "title": RUN, **_open(properties)}
 
 
 def transition_channel_schema() -> Schema:
@@ -268,9 +308,34 @@ def _or_null(schema: Schema) -> Schema:
     return {**schema, "type": [schema["type"], "null"]}
 
 
+def _open(properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
 def _fixed(properties: Schema, *, optional: tuple[str, ...] = ()) -> Schema:
     required = [key for key in properties if key not in optional]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _bounded(schema: Schema, name: str = "") -> Schema:
+    """Return `schema` with bounds: integers but seeds, and durations (`name` in ``_s``, ``_ms``) in ns, fit 64 bits."""
+    made = dict(schema)
+    for keyword in ("properties", "patternProperties"):
+        if keyword in schema:
+            is_named = keyword == "properties"
+            made[keyword] = {key: _bounded(each, key if is_named else name) for key, each in schema[keyword].items()}
+    for keyword in ("items", "additionalProperties"):
+        if isinstance(schema.get(keyword), dict):
+            made[keyword] = _bounded(schema[keyword], name)
+    if "anyOf" in schema:
+        made["anyOf"] = [_bounded(option, name) for option in schema["anyOf"]]
+    kinds = schema.get("type", ())
+    if "integer" in kinds and not name.startswith("seed"):
+        made = {**_WHOLE, **made}
+    elif "number" in kinds and name.endswith(("_s", "_ms")):
+        longest = _LONGEST_S * (1e3 if name.endswith("_ms") else 1.0)
+        made = {"minimum": -longest, "maximum": longest, **made}
+    return made
 
 
 def _info_of(call: str) -> Schema:

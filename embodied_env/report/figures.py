@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from embodied_env.errors import MissingDependencyError
+from embodied_env.printable import printable
 from embodied_env.report.page import Html
 from embodied_env.report.style import FONT, INK, LINE
 
@@ -157,6 +158,7 @@ def _div(figure: Any, height_px: int) -> Html:  # noqa: ANN401 - of a library wi
 
 def _label(said: str, *, longest: int = 28) -> str:
     """Return a text for a figure, whose few tags of its own are escaped, cut where it would push the figure aside."""
+    said = printable(said)
     return html.escape(said if len(said) <= longest else f"{said[: longest - 1]}…", quote=False)
 
 

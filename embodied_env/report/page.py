@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from embodied_env.errors import RecordError
+from embodied_env.printable import printable
 from embodied_env.report.style import SCRIPT, STYLE
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -23,8 +24,8 @@ Html = str
 
 
 def text(value: object, *, longest: int = _LONGEST) -> Html:
-    """Return `value` as escaped text, cut where it is very long."""
-    said = str(value)
+    """Return `value` as escaped text, control characters included, cut where it is very long."""
+    said = printable(str(value))
     cut = said if len(said) <= longest else f"{said[:longest]}… ({len(said)} characters)"
     return html.escape(cut, quote=True)
 

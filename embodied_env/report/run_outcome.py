@@ -79,7 +79,9 @@ def audit_section(audit: AuditReport, account: RunAccount) -> Html:
         answered = plural(account.unaccounted, "step was", "steps were")
         parts.append(paragraph(f"{answered} answered by an outer wrapper, without an account.", kind="warning"))
     if account.unreadable:
-        parts.append(paragraph(f"{plural(account.unreadable, 'row')} of no known kind, left out here.", kind="warning"))
+        parts.append(
+            paragraph(f"{plural(account.unreadable, 'row')} that cannot be read, left out here.", kind="warning")
+        )
     return section("Audit", *parts, anchor="audit")
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embodied_env._version import __version__
-from embodied_env.record import AuditReport, Run, audit_run, read_run
+from embodied_env.record import AuditReport, Run, audit_run
+from embodied_env.record.reading import inspect_run, problems_of_row
 from embodied_env.report.account import RunAccount, account_of
 from embodied_env.report.figures import check_installed, library
 from embodied_env.report.page import Html, bullets, page, section, write_page
@@ -45,7 +46,7 @@ def write_report(
     """
     check_installed()
     watch = watcher or Unwatched()
-    run = read_run(run_directory)
+    run, _ = inspect_run(run_directory)  # the audit tells what does not fit
     watch.doing("audit", None)
     audit = audit_run(run_directory)
     watch.doing("reading", audit.transitions)
@@ -97,7 +98,7 @@ def _how_section(timeline: Timeline, steps: int) -> Html:
 
 
 def _watched(run: Run, watch: Watcher) -> Iterator[object]:
-    for number, row in enumerate(run.rows()):
+    for number, row in enumerate(run.unchecked_rows()):
         if number % 100 == 0:
             watch.done(number)
-        yield row
+        yield None if problems_of_row(row) else row

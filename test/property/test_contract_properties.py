@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import pickle
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from strategies import Document, contracts, document, document_of, documents, pl
 
 from embodied_env.cli.contract import describe
 from embodied_env.clock import Domain, Stamp
-from embodied_env.contract import Contract, parse_contract
+from embodied_env.contract import Contract, load_contract, parse_contract
 from embodied_env.contract.fingerprint import differences, meaning, to_plain
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import ClockDomainError, ContractError
@@ -27,6 +28,7 @@ LARGE = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too
 FEW = 15 if SEEDED else 6  # a contract takes long to draw: the full number is drawn by .ci/long, twenty times
 few = settings(max_examples=FEW, deadline=None, suppress_health_check=LARGE)
 many = settings(max_examples=200, deadline=None)
+ARM_REACH = load_contract("arm_reach").text
 
 
 @few
@@ -115,6 +117,28 @@ def test_a_document_with_anything_in_one_place_is_a_contract_or_a_contract_error
 def test_any_text_is_a_contract_or_a_contract_error(text: str) -> None:
     with pytest.raises(ContractError):
         parse_contract(text)
+
+
+YAML_PIECES = (
+    "&a ", "*a", "&b [*a, *a]", "<<: *a\n", "!!str ", "!!python/name:os.system ", "? ", ": ", "- ", "\n", "\n  ", "{", "}", "[", "]",
+    "|\n", ">-\n", "'", '"', "\\", "#", "---\n", "%TAG ! x\n", "0x10", "1:30:00", "2020-01-01", ".nan", "-.inf", "1e999", "9" * 30,
+    "\x85", "\u2028", "\ufeff", "\x1b", "\x00", "\t", "{a: " * 60, "[" * 200, "~", "null",
+)  # fmt: skip
+
+
+@many
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10_000), st.integers(0, 40), st.sampled_from(YAML_PIECES)), min_size=1, max_size=6
+    )
+)
+def test_a_damaged_contract_is_a_contract_or_a_contract_error(changes: list[tuple[int, int, str]]) -> None:
+    text = ARM_REACH
+    for place, length, piece in changes:
+        at = place % (len(text) + 1)
+        text = text[:at] + piece + text[at + length :]
+    with suppress(ContractError):
+        assert parse_contract(text).name
 
 
 @few

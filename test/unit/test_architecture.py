@@ -30,6 +30,7 @@ WORDS = {
     "frozen",
     "bounded_json",
     "json_messages",
+    "printable",
     "transition",
     "wire",
     "cdr",
@@ -210,6 +211,17 @@ def test_ros_packages_are_imported_at_the_edge_only():
     assert [place for place in inside if not place.startswith(ROS_EDGE)] == []
 
 
+def test_verbs_print_through_the_terminal_module_alone():
+    """launch passes on the lines of the processes that it started, with their colours."""
+    printing = {
+        place_of(file)
+        for file in MODULES
+        for name, _ in calls(file)
+        if name in ("print", "Console") and place_of(file).startswith("cli/")
+    }
+    assert printing == {"cli/terminal.py", "cli/launch.py"}
+
+
 def test_modules_are_imported_by_name_only_where_that_is_the_point():
     dynamic = {
         place_of(file) for file in MODULES for name, _ in calls(file) if name.endswith(("import_module", "__import__"))
@@ -281,4 +293,5 @@ def test_the_tree_of_errors_names_every_error_of_the_package():
     while found := {name for name, of in bases.items() if of & known} - known:
         known |= found
     tree = embodied_env.errors.__doc__
-    assert {name for name in known if f" {name} " not in tree.replace("\n", " ")} == set()
+    public = {name for name in known if not name.startswith("_")}
+    assert {name for name in public if f" {name} " not in tree.replace("\n", " ")} == set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 
@@ -81,7 +82,8 @@ def write_run(folder, path, transitions):
         summary.add(row)
     writer.close()
     manifest = json.loads((path / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "rows_sha256": writer.rows_sha256}))
+    shutil.copy(path / "first_transition.json", folder)
     made = summary.as_json(manifest["contract"]["fingerprint"])
     (folder / "summary.json").write_text(json.dumps(made))
     return folder

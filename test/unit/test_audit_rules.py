@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import strategies
 from gymnasium.wrappers import TimeLimit
+from run_files import rewrite_log
 from scripted_tasks import OneClock
 
 from embodied_env.backends.fake import Delays, Fault
@@ -21,7 +22,6 @@ from embodied_env.clock import ManualClock
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_lines, audit_run, read_run
-from embodied_env.record.log import LogWriter
 from embodied_env.record.rows import RESET
 from embodied_env.record.rule_table import RULES, WARNINGS
 from embodied_env.record.watches import BLOCK, STILL
@@ -404,6 +404,7 @@ RUNS |= {
     "array.missing": ("seeing", unchanged, None),  # it is written anew without its arrays
     "run.unclean": ("plain", None, manifest(clean=False)),
     "run.empty": ("empty", None, None),
+    "manifest.shape": ("plain", None, manifest(host=[])),
     "manifest.contract": ("plain", None, manifest(contract__text=None)),
     "manifest.fingerprint": ("plain", None, manifest(contract__fingerprint="0" * 64)),
     "manifest.backend_fingerprint": ("plain", None, manifest(backend_fingerprint="0" * 64)),
@@ -412,6 +413,7 @@ RUNS |= {
     "manifest.task": ("plain", None, manifest(task__terms=["distance"])),
     "manifest.seeds": ("plain", None, manifest(seeds=[4])),
     "manifest.wrappers": ("plain", None, manifest(wrappers__0=ABSENT)),
+    "first.differs": ("plain", None, lambda path: (path / "first_transition.json").write_text("{}")),
     "summary.missing": ("plain", None, lambda path: (path / "summary.json").unlink()),
     "summary.differs": ("plain", None, summary),
 }
@@ -431,12 +433,7 @@ def audited_lines(path, change):
 def rewrite(path, change):
     rows = list(read_run(path).rows())
     change(rows)
-    (path / "transitions.mcap").unlink()
-    writer = LogWriter(path / "transitions.mcap")
-    for row in rows:
-        topic = "reset" if row["schema"] == RESET else "transition"
-        writer._append(topic, json.dumps(row).encode(), sequence=0, log_time_ns=0)
-    writer.close()
+    rewrite_log(path, rows)
 
 
 # --------------------------------------------------------------------------------------------------------------- the rules

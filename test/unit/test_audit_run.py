@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import strategies
 from gymnasium.wrappers import FlattenObservation
+from run_files import rewrite_log
 
 import embodied_env
 from embodied_env.cli.evaluation import evaluate
@@ -19,7 +20,7 @@ from embodied_env.env import EmbodiedEnv
 from embodied_env.errors import RecordError
 from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.record.leaks import STEPS, LeakWatch
-from embodied_env.record.log import LogReader, LogWriter
+from embodied_env.record.log import LogReader
 from embodied_env.record.rows import RESET, TRANSITION
 
 
@@ -344,19 +345,7 @@ def path(originals, tmp_path):
 
 def rewrite(path, change):
     """Write the log of a run anew from the list of rows that `change` returns."""
-    log = path / "transitions.mcap"
-    rows = change(list(LogReader(log)))
-    log.unlink()
-    writer = LogWriter(log)
-    for row in rows:
-        named = row if isinstance(row, dict) else {}
-        writer._append(  # a row that `write` would refuse too
-            "reset" if named.get("schema") == RESET else "transition",
-            json.dumps(row).encode(),
-            sequence=0,
-            log_time_ns=0,
-        )
-    writer.close()
+    rewrite_log(path, change(list(LogReader(path / "transitions.mcap"))))
 
 
 def change_manifest(path, **values):

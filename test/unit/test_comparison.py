@@ -12,10 +12,12 @@ import time
 import numpy as np
 import pytest
 from gymnasium.wrappers import TimeLimit
+from run_files import seal
 
 from embodied_env.cli import main
 from embodied_env.contract.fingerprint import differences
 from embodied_env.env import EmbodiedEnv
+from embodied_env.errors import RecordError
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.log import LogWriter
 from embodied_env.record.rows import RESET, TRANSITION
@@ -81,6 +83,7 @@ def write_run(path, made, rows, **manifest):
     for row in rows:
         log.write("reset" if row["schema"] == RESET else "transition", row, log_time_ns=0)
     log.close()
+    seal(path)
     return path
 
 
@@ -131,7 +134,8 @@ def elsewhere(row, random):
 
 
 def stopped(row, random):
-    finding = {"gate": "tracking", "severity": "HOLD", "code": "track.error", "joints": ["j3"]}
+    finding = {"gate": "tracking", "severity": "HOLD", "code": "track.error", "joints": ["j3"], "detail": ""}
+    finding |= dict.fromkeys(("before", "after", "limit", "margin"))
     row["inner"]["findings"] = [finding]
 
 
@@ -372,7 +376,7 @@ def test_fingerprints_that_differ_without_a_visible_reason_are_refused(run_of, a
 
 @pytest.mark.parametrize("contract", [None, {}, {"text": 5, "fingerprint": "x"}, {"text": "contract: nonsense"}])
 def test_contracts_that_nothing_is_known_of_are_refused(run_of, contract):
-    with pytest.raises(NotComparableError, match=r"contract\.fingerprint"):
+    with pytest.raises(RecordError, match=r"manifest\.json is not valid: contract"):
         compare_runs(run_of("a", manifest={"contract": contract}), run_of("b", manifest={"contract": contract}))
 
 
@@ -420,7 +424,7 @@ def test_a_wrapper_that_does_not_tell_its_arguments_is_noted(run_of):
 
 
 def test_manifests_without_wrappers_are_refused(run_of):
-    with pytest.raises(NotComparableError, match="wrappers"):
+    with pytest.raises(RecordError, match=r"manifest\.json is not valid: wrappers"):
         compare_runs(run_of("a", manifest={"wrappers": None}), run_of("b", manifest={"wrappers": None}))
 
 

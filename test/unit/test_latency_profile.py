@@ -82,7 +82,7 @@ def changed(change):
         (lambda data: data["stages"].pop("lag_s"), "stages has no lag_s"),
         (lambda data: data["stages"]["actuation_s"].update(value_s=1.0), "stages.actuation_s: 1.0 s is outside"),
         (lambda data: data["stages"]["actuation_s"].update(value_s="0.03"), "finite floats"),
-        (lambda data: data["stages"]["capture_s"]["a"].update(low_s=float("nan")), "stages.capture_s.a"),
+        (lambda data: data["stages"]["capture_s"]["a"].update(low_s=float("nan")), "number NaN"),
         (lambda data: data["stages"]["capture_s"]["a"].update(method=""), "stages.capture_s.a"),
         (lambda data: data["stages"].update(evidence=[]), "stages.evidence"),
         (lambda data: data.update(unknown={"a": 1}), "unknown"),

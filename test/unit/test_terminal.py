@@ -1,0 +1,66 @@
+"""What a run or a contract says cannot control the terminal, nor reorder what is read there."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.table import Table
+from rich.text import Text
+
+from embodied_env.cli import print_error
+from embodied_env.cli.terminal import make_console, say
+from embodied_env.errors import UsageError
+from embodied_env.printable import printable
+from embodied_env.report.page import text
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\u202egnp.exe\u2066\x7f\ud800"
+SHOWN = r"\u001b[2J\u001b]0;owned\u0007\u009b31m\u000d\u202egnp.exe\u2066\u007f\ud800"
+
+
+def test_control_characters_are_shown_escaped_and_lines_stay(capsys):
+    say(f"a\n\t{HOSTILE}")
+    assert capsys.readouterr().out == f"a\n\t{SHOWN}\n"
+
+
+def test_errors_are_escaped(capsys):
+    print_error(UsageError(HOSTILE.replace("\r", "")))
+    assert capsys.readouterr().err == f"embodied-env: error: {SHOWN.replace(chr(92) + 'u000d', '')}\n"
+
+
+@pytest.mark.parametrize("cell", [HOSTILE, Text(HOSTILE)])
+def test_tables_are_escaped_but_for_their_own_style(cell):
+    file = io.StringIO()
+    table = Table(title="bold", title_style="bold")
+    table.add_column("x", no_wrap=True)
+    table.add_row(cell)
+    make_console(file=file, force_terminal=True, width=200).print(table)
+    printed = file.getvalue()
+    assert r"\u001b]0;" in printed
+    assert "\x1b]0" not in printed
+    assert "\x1b[1m" in printed  # its own
+
+
+def test_brackets_in_a_text_are_no_markup():
+    file = io.StringIO()
+    make_console(file=file, width=200).print("run [/x] [red]y[/red]")
+    assert file.getvalue() == "run [/x] [red]y[/red]\n"
+
+
+def test_pages_show_control_characters_escaped():
+    assert text(HOSTILE) == SHOWN
+
+
+@given(st.text())
+def test_json_stays_json_of_the_same_value(value):
+    assert json.loads(printable(json.dumps(value))) == value
+
+
+@given(st.text(st.characters()))
+def test_what_is_printed_is_printable_and_printing_it_twice_changes_nothing(value):
+    shown = printable(value)
+    assert printable(shown) == shown
+    assert all(char.isprintable() or char in "\n\t" or ord(char) >= 0xA0 for char in shown)
