@@ -15,6 +15,7 @@ import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -29,6 +30,7 @@ from embodied_env.errors import (
     UsageError,
 )
 from embodied_env.processes import Child, ProcessSpec
+from embodied_env.shutdown import call_together
 
 MODULE = "embodied_env.cli.worker"
 GRACE_S = 20.0
@@ -147,10 +149,7 @@ class Team:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End every worker: all are asked before the first is waited for."""
-        for worker in self._workers:
-            worker.child.let_go()
-        for worker in list(self._workers):
-            self.bury(worker)
+        self._end_all()
         self._selector.close()
         self._door.close()
         self._folder.cleanup()
@@ -189,15 +188,13 @@ class Team:
         if worker not in self._workers:
             return ""
         self._workers.remove(worker)
+        self._disconnect(worker)
+        return _end(worker.child)
+
+    def _disconnect(self, worker: Worker) -> None:
         if worker.line is not None:
             self._selector.unregister(worker.line)
             worker.line.close()
-        worker.child.let_go()
-        worker.child.wait(GRACE_S)
-        code, words = worker.child.exit_code, worker.child.last_words()
-        worker.child.stop()
-        how = f"exit status {code}" if code is None or code >= 0 else f"killed by signal {-code}"
-        return how + (f", last words: {words}" if words else "")
 
     def dismiss(self) -> None:
         """Let every worker close its run and end."""
@@ -205,10 +202,16 @@ class Team:
             if worker.line is not None:
                 with contextlib.suppress(OSError):
                     worker.line.shutdown(socket.SHUT_WR)
-        for worker in list(self._workers):
-            if worker.line is not None:  # one that has not called yet has no run to close
-                worker.child.wait(GRACE_S)
-            self.bury(worker)
+        called = [worker.child for worker in self._workers if worker.line is not None]  # the others have no run to close
+        call_together([partial(child.wait, GRACE_S) for child in called])
+        self._end_all()
+
+    def _end_all(self) -> None:
+        for worker in self._workers:
+            worker.child.let_go()
+            self._disconnect(worker)
+        call_together([partial(_end, worker.child) for worker in self._workers])
+        self._workers.clear()
 
     def _greeted(self) -> Iterator[tuple[Worker, Mapping[str, Any] | None]]:
         line, _ = self._door.accept()
@@ -251,3 +254,13 @@ def error_from(said: Mapping[str, Any]) -> EmbodiedEnvError:
     """Return the error that a worker ended with."""
     kinds = {kind.__name__: kind for kind in _KNOWN}
     return kinds.get(said["failed"], BackendError)(said["message"])
+
+
+def _end(child: Child) -> str:
+    """End a worker's process; return how it ended and its last words."""
+    child.let_go()
+    child.wait(GRACE_S)
+    code, words = child.exit_code, child.last_words()
+    child.stop()
+    how = f"exit status {code}" if code is None or code >= 0 else f"killed by signal {-code}"
+    return how + (f", last words: {words}" if words else "")

@@ -10,9 +10,9 @@ import numpy as np
 
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract import FloatArray
-from embodied_env.errors import BackendLostError
+from embodied_env.errors import BackendLostError, ClosedError
 from embodied_env.safety.gate import Reference, SafetyGate
-from embodied_env.transition import Approved, Finding, Sent
+from embodied_env.transition import Approved, Finding, Sent, Severity
 
 _STALL_PERIODS = 3  # a position servo left alone for this long has arrived: its reference velocity is zero; a
 # commanded velocity still acts
@@ -66,11 +66,17 @@ class Arbiter:
         size = gate.layout.size
         self._reference = Reference(positions=np.zeros(size), velocities=np.zeros(size), seq=0, epoch=-1)
         self._published_ns = 0
+        self._closed = False
 
     @property
     def reference(self) -> Reference:
         """The last published command."""
         return self._reference
+
+    def close(self) -> None:
+        """Refuse every later command but braking: a step in another thread must not undo it."""
+        with self._lock:
+            self._closed = True
 
     def resync(self, positions: FloatArray, epoch: int) -> None:
         """Begin an epoch at the measured positions, at rest. Shape (n_joints,), in contract order."""
@@ -120,8 +126,14 @@ class Arbiter:
         return reference, min(elapsed_s, self._period_s)
 
     def send(self, command: Approved) -> Sent:
-        """Publish `command`; it becomes the reference. Called within `turn`."""
+        """Publish `command`; it becomes the reference. Called within `turn`.
+
+        Raises:
+            ClosedError: after `close`, for anything but braking; nothing was published.
+        """
         with self._lock:
+            if self._closed and command.report.disposition < Severity.HOLD:
+                raise ClosedError("command after close(): the environment is closed; make a new one")
             try:
                 sent = self._send(command)
             except BaseException:
