@@ -1,12 +1,13 @@
 """``python keeper.py [--grace S] [--starter PID] -- PROGRAM ...``: no process of a program outlives the starter.
 
 The program runs in a session of its own. It is asked to end by SIGINT when the keeper gets SIGINT or SIGTERM, or when
-the keeper's parent or the starter has ended, however it ended: then all of its process group is asked, so that a program
-that starts others (``gz sim``) ends whole. Where the starter ends before the keeper runs, the program is not started. What has not ended after the grace gets SIGTERM, and after another one SIGKILL. What is
-left of the group when the program has ended by itself goes the same way, from SIGTERM on. Only a process that leaves
-the group is not reached. Should the keeper itself be killed, the system sends its program SIGTERM.
+the keeper's parent or the starter has ended, however it ended: then all of its process group is asked, so that a
+program that starts others (``gz sim``) ends whole. What has not ended after the grace gets SIGTERM, and after another
+one SIGKILL. What is left of the group when the program has ended by itself goes the same way, from SIGTERM on. Only a
+process that leaves the group is not reached. Should the keeper itself be killed, the system sends its program SIGTERM.
 
-The exit status is the program's; 128 + n where signal n has ended it, 127 where it cannot be started.
+The exit status is the program's; 128 + n where signal n has ended it, 127 where it cannot be started, or is not since
+its starter has ended before.
 
 It is run as a file, by any interpreter on Linux, and imports nothing of ours: it must start at once.
 """

@@ -112,7 +112,7 @@ def relay(
 class Child:
     """A running child process. Its output goes to an unnamed file whose end is quoted when it dies."""
 
-    _living: ClassVar[weakref.WeakSet[Child]] = weakref.WeakSet()  # every process forked from here must let go of their pipes
+    _living: ClassVar[weakref.WeakSet[Child]] = weakref.WeakSet()  # a fork must close their pipes
 
     def __init__(
         self, spec: ProcessSpec, *, first_line: str = "", environment: Mapping[str, str] | None = None

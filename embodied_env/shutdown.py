@@ -98,6 +98,7 @@ def _close_at_exit_of_worker() -> None:
 def _close_all() -> None:
     with held_interrupts():  # a second Ctrl-C must not cut the braking short
         things = list(_open.items())
+        _open.clear()
         here = [thing.close for thing, aside in things if not aside]
         errors = call_together([lambda: _call_each(here), *(thing.close for thing, aside in things if aside)])
     if errors:

@@ -211,9 +211,10 @@ class Stepper:
             self._pid = os.getpid()
             if self.capabilities.free_running and self._playback is None and self._watchdog_thread is None:
                 period_s = self.contract.control_period_s
-                thread = WatchdogThread(self._watchdog, self._close_unless_busy, control_period_s=period_s)
-                thread.start()
-                self._watchdog_thread = thread
+                with held_interrupts():
+                    thread = WatchdogThread(self._watchdog, self._close_unless_busy, control_period_s=period_s)
+                    thread.start()
+                    self._watchdog_thread = thread
             self._backend.open()
             self._opened = True
 

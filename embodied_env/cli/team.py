@@ -202,7 +202,7 @@ class Team:
             if worker.line is not None:
                 with contextlib.suppress(OSError):
                     worker.line.shutdown(socket.SHUT_WR)
-        called = [worker.child for worker in self._workers if worker.line is not None]  # the others have no run to close
+        called = [worker.child for worker in self._workers if worker.line is not None]  # others have no run to close
         call_together([partial(child.wait, GRACE_S) for child in called])
         self._end_all()
 

@@ -328,7 +328,8 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ANN401, ARG002 - Gymnasium hands on any
         """Close every slot, whatever the others say; the first error rises."""
         calls = [env.close for env in self.envs]
-        if calls and cast("EmbodiedEnv", self.envs[0].unwrapped).capabilities.transport:  # a simulator that does not answer is waited for
+        first = cast("EmbodiedEnv", self.envs[0].unwrapped) if self.envs else None
+        if first is not None and first.capabilities.transport:  # a simulator that does not answer is waited for
             problems = call_together(calls)
         else:
             problems = [error for call in calls for error in call_together([call])]

@@ -72,96 +72,99 @@ def go_on(env):
         if terminated or truncated:
             env.reset()
 
-def wait_until_free_and_end_without_exit_handlers():
+def start_policy(env, *, daemon=False, target=go_on):
+    thread = threading.Thread(target=target, args=(env,), daemon=daemon)
+    thread.start()
+    while not is_fast(env):
+        time.sleep(0.01)
+    return thread
+
+def call_in_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+def end_without_exit_handlers_when_freed():
     while threading.active_count() > 1:
         time.sleep(0.01)
     os._exit(7)
 
 def function():
     drive(make())
+
+def failing_function():
+    env = make()
+    drive(env)
+    raise ValueError
+
+def leaving_function():
+    env = make()
+    drive(env)
+    sys.exit(3)
+
+def stubborn(env):
+    try:
+        go_on(env)
+    except embodied_env.errors.ClosedError:
+        time.sleep(0.5)
+
+def caught():
+    try:
+        failing_function()
+    except ValueError:
+        pass
+
+def wrapped():
+    env = gymnasium.wrappers.TimeLimit(make(record=folder), 500)
+    drive(gymnasium.wrappers.RecordEpisodeStatistics(env))
+
+def in_forked_worker():
+    worker = multiprocessing.get_context("fork").Process(target=function)
+    worker.start()
+    worker.join()
+    sys.exit(worker.exitcode)
+
+def kill(number):
+    os.kill(os.getpid(), number)
+
 """
 
-DIES = {  # the program, and its exit status
+ENDS = {  # the rest of the program, and its exit status
     "return": ("function()", 0),
     "end": ("env = make(); drive(env)", 0),
-    "caught exception": ("try:\n    env = make(); drive(env); raise ValueError\nexcept ValueError:\n    pass", 0),
-    "caught exception of a function": (
-        "def fail():\n    drive(make()); raise ValueError\n\ntry:\n    fail()\nexcept ValueError:\n    pass",
-        0,
-    ),
-    "uncaught exception": ("function_env = make(); drive(function_env); raise ValueError", 1),
-    "uncaught exception of a function": ("def fail():\n    drive(make()); raise ValueError\n\nfail()", 1),
+    "caught exception": ("caught()", 0),
+    "uncaught exception": ("env = make(); drive(env); raise ValueError", 1),
+    "uncaught exception of a function": ("failing_function()", 1),
     "sys.exit": ("env = make(); drive(env); sys.exit(3)", 3),
-    "sys.exit of a function": ("def leave():\n    drive(make()); sys.exit(3)\n\nleave()", 3),
-    "sys.exit in a thread": (
-        "def leave():\n    drive(make()); sys.exit(3)\n\nthread = threading.Thread(target=leave)\nthread.start()\nthread.join()",
-        0,
-    ),
-    "exception in a thread": (
-        "def fail():\n    drive(make()); raise ValueError\n\nthread = threading.Thread(target=fail)\nthread.start()\nthread.join()",
-        0,
-    ),
-    "a policy thread goes on": (
-        "env = make()\nthreading.Thread(target=go_on, args=(env,)).start()\n"
-        "while not is_fast(env): time.sleep(0.01)",
-        0,
-    ),
-    "a policy thread goes on after an exception": (
-        "env = make()\nthreading.Thread(target=go_on, args=(env,)).start()\n"
-        "while not is_fast(env): time.sleep(0.01)\nraise ValueError",
-        1,
-    ),
-    "a policy thread that catches everything": (
-        "env = make()\ndef stubborn():\n    try:\n        go_on(env)\n    except BaseException as error:\n"
-        "        assert isinstance(error, embodied_env.errors.ClosedError), error\n        time.sleep(0.5)\n"
-        "threading.Thread(target=stubborn).start()\nwhile not is_fast(env): time.sleep(0.01)",
-        0,
-    ),
-    "a daemon policy thread goes on": (
-        "env = make()\nthreading.Thread(target=go_on, args=(env,), daemon=True).start()\n"
-        "while not is_fast(env): time.sleep(0.01)\nsys.exit(5)",
-        5,
-    ),
-    "SIGINT": ("env = make(); drive(env); os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", -signal.SIGINT),
-    "SIGTERM": ("env = make(); drive(env); os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", 143),
-    "SIGTERM while a policy thread steps": (
-        "env = make()\nthread = threading.Thread(target=go_on, args=(env,))\nthread.start()\n"
-        "while not is_fast(env): time.sleep(0.01)\nos.kill(os.getpid(), signal.SIGTERM)\nthread.join()",
-        143,
-    ),
+    "sys.exit of a function": ("leaving_function()", 3),
+    "sys.exit in a thread": ("call_in_thread(leaving_function)", 0),
+    "exception in a thread": ("call_in_thread(failing_function)", 0),
+    "a policy thread goes on": ("start_policy(make())", 0),
+    "a policy thread goes on after an exception": ("env = make(); start_policy(env); raise ValueError", 1),
+    "a policy thread that ends late": ("start_policy(make(), target=stubborn)", 0),
+    "a daemon policy thread goes on": ("env = make(); start_policy(env, daemon=True); sys.exit(5)", 5),
+    "SIGINT": ("env = make(); drive(env); kill(signal.SIGINT); time.sleep(60)", -signal.SIGINT),
+    "SIGTERM": ("env = make(); drive(env); kill(signal.SIGTERM); time.sleep(60)", 143),
+    "SIGTERM while a policy thread steps": ("thread = start_policy(make()); kill(signal.SIGTERM); thread.join()", 143),
     "SIGTERM in braking": (
-        "env = make(); drive(env)\nthreading.Timer(0.02, os.kill, (os.getpid(), signal.SIGTERM)).start()\nenv.close()\n"
-        "time.sleep(60)",
+        "env = make(); drive(env); threading.Timer(0.02, kill, (signal.SIGTERM,)).start(); env.close(); time.sleep(60)",
         143,
     ),
-    "a cycle at the end": ("gc.disable()\nenv = make(); env.unwrapped.itself = env; drive(env); del env", 0),
-    "a forked worker": (
-        "def work():\n    drive(make())\n\nworker = multiprocessing.get_context('fork').Process(target=work)\n"
-        "worker.start(); worker.join(); sys.exit(worker.exitcode)",
-        0,
-    ),
+    "a cycle at the end": ("gc.disable(); env = make(); env.unwrapped.itself = env; drive(env); del env", 0),
+    "a forked worker": ("in_forked_worker()", 0),
     "recorded": ("env = make(record=folder, record_messages=True); drive(env)", 0),
 }
 FREED = {  # these come to rest, and free everything, while the program goes on
     "freed by del": "env = make(); drive(env); del env",
     "freed by return": "function()",
-    "freed by a caught exception": (
-        "def fail():\n    drive(make()); raise ValueError\n\ntry:\n    fail()\nexcept ValueError:\n    pass"
-    ),
+    "freed by a caught exception": "caught()",
     "freed from a cycle": "env = make(); env.unwrapped.itself = env; drive(env); del env; gc.collect()",
-    "freed from wrappers": (
-        "def wrapped():\n    env = gymnasium.wrappers.TimeLimit(make(record=folder), 500)\n"
-        "    drive(embodied_env.NumericInfo(env) if hasattr(embodied_env, 'NumericInfo') else env)\n\nwrapped()"
-    ),
+    "freed from wrappers": "wrapped()",
     "freed from a recorder of messages": "drive(make(record=folder, record_messages=True))",
-    "freed in a thread": (
-        "thread = threading.Thread(target=function)\nthread.start()\nthread.join()\n"
-        "del thread"
-    ),
+    "freed in a thread": "call_in_thread(function)",
 }
-WAYS = DIES | {
-    name: (f"{text}\nwait_until_free_and_end_without_exit_handlers()", CAME_TO_REST_BY_ITSELF)
-    for name, text in FREED.items()
+WAYS = ENDS | {
+    name: (f"{text}\nend_without_exit_handlers_when_freed()", CAME_TO_REST_BY_ITSELF) for name, text in FREED.items()
 }
 IN_DEFAULT_RUN = {
     ("cart", False, "return"),
@@ -306,8 +309,7 @@ def test_the_robot_brakes_and_the_exit_status_is_the_programs(robots, tmp_path, 
         ("two = make(), make(other_path, other_namespace); drive(*two)", 0),
         ("two = make(), make(other_path, other_namespace); drive(*two); raise ValueError", 1),
         (
-            "two = make(), make(other_path, other_namespace); drive(*two); del two\n"
-            "wait_until_free_and_end_without_exit_handlers()",
+            "two = make(), make(other_path, other_namespace); drive(*two); del two; end_without_exit_handlers_when_freed()",
             CAME_TO_REST_BY_ITSELF,
         ),
         ("two = [make(), make(other_path, other_namespace)]; drive(*two); del two[0]", 0),

@@ -315,3 +315,14 @@ def test_the_thread_is_joined_by_stop_and_stop_is_idempotent():
 
 def test_a_thread_that_was_never_started_can_be_stopped():
     WatchdogThread(Bench(SteadyClock()).watchdog, bool, control_period_s=0.01).stop()
+
+
+def test_an_orphaned_thread_tries_to_close_until_nobody_else_is_busy_and_ends():
+    answers = [True, False, False]
+    thread = WatchdogThread(Bench(SteadyClock()).watchdog, answers.pop, control_period_s=0.004)
+    thread.start()
+    time.sleep(0.02)
+    assert len(answers) == 3
+    thread.orphan()
+    assert wait_until(lambda: not [t for t in threading.enumerate() if t.name == "embodied_env watchdog"])
+    assert answers == []
