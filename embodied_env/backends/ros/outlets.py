@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from typing import Any, Protocol
 
+from rclpy.duration import Duration
 from rclpy.node import Node
 
 from embodied_env.backends.ros.commands import to_command
@@ -16,6 +19,10 @@ from embodied_env.contract.messages import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.transition import Approved, Sent
+
+_NOW = Duration()
+_DELIVERY_S = 0.5
+_ACK_GLANCE_S = 0.002
 
 
 class Outlet(Protocol):
@@ -47,6 +54,14 @@ class ActuatorTopics:
         for (actuator, publisher), part in zip(self._publishers, parts.values(), strict=True):
             publisher.publish(to_command(actuator, part, stamp_ns=now_ns, period_s=self._period_s))
         return Sent(seq=command.seq, values=command.values)
+
+    def flush(self) -> None:
+        """Wait a little until the last command has arrived: a publisher that is destroyed takes along what has not."""
+        end = time.monotonic() + _DELIVERY_S
+        for _, publisher in self._publishers:
+            with contextlib.suppress(RuntimeError):  # the context was shut down by someone else
+                while not publisher.wait_for_all_acked(_NOW) and time.monotonic() < end:
+                    time.sleep(_ACK_GLANCE_S)  # not in the middleware, which would hold the interpreter
 
 
 class NoOutlet:
