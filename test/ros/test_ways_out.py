@@ -180,6 +180,7 @@ IN_DEFAULT_RUN = {
     ("arm", False, "uncaught exception of a function"),
     ("arm", False, "freed from a cycle"),
     ("arm", True, "sys.exit in a thread"),
+    ("cart", True, "a policy thread goes on"),
 }
 
 
@@ -291,14 +292,17 @@ def check_it_braked(robot, said=""):
         assert abs(values[-1] - values[last + 1]) >= 0.5 * (speeds[last] - slowing) ** 2 / limits.deceleration[joint]
 
 
+ALONE = {(kind, is_relayed): ((kind,), is_relayed) for kind in SHIPPED for is_relayed in (False, True)}
+BOTH = [(tuple(SHIPPED), is_relayed) for is_relayed in (False, True)]  # pytest shares a fixture of one object
+
+
 def cases():
     found = []
-    for kind in SHIPPED:
-        for is_relayed in (False, True):
-            for way in WAYS:
-                marks = () if (kind, is_relayed, way) in IN_DEFAULT_RUN else pytest.mark.long
-                name = f"{kind}{' with a relay' if is_relayed else ''}: {way}"
-                found.append(pytest.param(((kind,), is_relayed), way, id=name, marks=marks))
+    for (kind, is_relayed), alone in ALONE.items():
+        for way in WAYS:
+            marks = () if (kind, is_relayed, way) in IN_DEFAULT_RUN else pytest.mark.long
+            name = f"{kind}{' with a relay' if is_relayed else ''}: {way}"
+            found.append(pytest.param(alone, way, id=name, marks=marks))
     return found
 
 
@@ -313,7 +317,7 @@ def test_the_robot_brakes_and_the_exit_status_is_the_programs(robots, tmp_path, 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("robots", [(("arm", "cart"), False), (("arm", "cart"), True)], indirect=True)
+@pytest.mark.parametrize("robots", BOTH, indirect=True)
 @pytest.mark.parametrize(
     ("text", "status"),
     [
@@ -337,7 +341,7 @@ def test_two_robots_brake(robots, tmp_path, text, status):
 
 
 @pytest.mark.parametrize(
-    "robots", [(("cart",), True), pytest.param((("arm",), True), marks=pytest.mark.long)], indirect=True
+    "robots", [ALONE["cart", True], pytest.param(ALONE["arm", True], marks=pytest.mark.long)], indirect=True
 )
 def test_behind_a_relay_the_robot_of_a_killed_program_brakes(robots, tmp_path):
     (robot,) = robots.each
@@ -350,12 +354,12 @@ def test_behind_a_relay_the_robot_of_a_killed_program_brakes(robots, tmp_path):
     check_it_braked(robot, said)
 
 
-@pytest.mark.parametrize("robots", [pytest.param((("cart",), False), marks=pytest.mark.long)], indirect=True)
-def test_a_forked_child_that_ends_does_not_brake_the_robot_of_its_parent(robots, tmp_path):
+@pytest.mark.parametrize("robots", [pytest.param(ALONE["cart", False], marks=pytest.mark.long)], indirect=True)
+def test_a_forked_child_that_closes_does_not_brake_the_robot_of_its_parent(robots, tmp_path):
     (robot,) = robots.each
     robot.begin()
     text = (
-        "env = make(); drive(env)\nif (pid := os.fork()) == 0:\n    env.close()\n    del env\n    sys.exit(4)\n"
+        "env = make(); drive(env)\nif (pid := os.fork()) == 0:\n    env.close()\n    os._exit(4)\n"
         "while env.unwrapped.step_index < 100:\n"
         "    *_, terminated, truncated, _ = env.step(forward(env))\n    if terminated or truncated: env.reset()\n"
         "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4\ndrive(env)"
