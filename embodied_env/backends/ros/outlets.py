@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from typing import Any, Protocol
 
 from rclpy.duration import Duration
@@ -21,8 +20,7 @@ from embodied_env.errors import BackendNotReadyError
 from embodied_env.transition import Approved, Sent
 
 _NOW = Duration()
-_DELIVERY_S = 0.5
-_ACK_GLANCE_S = 0.002
+_DELIVERY_NS = NS_PER_S // 2
 
 
 class Outlet(Protocol):
@@ -57,11 +55,11 @@ class ActuatorTopics:
 
     def flush(self) -> None:
         """Wait a little until the last command has arrived: a publisher that is destroyed takes along what has not."""
-        end = time.monotonic() + _DELIVERY_S
+        end_ns = self._clock.now_ns() + _DELIVERY_NS
         for _, publisher in self._publishers:
             with contextlib.suppress(RuntimeError):  # the context was shut down by someone else
-                while not publisher.wait_for_all_acked(_NOW) and time.monotonic() < end:
-                    time.sleep(_ACK_GLANCE_S)  # not in the middleware, which would hold the interpreter
+                while not publisher.wait_for_all_acked(_NOW) and (now_ns := self._clock.now_ns()) < end_ns:
+                    self._clock.sleep_until_ns(now_ns + _GLANCE_NS)  # the middleware might hold the interpreter
 
 
 class NoOutlet:
@@ -122,4 +120,4 @@ class Trigger(ServiceCaller):
         super().__init__(node, "std_srvs/srv/Trigger", service, clock)
 
 
-_GLANCE_NS = NS_PER_S // 500  # between two looks whether the service is there
+_GLANCE_NS = NS_PER_S // 500  # between two looks whether a service is there, or a command has arrived
