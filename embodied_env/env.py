@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from copy import deepcopy
@@ -127,6 +129,9 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             observers=(*observers, *getattr(world, "observers", ())),
             shapers=shapers,
         )
+        if self.pacing == "realtime":
+            exit_on_sigterm()  # here already: `reset` may be called in a thread, which cannot
+            weakref.finalize(self, _orphan, self._stepper, self._scheduling, os.getpid()).atexit = False
 
     @property
     def capabilities(self) -> Capabilities:
@@ -186,7 +191,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         self._stepper.check_reset(options)  # a reset that is refused draws no seed
         self._scheduling.begin()
         if self.pacing == "realtime":
-            close_at_exit(self)
+            close_at_exit(self._stepper, aside=self.capabilities.transport)
             exit_on_sigterm()
         super().reset(seed=seed)
         world_seed = int(self.np_random.integers(_SEED_BOUND))
@@ -280,6 +285,13 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             self._stepper.close()
         finally:
             self._scheduling.end()
+
+
+def _orphan(stepper: Stepper, scheduling: Scheduling, pid: int) -> None:
+    """Close what an environment that nobody holds any more has left; a fork has a copy of it, which is not its own."""
+    if os.getpid() == pid:
+        stepper.orphan()
+        scheduling.end()
 
 
 def make(

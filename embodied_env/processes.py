@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +49,9 @@ class ProcessSpec:
         return [python, "-m", self.module, *self.arguments] if self.module else list(self.arguments)
 
     def kept(self, python: str = sys.executable) -> list[str]:
-        """Return the command line under a keeper (`embodied_env.keeper`): it does not outlive who started it."""
-        keeper = Path(__file__).with_name("keeper.py")
-        return [python, str(keeper), "--grace", str(self.grace_s), "--", *self.command(python)]
+        """Return the command line under a keeper (`embodied_env.keeper`): it does not outlive this process."""
+        keeper = [python, str(Path(__file__).with_name("keeper.py")), "--starter", str(os.getpid())]
+        return [*keeper, "--grace", str(self.grace_s), "--", *self.command(python)]
 
     @property
     def longest_end_s(self) -> float:
@@ -111,7 +112,7 @@ def relay(
 class Child:
     """A running child process. Its output goes to an unnamed file whose end is quoted when it dies."""
 
-    _living: ClassVar[set[Child]] = set()  # every process forked from here must let go of their pipes
+    _living: ClassVar[weakref.WeakSet[Child]] = weakref.WeakSet()  # a fork must close their pipes
 
     def __init__(
         self, spec: ProcessSpec, *, first_line: str = "", environment: Mapping[str, str] | None = None
@@ -142,6 +143,8 @@ class Child:
             self._output.close()
             raise BackendNotReadyError(f"the {spec.role} process cannot be started: {error}") from None
         Child._living.add(self)
+        if self._process.stdin is not None:  # a child that nobody holds any more ends by itself
+            weakref.finalize(self, self._process.stdin.close).atexit = False
         self._segments: frozenset[str] = frozenset()
         if first_line:
             self._say(first_line)

@@ -1,8 +1,10 @@
 """However a program ends, what moves by itself is braked first: at exit, and on SIGTERM.
 
 Ctrl-C needs nothing: it raises KeyboardInterrupt, and the interpreter comes by here on its way out. SIGTERM would end
-the program at once, so it is made an exception too, unless there is a handler of its own. Against SIGKILL, or a program
-that hangs, only another process helps: the relay, or the controller's own timeout.
+the program at once, so it is made an exception too, unless there is a handler of its own. Threads that run on after
+the main thread are waited for before exit handlers run: until then the watchdog's thread closes
+(`safety.watchdog.WatchdogThread`). Against SIGKILL, or a program that hangs, only another process helps: the relay, or
+the controller's own timeout.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ import signal
 import sys
 import threading
 import weakref
-from typing import NoReturn, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Protocol
+
+from embodied_env.interrupts import held_interrupts
 
 TERMINATED = 143
 
@@ -26,16 +31,46 @@ class Closable(Protocol):
         ...
 
 
-_open: weakref.WeakSet[Closable] = weakref.WeakSet()
+_open: weakref.WeakKeyDictionary[Closable, bool] = weakref.WeakKeyDictionary()
 os.register_at_fork(after_in_child=_open.clear)  # they are the parent's to close
 
 
-def close_at_exit(thing: Closable) -> None:
-    """Close `thing` when the interpreter exits, if it still lives then."""
+def close_at_exit(thing: Closable, *, aside: bool = False) -> None:
+    """Close `thing` when the interpreter exits, if it still lives then; `aside`: it may be in a thread of its own."""
     if not _open:
         atexit.unregister(_close_all)
         atexit.register(_close_all)
-    _open.add(thing)
+        _close_at_exit_of_worker()
+    _open[thing] = aside
+
+
+def call_together(calls: Sequence[Callable[[], object]]) -> list[Exception]:
+    """Make `calls` at the same time, each in its own thread; return what they raised when all have ended.
+
+    Where no thread can be started, as in exit handlers of Python 3.12, they are made one after another.
+    """
+    errors: list[Exception] = []
+
+    def make(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - the others are made all the same
+            errors.append(error)
+
+    threads = []
+    for call in calls[1:]:
+        thread = threading.Thread(target=make, args=(call,), name="embodied_env closing")
+        try:
+            thread.start()
+        except RuntimeError:
+            make(call)
+        else:
+            threads.append(thread)
+    for call in calls[:1]:
+        make(call)
+    for thread in threads:
+        thread.join()
+    return errors
 
 
 def exit_on_sigterm() -> None:
@@ -49,6 +84,28 @@ def terminate(_number: int, _frame: object) -> NoReturn:
     sys.exit(TERMINATED)
 
 
+_exit_of_worker: Any = None
+
+
+def _close_at_exit_of_worker() -> None:
+    """Register with multiprocessing, once in a process: its workers that were forked run no exit handlers."""
+    global _exit_of_worker  # noqa: PLW0603 - a process has one
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and not (_exit_of_worker is not None and _exit_of_worker.still_active()):
+        _exit_of_worker = util.Finalize(None, _close_all, exitpriority=0)
+
+
 def _close_all() -> None:
-    for thing in list(_open):
-        thing.close()
+    with held_interrupts():  # a second Ctrl-C must not cut the braking short
+        things = list(_open.items())
+        _open.clear()
+        here = [thing.close for thing, aside in things if not aside]
+        errors = call_together([lambda: _call_each(here), *(thing.close for thing, aside in things if aside)])
+    if errors:
+        raise ExceptionGroup("not everything could be closed at exit", errors)
+
+
+def _call_each(calls: Sequence[Callable[[], object]]) -> None:
+    """Make `calls` one after another; raise what they raised when all have ended."""
+    if errors := [error for call in calls for error in call_together([call])]:
+        raise ExceptionGroup("not everything could be closed at exit", errors)

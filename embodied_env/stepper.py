@@ -6,6 +6,8 @@ The module is long because that order is told in one place.
 from __future__ import annotations
 
 import math
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -119,6 +121,8 @@ class Stepper:
             estops=self._estops,
         )
         self._watchdog_thread: WatchdogThread | None = None
+        self._closing = threading.RLock()  # held while the backend is opened, and while everything is closed
+        self._pid = 0  # of the process that opened the backend
         self._infos = InfoBuilder(
             contract,
             self._gate.layout,
@@ -190,13 +194,16 @@ class Stepper:
         self._episode_index = 0 if seeded else self._episode_index + 1
         entered_ns = self._clock.now_ns()
         if not self._opened:
-            self._backend.open()
-            self._opened = True
+            self._open()
         try:
             snapshot = self._judge_reset(self._reset_world(request), checked)
+            self._check_open("reset")  # another thread may have closed meanwhile
         except BaseException as error:
             with held_interrupts():
                 self._backend.halt("the reset has failed")  # or `close` would brake from where the robot once was
+                if self._closed:
+                    self._backend.close()  # the reset may have opened it again
+                self._check_open("reset")
             if isinstance(error, BackendLostError):
                 raise BackendNotReadyError(f"reset: {error}") from error
             raise
@@ -211,6 +218,20 @@ class Stepper:
         observation = self._observations.observe(snapshot, 0, self._applied)
         self._returned_ns = self._ledger.leave_step()
         return observation, info
+
+    def _open(self) -> None:
+        """Open the backend, and start the watchdog's thread before: whatever happens, it closes what was opened."""
+        with self._closing:
+            self._check_open("reset")
+            self._pid = os.getpid()
+            if self.capabilities.free_running and self._playback is None and self._watchdog_thread is None:
+                period_s = self.contract.control_period_s
+                with held_interrupts():
+                    thread = WatchdogThread(self._watchdog, self._close_unless_busy, control_period_s=period_s)
+                    thread.start()
+                    self._watchdog_thread = thread
+            self._backend.open()
+            self._opened = True
 
     def _reset_world(self, request: ResetRequest) -> Snapshot:
         """Reset the world, let the rest of its routine follow, and begin where the robot is in the end."""
@@ -305,8 +326,7 @@ class Stepper:
             UsageError: for an option that the contract does not have, or a value outside its bounds.
             ClosedError: after `close`.
         """
-        if self._closed:
-            raise ClosedError("reset() after close(): the environment is closed; make a new one")
+        self._check_open("reset")
         return checked_options(self.contract, options)
 
     def _hidden_options(self) -> list[str]:
@@ -324,8 +344,7 @@ class Stepper:
             ResetNeededError: before `reset`, after the end of the episode, or when a step is already under way.
             InternalFaultError: when the gate caught itself; nothing was published and the backend is halted.
         """
-        if self._closed:
-            raise ClosedError("step() after close(): the environment is closed; make a new one")
+        self._check_open("step")
         if not self._running or self._pending is not None:
             raise ResetNeededError("step() outside an episode: call reset() first; nothing was published")
         self._ledger.enter_step()
@@ -647,8 +666,7 @@ class Stepper:
         self._backend.show()  # type: ignore[attr-defined] # its capabilities say so
 
     def _check_can_show(self, mode: str) -> None:
-        if self._closed:
-            raise ClosedError("render() after close(): the environment is closed; make a new one")
+        self._check_open("render")
         if mode not in self.capabilities.render_modes:
             raise UsageError(f"the backend {self._backend.name} cannot render {mode!r}")
         if self.last_reset is None:
@@ -665,13 +683,39 @@ class Stepper:
         """Return role and pid of each process that the backend started."""
         return self._backend.processes()
 
+    def orphan(self) -> None:
+        """Let the watchdog's thread close: nobody can call `close` any more. A finalizer may call it in any thread."""
+        if self._watchdog_thread is not None:
+            self._watchdog_thread.orphan()
+
     def close(self) -> None:
-        """Brake, then free everything. Idempotent; safe when nothing was ever started."""
+        """Brake, then free everything. Idempotent; safe when nothing was ever started.
+
+        Any thread may close; a second one waits for the first. In a process that was forked since the world was
+        opened it does nothing where the world moves by itself: that is the parent's.
+        """
+        if self.capabilities.free_running and self._pid not in (0, os.getpid()):
+            return
+        with self._closing:
+            self._close()
+
+    def _close_unless_busy(self) -> bool:
+        """Close in the watchdog's thread; False: another thread opens or closes, and may wait for this one."""
+        if not self._closing.acquire(blocking=False):
+            return False
+        try:
+            self._close()
+        finally:
+            self._closing.release()
+        return True
+
+    def _close(self) -> None:
         if self._closed:
             return
         try:
             with held_interrupts():
                 self._closed = True
+                self._arbiter.close()
                 running = self._running or self.capabilities.free_running
                 self._end_episode()
                 if self._watchdog_thread is not None:
@@ -711,9 +755,10 @@ class Stepper:
         if not self.capabilities.free_running or self._playback is not None:
             return
         self._watchdog.feed()
-        if self._watchdog_thread is None:
-            self._watchdog_thread = WatchdogThread(self._watchdog, control_period_s=self.contract.control_period_s)
-            self._watchdog_thread.start()
+
+    def _check_open(self, call: str) -> None:
+        if self._closed:
+            raise ClosedError(f"{call}() after close(): the environment is closed; make a new one")
 
     def _deadline(self, timeout_s: float) -> Stamp:
         return Stamp(self._clock.now_ns() + round(timeout_s * NS_PER_S), Domain.STEADY)

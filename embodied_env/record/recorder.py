@@ -109,6 +109,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             remove_run(self.path)
             raise
         waits_for_world = getattr(getattr(base, "capabilities", None), "transport", True)
+        self._closes_aside = bool(waits_for_world)
         self._worker = Aside(
             self._run.settle,
             waits=not self._is_paced,
@@ -120,7 +121,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         if waits_for_world and not self._is_paced and isinstance(base, Waiting):
             self._has_time, base.meanwhile = True, self._worker.go_on
         if self._feed is not None:
-            self._feed.sink = self._take_message
+            self._feed.sink = partial(_take_message, self._run, self._worker)  # not `self`: a node's thread holds it
 
     @property
     def losses(self) -> Losses:
@@ -134,7 +135,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset, and record it."""
-        close_at_exit(self)
+        close_at_exit(self, aside=self._closes_aside)
         exit_on_sigterm()
         asked = plain(options)
         before = self._base.last_reset
@@ -256,13 +257,6 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         with contextlib.suppress(UserWarning):  # also where warnings are errors: the robot goes on
             gymnasium.logger.warn(f"the record of this run is not complete: {self.losses.problem}")
 
-    def _take_message(self, message: WireMessage) -> None:
-        """In whichever thread published or received it."""
-        data = getattr(message.message, "data", None)
-        size = _MESSAGE_BYTES + (len(data) if isinstance(data, Sized) else 0)
-        if not self._worker.put(partial(self._run.message, message), size, overtakes=True):
-            self.losses.note(f"a message of {message.topic} was dropped: the disk is too slow", messages=1)
-
     def _end(self) -> None:
         if self._feed is not None:
             self._feed.sink = None
@@ -280,6 +274,14 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     def _now_utc(self) -> datetime:
         return datetime.fromtimestamp(self._clock.system_ns() / NS_PER_S, tz=UTC)
+
+
+def _take_message(run: RunWriter, worker: Aside, message: WireMessage) -> None:
+    """Record a message in whichever thread published or received it."""
+    data = getattr(message.message, "data", None)
+    size = _MESSAGE_BYTES + (len(data) if isinstance(data, Sized) else 0)
+    if not worker.put(partial(run.message, message), size, overtakes=True):
+        run.losses.note(f"a message of {message.topic} was dropped: the disk is too slow", messages=1)
 
 
 def _size_of_row(outer: Mapping[str, Any]) -> int:

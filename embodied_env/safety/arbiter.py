@@ -12,11 +12,11 @@ import numpy as np
 
 from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract import FloatArray
-from embodied_env.errors import BackendError, BackendLostError
+from embodied_env.errors import BackendError, BackendLostError, ClosedError
 from embodied_env.interrupts import held_interrupts
 from embodied_env.safety.gate import Reference, SafetyGate
 from embodied_env.safety.limits import joint_bounds, lowered_velocity
-from embodied_env.transition import Approved, Finding, GateReport, Sent
+from embodied_env.transition import Approved, Finding, GateReport, Sent, Severity
 
 _STALL_PERIODS = 3  # a position servo left alone for this long has arrived: its reference velocity is zero
 _PATIENCE_PERIODS = 20  # of braking that does not slow down: only a gate in another process can do that
@@ -86,11 +86,17 @@ class Arbiter:
         size = gate.layout.size
         self._reference = Reference(positions=np.zeros(size), velocities=np.zeros(size), seq=0, epoch=-1)
         self._published_ns = 0
+        self._closed = False
 
     @property
     def reference(self) -> Reference:
         """The last published command."""
         return self._reference
+
+    def close(self) -> None:
+        """Refuse every later command but braking: a step in another thread must not undo it."""
+        with self._lock:
+            self._closed = True
 
     def resync(self, positions: FloatArray, epoch: int) -> None:
         """Begin an epoch at the measured positions, at rest. Shape (n_joints,), in contract order."""
@@ -182,8 +188,13 @@ class Arbiter:
         the reference is already that of `command` before the message can leave: a message that is recorded but lost
         delays the motion, one that left unrecorded would be followed by a jump back. Only a `BackendError` says that
         nothing has left; then the reference is as before, and the number is spent.
+
+        Raises:
+            ClosedError: after `close`, for anything but braking; nothing was published.
         """
         with self._lock, held_interrupts() if self._free_running else nullcontext():
+            if self._closed and command.report.disposition < Severity.HOLD:
+                raise ClosedError("command after close(): the environment is closed; make a new one")
             before, published_ns = self._reference, self._published_ns
             assumed = self._after(before, command, command.report, command.values)
             self._reference, self._published_ns = assumed, self._clock.now_ns()

@@ -94,11 +94,16 @@ class Watchdog:
 
 
 class WatchdogThread:
-    """Runs a watchdog every half control period until it is stopped."""
+    """Runs a watchdog every half control period until it is stopped.
 
-    def __init__(self, watchdog: Watchdog, *, control_period_s: float) -> None:
-        """Prepare; `start` begins."""
+    It also closes what the watchdog watches when the main thread has ended, or when `orphan` was called.
+    """
+
+    def __init__(self, watchdog: Watchdog, close: Callable[[], bool], *, control_period_s: float) -> None:
+        """Prepare; `start` begins. `close` returns False where another thread is busy: it is tried again."""
         self._watchdog = watchdog
+        self._close = close
+        self._is_orphaned = False
         self._tick_s = control_period_s / 2
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="embodied_env watchdog", daemon=True)
@@ -110,10 +115,17 @@ class WatchdogThread:
     def stop(self) -> None:
         """Stop and join; idempotent."""
         self._done.set()
-        if self._thread.is_alive():
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
+    def orphan(self) -> None:
+        """Close at the next tick. It takes no lock, so a finalizer may call it in any thread."""
+        self._is_orphaned = True
+
     def _run(self) -> None:
+        main = threading.main_thread()
         while not self._done.wait(self._tick_s):
+            if (self._is_orphaned or not main.is_alive()) and self._close():
+                return
             with contextlib.suppress(Exception):  # a world that takes no command: the step meets it too; try on
                 self._watchdog.check()

@@ -7,6 +7,7 @@ Nothing here changes what a picture shows: lights, shadows, reflections and smoo
 from __future__ import annotations
 
 import atexit
+import contextlib
 import copy
 import ctypes
 import ctypes.util
@@ -179,8 +180,9 @@ def _metres(z_buffer: NDArray[np.float32], eye: Any) -> NDArray[np.float32]:  # 
 
 def _free(gl: Any, mjr: Any, pid: int) -> None:  # noqa: ANN401 - mujoco has no type stubs
     if os.getpid() == pid:  # a fork has a copy of the handles, and nothing behind them
-        gl.make_current()
-        mjr.free()
+        with contextlib.suppress(Exception):  # in use by another thread: it is freed when that one lets go of it
+            gl.make_current()
+            mjr.free()
         gl.free()
 
 

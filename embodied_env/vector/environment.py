@@ -23,6 +23,7 @@ from embodied_env.arguments import checked_count, checked_flag, checked_path
 from embodied_env.contract import Contract, load_contract
 from embodied_env.env import EmbodiedEnv, make, restored
 from embodied_env.errors import BackendError, ClosedError, ResetNeededError, SlotEndedError, UsageError
+from embodied_env.shutdown import call_together
 from embodied_env.vector.options import PerSlot, checked_mode, options_of_slots
 from embodied_env.vector.stacking import stacked
 
@@ -327,12 +328,12 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ANN401, ARG002 - Gymnasium hands on any
         """Close every slot, whatever the others say; the first error rises."""
-        problems = []
-        for env in self.envs:
-            try:
-                env.close()
-            except Exception as error:  # noqa: BLE001 - the others are closed first
-                problems.append(error)
+        calls = [env.close for env in self.envs]
+        first = cast("EmbodiedEnv", self.envs[0].unwrapped) if self.envs else None
+        if first is not None and first.capabilities.transport:  # a simulator that does not answer is waited for
+            problems = call_together(calls)
+        else:
+            problems = [error for call in calls for error in call_together([call])]
         if self._executor is not None:
             self._executor.shutdown()
         if problems:

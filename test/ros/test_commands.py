@@ -15,8 +15,10 @@ from rclpy.serialization import deserialize_message, serialize_message
 from std_msgs.msg import Float32, Int64MultiArray
 
 from embodied_env.backends.ros.commands import Prepared, prepared_command, prepared_integers, to_command
+from embodied_env.backends.ros.outlets import ActuatorTopics
 from embodied_env.cdr import to_cdr
-from embodied_env.contract import ActuatorSpec, JointLimits
+from embodied_env.clock import NS_PER_S, ManualClock
+from embodied_env.contract import ActuatorSpec, JointLimits, load_contract
 from embodied_env.contract.messages import ACTUATOR_MESSAGES
 from embodied_env.layouts import Decoder
 from embodied_env.sim.commands import from_command
@@ -199,3 +201,25 @@ def test_prepared_integers_are_what_they_say(values):
 def test_a_message_that_does_not_keep_the_numbers_is_made_each_time():
     ready = Prepared(lambda values, _: Float32(data=float(values[0])), 1, np.float64)
     assert ready.message(np.array([0.5])) == Float32(data=0.5)
+
+
+class Acknowledged:
+    """A publisher, and the node that makes it; the last command is acknowledged at the third look, or never."""
+
+    def __init__(self, *, looks):
+        self.looks = looks
+
+    def create_publisher(self, *_):
+        return self
+
+    def wait_for_all_acked(self, _timeout):
+        self.looks -= 1
+        return self.looks == 0
+
+
+@pytest.mark.parametrize(("looks", "waits_on"), [(3, False), (-1, True)], ids=["it arrives", "nobody receives it"])
+def test_the_outlet_waits_until_the_last_command_has_arrived_but_not_without_end(looks, waits_on):
+    node, clock = Acknowledged(looks=looks), ManualClock()
+    ActuatorTopics(load_contract("cart_goal"), node, clock).flush()
+    assert (node.looks < 0) == waits_on
+    assert clock.now_ns() <= NS_PER_S

@@ -133,6 +133,23 @@ def test_a_simulator_dies_with_its_killed_parent(domain_id):
     remove_abandoned(segments)
 
 
+def test_the_simulator_of_an_environment_that_nobody_holds_ends(domain_id):
+    script = (
+        "import embodied_env, gc, psutil, time\n"
+        "env = embodied_env.make('arm_reach', backend='mujoco_ros')\n"
+        "env.reset(seed=1)\n"
+        "simulator = psutil.Process(env.unwrapped.processes()[0]['pid'])\n"
+        "del env\n"
+        "gc.collect()\n"
+        "end = time.monotonic() + 30.0\n"
+        "while simulator.is_running() and simulator.status() != psutil.STATUS_ZOMBIE:\n"
+        "    assert time.monotonic() < end\n"
+        "    time.sleep(0.05)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture
 def by_hand(domain_id):
     """A simulator started as a person would."""

@@ -10,7 +10,7 @@ import scripted_tasks
 from scripted_tasks import DECELERATION, PERIOD_NS, PERIOD_S, VELOCITY
 
 from embodied_env.clock import ManualClock
-from embodied_env.errors import BackendLostError
+from embodied_env.errors import BackendLostError, ClosedError
 from embodied_env.safety import Arbiter, SafetyGate
 from embodied_env.transition import Finding, Sent, Severity
 
@@ -198,3 +198,17 @@ def test_what_has_reached_nobody_leaves_the_joints_where_they_are_measured(runni
     assert after.velocities.tolist() == before.velocities.tolist()
     assert after.seq == before.seq
     assert running.arbiter._published_ns == published_ns  # or no time would have passed for the limits
+
+
+def test_after_close_nothing_but_braking_is_published(running):
+    for _ in range(3):
+        running.clock.advance_ns(PERIOD_NS)
+        running.publish((0.5, 0.0))
+    running.arbiter.close()
+    count = len(running.sent)
+    running.clock.advance_ns(PERIOD_NS)
+    with pytest.raises(ClosedError):
+        running.publish((0.5, 0.0))
+    assert len(running.sent) == count
+    running.arbiter.stop(HOLD)
+    assert running.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -97,6 +98,21 @@ def test_a_signal_leaves_no_child_behind(gazebo, tmp_path, number, status):
     while left_in(tmp_path) and time.monotonic() < end:
         time.sleep(0.01)
     assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.long)])
+def test_a_starter_that_is_killed_at_any_moment_leaves_no_child_behind(gazebo, tmp_path, kills):
+    """Its children may be starting then: the one that was begun last does not run yet."""
+    command, moments = gazebo(), random.Random(13)
+    for _ in range(kills):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(moments.uniform(0.0, 2.0))
+        process.kill()
+        process.wait(PATIENCE_S)
+        end = time.monotonic() + PATIENCE_S
+        while left := left_in(tmp_path):
+            assert time.monotonic() < end, [child.cmdline() for child in left]
+            time.sleep(0.05)
 
 
 @pytest.mark.parametrize("name", USES)

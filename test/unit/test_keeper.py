@@ -128,3 +128,22 @@ def test_it_imports_nothing_but_the_standard_library():
         [sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True, cwd=Path("/"), env=environment
     )
     assert done.stdout == "False\n"
+
+
+def test_a_program_whose_starter_ended_before_the_keeper_ran_is_not_started(tmp_path):
+    starter = subprocess.Popen(["true"])
+    starter.wait()
+    command = [*KEEPER[:2], "--starter", str(starter.pid), *KEEPER[2:], "touch", str(tmp_path / "ready")]
+    assert subprocess.run(command, check=False).returncode == 127
+    assert not (tmp_path / "ready").exists()
+
+
+def test_when_a_starter_that_is_not_the_parent_is_killed_the_program_ends(tmp_path):
+    starter = subprocess.Popen(["sleep", "60"])
+    command = [*KEEPER[:2], "--starter", str(starter.pid), *KEEPER[2:], "bash", "-c", WITH_ANOTHER]
+    process = subprocess.Popen(command, cwd=tmp_path)
+    until((tmp_path / "ready").exists)
+    starter.kill()
+    starter.wait()
+    process.wait(PATIENCE_S)
+    assert [is_alive(pid) for pid in pids(tmp_path)] == [False, False]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
+
+from embodied_env.shutdown import call_together
 
 PROGRAM = """
 import atexit, os, signal, sys, threading, time
@@ -45,6 +48,20 @@ def run(ending, *signals):
         time.sleep(0.02)
     output, errors = child.communicate(timeout=60)
     return child.returncode, output.splitlines(), errors
+
+
+FUNCTION = """
+def function():
+    env = embodied_env.make("arm_reach", backend="fake", free_running=True)
+    env.reset(seed=1)
+    for _ in range(4):
+        env.step(np.ones(6))
+    print("moving", flush=True)
+"""
+ENDS_WHEN_FREED = """
+while threading.active_count() > 1: time.sleep(0.005)
+os._exit(7)
+"""
 
 
 def at_rest_then_closed(lines):
@@ -98,3 +115,75 @@ def test_a_handler_of_the_program_is_left_alone():
     )
     assert returned == 7
     assert lines[-1] != "closed"
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        ("del env" + ENDS_WHEN_FREED, 7),
+        ("env.itself = env\ndel env\nimport gc; gc.collect()" + ENDS_WHEN_FREED, 7),
+        ("env.close()" + FUNCTION + "function()" + ENDS_WHEN_FREED, 7),
+        ("env.close()" + FUNCTION + "threading.Thread(target=function).start(); time.sleep(0.6)", 0),
+        (
+            "env.close()" + FUNCTION + "import multiprocessing\n"
+            "worker = multiprocessing.get_context('fork').Process(target=function)\n"
+            "worker.start(); worker.join(); sys.exit(worker.exitcode)",
+            0,
+        ),
+    ],
+    ids=["del", "cycle", "function", "thread", "forked worker"],
+)
+def test_an_environment_that_nobody_holds_comes_to_rest_and_is_closed(ending, status):
+    returned, lines, errors = run(ending)
+    assert returned == status, errors
+    assert at_rest_then_closed(lines[lines.index("moving") :] if "moving" in lines else lines)
+
+
+def test_a_policy_that_goes_on_after_the_main_thread_is_told_that_it_is_closed():
+    returned, lines, errors = run(
+        "def go_on():\n    while True: env.step(np.ones(6))\nthreading.Thread(target=go_on).start()\ntime.sleep(0.3)"
+    )
+    assert returned == 0
+    assert "ClosedError" in errors
+    braking = [line for line in lines if line.startswith("sent")][-3:]
+    assert at_rest_then_closed([*braking, lines[-1]])
+
+
+def test_sigterm_ends_a_program_whose_policy_has_a_thread_of_its_own():
+    returned, lines, _ = run(
+        "def go_on():\n    while True: env.step(np.ones(6))\nthread = threading.Thread(target=go_on)\nthread.start()\n"
+        "time.sleep(0.2)\nos.kill(os.getpid(), signal.SIGTERM)\nthread.join()"
+    )
+    assert returned == 143
+    assert lines[-1] == "closed"
+
+
+class Meets:
+    """Closes only when another one closes at the same time."""
+
+    def __init__(self, barrier):
+        self._barrier = barrier
+
+    def close(self):
+        self._barrier.wait(20.0)
+
+
+def test_calls_are_made_together_and_all_errors_are_returned():
+    meets = Meets(threading.Barrier(3))
+
+    def fail():
+        meets.close()
+        raise ValueError
+
+    errors = call_together([meets.close, fail, fail])
+    assert [type(error) for error in errors] == [ValueError, ValueError]
+
+
+def test_what_does_not_answer_is_waited_for_together_at_exit():
+    program = (
+        "import threading\nfrom embodied_env.shutdown import close_at_exit\nbarrier = threading.Barrier(2)\n"
+        "class Meets:\n    def close(self): barrier.wait(20.0); print('met')\n"
+        "both = Meets(), Meets()\nfor each in both: close_at_exit(each, aside=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.count("met"), done.stderr) == (0, 2, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import threading
 import time
 from pathlib import Path
@@ -635,6 +636,85 @@ def test_closing_a_free_running_world_brakes_to_rest():
     scene.run(6, (1.0, 0.0))
     scene.close()
     assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
+
+
+class Told(LateRiser):
+    """Tells whether it was closed."""
+
+    failing = ()
+    closed = False
+
+    def close(self):
+        super().close()
+        self.closed = True
+
+
+class NeverReady(Told):
+    failing = (1,)
+
+
+def driving():
+    scene = Scene(quick_contract(), backend=Told, clock=SteadyClock(), free_running=True)
+    scene.reset()
+    scene.run(6, (1.0, 0.0))
+    return scene
+
+
+def wait_for_the_watchdogs_to_end():
+    end = time.monotonic() + 5.0
+    while watchdogs():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def test_an_orphaned_stepper_brakes_to_rest_and_closes_by_itself():
+    scene = driving()
+    scene.stepper.orphan()
+    wait_for_the_watchdogs_to_end()
+    assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
+    with pytest.raises(ClosedError):
+        scene.step((1.0, 0.0))
+
+
+def test_after_a_reset_that_failed_an_orphaned_stepper_closes_by_itself():
+    scene = Scene(quick_contract(), backend=NeverReady, clock=SteadyClock(), free_running=True)
+    with pytest.raises(BackendNotReadyError):
+        scene.reset()
+    scene.stepper.orphan()
+    wait_for_the_watchdogs_to_end()
+    assert scene.backend.closed
+
+
+def test_closing_in_another_thread_brakes_to_rest_under_a_policy_that_steps_on():
+    scene = driving()
+    closing = threading.Thread(target=scene.close)
+    closing.start()
+    with pytest.raises((ClosedError, ResetNeededError)):
+        scene.run(1000, (1.0, 0.0))
+    closing.join()
+    assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
+
+
+def test_whoever_closes_second_waits_until_the_robot_is_at_rest_and_freed():
+    scene = driving()
+    first = threading.Thread(target=scene.close)
+    first.start()
+    while not scene.sent[-1].report.disposition >= Severity.HOLD:
+        time.sleep(0.001)
+    scene.close()
+    assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
+    assert scene.backend.closed
+    first.join()
+
+
+def test_a_stepper_that_is_closed_in_a_forked_child_leaves_the_robot_to_the_parent():
+    scene = driving()
+    count = len(scene.sent)
+    if (pid := os.fork()) == 0:
+        scene.close()
+        os._exit(0 if len(scene.sent) == count and not scene.backend.closed else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    scene.close()
 
 
 @pytest.mark.parametrize("reason", ["out_of_bounds:fence", "time_limit", "safety_stop:form.repeated"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -460,3 +462,18 @@ def test_there_is_a_picture_of_each_slot(make_vec):
     assert env.render_mode == "rgb_array"
     assert [picture.dtype for picture in pictures] == [np.uint8, np.uint8]
     assert not np.array_equal(*pictures)  # targets of two seeds
+
+
+def test_slots_over_a_middleware_are_closed_together(make_vec):
+    env = make_vec(backend="fake", num_envs=2)
+    slots, barrier = env.envs, threading.Barrier(2)
+
+    class Slot:
+        unwrapped = SimpleNamespace(capabilities=SimpleNamespace(transport=True))
+
+        def close(self):
+            barrier.wait(20.0)
+
+    env.envs = [Slot(), Slot()]
+    env.close_extras()
+    env.envs = slots

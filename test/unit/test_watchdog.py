@@ -279,7 +279,7 @@ def wait_until(condition):
 def live():
     """A watchdog that runs, with a period of 4 ms."""
     made = Bench(SteadyClock(), period_s=0.004)
-    thread = WatchdogThread(made.watchdog, control_period_s=0.004)
+    thread = WatchdogThread(made.watchdog, bool, control_period_s=0.004)
     thread.start()
     yield made
     thread.stop()
@@ -306,7 +306,7 @@ def test_the_thread_outlives_a_world_that_refuses_a_command(live):
 
 def test_the_thread_is_joined_by_stop_and_stop_is_idempotent():
     made = Bench(SteadyClock())
-    thread = WatchdogThread(made.watchdog, control_period_s=0.01)
+    thread = WatchdogThread(made.watchdog, bool, control_period_s=0.01)
     thread.start()
     thread.stop()
     thread.stop()
@@ -314,4 +314,15 @@ def test_the_thread_is_joined_by_stop_and_stop_is_idempotent():
 
 
 def test_a_thread_that_was_never_started_can_be_stopped():
-    WatchdogThread(Bench(SteadyClock()).watchdog, control_period_s=0.01).stop()
+    WatchdogThread(Bench(SteadyClock()).watchdog, bool, control_period_s=0.01).stop()
+
+
+def test_an_orphaned_thread_tries_to_close_until_nobody_else_is_busy_and_ends():
+    answers = [True, False, False]
+    thread = WatchdogThread(Bench(SteadyClock()).watchdog, answers.pop, control_period_s=0.004)
+    thread.start()
+    time.sleep(0.02)
+    assert len(answers) == 3
+    thread.orphan()
+    assert wait_until(lambda: not [t for t in threading.enumerate() if t.name == "embodied_env watchdog"])
+    assert answers == []

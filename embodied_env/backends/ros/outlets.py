@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any, Protocol
 
+from rclpy.duration import Duration
 from rclpy.node import Node
 
 from embodied_env.backends.ros.commands import to_command
@@ -16,6 +18,9 @@ from embodied_env.contract.messages import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.transition import Approved, Sent
+
+_NOW = Duration()
+_DELIVERY_NS = NS_PER_S // 2
 
 
 class Outlet(Protocol):
@@ -47,6 +52,14 @@ class ActuatorTopics:
         for (actuator, publisher), part in zip(self._publishers, parts.values(), strict=True):
             publisher.publish(to_command(actuator, part, stamp_ns=now_ns, period_s=self._period_s))
         return Sent(seq=command.seq, values=command.values)
+
+    def flush(self) -> None:
+        """Wait a little until the last command has arrived: a publisher that is destroyed takes along what has not."""
+        end_ns = self._clock.now_ns() + _DELIVERY_NS
+        for _, publisher in self._publishers:
+            with contextlib.suppress(RuntimeError):  # the context was shut down by someone else
+                while not publisher.wait_for_all_acked(_NOW) and (now_ns := self._clock.now_ns()) < end_ns:
+                    self._clock.sleep_until_ns(now_ns + _GLANCE_NS)  # the middleware might hold the interpreter
 
 
 class NoOutlet:
@@ -107,4 +120,4 @@ class Trigger(ServiceCaller):
         super().__init__(node, "std_srvs/srv/Trigger", service, clock)
 
 
-_GLANCE_NS = NS_PER_S // 500  # between two looks whether the service is there
+_GLANCE_NS = NS_PER_S // 500  # between two looks whether a service is there, or a command has arrived

@@ -360,6 +360,8 @@ class RealBackend:
         """End our thread, and destroy our node."""
         self._usable = False
         listener, ros = self._listener, self._ros
+        if isinstance(self._outlet, ActuatorTopics) and self._left is not None:
+            self._outlet.flush()
         self._diagnostics.disconnect()
         with contextlib.nullcontext() if listener is None else listener.changed:
             self._listener = self._ros = self._outlet = self._relay = None
