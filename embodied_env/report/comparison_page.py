@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from embodied_env._version import __version__
-from embodied_env.latency.reservoir import KEPT
-from embodied_env.latency.statistics import STAGES
+from embodied_env.latency.statistics import KEPT, STAGES
 from embodied_env.report.comparability import Mismatch
 from embodied_env.report.comparison import CHANCE, Comparison, Gap, Outcome, Ranked, Rate, Side
 from embodied_env.report.features import MOST_STREAMS

@@ -33,8 +33,9 @@ class Line:
 
 
 def check_installed() -> None:
-    """Raise MissingDependencyError when figures cannot be drawn here."""
+    """Raise MissingDependencyError when a package that a page needs is not installed."""
     _plotly()
+    import embodied_env.analysis.statistics  # noqa: F401, PLC0415 - raises without scipy
 
 
 def library() -> str:

@@ -94,7 +94,7 @@ def _map(timeline: Timeline, firings: list[Firing]) -> Html:
 
 
 def _joint(name: str, joint: Joint) -> tuple[str, ...]:
-    spread = joint.differences.spread()
+    spread = joint.differences.percentiles()
     compared = spread.count > 0
     mean = short(joint.total_difference / spread.count) if compared else "none"
     at = f"{joint.worst_step:,}" if joint.worst_step else ""

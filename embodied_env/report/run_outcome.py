@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from embodied_env.analysis.statistics import wilson_interval
 from embodied_env.record import AuditReport
 from embodied_env.report.account import RunAccount
 from embodied_env.report.outcomes import LISTED, Episode
 from embodied_env.report.page import Html, bar, bullets, cards, code, facts, paragraph, section, table, text, verdict
-from embodied_env.report.statistics import wilson_interval
 from embodied_env.report.values import mapping
 from embodied_env.report.wording import milliseconds, percent, plural, share_of, short
 
@@ -139,7 +139,7 @@ def _cards(account: RunAccount) -> list[tuple[str, str, str]]:
     found.append(("Steps", f"{account.steps:,}", f"in {plural(account.outcomes.resets, 'episode')}"))
     command = account.stages.sketches.get(("obs_to_command_s", ""))
     if command is not None:
-        spread = command.spread()
+        spread = command.percentiles()
         below = f"median {milliseconds(spread.p50)} ms, p99 {milliseconds(spread.p99)} ms"
         found.append(("Observation to command, p95", f"{milliseconds(spread.p95)} ms", below))
     if account.gates.steps:

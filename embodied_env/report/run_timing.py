@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
+from embodied_env.analysis.statistics import Percentiles
 from embodied_env.report.account import RunAccount
 from embodied_env.report.figures import Line, lines_figure
 from embodied_env.report.page import Html, facts, grid, paragraph, section, subheading, table
-from embodied_env.report.sketch import Spread
 from embodied_env.report.style import BLUE, ORANGE, VERMILION
 from embodied_env.report.timeline import Curve, Timeline
 from embodied_env.report.timing import Sensor, Stage, quality_name, stage_label, stage_meaning
@@ -31,7 +31,7 @@ def latency_section(account: RunAccount) -> Html:
     if not stages:
         why = "no step has an account of its latency" if account.steps else "there is no step"
         return section("Latency by stage", paragraph(f"Nothing was measured: {why}.", kind="warning"), anchor="latency")
-    rows = [(stage_label(stage), *_cells(account.stages.sketches[stage].spread())) for stage in stages]
+    rows = [(stage_label(stage), *_cells(account.stages.sketches[stage].percentiles())) for stage in stages]
     charted = _charted(account, stages)
     meanings = [(stage_label((name, "")), stage_meaning(name)) for name in dict.fromkeys(name for name, _ in stages)]
     parts = [
@@ -76,7 +76,8 @@ def sensors_section(account: RunAccount) -> Html:
     if not sensors:
         return section("Sensors", paragraph("No step tells of a sensor.", kind="warning"), anchor="sensors")
     rows = [
-        (name, *_cells(sensor.ages.spread()), _lost(sensor), _confidence(sensor)) for name, sensor in sensors.items()
+        (name, *_cells(sensor.ages.percentiles()), _lost(sensor), _confidence(sensor))
+        for name, sensor in sensors.items()
     ]
     header = (
         "sensor",
@@ -106,7 +107,7 @@ def clock_section(account: RunAccount) -> Html:
     if not clocks.steps:
         said = "Steps have no account of a clock: the world waits for each action, or its clock is its own."
         return section("Deadlines and clocks", paragraph(said), anchor="clocks")
-    rtf, error = clocks.rtf.spread(), clocks.offset_errors.spread()
+    rtf, error = clocks.rtf.percentiles(), clocks.offset_errors.percentiles()
     noticed = _counted(clocks.noticed, str) or "nothing"
     pairs = [
         ("Missed deadlines", f"{summary['missed_deadlines']:,} in {plural(account.steps, 'step')}"),
@@ -164,7 +165,7 @@ def step_axis(timeline: Timeline) -> str:
     return "step" if timeline.width == 1 else f"step, {timeline.width:,} to a point"
 
 
-def _cells(spread: Spread) -> tuple[str, ...]:
+def _cells(spread: Percentiles) -> tuple[str, ...]:
     if not spread.count:
         return ("0", "none", "none", "none", "none")
     return (f"{spread.count:,}", *(milliseconds(value) for value in (spread.p50, spread.p95, spread.p99, spread.most)))
@@ -176,7 +177,7 @@ def _lost(sensor: Sensor) -> str:
 
 def _confidence(sensor: Sensor) -> str:
     if sensor.confidence.count:
-        return short(sensor.confidence.spread().p50)
+        return short(sensor.confidence.percentiles().p50)
     return "unknown" if sensor.confidence_unknown else "none told"
 
 
