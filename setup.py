@@ -19,7 +19,7 @@ EXTRAS = {
     "images": ["pillow>=10"],
     "record": ["mcap>=1.2"],
     "analysis": ["scipy>=1.11"],
-    "report": ["plotly>=5.24", "scipy>=1.11"],
+    "report": ["jinja2>=3.1", "plotly>=5.24", "scipy>=1.11"],
     "multi": ["pettingzoo>=1.25"],
     "train": ["stable-baselines3>=2.7", "tqdm>=4.60"],
     "scale": ["ray>=2.40"],
@@ -47,7 +47,9 @@ setup(
     keywords=["robotics", "reinforcement learning", "ROS 2", "Gymnasium", "MuJoCo"],
     python_requires=">=3.11",
     packages=find_packages(include=[NAME, f"{NAME}.*"]),
-    package_data={NAME: ["py.typed", "info.schema.json", "large_messages.xml", "sim/models/*.xml"]},
+    package_data={
+        NAME: ["py.typed", "info.schema.json", "large_messages.xml", "sim/models/*.xml", "report/templates/*"]
+    },
     zip_safe=False,
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),

@@ -10,7 +10,7 @@ from typing import TypeVar
 from embodied_env.analysis.statistics import Percentiles
 from embodied_env.report.account import RunAccount
 from embodied_env.report.figures import Line, lines_figure
-from embodied_env.report.page import Html, facts, grid, paragraph, section, subheading, table
+from embodied_env.report.page import Block, facts, grid, group, paragraph, section, subheading, table
 from embodied_env.report.style import BLUE, ORANGE, VERMILION
 from embodied_env.report.timeline import Curve, Timeline
 from embodied_env.report.timing import Sensor, Stage, quality_name, stage_label, stage_meaning
@@ -25,7 +25,7 @@ MOST_FIGURES = 48
 _SPREAD = ("count", "p50, ms", "p95, ms", "p99, ms", "most, ms")
 
 
-def latency_section(account: RunAccount) -> Html:
+def latency_section(account: RunAccount) -> Block:
     """Return each stage in a table, and over time."""
     stages = account.stages.in_order()
     if not stages:
@@ -46,7 +46,7 @@ def latency_section(account: RunAccount) -> Html:
     return section("Latency by stage", *parts, anchor="latency")
 
 
-def not_measured_section(account: RunAccount) -> Html:
+def not_measured_section(account: RunAccount) -> Block:
     """Return what was not measured, and why."""
     stages = account.stages
     rows = [
@@ -70,7 +70,7 @@ def not_measured_section(account: RunAccount) -> Html:
     return section("What was not measured", *parts, anchor="not-measured")
 
 
-def sensors_section(account: RunAccount) -> Html:
+def sensors_section(account: RunAccount) -> Block:
     """Return how old readings were, what was known about them, and what was lost."""
     sensors = account.sensors.by_name
     if not sensors:
@@ -101,7 +101,7 @@ def sensors_section(account: RunAccount) -> Html:
     return section("Sensor ages", *parts, anchor="sensors")
 
 
-def clock_section(account: RunAccount) -> Html:
+def clock_section(account: RunAccount) -> Block:
     """Return deadlines, and what was known of the clocks of a world that moves by itself."""
     clocks, summary = account.clocks, account.outcomes.summary()
     if not clocks.steps:
@@ -134,7 +134,7 @@ def _charted(account: RunAccount, stages: list[Stage]) -> list[Stage]:
     return [stage for stage in stages if stage in chosen]
 
 
-def _figures(timeline: Timeline, named: list[tuple[str, Hashable]]) -> Html:
+def _figures(timeline: Timeline, named: list[tuple[str, Hashable]]) -> Block:
     """Return a figure of each that is drawn, and say which need none, since they never change."""
     drawn, constant = [], []
     for title, name in named:
@@ -144,11 +144,11 @@ def _figures(timeline: Timeline, named: list[tuple[str, Hashable]]) -> Html:
             constant.append(f"{title} ({short(values.pop())} ms)")
         else:
             drawn.append(_figure(timeline, title, curve))
-    said = paragraph(f"The same at every step, so not drawn: {', '.join(constant)}.", kind="note") if constant else ""
-    return grid(drawn) + said
+    said = paragraph(f"The same at every step, so not drawn: {', '.join(constant)}.", kind="note") if constant else None
+    return group(grid(drawn), said)
 
 
-def _figure(timeline: Timeline, title: str, curve: Curve) -> Html:
+def _figure(timeline: Timeline, title: str, curve: Curve) -> Block:
     if timeline.width == 1:
         lines = [Line(name="each step", y=curve.p50, colour=BLUE)]
     else:
@@ -194,5 +194,5 @@ def _counted(counter: Counter[_Key], name: Callable[[_Key], str]) -> str:
     return ", ".join(f"{name(key)} {count:,}" for key, count in counter.most_common(12))
 
 
-def _left(count: int, one: str, many: str) -> Html:
-    return paragraph(f"{plural(count, one, many)} in the table only.", kind="note") if count > 0 else ""
+def _left(count: int, one: str, many: str) -> Block | None:
+    return paragraph(f"{plural(count, one, many)} in the table only.", kind="note") if count > 0 else None

@@ -7,7 +7,20 @@ import sys
 
 import pytest
 
-HEAVY = ["rclpy", "mujoco", "pydantic", "yaml", "mcap", "rich", "plotly", "matplotlib", "torch", "pettingzoo", "scipy"]
+HEAVY = [
+    "rclpy",
+    "mujoco",
+    "pydantic",
+    "yaml",
+    "mcap",
+    "rich",
+    "plotly",
+    "matplotlib",
+    "torch",
+    "pettingzoo",
+    "scipy",
+    "jinja2",
+]
 
 
 def test_importing_the_package_imports_nothing_heavy():
