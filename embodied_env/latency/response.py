@@ -24,8 +24,8 @@ _RELATIVE_STEP = 1e-3  # of the numerical derivative: far above the kinks of int
 class Response:
     """The fit of each move.
 
-    `dead_s` and `lags_s`, s, have shape (n_moves,). `explained` is the share of the motion that the model explains, at
-    most 1.
+    `dead_s` and `lags_s`, s, have shape (n_moves,). `explained` is the share of the motion that the model explains: at
+    most 1, and 0 where nothing moved.
     """
 
     dead_s: FloatArray
@@ -61,7 +61,7 @@ def _fit(moves: Sequence[Move], period_s: float, shape: Shape, start_s: float) -
             diff_step=_RELATIVE_STEP,
         )
         found[i], left, whole = fit.x, left + 2.0 * float(fit.cost), whole + float(motion @ motion)
-    explained = 1.0 - left / max(1e-300, whole)
+    explained = 1.0 - left / whole if whole else 0.0  # nothing moved: nothing is known
     return Response(dead_s=found[:, 0], lags_s=found[:, 1], shape=shape, explained=explained)
 
 

@@ -51,6 +51,13 @@ def test_motion_that_does_not_follow_the_commands_is_not_explained():
     assert fitted(moves).explained < 0.5
 
 
+def test_joints_that_do_not_move_explain_nothing():
+    moves = simulated(np.random.default_rng(3), dead_s=0.03, filter_s=0.04, moves=2)
+    for move in moves:
+        move.readings[:] = 0.5
+    assert fitted(moves).explained == 0.0
+
+
 def test_readings_that_are_not_finite_are_refused():
     moves = simulated(np.random.default_rng(4), dead_s=0.03, filter_s=0.04, moves=1)
     moves[0].readings[3] = np.nan
