@@ -18,7 +18,8 @@ EXTRAS = {
     "sim": ["mujoco>=3.2"],
     "images": ["pillow>=10"],
     "record": ["mcap>=1.2"],
-    "report": ["plotly>=5.24"],
+    "analysis": ["scipy>=1.11"],
+    "report": ["jinja2>=3.1", "plotly>=5.24", "scipy>=1.11"],
     "multi": ["pettingzoo>=1.25"],
     "train": ["stable-baselines3>=2.7", "tqdm>=4.60"],
     "scale": ["ray>=2.40"],
@@ -27,7 +28,7 @@ EXTRAS = {
     "bench": ["rtgym>=0.16"],
     "test": [
         *("pytest>=8.0", "hypothesis>=6.100", "jsonschema>=4.20", "psutil>=5.9", "pyarrow>=15", "minari>=0.5.4"),
-        *("torch==2.13.0", "stable-baselines3>=2.7"),
+        *("torch==2.13.0", "stable-baselines3>=2.7", "scipy>=1.11"),
     ],
     "lint": ["ruff==0.17.5", "mypy==2.4.1", "types-PyYAML", "types-jsonschema", "types-psutil"],
 }
@@ -46,7 +47,9 @@ setup(
     keywords=["robotics", "reinforcement learning", "ROS 2", "Gymnasium", "MuJoCo"],
     python_requires=">=3.11",
     packages=find_packages(include=[NAME, f"{NAME}.*"]),
-    package_data={NAME: ["py.typed", "info.schema.json", "large_messages.xml", "sim/models/*.xml"]},
+    package_data={
+        NAME: ["py.typed", "info.schema.json", "large_messages.xml", "sim/models/*.xml", "report/templates/*"]
+    },
     zip_safe=False,
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from embodied_env.backends import offers_option
-from embodied_env.calibration.estimates import estimated
 from embodied_env.calibration.moves import CalibrationError, Heard, Run, places
 from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.contract import Contract
@@ -50,7 +49,10 @@ def calibrate(
     Raises:
         UsageError: for a world that waits for the agent, an unknown joint, or one whose motion nobody reports.
         CalibrationError: when the gate held or stopped a step, or an episode ended too early; the robot was braked.
+        MissingDependencyError: when scipy is not installed; nothing has moved.
     """
+    from embodied_env.calibration.estimates import estimated  # noqa: PLC0415 - needs scipy, which --help must not
+
     if not 0.0 < amplitude <= 0.2:
         raise UsageError(f"amplitude {amplitude} is not allowed; allowed: above 0, at most 0.2")
     if repeats < 2:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from embodied_env.analysis.statistics import median_interval
 from embodied_env.calibration.moves import CalibrationError, Heard, Place, Run, Trace
 from embodied_env.clock import NS_PER_S
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.latency.capture import Seen, behind, captured, lateness
 from embodied_env.latency.course import Move, delay_by_correlation
-from embodied_env.latency.intervals import median_interval
 from embodied_env.latency.profile import Estimate
 from embodied_env.latency.response import Response, fit_response
 from embodied_env.transition import Sample
@@ -24,6 +24,7 @@ _LEAST_READINGS = 12  # of a joint during a move
 _LEAST_TOLD = 5  # messages that say of a latency
 _STAMPS_S = 5e-4  # neither is known better
 _LEAST_EXPLAINED = 0.8  # of the motion; with less, the model says nothing
+_ORDER_SHARE = 0.7  # of the fitted lag: what a servo of third order without overshoot shows as dead time
 
 METHODS = ("echo", "controller", "state", "xcorr")
 """Evidence of actuation, the best first. Only `HEADLINE` is of the whole way, and of nothing but it."""
@@ -93,14 +94,12 @@ def _as_move(contract: Contract, trace: Trace, heard: Heard, known: Mapping[str,
     read_s = np.array([(s.stamp_ns + offset_ns - trace.begin_ns) / NS_PER_S for s in samples])
     values = np.array([float(s.values[place.field][place.index]) for s in samples])
     order = np.argsort(read_s, kind="stable")
-    turn_s = (trace.turn_ns - trace.begin_ns) / NS_PER_S
     return Move(
         joint=joint,
         commanded_s=np.array([(ns - trace.begin_ns) / NS_PER_S for ns in trace.published_ns]),
         commands=np.array(trace.commands),
         read_s=read_s[order],
         readings=values[order],
-        halves=(read_s[order] > turn_s).astype(np.intp),
     )
 
 
@@ -113,27 +112,14 @@ def _actuation(
     delay_s, correlation = delay_by_correlation(moves, period_s, "step" if is_velocity else "line", _LONGEST_S)
     shapes: tuple[Any, ...] = ("step",) if is_velocity else ("line", "step")
     try:
-        fit = fit_response(moves, period_s, shapes, max(0.01, delay_s), swings=is_velocity)
-    except (ValueError, np.linalg.LinAlgError) as error:
+        fit = fit_response(moves, period_s, shapes, max(0.01, delay_s))
+    except ValueError as error:
         return {}, None, {"actuation_s": str(error), "lag_s": str(error)}
     if fit.explained < _LEAST_EXPLAINED:
         why = f"the commands explain only {100 * fit.explained:.0f} % of the motion"
         return {}, None, {"actuation_s": why, "lag_s": why}
-    evidence = {
-        "state": _by_state(fit),
-        "xcorr": _by_correlation(moves, period_s, fit, delay_s, correlation),
-    }
-    found = fit.lag()
-    lag = Estimate(
-        value_s=found.value_s,
-        low_s=max(0.0, found.value_s - found.half_s),
-        high_s=found.value_s + found.half_s,
-        method="state",
-        n=len(found.single_s),
-        detail="mean of " + ", ".join(f"{joint} {1e3 * lag_s:.1f} ms" for joint, lag_s in fit.lags_s.items()),
-        samples_s=tuple(fit.lags_s.values()),
-    )
-    return evidence, lag, {}
+    dead_time, lag = by_state(moves, fit)
+    return {"state": dead_time, "xcorr": _by_correlation(moves, period_s, fit, delay_s, correlation)}, lag, {}
 
 
 def _way_s(samples: Sequence[Sample]) -> float:
@@ -160,19 +146,38 @@ def _told(method: str, values: Sequence[float], back_s: float) -> Estimate:
     )
 
 
-def _by_state(fit: Response) -> Estimate:
-    found = fit.dead_time()
+def by_state(moves: Sequence[Move], fit: Response) -> tuple[Estimate, Estimate]:
+    """Return the dead time and the lag, each the median over the moves.
+
+    A servo of higher order shows part of its lag as dead time. The intervals allow for servos up to third order that
+    do not overshoot.
+    """
+    dead_s, dead_low_s, dead_high_s = median_interval(fit.dead_s)
+    lag_s, lag_low_s, lag_high_s = median_interval(fit.lags_s)
     command = "a straight line over a control period" if fit.shape == "line" else "a step"
-    return Estimate(
-        value_s=found.value_s,
-        low_s=max(0.0, found.value_s - found.half_s),
-        high_s=found.value_s + found.half_s,
+    dead_time = Estimate(
+        value_s=dead_s,
+        low_s=max(0.0, dead_low_s - _ORDER_SHARE * lag_s - _STAMPS_S),
+        high_s=dead_high_s + _STAMPS_S,
         method="state",
-        n=len(found.single_s),
-        detail=f"until the joint begins to act; commands act as {command}; "
-        f"explains {100 * fit.explained:.2f} % of the motion; commands vary by {1e3 * fit.jitter_s:.1f} ms",
-        samples_s=tuple(found.single_s.tolist()),
+        n=len(moves),
+        detail=f"median of the moves; commands act as {command}; the fit explains {100 * fit.explained:.2f} % of the "
+        f"motion; up to {_ORDER_SHARE:.0%} of the lag may be in it",
+        samples_s=tuple(fit.dead_s.tolist()),
     )
+    joints = dict.fromkeys(move.joint for move in moves)
+    of_joint = {joint: fit.lags_s[[move.joint == joint for move in moves]] for joint in joints}
+    lag = Estimate(
+        value_s=lag_s,
+        low_s=max(0.0, lag_low_s - _STAMPS_S),
+        high_s=lag_high_s + _ORDER_SHARE * lag_s + _STAMPS_S,
+        method="state",
+        n=len(moves),
+        detail="median of the moves; "
+        + ", ".join(f"{joint} {1e3 * np.median(lags_s):.1f} ms" for joint, lags_s in of_joint.items()),
+        samples_s=tuple(fit.lags_s.tolist()),
+    )
+    return dead_time, lag
 
 
 def _by_correlation(

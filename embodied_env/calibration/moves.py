@@ -56,7 +56,6 @@ class Trace:
 
     joint: int
     begin_ns: int = 0
-    turn_ns: int = 0
     end_ns: int = 0
     published_ns: list[int] = field(default_factory=list)
     commands: list[float] = field(default_factory=list)
@@ -241,13 +240,11 @@ class Run:
         before = self._last()
         trace = Trace(joint=joint, begin_ns=before.stamps_ns["published"])
         self._keep(trace, before)
-        for i, velocity in enumerate(profile.tolist()):
+        for velocity in profile.tolist():
             wanted = np.zeros(self._layout.size)
             wanted[joint] = velocity
             transition = self._step(wanted)
             self._keep(trace, transition)
-            if i == len(profile) // 2:
-                trace.turn_ns = transition.stamps_ns["published"]
             if transition.terminated or transition.truncated:
                 return False
         trace.end_ns = transition.stamps_ns["observed"]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from embodied_env.analysis.statistics import CONFIDENCE, median_interval, student_quantile
 from embodied_env.latency.course import Move, peak
-from embodied_env.latency.intervals import CONFIDENCE, median_interval, student_quantile
 from embodied_env.latency.profile import Estimate
 from embodied_env.transition import FloatArray
 

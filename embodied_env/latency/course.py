@@ -6,11 +6,10 @@ A controller may take a command as it is ("step"), or reach it along a straight 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_env.transition import FloatArray
 
@@ -23,7 +22,6 @@ class Move:
 
     Times are seconds of one clock that is common to commands and readings. `commanded_s` and `commands` have shape
     (n,): when each was published, and its position, or its velocity. `read_s` and `readings` have shape (m,).
-    `halves`: which part of the move each reading belongs to, shape (m,); parts are at rest at their ends.
     """
 
     joint: str
@@ -31,7 +29,6 @@ class Move:
     commands: FloatArray
     read_s: FloatArray
     readings: FloatArray
-    halves: NDArray[np.intp] = field(repr=False)
 
 
 def delay_by_correlation(moves: Sequence[Move], period_s: float, shape: Shape, longest_s: float) -> tuple[float, float]:

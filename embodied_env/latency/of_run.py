@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from embodied_env.analysis.statistics import median_interval
 from embodied_env.clock import NS_PER_S
-from embodied_env.latency.intervals import median_interval
 from embodied_env.latency.profile import Estimate, LatencyProfile, LatencyProfileError
 from embodied_env.latency.steps import BlockKeeper, StepDelays
 from embodied_env.transition import Quality

@@ -14,7 +14,6 @@ from embodied_env.bounded_json import parse_json
 from embodied_env.contract.files import read_text_file
 from embodied_env.contract.frozen import freeze
 from embodied_env.errors import EmbodiedEnvError
-from embodied_env.latency.intervals import CONFIDENCE
 from embodied_env.latency.steps import StepDelays, StepDelaysError, read_steps
 
 SCHEMA = "embodied_env/latency_profile/2"
@@ -44,7 +43,7 @@ class Estimate:
     high_s: float
     method: str
     n: int
-    confidence: float = CONFIDENCE
+    confidence: float = 0.95
     detail: str = ""
     samples_s: tuple[float, ...] = field(default=(), repr=False)
 
@@ -67,7 +66,7 @@ class LatencyProfile:
     """The latencies of one world under one contract.
 
     `actuation_s`: from the publication of a command until the joint begins to act, by the best evidence there was;
-    `evidence` has what each method says. `lag_s`: how much the joint then trails a command that moves steadily.
+    `evidence` has what each method says. `lag_s`: time constant of the lag that follows.
     `capture_s`: sensor -> from the acquisition of a reading until it is here. `transport_s`: sensor -> the part of that
     in the middleware. `unknown`: what could not be identified -> why.
 

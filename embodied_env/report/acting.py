@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from embodied_env.analysis.statistics import QuantileSketch
 from embodied_env.record.schema import gates
-from embodied_env.report.sketch import Sketch
 from embodied_env.report.timeline import MOST_NAMES, Timeline
 from embodied_env.report.values import finite, flat, mapping, text_of
 from embodied_env.transition import CODES, Severity
@@ -112,7 +112,7 @@ class Joint:
         self.steps = 0
         self.changed = 0
         self.no_number = 0  # requested was not finite, or not there
-        self.differences = Sketch()  # |applied - requested|
+        self.differences = QuantileSketch()  # |applied - requested|
         self.total_difference = 0.0
         self.worst_step = 0
 

@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embodied_env.contract import Contract
-from embodied_env.latency.distances import (
+from embodied_env.analysis.statistics import (
     PairedTest,
     difference_interval,
     ks_distance,
     ks_noise,
     mcnemar_exact,
     share_noise,
+    wilson_interval,
 )
+from embodied_env.contract import Contract
 from embodied_env.record import Run, read_run
 from embodied_env.record.rows import plain
 from embodied_env.report.comparability import Comparability, comparability
 from embodied_env.report.episodes import Ended, Pairing, paired
 from embodied_env.report.features import Name, RunFeatures
-from embodied_env.report.statistics import wilson_interval
 from embodied_env.report.streams import Numbers, Share, Stream
 from embodied_env.report.values import mapping
 from embodied_env.report.watching import Unwatched, Watcher

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from embodied_env._version import __version__
 from embodied_env.counting import said_of_counts
-from embodied_env.latency.reservoir import KEPT
-from embodied_env.latency.statistics import STAGES
+from embodied_env.latency.statistics import KEPT, STAGES
 from embodied_env.report.comparability import Mismatch
 from embodied_env.report.comparison import CHANCE, Comparison, Gap, Outcome, Ranked, Rate, Side
 from embodied_env.report.features import MOST_STREAMS
@@ -28,17 +27,20 @@ from embodied_env.report.gap_tables import (
     share_text,
 )
 from embodied_env.report.page import (
+    Block,
+    Cell,
     Html,
     bar,
     bullets,
     cards,
     code,
-    page,
+    group,
+    heading,
     paragraph,
+    render_page,
     section,
     subheading,
     table,
-    text,
     verdict,
     write_page,
 )
@@ -55,7 +57,7 @@ def write_comparison(comparison: Comparison, path: str | Path) -> None:
 
     Raises:
         RecordError: when it cannot be written.
-        MissingDependencyError: when plotly is not installed.
+        MissingDependencyError: when plotly or jinja2 is not installed.
     """
     write_page(Path(path), build_comparison_page(comparison))
 
@@ -65,7 +67,8 @@ def build_comparison_page(comparison: Comparison) -> Html:
     names = [_where(side) for side in (comparison.a, comparison.b)]
     contract = said_of(mapping(comparison.a.manifest, "contract").get("name"))
     title = f"{contract}: {names[0]} beside {names[1]}"
-    sections = [
+    blocks = [
+        _head(title, comparison),
         _ranking_section(comparison),
         _outcome_section(comparison),
         _latency_section(comparison),
@@ -78,24 +81,22 @@ def build_comparison_page(comparison: Comparison) -> Html:
         _what_ran_section(comparison),
         _how_section(comparison),
     ]
-    return page(title=title, head=_head(title, comparison), sections=sections, scripts=[library()])
+    return render_page(title=title, blocks=blocks, scripts=[library()])
 
 
 def _where(side: Side) -> str:
     return said_of(side.manifest.get("backend"))
 
 
-def _head(title: str, comparison: Comparison) -> Html:
+def _head(title: str, comparison: Comparison) -> Block:
     runs = [
         f"{name}: {side.path.resolve().name}" for name, side in zip("AB", (comparison.a, comparison.b), strict=True)
     ]
-    return (
-        f'<h1>{text(title)}</h1>\n<p class="subtitle">{text(" · ".join(runs), longest=600)}</p>\n'
-        f"{_verdict(comparison)}{_warnings(comparison)}{cards(_cards(comparison))}"
-    )
+    top = heading(title, " · ".join(runs))
+    return group(top, _verdict(comparison), _warnings(comparison), cards(_cards(comparison)))
 
 
-def _verdict(comparison: Comparison) -> Html:
+def _verdict(comparison: Comparison) -> Block:
     problems = [
         f"run {name}: {side.problem}"
         for name, side in zip("AB", (comparison.a, comparison.b), strict=True)
@@ -109,7 +110,7 @@ def _verdict(comparison: Comparison) -> Html:
     return verdict(good=True, word="Comparable", said=f"Both runs are whole, of {same}.")
 
 
-def _warnings(comparison: Comparison) -> Html:
+def _warnings(comparison: Comparison) -> Block:
     parts = []
     if comparison.terms.ignored:
         parts.append(paragraph("These differ, and were ignored as asked:", kind="warning"))
@@ -133,10 +134,10 @@ def _warnings(comparison: Comparison) -> Html:
         if side.left_out:
             more = f"Run {name} names more than {MOST_STREAMS} things: {side.left_out:,} values are left out."
             parts.append(paragraph(more, kind="warning"))
-    return "".join(parts)
+    return group(*parts)
 
 
-def mismatches(found: Iterable[Mismatch]) -> Html:
+def mismatches(found: Iterable[Mismatch]) -> Block:
     """Return a table of what differs between the kinds of two runs."""
     rows = [(code(m.path), code(_json(m.a)), code(_json(m.b))) for m in found]
     return table(("path", "run A", "run B"), rows)
@@ -172,7 +173,7 @@ def _interval(rate: Rate, unit: str) -> str:
     return f"{of}; 95 % interval {percent(rate.low)} to {percent(rate.high)}"
 
 
-def _ranking_section(comparison: Comparison) -> Html:
+def _ranking_section(comparison: Comparison) -> Block:
     ranked = [found for found in comparison.ranking if found.gap.is_more_than_chance]
     perhaps = [found for found in comparison.ranking if not found.gap.is_more_than_chance]
     parts = []
@@ -196,7 +197,7 @@ def _ranking_section(comparison: Comparison) -> Html:
     return section("Largest differences", *parts, anchor="largest")
 
 
-def _ranking_table(ranked: Sequence[Ranked]) -> Html:
+def _ranking_table(ranked: Sequence[Ranked]) -> Block:
     rows = []
     for place, found in enumerate(ranked, 1):
         others = f" (and {found.others} more of it)" if found.others else ""
@@ -205,7 +206,7 @@ def _ranking_table(ranked: Sequence[Ranked]) -> Html:
     return table(("", "what", "distance", "run A", "run B", ""), rows, numbers=(0, 2, 3, 4))
 
 
-def _outcome_section(comparison: Comparison) -> Html:
+def _outcome_section(comparison: Comparison) -> Block:
     rows = [
         (f"{outcome.how}, run {name}", *_rate_cells(rate))
         for outcome in comparison.outcomes
@@ -224,7 +225,7 @@ def _outcome_section(comparison: Comparison) -> Html:
     return section("Outcome", *parts, anchor="outcome")
 
 
-def _rate_cells(rate: Rate) -> tuple[str, ...]:
+def _rate_cells(rate: Rate) -> tuple[Cell, ...]:
     if not rate.trials:
         return ("0", "0", "none", "none", "")
     interval = f"{percent(rate.low)} to {percent(rate.high)}"
@@ -245,7 +246,7 @@ def _sentence(outcome: Outcome) -> str:
     return outcome.how[0].upper() + outcome.how[1:]
 
 
-def _paired(comparison: Comparison) -> Html:
+def _paired(comparison: Comparison) -> Block:
     pairing = comparison.pairing
     if pairing.problem:
         return paragraph(f"No paired test: {pairing.problem}.", kind="note")
@@ -270,10 +271,10 @@ def _paired(comparison: Comparison) -> Html:
     if pairing.drawn_apart:
         apart = plural(pairing.drawn_apart, "pair")
         parts.append(paragraph(f"In {apart} the worlds drew different values from the same seed.", kind="warning"))
-    return "".join(parts)
+    return group(*parts)
 
 
-def _latency_section(comparison: Comparison) -> Html:
+def _latency_section(comparison: Comparison) -> Block:
     gaps = sorted(comparison.of("latency"), key=_place)
     if not gaps:
         return section("Latency by stage", paragraph("No stage was measured in both runs."), anchor="latency")
@@ -293,7 +294,7 @@ def _percentiles(found: Numbers | Share) -> str:
     return " / ".join(milliseconds(found.quantile(share)) for share in (0.5, 0.95, 0.99))
 
 
-def _tracking_section(comparison: Comparison) -> Html:
+def _tracking_section(comparison: Comparison) -> Block:
     gaps = comparison.of("tracking")
     parts = [
         paragraph("The reading at the end of a step, less the command that was applied in it.", kind="note"),
@@ -307,7 +308,7 @@ def _tracking_section(comparison: Comparison) -> Html:
     return section("Tracking error", *parts, anchor="tracking")
 
 
-def _gates_section(comparison: Comparison) -> Html:
+def _gates_section(comparison: Comparison) -> Block:
     gaps = comparison.of("gate")
     if not gaps:
         return section("Gates", paragraph("No gate fired in either run."), anchor="gates")
@@ -315,7 +316,7 @@ def _gates_section(comparison: Comparison) -> Html:
     return section("Gates: in which share of the steps", gap_table("gate", ordered), anchor="gates")
 
 
-def _observations_section(comparison: Comparison) -> Html:
+def _observations_section(comparison: Comparison) -> Block:
     parts = []
     for kind, what in (("observation", "What the agent saw"), ("evaluator", "What only the evaluator saw")):
         gaps = comparison.of(kind)
@@ -326,28 +327,28 @@ def _observations_section(comparison: Comparison) -> Html:
     )
 
 
-def _actions_section(comparison: Comparison) -> Html:
+def _actions_section(comparison: Comparison) -> Block:
     gaps = comparison.of("action")
     shown = gap_table("action", gaps) if gaps else paragraph("No action is told in both runs.")
     return section("Actions, requested and applied", shown, anchor="actions")
 
 
-def _sensors_section(comparison: Comparison) -> Html:
+def _sensors_section(comparison: Comparison) -> Block:
     gaps = comparison.of("sensor")
     said_so = "Every reading of both runs was good, and none was lost."
     shown = gap_table("sensor", gaps) if gaps else paragraph(said_so)
     return section("Readings that were not good: in which share of the steps", shown, anchor="sensors")
 
 
-def _one_sided_section(comparison: Comparison) -> Html:
+def _one_sided_section(comparison: Comparison) -> Block | None:
     if not comparison.one_sided:
-        return ""
+        return None
     rows = [(label(found.name), f"run {found.run}", f"{found.count:,}") for found in comparison.one_sided[:MOST_ROWS]]
     parts = [table(("what", "only in", "numbers"), rows, numbers=(2,)), left_out(comparison.one_sided)]
     return section("What only one run tells", *parts, anchor="one-sided")
 
 
-def _what_ran_section(comparison: Comparison) -> Html:
+def _what_ran_section(comparison: Comparison) -> Block:
     rows = []
     for name, first, second in _facts(comparison.a, comparison.b):
         rows.append((name, first, second, "" if first == second else "differs"))
@@ -371,7 +372,7 @@ def _facts(a: Side, b: Side) -> Iterable[tuple[str, str, str]]:
         yield name, f"{a.summary[key]:,}", f"{b.summary[key]:,}"
 
 
-def _how_section(comparison: Comparison) -> Html:
+def _how_section(comparison: Comparison) -> Block:
     tests = len(comparison.gaps)
     return section(
         "How this page was made",

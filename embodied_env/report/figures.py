@@ -13,7 +13,7 @@ from typing import Any
 
 from embodied_env.errors import MissingDependencyError
 from embodied_env.printable import printable
-from embodied_env.report.page import Html
+from embodied_env.report.page import Block, check_templates, drawn_figure
 from embodied_env.report.style import FONT, INK, LINE
 
 _CONFIG = {"displayModeBar": False, "responsive": True, "scrollZoom": False, "showTips": False}
@@ -34,8 +34,10 @@ class Line:
 
 
 def check_installed() -> None:
-    """Raise MissingDependencyError when figures cannot be drawn here."""
+    """Raise MissingDependencyError when a package that a page needs is not installed."""
     _plotly()
+    check_templates()
+    import embodied_env.analysis.statistics  # noqa: F401, PLC0415 - raises without scipy
 
 
 def library() -> str:
@@ -55,7 +57,7 @@ def lines_figure(
     y_title: str,
     height_px: int = 230,
     from_zero: bool = False,
-) -> Html:
+) -> Block:
     """Return lines over `x` as a div; `from_zero`: the vertical axis begins there."""
     go = _plotly()
     traces = [trace for line in lines for trace in _traces(go, [_rounded(value) for value in x], line)]
@@ -74,7 +76,7 @@ def heat_figure(
     *,
     x_title: str,
     scale_title: str,
-) -> Html:
+) -> Block:
     """Return shares from 0 to 1 as a map: one row per name, from above, over `x`; white is none."""
     go = _plotly()
     height_px = 110 + 22 * len(rows)
@@ -149,11 +151,11 @@ def _layout(title: str, x_title: str, y_title: str, height_px: int) -> dict[str,
     }  # fmt: skip
 
 
-def _div(figure: Any, height_px: int) -> Html:  # noqa: ANN401 - of a library without types
+def _div(figure: Any, height_px: int) -> Block:  # noqa: ANN401 - of a library without types
     from plotly.io import to_html  # noqa: PLC0415 - optional
 
     drawn = to_html(figure, config=_CONFIG, include_plotlyjs=False, full_html=False, default_height=f"{height_px}px")
-    return f'<div class="figure">{drawn}</div>\n'
+    return drawn_figure(drawn)
 
 
 def _label(said: str, *, longest: int = 28) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from embodied_env.report.comparison import Gap
 from embodied_env.report.features import Name
 from embodied_env.report.figures import Line, lines_figure
-from embodied_env.report.page import Html, bar, grid, paragraph, table
+from embodied_env.report.page import Block, bar, grid, group, paragraph, table
 from embodied_env.report.streams import QUANTILES, Numbers, Share
 from embodied_env.report.style import BLUE, VERMILION
 from embodied_env.report.timing import stage_label
@@ -59,7 +59,7 @@ def share_text(found: Share) -> str:
     return "> 99.9 %" if found.total * 0.999 < found.count < found.total else percent(found.share)
 
 
-def gap_table(what: str, gaps: Sequence[Gap], *, label_of: Callable[[Name], str] = label_in_kind) -> Html:
+def gap_table(what: str, gaps: Sequence[Gap], *, label_of: Callable[[Name], str] = label_in_kind) -> Block:
     """Return gaps, the largest first if there are too many; `label_of` names a gap."""
     is_share = all(isinstance(gap.a, Share) for gap in gaps)
     how = what if is_share else f"{what or 'median'}{': median' if what else ''} (5 % to 95 %)"
@@ -68,14 +68,14 @@ def gap_table(what: str, gaps: Sequence[Gap], *, label_of: Callable[[Name], str]
 
 def gap_rows(
     what: str, gaps: Sequence[Gap], *, label_of: Callable[[Name], str], cell: Callable[[Numbers | Share], str]
-) -> Html:
+) -> Block:
     """Return gaps as a table; `cell` says what one run tells of one."""
     shown = gaps if len(gaps) <= MOST_ROWS else sorted(gaps, key=lambda gap: -gap.distance)[:MOST_ROWS]
     rows = [(label_of(gap.name), _distance(gap), cell(gap.a), cell(gap.b), bar(gap.distance)) for gap in shown]
-    found = table((what, "distance", "run A", "run B", ""), rows, numbers=(1, 2, 3))
+    found, note = table((what, "distance", "run A", "run B", ""), rows, numbers=(1, 2, 3)), None
     if any(gap.distance > 0.0 and not gap.is_more_than_chance for gap in shown):
-        found += paragraph("In parentheses: a distance that chance can make.", kind="note")
-    return found + left_out(gaps)
+        note = paragraph("In parentheses: a distance that chance can make.", kind="note")
+    return group(found, note, left_out(gaps))
 
 
 def label_with_unit(name: Name) -> str:
@@ -95,15 +95,15 @@ def _distance(gap: Gap) -> str:
     return said if gap.is_more_than_chance or not gap.distance else f"({said})"
 
 
-def figures(gaps: Sequence[Gap], *, unit: str = "", scale: float = 1.0) -> Html:
+def figures(gaps: Sequence[Gap], *, unit: str = "", scale: float = 1.0) -> Block:
     """Return the quantiles of both runs for the largest gaps between numbers that are more than chance."""
     clear = sorted((gap for gap in gaps if gap.is_more_than_chance), key=lambda gap: -gap.distance)
-    return grid(filter(None, (_figure(gap, unit, scale) for gap in clear[:_MOST_FIGURES])))
+    return grid(_figure(gap, unit, scale) for gap in clear[:_MOST_FIGURES])
 
 
-def _figure(gap: Gap, unit: str, scale: float) -> Html:
+def _figure(gap: Gap, unit: str, scale: float) -> Block | None:
     if isinstance(gap.a, Share) or isinstance(gap.b, Share):
-        return ""
+        return None
     lines = [
         Line(name="run A", y=[scale * value for value in gap.a.quantiles], colour=BLUE, width=2.0),
         Line(name="run B", y=[scale * value for value in gap.b.quantiles], colour=VERMILION, dash="dash", width=2.0),
@@ -113,7 +113,7 @@ def _figure(gap: Gap, unit: str, scale: float) -> Html:
     return lines_figure(label_in_kind(gap.name), x, lines, x_title="% of the numbers lie below", y_title=y_title)
 
 
-def left_out(found: Sequence[object]) -> Html:
+def left_out(found: Sequence[object]) -> Block | None:
     """Return how many of `found` no table has room for."""
     left = len(found) - MOST_ROWS
-    return paragraph(f"and {left:,} more, which --json has.", kind="note") if left > 0 else ""
+    return paragraph(f"and {left:,} more, which --json has.", kind="note") if left > 0 else None

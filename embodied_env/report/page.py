@@ -1,159 +1,142 @@
-"""A self-contained page of HTML: its shell and style, and the few pieces it is built from. Everything is escaped here.
+"""A self-contained page of HTML: the blocks that it consists of, and its rendering by templates that escape every text.
 
-Nothing is loaded from anywhere: a policy in the page forbids it, so that also a name in a run cannot.
+Nothing is loaded from anywhere: a policy in the page forbids it, so that a name in a run cannot load anything either.
 """
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from embodied_env.errors import RecordError
+from embodied_env.errors import MissingDependencyError, RecordError
 from embodied_env.printable import printable
-from embodied_env.report.style import SCRIPT, STYLE
+from embodied_env.report.style import COLOURS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+_TEMPLATES = Path(__file__).with_name("templates")
 _WIDE = 24  # characters of a cell that may stand in one line
 _LONGEST = 300  # characters of a text that came from a run
 
 Html = str
-"""Text that is safe in a page."""
+"""A page, or a part of one that a library has drawn."""
+
+Block = Mapping[str, Any]
+"""One piece of a page: its "kind", which has a branch in ``templates/blocks.html``, and its content as plain data."""
+
+Cell = str | Block
+"""Plain text, or what `bar` and `code` return."""
 
 
-def text(value: object, *, longest: int = _LONGEST) -> Html:
-    """Return `value` as escaped text, control characters included, cut where it is very long."""
-    said = printable(str(value))
-    cut = said if len(said) <= longest else f"{said[:longest]}… ({len(said)} characters)"
-    return html.escape(cut, quote=True)
-
-
-def page(*, title: str, head: Html, sections: Sequence[Html], scripts: Sequence[str] = ()) -> Html:
+def render_page(*, title: str, blocks: Sequence[Block | None], scripts: Sequence[str] = ()) -> Html:
     """Return the whole page.
 
     Args:
         title: of the window.
-        head: what stands above the sections.
-        sections: see `section`.
-        scripts: JavaScript that the sections need, before them.
+        blocks: from above; None is left out, here and inside of blocks.
+        scripts: trusted JavaScript that figures need.
+
+    Raises:
+        MissingDependencyError: when jinja2 is not installed.
     """
-    loaded = "".join(f"<script>{script}</script>\n" for script in scripts)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{text(title)}</title>\n<style>{STYLE}</style>\n{loaded}</head>\n<body>\n<main>\n"
-        f"{head}\n{''.join(sections)}</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
-    )
+    template = _environment().get_template("page.html")
+    return template.render(title=title, blocks=blocks, scripts=scripts, policy=POLICY, colours=COLOURS)
 
 
-def section(title: str, *parts: Html, anchor: str = "") -> Html:
+def text(value: object, longest: int = _LONGEST) -> str:
+    """Return `value` as plain text without control characters, cut where it is very long; templates escape it."""
+    said = printable(str(value))
+    return said if len(said) <= longest else f"{said[:longest]}… ({len(said)} characters)"
+
+
+def heading(title: str, below: str) -> Block:
+    """Return the title of the page, with a line below it."""
+    return {"kind": "heading", "title": title, "below": below}
+
+
+def section(title: str, *parts: Block | None, anchor: str = "") -> Block:
     """Return one section under a heading."""
-    mark = f' id="{text(anchor)}"' if anchor else ""
-    return f"<section{mark}>\n<h2>{text(title)}</h2>\n{''.join(parts)}</section>\n"
+    return {"kind": "section", "title": title, "parts": parts, "anchor": anchor}
 
 
-def subheading(title: str) -> Html:
+def group(*parts: Block | None) -> Block:
+    """Return parts one below the other."""
+    return {"kind": "group", "parts": parts}
+
+
+def subheading(title: str) -> Block:
     """Return a heading inside of a section."""
-    return f"<h3>{text(title)}</h3>\n"
+    return {"kind": "subheading", "title": title}
 
 
-def paragraph(said: str, *, kind: str = "") -> Html:
+def paragraph(said: str, *, kind: str = "") -> Block:
     """Return a paragraph of plain text; `kind`: "note", "warning" or ""."""
-    mark = f' class="{text(kind)}"' if kind else ""
-    return f"<p{mark}>{text(said, longest=2000)}</p>\n"
+    return {"kind": "paragraph", "said": said, "mark": kind}
 
 
-def bullets(items: Iterable[str]) -> Html:
+def bullets(items: Iterable[str]) -> Block:
     """Return a list of plain texts."""
-    return "<ul>" + "".join(f"<li>{text(item, longest=600)}</li>" for item in items) + "</ul>\n"
+    return {"kind": "bullets", "entries": tuple(items)}
 
 
-def verdict(*, good: bool, word: str, said: str) -> Html:
-    """Return the verdict: a word that stands out, and a sentence. It is told apart by its sign too, not by colour."""
-    return (
-        f'<div class="verdict {"good" if good else "bad"}"><span class="sign" aria-hidden="true">'
-        f"{'✓' if good else '✕'}</span><div><strong>{text(word)}</strong><span>{text(said)}</span></div></div>\n"
-    )
+def verdict(*, good: bool, word: str, said: str) -> Block:
+    """Return the verdict: a word that stands out, and a sentence. It has a sign too, not only a colour."""
+    return {"kind": "verdict", "good": good, "word": word, "said": said}
 
 
-def cards(items: Iterable[tuple[str, str, str]]) -> Html:
+def cards(items: Iterable[tuple[str, str, str]]) -> Block:
     """Return figures that stand out: what it is, its value with unit, and a line below it."""
-    each = (
-        f'<div class="card"><span class="label">{text(label)}</span><span class="value">{text(value)}</span>'
-        f'<span class="below">{text(below)}</span></div>'
-        for label, value, below in items
-    )
-    return f'<div class="cards">{"".join(each)}</div>\n'
+    return {"kind": "cards", "entries": tuple(items)}
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str | Html]], *, numbers: Sequence[int] = ()) -> Html:
+def table(header: Sequence[str], rows: Iterable[Sequence[Cell]], *, numbers: Sequence[int] = ()) -> Block:
     """Return a table that scrolls by itself on a narrow screen.
 
     Args:
         header: a text for each column.
-        rows: cells; plain text, or what `bar` and `code` return.
+        rows: their cells.
         numbers: the columns that are aligned to the right.
     """
-
-    def cell(tag: str, index: int, content: str) -> Html:
-        shown = content if isinstance(content, _Safe) else text(content)
-        kind = "number" if index in numbers else _kind(content)
-        mark = f' class="{kind}"' if kind else ""
-        return f"<{tag}{mark}>{shown}</{tag}>"
-
-    top = "".join(cell("th", index, name) for index, name in enumerate(header))
-    body = "".join(
-        f"<tr>{''.join(cell('td', index, content) for index, content in enumerate(row))}</tr>\n" for row in rows
-    )
-    return (
-        '<div class="scroll" tabindex="0"><table>\n'
-        f"<thead><tr>{top}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
-    )
+    return {"kind": "table", "header": header, "rows": tuple(rows), "numbers": numbers}
 
 
-def facts(pairs: Iterable[tuple[str, str | Html]]) -> Html:
+def facts(pairs: Iterable[tuple[str, Cell]]) -> Block:
     """Return names and values, one below the other."""
-    each = (
-        f"<dt>{text(name)}</dt><dd>{value if isinstance(value, _Safe) else text(value, longest=600)}</dd>"
-        for name, value in pairs
-    )
-    return f"<dl>{''.join(each)}</dl>\n"
+    return {"kind": "facts", "pairs": tuple(pairs)}
 
 
-def bar(share: float, *, low: float | None = None, high: float | None = None) -> Html:
-    """Return a bar for a share from 0 to 1, with the interval that it lies in where both ends are given."""
+def bar(share: float, *, low: float | None = None, high: float | None = None) -> Cell:
+    """Return a bar for a share from 0 to 1, with its interval where both ends are given; nothing for NaN."""
     if not math.isfinite(share):
-        return _Safe("")
-    whisker = ""
-    if low is not None and high is not None:
-        whisker = f'<i style="left:{100 * low:.2f}%;width:{100 * (high - low):.2f}%"></i>'
-    return _Safe(f'<span class="bar"><b style="width:{100 * min(max(share, 0.0), 1.0):.2f}%"></b>{whisker}</span>')
+        return ""
+    whisker = None if low is None or high is None else (f"{100 * low:.2f}", f"{100 * (high - low):.2f}")
+    return {"kind": "bar", "width": f"{100 * min(max(share, 0.0), 1.0):.2f}", "whisker": whisker}
 
 
-def code(value: object) -> Html:
-    """Return a text in the type of machines, which may be broken anywhere."""
-    return _Safe(f"<code>{text(value)}</code>")
+def code(value: object) -> Block:
+    """Return a text in a monospaced type, which may be broken anywhere."""
+    return {"kind": "code", "value": str(value)}
 
 
-def grid(parts: Iterable[Html]) -> Html:
-    """Return parts beside one another, or below on a narrow screen."""
-    return f'<div class="grid">{"".join(parts)}</div>\n'
+def grid(parts: Iterable[Block | None], *, kind: str = "grid") -> Block:
+    """Return parts beside one another, or below on a narrow screen; `kind`: "grid" or "pictures"."""
+    return {"kind": "grid", "parts": tuple(parts), "mark": kind}
 
 
-def picture(png_base64: str, caption: str) -> Html:
-    """Return an image that stands in the page."""
-    source = f"data:image/png;base64,{text(png_base64, longest=len(png_base64))}"
-    return f'<figure><img alt="{text(caption)}" src="{source}"><figcaption>{text(caption)}</figcaption></figure>\n'
+def drawn_figure(drawn: Html) -> Block:
+    """Return a figure that a library has drawn: its HTML goes into the page as it is."""
+    return {"kind": "figure", "drawn": drawn}
 
 
-def _kind(content: str) -> str:
-    """Return how wide a cell wants to be: "long" where a word must be broken, "wide" where there are many."""
-    if len(content) > _WIDE and max(map(len, content.split()), default=0) > _WIDE:
-        return "long"
-    return "wide" if len(content) > _WIDE else ""
+def picture(png_base64: str, caption: str) -> Block:
+    """Return an image that is part of the page."""
+    return {"kind": "picture", "png_base64": png_base64, "caption": caption}
 
 
 def write_page(path: Path, made: Html) -> None:
@@ -172,7 +155,37 @@ def write_page(path: Path, made: Html) -> None:
         raise RecordError(f"{path}: the page cannot be written: {error}") from None
 
 
-class _Safe(str):
-    """Text that was escaped already."""
+def check_templates() -> None:
+    """Raise MissingDependencyError when jinja2 is not installed."""
+    _environment()
 
-    __slots__ = ()
+
+@cache
+def _environment() -> Environment:
+    try:
+        import jinja2  # noqa: PLC0415 - optional
+    except ImportError:
+        raise MissingDependencyError(
+            "jinja2", needed_for="writing a page", remedy='pip install "embodied_env[report]"'
+        ) from None
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"text": text, "cell_class": _cell_class}
+    return made
+
+
+def _cell_class(content: Cell, is_number: bool) -> str:  # noqa: FBT001 - a filter of templates
+    """Return the class of a cell: "number", "long" where a word must be broken, "wide" where there are many."""
+    if is_number:
+        return "number"
+    if not isinstance(content, str) and content["kind"] == "bar":
+        return "long"
+    said = content if isinstance(content, str) else str(content["value"])
+    if len(said) > _WIDE and max(map(len, said.split()), default=0) > _WIDE:
+        return "long"
+    return "wide" if len(said) > _WIDE else ""

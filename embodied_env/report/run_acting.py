@@ -7,7 +7,7 @@ from embodied_env.report.account import RunAccount
 from embodied_env.report.acting import Fired, Firing, Joint
 from embodied_env.report.figures import Line, heat_figure, lines_figure
 from embodied_env.report.frames import Fetch, Frame, pillow_is_here, png_base64
-from embodied_env.report.page import Html, grid, paragraph, picture, section, table
+from embodied_env.report.page import Block, grid, paragraph, picture, section, table
 from embodied_env.report.run_timing import step_axis
 from embodied_env.report.style import BLUE, PALE_ORANGE
 from embodied_env.report.timeline import Timeline
@@ -20,13 +20,13 @@ _MOST_JOINTS = 16
 _BANDS = {BLUE: "rgba(0,114,178,0.16)", PALE_ORANGE: "rgba(230,159,0,0.18)"}
 
 
-def gates_section(account: RunAccount) -> Html:
+def gates_section(account: RunAccount) -> Block:
     """Return which gates fired, at which joint, and when."""
     gates = account.gates
     if not gates.steps and not gates.fired:
         return section("Gates", paragraph("No step tells what the gates did.", kind="warning"), anchor="gates")
     said = ", ".join(f"{name} {count:,}" for name, count in gates.dispositions.most_common())
-    parts = [paragraph(f"The gravest answer of each step: {said or 'not told'}.")]
+    parts: list[Block | None] = [paragraph(f"The gravest answer of each step: {said or 'not told'}.")]
     ordered = sorted(gates.fired.items(), key=lambda item: (-item[1].steps, item[0]))
     if ordered:
         rows = [_firing(firing, fired, account.steps) for firing, fired in ordered[:_MOST_ROWS]]
@@ -41,7 +41,7 @@ def gates_section(account: RunAccount) -> Html:
     return section("Gates fired, by joint", *parts, anchor="gates")
 
 
-def actions_section(account: RunAccount) -> Html:
+def actions_section(account: RunAccount) -> Block:
     """Return requested beside applied, by joint."""
     actions, title = account.actions, "Requested and applied, by joint"
     if not actions.joints:
@@ -50,7 +50,7 @@ def actions_section(account: RunAccount) -> Html:
     header = ("joint", "steps changed", "share", "mean |difference|", "most", "at step", "no number requested")
     shown = list(actions.joints.items())[:_MOST_JOINTS]
     bands = "" if account.timeline.width == 1 else "Lines: the median of the steps of a point; shaded: least to most."
-    parts = [
+    parts: list[Block | None] = [
         paragraph(
             f"In the units of the action space. Applied is what the gates let through. {bands}".strip(), kind="note"
         ),
@@ -65,7 +65,7 @@ def actions_section(account: RunAccount) -> Html:
     return section(title, *parts, anchor="actions")
 
 
-def frames_section(account: RunAccount, fetch: Fetch) -> Html:
+def frames_section(account: RunAccount, fetch: Fetch) -> Block:
     """Return a few images of each camera."""
     frames, title = account.frames.frames(), "Key frames"
     if not frames:
@@ -74,10 +74,8 @@ def frames_section(account: RunAccount, fetch: Fetch) -> Html:
     if not pillow_is_here():
         said = f'Images of {cameras} are in the log, but Pillow is not installed: pip install "embodied_env[images]"'
         return section(title, paragraph(said, kind="warning"), anchor="frames")
-    parts = ['<div class="pictures">', *(_frame(frame, fetch) for frame in frames), "</div>\n"]
-    if left := account.frames.cameras_left_out:
-        parts.append(_left(len(left), "camera"))
-    return section(title, *parts, anchor="frames")
+    shown = grid((_frame(frame, fetch) for frame in frames), kind="pictures")
+    return section(title, shown, _left(len(account.frames.cameras_left_out), "camera"), anchor="frames")
 
 
 def _firing(firing: Firing, fired: Fired, steps: int) -> tuple[str, ...]:
@@ -86,7 +84,7 @@ def _firing(firing: Firing, fired: Fired, steps: int) -> tuple[str, ...]:
     return (gate, code, joint or "all", Severity(fired.gravest).name, *counts)
 
 
-def _map(timeline: Timeline, firings: list[Firing]) -> Html:
+def _map(timeline: Timeline, firings: list[Firing]) -> Block:
     names = [f"{code or gate} · {joint}" if joint else code or gate for gate, code, joint in firings]
     shares = [timeline.shares(("fired", *firing)) for firing in firings]
     title = "Share of steps in which it fired"
@@ -94,7 +92,7 @@ def _map(timeline: Timeline, firings: list[Firing]) -> Html:
 
 
 def _joint(name: str, joint: Joint) -> tuple[str, ...]:
-    spread = joint.differences.spread()
+    spread = joint.differences.percentiles()
     compared = spread.count > 0
     mean = short(joint.total_difference / spread.count) if compared else "none"
     at = f"{joint.worst_step:,}" if joint.worst_step else ""
@@ -102,7 +100,7 @@ def _joint(name: str, joint: Joint) -> tuple[str, ...]:
     return (name, f"{joint.changed:,}", share_of(joint.changed, joint.steps), mean, most, at, f"{joint.no_number:,}")
 
 
-def _joint_figure(timeline: Timeline, name: str) -> Html:
+def _joint_figure(timeline: Timeline, name: str) -> Block:
     lines = []
     for kind, colour in (("requested", PALE_ORANGE), ("applied", BLUE)):
         curve = timeline.curve((kind, name))
@@ -113,7 +111,7 @@ def _joint_figure(timeline: Timeline, name: str) -> Html:
     return lines_figure(name, timeline.first_steps, lines, x_title=step_axis(timeline), y_title="action")
 
 
-def _frame(frame: Frame, fetch: Fetch) -> Html:
+def _frame(frame: Frame, fetch: Fetch) -> Block:
     caption = f"{frame.camera}, {frame.when}"
     try:
         png, said = png_base64(fetch(frame.reference))
@@ -122,5 +120,5 @@ def _frame(frame: Frame, fetch: Fetch) -> Html:
     return picture(png, f"{caption}; {said}" if said else caption)
 
 
-def _left(count: int, what: str) -> Html:
-    return paragraph(f"and {plural(count, f'more {what}')}.", kind="note") if count > 0 else ""
+def _left(count: int, what: str) -> Block | None:
+    return paragraph(f"and {plural(count, f'more {what}')}.", kind="note") if count > 0 else None

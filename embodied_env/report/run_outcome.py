@@ -7,12 +7,26 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from embodied_env.analysis.statistics import wilson_interval
 from embodied_env.counting import said_of_counts
 from embodied_env.record import AuditReport
 from embodied_env.report.account import RunAccount
 from embodied_env.report.outcomes import LISTED, Episode
-from embodied_env.report.page import Html, bar, bullets, cards, code, facts, paragraph, section, table, text, verdict
-from embodied_env.report.statistics import wilson_interval
+from embodied_env.report.page import (
+    Block,
+    Cell,
+    bar,
+    bullets,
+    cards,
+    code,
+    facts,
+    group,
+    heading,
+    paragraph,
+    section,
+    table,
+    verdict,
+)
 from embodied_env.report.values import mapping
 from embodied_env.report.wording import milliseconds, percent, plural, share_of, short
 
@@ -25,20 +39,17 @@ _MOST_SEEDS = 40
 _LONGEST_POLICY = 80  # characters at the top; all of it stands below
 
 
-def head(run_id: str, manifest: Mapping[str, Any], audit: AuditReport, account: RunAccount) -> Html:
+def head(run_id: str, manifest: Mapping[str, Any], audit: AuditReport, account: RunAccount) -> Block:
     """Return what stands at the top: which run, the verdict, and the numbers that matter most."""
     contract = mapping(manifest, "contract")
     policy = said_of(manifest.get("policy"))
     policy = policy if len(policy) <= _LONGEST_POLICY else f"{policy[:_LONGEST_POLICY]}…"
     said = [f"policy {policy}", f"started {when_of(manifest.get('started_utc'))}", run_id]
     title = f"{said_of(contract.get('name'))} on {said_of(manifest.get('backend'))}"
-    return (
-        f'<h1>{text(title)}</h1>\n<p class="subtitle">{text(" · ".join(said), longest=600)}</p>\n'
-        f"{_verdict(audit)}{cards(_cards(account))}"
-    )
+    return group(heading(title, " · ".join(said)), _verdict(audit), cards(_cards(account)))
 
 
-def outcome_section(account: RunAccount) -> Html:
+def outcome_section(account: RunAccount) -> Block:
     """Return both success rates with their intervals, why episodes ended, and the first episodes."""
     summary = account.outcomes.summary()
     parts = [_rates(summary)]
@@ -64,7 +75,7 @@ def outcome_section(account: RunAccount) -> Html:
     return section("Outcome", *parts, anchor="outcome")
 
 
-def audit_section(audit: AuditReport, account: RunAccount) -> Html:
+def audit_section(audit: AuditReport, account: RunAccount) -> Block:
     """Return the verdict of the audit with its findings."""
     parts = []
     if audit.sound:
@@ -85,12 +96,12 @@ def audit_section(audit: AuditReport, account: RunAccount) -> Html:
     return section("Audit", *parts, anchor="audit")
 
 
-def what_ran_section(manifest: Mapping[str, Any], account: RunAccount) -> Html:
+def what_ran_section(manifest: Mapping[str, Any], account: RunAccount) -> Block:
     """Return contract, fingerprints, versions, host, seeds, pacing, policy and wrappers."""
     contract, host = mapping(manifest, "contract"), mapping(manifest, "host")
     seeds = manifest.get("seeds")
     levels = ", ".join(f"{level} ({count:,})" for level, count in account.outcomes.reset_levels.items())
-    pairs: list[tuple[str, str | Html]] = [
+    pairs: list[tuple[str, Cell]] = [
         ("Contract", f"{said_of(contract.get('name'))} v{said_of(contract.get('version'))}"),
         ("Source", code(said_of(contract.get("source")))),
         ("Contract fingerprint", code(said_of(contract.get("fingerprint")))),
@@ -107,7 +118,7 @@ def what_ran_section(manifest: Mapping[str, Any], account: RunAccount) -> Html:
         ("Host", f"{said_of(host.get('platform'))}, {said_of(host.get('cpu_count'))} CPUs"),
     ]
     versions = [(name, said_of(version)) for name, version in mapping(manifest, "versions").items()]
-    parts = [facts(pairs), table(("software", "version"), versions) if versions else ""]
+    parts = [facts(pairs), table(("software", "version"), versions) if versions else None]
     return section("What ran", *parts, _wrappers(manifest.get("wrappers")), _processes(manifest), anchor="what-ran")
 
 
@@ -127,7 +138,7 @@ def when_of(value: object) -> str:
     return said_of(value) if when is None or when.tzinfo is None else f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _verdict(audit: AuditReport) -> Html:
+def _verdict(audit: AuditReport) -> Block:
     if audit.sound:
         said = f"The audit found nothing wrong in {plural(audit.transitions, 'transition')}."
         return verdict(good=True, word="Sound evidence", said=said)
@@ -143,7 +154,7 @@ def _cards(account: RunAccount) -> list[tuple[str, str, str]]:
     found.append(("Steps", f"{account.steps:,}", f"in {plural(account.outcomes.resets, 'episode')}"))
     command = account.stages.sketches.get(("obs_to_command_s", ""))
     if command is not None:
-        spread = command.spread()
+        spread = command.percentiles()
         below = f"median {milliseconds(spread.p50)} ms, p99 {milliseconds(spread.p99)} ms"
         found.append(("Observation to command, p95", f"{milliseconds(spread.p95)} ms", below))
     if account.gates.steps:
@@ -159,8 +170,8 @@ def _interval(successes: int, trials: int, unit: str) -> str:
     return f"{successes:,} of {plural(trials, unit)}; 95 % interval {percent(low)} to {percent(high)}"
 
 
-def _rates(summary: Mapping[str, Any]) -> Html:
-    rows = []
+def _rates(summary: Mapping[str, Any]) -> Block:
+    rows: list[Sequence[Cell]] = []
     for label, how, key, of, _ in _RATES:
         trials = summary[of]
         if not trials:
@@ -175,16 +186,16 @@ def _rates(summary: Mapping[str, Any]) -> Html:
     return table(header, rows, numbers=(1, 2, 3))
 
 
-def _episodes(account: RunAccount) -> Html:
+def _episodes(account: RunAccount) -> Block:
     episodes = account.outcomes.episodes
     if not episodes:
         return paragraph("There was no reset, so no episode.", kind="note")
     rows = [_episode(episode) for episode in episodes]
     header = ("episode", "seed", "steps", "return", "ended", "reason")
     shown = table(header, rows, numbers=(0, 1, 2, 3))
-    if account.outcomes.resets > LISTED:
-        shown += paragraph(f"The first {LISTED} of {account.outcomes.resets:,} episodes.", kind="note")
-    return shown
+    if account.outcomes.resets <= LISTED:
+        return shown
+    return group(shown, paragraph(f"The first {LISTED} of {account.outcomes.resets:,} episodes.", kind="note"))
 
 
 def _episode(episode: Episode) -> Sequence[str]:
@@ -202,7 +213,7 @@ def _seeds(seeds: object) -> str:
     return shown if len(seeds) <= _MOST_SEEDS else f"{shown} and {len(seeds) - _MOST_SEEDS:,} more"
 
 
-def _wrappers(stack: object) -> Html:
+def _wrappers(stack: object) -> Block:
     layers = [mapping(layer) for layer in stack] if isinstance(stack, list) else []
     rows = [
         (
@@ -214,9 +225,9 @@ def _wrappers(stack: object) -> Html:
     return table(("wrappers, outermost first", "arguments"), rows) if rows else paragraph("No wrappers are recorded.")
 
 
-def _processes(manifest: Mapping[str, Any]) -> Html:
+def _processes(manifest: Mapping[str, Any]) -> Block | None:
     found = manifest.get("processes")
     rows = [
         (said_of(p.get("role")), said_of(p.get("pid"))) for p in map(mapping, found if isinstance(found, list) else ())
     ]
-    return table(("process", "pid"), rows[:50], numbers=(1,)) if rows else ""
+    return table(("process", "pid"), rows[:50], numbers=(1,)) if rows else None

@@ -11,7 +11,7 @@ from embodied_env.record import AuditReport, Run, audit_run
 from embodied_env.record.reading import inspect_run, problems_of_row
 from embodied_env.report.account import RunAccount, account_of
 from embodied_env.report.figures import check_installed, library
-from embodied_env.report.page import Html, bullets, page, section, write_page
+from embodied_env.report.page import Block, Html, bullets, render_page, section, write_page
 from embodied_env.report.run_acting import actions_section, frames_section, gates_section
 from embodied_env.report.run_outcome import audit_section, head, outcome_section, said_of, what_ran_section
 from embodied_env.report.run_timing import clock_section, latency_section, not_measured_section, sensors_section
@@ -42,7 +42,7 @@ def write_report(
 
     Raises:
         RecordError: when it is no run directory, or the page cannot be written.
-        MissingDependencyError: when plotly or mcap is not installed.
+        MissingDependencyError: when plotly, jinja2 or mcap is not installed.
     """
     check_installed()
     watch = watcher or Unwatched()
@@ -61,7 +61,8 @@ def write_report(
 def build_page(run: Run, audit: AuditReport, account: RunAccount) -> Html:
     """Return the page of `run`, whose rows were counted in `account`."""
     manifest, name = run.manifest, run.path.resolve().name
-    sections = [
+    blocks = [
+        head(name, manifest, audit, account),
         outcome_section(account),
         audit_section(audit, account),
         latency_section(account),
@@ -76,10 +77,10 @@ def build_page(run: Run, audit: AuditReport, account: RunAccount) -> Html:
     ]
     contract = manifest.get("contract")
     title = f"{said_of(contract.get('name') if isinstance(contract, dict) else None)}: {name}"
-    return page(title=title, head=head(name, manifest, audit, account), sections=sections, scripts=[library()])
+    return render_page(title=title, blocks=blocks, scripts=[library()])
 
 
-def _how_section(timeline: Timeline, steps: int) -> Html:
+def _how_section(timeline: Timeline, steps: int) -> Block:
     said = [
         f"Made by embodied_env {__version__} from the run's own log, read once; the page loads nothing from anywhere.",
         "Percentiles in tables are of all steps, from a sketch that is right within half a percent of the value.",

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
+from embodied_env.analysis.statistics import Percentiles
 from embodied_env.report.account import RunAccount
 from embodied_env.report.figures import Line, lines_figure
-from embodied_env.report.page import Html, facts, grid, paragraph, section, subheading, table
-from embodied_env.report.sketch import Spread
+from embodied_env.report.page import Block, facts, grid, group, paragraph, section, subheading, table
 from embodied_env.report.style import BLUE, ORANGE, VERMILION
 from embodied_env.report.timeline import Curve, Timeline
 from embodied_env.report.timing import Sensor, Stage, quality_name, stage_label, stage_meaning
@@ -25,13 +25,13 @@ MOST_FIGURES = 48
 _SPREAD = ("count", "p50, ms", "p95, ms", "p99, ms", "most, ms")
 
 
-def latency_section(account: RunAccount) -> Html:
+def latency_section(account: RunAccount) -> Block:
     """Return each stage in a table, and over time."""
     stages = account.stages.in_order()
     if not stages:
         why = "no step has an account of its latency" if account.steps else "there is no step"
         return section("Latency by stage", paragraph(f"Nothing was measured: {why}.", kind="warning"), anchor="latency")
-    rows = [(stage_label(stage), *_cells(account.stages.sketches[stage].spread())) for stage in stages]
+    rows = [(stage_label(stage), *_cells(account.stages.sketches[stage].percentiles())) for stage in stages]
     charted = _charted(account, stages)
     meanings = [(stage_label((name, "")), stage_meaning(name)) for name in dict.fromkeys(name for name, _ in stages)]
     parts = [
@@ -46,7 +46,7 @@ def latency_section(account: RunAccount) -> Html:
     return section("Latency by stage", *parts, anchor="latency")
 
 
-def not_measured_section(account: RunAccount) -> Html:
+def not_measured_section(account: RunAccount) -> Block:
     """Return what was not measured, and why."""
     stages = account.stages
     rows = [
@@ -70,13 +70,14 @@ def not_measured_section(account: RunAccount) -> Html:
     return section("What was not measured", *parts, anchor="not-measured")
 
 
-def sensors_section(account: RunAccount) -> Html:
+def sensors_section(account: RunAccount) -> Block:
     """Return how old readings were, what was known about them, and what was lost."""
     sensors = account.sensors.by_name
     if not sensors:
         return section("Sensors", paragraph("No step tells of a sensor.", kind="warning"), anchor="sensors")
     rows = [
-        (name, *_cells(sensor.ages.spread()), _lost(sensor), _confidence(sensor)) for name, sensor in sensors.items()
+        (name, *_cells(sensor.ages.percentiles()), _lost(sensor), _confidence(sensor))
+        for name, sensor in sensors.items()
     ]
     header = (
         "sensor",
@@ -100,13 +101,13 @@ def sensors_section(account: RunAccount) -> Html:
     return section("Sensor ages", *parts, anchor="sensors")
 
 
-def clock_section(account: RunAccount) -> Html:
+def clock_section(account: RunAccount) -> Block:
     """Return deadlines, and what was known of the clocks of a world that moves by itself."""
     clocks, summary = account.clocks, account.outcomes.summary()
     if not clocks.steps:
         said = "Steps have no account of a clock: the world waits for each action, or its clock is its own."
         return section("Deadlines and clocks", paragraph(said), anchor="clocks")
-    rtf, error = clocks.rtf.spread(), clocks.offset_errors.spread()
+    rtf, error = clocks.rtf.percentiles(), clocks.offset_errors.percentiles()
     noticed = _counted(clocks.noticed, str) or "nothing"
     pairs = [
         ("Missed deadlines", f"{summary['missed_deadlines']:,} in {plural(account.steps, 'step')}"),
@@ -133,7 +134,7 @@ def _charted(account: RunAccount, stages: list[Stage]) -> list[Stage]:
     return [stage for stage in stages if stage in chosen]
 
 
-def _figures(timeline: Timeline, named: list[tuple[str, Hashable]]) -> Html:
+def _figures(timeline: Timeline, named: list[tuple[str, Hashable]]) -> Block:
     """Return a figure of each that is drawn, and say which need none, since they never change."""
     drawn, constant = [], []
     for title, name in named:
@@ -143,11 +144,11 @@ def _figures(timeline: Timeline, named: list[tuple[str, Hashable]]) -> Html:
             constant.append(f"{title} ({short(values.pop())} ms)")
         else:
             drawn.append(_figure(timeline, title, curve))
-    said = paragraph(f"The same at every step, so not drawn: {', '.join(constant)}.", kind="note") if constant else ""
-    return grid(drawn) + said
+    said = paragraph(f"The same at every step, so not drawn: {', '.join(constant)}.", kind="note") if constant else None
+    return group(grid(drawn), said)
 
 
-def _figure(timeline: Timeline, title: str, curve: Curve) -> Html:
+def _figure(timeline: Timeline, title: str, curve: Curve) -> Block:
     if timeline.width == 1:
         lines = [Line(name="each step", y=curve.p50, colour=BLUE)]
     else:
@@ -164,7 +165,7 @@ def step_axis(timeline: Timeline) -> str:
     return "step" if timeline.width == 1 else f"step, {timeline.width:,} to a point"
 
 
-def _cells(spread: Spread) -> tuple[str, ...]:
+def _cells(spread: Percentiles) -> tuple[str, ...]:
     if not spread.count:
         return ("0", "none", "none", "none", "none")
     return (f"{spread.count:,}", *(milliseconds(value) for value in (spread.p50, spread.p95, spread.p99, spread.most)))
@@ -176,7 +177,7 @@ def _lost(sensor: Sensor) -> str:
 
 def _confidence(sensor: Sensor) -> str:
     if sensor.confidence.count:
-        return short(sensor.confidence.spread().p50)
+        return short(sensor.confidence.percentiles().p50)
     return "unknown" if sensor.confidence_unknown else "none told"
 
 
@@ -193,5 +194,5 @@ def _counted(counter: Counter[_Key], name: Callable[[_Key], str]) -> str:
     return ", ".join(f"{name(key)} {count:,}" for key, count in counter.most_common(12))
 
 
-def _left(count: int, one: str, many: str) -> Html:
-    return paragraph(f"{plural(count, one, many)} in the table only.", kind="note") if count > 0 else ""
+def _left(count: int, one: str, many: str) -> Block | None:
+    return paragraph(f"{plural(count, one, many)} in the table only.", kind="note") if count > 0 else None

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.latency.distances import effective_count
-from embodied_env.latency.reservoir import Reservoir
+from embodied_env.analysis.statistics import autoregressive_count
+from embodied_env.latency.statistics import Reservoir
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ class _Chain:
         if not (self._pairs and math.isfinite(variance) and variance > 0.0):
             return float(self._count)
         lag1 = 1.0 - self._changes / self._pairs / (2.0 * variance)  # E(x' - x)^2 = 2 var (1 - r)
-        return effective_count(self._count, min(1.0, max(-1.0, lag1)), least=self._episodes)
+        return autoregressive_count(self._count, min(1.0, max(-1.0, lag1)), least=self._episodes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,5 +170,5 @@ class Event:
             return Share(count=self._count, total=total, effective_total=float(total))
         neighbours = max(1, total - episodes)
         lag1 = (self._pairs / neighbours - share * share) / variance
-        worth = effective_count(total, min(1.0, max(-1.0, lag1)), least=min(episodes, total))
+        worth = autoregressive_count(total, min(1.0, max(-1.0, lag1)), least=min(episodes, total))
         return Share(count=self._count, total=total, effective_total=worth)

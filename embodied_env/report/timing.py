@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from embodied_env.analysis.statistics import QuantileSketch
 from embodied_env.latency.statistics import STAGES
 from embodied_env.record.schema import step_info_schema
-from embodied_env.report.sketch import Sketch
 from embodied_env.report.timeline import MOST_NAMES, Timeline
 from embodied_env.report.values import count_of, finite, mapping, text_of
 from embodied_env.transition import Quality
@@ -53,7 +53,7 @@ class Stages:
 
     def __init__(self, timeline: Timeline) -> None:
         """Begin with no step."""
-        self.sketches: dict[Stage, Sketch] = {}
+        self.sketches: dict[Stage, QuantileSketch] = {}
         self.unmeasured: Counter[tuple[Stage, int]] = Counter()
         self.first_not_measured: dict[tuple[Stage, int], int] = {}
         self.steps = 0  # that have an account of latency
@@ -88,7 +88,7 @@ class Stages:
             if len(self.sketches) >= MOST_NAMES:
                 self._timeline.leave_out()
                 return
-            self.sketches[stage] = Sketch()
+            self.sketches[stage] = QuantileSketch()
         self.sketches[stage].add(seconds)
         self._timeline.add(("stage", stage), 1e3 * seconds)
 
@@ -135,12 +135,12 @@ class Sensor:
     def __init__(self) -> None:
         """Begin with no reading."""
         self.steps = 0
-        self.ages = Sketch()
+        self.ages = QuantileSketch()
         self.qualities: Counter[int] = Counter()
         self.stamp_qualities: Counter[int] = Counter()
         self.suspected: Counter[str] = Counter()
         self.lost = self.duplicated = self.reordered = 0
-        self.confidence = Sketch()
+        self.confidence = QuantileSketch()
         self.confidence_unknown = 0
 
 
@@ -194,8 +194,8 @@ class Clocks:
         self.middleware: Counter[str] = Counter()
         self.noticed: Counter[str] = Counter()
         self.most_epochs = 0
-        self.rtf = Sketch()
-        self.offset_errors = Sketch()
+        self.rtf = QuantileSketch()
+        self.offset_errors = QuantileSketch()
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Take in the row of one step."""

@@ -1,4 +1,4 @@
-"""Simulators that are told to move, over real rclpy: one toy world behind the services of three families.
+"""Simulators that are told to move, over real rclpy: one toy world behind the services of two families.
 
 They serve each request by hand from one thread, so that a reply can come early, late or never. What can go wrong is
 switched by `Mischief`; the world itself behaves as Gazebo was measured to (`/clock` names the iteration that begins,
@@ -22,7 +22,6 @@ from rclpy.signals import SignalHandlerOptions
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
-from std_srvs.srv import Empty
 
 STEP_NS = 1_000_000
 JOINTS = ("j1", "j2", "j3", "j4", "j5", "j6")
@@ -329,29 +328,9 @@ class SimulationInterfacesStandIn(StandIn):
         return self.mischief.refuses
 
 
-class ClassicStandIn(StandIn):
-    """Gazebo classic: no steps; it runs, a step each ms, until it is paused, and is silent then."""
-
-    repeats_clock = False
-    pace_s = 0.001
-
-    def __init__(self, mischief: Mischief) -> None:
-        super().__init__(mischief)
-        self.offer(Empty, "/pause_physics", lambda *_: self._pause(paused=True))
-        self.offer(Empty, "/unpause_physics", lambda *_: self._pause(paused=False))
-        self.offer(Empty, "/reset_simulation", lambda *_: bool(self.ask_reset()))
-        self.offer(Empty, "/reset_world", lambda *_: bool(self.ask_reset(time_too=False)))
-
-    def _pause(self, *, paused: bool) -> bool:
-        if self.mischief.does:
-            self.world.paused = paused
-        return False
-
-
 STAND_INS = {
     "ros_gz": RosGzStandIn,
     "simulation_interfaces": SimulationInterfacesStandIn,
-    "classic": ClassicStandIn,
 }
 
 

@@ -1,4 +1,4 @@
-"""A toy simulator of `arm_reach` with the services of Gazebo classic and of the embedded one, and its bad habits.
+"""A toy simulator of `arm_reach` with the services of the embedded one, and its bad habits.
 
 Its services are taken by hand, so that a reply can be early, or never come.
 """
@@ -16,19 +16,12 @@ from rclpy.context import Context
 from rclpy.node import Node
 from rosgraph_msgs.msg import Clock
 from std_msgs.msg import Float64MultiArray
-from std_srvs.srv import Empty, Trigger
+from std_srvs.srv import Trigger
 
 from embodied_env.sim.messages import set_stamp, to_message
 
 TICK_NS = 5_000_000  # of physics
-SERVICES = {
-    "/pause_physics": Empty,
-    "/unpause_physics": Empty,
-    "/reset_simulation": Empty,
-    "/reset_world": Empty,
-    "/simulator/step_once": Trigger,
-    "/simulator/restart": Trigger,
-}
+SERVICES = ("/simulator/step_once", "/simulator/restart")
 
 
 @dataclass
@@ -45,7 +38,6 @@ class Habits:
     old_after: set[str] = field(default_factory=set)  # sensors that repeat an old stamp after the new one
     repeats_clock: bool = True  # while it stands
     is_silent_until_step: bool = False  # sensors, after a reset
-    ignores_reset: bool = False
     is_deaf: bool = False  # no command is repeated
     refuses: str = ""
 
@@ -67,7 +59,7 @@ class SmallSimulator:
         self._sensors = {n: node.create_publisher(type(m), contract.sensors[n].topic, 10) for n, m in types.items()}
         topic = contract.actuators["arm"].topic
         self._subscription = node.create_subscription(Float64MultiArray, topic, lambda _: None, 10)
-        self._services = {name: node.create_service(kind, name, lambda _, r: r) for name, kind in SERVICES.items()}
+        self._services = {name: node.create_service(Trigger, name, lambda _, r: r) for name in SERVICES}
         self._late = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._turn)
@@ -109,11 +101,10 @@ class SmallSimulator:
         habits, kind = self.habits, name.rpartition("/")[2]
         self.asked.append(kind)
         response = service.srv_type.Response()
-        if hasattr(response, "success"):
-            response.success, response.message = not habits.refuses, habits.refuses
+        response.success, response.message = not habits.refuses, habits.refuses
 
         def reply():
-            if not habits.loses_reply or kind not in ("step_once", "restart", "reset_simulation"):
+            if not habits.loses_reply:
                 service.send_response(response, header)
 
         if habits.early_reply_s:
@@ -126,20 +117,15 @@ class SmallSimulator:
 
     def _do(self, kind):
         habits = self.habits
-        if kind in ("pause_physics", "unpause_physics"):
-            self.is_running = kind == "unpause_physics"
-        elif kind == "step_once":
+        if kind == "step_once":
             ticks = self.contract.control_period_ns // TICK_NS
             self.tick(ticks if habits.stops_at is None else habits.stops_at)
             if habits.rewinds:
                 self.now_ns = 0
                 self.tick(1)
             self.tick(habits.extra_ticks)
-        elif kind == "restart":
+        else:
             self.tick(1, tells=not habits.is_silent_until_step)
-        elif kind == "reset_simulation" and not habits.ignores_reset:
-            self.now_ns = 0
-            self._tell_time()
 
     def tick(self, ticks, *, tells=True):
         """Move by so many ticks, and tell the clock of each."""

@@ -48,6 +48,11 @@ def near(estimate, true_s, period_s=STATE_PERIOD_S):
     return abs(estimate.value_s - true_s) <= max(0.1 * true_s, 0.002, period_s / 2.0)
 
 
+def sum_is_near(profile, true_s):
+    """Return whether dead time and lag by the motion have the true sum, to 10 %."""
+    return abs(profile.evidence["state"].value_s + profile.lag_s.value_s - true_s) <= 0.1 * true_s
+
+
 def holds(estimate, true_s):
     """Whether the interval has the truth in it; what is configured is without the way through the middleware."""
     return estimate.low_s <= true_s + 0.0005 and estimate.high_s >= true_s
@@ -95,18 +100,21 @@ def show(profile):
 def test_the_delays_of_an_arm_are_found_again_over_five_seeds(domain_id):
     with robot("arm_reach", ARM_STAND_IN) as contract:
         found = [profile_of(contract, seed, repeats=2) for seed in range(5)]
-    truths = {
-        "controller": [(each.evidence["controller"], COMMAND_DELAY_S) for each in found],
+    apparent = {
         "state": [(each.evidence["state"], COMMAND_DELAY_S) for each in found],
         "lag": [(each.lag_s, SERVO_LAG_S + SERVO_S) for each in found],
+    }
+    truths = {
+        "controller": [(each.evidence["controller"], COMMAND_DELAY_S) for each in found],
         "joints": [(each.capture_s["joints"], DRIVER_DELAY_S) for each in found],
         "hidden": [(each.capture_s["tcp"], HIDDEN_S) for each in found],
         "late": [(each.capture_s["true_distance"], LATE_S) for each in found],
     }
-    held = {name: sum(holds(*pair) for pair in pairs) for name, pairs in truths.items()}
+    held = {name: sum(holds(*pair) for pair in pairs) for name, pairs in (truths | apparent).items()}
     print("intervals that hold the truth, of 5:", held)
     assert all(each.actuation_s == each.evidence["controller"] for each in found)
     assert {name for name, pairs in truths.items() if not all(near(*pair) for pair in pairs)} == set()
+    assert all(sum_is_near(each, COMMAND_DELAY_S + SERVO_LAG_S + SERVO_S) for each in found)
     assert min(held.values()) >= 4
     assert all(each.capture_s["tcp"].method == "stamp+xcorr" for each in found)
     assert all(each.capture_s["true_distance"].method == "stamp" for each in found)
@@ -119,5 +127,5 @@ def test_the_delay_of_a_cart_that_is_driven_by_velocities_is_found_again(domain_
     assert near(found.actuation_s, 0.05, period_s=0.01)
     assert holds(found.actuation_s, 0.05)
     assert found.actuation_s.method == "controller"
-    assert holds(found.evidence["state"], 0.05)  # a body that swings: known to several ms only
+    assert found.evidence["state"].value_s == pytest.approx(0.05, abs=0.02)  # it overshoots: not of first order
     assert near(found.capture_s["odom"], DRIVER_DELAY_S, period_s=0.01)

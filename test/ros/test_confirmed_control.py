@@ -13,7 +13,6 @@ from small_simulator import TICK_NS, Habits, small_simulator
 
 import embodied_env
 from embodied_env.backends.ros.control.base import FAULTS, SimulatorNotReadyError
-from embodied_env.backends.ros.control.classic import Classic
 from embodied_env.backends.ros.control.confirmed import ConfirmedControl
 from embodied_env.backends.ros.control.embedded import Embedded
 from embodied_env.backends.ros.node import RosNode
@@ -24,7 +23,6 @@ pytestmark = pytest.mark.ros
 
 CONTRACT = embodied_env.load_contract("arm_reach")
 PERIOD_NS = CONTRACT.control_period_ns
-NAMES = {"exact": Embedded, "gated": Classic}
 
 
 def soon(seconds=5.0):
@@ -33,18 +31,14 @@ def soon(seconds=5.0):
 
 @pytest.fixture(scope="module")
 def stack(lasting_domain):
-    """One toy simulator, and a control of each kind over it."""
+    """One toy simulator, and a control over it."""
     with lasting_domain() as domain_id, small_simulator(CONTRACT, domain_id) as small:
-        nodes, controls = [], {}
-        for name, dialect in NAMES.items():
-            nodes.append(RosNode(name, namespace="/", clock=SteadyClock(), domain_id=domain_id))
-            step_ns = PERIOD_NS if name == "exact" else TICK_NS
-            spoken = dialect(world="toy", prefix=None, step_ns=step_ns)
-            controls[name] = ConfirmedControl(spoken, nodes[-1].receiver, reply_timeout_s=0.3)
-            controls[name].connect(soon(10))
-        yield small, controls
-        for node in nodes:
-            node.close()
+        node = RosNode("environment", namespace="/", clock=SteadyClock(), domain_id=domain_id)
+        dialect = Embedded(world="toy", prefix=None)
+        control = ConfirmedControl(dialect, node.receiver, step_ns=PERIOD_NS, reply_timeout_s=0.3)
+        control.connect(soon(10))
+        yield small, control
+        node.close()
 
 
 @pytest.fixture
@@ -61,14 +55,7 @@ def small(stack):
 
 @pytest.fixture
 def exact(stack, small):
-    control = stack[1]["exact"]
-    control.check_still(soon())
-    return control
-
-
-@pytest.fixture
-def gated(stack, small):
-    control = stack[1]["gated"]
+    control = stack[1]
     control.check_still(soon())
     return control
 
@@ -84,7 +71,7 @@ def lost(call, *args):
 def test_a_hundred_steps_end_at_their_nanosecond(exact, small):
     results = [exact.step(PERIOD_NS, soon()) for _ in range(100)]
     assert all(after.before_ns == before.after_ns for before, after in itertools.pairwise(results))
-    assert {(each.after_ns - each.before_ns, each.steps, each.late_ns) for each in results} == {(PERIOD_NS, 1, 0)}
+    assert {(each.after_ns - each.before_ns, each.steps) for each in results} == {(PERIOD_NS, 1)}
     assert results[-1].after_ns == small.now_ns
 
 
@@ -187,45 +174,11 @@ def test_a_clock_that_never_stands_is_told_before_the_first_request(exact, small
     assert small.asked == []
 
 
-def test_a_gated_step_tells_how_far_it_came(gated, small):
-    before_ns = small.now_ns
-    result = gated.step(PERIOD_NS, soon())
-    assert (result.before_ns, result.after_ns) == (before_ns, small.now_ns)
-    assert result.late_ns == result.after_ns - before_ns - PERIOD_NS >= 0
-    assert result.steps == (result.after_ns - before_ns) // TICK_NS
-    assert not small.is_running
-
-
-def test_a_gated_clock_that_stops_is_told_and_the_world_is_paused(gated, small):
-    small.habits.stops_at = 0
-    assert lost(gated.step, PERIOD_NS, soon(0.4))[0] == "clock_stopped"
-    time.sleep(0.05)
-    assert small.asked == ["unpause_physics", "pause_physics"]
-
-
-def test_a_reset_that_rewinds_the_clock_has_shown_when_it_went_back(gated, small):
-    result = gated.reset("world", None, soon())
-    assert (result.level, result.after_ns, result.seed_used) == ("world", 0, None)
-
-
-def test_a_reset_that_never_shows_is_told(gated, small):
-    small.habits.ignores_reset = True
-    assert lost(gated.reset, "world", None, soon(0.5))[0] == "reset_not_seen"
-
-
-def test_a_reset_whose_reply_is_lost_is_told_with_what_the_clock_shows(gated, small):
-    small.habits.loses_reply = True
-    why, said = lost(gated.reset, "world", None, soon())
-    assert why == "reply_lost"
-    assert "the clock shows the reset" in said
-    assert small.asked == ["reset_simulation"]
-
-
 def test_a_control_without_its_services_names_them(domain_id):
     node = RosNode("lonely", namespace="/", clock=SteadyClock())
-    control = ConfirmedControl(Classic(world="toy", prefix="/gazebo", step_ns=None), node.receiver)
+    control = ConfirmedControl(Embedded(world="toy", prefix="/absent"), node.receiver, step_ns=PERIOD_NS)
     try:
-        with pytest.raises(BackendNotReadyError, match="/gazebo/pause_physics, /gazebo/unpause_physics"):
+        with pytest.raises(BackendNotReadyError, match="/absent/simulator/step_once"):
             control.connect(soon(0.1))
     finally:
         node.close()

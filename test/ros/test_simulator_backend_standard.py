@@ -14,6 +14,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from simulator_stand_ins import Mischief, hosted
 
 import embodied_env
+from embodied_env.errors import BackendNotReadyError
 
 pytestmark = pytest.mark.ros
 
@@ -33,6 +34,7 @@ PROFILE = {
         "true_distance": {"distance": ["tcp", "target"]},
     },
     "sensor_grace_s": 0.5,
+    "reset_timeout_s": 8.0,
 }
 
 
@@ -127,3 +129,10 @@ def test_a_soft_reset_drives_home_and_time_goes_on(begun):
 def test_what_is_normal_goes_on_and_what_is_a_fault_ends_the_episode(begun, mischief, reason):
     _, env, _ = begun(**mischief)
     assert end_of(env) == reason
+
+
+@pytest.mark.long
+def test_a_reset_that_never_shows_does_not_start_an_episode(begun):
+    _, env, _ = begun(does=False)
+    with pytest.raises(BackendNotReadyError, match="reset_not_seen"):
+        env.reset(seed=1)

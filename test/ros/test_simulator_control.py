@@ -23,8 +23,6 @@ pytestmark = pytest.mark.ros
 
 PERIOD_NS = 10 * STEP_NS
 PACKAGES = {"ros_gz": "ros_gz_interfaces", "simulation_interfaces": "simulation_interfaces"}
-EXACT = ("ros_gz", "simulation_interfaces")
-ALL = (*EXACT, "classic")
 PATIENCE_S = 0.25  # for a reply, where one is waited for in vain
 
 
@@ -37,8 +35,8 @@ def attached(name, domain_id, *, prefix=None):
     """A control over a node of its own, not connected."""
     node = RosNode("environment", namespace="/", clock=SteadyClock(), domain_id=domain_id)
     try:
-        dialect = make_dialect(name, world="toy", prefix=prefix, step_ns=STEP_NS)
-        yield ConfirmedControl(dialect, node.receiver, still_s=0.05)
+        dialect = make_dialect(name, world="toy", prefix=prefix)
+        yield ConfirmedControl(dialect, node.receiver, step_ns=STEP_NS, still_s=0.05)
     finally:
         node.close()
 
@@ -76,8 +74,7 @@ def begun(pair):
     return begin
 
 
-of_exact = pytest.mark.parametrize("pair", EXACT, indirect=True)
-of_all = pytest.mark.parametrize("pair", ALL, indirect=True)
+of_both = pytest.mark.parametrize("pair", PACKAGES, indirect=True)
 
 
 one_by_default = pytest.mark.parametrize(
@@ -103,14 +100,13 @@ def stepping(stand_in, control, steps):
         result = control.step(PERIOD_NS, soon())
         errors.add(result.after_ns - begin_ns - count * PERIOD_NS)
         errors.add(stand_in.world.now_ns - result.after_ns)
-        errors.add(result.late_ns)
     return errors
 
 
 # ------------------------------------------------------------------------------------------------- what goes well
 
 
-@of_exact
+@of_both
 def test_lockstep_has_no_error_on_the_clock(begun):
     stand_in, control = begun()
     before = stand_in.world.iterations
@@ -119,7 +115,7 @@ def test_lockstep_has_no_error_on_the_clock(begun):
 
 
 @pytest.mark.long
-@of_exact
+@of_both
 def test_ten_thousand_steps_of_lockstep_have_no_error_on_the_clock(begun, pair):
     name = pair[0]
     stand_in, control = begun()
@@ -130,44 +126,19 @@ def test_ten_thousand_steps_of_lockstep_have_no_error_on_the_clock(begun, pair):
     print(f"{name}: 10 000 steps of 10 ms, error 0 ns, {time.monotonic() - begun_s:.1f} s")
 
 
-def told_of_gated(stand_in, control, steps):
-    """Step a gated clock; return how far each step went beyond its end, ns."""
-    late = []
-    for _ in range(steps):
-        before_ns = control.now_ns()
-        result = control.step(PERIOD_NS, soon())
-        assert (result.before_ns, result.after_ns) == (before_ns, stand_in.world.now_ns)
-        assert result.late_ns == result.after_ns - before_ns - PERIOD_NS >= 0
-        assert result.steps == (result.after_ns - before_ns) // STEP_NS
-        late.append(result.late_ns)
-    return late
-
-
-@of("classic")
-def test_a_gated_clock_is_told_as_it_is(begun):
-    told_of_gated(*begun(), 3)
-
-
-@pytest.mark.long
-@of("classic")
-def test_a_gated_clock_is_told_as_it_is_over_and_over(begun):
-    late = told_of_gated(*begun(), 2_000)
-    print(f"classic: 2 000 gated steps of 10 ms, told to 0 ns; late {np.percentile(late, [50, 99, 100]) / 1e6} ms")
-
-
-@of_exact
+@of_both
 def test_a_clock_that_says_everything_three_times_is_normal(begun):
     stand_in, control = begun(clock_repeats=3)
     assert stepping(stand_in, control, 5) == {0}
 
 
-@of_exact
+@of_both
 def test_a_reply_before_the_end_ends_no_step(begun):
     stand_in, control = begun(replies="early")
     assert stepping(stand_in, control, 5) == {0}
 
 
-@of_exact
+@of_both
 def test_steps_after_a_reset_count_from_the_begin(begun):
     stand_in, control = begun()
     stepping(stand_in, control, 3)
@@ -177,15 +148,7 @@ def test_steps_after_a_reset_count_from_the_begin(begun):
     assert stand_in.world.now_ns == 3 * PERIOD_NS
 
 
-@of("classic")
-def test_the_classic_reset_of_poses_leaves_the_time(begun):
-    _, control = begun()
-    control.step(PERIOD_NS, soon())
-    before_ns = control.now_ns()
-    assert control.reset("state", None, soon()).after_ns == before_ns
-
-
-@of_exact
+@of_both
 def test_pausing_what_stands_still_is_no_error(begun):
     stand_in, control = begun()
     control.pause(soon())
@@ -196,14 +159,14 @@ def test_pausing_what_stands_still_is_no_error(begun):
 # ------------------------------------------------------------------------------------------------------ the faults
 
 
-@of_exact
+@of_both
 def test_a_reply_to_a_step_that_never_happens_is_not_believed(begun, pair):
     _, control = begun(PATIENCE_S, does=False)
     promised = pair[0] == "simulation_interfaces"  # that its reply comes at the end
     assert why_of(control.step, PERIOD_NS, soon(0.6))[0] == ("step_unfinished" if promised else "clock_stopped")
 
 
-@of_exact
+@of_both
 @pytest.mark.parametrize(("does", "told"), [(True, "was carried out"), (False, "was not carried out")])
 def test_a_lost_reply_is_named_and_nothing_is_sent_twice(begun, does, told):
     stand_in, control = begun(PATIENCE_S, replies="never", does=does)
@@ -212,13 +175,7 @@ def test_a_lost_reply_is_named_and_nothing_is_sent_twice(begun, does, told):
     assert text.endswith(f"it {told}")
 
 
-@of("classic")
-def test_a_lost_reply_of_a_gated_clock_is_named(begun):
-    _, control = begun(PATIENCE_S, replies="never")
-    assert why_of(control.step, PERIOD_NS, soon())[0] == "reply_lost"
-
-
-@of_all
+@of_both
 def test_a_clock_that_stops_in_a_step_is_named(begun):
     _, control = begun(PATIENCE_S, stops_after=4)
     assert why_of(control.step, PERIOD_NS, soon(0.6))[0] == "clock_stopped"
@@ -230,7 +187,7 @@ def test_a_clock_that_falls_silent_in_a_step_is_named(begun):
     assert why_of(control.step, PERIOD_NS, soon(0.6))[0] == "clock_stopped"
 
 
-@of_all
+@of_both
 def test_a_clock_that_goes_back_in_a_step_is_named(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, soon())
@@ -238,7 +195,7 @@ def test_a_clock_that_goes_back_in_a_step_is_named(begun):
     assert why_of(control.step, PERIOD_NS, soon())[0] == "clock_rewound"
 
 
-@of_all
+@of_both
 def test_a_reset_by_somebody_else_between_two_steps_is_named(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, soon())
@@ -249,13 +206,13 @@ def test_a_reset_by_somebody_else_between_two_steps_is_named(begun):
     assert why_of(control.step, PERIOD_NS, soon())[0] == "clock_rewound"
 
 
-@of_exact
+@of_both
 def test_steps_of_another_client_in_ours_are_named(begun):
     _, control = begun(extra_steps=3)
     assert why_of(control.step, PERIOD_NS, soon())[0] == "extra_steps"
 
 
-@of_all
+@of_both
 def test_steps_of_another_client_between_ours_are_named_before_anything_is_asked(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, soon())
@@ -267,7 +224,7 @@ def test_steps_of_another_client_between_ours_are_named_before_anything_is_asked
     assert len(stand_in.requests) == asked
 
 
-@of_exact
+@of_both
 def test_a_simulator_that_refuses_is_quoted(begun, pair):
     name = pair[0]
     _, control = begun(refuses=True)
@@ -276,7 +233,7 @@ def test_a_simulator_that_refuses_is_quoted(begun, pair):
     assert ("success is false" if name == "ros_gz" else "OPERATION_FAILED (4): not in the mood") in text
 
 
-@of_all
+@of_both
 def test_a_reset_that_was_taken_and_never_shows_is_named(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, soon())
@@ -284,7 +241,7 @@ def test_a_reset_that_was_taken_and_never_shows_is_named(begun):
     assert why_of(control.reset, "world", None, soon(0.6))[0] == "reset_not_seen"
 
 
-@of_exact
+@of_both
 def test_a_reset_whose_reply_is_lost_is_named(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, soon())

@@ -27,7 +27,7 @@ def dialect(message_package):
 
     def build(name, prefix=None):
         message_package(PACKAGES[name])
-        return make_dialect(name, world="toy", prefix=prefix, step_ns=None)
+        return make_dialect(name, world="toy", prefix=prefix)
 
     return build
 
@@ -67,7 +67,6 @@ def test_a_world_that_is_not_bridged_is_named_beside_those_that_are(dialect):
 def test_the_simulator_is_found_where_it_is(dialect):
     built = learned(dialect("simulation_interfaces"), FEATURES)
     assert built.pause().service == "/sim/set_simulation_state"
-    assert built.capabilities.exact_step
     assert built.capabilities.reset_levels == ("world",)
 
 
@@ -84,14 +83,10 @@ def test_a_feature_without_its_service_is_not_there(dialect):
     assert not learned(dialect("simulation_interfaces"), FEATURES).capabilities.state_query
 
 
-def test_a_simulator_that_only_pauses_is_gated(dialect):
-    built = learned(dialect("simulation_interfaces"), [25, 26])
-    assert (built.capabilities.exact_step, built.capabilities.pause) == (False, True)
-
-
-def test_a_simulator_that_can_neither_step_nor_pause_is_refused(dialect):
-    with pytest.raises(BackendNotReadyError, match="can neither step nor pause"):
-        learned(dialect("simulation_interfaces"), [20])
+@pytest.mark.parametrize("features", [[20], [25, 26]])
+def test_a_simulator_without_steps_is_refused_even_if_it_can_pause(dialect, features):
+    with pytest.raises(BackendNotReadyError, match="feature 31 with step_simulation"):
+        learned(dialect("simulation_interfaces"), features)
 
 
 def test_many_steps_need_the_feature_for_many(dialect):
@@ -133,4 +128,4 @@ def test_missing_messages_are_named_with_their_package(monkeypatch, name):
         monkeypatch.setitem(sys.modules, module, None)
     apt = f"apt install ros-\\$ROS_DISTRO-{PACKAGES[name].replace('_', '-')}"
     with pytest.raises(MissingDependencyError, match=apt):
-        make_dialect(name, world="toy", prefix=None, step_ns=None)
+        make_dialect(name, world="toy", prefix=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import time
 
 import numpy as np
@@ -14,40 +13,33 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from small_simulator import Habits, small_simulator
 
 import embodied_env
-from embodied_env.errors import BackendNotReadyError
 
 pytestmark = pytest.mark.ros
 
 ARM = embodied_env.load_contract("arm_reach")
 PERIOD_NS = ARM.control_period_ns
-PROFILES = {
-    "exact": {
-        "world": "toy",
-        "control": "embedded",
-        "step_s": 0.05,
-        "settle_steps": 1,
-        "reset": "world",
-        "echo": {"arm": "arm_controller/echo"},
-        "sensor_grace_s": 0.3,
-    },
-    "gated": {"world": "toy", "control": "classic", "step_s": 0.005, "reset": "world", "sensor_grace_s": 0.3},
+PROFILE = {
+    "world": "toy",
+    "control": "embedded",
+    "step_s": 0.05,
+    "settle_steps": 1,
+    "reset": "world",
+    "echo": {"arm": "arm_controller/echo"},
+    "sensor_grace_s": 0.3,
 }
 
 
 @pytest.fixture(scope="module")
 def stack(lasting_domain):
-    """One toy simulator, and an environment of each kind over it."""
+    """One toy simulator, and an environment over it."""
     with lasting_domain() as domain_id, small_simulator(ARM, domain_id) as small:
-        made = {}
-        for name, profile in PROFILES.items():
-            contract = dataclasses.replace(ARM, backends={"gazebo": profile})
-            made[name] = embodied_env.make(
-                contract, backend="gazebo", domain_id=domain_id, step_timeout_s=0.6, reset_timeout_s=3.0
-            )
-            made[name].reset(seed=0)
-        yield small, made
-        for env in made.values():
-            env.close()
+        contract = dataclasses.replace(ARM, backends={"gazebo": PROFILE})
+        env = embodied_env.make(
+            contract, backend="gazebo", domain_id=domain_id, step_timeout_s=0.6, reset_timeout_s=3.0
+        )
+        env.reset(seed=0)
+        yield small, env
+        env.close()
 
 
 @pytest.fixture
@@ -62,15 +54,9 @@ def small(stack):
 @pytest.fixture
 def exact(stack, small):
     """An environment in lockstep, just reset."""
-    env = stack[1]["exact"]
+    env = stack[1]
     env.reset(seed=1)
     return env
-
-
-@pytest.fixture
-def gated(stack, small):
-    """One over a simulator without steps."""
-    return stack[1]["gated"]
 
 
 def end_of(env):
@@ -154,42 +140,7 @@ def test_what_is_commanded_is_repeated_before_the_step_and_acts_in_it(exact, sma
     np.testing.assert_array_equal(observation["joints_position"], small.commands[-1])
 
 
-def test_a_gated_episode_goes_on_from_where_the_clock_really_is(gated, small):
-    assert not gated.unwrapped.capabilities.exact_step
-    gated.reset(seed=1)
-    times_ns = [gated.unwrapped.last_reset.now_ns]
-    for _ in range(3):
-        assert end_of(gated) == ""
-        times_ns.append(gated.unwrapped.last_transition.snapshot.now_ns)
-    assert times_ns[-1] == small.now_ns
-    assert all(after - before >= PERIOD_NS for before, after in itertools.pairwise(times_ns))
-    assert gated.unwrapped.last_transition.report.dt_s == ARM.control_period_s
-    assert not small.is_running
-
-
-def test_a_world_whose_clock_a_reset_rewinds_begins_anew(gated, small):
-    gated.reset(seed=1)
-    small.tick(1000)
-    gated.reset(seed=1)
-    assert gated.unwrapped.last_reset.now_ns < 5_000_000_000
-    assert end_of(gated) == ""
-
-
-def test_a_gated_world_that_stands_after_it_was_resumed_ends_the_episode(gated, small):
-    gated.reset(seed=1)
-    small.habits.stops_at = 0
-    assert end_of(gated) == "backend_lost:clock_stopped"
-
-
-@pytest.mark.long
-def test_a_reset_that_never_shows_is_no_begin_of_an_episode(gated, small):
-    gated.reset(seed=1)
-    small.habits.ignores_reset = True
-    with pytest.raises(BackendNotReadyError, match="reset_not_seen"):
-        gated.reset(seed=1)
-
-
-def test_options_that_nothing_here_draws_are_told(gated, small):
+def test_options_that_nothing_here_draws_are_told(exact, small):
     with pytest.warns(UserWarning, match="ignores these reset options: target"):
-        _, info = gated.reset(seed=1, options={"target": np.array([-0.5, 0.0, 0.2])})
+        _, info = exact.reset(seed=1, options={"target": np.array([-0.5, 0.0, 0.2])})
     assert info["reset"]["options_ignored"] == "target"

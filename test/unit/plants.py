@@ -35,20 +35,18 @@ def _move(rng, dead_s, poles, jitter_s, noise, *, period_s=0.05, read_s=0.004, s
     motion = _filtered(course_of(acting, period_s, shape).at(grid_s), poles)
     stamps_s = np.arange(rng.uniform(0.0, read_s), at_s[-1] + 0.05, read_s)
     readings = np.interp(stamps_s, grid_s, motion) + noise * rng.normal(size=len(stamps_s))
-    turn_s = at_s[3 + (len(profile) - 3) // 2]
     return Move(
         joint="j",
         commanded_s=at_s,
         commands=commands,
         read_s=stamps_s,
         readings=readings,
-        halves=(stamps_s > turn_s).astype(np.intp),
     )
 
 
 def _as_move(at_s, commands):
     none = np.zeros(1)
-    return Move(joint="j", commanded_s=at_s, commands=commands, read_s=none, readings=none, halves=np.zeros(1, np.intp))
+    return Move(joint="j", commanded_s=at_s, commands=commands, read_s=none, readings=none)
 
 
 def _filtered(values, poles):

@@ -7,7 +7,20 @@ import sys
 
 import pytest
 
-HEAVY = ["rclpy", "mujoco", "pydantic", "yaml", "mcap", "rich", "plotly", "matplotlib", "torch", "pettingzoo"]
+HEAVY = [
+    "rclpy",
+    "mujoco",
+    "pydantic",
+    "yaml",
+    "mcap",
+    "rich",
+    "plotly",
+    "matplotlib",
+    "torch",
+    "pettingzoo",
+    "scipy",
+    "jinja2",
+]
 
 
 def test_importing_the_package_imports_nothing_heavy():
@@ -39,3 +52,27 @@ def test_a_missing_package_is_named_with_its_remedy(missing, backend, remedy):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert missing in done.stdout
     assert remedy in done.stdout
+
+
+def test_without_scipy_only_analysis_is_refused_with_its_remedy():
+    script = (
+        "import sys\n"
+        "sys.modules['scipy'] = None\n"
+        "from embodied_env.cli import main\n"
+        "from embodied_env.contract import load_contract\n"
+        "from embodied_env.calibration import calibrate\n"
+        "from embodied_env.errors import MissingDependencyError\n"
+        "import embodied_env.cli.evaluate, embodied_env.latency\n"
+        "for use in (\n"
+        "    lambda: calibrate(load_contract('arm_reach'), backend='mujoco', pacing='realtime'),\n"
+        "    lambda: __import__('embodied_env.latency.of_run'),\n"
+        "    lambda: __import__('embodied_env.report.comparison'),\n"
+        "    lambda: __import__('embodied_env.report.run_page'),\n"
+        "):\n"
+        "    try:\n"
+        "        use()\n"
+        "    except MissingDependencyError as error:\n"
+        "        print('embodied_env[analysis]' in str(error))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"] * 4

@@ -22,7 +22,24 @@ from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.report.account import account_of
 from embodied_env.report.frames import KeyFrames, pillow_is_here, png_base64
 from embodied_env.report.outcomes import MOST_REASONS, OTHER, Outcomes
-from embodied_env.report.page import POLICY, table, text
+from embodied_env.report.page import (
+    POLICY,
+    bar,
+    bullets,
+    cards,
+    code,
+    facts,
+    grid,
+    heading,
+    paragraph,
+    picture,
+    render_page,
+    section,
+    subheading,
+    table,
+    text,
+    verdict,
+)
 
 needs_plotly = pytest.mark.skipif(
     subprocess.run([sys.executable, "-c", "import plotly"], capture_output=True, check=False).returncode != 0,
@@ -290,15 +307,52 @@ def test_names_in_figures_are_text_and_nothing_else():
         HOSTILE, [1, 2], [Line(name=HOSTILE, y=[1.0, math.nan], colour="#000")], x_title=HOSTILE, y_title=""
     )
     heat = heat_figure(HOSTILE, [1, 2], [HOSTILE, HOSTILE], [[0.5, 1.0]] * 2, x_title="", scale_title=HOSTILE)
-    for drawn in (lines, heat):
+    for drawn in (lines["drawn"], heat["drawn"]):
         assert "<img" not in drawn
         assert drawn.count("<script") == drawn.count("</script")
         assert r"\u003cscript" not in drawn
 
 
-def test_cells_and_texts_are_escaped_and_cut():
-    assert table([HOSTILE], [[HOSTILE]]).count("<script") == 0
+EVERY_BLOCK = [
+    heading(HOSTILE, HOSTILE),
+    subheading(HOSTILE),
+    paragraph(HOSTILE, kind=HOSTILE),
+    bullets([HOSTILE]),
+    verdict(good=True, word=HOSTILE, said=HOSTILE),
+    cards([(HOSTILE, HOSTILE, HOSTILE)]),
+    table([HOSTILE], [[HOSTILE], [code(HOSTILE)], [bar(0.5, low=0.4, high=0.6)]]),
+    facts([(HOSTILE, HOSTILE), (HOSTILE, code(HOSTILE))]),
+    grid([paragraph(HOSTILE)], kind=HOSTILE),
+    picture(HOSTILE, HOSTILE),
+]
+
+
+@needs_plotly
+def test_every_block_escapes_its_texts():
+    made = render_page(title=HOSTILE, blocks=[section(HOSTILE, *EVERY_BLOCK, anchor=HOSTILE)])
+    page = Page(made)
+    assert page.words.count(HOSTILE) == 21
+    assert not {"img src=//evil", "script>alert"} & set(page.tags)
+    assert "<img src=//evil" not in made
+    assert "<script>alert" not in made
+    assert [load for load in page.loads if not load.startswith("data:image/png;base64,")] == []
+
+
+def test_texts_are_cut():
     assert len(text("x" * 10_000)) < 400
+
+
+def test_a_bar_of_no_share_is_empty():
+    assert bar(math.nan) == ""
+
+
+@pytest.mark.parametrize(
+    "block", [{"kind": "paragraph"}, {"kind": "unknown"}, table([""], [[{"kind": "unknown", "value": ""}]])]
+)
+def test_blocks_that_are_incomplete_or_of_an_unknown_kind_are_an_error(block):
+    jinja2 = pytest.importorskip("jinja2", reason="pages need jinja2")
+    with pytest.raises(jinja2.UndefinedError):
+        render_page(title="", blocks=[block])
 
 
 @pytest.mark.parametrize(
@@ -343,12 +397,13 @@ def test_the_outcome_as_json(recorded, tmp_path, capsys):
     assert (found["path"], found["transitions"], found["sound"]) == (str(tmp_path / "page.html"), 24, True)
 
 
-def test_without_plotly_the_remedy_is_named(recorded):
+@pytest.mark.parametrize("package", ["plotly", "jinja2"])
+def test_without_a_package_that_pages_need_the_remedy_is_named(recorded, package):
     script = (
         "import sys\n"
         "class Absent:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] == 'plotly':\n"
+        f"        if name.split('.')[0] == {package!r}:\n"
         "            raise ImportError(name)\n"
         "sys.meta_path.insert(0, Absent())\n"
         "from embodied_env.cli import main\n"
@@ -426,7 +481,8 @@ def test_an_image_that_is_not_in_the_log_is_said_to_be_missing(recorded):
     from embodied_env.report.run_acting import frames_section
 
     account = account_of([seen("a")], 1)
-    assert "the image cannot be shown" in frames_section(account, read_run(recorded).array)
+    made = render_page(title="", blocks=[frames_section(account, read_run(recorded).array)])
+    assert "the image cannot be shown" in made
 
 
 # -------------------------------------------------------------------------------------------------------------- memory

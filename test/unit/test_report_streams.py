@@ -9,8 +9,8 @@ from array import array
 import numpy as np
 import pytest
 
-from embodied_env.latency.distances import ks_distance
-from embodied_env.latency.reservoir import KEPT, Reservoir
+from embodied_env.analysis.statistics import ks_distance
+from embodied_env.latency.statistics import KEPT, Reservoir
 from embodied_env.report.features import as_on_the_robot
 from embodied_env.report.streams import QUANTILES, Event, Stream
 

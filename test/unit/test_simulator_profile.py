@@ -48,7 +48,7 @@ def test_a_missing_profile_says_which_there_are():
     [
         ("step", 0.001, "step", "unknown key"),
         ("control", "gz", "control", "gz"),
-        ("step_s", None, "step_s", "it is missing; ros_gz counts steps of physics"),
+        ("step_s", None, "step_s", "null is not allowed"),
         ("step_s", 0.003, "step_s", "0.003 is not allowed; allowed: a whole part of control_period_s 0.05"),
         ("step_s", -0.001, "step_s", "-0.001 is not allowed"),
         ("step_s", 0.0, "step_s", "0.0 is not allowed"),
@@ -88,8 +88,10 @@ def test_what_is_wrong_is_named_by_its_path(key, value, path, problem):
     assert problem in str(caught.value)
 
 
-def test_a_gated_control_needs_no_step():
-    assert loaded(control="classic", step_s=None)[0].step_ns is None
+def test_the_step_of_physics_is_required():
+    with pytest.raises(ContractError) as caught:
+        load_simulator_profile(dataclasses.replace(ARM, backends={"gazebo": {"world": "toy", "home": HOME}}), "gazebo")
+    assert caught.value.path == "backends.gazebo.step_s"
 
 
 def test_a_step_of_the_embedded_simulator_is_a_control_period():

@@ -2,8 +2,7 @@
 
 It is attached to, never started. How it is told to move is `embodied_env.backends.ros.control`. Of its sensors a step
 delivers those that are due, stamped at its end or later: what is older is counted and never taken for fresh, what is
-late (rendering) is waited for. Where the clock is gated a step ends where it ends: `Snapshot.now_ns` is the true time,
-and the next step counts from there.
+late (rendering) is waited for.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from embodied_env.backends.ros.placing import Placing, placing
 from embodied_env.backends.ros.plugged import Plugged
 from embodied_env.backends.ros.qos import command_qos
 from embodied_env.backends.ros.receiver import PATROL_S, Arrival
-from embodied_env.backends.ros.simulator_profile import GATED, check_offered, load_simulator_profile
+from embodied_env.backends.ros.simulator_profile import check_offered, load_simulator_profile
 from embodied_env.backends.ros.tidings import Tidings
 from embodied_env.backends.ros.unplugged import Unplugged
 from embodied_env.clock import NS_PER_S, Clock, Stamp, monotonic_s
@@ -42,7 +41,6 @@ from embodied_env.routine import Routine
 from embodied_env.transition import Approved, ResetReport, ResetRequest, Sent, Snapshot
 from embodied_env.wire import Feed
 
-_SLACK_NS = 1_000_000  # of a gated clock whose steps nobody knows
 _NOT_DUE_S = 0.02  # how long a first reading is waited for that need not be there yet
 
 
@@ -88,12 +86,10 @@ class SimulatorBackend:
         self._namespace, self._domain_id = namespace or "/", domain_id
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, self._profile.step_timeout_s)
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, self._profile.reset_timeout_s)
-        self._dialect = make_dialect(
-            control, world=self._profile.world, prefix=self._profile.prefix, step_ns=self._profile.step_ns
-        )
+        self._dialect = make_dialect(control, world=self._profile.world, prefix=self._profile.prefix)
         self._clock_topic = CLOCK_TOPIC if control == "embedded" else CLOCK
         self.capabilities = Capabilities(
-            exact_step=control not in GATED,
+            exact_step=True,
             pausable=True,
             rewinds_time=self._profile.reset == "world" and control != "embedded",
             transport=True,
@@ -102,8 +98,7 @@ class SimulatorBackend:
         self.routine = Routine(home=self._profile.home) if self._profile.home else None
         self.feed = Feed()
         self._layout = ActionLayout(contract)
-        slack_ns = self._profile.step_ns or _SLACK_NS
-        self._plugged = Plugged(contract, self._profile.sources, slack_ns)
+        self._plugged = Plugged(contract, self._profile.sources, self._profile.step_ns)
         self._unplugged = Unplugged(contract, self._profile.sources, clock)
         self._tidings = Tidings(contract, self._profile)
         self._echoes = Echoes(contract, self._profile.echo)
@@ -208,7 +203,7 @@ class SimulatorBackend:
         control.take(0.0)
         self._tidings.clear()
         self._plugged.clear()
-        control.step(self._profile.settle_steps * (control.step_ns or self._contract.control_period_ns), end)
+        control.step(self._profile.settle_steps * control.step_ns, end)
         if self._placing.places and not is_soft:
             return self._verified(control, end)
         self._await_first(control, since_ns, end)
@@ -244,8 +239,7 @@ class SimulatorBackend:
         details = {"control": self._dialect.name, "settle_steps": str(self._profile.settle_steps)}
         if self._profile.command_settle_s:
             details["command_settle_s"] = str(self._profile.command_settle_s)
-        if control.step_ns is not None:
-            details["step_ns"] = str(control.step_ns)
+        details["step_ns"] = str(control.step_ns)
         return details
 
     def confirm(self, question: str, deadline: Stamp) -> None:  # noqa: ARG002 - nobody is asked

@@ -18,9 +18,6 @@ from embodied_env.routine import home_problems
 _CONTROLS = {"gazebo": "ros_gz", "simulation_interfaces": "simulation_interfaces"}
 """Backend -> how it is moved, where its profile does not say."""
 
-GATED = ("classic",)
-"""Controls without steps: they resume, wait and pause, and need no `step_s`."""
-
 _POSES = ("position", "orientation", "covariance")  # the last is zero: what is told is exact
 _KINDS = ("entity", "distance", "event")
 _UNIT = 1e-6  # how far the length of a quaternion may be from 1
@@ -70,9 +67,9 @@ class SimulatorProfile:
     """A simulator that runs: it is attached to, never started."""
 
     world: str
-    control: Literal["ros_gz", "simulation_interfaces", "classic", "embedded"] | None = None  # None: by the backend
+    control: Literal["ros_gz", "simulation_interfaces", "embedded"] | None = None  # None: by the backend
     prefix: str | None = None  # of its services; None: what is usual
-    step_s: float | None = None  # of its physics
+    step_s: float  # of its physics
     reset: Literal["soft", "world"] = "soft"
     settle_steps: int = 5  # of physics after a reset, before sensors are asked for
     home: Mapping[str, float] = field(default_factory=dict)  # joint -> where it is driven, through the gate; rad or m
@@ -87,9 +84,9 @@ class SimulatorProfile:
     reset_timeout_s: float = 30.0
 
     @property
-    def step_ns(self) -> int | None:
-        """How long a step of physics is, ns."""
-        return None if self.step_s is None else round(self.step_s * 1e9)
+    def step_ns(self) -> int:
+        """Length of a step of physics, ns."""
+        return round(self.step_s * 1e9)
 
 
 def check_offered(profile: SimulatorProfile, control: str, offered: ControlCapabilities) -> None:
@@ -127,11 +124,7 @@ def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorP
 def _check_numbers(profile: SimulatorProfile, control: str, contract: Contract, path: str) -> None:
     for key, value, allowed, holds in _conditions(profile):
         require(holds, f"{path}.{key}", f"{value} is not allowed; allowed: {allowed}")
-    step_ns = profile.step_ns
-    if step_ns is None:
-        require(control in GATED, f"{path}.step_s", f"it is missing; {control} counts steps of physics, s")
-        return
-    period_ns = contract.control_period_ns
+    step_ns, period_ns = profile.step_ns, contract.control_period_ns
     holds = step_ns > 0 and period_ns % step_ns == 0
     allowed = f"a whole part of control_period_s {contract.control_period_s}"
     require(holds, f"{path}.step_s", f"{profile.step_s} is not allowed; allowed: {allowed}")

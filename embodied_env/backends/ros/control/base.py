@@ -42,34 +42,27 @@ FAULTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ControlCapabilities:
-    """What a simulator offers, after it was asked (`SimControl.connect`). `step_ns`: of its physics; None: unknown.
+    """What a simulator offers, after it was asked (`SimControl.connect`).
 
-    `exact_step`: so many steps are run as were asked for; else the clock is gated (resume, wait, pause), and a step
-    ends where it ends. `reset_levels` are of "world" (everything), "state" (poses; the time goes on), "time" and "soft"
-    (entities are put back one by one). `rewinds_time`: a reset of the world sets the clock to its begin.
+    `reset_levels` are of "world" (everything), "state" (poses; the time goes on), "time" and "soft" (entities are put
+    back one by one). `rewinds_time`: a reset of the world sets the clock to its start.
     """
 
-    exact_step: bool = False
     pause: bool = False
     reset_levels: tuple[str, ...] = ()
     rewinds_time: bool = False
     seedable: bool = False
     state_query: bool = False
     set_state: bool = False
-    step_ns: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
-    """A step that is over: the clock before and after, ns; `steps` of physics (None: their length is unknown).
-
-    `late_ns`: how far the clock stands beyond what was asked for; always 0 with `exact_step`.
-    """
+    """A step that is over: the clock before and after, ns; `steps` of physics."""
 
     before_ns: int
     after_ns: int
-    steps: int | None
-    late_ns: int = 0
+    steps: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,10 +152,6 @@ class Dialect(Protocol):
         """Stand still."""
         ...
 
-    def resume(self) -> Request:
-        """Run freely."""
-        ...
-
     def step(self, steps: int) -> Request:
         """Run so many steps of physics, from a standstill to a standstill."""
         ...
@@ -209,10 +198,6 @@ class SimControl(Protocol):
 
     def pause(self, end: float) -> None:
         """Stand still. Idempotent."""
-        ...
-
-    def resume(self, end: float) -> None:
-        """Run freely. Idempotent."""
         ...
 
     def step(self, duration_ns: int, end: float) -> StepResult:

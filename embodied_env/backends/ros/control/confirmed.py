@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from embodied_env.backends.ros.control.base import (
@@ -35,13 +35,13 @@ _AHEAD_S = 0.02  # a reply that is so much earlier than the end of its step was 
 
 
 class ConfirmedControl:
-    """Moves a simulator by the requests of a dialect, and tells from its clock what became of them.
+    """Moves a simulator by the requests of a dialect, and checks on its clock what became of them.
 
-    Exact where the dialect steps: one request, then the clock at its target, seen twice. Else the clock is gated:
-    resume, wait, pause, and how far it came is told.
+    A step is one request, then the clock at its target, seen twice.
 
     Attributes:
         clock: what is known of the simulated time.
+        step_ns: length of a step of physics, ns.
     """
 
     def __init__(  # noqa: PLR0913 - its parts
@@ -52,7 +52,7 @@ class ConfirmedControl:
         patrol: Patrol = lambda: None,
         clock: WorldClock | None = None,
         topic: str = CLOCK,
-        step_ns: int | None = None,
+        step_ns: int,
         reply_timeout_s: float = 1.0,
         still_s: float = 0.1,
         hand_on: Callable[[Arrival], None] = lambda _: None,
@@ -65,7 +65,7 @@ class ConfirmedControl:
             patrol: called while waiting; raises when waiting has no sense any more.
             clock: follows the clock; None: a new one.
             topic: of the clock.
-            step_ns: of its physics; None: what the dialect knows.
+            step_ns: length of a step of physics, ns.
             reply_timeout_s: how long after the last sign of life a reply may take.
             still_s: a clock that falls silent when it stands is taken to stand after so much silence.
             hand_on: gets each message that is not of the clock.
@@ -80,7 +80,7 @@ class ConfirmedControl:
             reply_timeout_s=reply_timeout_s,
             turn_s=still_s,
         )
-        self._dialect, self._step_ns = dialect, step_ns
+        self._dialect, self.step_ns = dialect, step_ns
         self._still_s = still_s
         self._at_ns: int | None = None  # where the last call left the clock; None: nobody knows
         self._rewinds = 0
@@ -89,11 +89,6 @@ class ConfirmedControl:
     def capabilities(self) -> ControlCapabilities:
         """What it can do; known after `connect`."""
         return self._dialect.capabilities
-
-    @property
-    def step_ns(self) -> int | None:
-        """How long a step of physics is, ns; None: nobody knows."""
-        return self._step_ns if self._step_ns is not None else self.capabilities.step_ns
 
     def take(self, timeout_s: float) -> bool:
         """Take what has arrived, waiting for the first at most so long; return whether anything has."""
@@ -123,7 +118,7 @@ class ConfirmedControl:
 
     def hear(self, end: float) -> None:
         """Make a clock that is silent while it stands be heard, by one step of physics; one that was heard is left."""
-        if self.clock.now_ns is not None or not self.capabilities.exact_step:
+        if self.clock.now_ns is not None:
             return
         asked = self._talk.ask(self._dialect.step(1), end)
         self._talk.await_reply(asked, end)
@@ -145,10 +140,8 @@ class ConfirmedControl:
             with _in_reset():
                 self._dialect.learn(self._talk.call(request, end))
         with _in_reset():
-            if not self.capabilities.exact_step:
-                self._talk.call(self._dialect.pause(), end)  # it has no steps that could be left over
             self._await_rest(end)
-            if self.capabilities.exact_step and self.capabilities.pause:
+            if self.capabilities.pause:
                 self.pause(end)
             self._mark()
 
@@ -184,11 +177,6 @@ class ConfirmedControl:
         """Stand still. Idempotent."""
         self._talk.call(self._dialect.pause(), end)
 
-    def resume(self, end: float) -> None:
-        """Run freely. Idempotent."""
-        self._talk.call(self._dialect.resume(), end)
-        self._at_ns = None
-
     # ------------------------------------------------------------------------------------------------ step
 
     def step(self, duration_ns: int, end: float) -> StepResult:
@@ -200,20 +188,9 @@ class ConfirmedControl:
         """
         self.check()
         before_ns = self.now_ns()
-        if self.capabilities.exact_step:
-            result = self._step_exactly(before_ns, duration_ns, end)
-        else:
-            result = self._step_gated(before_ns, duration_ns, end)
-        self._mark()
-        return result
-
-    def _step_exactly(self, before_ns: int, duration_ns: int, end: float) -> StepResult:
-        step_ns = self.step_ns
-        if step_ns is None:
-            raise UsageError(f"{self._dialect.name} does not say how long a step is: give step_s in the profile")
-        steps, rest_ns = divmod(duration_ns, step_ns)
+        steps, rest_ns = divmod(duration_ns, self.step_ns)
         if rest_ns or steps < 1:
-            raise UsageError(f"{duration_ns} ns is not allowed; allowed: whole steps of {step_ns} ns")
+            raise UsageError(f"{duration_ns} ns is not allowed; allowed: whole steps of {self.step_ns} ns")
         target_ns = before_ns + duration_ns
         asked = self._talk.ask(self._dialect.step(steps), end)
         while not self._is_over(asked, target_ns):
@@ -225,6 +202,7 @@ class ConfirmedControl:
                     f"asked from {before_ns} to {target_ns} ns, and the clock is at {self.now_ns()} ns",
                 )
             self._check_in_time(asked, before_ns, target_ns, end)
+        self._mark()
         return StepResult(before_ns=before_ns, after_ns=target_ns, steps=steps)
 
     def _is_over(self, asked: Asked, target_ns: int) -> bool:
@@ -259,30 +237,6 @@ class ConfirmedControl:
         if now_s > end:
             raise BackendLostError("timeout", where)
 
-    def _step_gated(self, before_ns: int, duration_ns: int, end: float) -> StepResult:
-        """Resume, wait, pause. Whatever goes wrong, pause."""
-        target_ns = before_ns + duration_ns
-        try:
-            self._run_to(target_ns, end)
-            self.pause(end)
-        except BackendLostError:
-            with suppress(BackendLostError):
-                self._talk.ask(self._dialect.pause(), time.monotonic())
-            raise
-        self._await_still(end)
-        self._check_not_rewound()
-        after_ns, step_ns = self.now_ns(), self.step_ns
-        steps = None if step_ns is None else round((after_ns - before_ns) / step_ns)
-        return StepResult(before_ns=before_ns, after_ns=after_ns, steps=steps, late_ns=after_ns - target_ns)
-
-    def _run_to(self, target_ns: int, end: float) -> None:
-        self._talk.call(self._dialect.resume(), end)
-        while self.now_ns() < target_ns:
-            self._check_not_rewound()
-            if time.monotonic() > end:
-                raise BackendLostError("clock_stopped", f"resumed, and it is at {self.now_ns()} of {target_ns} ns")
-            self.take(min(PATROL_S, max(0.0, end - time.monotonic())))
-
     def _await_still(self, end: float) -> None:
         """Wait until the clock repeats itself, or is silent."""
         self._talk.drain()
@@ -315,17 +269,10 @@ class ConfirmedControl:
             self.check_still(end)
             must_show = self.capabilities.rewinds_time and level in ("world", "time")
             if must_show and self.clock.now_ns == 0:
-                self._leave_begin(end)
+                self.step(self.step_ns, end)  # a reset at the very start would not show
             seed_used = self._reset(self._dialect.reset(level, seed), end, must_show=must_show)
             self._mark()
             return ResetResult(level=level, after_ns=self.now_ns(), seed_used=seed_used)
-
-    def _leave_begin(self, end: float) -> None:
-        """Move a little: a reset at the very begin would not show."""
-        if not self.capabilities.exact_step:
-            self._step_gated(0, 1, end)
-        elif self.step_ns:
-            self.step(self.step_ns, end)
 
     def _reset(self, request: Request, end: float, *, must_show: bool) -> int | None:
         """Ask for it, and wait until it shows; return the seed that was taken."""

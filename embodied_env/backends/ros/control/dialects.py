@@ -13,7 +13,6 @@ _CONTROL = "embodied_env.backends.ros.control"
 DIALECTS: Mapping[str, str] = {
     "ros_gz": f"{_CONTROL}.ros_gz:RosGz",
     "simulation_interfaces": f"{_CONTROL}.simulation_interfaces:SimulationInterfaces",
-    "classic": f"{_CONTROL}.classic:Classic",
     "embedded": f"{_CONTROL}.embedded:Embedded",
 }
 """Name -> module:class."""
@@ -22,13 +21,12 @@ DIALECTS: Mapping[str, str] = {
 class DialectFactory(Protocol):
     """How a dialect is built."""
 
-    def __call__(self, *, world: str, prefix: str | None, step_ns: int | None) -> Dialect:
+    def __call__(self, *, world: str, prefix: str | None) -> Dialect:
         """Build it.
 
         Args:
             world: the name of the world.
             prefix: of its services; None: what is usual in the family.
-            step_ns: of its physics, as the profile declares it; None: it does not.
 
         Raises:
             MissingDependencyError: when its message package is not installed.
@@ -36,8 +34,8 @@ class DialectFactory(Protocol):
         ...
 
 
-def make_dialect(name: str, *, world: str, prefix: str | None, step_ns: int | None) -> Dialect:
+def make_dialect(name: str, *, world: str, prefix: str | None) -> Dialect:
     """Build the dialect called `name`, one of `DIALECTS`; raises MissingDependencyError without its messages."""
     module, _, attribute = DIALECTS[name].partition(":")
     factory = cast("DialectFactory", getattr(importlib.import_module(module), attribute))
-    return factory(world=world, prefix=prefix, step_ns=step_ns)
+    return factory(world=world, prefix=prefix)

@@ -25,11 +25,10 @@ class Embedded:
 
     name = "embedded"
 
-    def __init__(self, *, world: str, prefix: str | None, step_ns: int | None) -> None:  # noqa: ARG002 - it has one world
-        """See `DialectFactory`; `prefix` is its namespace, None: wherever there is one; `step_ns` a control period."""
+    def __init__(self, *, world: str, prefix: str | None) -> None:  # noqa: ARG002 - it has one world
+        """See `DialectFactory`; `prefix` is its namespace, None: wherever there is one."""
         self._wanted = None if prefix is None else prefix.rstrip("/")
         self._prefix = self._wanted or ""
-        self._step_ns = step_ns
 
     def probe(self, offered: Mapping[str, tuple[str, ...]]) -> tuple[Request, ...]:
         """Look for one simulator; ask nothing."""
@@ -51,16 +50,12 @@ class Embedded:
 
     @property
     def capabilities(self) -> ControlCapabilities:
-        """It steps exactly, and puts bodies anywhere; there is nothing to pause."""
-        return ControlCapabilities(exact_step=True, reset_levels=("world",), set_state=True, step_ns=self._step_ns)
+        """Return what it can do: it puts bodies anywhere, and there is nothing to pause."""
+        return ControlCapabilities(reset_levels=("world",), set_state=True)
 
     def pause(self) -> NoReturn:
         """It stands still unless it is asked."""
         raise UsageError("the embedded simulator has nothing to pause: it moves when it is asked to")
-
-    def resume(self) -> NoReturn:
-        """It never runs by itself."""
-        raise UsageError("the embedded simulator in lockstep does not run freely; allowed: --free-running")
 
     def step(self, steps: int) -> Request:
         """Run one control period."""

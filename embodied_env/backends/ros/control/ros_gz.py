@@ -1,6 +1,6 @@
 """Gazebo through ros_gz_bridge: ControlWorld for everything, SetEntityPose where the bridge has it.
 
-A request of ControlWorld is a whole command and no change: `pause` is always applied, so each but `resume` says true.
+A request of ControlWorld is a whole command and no change: `pause` is always applied, so each sets it.
 Its reply means that it was queued. The world does not take a seed, and says nothing of its entities.
 """
 
@@ -26,7 +26,7 @@ class RosGz:
 
     name = "ros_gz"
 
-    def __init__(self, *, world: str, prefix: str | None, step_ns: int | None) -> None:
+    def __init__(self, *, world: str, prefix: str | None) -> None:
         """See `DialectFactory`; raises MissingDependencyError without ros_gz_interfaces."""
         try:
             from ros_gz_interfaces.srv import ControlWorld, SetEntityPose  # noqa: PLC0415 - only who speaks it needs it
@@ -38,7 +38,6 @@ class RosGz:
             ) from None
         self._control_type, self._set_pose_type = ControlWorld, SetEntityPose
         self._prefix = f"/world/{world}" if prefix is None else prefix.rstrip("/")
-        self._step_ns = step_ns
         self._sets_pose = False
 
     def probe(self, offered: Mapping[str, tuple[str, ...]]) -> tuple[Request, ...]:
@@ -58,29 +57,23 @@ class RosGz:
 
     @property
     def capabilities(self) -> ControlCapabilities:
-        """Steps exactly, and resets the world, its time among it (Fortress: nothing but the time)."""
+        """Return what it can do: it resets the world, its time included (Fortress: nothing but the time)."""
         return ControlCapabilities(
-            exact_step=True,
             pause=True,
             reset_levels=("world",),
             rewinds_time=True,
             set_state=self._sets_pose,
-            step_ns=self._step_ns,
         )
 
     def pause(self) -> Request:
         """Stand still."""
-        return self._control(pause=True)
-
-    def resume(self) -> Request:
-        """Run freely."""
-        return self._control(pause=False)
+        return self._control()
 
     def step(self, steps: int) -> Request:
         """Run so many iterations; they add up with those that are not over."""
         if not 1 <= steps <= _MOST_STEPS:
             raise UsageError(f"{steps} steps are not allowed; allowed: 1 to {_MOST_STEPS} in one request")
-        request = self._control(pause=True)
+        request = self._control()
         request.message.world_control.multi_step = steps
         return request
 
@@ -88,7 +81,7 @@ class RosGz:
         """Set everything back to the begin, and stand still; models that came after the begin are gone then."""
         if level != "world":
             raise UsageError(f"reset {level!r} is not available with {self.name}; allowed: world")
-        request = self._control(pause=True)
+        request = self._control()
         request.message.world_control.reset.all = True
         return request
 
@@ -109,9 +102,9 @@ class RosGz:
         write_pose(message.pose, position, orientation)
         return Request(service=service, type=self._set_pose_type, message=message, read=_check_success)
 
-    def _control(self, *, pause: bool) -> Request:
+    def _control(self) -> Request:
         message = self._control_type.Request()
-        message.world_control.pause = pause
+        message.world_control.pause = True
         return Request(
             service=f"{self._prefix}/{CONTROL}", type=self._control_type, message=message, read=_check_success
         )

@@ -35,7 +35,7 @@ ENTITY_STATE_GETTING, ENTITY_STATE_SETTING = 10, 11
 RESET, RESET_TIME, RESET_STATE = 20, 21, 22
 STATE_SETTING, STATE_PAUSE = 25, 26
 STEP_SINGLE, STEP_MULTIPLE, STEP_ACTION = 31, 32, 33
-PLAYING, PAUSED = 1, 2
+PAUSED = 2
 SCOPES = {"world": 255, "time": 1, "state": 2}
 OK, ALREADY_IN_TARGET_STATE = 1, 101
 
@@ -52,7 +52,7 @@ class SimulationInterfaces:
 
     name = "simulation_interfaces"
 
-    def __init__(self, *, world: str, prefix: str | None, step_ns: int | None) -> None:  # noqa: ARG002 - it has one world
+    def __init__(self, *, world: str, prefix: str | None) -> None:  # noqa: ARG002 - it has one world
         """See `DialectFactory`; a `prefix` of None is looked for. Raises MissingDependencyError without the package."""
         try:
             from simulation_interfaces import srv  # noqa: PLC0415 - only who speaks it needs it
@@ -64,7 +64,6 @@ class SimulationInterfaces:
             ) from None
         self._srv = srv
         self._prefix = None if prefix is None else prefix.rstrip("/")
-        self._step_ns = step_ns
         self._offered: frozenset[str] = frozenset()
         self._features: frozenset[int] = frozenset()
 
@@ -80,14 +79,13 @@ class SimulationInterfaces:
         return (self._request(FEATURES_SERVICE, features, features.Request(), read=lambda reply: reply.features),)
 
     def learn(self, reply: Any) -> None:  # noqa: ANN401 - a SimulatorFeatures
-        """Take the features; raises BackendNotReadyError for a simulator that can neither step nor pause."""
+        """Take the features; raises BackendNotReadyError for a simulator that cannot step."""
         self._features = frozenset(int(each) for each in reply.features)
-        if not (self._has("set_simulation_state", STATE_SETTING, STATE_PAUSE) or self._step_service()):
+        if self._step_service() is None:
             raise BackendNotReadyError(
-                f"the simulator at {self._prefix or '/'} can neither step nor pause: it has the features "
-                f"{sorted(self._features)} and offers {sorted(self._offered)}; allowed: {STEP_SINGLE} with "
-                f"step_simulation, {STEP_ACTION} with the action simulate_steps, or {STATE_SETTING} and {STATE_PAUSE} "
-                "with set_simulation_state"
+                f"the simulator at {self._prefix or '/'} cannot step: it has the features {sorted(self._features)} and "
+                f"offers {sorted(self._offered)} (expected feature {STEP_SINGLE} with step_simulation, or "
+                f"{STEP_ACTION} with the action simulate_steps)"
             )
 
     @property
@@ -95,13 +93,11 @@ class SimulationInterfaces:
         """What it says that it can, as far as the services for it are there."""
         levels = tuple(level for level, feature in _RESET_FEATURES.items() if self._has("reset_simulation", feature))
         return ControlCapabilities(
-            exact_step=self._step_service() is not None,
             pause=self._has("set_simulation_state", STATE_SETTING, STATE_PAUSE),
             reset_levels=levels,
             rewinds_time="world" in levels or "time" in levels,
             state_query=self._has("get_entity_state", ENTITY_STATE_GETTING),
             set_state=self._has("set_entity_state", ENTITY_STATE_SETTING),
-            step_ns=self._step_ns,
         )
 
     def _has(self, service: str, *features: int) -> bool:
@@ -118,11 +114,11 @@ class SimulationInterfaces:
 
     def pause(self) -> Request:
         """Stand still; that it does already is no refusal."""
-        return self._set_simulation_state(PAUSED)
-
-    def resume(self) -> Request:
-        """Run freely."""
-        return self._set_simulation_state(PLAYING)
+        message = self._srv.SetSimulationState.Request()
+        message.state.state = PAUSED
+        return self._request(
+            "set_simulation_state", self._srv.SetSimulationState, message, read=_check_state_result, is_done=True
+        )
 
     def step(self, steps: int) -> Request:
         """Run so many steps: by the service, or by the goal of the action, which answers when it is accepted."""
@@ -178,13 +174,6 @@ class SimulationInterfaces:
         return (
             f"it needs the feature {feature} and {self._prefix}/{service} ({SERVICES[service]}); there are the "
             f"features {sorted(self._features)} and {sorted(self._offered)}"
-        )
-
-    def _set_simulation_state(self, state: int) -> Request:
-        message = self._srv.SetSimulationState.Request()
-        message.state.state = state
-        return self._request(
-            "set_simulation_state", self._srv.SetSimulationState, message, read=_check_state_result, is_done=True
         )
 
     def _request(self, service: str, kind: Any, message: Any, *, read: Any, is_done: bool = False) -> Request:  # noqa: ANN401 - generated types

@@ -1,0 +1,1 @@
+"""Analysis of recorded runs: statistics that reports, comparisons and calibrations share."""
