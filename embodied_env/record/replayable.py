@@ -82,7 +82,7 @@ class RowReader:
             ignored=tuple(inner["ignored"]),
             routine=inner["routine"],
             confirmed_by=inner["confirmed_by"],
-            options={name: np.array(value, dtype=np.float64) for name, value in inner["options"].items()},
+            options={name: _numbers(value, f"inner.options.{name}") for name, value in inner["options"].items()},
         )
         return Snapshot(
             now_ns=inner["now_ns"],
@@ -144,8 +144,21 @@ class RowReader:
             dt_s=math.nan if seen["dt_s"] is None else seen["dt_s"],
             reference=None if seen["reference"] is None else _reference(seen["reference"]),
             answer=None if seen["answer"] is None else _answer(seen["answer"]),
-            limits=None if seen.get("limits") is None else _limits(seen["limits"]),
+            limits=None if seen.get("limits") is None else self._limits(seen["limits"]),
         )
+
+    def _limits(self, recorded: Row) -> EffectiveLimits:
+        """Return changed limits; null is no limit. Raises RecordError unless they are those of the joints."""
+        open_end = {name: -math.inf if name == "position_low" else math.inf for name in recorded if name != "joints"}
+        vectors = {
+            name: np.array([none if x is None else x for x in recorded[name]]) for name, none in open_end.items()
+        }
+        joints = tuple(recorded["joints"])
+        if joints != self._layout.joints or any(len(vector) != len(joints) for vector in vectors.values()):
+            raise RecordError(
+                f"inner.circumstances.limits cannot be read: {shortened(recorded)} (expected one per joint)"
+            )
+        return EffectiveLimits(joints=joints, **vectors)
 
     def published(self, row: Row) -> FloatArray:
         """Return the values that our gate approved, before any other had the last word; NaN where that is not known."""
@@ -258,13 +271,6 @@ def _finding(recorded: Row) -> Finding:
 def _reference(recorded: Row) -> Reference:
     vectors = {name: _vector(recorded[name]) for name in _REFERENCE}
     return Reference(**{**recorded, **vectors})
-
-
-def _limits(recorded: Row) -> EffectiveLimits:
-    """Return limits; one that JSON has no word for is none."""
-    nothing = {name: -math.inf if name == "position_low" else math.inf for name in recorded if name != "joints"}
-    vectors = {name: np.array([none if x is None else x for x in recorded[name]]) for name, none in nothing.items()}
-    return EffectiveLimits(joints=tuple(recorded["joints"]), **vectors)
 
 
 def _answer(recorded: Row) -> GateReport:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gymnasium.wrappers import RescaleAction, TransformObservation
+from run_files import rewrite_log
 
 import embodied_env
 from embodied_env.backends.fake import Delays, Fault
@@ -515,3 +516,27 @@ def test_a_run_in_which_limits_were_changed_replays_equal(tmp_path, world):
     replay = replay_run(env.path)
     assert (replay.difference, replay.transitions) == (None, 48)
     assert not [broken for broken in audit_run(env.path).violations if not broken.rule.startswith("latency")]
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "value"),
+    [
+        (0, ("options", "target"), {"x": 1}),
+        (2, ("circumstances", "limits", "velocity"), [1.0]),
+        (2, ("circumstances", "limits", "joints"), ["j1"]),
+    ],
+)
+def test_recorded_options_and_limits_of_the_wrong_form_are_one_error(tmp_path, row, field, value):
+    with RecordTransitions(EmbodiedEnv(ARM, backend="fake"), tmp_path) as env:
+        env.reset(seed=3)
+        env.step(np.full(6, 0.7))
+        env.unwrapped.change_limits({"j1": replace(ARM.actuators["arm"].joints["j1"], velocity=0.5)})
+        env.step(np.full(6, 0.7))
+    rows = list(read_run(env.path).rows())
+    place = rows[row]["inner"]
+    for key in field[:-1]:
+        place = place[key]
+    place[field[-1]] = value
+    rewrite_log(env.path, rows)
+    with pytest.raises(RecordError, match=field[1]):
+        replay_run(env.path)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scripted_tasks
 from gymnasium.vector import SyncVectorEnv
+from run_files import rewrite_log
 from scripted_tasks import Scene
 
 import embodied_env
@@ -21,8 +22,6 @@ from embodied_env.contract.model import TaskSpec
 from embodied_env.env import EmbodiedEnv
 from embodied_env.errors import ResetNeededError
 from embodied_env.record import RecordTransitions, audit_lines, audit_run, read_run
-from embodied_env.record.log import LogWriter
-from embodied_env.record.rows import RESET
 from embodied_env.replaying import replay_run
 from embodied_env.report.comparison import compare_runs
 
@@ -63,11 +62,7 @@ def rewrite(source, path, change):
     shutil.copytree(source, path)
     rows = list(read_run(path).rows())
     change(rows)
-    (path / "transitions.mcap").unlink()
-    log = LogWriter(path / "transitions.mcap")
-    for row in rows:
-        log.write("reset" if row["schema"] == RESET else "transition", row, log_time_ns=0)
-    log.close()
+    rewrite_log(path, rows)
     return path
 
 
