@@ -48,14 +48,20 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=[NAME, f"{NAME}.*"]),
     package_data={
-        NAME: ["py.typed", "info.schema.json", "large_messages.xml", "sim/models/*.xml", "report/templates/*"]
+        NAME: [
+            "py.typed",
+            "info.schema.json",
+            "ros/large_messages.xml",
+            "sim/models/*.xml",
+            "analysis/report/templates/*",
+        ]
     },
     zip_safe=False,
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
         (f"share/{NAME}", ["package.xml"]),
         (f"share/{NAME}/launch", sorted(map(str, Path("launch").glob("*.launch.py")))),
-        (f"share/{NAME}/config", [*sorted(map(str, Path("config").glob("*.yaml"))), f"{NAME}/large_messages.xml"]),
+        (f"share/{NAME}/config", [*sorted(map(str, Path("config").glob("*.yaml"))), f"{NAME}/ros/large_messages.xml"]),
         (f"share/{NAME}/config/gazebo", sorted(map(str, Path("config/gazebo").glob("*.*")))),
         (f"share/{NAME}/examples", sorted(map(str, Path("examples").glob("*.py")))),
         (f"share/{NAME}/config/teams", sorted(map(str, Path("config/teams").glob("*.yaml")))),
@@ -70,7 +76,7 @@ setup(
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": ["embodied-env = embodied_env.cli:main"],
-        "inspect_robots.embodiments": ["embodied_env = embodied_env.adapters.inspect_robots:EmbodiedEmbodiment"],
+        "inspect_robots.embodiments": ["embodied_env = embodied_env.envs.adapters.inspect_robots:EmbodiedEmbodiment"],
     },
     classifiers=[
         "License :: OSI Approved :: Apache Software License",

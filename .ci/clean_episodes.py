@@ -17,7 +17,7 @@ from collections import Counter
 import numpy as np
 
 from embodied_env.contract import load_contract
-from embodied_env.env import EmbodiedEnv
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_run
 
 CONTRACTS = ("arm_reach", "cart_goal", "door_open")

@@ -11,8 +11,8 @@ import sys
 from collections import Counter
 
 import embodied_env
-from embodied_env.cli.policies import make_policy
-from embodied_env.transition import Severity
+from embodied_env.core.types import Severity
+from embodied_env.policies.loader import make_policy
 
 CONTRACTS = ("arm_reach", "cart_goal", "door_open")
 

@@ -1302,7 +1302,7 @@ MUTANTS = (
     ),
     outside(
         "a plug-in may promise the workspace",
-        "contract/safety_rules.py",
+        "contract/validation.py",
         'require(name != "workspace", f',
         "require(True, f",
         by="workspace",

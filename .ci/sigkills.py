@@ -32,8 +32,8 @@ import numpy as np
 
 import embodied_env
 from embodied_env.record.arrays import references
-from embodied_env.record.log import mcap_records
-from embodied_env.record.writing import MOST_JOBS_IN_LOCKSTEP
+from embodied_env.record.mcap_log import mcap_records
+from embodied_env.record.writer_thread import MOST_JOBS_IN_LOCKSTEP
 
 START_S = 180.0  # until the first row
 EPISODE_S = 1.5  # within which the kill comes

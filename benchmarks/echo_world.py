@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, parse_contract
 from embodied_env.contract.spaces import field_layouts
-from embodied_env.processes import first_line, watch_parent
-from embodied_env.sim.channel import Reading
-from embodied_env.sim.node import run_simulator
+from embodied_env.core.process.child import first_line, watch_parent
+from embodied_env.ros.embedded_sim.lockstep_node import run_simulator
+from embodied_env.sim.sensor_channel import Reading
 
 APART = 0.25  # what a sensor says, by its place in the contract: no two are at the same spot
 

@@ -35,12 +35,12 @@ from rich.progress import track
 from rich.table import Table
 
 from embodied_env.backends.fake import FakeBackend
-from embodied_env.clock import Stamp, make_clock
 from embodied_env.contract import Contract, load_contract
-from embodied_env.info import copied_step
-from embodied_env.stepper import Stepper
+from embodied_env.core.clock import Stamp, make_clock
+from embodied_env.core.types import Approved, ResetRequest, Sent, Snapshot, Transition
+from embodied_env.envs.info import copied_step
+from embodied_env.envs.stepper import Stepper
 from embodied_env.tasks import load_task
-from embodied_env.transition import Approved, ResetRequest, Sent, Snapshot, Transition
 
 CONTRACT = "arm_reach"
 WARM_UP = 10

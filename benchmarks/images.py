@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from embodied_env.large_messages import PROFILE, VARIABLES
+from embodied_env.ros.fastdds import PROFILE, VARIABLES
 
 WARM_UP = 50
 LOST_AFTER_S = 1.0
@@ -110,9 +110,9 @@ def serve(size: str, reliable: bool) -> None:  # noqa: FBT001
     """Publish a frame for every number that is asked for, until standard input ends."""
     from std_msgs.msg import UInt32  # noqa: PLC0415
 
-    from embodied_env.backends.ros.node import RosNode  # noqa: PLC0415
-    from embodied_env.clock import SteadyClock  # noqa: PLC0415
-    from embodied_env.processes import watch_parent  # noqa: PLC0415
+    from embodied_env.core.clock import SteadyClock  # noqa: PLC0415
+    from embodied_env.core.process.child import watch_parent  # noqa: PLC0415
+    from embodied_env.ros.node import RosNode  # noqa: PLC0415
 
     done = threading.Event()
     watch_parent(done.set)
@@ -168,7 +168,7 @@ class Ours:
 
     def __init__(self, size: str, ros: Any, *, reliable: bool) -> None:  # noqa: ANN401
         """Subscribe."""
-        from embodied_env.backends.ros.sensors import SensorBuffer  # noqa: PLC0415
+        from embodied_env.ros.sensor_buffer import SensorBuffer  # noqa: PLC0415
 
         self._buffer, self._receiver = SensorBuffer("frame", sensor_of(size)), ros.receiver
         self._receiver.subscribe("frame", message_type(size), "frame", qos(reliable))
@@ -184,7 +184,7 @@ class Ours:
 
 def sensor_of(size: str) -> Any:  # noqa: ANN401
     """Return what a contract would say of it."""
-    from embodied_env.contract.model import FieldSpec, SensorSpec  # noqa: PLC0415
+    from embodied_env.contract.schema import FieldSpec, SensorSpec  # noqa: PLC0415
 
     cloud = size == "cloud"
     field = FieldSpec(unit="m" if cloud else "1", shape=SIZES[size], low=0.0, high=1e6 if cloud else 255.0)
@@ -201,8 +201,8 @@ def durations(case: Case, steps: int, reliable: bool) -> dict[str, Any]:  # noqa
     """In a process of its own: ask for frames; return how long each took, us, and how many were lost."""
     from std_msgs.msg import UInt32  # noqa: PLC0415
 
-    from embodied_env.backends.ros.node import RosNode  # noqa: PLC0415
-    from embodied_env.clock import SteadyClock  # noqa: PLC0415
+    from embodied_env.core.clock import SteadyClock  # noqa: PLC0415
+    from embodied_env.ros.node import RosNode  # noqa: PLC0415
 
     ros = RosNode("client", namespace="/", clock=SteadyClock())
     ask = ros.node.create_publisher(UInt32, "ask", qos(reliable=True))

@@ -52,16 +52,16 @@ from rich.console import Console
 from rich.table import Table
 
 import embodied_env
-from embodied_env.backends.ros.mujoco_ros import MujocoRosBackend
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.backends.ros.qos import RELIABLE
-from embodied_env.backends.ros.simulator_services import SimulatorServices
-from embodied_env.clock import NS_PER_S, Stamp, SteadyClock
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract
-from embodied_env.contract.messages import message_class
-from embodied_env.lockstep import STEP_TOPIC, StepToken, digest
-from embodied_env.transition import Approved, ResetRequest
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import NS_PER_S, Stamp, SteadyClock
+from embodied_env.core.types import Approved, ResetRequest
+from embodied_env.ros.embedded_sim.backend import MujocoRosBackend
+from embodied_env.ros.embedded_sim.protocol import STEP_TOPIC, StepToken, digest
+from embodied_env.ros.embedded_sim.services import SimulatorServices
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import RELIABLE
 
 RAW, TYPED, SPIN, BACKGROUND = "raw WaitSet", "typed WaitSet", "spin_once", "background"
 TRANSPORT, ENV, MONITOR, RECORDED = "transport", "env", "env, monitor", "env, recorded"

@@ -15,11 +15,11 @@ from embodied_env._version import __version__
 
 if TYPE_CHECKING:
     from embodied_env.contract import Contract, load_contract
-    from embodied_env.env import EmbodiedEnv, make
-    from embodied_env.multi_agent import parallel_env
+    from embodied_env.envs.action_chunks import ActionChunks
+    from embodied_env.envs.embodied_env import EmbodiedEnv, make
+    from embodied_env.envs.parallel_env import parallel_env
+    from embodied_env.envs.vector_env import EmbodiedVectorEnv, make_vec
     from embodied_env.record import RecordTransitions, audit_run, audit_transition, read_run
-    from embodied_env.vector import EmbodiedVectorEnv, make_vec
-    from embodied_env.wrappers import ActionChunks
 
 __all__ = [
     "ActionChunks",
@@ -37,25 +37,25 @@ __all__ = [
     "read_run",
 ]
 
-_ROOMS = {  # where each public name lives
-    "ActionChunks": "wrappers",
+_LAZY_EXPORTS = {  # where each public name lives
+    "ActionChunks": "envs.action_chunks",
     "Contract": "contract",
-    "EmbodiedEnv": "env",
-    "EmbodiedVectorEnv": "vector",
+    "EmbodiedEnv": "envs.embodied_env",
+    "EmbodiedVectorEnv": "envs.vector_env",
     "RecordTransitions": "record",
     "audit_run": "record",
     "audit_transition": "record",
     "load_contract": "contract",
-    "make": "env",
-    "make_vec": "vector",
-    "parallel_env": "multi_agent",
+    "make": "envs.embodied_env",
+    "make_vec": "envs.vector_env",
+    "parallel_env": "envs.parallel_env",
     "read_run": "record",
 }
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute
-    if name in _ROOMS:
-        value = globals()[name] = getattr(importlib.import_module(f"embodied_env.{_ROOMS[name]}"), name)
+    if name in _LAZY_EXPORTS:
+        value = globals()[name] = getattr(importlib.import_module(f"embodied_env.{_LAZY_EXPORTS[name]}"), name)
         return value
     raise AttributeError(f"module 'embodied_env' has no attribute {name!r}")
 
@@ -67,7 +67,7 @@ def __dir__() -> list[str]:
 for _id, _contract in (("ArmReach", "arm_reach"), ("CartGoal", "cart_goal"), ("DoorOpen", "door_open")):
     gymnasium.register(
         id=f"embodied_env/{_id}-v0",
-        entry_point="embodied_env.env:EmbodiedEnv",
-        vector_entry_point="embodied_env.vector:EmbodiedVectorEnv",
+        entry_point="embodied_env.envs.embodied_env:EmbodiedEnv",
+        vector_entry_point="embodied_env.envs.vector_env:EmbodiedVectorEnv",
         kwargs={"contract": _contract},
     )

@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 from torch import nn
 from training import Training, evaluate, stopwatch
 
-from embodied_env.checkpoints import Actor
+from embodied_env.policies.checkpoint import Actor
 
 MODEL = "model.zip"
 """Of Stable-Baselines3, beside the actor: to go on learning. (It is a pickle: load only what you trust.)"""

@@ -12,7 +12,7 @@ from stable_baselines3 import PPO
 from torch import nn
 from training import Training, parser, started
 
-from embodied_env.checkpoints import Actor
+from embodied_env.policies.checkpoint import Actor
 
 STEPS = 2048
 """Of all environments together, between two updates."""

@@ -24,7 +24,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 from training import Training, evaluate, parser, started, stopwatch
 
-from embodied_env.checkpoints import Actor
+from embodied_env.policies.checkpoint import Actor
 
 GAMMA = 0.97
 LAMBDA = 0.95  # of the generalised advantage estimate

@@ -25,8 +25,8 @@ from rich.progress import Progress
 from torch import nn
 from training import Training, evaluate, parser, started, stopwatch
 
-from embodied_env.checkpoints import Actor
-from embodied_env.cli.cluster import RayCluster
+from embodied_env.evaluation.ray_cluster import RayCluster
+from embodied_env.policies.checkpoint import Actor
 
 STEPS = 2048
 """Of all environments together, between two updates."""

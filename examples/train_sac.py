@@ -11,7 +11,7 @@ from sb3_training import layers_of, learn
 from stable_baselines3 import SAC
 from training import Training, parser, started
 
-from embodied_env.checkpoints import Actor
+from embodied_env.policies.checkpoint import Actor
 
 
 def make(training: Training, worlds: Any) -> SAC:  # noqa: ANN401 - a VecEnv

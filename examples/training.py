@@ -4,7 +4,7 @@ A run directory::
 
     training.json         what was asked: arguments, contract and fingerprint, versions
     progress.csv          what the learner said on the way
-    checkpoints/<steps>/  the policy after so many steps (embodied_env.checkpoints)
+    checkpoints/<steps>/  the policy after so many steps (embodied_env.policies.checkpoint)
     checkpoints/final/
     evaluations/          recorded runs, for embodied-env report, compare and audit
     summary.json          success on each backend, and where its run lies
@@ -30,7 +30,14 @@ import gymnasium
 import numpy as np
 
 import embodied_env
-from embodied_env.checkpoints import (
+from embodied_env.cli import print_error
+from embodied_env.cli.evaluate import evaluate_with_progress, print_table
+from embodied_env.contract import Contract
+from embodied_env.contract.loader import dump_contract
+from embodied_env.core.process.child import Child, simulator
+from embodied_env.errors import EmbodiedEnvError, UsageError
+from embodied_env.evaluation.episodes import Evaluation
+from embodied_env.policies.checkpoint import (
     FEATURE_BOUND,
     Actor,
     Features,
@@ -41,13 +48,6 @@ from embodied_env.checkpoints import (
     save_checkpoint,
     vector_keys,
 )
-from embodied_env.cli import print_error
-from embodied_env.cli.episodes import Evaluation
-from embodied_env.cli.evaluation import evaluate_with_progress, print_table
-from embodied_env.contract import Contract
-from embodied_env.contract.loader import dump_contract
-from embodied_env.errors import EmbodiedEnvError, UsageError
-from embodied_env.processes import Child, simulator
 from embodied_env.record.manifest import write_json
 
 CONSTANT = 1e-6

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from embodied_env.launching import describe
-from embodied_env.uses import USES
+from embodied_env.cli.launch.ros_launch import describe
+from embodied_env.cli.launch.targets import USES
 
 
 def generate_launch_description() -> Any:  # noqa: ANN401 - launch has no type stubs

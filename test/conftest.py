@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from embodied_env.shared_memory import is_owned, remove_abandoned, segments_of
+from embodied_env.core.process.shared_memory import is_owned, remove_abandoned, segments_of
 
 _DOMAINS = itertools.cycle(range(1, 100))
 _FIRST_DOMAIN = os.getpid() % 97  # two suites on one machine rarely meet

@@ -29,11 +29,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from embodied_env.clock import Clock, Stamp
 from embodied_env.contract import Contract
-from embodied_env.ledger import Ledger
-from embodied_env.routine import Routine
-from embodied_env.transition import Approved, Circumstances, ResetRequest, Sent, Snapshot
+from embodied_env.core.clock import Clock, Stamp
+from embodied_env.core.latency.ledger import Ledger
+from embodied_env.core.reset_spec import Routine
+from embodied_env.core.types import Approved, Circumstances, ResetRequest, Sent, Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Capabilities:
     """What a backend can do. `transport` says that sensors cross a middleware whose stamps can be read.
 
     With `estop_inputs` it has a method ``estops() -> Mapping[str, str]``, to be called from any thread: the robot's own
-    safety inputs, by name, "ok" or what is wrong (`embodied_env.transition.Situation`). With `acknowledges_commands`
+    safety inputs, by name, "ok" or what is wrong (`embodied_env.core.types.Situation`). With `acknowledges_commands`
     another process limits the commands, and ``send`` returns its account. `actuation`: snapshots may carry evidence
     that a command acts. `injected`: delays are put into the world (`Snapshot.injected`): "whole", or "sensors" where
     nobody knows when commands act; it then has an attribute `inference_ns`: how long the next command takes to leave.
@@ -76,7 +76,7 @@ class Capabilities:
 class Backend(Protocol):
     """A world behind the environment. See the module's docstring for what each call promises.
 
-    One that moves by itself may have a `pacer` (`embodied_env.pacing.Pacer`): what is counted there is told. One that
+    One that moves by itself may have a `pacer` (`embodied_env.core.pacing.Pacer`): what is counted there is told. One that
     plays back what another did has a `playback`.
 
     One that moves by itself may have ``newest(sensors) -> Snapshot``: the newest readings of these sensors, which any

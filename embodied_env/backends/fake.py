@@ -9,16 +9,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.arguments import checked_seconds
 from embodied_env.backends.base import Capabilities
-from embodied_env.clock import NS_PER_S, Clock, Stamp
 from embodied_env.contract import Contract
-from embodied_env.contract.messages import JOINT_SENSOR
+from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
+from embodied_env.core.arguments import checked_seconds
+from embodied_env.core.clock import NS_PER_S, Clock, Stamp
+from embodied_env.core.pacing import Pacer
+from embodied_env.core.reset_spec import Routine
+from embodied_env.core.types import Actuation, Approved, ClockAccount, ResetReport, ResetRequest, Sample, Sent, Snapshot
 from embodied_env.errors import BackendLostError, UsageError
-from embodied_env.pacing import Pacer
-from embodied_env.routine import Routine
-from embodied_env.transition import Actuation, Approved, ClockAccount, ResetReport, ResetRequest, Sample, Sent, Snapshot
 
 KEPT = 2000
 """How many commands, and how many reasons to halt, the fake world remembers at least; twice as many at most."""

@@ -11,22 +11,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.arguments import checked_seconds
 from embodied_env.backends.base import Capabilities
-from embodied_env.clock import Clock, Stamp
 from embodied_env.contract import Contract
-from embodied_env.contract.confidence import position_confidence
-from embodied_env.contract.messages import ENCODINGS, message_field
-from embodied_env.contract.paths import check_message
-from embodied_env.contract.ranging import from_units, settle, settle_depth, settle_ranges, to_units
-from embodied_env.contract.readings import InvalidReadingError, check_rotation
+from embodied_env.contract.field_paths import check_message
+from embodied_env.contract.message_types import ENCODINGS, message_field
+from embodied_env.contract.reading_values import (
+    InvalidReadingError,
+    check_rotation,
+    from_units,
+    position_confidence,
+    settle,
+    settle_depth,
+    settle_ranges,
+    to_units,
+)
+from embodied_env.core.arguments import checked_seconds
+from embodied_env.core.clock import Clock, Stamp
+from embodied_env.core.latency.delay_model import DelayModel
+from embodied_env.core.types import Approved, ClockAccount, Quality, ResetReport, ResetRequest, Sample, Sent, Snapshot
 from embodied_env.errors import BackendLostError, MissingDependencyError
-from embodied_env.latency.injection import DelayModel
-from embodied_env.sim.channel import Reading
 from embodied_env.sim.instruments import range_limits_m
 from embodied_env.sim.rendering import display_available
+from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World, load_profile
-from embodied_env.transition import Approved, ClockAccount, Quality, ResetReport, ResetRequest, Sample, Sent, Snapshot
 
 
 class MujocoBackend:

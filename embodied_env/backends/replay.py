@@ -16,22 +16,22 @@ from typing import Any
 import numpy as np
 
 from embodied_env.backends.base import Capabilities
-from embodied_env.clock import NS_PER_S, Clock, Stamp
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.core.clock import NS_PER_S, Clock, Stamp
+from embodied_env.core.latency.ledger import Ledger, Slot
+from embodied_env.core.types import Approved, Circumstances, ResetRequest, Sent, Snapshot, TaskResult, Verdict
 from embodied_env.errors import BackendLostError, BackendNotReadyError, RecordError
-from embodied_env.ledger import Ledger, Slot
 from embodied_env.record.manifest import contract_of_manifest
-from embodied_env.record.reading import Run, read_run
-from embodied_env.record.replayable import RowReader, check_replayable, frozen_ns
+from embodied_env.record.row_decoder import RowReader, check_replayable, frozen_ns
 from embodied_env.record.rows import RESET, TRANSITION, Row
-from embodied_env.transition import Approved, Circumstances, ResetRequest, Sent, Snapshot, TaskResult, Verdict
+from embodied_env.record.run import Run, read_run
 
 _NOT_OF_A_REPLAY = {"seedable": False, "pausable": False, "state_query": False, "render_modes": ()}
 
 
 @dataclass(kw_only=True)
 class RecordedPacer:
-    """What a pacer had counted (`embodied_env.pacing.Pacer`)."""
+    """What a pacer had counted (`embodied_env.core.pacing.Pacer`)."""
 
     overruns: int = 0
     missed: int = 0

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from embodied_env import __version__
-from embodied_env.cli.terminal import say
+from embodied_env.core.process.signals import terminate
+from embodied_env.core.terminal import say
 from embodied_env.errors import ContractError, EmbodiedEnvError, UsageError
-from embodied_env.shutdown import terminate
 
 SOUND = 0
 UNSOUND = 1

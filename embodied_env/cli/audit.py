@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.terminal import make_console, say
-from embodied_env.counting import said_of_counts
+from embodied_env.core.outcome_counts import said_of_counts
+from embodied_env.core.terminal import make_console, say
 from embodied_env.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _audited_run(path: Path, watcher: Callable[[], None]) -> AuditReport:
 def _audited_lines(args: argparse.Namespace, watcher: Callable[[], None]) -> AuditReport:
     from embodied_env.contract import load_contract
     from embodied_env.record import audit_lines
-    from embodied_env.record.log import LARGEST_ROW
+    from embodied_env.record.mcap_log import LARGEST_ROW
 
     contract = None if args.contract is None else load_contract(args.contract)
     name = args.run_directory

@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from embodied_env.arguments import checked_path
-from embodied_env.cli.terminal import make_console, say
 from embodied_env.contract import load_contract
+from embodied_env.core.arguments import checked_path
+from embodied_env.core.latency.profile import LatencyProfile, as_mapping, write_profile
+from embodied_env.core.terminal import make_console, say
 from embodied_env.errors import UsageError
-from embodied_env.large_messages import make_room
-from embodied_env.latency.profile import LatencyProfile, as_mapping, write_profile
+from embodied_env.ros.fastdds import make_room
 
 HELP = "move gently, and measure latencies into a file"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    from embodied_env.calibration import AMPLITUDE
+    from embodied_env.analysis.calibration import AMPLITUDE
 
     parser.add_argument("contract", help="a contract's name or file")
     parser.add_argument("--backend", default="real", help="a world that moves by itself (default: real)")
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Calibrate, write the profile, and print it."""
-    from embodied_env.calibration import calibrate
+    from embodied_env.analysis.calibration import calibrate
 
     if args.seed < 0:
         raise UsageError(f"--seed {args.seed} is not allowed; allowed: 0 or more")

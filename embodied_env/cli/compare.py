@@ -9,8 +9,8 @@ import sys
 from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND, check_run_directory
-from embodied_env.cli.terminal import make_console, say
-from embodied_env.counting import said_of_counts
+from embodied_env.core.outcome_counts import said_of_counts
+from embodied_env.core.terminal import make_console, say
 
 HELP = "set two runs of one contract side by side"
 
@@ -39,11 +39,11 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: when one of the directories is not there.
     """
+    from embodied_env.analysis.comparison.comparability import NotComparableError
+    from embodied_env.analysis.comparison.compare import compare_runs
+    from embodied_env.analysis.comparison.page import write_comparison
+    from embodied_env.analysis.report.figures import check_installed
     from embodied_env.cli.report import Progress
-    from embodied_env.report.comparability import NotComparableError
-    from embodied_env.report.comparison import compare_runs
-    from embodied_env.report.comparison_page import write_comparison
-    from embodied_env.report.figures import check_installed
 
     for path in (args.run_a, args.run_b):
         check_run_directory(path)
@@ -87,8 +87,8 @@ def _print(comparison: Any, output: str | None) -> None:  # noqa: ANN401 - impor
     from rich.table import Table
     from rich.text import Text
 
-    from embodied_env.report.gap_tables import label, said
-    from embodied_env.report.wording import percent
+    from embodied_env.analysis.comparison.page import label, said
+    from embodied_env.analysis.report.formatting import percent
 
     console = make_console()
     for outcome in comparison.outcomes:

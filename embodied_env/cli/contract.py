@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from embodied_env.arguments import checked_path
 from embodied_env.cli import SOUND, UNSOUND, WRONG_USAGE, print_error
-from embodied_env.cli.terminal import make_console, say
 from embodied_env.contract import ActuatorSpec, Contract, FloatArray, SensorSpec, load_contract
-from embodied_env.contract.checks import one_of
 from embodied_env.contract.fingerprint import differences, meaning, task_meaning, to_plain
 from embodied_env.contract.plausibility import suspected_degrees
 from embodied_env.contract.spaces import action_scale, field_layouts
+from embodied_env.contract.value_checks import one_of
+from embodied_env.core.arguments import checked_path
+from embodied_env.core.reset_spec import home_problems
+from embodied_env.core.terminal import make_console, say
 from embodied_env.errors import ContractError, UsageError
-from embodied_env.routine import home_problems
 
 HELP = "check, show and compare contracts, without ROS"
 
@@ -80,7 +80,7 @@ def _validate(args: argparse.Namespace) -> int:
 
 
 def _picture(args: argparse.Namespace) -> int:
-    from embodied_env.cli.pictures import save_picture
+    from embodied_env.cli.contract_picture import save_picture
 
     out = checked_path("--out", args.out)
     paths = [str(save_picture(load_contract(name), out, seed=args.seed)) for name in args.contracts]

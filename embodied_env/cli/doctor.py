@@ -15,14 +15,14 @@ from importlib.util import find_spec
 from typing import Any
 
 from embodied_env import __version__
-from embodied_env.backends import BACKENDS
-from embodied_env.backends.ros.preflight import Check, contract_checks
+from embodied_env.backends.registry import BACKENDS
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.terminal import make_console, say
 from embodied_env.contract import Contract, load_contract
-from embodied_env.contract.messages import message_class
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.terminal import make_console, say
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError
-from embodied_env.ros_environment import apt_package
+from embodied_env.ros.robot.preflight import Check, contract_checks
+from embodied_env.ros.setup_checks import apt_package
 
 HELP = "check what a contract needs, and say what to do about it"
 
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: for an unknown backend, or a wrong namespace or timeout.
         ContractError: when the contract cannot be read.
     """
-    from embodied_env.ros_environment import check_namespace
+    from embodied_env.ros.setup_checks import check_namespace
 
     known = [*BACKENDS, *(point.name for point in entry_points(group="embodied_env.backends"))]
     if args.backend not in known:
@@ -140,13 +140,13 @@ def _version(package: str) -> str:
 
 def _ros_checks(contract: Contract, backend: str) -> list[Check]:
     try:
-        from embodied_env.backends.ros.node import RosNode  # noqa: F401 - it checks what it needs
+        from embodied_env.ros.node import RosNode  # noqa: F401 - it checks what it needs
     except EmbodiedEnvError as error:
         remedy = ""
         if isinstance(error, MissingDependencyError):
             remedy = f'pip install "embodied_env[ros]", or apt install {apt_package("rclpy")} and source its setup.bash'
         return [Check(name="rclpy", passed=False, detail=str(error), remedy=remedy, code="missing")]
-    from embodied_env.backends.ros.survey import middleware
+    from embodied_env.ros.robot.preflight import middleware
 
     domain = os.environ.get("ROS_DOMAIN_ID") or "0 (unset)"
     reach = os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET (unset): every host of this network"
@@ -173,7 +173,7 @@ def _active_types(contract: Contract, backend: str) -> list[str]:
     """Return the types that are needed to know what is active; a profile that is wrong has none: its check says so."""
     if backend != "real" or backend not in contract.backends:
         return []
-    from embodied_env.backends.ros.real_profile import load_real_profile
+    from embodied_env.ros.robot.profile import load_real_profile
 
     try:
         active = load_real_profile(contract).active
@@ -243,7 +243,7 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool) -> I
 
 
 def _load_real(contract: Contract) -> str:
-    from embodied_env.backends.ros.real_profile import load_real_profile
+    from embodied_env.ros.robot.profile import load_real_profile
 
     load_real_profile(contract)
     return f"backends.real, fingerprint {contract.backend_fingerprint('real')[:16]}"
@@ -312,7 +312,7 @@ def _robot_checks(contract: Contract, sections: Sections, *, namespace: str, tim
     if wrong:
         yield Check(name="robot", passed=None, detail=f"not looked at, because of: {', '.join(wrong)}")
         return
-    from embodied_env.backends.ros.survey import survey
+    from embodied_env.ros.robot.preflight import survey
 
     already = {check.name for check in sections["contract"]}
     try:

@@ -1,15 +1,267 @@
-"""``embodied-env evaluate``: run a policy for some episodes, recorded."""
+"""Running a policy for some episodes, recorded, and showing what came of it. Shared by ``demo`` and ``evaluate``."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from embodied_env.cli.engine import make_engine
-from embodied_env.cli.evaluation import add_common_arguments, run_policies
-from embodied_env.cli.terminal import say
-from embodied_env.errors import UsageError
+from embodied_env.contract import Contract, load_contract
+from embodied_env.core.arguments import checked_path
+from embodied_env.core.latency.statistics import INJECTED_STAGES, STAGES
+from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
+from embodied_env.core.terminal import make_console, say
+from embodied_env.errors import RecordError, UsageError
+from embodied_env.evaluation.engine import Engine, make_engine
+from embodied_env.evaluation.episodes import Episodes, Evaluation, Job, Watcher, problem_of
+from embodied_env.ros.fastdds import make_room
+
+_ORDER = (*STAGES, *INJECTED_STAGES)
+
+
+def evaluate(  # noqa: PLR0913 - the public options
+    contract: Contract,
+    *,
+    backend: str,
+    policy: str,
+    episodes: int,
+    seed: int,
+    out: str | Path,
+    watcher: Watcher | None = None,
+    record_messages: bool = False,
+    **options: Any,  # noqa: ANN401 - of make
+) -> Evaluation:
+    """Run `episodes` episodes of `policy` on `backend`, recorded into a new run directory in `out`.
+
+    The first reset is seeded with `seed`, the others go on from it. When it is interrupted, the run
+    is closed soundly before the interrupt is raised.
+    """
+    job = Job(
+        contract=contract,
+        backend=backend,
+        policy=policy,
+        seed=seed,
+        options=options,
+        record_messages=record_messages,
+    )
+    with Episodes(job, Path(out), watcher=watcher) as run:
+        for episode in range(episodes):
+            run.run(episode)
+    summary = _summary(run.path, run.losses)
+    return Evaluation(policy=policy, path=run.path, summary=summary, problem=problem_of(run.path, summary))
+
+
+def _summary(path: Path, problem: str) -> dict[str, Any]:
+    """Return the summary of a run; raises RecordError when it could not be written."""
+    try:
+        summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise RecordError(f"{path}: the run has no summary: {problem or 'it was not closed'}") from None
+    return summary
+
+
+def evaluate_with_progress(
+    contract: Contract,
+    policies: Sequence[str],
+    *,
+    episodes: int,
+    engine: Engine | None = None,
+    **options: Any,  # noqa: ANN401 - of `evaluate`
+) -> list[Evaluation]:
+    """Evaluate each policy in turn, under a live table on stderr; by an engine, under a bar."""
+    from embodied_env.cli.live_table import LiveView
+
+    done = []
+    for policy in policies:
+        if engine is not None:
+            done.append(_by_engine(engine, contract, policy, episodes, **options))
+            continue
+        with LiveView(contract, policy, episodes) as view:
+            done.append(evaluate(contract, policy=policy, episodes=episodes, watcher=view, **options))
+    return done
+
+
+def _by_engine(
+    engine: Engine,
+    contract: Contract,
+    policy: str,
+    episodes: int,
+    *,
+    backend: str,
+    seed: int,
+    out: str | Path,
+    **options: Any,  # noqa: ANN401 - of `evaluate`
+) -> Evaluation:
+    from rich.progress import Progress
+
+    recording = {"record_messages": options.pop("record_messages", False)}
+    job = Job(contract=contract, backend=backend, policy=policy, seed=seed, options=options, **recording)
+    engine.check(job)  # before anything is drawn
+    with Progress(console=make_console(stderr=True), transient=True) as bar:
+        line = bar.add_task(f"{contract.name} · {policy}", total=episodes)
+        return engine.evaluate(job, episodes=episodes, out=Path(out), ended=lambda: bar.advance(line))
+
+
+def add_common_arguments(parser: argparse.ArgumentParser, *, backend: str, episodes: int) -> None:
+    """Declare what ``demo`` and ``evaluate`` have in common, with their defaults."""
+    parser.add_argument("--backend", default=backend, help=f"which world (default: {backend})")
+    parser.add_argument("--episodes", type=int, default=episodes, help=f"of each policy (default: {episodes})")
+    parser.add_argument("--seed", type=int, default=0, help="of the first episode (default: 0)")
+    parser.add_argument("--out", default="runs", help="where run directories are made (default: runs)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run_policies(
+    contract_name: str,
+    policies: Sequence[str],
+    args: argparse.Namespace,
+    *,
+    engine: Engine | None = None,
+    **options: Any,  # noqa: ANN401 - of `evaluate`
+) -> int:
+    """Evaluate, print, and return the exit status: 1 when a run is not sound evidence.
+
+    Raises:
+        UsageError: for a number of episodes or a seed that is not allowed.
+    """
+    if args.episodes < 1:
+        raise UsageError(f"--episodes {args.episodes} is not allowed; allowed: 1 or more")
+    if args.seed < 0:
+        raise UsageError(f"--seed {args.seed} is not allowed; allowed: 0 or more")
+    out = checked_path("--out", args.out)
+    contract = load_contract(contract_name)
+    make_room(contract)  # also for the workers: they inherit it
+    wants_report = getattr(args, "report", False)  # demo has none
+    if wants_report:
+        from embodied_env.analysis.report.figures import check_installed
+
+        check_installed()  # before anything moves
+    evaluations = evaluate_with_progress(
+        contract,
+        policies,
+        backend=args.backend,
+        episodes=args.episodes,
+        seed=args.seed,
+        out=out,
+        engine=engine,
+        **options,
+    )
+    if args.json:
+        say(as_json(contract, args.backend, evaluations))
+    else:
+        print_table(contract, args.backend, evaluations)
+    if wants_report:
+        _write_reports(evaluations)
+    return _say_problems(evaluations)
+
+
+def _say_problems(evaluations: Sequence[Evaluation]) -> int:
+    """Print what was lost and what is not sound on stderr, and return the exit status."""
+    for evaluation in evaluations:
+        for loss in evaluation.losses:
+            say(loss, file=sys.stderr)
+    unsound = [evaluation for evaluation in evaluations if evaluation.problem]
+    for evaluation in unsound:
+        say(f"not sound: {evaluation.path}: {evaluation.problem}", file=sys.stderr)
+    return 1 if unsound else 0
+
+
+def _write_reports(evaluations: Sequence[Evaluation]) -> None:
+    """Write ``report.html`` into each run directory, those of workers too; say so on stderr, not in anybody's JSON."""
+    from embodied_env.analysis.report.run_report import write_report
+
+    for path in (path for evaluation in evaluations for path in evaluation.parts or (evaluation.path,)):
+        report = write_report(path)
+        say(f"report: {report.path}", file=sys.stderr)
+
+
+def print_table(contract: Contract, backend: str, evaluations: Sequence[Evaluation]) -> None:
+    """Print outcomes and latencies, one column per policy, and where each run lies."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = make_console()
+    dry = " · DRY RUN: nothing reached the robot" if any(e.summary.get("dry_run") for e in evaluations) else ""
+    outcome = Table(title=f"{contract.name} v{contract.version} on {backend}{dry}", title_justify="left")
+    outcome.add_column("")
+    for evaluation in evaluations:
+        outcome.add_column(evaluation.policy, justify="right")
+    for label, cell in _OUTCOMES.items():
+        outcome.add_row(label, *(cell(evaluation.summary) for evaluation in evaluations))
+    console.print(outcome)
+
+    latency = Table(title="latency, ms: p50 / p95 / p99", title_justify="left")
+    latency.add_column("stage")
+    for evaluation in evaluations:
+        latency.add_column(evaluation.policy, justify="right")
+    for stage in _stages([evaluation.summary for evaluation in evaluations]):
+        latency.add_row(
+            Text(stage.replace("_s[", "[").removesuffix("_s")),
+            *(_percentiles(evaluation.summary, stage) for evaluation in evaluations),
+        )
+    console.print(latency)
+
+    console.print(f"contract fingerprint  {contract.fingerprint}", soft_wrap=True)
+    for evaluation in evaluations:
+        console.print(f"run ({evaluation.policy})  {evaluation.path}", soft_wrap=True)
+
+
+def as_json(contract: Contract, backend: str, evaluations: Sequence[Evaluation]) -> str:
+    """Return the same as one JSON object."""
+    return json.dumps(
+        {
+            "contract": contract.name,
+            "fingerprint": contract.fingerprint,
+            "backend": backend,
+            "runs": [_run_as_json(evaluation) for evaluation in evaluations],
+        },
+        indent=2,
+    )
+
+
+def _run_as_json(evaluation: Evaluation) -> dict[str, Any]:
+    said = {"policy": evaluation.policy, "path": str(evaluation.path), "summary": dict(evaluation.summary)}
+    if evaluation.parts:
+        said |= {"parts": [str(path) for path in evaluation.parts], "losses": list(evaluation.losses)}
+    return said
+
+
+def _percent(value: float | None) -> str:
+    return "none" if value is None else f"{100 * value:.1f} %"
+
+
+_OUTCOMES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "episodes": lambda s: f"{s['episodes']}",
+    "success rate, truncation counted as failure": lambda s: _percent(s["success_rate"]),
+    "success rate, truncation apart": lambda s: _percent(s["success_rate_not_truncated"]),
+    "episodes in the success rate": lambda s: f"{s['rated']}",
+    "solved at reset (in no rate)": lambda s: f"{s[SOLVED_AT_RESET]}",
+    "solved at first step, reset not judged (in no rate)": lambda s: f"{s[SOLVED_AT_FIRST_STEP]}",
+    "truncated": lambda s: f"{s['truncated']}",
+    "ended by": lambda s: ", ".join(f"{reason} {count}" for reason, count in s["end_reasons"].items()) or "none",
+    "return, mean": lambda s: "none" if s["return"]["mean"] is None else f"{s['return']['mean']:.3f}",
+    "steps": lambda s: f"{s['steps']}",
+    "missed deadlines": lambda s: f"{s['missed_deadlines']}",
+    "clipped steps": lambda s: _percent(s["clipped_share"]),
+}
+
+
+def _stages(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the stages that were measured, in the order in which they happen."""
+    found = dict.fromkeys(stage for summary in summaries for stage in summary["latency"])
+    return sorted(found, key=lambda stage: (_ORDER.index(stage.partition("[")[0]), stage))
+
+
+def _percentiles(summary: Mapping[str, Any], stage: str) -> str:
+    values = summary["latency"].get(stage)
+    if values is None:
+        return "none"
+    return " / ".join(f"{1e3 * values[key]:.3f}" for key in ("p50_s", "p95_s", "p99_s"))
+
 
 HELP = "run a policy for some episodes and record them"
 

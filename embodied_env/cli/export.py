@@ -6,7 +6,7 @@ import argparse
 import json
 
 from embodied_env.cli import SOUND, check_run_directory
-from embodied_env.cli.terminal import make_console, say
+from embodied_env.core.terminal import make_console, say
 
 HELP = "export a run as JSON lines, Parquet, Minari or LeRobot"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND, check_run_directory
-from embodied_env.cli.terminal import make_console, say
+from embodied_env.core.terminal import make_console, say
 from embodied_env.errors import UsageError
 
 HELP = "write the latencies of a recorded run into a file"
@@ -38,9 +38,9 @@ def run(args: argparse.Namespace) -> int:
     """
     from rich.progress import Progress
 
+    from embodied_env.analysis.profile_from_run import profile_of_run
     from embodied_env.cli.calibrate import print_table
-    from embodied_env.latency.of_run import profile_of_run
-    from embodied_env.latency.profile import as_mapping, write_profile
+    from embodied_env.core.latency.profile import as_mapping, write_profile
     from embodied_env.record import read_run
 
     out = Path(args.out)

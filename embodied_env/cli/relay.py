@@ -6,7 +6,7 @@ import argparse
 import signal
 import threading
 
-from embodied_env.cli.terminal import say
+from embodied_env.core.terminal import say
 
 HELP = "own the actuator topics, and brake when commands stop"
 
@@ -22,12 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Relay until SIGINT, SIGTERM, or, with ``-``, the end of standard input; the robot is at rest when it ends."""
     from embodied_env.contract import load_contract, parse_contract
+    from embodied_env.core.process.child import STOP_GRACE_S, first_line, watch_parent
+    from embodied_env.envs.filters_from_contract import make_shapers
     from embodied_env.errors import UsageError
-    from embodied_env.guards import make_shapers
-    from embodied_env.large_messages import make_room
-    from embodied_env.processes import STOP_GRACE_S, first_line, watch_parent
-    from embodied_env.relay.requirements import check_relayed, stopping_time_s
-    from embodied_env.ros_environment import check_namespace
+    from embodied_env.ros.fastdds import make_room
+    from embodied_env.ros.setup_checks import check_namespace
+    from embodied_env.safety.relay.relay import check_relayed, stopping_time_s
 
     if args.namespace is not None:
         check_namespace(args.namespace)
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if from_parent:
         watch_parent(stop.set, grace_s=stopping_time_s(contract) + STOP_GRACE_S)
 
-    from embodied_env.relay.node import run_relay
+    from embodied_env.ros.relay_node import run_relay
 
     def greet(namespace: str) -> None:
         say(f"relaying {contract.name} in namespace {namespace}; Ctrl-C brakes and ends", flush=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embodied_env.cli import SOUND, UNSOUND, check_run_directory
-from embodied_env.cli.terminal import make_console, say
+from embodied_env.core.terminal import make_console, say
 from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
-    from embodied_env.replaying import PolicyReplay, Replay
+    from embodied_env.analysis.replay import PolicyReplay, Replay
 
 HELP = "play a run back: are its transitions still the same?"
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     contract = None if args.contract is None else load_contract(args.contract)
     if args.policy is not None:
         return _replay_policy(args, contract)
-    from embodied_env.replaying import replay_run
+    from embodied_env.analysis.replay import replay_run
 
     with _progress(args.run_directory) as watch:
         replay = replay_run(
@@ -62,10 +62,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN401 - a Contract or None
     """Compare a policy; different actions are no failure, a run that is not clean is one."""
+    from embodied_env.analysis.replay import replay_policy
     from embodied_env.backends.replay import recorded_contract
-    from embodied_env.cli.policies import make_policy
+    from embodied_env.policies.loader import make_policy
     from embodied_env.record import read_run
-    from embodied_env.replaying import replay_policy
 
     opened = read_run(args.run_directory)
     contract = contract or recorded_contract(opened)
@@ -172,7 +172,7 @@ def _progress(path: str) -> Iterator[Callable[[], None]]:
 
 def _steps(path: Path) -> int | None:
     """Return how many rows a run has, where its summary says it."""
-    from embodied_env.record.reading import read_json
+    from embodied_env.record.run import read_json
 
     try:
         summary = read_json(path / "summary.json")

@@ -7,7 +7,7 @@ import json
 from typing import Self
 
 from embodied_env.cli import SOUND, UNSOUND, check_run_directory
-from embodied_env.cli.terminal import make_console, say
+from embodied_env.core.terminal import make_console, say
 
 HELP = "write one page that tells a recorded run, for people"
 
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: when there is no such directory.
     """
-    from embodied_env.report.run_page import write_report
+    from embodied_env.analysis.report.run_report import write_report
 
     check_run_directory(args.run_directory)
     with Progress() as progress:

@@ -7,7 +7,7 @@ import signal
 import threading
 from typing import Any
 
-from embodied_env.cli.terminal import say
+from embodied_env.core.terminal import say
 
 _MAX_BYTES = 65_536
 HELP = "run the embedded simulator in a process of its own"
@@ -30,15 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Host the simulator until SIGINT, SIGTERM, or, with ``-``, the end of standard input."""
-    from embodied_env.backends.ros.estops import estop_specs
     from embodied_env.contract import load_contract, parse_contract
+    from embodied_env.core.latency.delay_model import load_delays
+    from embodied_env.core.process.child import first_line, watch_parent
     from embodied_env.errors import UsageError
-    from embodied_env.large_messages import make_room
-    from embodied_env.latency.delays import load_delays
-    from embodied_env.processes import first_line, watch_parent
-    from embodied_env.ros_environment import check_namespace
-    from embodied_env.sim.free_running import run_free_running
-    from embodied_env.sim.node import run_simulator
+    from embodied_env.ros.embedded_sim.lockstep_node import run_simulator
+    from embodied_env.ros.embedded_sim.realtime_node import run_free_running
+    from embodied_env.ros.fastdds import make_room
+    from embodied_env.ros.robot.estops import estop_specs
+    from embodied_env.ros.setup_checks import check_namespace
     from embodied_env.sim.world import World, load_profile
 
     if args.namespace is not None:
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _mapping(text: str) -> dict[str, Any]:
     """Read a JSON object; raises UsageError for anything else."""
-    from embodied_env.bounded_json import parse_json
+    from embodied_env.core.bounded_json import parse_json
     from embodied_env.errors import UsageError
 
     try:

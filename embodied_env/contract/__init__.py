@@ -2,7 +2,7 @@
 
 from embodied_env.contract.kinematics import KinematicModel
 from embodied_env.contract.loader import load_contract, parse_contract
-from embodied_env.contract.model import (
+from embodied_env.contract.schema import (
     ActuatorSpec,
     Contract,
     EffectiveLimits,
@@ -10,11 +10,12 @@ from embodied_env.contract.model import (
     FieldSpec,
     FloatArray,
     JointLimits,
+    Margins,
     ResetOption,
+    Safety,
     SensorSpec,
     TaskSpec,
 )
-from embodied_env.contract.safety import Margins, Safety
 
 __all__ = [
     "ActuatorSpec",

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from embodied_env.contract.model import EACH_ITS_OWN, RESERVED, SCHEMA, Contract
+from embodied_env.contract.schema import EACH_ITS_OWN, RESERVED, SCHEMA, Contract
 
 SEMANTICS = 1
 """Bumped by hand when the same contract text begins to mean something else."""

@@ -16,8 +16,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract.checks import require
-from embodied_env.contract.model import SHAPE, FloatArray
+from embodied_env.contract.schema import SHAPE, FloatArray
+from embodied_env.contract.value_checks import require
 
 MOST_LEVERS = 20_000_000
 """Of the shape of one robot: 160 MB."""

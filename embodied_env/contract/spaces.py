@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from embodied_env.contract.messages import message_field
-from embodied_env.contract.model import (
+from embodied_env.contract.message_types import message_field
+from embodied_env.contract.schema import (
     APPLIED_ACTIONS,
     TIME_REMAINING,
     ActuatorSpec,
@@ -105,7 +105,7 @@ class ActionScale:
         return np.array(self.each_from_si(si.tolist()))
 
     def each_to_si(self, action: list[float]) -> list[float]:
-        """Map an action to SI units, joint by joint: as in `embodied_env.safety.limits`, plain floats beat arrays."""
+        """Map an action to SI units, joint by joint: as in `embodied_env.safety.joint_limits`, plain floats beat arrays."""
         mapped = []
         for x, (offset, span, low, high, si_low, si_high) in zip(action, self._joints, strict=True):
             y = offset + span * x

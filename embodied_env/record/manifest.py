@@ -17,11 +17,10 @@ import gymnasium
 from embodied_env._version import __version__
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.loader import SAVED, dump_contract, pack_files, unpack_files
+from embodied_env.core.types import Snapshot, Transition
 from embodied_env.errors import ContractError, RecordError
-from embodied_env.record.encoding import encodable
-from embodied_env.record.rows import plain
+from embodied_env.record.rows import encodable, plain
 from embodied_env.record.schema import RUN
-from embodied_env.transition import Snapshot, Transition
 
 ROS_VARIABLES = ("ROS_DISTRO", "ROS_DOMAIN_ID", "RMW_IMPLEMENTATION", "ROS_AUTOMATIC_DISCOVERY_RANGE")
 DISTRIBUTIONS = ("numpy", "gymnasium", "mujoco", "rclpy", "mcap")

@@ -15,18 +15,17 @@ from typing import Any
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
-from embodied_env.arguments import checked_flag, checked_path
-from embodied_env.clock import NS_PER_S, SteadyClock
-from embodied_env.copies import is_giving_copies
+from embodied_env.core.arguments import checked_flag, checked_path
+from embodied_env.core.clock import NS_PER_S, SteadyClock
+from embodied_env.core.copies import is_giving_copies
+from embodied_env.core.message_tap import Feed, WireMessage
+from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm
 from embodied_env.errors import RecordError, UsageError
-from embodied_env.record.keeping import kept, kept_action, size_of
-from embodied_env.record.log import check_installed
 from embodied_env.record.manifest import Accountable, Waiting, processes, start_of_manifest, write_json
-from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, TRANSITION, plain
+from embodied_env.record.mcap_log import check_installed
+from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, TRANSITION, kept, kept_action, plain, size_of
 from embodied_env.record.run_writer import MANIFEST, Arrays, RunWriter, StepRow, remove_run
-from embodied_env.record.writing import GATHER_S, MOST_JOBS, MOST_JOBS_IN_LOCKSTEP, Aside, Losses
-from embodied_env.shutdown import close_at_exit, exit_on_sigterm
-from embodied_env.wire import Feed, WireMessage
+from embodied_env.record.writer_thread import GATHER_S, MOST_JOBS, MOST_JOBS_IN_LOCKSTEP, Aside, Losses
 
 _ROW_BYTES = 16 * 2**10  # about what a row without its arrays keeps while it waits
 _MESSAGE_BYTES = 2**10

@@ -7,8 +7,10 @@ and other large arrays stand beside the row, which refers to them (`embodied_env
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import threading
 from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Any
@@ -16,8 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.record.arrays import Store, stands_apart
-from embodied_env.transition import (
+from embodied_env.core.types import (
     Actuation,
     Circumstances,
     ClockAccount,
@@ -29,6 +30,7 @@ from embodied_env.transition import (
     Snapshot,
     Transition,
 )
+from embodied_env.record.arrays import Store, stands_apart
 
 TRANSITION = "embodied_env/transition/1"
 RESET = "embodied_env/reset/1"
@@ -355,3 +357,109 @@ def _sample(sample: Sample) -> Row:
         "reordered": sample.reordered,
         **confidence,
     }
+
+
+_UNCHANGEABLE = frozenset((float, str, bool, type(None)))
+_SCALARS = _UNCHANGEABLE | {int}
+_NUMBERS = "biuf"
+_MAX_COPY_DEPTH = 8  # what is nested deeper, or holds itself, is settled at once
+_LARGEST = 2**WIDEST
+
+
+def kept(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - anything goes in
+    """Return a copy of `value` that shares nothing with it that could change; `plain` of both is the same.
+
+    Dicts, lists, tuples and arrays of numbers are copied, which is quick; what else it holds is settled at once. So
+    what JSON would say otherwise than `plain` is settled, or an array: `embodied_env.record.rows` relies on it.
+    `store`: see `plain`.
+    """
+    return _kept(value, 0, store)
+
+
+def kept_action(action: Any) -> Any:  # noqa: ANN401 - anything goes in
+    """Return the same for an action, which stays in its row whatever its size."""
+    if type(action) is np.ndarray and action.dtype.kind in _NUMBERS and not stands_apart(action):
+        return action.copy()
+    return Settled(plain(action))
+
+
+def _kept(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401
+    kind = type(value)
+    if kind in _UNCHANGEABLE or (kind is int and -_LARGEST < value < _LARGEST):
+        return value
+    if kind is np.ndarray and value.dtype.kind in _NUMBERS:
+        return value.copy()
+    if depth < _MAX_COPY_DEPTH:
+        if kind is dict:
+            return _kept_dict(value, depth, store)
+        if kind in (list, tuple):
+            return [_kept(item, depth + 1, store) for item in value]
+    made = settled(value, depth, store)
+    return made.value if type(made.value) in _SCALARS else made
+
+
+def _kept_dict(value: dict[Any, Any], depth: int, store: Store | None) -> Any:  # noqa: ANN401
+    """Return what `_kept` does; of what an info has most, the copy is written out here: each call would cost more."""
+    copied = value.copy()
+    for key, item in value.items():
+        if type(key) is not str:  # JSON has no such keys: what stands for the dict is its description
+            return settled(value, depth, store)
+        kind = type(item)
+        if kind in _UNCHANGEABLE or (kind is int and -_LARGEST < item < _LARGEST):
+            continue
+        if kind is dict and depth < _MAX_COPY_DEPTH - 1:
+            copied[key] = _kept_dict(item, depth + 1, store)
+        elif kind is np.ndarray and item.dtype.kind in _NUMBERS:
+            copied[key] = item.copy()
+        else:
+            copied[key] = _kept(item, depth + 1, store)
+    return copied
+
+
+def size_of(value: Any) -> int:  # noqa: ANN401 - what `kept` returned
+    """Return about how many bytes the arrays in a dict take; what is nested in others is not looked for."""
+    if not isinstance(value, Mapping):
+        return int(getattr(value, "nbytes", 0))
+    return sum(item.nbytes for item in value.values() if isinstance(item, np.ndarray))
+
+
+_DOUBLE_BYTES = 8  # bytes
+
+
+def encodable(text: str) -> str:
+    """Return JSON in ASCII with ``?`` for lone surrogates, which no reader of UTF-8 accepts."""
+    if "\\ud" not in text:
+        return text
+    replaced = json.dumps(json.loads(text), ensure_ascii=False).encode("utf-8", "replace")
+    return json.dumps(json.loads(replaced), separators=(",", ":"))
+
+
+class RowEncoder:
+    """Writes rows as JSON, in any thread: ``encode(row, store)`` is the text of `strict` of it, byte for byte.
+
+    Containers and numbers of a row must be such as JSON and `plain` write alike: what `kept`, `kept_action` and the
+    functions of `embodied_env.record.rows` return.
+    """
+
+    def __init__(self) -> None:
+        """Prepare."""
+        self._lock = threading.Lock()  # of the store
+        self._store: Store | None = None
+        encoder = json.JSONEncoder(
+            allow_nan=False, check_circular=False, separators=(",", ":"), default=self._in_types_of_json
+        )
+        self._text_of = encoder.encode
+
+    def encode(self, row: Row, store: Store | None = None) -> str:
+        """Return the text of `row`; it is ASCII. Images and other large arrays go to `store`."""
+        with self._lock:
+            self._store = store
+            try:
+                return encodable(self._text_of(row))
+            except (ValueError, TypeError, RecursionError):  # mostly a NaN, which becomes null
+                return encodable(self._text_of(strict(row, store)))
+
+    def _in_types_of_json(self, value: Any) -> Any:  # noqa: ANN401 - what JSON does not know
+        if type(value) is np.ndarray and value.itemsize <= _DOUBLE_BYTES:
+            return value.tolist() if self._store is None or not stands_apart(value) else self._store(value)
+        return value.value if type(value) is Settled else plain(value, self._store)

@@ -11,17 +11,16 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from embodied_env.core.message_tap import WireMessage
+from embodied_env.core.types import Snapshot, Transition
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, refer_to, to_bytes
-from embodied_env.record.encoding import RowEncoder
-from embodied_env.record.log import LogWriter
 from embodied_env.record.manifest import write_json
-from embodied_env.record.messages import MessageLog
-from embodied_env.record.rows import raw_transition_row, reset_row
+from embodied_env.record.mcap_log import LogWriter
+from embodied_env.record.raw_messages import MessageLog
+from embodied_env.record.rows import RowEncoder, raw_transition_row, reset_row
 from embodied_env.record.summary import Summary
-from embodied_env.record.writing import Losses
-from embodied_env.transition import Snapshot, Transition
-from embodied_env.wire import WireMessage
+from embodied_env.record.writer_thread import Losses
 
 MANIFEST = "manifest.json"
 LOG = "transitions.mcap"
@@ -174,7 +173,7 @@ class RunWriter:
 
 @dataclass(kw_only=True)
 class StepRow:
-    """The row of one step, to be prepared and written (`embodied_env.record.writing.Prepared`).
+    """The row of one step, to be prepared and written (`embodied_env.record.writer_thread.Prepared`).
 
     `outer` is what the agent was given and returned, `action` the one of `made` as it was then, and `arrays` are those
     of `outer` already.

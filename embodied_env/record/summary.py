@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.counting import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
-from embodied_env.latency import LatencyStatistics
+from embodied_env.core.latency import LatencyStatistics
+from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
+from embodied_env.core.types import DRY_RUN, ResetReport
 from embodied_env.record.rows import RESET, TRANSITION, plain
-from embodied_env.transition import DRY_RUN, ResetReport
 
 _OF_INFO = ("latency", "action_clipped", "end_reason", "is_success", "step_index")
 _ENDS = ("reward", "terminated", "truncated")

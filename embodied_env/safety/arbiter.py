@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from embodied_env.clock import NS_PER_S, Clock
 from embodied_env.contract import FloatArray
+from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.core.process.signals import held_interrupts
+from embodied_env.core.types import Approved, Finding, GateReport, Sent, Severity
 from embodied_env.errors import BackendError, BackendLostError, ClosedError
-from embodied_env.interrupts import held_interrupts
 from embodied_env.safety.gate import Reference, SafetyGate
-from embodied_env.safety.limits import joint_bounds, lowered_velocity
-from embodied_env.transition import Approved, Finding, GateReport, Sent, Severity
+from embodied_env.safety.joint_limits import joint_bounds, lowered_velocity
 
 _STALL_PERIODS = 3  # a position servo left alone for this long has arrived: its reference velocity is zero
 _PATIENCE_PERIODS = 20  # of braking that does not slow down: only a gate in another process can do that
@@ -48,7 +48,7 @@ class Arbiter:
 
     In a lockstep world time moves one control period per step, whatever the wall clock says. In a free-running world dt
     is the time since the last publication, at most one control period: a pause never enlarges the allowed jump. After
-    a pause the reference is lowered to what the robot can still be doing, never raised (`embodied_env.safety.limits`).
+    a pause the reference is lowered to what the robot can still be doing, never raised (`embodied_env.safety.joint_limits`).
     """
 
     def __init__(

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray, JointLimits
-from embodied_env.contract.tightening import are_equal, changed_limits, is_tighter
+from embodied_env.contract.limit_changes import are_equal, changed_limits, is_tighter
+from embodied_env.core.types import Approved, Finding, Reference, Severity, Situation
+from embodied_env.safety.action_parsing import MalformedActionError, read_action
+from embodied_env.safety.command_filters import Shaper, reset_shaper
+from embodied_env.safety.command_limiter import ABSURD, Limiter
 from embodied_env.safety.findings import as_latch, box_finding, gravest
-from embodied_env.safety.form import MalformedActionError, read_action
-from embodied_env.safety.intervention import InterventionRate
-from embodied_env.safety.limiter import ABSURD, Limiter
-from embodied_env.safety.refusals import input_findings, make_refusals
-from embodied_env.safety.shaping import Shaper, reset_shaper
-from embodied_env.transition import Approved, Finding, Reference, Severity, Situation
+from embodied_env.safety.interlocks import InterventionRate, input_findings, make_refusals
 
 __all__ = ["Reference", "SafetyGate"]
 

@@ -6,12 +6,12 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping
 
-from embodied_env.clock import NS_PER_S, Clock
-from embodied_env.contract.safety import WatchdogSpec
+from embodied_env.contract.schema import WatchdogSpec
+from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.core.types import Finding, Severity
 from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.refusals import input_findings
-from embodied_env.transition import Finding, Severity
+from embodied_env.safety.interlocks import input_findings
 
 
 class Watchdog:

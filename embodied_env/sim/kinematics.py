@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.checks import one_of
 from embodied_env.contract.kinematics import (
     WORLD,
     Capsules,
@@ -26,6 +25,7 @@ from embodied_env.contract.kinematics import (
     frame_of,
     moved_ends,
 )
+from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import UsageError
 from embodied_env.sim.model import MjData, Model, actuated_joints
 from embodied_env.sim.profile import WorldProfile

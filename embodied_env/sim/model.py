@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.checks import one_of
 from embodied_env.contract.files import MOST_DATA_BYTES, check_file
+from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.sim.profile import WorldProfile
 

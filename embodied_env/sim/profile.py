@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from embodied_env.contract import Contract
-from embodied_env.contract.checks import one_of
 from embodied_env.contract.loader import parse_as, profile_of
+from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError
 
 

@@ -15,19 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, SensorSpec
+from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.errors import BackendLostError, ResetNeededError
-from embodied_env.latency.injection import DelayModel
-from embodied_env.sim.actuation import Actuation
-from embodied_env.sim.channel import Reading, SensorChannel
-from embodied_env.sim.delayed import delayed_world
-from embodied_env.sim.draws import Draws
-from embodied_env.sim.filming import Filming
+from embodied_env.sim.actuators import Actuation
+from embodied_env.sim.async_rendering import Filming
+from embodied_env.sim.delayed_world import delayed_world
 from embodied_env.sim.model import Model
+from embodied_env.sim.moving_bodies import MovingBody, place_body, placeable
 from embodied_env.sim.profile import Driver, Source, StandIn, WorldProfile, load_profile
+from embodied_env.sim.randomization import Draws
 from embodied_env.sim.rendering import Renderer, Viewer
-from embodied_env.sim.sensing import Measured, Senses, Values
-from embodied_env.sim.set_points import SetPoints
-from embodied_env.sim.surroundings import MovingBody, place_body, placeable
+from embodied_env.sim.sensor_channel import Reading, SensorChannel
+from embodied_env.sim.sensors import Measured, Senses, Values
+from embodied_env.sim.setpoint_interpolation import SetPoints
 
 __all__ = ["World", "WorldProfile", "load_profile"]
 
@@ -67,7 +67,7 @@ class World:
             free_running: a step is not a control period but a tick: about a fifth of it, or the profile's
                 ``stand_in.tick_s``, a whole number of physics steps. A sensor without a rate is due at every tick.
                 Pictures are not waited for but at a reset: they are as late as rendering them takes.
-            delays: are put in (`embodied_env.sim.delayed`), in lockstep alone. A sensor that they name has neither
+            delays: are put in (`embodied_env.sim.delayed_world`), in lockstep alone. A sensor that they name has neither
                 delay nor drop-outs of its own.
 
         Raises:

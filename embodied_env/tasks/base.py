@@ -50,8 +50,8 @@ from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.files import read_file
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.loader import parse_as
+from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import ContractError
-from embodied_env.transition import Snapshot, TaskResult, Verdict
 
 Policy = Callable[[Mapping[str, NDArray[Any]]], Any]
 """What acts: it is called with the observation, and returns an action of the contract's action space."""

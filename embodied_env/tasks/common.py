@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, SensorSpec
-from embodied_env.contract.checks import one_of
-from embodied_env.contract.messages import JOINT_SENSOR
+from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.contract.value_checks import one_of
+from embodied_env.core.types import Quality, Snapshot
 from embodied_env.errors import ContractError, UsageError
-from embodied_env.transition import Quality, Snapshot
 
 _FLOAT64 = np.dtype(np.float64)
 

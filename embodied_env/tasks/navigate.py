@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import UsageError
 from embodied_env.tasks.base import Policy
 from embodied_env.tasks.common import Checks, is_fresh, length, seen
-from embodied_env.transition import Snapshot, TaskResult, Verdict
 
 # Of the scripted policy. Lengths are beyond the radius of the robot.
 LOOKAHEAD_M = 1.5  # a course is clear when nothing is in the way for so far, or up to the goal

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, KinematicModel
-from embodied_env.contract.checks import one_of
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.contract.value_checks import one_of
+from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.tasks.base import Policy
 from embodied_env.tasks.common import Checks, damped_inverse, is_fresh, joint_action, joint_reader, length, seen
-from embodied_env.transition import Snapshot, TaskResult, Verdict
 
 # Of the scripted policy. The finger lies across the lever, near its free end, and its tip stands beyond it.
 INSET_M = 0.03  # from the lever's free end towards its hub

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.tasks.base import Policy
 from embodied_env.tasks.common import Checks, damped_inverse, is_fresh, joint_action, joint_reader, length, seen
-from embodied_env.transition import Snapshot, TaskResult, Verdict
 
 Point = tuple[float, float, float]
 

@@ -9,10 +9,10 @@ import pytest
 
 import embodied_env
 from embodied_env import load_contract
-from embodied_env.backends import make_backend
-from embodied_env.backends.delayed import with_delays
-from embodied_env.clock import SteadyClock
-from embodied_env.latency.injection import DelayModel, Draw
+from embodied_env.backends.delay_injection import with_delays
+from embodied_env.backends.registry import make_backend
+from embodied_env.core.clock import SteadyClock
+from embodied_env.core.latency.delay_model import DelayModel, Draw
 from embodied_env.testing import BackendContract, EnvContract, FakeBackend, ManualClock
 
 

@@ -18,9 +18,9 @@ from gymnasium.utils.env_checker import data_equivalence
 
 import embodied_env
 from embodied_env.contract import parse_contract
+from embodied_env.envs.action_chunks import ActionChunks
 from embodied_env.errors import MissingDependencyError
 from embodied_env.record import RecordTransitions, read_run
-from embodied_env.wrappers import ActionChunks
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "wrappers.md"

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("launch_testing", reason="needs launch_testing: source a ROS 2 installation")
 pytest.importorskip("launch_ros", reason="needs launch_ros: source a ROS 2 installation")
 
-from embodied_env.uses import USES
+from embodied_env.cli.launch.targets import USES
 
 HERE = Path(__file__).parent
 LAUNCH = HERE.parents[1] / "launch"

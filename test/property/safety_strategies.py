@@ -25,12 +25,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from embodied_env.contract import ActuatorSpec, Contract, FieldSpec, JointLimits, Margins, Safety, SensorSpec, TaskSpec
-from embodied_env.contract.messages import JOINT_SENSOR
-from embodied_env.contract.model import Episode
+from embodied_env.contract.message_types import JOINT_SENSOR
+from embodied_env.contract.schema import Episode
+from embodied_env.core.types import Quality, SensorState, Severity, Situation
 from embodied_env.safety import Reference, SafetyGate, Shaper
-from embodied_env.safety.limits import Bounds, rounding_of_velocity
-from embodied_env.safety.shaping import Proposal, Ruling
-from embodied_env.transition import Quality, SensorState, Severity, Situation
+from embodied_env.safety.command_filters import Proposal, Ruling
+from embodied_env.safety.joint_limits import Bounds, rounding_of_velocity
 
 _FRESH = int(os.environ.get("EMBODIED_ENV_EXAMPLES", "0"))
 SEEDED = getattr(hypothesis.core, "global_force_seed", None) is not None

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.fingerprint import to_plain
-from embodied_env.contract.messages import (
+from embodied_env.contract.message_types import (
     ACTUATOR_MESSAGES,
     ENCODINGS,
     JOINT_SENSOR,
@@ -24,7 +24,7 @@ from embodied_env.contract.messages import (
     TWIST_AXES,
     MessageField,
 )
-from embodied_env.contract.model import RESERVED
+from embodied_env.contract.schema import RESERVED
 
 Document = dict[str, Any]
 

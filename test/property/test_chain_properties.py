@@ -69,11 +69,10 @@ from safety_strategies import (
 from test_gate_properties import bits, flat, mapped
 
 from embodied_env import load_contract
-from embodied_env.backends import make_backend
 from embodied_env.backends.fake import FakeBackend
-from embodied_env.clock import ManualClock, SteadyClock
+from embodied_env.backends.registry import make_backend
 from embodied_env.contract import JointLimits, parse_contract
-from embodied_env.contract.safety import (
+from embodied_env.contract.schema import (
     ForceLimit,
     Intervention,
     LatencyBudget,
@@ -82,10 +81,11 @@ from embodied_env.contract.safety import (
     Tracking,
     WatchdogSpec,
 )
+from embodied_env.core.clock import ManualClock, SteadyClock
+from embodied_env.core.types import Finding, Sent, Severity, TaskResult, Verdict
+from embodied_env.envs.stepper import Stepper
 from embodied_env.safety import GATES, Arbiter, Reference, SafetyGate, merged
-from embodied_env.safety.shaping import Ruling
-from embodied_env.stepper import Stepper
-from embodied_env.transition import Finding, Sent, Severity, TaskResult, Verdict
+from embodied_env.safety.command_filters import Ruling
 
 STRICT = {
     "tracking": Tracking(tolerance=0.05, delay_steps=1, debounce_steps=1, stop_steps=4),

@@ -11,10 +11,10 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from embodied_env.contract.model import FieldSpec, SensorSpec
-from embodied_env.sim.channel import Reading, SensorChannel
+from embodied_env.contract.schema import FieldSpec, SensorSpec
 from embodied_env.sim.profile import Contact, Source
-from embodied_env.sim.sensing import Measured
+from embodied_env.sim.sensor_channel import Reading, SensorChannel
+from embodied_env.sim.sensors import Measured
 
 many = settings(max_examples=60, deadline=None)
 

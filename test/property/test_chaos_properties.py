@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_env.chaos import (
+from embodied_env.errors import UsageError
+from embodied_env.testing.fault_injection import (
     Burst,
     ChaosChannel,
     Corrupt,
@@ -26,7 +27,6 @@ from embodied_env.chaos import (
     Restamp,
     decisions,
 )
-from embodied_env.errors import UsageError
 
 MS = 1_000_000
 
@@ -295,6 +295,6 @@ def test_a_channel_without_faults_passes_everything_on_at_once():
 
 
 def test_the_faults_and_the_suites_are_there_without_ros():
-    script = "import sys, embodied_env.chaos, embodied_env.testing; print('rclpy' in sys.modules)"
+    script = "import sys, embodied_env.testing.fault_injection, embodied_env.testing; print('rclpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -18,10 +18,10 @@ from safety_strategies import SEEDED
 from strategies import Document, contracts, document, document_of, documents, plain_values
 
 from embodied_env.cli.contract import describe
-from embodied_env.clock import Domain, Stamp
 from embodied_env.contract import Contract, load_contract, parse_contract
 from embodied_env.contract.fingerprint import differences, meaning, to_plain
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.clock import Domain, Stamp
 from embodied_env.errors import ClockDomainError, ContractError
 
 LARGE = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]  # contracts are

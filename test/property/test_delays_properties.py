@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_env.latency.injection import DelayModel, Draw, Schedule, parse_model
-from embodied_env.latency.steps import BlockKeeper, StepDelays
+from embodied_env.core.latency.delay_model import DelayModel, Draw, Schedule, parse_model
+from embodied_env.core.latency.profile import BlockKeeper, StepDelays
 
 PERIOD_NS = 50_000_000
 STEPS = 15

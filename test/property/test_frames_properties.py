@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_env.backends.ros.frames import (
+from embodied_env.contract.reading_values import position_confidence
+from embodied_env.ros.transforms import (
     Transform,
     matrix,
     product,
@@ -16,7 +17,6 @@ from embodied_env.backends.ros.frames import (
     transformed,
     unit,
 )
-from embodied_env.contract.confidence import position_confidence
 
 many = settings(max_examples=60, deadline=None)
 

@@ -19,12 +19,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from safety_strategies import INPUT_STATES, calm, examples, finite_vectors, joint_limits, plain_contract
 
 from embodied_env.backends.fake import FakeBackend
-from embodied_env.clock import NS_PER_S, ManualClock, SteadyClock
-from embodied_env.contract.safety import Nonfinite, ObservationAge, WatchdogSpec
+from embodied_env.contract.schema import Nonfinite, ObservationAge, WatchdogSpec
+from embodied_env.core.clock import NS_PER_S, ManualClock, SteadyClock
+from embodied_env.core.types import Finding, Quality, SensorState, Sent, Severity, TaskResult, Verdict
+from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import ClosedError, ResetNeededError
 from embodied_env.safety import Arbiter, SafetyGate, Watchdog
-from embodied_env.stepper import Stepper
-from embodied_env.transition import Finding, Quality, SensorState, Sent, Severity, TaskResult, Verdict
 
 PERIOD_S = 0.05
 PERIOD_NS = round(PERIOD_S * NS_PER_S)

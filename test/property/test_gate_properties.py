@@ -34,13 +34,13 @@ from safety_strategies import (
     stopping_excess,
 )
 
-from embodied_env.clock import NS_PER_S, ManualClock
 from embodied_env.contract import JointLimits, Margins
+from embodied_env.core.clock import NS_PER_S, ManualClock
+from embodied_env.core.types import Finding, Reference, Sent, Severity
 from embodied_env.errors import ContractError
 from embodied_env.safety import Arbiter, SafetyGate
-from embodied_env.safety.limiter import Limiter
-from embodied_env.safety.limits import Bounds, brake_velocity
-from embodied_env.transition import Finding, Reference, Sent, Severity
+from embodied_env.safety.command_limiter import Limiter
+from embodied_env.safety.joint_limits import Bounds, brake_velocity
 
 
 def flat(gate: SafetyGate, action) -> np.ndarray:

@@ -26,7 +26,7 @@ from safety_strategies import (
     stopping_excess,
 )
 
-from embodied_env.safety.limits import (
+from embodied_env.safety.joint_limits import (
     Bounds,
     JointStep,
     Way,

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from safety_strategies import contract_of, costly, finite_vectors
 
-from embodied_env.clock import NS_PER_S, ManualClock
 from embodied_env.contract import JointLimits
-from embodied_env.contract.safety import WatchdogSpec
-from embodied_env.relay.core import RelayCore
-from embodied_env.relay.protocol import Armed, JointFields, RelayReport, RelayState, Tag, write_command
-from embodied_env.transition import Severity
+from embodied_env.contract.schema import WatchdogSpec
+from embodied_env.core.clock import NS_PER_S, ManualClock
+from embodied_env.core.types import Severity
+from embodied_env.safety.relay.protocol import Armed, JointFields, RelayReport, RelayState, Tag, write_command
+from embodied_env.safety.relay.relay import RelayCore
 
 PERIOD_S = 0.05
 PERIOD_NS = round(PERIOD_S * NS_PER_S)

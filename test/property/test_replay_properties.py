@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from embodied_env.analysis.replay import replay_run
 from embodied_env.backends.fake import Fault
 from embodied_env.contract import load_contract
-from embodied_env.env import EmbodiedEnv
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions
-from embodied_env.replaying import replay_run
 
 few = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 many = settings(few, max_examples=500)

@@ -18,12 +18,10 @@ from safety_strategies import SEEDED
 
 from embodied_env.backends.fake import Fault
 from embodied_env.contract import load_contract
-from embodied_env.env import EmbodiedEnv
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_transition, read_run
 from embodied_env.record.arrays import from_bytes, is_reference, refer_to, references, to_bytes
-from embodied_env.record.encoding import RowEncoder
-from embodied_env.record.keeping import kept, kept_action
-from embodied_env.record.rows import plain, raw_transition_row, transition_row
+from embodied_env.record.rows import RowEncoder, kept, kept_action, plain, raw_transition_row, transition_row
 from embodied_env.record.rows import strict as strict_row
 
 SHARE = 1 if SEEDED else 3  # a third of the examples in each run, and all of them where .ci/long gives a seed

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safety_strategies import bounds, contract_of, safe_state
 
-from embodied_env.clock import ManualClock
 from embodied_env.contract import JointLimits
+from embodied_env.core.clock import ManualClock
+from embodied_env.core.types import Finding, Sent, Severity
 from embodied_env.safety import Arbiter, Reference, SafetyGate
-from embodied_env.safety.limits import braking_bounds, keeps, velocity_interval
-from embodied_env.transition import Finding, Sent, Severity
+from embodied_env.safety.joint_limits import braking_bounds, keeps, velocity_interval
 
 PERIOD_S = 0.05
 OWN = JointLimits(position=(-2.0, 2.0), velocity=3.0, acceleration=4.0, deceleration=8.0, jerk=None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_env.clock import NS_PER_S
-from embodied_env.timeline import STEP_NS, ClockWatch, SimulatedTime
+from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.time_sync import STEP_NS, ClockWatch, SimulatedTime
 
 MS = 1_000_000
 READING_NS = 200

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safety_strategies import bounds, examples, finite_vectors, rounding, steps_of_time
 
-from embodied_env.clock import ManualClock
 from embodied_env.contract import load_contract, parse_contract
+from embodied_env.core.clock import ManualClock
+from embodied_env.core.types import Finding, Sent, Severity
 from embodied_env.safety import Arbiter, Reference, SafetyGate
-from embodied_env.safety.limits import (
+from embodied_env.safety.joint_limits import (
     brake_velocity,
     joint_bounds,
     limit_velocity,
@@ -21,7 +22,6 @@ from embodied_env.safety.limits import (
     velocity_interval,
     violation,
 )
-from embodied_env.transition import Finding, Sent, Severity
 
 MIXED = """
 contract: embodied_env/1

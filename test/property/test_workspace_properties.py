@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from safety_strategies import costly
 
 from embodied_env.contract import load_contract
+from embodied_env.contract.schema import BoxSpec, CapsuleSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.urdf import load_urdf
-from embodied_env.contract.workspace import BoxSpec, CapsuleSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
-from embodied_env.safety.limiter import joint_bounds
-from embodied_env.safety.limits import Bounds, brake_velocity, limit_velocity
-from embodied_env.safety.workspace import SAMPLING_BOUND_M, SHARES, Workspace
+from embodied_env.safety.command_limiter import joint_bounds
+from embodied_env.safety.joint_limits import Bounds, brake_velocity, limit_velocity
+from embodied_env.safety.workspace.filter import SAMPLING_BOUND_M, SHARES, Workspace
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.profile import load_profile
 

@@ -18,7 +18,7 @@ from rosgraph_msgs.msg import Clock
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
 
-from embodied_env.sim.messages import set_stamp, to_message
+from embodied_env.ros.embedded_sim.sensor_messages import set_stamp, to_message
 
 TICK_NS = 5_000_000  # of physics
 SERVICES = ("/simulator/step_once", "/simulator/restart")

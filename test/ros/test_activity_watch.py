@@ -10,11 +10,10 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from embodied_env.backends.ros.activity import ActiveSpec
-from embodied_env.backends.ros.activity_watch import ActivityWatch
-from embodied_env.backends.ros.tf import Tf2Frames
-from embodied_env.clock import NS_PER_S, ManualClock
+from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError
+from embodied_env.ros.robot.required_active import ActiveSpec, ActivityWatch
+from embodied_env.ros.transforms import Tf2Frames
 
 ARM = ActiveSpec(controller="arm", manager="/cm")
 BOUND_NS = NS_PER_S

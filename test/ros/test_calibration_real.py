@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 import embodied_env
-from embodied_env.calibration import CalibrationError, calibrate
+from embodied_env.analysis.calibration import CalibrationError, calibrate
 from embodied_env.contract.loader import dump_contract
-from embodied_env.processes import Child, simulator
+from embodied_env.core.process.child import Child, simulator
 
 pytestmark = [pytest.mark.ros, pytest.mark.long]
 

@@ -17,15 +17,25 @@ from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Int64
 
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.backends.ros.qos import RELIABLE
-from embodied_env.chaos import Corrupt, Delay, Drop, Duplicate, Edit, Freeze, Reorder, Restamp, decisions
-from embodied_env.chaos.__main__ import main, parse_fault
-from embodied_env.chaos.node import chaos_qos
-from embodied_env.clock import SteadyClock
+from embodied_env.core.clock import SteadyClock
+from embodied_env.core.process.child import Child, ProcessSpec
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
-from embodied_env.processes import Child, ProcessSpec
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import RELIABLE
 from embodied_env.testing import ChaosNode
+from embodied_env.testing.fault_injection import (
+    Corrupt,
+    Delay,
+    Drop,
+    Duplicate,
+    Edit,
+    Freeze,
+    Reorder,
+    Restamp,
+    decisions,
+)
+from embodied_env.testing.fault_injection.__main__ import main, parse_fault
+from embodied_env.testing.fault_injection.node import chaos_qos
 
 pytestmark = pytest.mark.ros
 
@@ -257,7 +267,12 @@ def arguments(*more):
 
 def test_as_a_process_it_relays_and_prints_its_counts_in_the_end(ends):
     both = ends()
-    command = [sys.executable, "-m", "embodied_env.chaos", *arguments("--fault", "duplicate:share=1,copies=2")]
+    command = [
+        sys.executable,
+        "-m",
+        "embodied_env.testing.fault_injection",
+        *arguments("--fault", "duplicate:share=1,copies=2"),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout.readline() == "relaying clean to spoilt; Ctrl-C ends\n"
@@ -272,7 +287,9 @@ def test_as_a_process_it_relays_and_prints_its_counts_in_the_end(ends):
 
 
 def test_as_a_child_it_ends_with_its_parent(domain_id):
-    spec = ProcessSpec(role="chaos", module="embodied_env.chaos", arguments=tuple(arguments("--with-parent")))
+    spec = ProcessSpec(
+        role="chaos", module="embodied_env.testing.fault_injection", arguments=tuple(arguments("--with-parent"))
+    )
     child = Child(spec)
     child.stop()
     assert child.exit_code == 0

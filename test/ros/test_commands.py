@@ -14,14 +14,13 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from rclpy.serialization import deserialize_message, serialize_message
 from std_msgs.msg import Float32, Int64MultiArray
 
-from embodied_env.backends.ros.commands import Prepared, prepared_command, prepared_integers, to_command
-from embodied_env.backends.ros.outlets import ActuatorTopics
-from embodied_env.cdr import to_cdr
-from embodied_env.clock import NS_PER_S, ManualClock
 from embodied_env.contract import ActuatorSpec, JointLimits, load_contract
-from embodied_env.contract.messages import ACTUATOR_MESSAGES
-from embodied_env.layouts import Decoder
-from embodied_env.sim.commands import from_command
+from embodied_env.contract.message_types import ACTUATOR_MESSAGES
+from embodied_env.core.clock import NS_PER_S, ManualClock
+from embodied_env.ros.command_messages import Prepared, from_command, prepared_command, prepared_integers, to_command
+from embodied_env.ros.robot.command_publishers import ActuatorTopics
+from embodied_env.ros.serialization.cdr import to_cdr
+from embodied_env.ros.serialization.layout_cache import Decoder
 
 pytestmark = pytest.mark.ros
 

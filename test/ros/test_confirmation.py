@@ -16,14 +16,14 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from std_msgs.msg import Bool, String
 from std_srvs.srv import Trigger
 
-from embodied_env.backends.ros.confirmation import REQUEST_TOPIC, ByService, ByTopic, Prompt, make_confirmation
-from embodied_env.backends.ros.listener import Listener
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.backends.ros.qos import LATCHED as LATCHED_QOS
-from embodied_env.backends.ros.qos import RELIABLE
-from embodied_env.backends.ros.reset_profile import ResetSpec
-from embodied_env.clock import NS_PER_S, SteadyClock
+from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import BackendNotReadyError
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import LATCHED as LATCHED_QOS
+from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.receive_thread import Listener
+from embodied_env.ros.robot.operator_confirmation import REQUEST_TOPIC, ByService, ByTopic, Prompt, make_confirmation
+from embodied_env.ros.robot.profile import ResetSpec
 
 pytestmark = pytest.mark.ros
 

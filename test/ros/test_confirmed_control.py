@@ -12,12 +12,12 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from small_simulator import TICK_NS, Habits, small_simulator
 
 import embodied_env
-from embodied_env.backends.ros.control.base import FAULTS, SimulatorNotReadyError
-from embodied_env.backends.ros.control.confirmed import ConfirmedControl
-from embodied_env.backends.ros.control.embedded import Embedded
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.clock import SteadyClock
+from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
+from embodied_env.ros.external_sim.control.base import FAULTS, SimulatorNotReadyError
+from embodied_env.ros.external_sim.control.embedded import Embedded
+from embodied_env.ros.external_sim.control.verified_control import ConfirmedControl
+from embodied_env.ros.node import RosNode
 
 pytestmark = pytest.mark.ros
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from embodied_env.backends.ros.convert import MalformedMessageError, SensorReader
 from embodied_env.contract import FieldSpec, SensorSpec, load_contract
-from embodied_env.contract.confidence import position_confidence
-from embodied_env.contract.messages import message_class
+from embodied_env.contract.message_types import message_class
+from embodied_env.contract.reading_values import position_confidence
 from embodied_env.errors import ContractError, MissingDependencyError
-from embodied_env.sim.messages import to_message
-from embodied_env.sim.node import run_simulator
+from embodied_env.ros.embedded_sim.lockstep_node import run_simulator
+from embodied_env.ros.embedded_sim.sensor_messages import to_message
+from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader
 
 pytestmark = pytest.mark.ros
 

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 import embodied_env
+from embodied_env.core.latency.delay_model import DelayModel, Draw
 from embodied_env.errors import UsageError
-from embodied_env.latency.injection import DelayModel, Draw
 
 pytestmark = pytest.mark.ros
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import embodied_env
-from embodied_env.cli.engine import LocalEngine
-from embodied_env.cli.episodes import Job
-from embodied_env.cli.evaluation import evaluate
+from embodied_env.cli.evaluate import evaluate
+from embodied_env.evaluation.engine import LocalEngine
+from embodied_env.evaluation.episodes import Job
 from embodied_env.record import audit_run
 
 ARM = embodied_env.load_contract("arm_reach")

@@ -19,10 +19,10 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import JointState
 
 import embodied_env
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.clock import SteadyClock
 from embodied_env.contract.loader import dump_contract
-from embodied_env.processes import Child, simulator
+from embodied_env.core.clock import SteadyClock
+from embodied_env.core.process.child import Child, simulator
+from embodied_env.ros.node import RosNode
 
 pytestmark = pytest.mark.ros
 

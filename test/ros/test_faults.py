@@ -28,18 +28,18 @@ from std_msgs.msg import Bool, Float64MultiArray, Int32
 from std_srvs.srv import SetBool, Trigger
 
 import embodied_env
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.backends.ros.qos import LATCHED as LATCHED_QOS
-from embodied_env.backends.ros.qos import RELIABLE
-from embodied_env.chaos import Burst, Corrupt, Delay, Drop, Duplicate, Edit, Freeze, Reorder, Restamp
-from embodied_env.chaos.node import chaos_qos
-from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.clock import NS_PER_S, SteadyClock
+from embodied_env.core.process.child import Child, ProcessSpec, simulator
+from embodied_env.core.types import Quality, Severity
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.processes import Child, ProcessSpec, simulator
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import LATCHED as LATCHED_QOS
+from embodied_env.ros.qos import RELIABLE
 from embodied_env.testing import ChaosNode
-from embodied_env.transition import Quality, Severity
+from embodied_env.testing.fault_injection import Burst, Corrupt, Delay, Drop, Duplicate, Edit, Freeze, Reorder, Restamp
+from embodied_env.testing.fault_injection.node import chaos_qos
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills]
 
@@ -712,7 +712,9 @@ def relayed(surroundings):
 
     def start(source, target, message_type):
         arguments = ("--in", source, "--out", target, "--type", message_type, "--seed", str(SEED), "--with-parent")
-        spec = ProcessSpec(role="chaos", module="embodied_env.chaos", arguments=(*arguments, "--namespace", OTHER))
+        spec = ProcessSpec(
+            role="chaos", module="embodied_env.testing.fault_injection", arguments=(*arguments, "--namespace", OTHER)
+        )
         children.append(Child(spec))
         return children[-1]
 

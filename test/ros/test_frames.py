@@ -13,13 +13,13 @@ from geometry_msgs.msg import PoseStamped
 from sensor_msgs.msg import JointState
 
 import embodied_env
-from embodied_env.backends.ros.convert import MalformedMessageError, SensorReader
-from embodied_env.backends.ros.frames import NoTransformError, Transform, TransformedReader, check_frame
-from embodied_env.backends.ros.intake import Intake, make_readers
-from embodied_env.backends.ros.real_profile import load_real_profile
-from embodied_env.backends.ros.receiver import Arrival
-from embodied_env.clock import NS_PER_S
+from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import BackendNotReadyError, ContractError
+from embodied_env.ros.receiver import Arrival
+from embodied_env.ros.robot.profile import load_real_profile
+from embodied_env.ros.robot.sensor_set import Intake, make_readers
+from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader
+from embodied_env.ros.transforms import NoTransformError, Transform, TransformedReader, check_frame
 
 ARM = embodied_env.load_contract("arm_reach")
 TCP = replace(ARM.sensors["tcp"], frame=None)

@@ -22,15 +22,15 @@ from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
 
 import embodied_env
-from embodied_env.backends.ros.commands import to_command
-from embodied_env.backends.ros.convert import SensorReader, stamp_ns
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.backends.ros.qos import RELIABLE
-from embodied_env.clock import SteadyClock
-from embodied_env.contract.messages import message_class
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendLostError
-from embodied_env.lockstep import RESET_SERVICE, ResetReply
-from embodied_env.sim.free_running import run_free_running
+from embodied_env.ros.command_messages import to_command
+from embodied_env.ros.embedded_sim.protocol import RESET_SERVICE, ResetReply
+from embodied_env.ros.embedded_sim.realtime_node import run_free_running
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.sim.world import World, load_profile
 
 pytestmark = pytest.mark.ros
@@ -299,7 +299,7 @@ def test_its_process_ends_when_its_parent_is_killed(domain_id):
         "import time\n"
         "from embodied_env.contract import load_contract\n"
         "from embodied_env.contract.loader import dump_contract\n"
-        "from embodied_env.processes import Child, simulator\n"
+        "from embodied_env.core.process.child import Child, simulator\n"
         "contract = load_contract('arm_reach')\n"
         "child = Child(simulator('-', free_running=True), first_line=dump_contract(contract))\n"
         "while 'wall time' not in child.last_words():\n"

@@ -16,12 +16,12 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 import embodied_env
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.backends.ros.qos import RELIABLE
-from embodied_env.clock import SteadyClock
-from embodied_env.contract.messages import message_class
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendNotReadyError, ResetNeededError, UsageError
-from embodied_env.lockstep import FAULT_TOPIC, PICTURE_TOPIC, STEPPED_TOPIC, Stepped
+from embodied_env.ros.embedded_sim.protocol import FAULT_TOPIC, PICTURE_TOPIC, STEPPED_TOPIC, Stepped
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import RELIABLE
 
 pytestmark = pytest.mark.ros
 

@@ -12,12 +12,12 @@ import pytest
 from held import FLAT_KB, grown_kb, held, more, resident_kb
 
 import embodied_env
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.backends.ros.qos import RELIABLE
-from embodied_env.cdr import from_cdr
-from embodied_env.clock import SteadyClock
-from embodied_env.contract.messages import message_class
-from embodied_env.lockstep import STEP_TOPIC, StepToken
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import SteadyClock
+from embodied_env.ros.embedded_sim.protocol import STEP_TOPIC, StepToken
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.serialization.cdr import from_cdr
 
 pytestmark = pytest.mark.ros
 
@@ -171,7 +171,7 @@ def test_a_malformed_token_is_ignored(env, intruder, reference):
 def test_a_braking_command_without_a_token_never_adds_a_step(env, reference):
     env.reset(seed=9)
     stepper = env.unwrapped._stepper
-    from embodied_env.transition import Finding, Severity
+    from embodied_env.core.types import Finding, Severity
 
     braking = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
     rows = []

@@ -15,14 +15,14 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 import embodied_env
-from embodied_env import large_messages
 from embodied_env.contract import FieldSpec, SensorSpec
 from embodied_env.contract.loader import dump_contract
+from embodied_env.core.process.child import Child, relay, simulator
+from embodied_env.core.process.shared_memory import segments_of
+from embodied_env.core.types import Quality
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.large_messages import PROFILE, VARIABLES
-from embodied_env.processes import Child, relay, simulator
-from embodied_env.shared_memory import segments_of
-from embodied_env.transition import Quality
+from embodied_env.ros import fastdds as large_messages
+from embodied_env.ros.fastdds import PROFILE, VARIABLES
 
 pytestmark = pytest.mark.ros
 
@@ -55,7 +55,7 @@ import rclpy
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import Image
-from embodied_env.processes import watch_parent
+from embodied_env.core.process.child import watch_parent
 
 done = threading.Event()
 watch_parent(done.set)

@@ -17,13 +17,13 @@ from nav_msgs.msg import Odometry
 from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage, Image, Imu, JointState, LaserScan, PointCloud2, PointField
 
-from embodied_env.backends.ros.receiver import Arrival
-from embodied_env.backends.ros.sensors import SensorBuffer
-from embodied_env.cdr import to_cdr
 from embodied_env.contract import FieldSpec, SensorSpec
-from embodied_env.contract.ranging import settle
-from embodied_env.layouts import Decoder
-from embodied_env.transition import Quality
+from embodied_env.contract.reading_values import settle
+from embodied_env.core.types import Quality
+from embodied_env.ros.receiver import Arrival
+from embodied_env.ros.sensor_buffer import SensorBuffer
+from embodied_env.ros.serialization.cdr import to_cdr
+from embodied_env.ros.serialization.layout_cache import Decoder
 
 pytestmark = pytest.mark.ros
 
@@ -254,7 +254,7 @@ def test_arrays_of_a_sample_are_not_those_of_the_bytes():
 @settings(max_examples=50, deadline=None)
 def test_ranges_within_their_limits_are_settled_as_all_others(values):
     """The quick way of `settle_ranges` is taken where the long one changes nothing."""
-    from embodied_env.contract.ranging import settle_ranges
+    from embodied_env.contract.reading_values import settle_ranges
 
     ranges, field = np.array(values, dtype=np.float32), FieldSpec(unit="m", low=0.0, high=9.0, no_return=9.0, nan=8.0)
     long = ranges.copy()

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 import embodied_env
+from embodied_env.core.process.shared_memory import remove_abandoned, segments_of
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.shared_memory import remove_abandoned, segments_of
 
 pytestmark = pytest.mark.ros
 

@@ -22,19 +22,19 @@ from std_msgs.msg import Float64MultiArray
 from test_real_backend import NAMESPACE, SIMPLE, HandMade, in_s, reset, wait_for, with_profile
 
 import embodied_env
-from embodied_env.backends import make_backend
-from embodied_env.backends.ros.frames import NoTransformError, Transform
-from embodied_env.backends.ros.graph import contention, graph_checks
-from embodied_env.backends.ros.node import RosNode, wants_sim_time
-from embodied_env.backends.ros.qos import LATCHED, RELIABLE
-from embodied_env.backends.ros.safety_inputs import CONTENTION
-from embodied_env.backends.ros.survey import survey
-from embodied_env.clock import SteadyClock
-from embodied_env.contract.messages import message_class
+from embodied_env.backends.registry import make_backend
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import SteadyClock
+from embodied_env.core.types import Quality, ResetRequest, Severity
 from embodied_env.errors import BackendNotReadyError, UsageError
-from embodied_env.sim.messages import to_message
+from embodied_env.ros.embedded_sim.sensor_messages import to_message
+from embodied_env.ros.node import RosNode, wants_sim_time
+from embodied_env.ros.qos import LATCHED, RELIABLE
+from embodied_env.ros.robot.graph_checks import contention, graph_checks
+from embodied_env.ros.robot.preflight import survey
+from embodied_env.ros.robot.safety_inputs import CONTENTION
+from embodied_env.ros.transforms import NoTransformError, Transform
 from embodied_env.testing import approve
-from embodied_env.transition import Quality, ResetRequest, Severity
 
 pytestmark = pytest.mark.ros
 

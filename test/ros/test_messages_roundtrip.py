@@ -14,12 +14,12 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 from rclpy.serialization import deserialize_message, serialize_message
 
-from embodied_env.backends.ros.convert import MalformedMessageError, SensorReader, stamp_ns
 from embodied_env.contract import FieldSpec, SensorSpec
-from embodied_env.contract.messages import SENSOR_MESSAGES, message_class
+from embodied_env.contract.message_types import SENSOR_MESSAGES, message_class
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.errors import ContractError
-from embodied_env.sim.messages import to_message
+from embodied_env.ros.embedded_sim.sensor_messages import to_message
+from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader, stamp_ns
 
 pytestmark = pytest.mark.ros
 

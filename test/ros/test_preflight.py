@@ -24,20 +24,20 @@ from rclpy.qos import (
 from std_msgs.msg import Bool, Float64, Float64MultiArray
 
 import embodied_env
-from embodied_env.backends.ros.graph import contention, graph_checks, incompatible_policies
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.backends.ros.preflight import (
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import NS_PER_S, Domain, Stamp, SteadyClock
+from embodied_env.errors import BackendNotReadyError
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.robot.graph_checks import contention, graph_checks, incompatible_policies
+from embodied_env.ros.robot.preflight import (
     check_positions,
     contract_checks,
     preflight,
     raise_unless_passed,
     security_check,
+    survey,
 )
-from embodied_env.backends.ros.qos import RELIABLE
-from embodied_env.backends.ros.survey import survey
-from embodied_env.clock import NS_PER_S, Domain, Stamp, SteadyClock
-from embodied_env.contract.messages import message_class
-from embodied_env.errors import BackendNotReadyError
 
 pytestmark = pytest.mark.ros
 

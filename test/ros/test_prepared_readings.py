@@ -19,11 +19,10 @@ from std_msgs.msg import Float32
 from test_messages_roundtrip import EXTRAS, SENSORS, sensor, stamps
 
 import embodied_env
-from embodied_env.cdr import to_cdr
 from embodied_env.contract.spaces import field_layouts
-from embodied_env.prepared import PreparedMessage
-from embodied_env.sim.messages import to_message
-from embodied_env.sim.readings import ReadingWriter
+from embodied_env.ros.embedded_sim.sensor_messages import ReadingWriter, to_message
+from embodied_env.ros.serialization.cdr import to_cdr
+from embodied_env.ros.serialization.template import PreparedMessage
 
 pytestmark = pytest.mark.ros
 

@@ -13,15 +13,15 @@ import pytest
 
 pytest.importorskip("rclpy")
 
-from embodied_env.backends.ros.commands import to_command
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.backends.ros.qos import RELIABLE
-from embodied_env.clock import NS_PER_S, ManualClock, SteadyClock
 from embodied_env.contract import load_contract
-from embodied_env.contract.messages import message_class
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import NS_PER_S, ManualClock, SteadyClock
+from embodied_env.core.types import Sent
+from embodied_env.ros.command_messages import to_command
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import RELIABLE
 from embodied_env.safety import Arbiter, SafetyGate
-from embodied_env.safety.limits import rounding_of_velocity
-from embodied_env.transition import Sent
+from embodied_env.safety.joint_limits import rounding_of_velocity
 
 pytestmark = pytest.mark.ros
 

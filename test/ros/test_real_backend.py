@@ -22,25 +22,24 @@ from std_msgs.msg import Bool, Int32
 from std_srvs.srv import SetBool, Trigger
 
 import embodied_env
-from embodied_env.backends import make_backend
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.backends.ros.qos import LATCHED as LATCHED_QOS
-from embodied_env.backends.ros.qos import RELIABLE
-from embodied_env.backends.ros.real_profile import load_real_profile
-from embodied_env.backends.ros.safety_inputs import CONTENTION
-from embodied_env.backends.ros.stamping import ClockSpec, Sync
-from embodied_env.backends.ros.timekeeping import Timekeeper
-from embodied_env.clock import NS_PER_S, Domain, ManualClock, Stamp, SteadyClock
+from embodied_env.backends.registry import make_backend
 from embodied_env.contract.loader import dump_contract
-from embodied_env.contract.messages import message_class
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import NS_PER_S, Domain, ManualClock, Stamp, SteadyClock
+from embodied_env.core.process.child import Child, simulator
+from embodied_env.core.types import Quality, ResetRequest, Severity
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError, ResetNeededError, UsageError
-from embodied_env.processes import Child, simulator
+from embodied_env.ros.embedded_sim.sensor_messages import to_message
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import LATCHED as LATCHED_QOS
+from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.robot.clock_sync import ClockSpec, Sync, Timekeeper
+from embodied_env.ros.robot.profile import load_real_profile
+from embodied_env.ros.robot.safety_inputs import CONTENTION
 from embodied_env.sim.kinematics import MujocoKinematics
-from embodied_env.sim.messages import to_message
 from embodied_env.sim.profile import load_profile
 from embodied_env.tasks import load_task
 from embodied_env.testing import approve
-from embodied_env.transition import Quality, ResetRequest, Severity
 
 pytestmark = pytest.mark.ros
 

@@ -24,18 +24,22 @@ from std_msgs.msg import String
 from std_srvs.srv import Trigger as TriggerType
 
 import embodied_env
-from embodied_env.backends import make_backend
-from embodied_env.backends.ros.convert import SensorReader, stamp_ns
-from embodied_env.backends.ros.listener import Listener
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.backends.ros.outlets import Trigger
-from embodied_env.backends.ros.relay_outlet import RELAY_STATE, RelayOutlet
-from embodied_env.clock import NS_PER_S, SteadyClock
+from embodied_env.backends.registry import make_backend
 from embodied_env.contract.loader import dump_contract, load_contract
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.clock import NS_PER_S, SteadyClock
+from embodied_env.core.latency.info import ACTUATION_METHODS
+from embodied_env.core.process.child import Child, relay, simulator
+from embodied_env.core.process.shared_memory import remove_abandoned, segments_of
+from embodied_env.core.types import CODES, Finding, Severity
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError, UsageError
-from embodied_env.processes import Child, relay, simulator
-from embodied_env.relay.protocol import (
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.receive_thread import Listener
+from embodied_env.ros.robot.command_publishers import Trigger
+from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayOutlet
+from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
+from embodied_env.safety import GATES
+from embodied_env.safety.relay.protocol import (
     Armed,
     JointFields,
     RelayReport,
@@ -44,14 +48,10 @@ from embodied_env.relay.protocol import (
     limits_fingerprint,
     write_command,
 )
-from embodied_env.safety import GATES
-from embodied_env.shared_memory import remove_abandoned, segments_of
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.profile import load_profile
-from embodied_env.stages import ACTUATION_METHODS
 from embodied_env.tasks import load_task
 from embodied_env.testing import approve
-from embodied_env.transition import CODES, Finding, Severity
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills]
 

@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 import embodied_env
-from embodied_env.backends.ros.realtime import RealtimeMujocoRosBackend
-from embodied_env.clock import ManualClock, SteadyClock
+from embodied_env.core.clock import ManualClock, SteadyClock
 from embodied_env.errors import ContractError, UsageError
+from embodied_env.ros.embedded_sim.realtime_backend import RealtimeMujocoRosBackend
 from embodied_env.sim.world import World, load_profile
 
 pytestmark = pytest.mark.ros

@@ -15,10 +15,10 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.backends.ros.qos import RELIABLE
-from embodied_env.backends.ros.receiver import REPEAT_S, ExecutorReceiver, WaitSetReceiver
-from embodied_env.clock import ManualClock, SteadyClock
+from embodied_env.core.clock import ManualClock, SteadyClock
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.receiver import REPEAT_S, ExecutorReceiver, WaitSetReceiver
 
 pytestmark = pytest.mark.ros
 
@@ -271,7 +271,7 @@ def test_the_services_of_the_graph_are_told_with_their_types(nodes, make_receive
 
 
 def test_a_topic_is_read_with_the_quality_of_service_that_is_asked_for(nodes, make_receiver):
-    from embodied_env.backends.ros.qos import ANY
+    from embodied_env.ros.qos import ANY
 
     context, ours, theirs = nodes
     receiver = make_receiver(ours, context, SteadyClock())

@@ -18,14 +18,13 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.serialization import deserialize_message, serialize_message
 
 import embodied_env
-from embodied_env.backends.ros.feeding import qos_text
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.cdr import to_cdr
-from embodied_env.clock import SteadyClock
-from embodied_env.contract.messages import ACTUATOR_MESSAGES, SENSOR_MESSAGES, message_class
-from embodied_env.record.definitions import definition
-from embodied_env.record.messages import MessageLog, problem_of_messages, read_messages
-from embodied_env.wire import WireMessage
+from embodied_env.contract.message_types import ACTUATOR_MESSAGES, SENSOR_MESSAGES, message_class
+from embodied_env.core.clock import SteadyClock
+from embodied_env.core.message_tap import WireMessage
+from embodied_env.record.raw_messages import MessageLog, definition, problem_of_messages, read_messages
+from embodied_env.ros.message_tap import qos_text
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.serialization.cdr import to_cdr
 
 STEPS = 3
 JOINT_STATE = "sensor_msgs/msg/JointState"

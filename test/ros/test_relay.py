@@ -32,9 +32,9 @@ import embodied_env
 from embodied_env.contract import parse_contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.processes import Child, relay
-from embodied_env.relay.protocol import Armed, JointFields, RelayReport, RelayState, Tag, write_command
-from embodied_env.shared_memory import remove_abandoned, segments_of
+from embodied_env.core.process.child import Child, relay
+from embodied_env.core.process.shared_memory import remove_abandoned, segments_of
+from embodied_env.safety.relay.protocol import Armed, JointFields, RelayReport, RelayState, Tag, write_command
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills]
 
@@ -347,7 +347,7 @@ from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 from embodied_env import load_contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.relay.protocol import Armed, Tag, write_command
+from embodied_env.safety.relay.protocol import Armed, Tag, write_command
 
 layout = ActionLayout(load_contract("arm_reach"))
 rclpy.init()

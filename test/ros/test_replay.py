@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 import embodied_env
+from embodied_env.analysis.replay import replay_run
 from embodied_env.contract.loader import dump_contract
-from embodied_env.processes import Child, relay, simulator
+from embodied_env.core.process.child import Child, relay, simulator
 from embodied_env.record import RecordTransitions
-from embodied_env.replaying import replay_run
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills]
 

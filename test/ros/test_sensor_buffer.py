@@ -9,15 +9,15 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from embodied_env.backends.ros.receiver import Arrival
-from embodied_env.backends.ros.sensors import SensorBuffer
-from embodied_env.backends.ros.stamping import ClockSpec, Stamping
-from embodied_env.clock import NS_PER_S
 from embodied_env.contract import FieldSpec, SensorSpec
+from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.time_sync import ClockWatch, SimulatedTime
+from embodied_env.core.types import Quality, Sample
 from embodied_env.errors import BackendNotReadyError, ContractError
-from embodied_env.sim.messages import to_message
-from embodied_env.timeline import ClockWatch, SimulatedTime
-from embodied_env.transition import Quality, Sample
+from embodied_env.ros.embedded_sim.sensor_messages import to_message
+from embodied_env.ros.receiver import Arrival
+from embodied_env.ros.robot.clock_sync import ClockSpec, Stamping
+from embodied_env.ros.sensor_buffer import SensorBuffer
 
 pytestmark = pytest.mark.ros
 

@@ -16,14 +16,14 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from std_srvs.srv import Trigger
 
 import embodied_env
-from embodied_env.backends import make_backend
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.backends.ros.qos import RELIABLE
-from embodied_env.clock import SteadyClock
-from embodied_env.contract.messages import message_class
+from embodied_env.backends.registry import make_backend
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.lockstep import RESTART_SERVICE, STEP_ONCE_SERVICE
-from embodied_env.sim.node import run_simulator
+from embodied_env.ros.embedded_sim.lockstep_node import run_simulator
+from embodied_env.ros.embedded_sim.protocol import RESTART_SERVICE, STEP_ONCE_SERVICE
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import RELIABLE
 from embodied_env.sim.world import World, load_profile
 from embodied_env.testing import BackendContract
 

@@ -12,12 +12,12 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 from simulator_stand_ins import STEP_NS, Mischief, hosted
 
-from embodied_env.backends.ros.control.base import SimulatorNotReadyError
-from embodied_env.backends.ros.control.confirmed import ConfirmedControl
-from embodied_env.backends.ros.control.dialects import make_dialect
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.clock import SteadyClock
+from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendLostError, UsageError
+from embodied_env.ros.external_sim.control import make_dialect
+from embodied_env.ros.external_sim.control.base import SimulatorNotReadyError
+from embodied_env.ros.external_sim.control.verified_control import ConfirmedControl
+from embodied_env.ros.node import RosNode
 
 pytestmark = pytest.mark.ros
 

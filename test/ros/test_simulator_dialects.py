@@ -11,10 +11,10 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 from simulator_stand_ins import FEATURES
 
-from embodied_env.backends.ros.control.base import SimulatorRefusedError
-from embodied_env.backends.ros.control.dialects import make_dialect
-from embodied_env.backends.ros.control.simulation_interfaces import choose_what_is_set
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
+from embodied_env.ros.external_sim.control import make_dialect
+from embodied_env.ros.external_sim.control.base import SimulatorRefusedError
+from embodied_env.ros.external_sim.control.simulation_interfaces import choose_what_is_set
 
 pytestmark = pytest.mark.ros
 

@@ -12,14 +12,14 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from std_srvs.srv import Trigger
 
 import embodied_env
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.clock import SteadyClock
-from embodied_env.contract.messages import message_class
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError
-from embodied_env.lockstep import RESET_SERVICE, STEP_TOPIC
-from embodied_env.sim.node import SimulatorNode, run_simulator
+from embodied_env.ros.embedded_sim.base_node import turning
+from embodied_env.ros.embedded_sim.lockstep_node import SimulatorNode, run_simulator
+from embodied_env.ros.embedded_sim.protocol import RESET_SERVICE, STEP_TOPIC
+from embodied_env.ros.node import RosNode
 from embodied_env.sim.world import World, load_profile
-from embodied_env.sim.world_node import turning
 
 pytestmark = pytest.mark.ros
 

@@ -16,15 +16,15 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from std_srvs.srv import Trigger
 
 import embodied_env
-from embodied_env.backends.ros.commands import to_command
-from embodied_env.backends.ros.convert import stamp_ns
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.backends.ros.qos import RELIABLE
-from embodied_env.clock import SteadyClock
 from embodied_env.contract.loader import dump_contract
-from embodied_env.contract.messages import JOINT_SENSOR, message_class
-from embodied_env.lockstep import RESET_SERVICE, ResetReply
-from embodied_env.processes import Child, simulator
+from embodied_env.contract.message_types import JOINT_SENSOR, message_class
+from embodied_env.core.clock import SteadyClock
+from embodied_env.core.process.child import Child, simulator
+from embodied_env.ros.command_messages import to_command
+from embodied_env.ros.embedded_sim.protocol import RESET_SERVICE, ResetReply
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.sensor_readers import stamp_ns
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.profile import load_profile
 from embodied_env.tasks import load_task

@@ -9,10 +9,10 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from nav_msgs.msg import Odometry
 from std_msgs.msg import Bool
 
-from embodied_env.backends.ros.receiver import Arrival
-from embodied_env.backends.ros.simulator_profile import load_simulator_profile
-from embodied_env.backends.ros.tidings import Tidings
 from embodied_env.contract import load_contract
+from embodied_env.ros.external_sim.entity_topics import Tidings
+from embodied_env.ros.external_sim.profile import load_simulator_profile
+from embodied_env.ros.receiver import Arrival
 
 
 def of(name) -> Tidings:

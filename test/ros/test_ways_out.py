@@ -18,14 +18,14 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 import embodied_env
-from embodied_env.backends.ros.listener import Listener
-from embodied_env.backends.ros.node import RosNode
-from embodied_env.backends.ros.qos import RELIABLE
-from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.processes import Child, relay, simulator
-from embodied_env.shared_memory import remove_abandoned, segments_of
+from embodied_env.core.clock import NS_PER_S, SteadyClock
+from embodied_env.core.process.child import Child, relay, simulator
+from embodied_env.core.process.shared_memory import remove_abandoned, segments_of
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.receive_thread import Listener
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills]
 

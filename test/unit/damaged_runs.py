@@ -11,7 +11,7 @@ from pathlib import Path
 
 import run_files
 
-from embodied_env.record.log import LogReader, LogWriter
+from embodied_env.record.mcap_log import LogReader, LogWriter
 from embodied_env.record.rows import RESET
 
 LOG, MANIFEST, SUMMARY, FIRST = "transitions.mcap", "manifest.json", "summary.json", "first_transition.json"

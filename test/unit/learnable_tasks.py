@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from embodied_env.contract import Contract, parse_contract
-from embodied_env.transition import Snapshot, TaskResult, Verdict
+from embodied_env.core.types import Snapshot, TaskResult, Verdict
 
 TEXT = """
 contract: embodied_env/1

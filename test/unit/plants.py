@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from embodied_env.analysis.calibration.actuator_response import Move, course_of
+from embodied_env.analysis.calibration.excitation import velocities
 from embodied_env.backends.fake import Delays, FakeBackend, Fault
-from embodied_env.calibration.moves import velocities
-from embodied_env.latency.course import Move, course_of
 
 STEP_S = 2e-4
 

@@ -11,8 +11,8 @@ import numpy as np
 from scripted_tasks import NoParameters, Running
 
 from embodied_env.contract import Contract
+from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.record.rows import plain
-from embodied_env.transition import Snapshot, TaskResult, Verdict
 
 
 class Solved(Running):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from embodied_env.record.log import LogReader, LogWriter
+from embodied_env.record.mcap_log import LogReader, LogWriter
 from embodied_env.record.rows import RESET, TRANSITION
 
 

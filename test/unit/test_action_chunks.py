@@ -10,12 +10,12 @@ from gymnasium.wrappers import Autoreset, DiscretizeAction, RepeatAction, Rescal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_env.clock import ManualClock
-from embodied_env.env import EmbodiedEnv
+from embodied_env.core.clock import ManualClock
+from embodied_env.core.types import Severity
+from embodied_env.envs.action_chunks import ActionChunks
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ClosedError, ResetNeededError, UsageError
 from embodied_env.record import RecordTransitions, read_run
-from embodied_env.transition import Severity
-from embodied_env.wrappers import ActionChunks
 
 HORIZON = 10
 PUSH = 0.1

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_env.backends.ros.activity import (
+from embodied_env.core.clock import NS_PER_S, ManualClock
+from embodied_env.errors import ContractError
+from embodied_env.ros.robot.required_active import (
     ActiveSpec,
     Activities,
     check_active,
@@ -14,8 +16,6 @@ from embodied_env.backends.ros.activity import (
     lifecycle_state,
     topic_state,
 )
-from embodied_env.clock import NS_PER_S, ManualClock
-from embodied_env.errors import ContractError
 
 BOUND_NS = NS_PER_S // 2
 DRIVER = ActiveSpec(node="/arm_driver")

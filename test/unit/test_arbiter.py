@@ -9,10 +9,10 @@ import pytest
 import scripted_tasks
 from scripted_tasks import DECELERATION, PERIOD_NS, PERIOD_S, VELOCITY
 
-from embodied_env.clock import ManualClock
+from embodied_env.core.clock import ManualClock
+from embodied_env.core.types import Finding, Sent, Severity
 from embodied_env.errors import BackendLostError, ClosedError
 from embodied_env.safety import Arbiter, SafetyGate
-from embodied_env.transition import Finding, Sent, Severity
 
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 

@@ -18,14 +18,14 @@ from run_files import rewrite_log
 from scripted_tasks import OneClock
 
 from embodied_env.backends.fake import Delays, Fault
-from embodied_env.clock import ManualClock
 from embodied_env.contract import load_contract, parse_contract
-from embodied_env.env import EmbodiedEnv
+from embodied_env.core.clock import ManualClock
+from embodied_env.core.types import Finding, Severity
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_lines, audit_run, read_run
+from embodied_env.record.audit.order_rules import BLOCK, STILL
+from embodied_env.record.audit.rule_names import RULES, WARNINGS
 from embodied_env.record.rows import RESET
-from embodied_env.record.rule_table import RULES, WARNINGS
-from embodied_env.record.watches import BLOCK, STILL
-from embodied_env.transition import Finding, Severity
 
 ABSENT = strategies.ABSENT
 S = 1_000_000_000

@@ -14,13 +14,13 @@ from gymnasium.wrappers import FlattenObservation
 from run_files import rewrite_log
 
 import embodied_env
-from embodied_env.cli.evaluation import evaluate
+from embodied_env.cli.evaluate import evaluate
 from embodied_env.contract import load_contract
-from embodied_env.env import EmbodiedEnv
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError
 from embodied_env.record import RecordTransitions, audit_run, read_run
-from embodied_env.record.leaks import STEPS, LeakWatch
-from embodied_env.record.log import LogReader
+from embodied_env.record.audit.evaluator_leaks import STEPS, LeakWatch
+from embodied_env.record.mcap_log import LogReader
 from embodied_env.record.rows import RESET, TRANSITION
 
 

@@ -19,13 +19,13 @@ from gymnasium.wrappers import RescaleAction, TimeLimit, TransformObservation, T
 from scripted_tasks import OneClock
 
 from embodied_env.backends.fake import Delays, Fault
-from embodied_env.clock import ManualClock
 from embodied_env.contract import load_contract
-from embodied_env.env import EmbodiedEnv
+from embodied_env.core.clock import ManualClock
+from embodied_env.core.types import Quality
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
 from embodied_env.record import RecordTransitions, audit_transition, read_run
 from embodied_env.safety import GATES
-from embodied_env.transition import Quality
 
 STEP = json.loads(resources.files("embodied_env").joinpath("info.schema.json").read_text())["$defs"]["step"]
 PLAIN = {

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_env import bounded_json
-from embodied_env.bounded_json import parse_json
+from embodied_env.core import bounded_json
+from embodied_env.core.bounded_json import parse_json
 
 SIZE = 4096
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from plants import ACTUATION_S, DRIVER_S, SCRIPT, Script
 
 import embodied_env
+from embodied_env.analysis.calibration import calibrate
+from embodied_env.analysis.calibration.excitation import places, velocities
 from embodied_env.backends.fake import Fault
-from embodied_env.calibration import calibrate
-from embodied_env.calibration.moves import places, velocities
 from embodied_env.cli import main
 from embodied_env.contract.loader import dump_contract
+from embodied_env.core.latency.profile import read_profile
 from embodied_env.errors import UsageError
-from embodied_env.latency.profile import read_profile
 
 ARM = embodied_env.load_contract("arm_reach")
 CART = embodied_env.load_contract("cart_goal")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_env.safety.capsules import (
+from embodied_env.safety.workspace.capsules import (
     box_distance,
     capsule_distance,
     inside_distance,

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_env.contract.model import FieldSpec, SensorSpec
-from embodied_env.sim.channel import Reading, SensorChannel
+from embodied_env.contract.schema import FieldSpec, SensorSpec
 from embodied_env.sim.profile import Contact, Source
-from embodied_env.sim.sensing import Measured
+from embodied_env.sim.sensor_channel import Reading, SensorChannel
+from embodied_env.sim.sensors import Measured
 
 PERIOD_NS = 100_000_000
 ORIGIN_NS = 300_000_000

@@ -10,11 +10,18 @@ import numpy as np
 import pytest
 
 import embodied_env
-from embodied_env.checkpoints import Actor, Features, flat_action_space, load_checkpoint, save_checkpoint, vector_keys
 from embodied_env.cli import main
-from embodied_env.cli.policies import make_policy
 from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import RecordError, UsageError
+from embodied_env.policies.checkpoint import (
+    Actor,
+    Features,
+    flat_action_space,
+    load_checkpoint,
+    save_checkpoint,
+    vector_keys,
+)
+from embodied_env.policies.loader import make_policy
 
 ARM = embodied_env.load_contract("arm_reach")
 LARGER = replace(ARM, task=replace(ARM.task, parameters={**ARM.task.parameters, "success_radius_m": 0.05}))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from embodied_env.cli import main
-from embodied_env.env import EmbodiedEnv
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, read_run
 
 

@@ -20,7 +20,7 @@ from embodied_env import __version__
 from embodied_env.cli import VERBS, main
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.contract.plausibility import suspected_degrees
-from embodied_env.env import make
+from embodied_env.envs.embodied_env import make
 from embodied_env.errors import BackendNotReadyError, ContractError, MissingDependencyError, UsageError
 
 JOINT = "actuators.arm.joints.a"

@@ -11,9 +11,9 @@ import pytest
 
 import embodied_env
 from embodied_env.cli import main
-from embodied_env.cli.policies import make_policy
 from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import UsageError
+from embodied_env.policies.loader import make_policy
 
 CONTRACT = embodied_env.load_contract("arm_reach")
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from embodied_env.cli import main
-from embodied_env.uses import USES
+from embodied_env.cli.launch.targets import USES
 
 PATIENCE_S = 60.0
 COMMAND = [sys.executable, "-m", "embodied_env.cli", "launch"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 import embodied_env
-from embodied_env.cli.evaluation import evaluate
-from embodied_env.cli.live import LiveAccount, LiveView
-from embodied_env.transition import CODES
+from embodied_env.cli.evaluate import evaluate
+from embodied_env.cli.live_table import LiveAccount, LiveView
+from embodied_env.core.types import CODES
 
 ARM = embodied_env.load_contract("arm_reach")
 

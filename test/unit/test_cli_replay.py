@@ -10,7 +10,7 @@ import pytest
 
 from embodied_env.cli import main
 from embodied_env.contract.loader import dump_contract, load_contract
-from embodied_env.env import EmbodiedEnv
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, read_run
 
 ARM = load_contract("arm_reach")

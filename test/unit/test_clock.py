@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from embodied_env.clock import Domain, ManualClock, Stamp, SteadyClock, VirtualClock, make_clock
+from embodied_env.core.clock import Domain, ManualClock, Stamp, SteadyClock, VirtualClock, make_clock
 from embodied_env.errors import ClockDomainError, UsageError
 
 STEADY = Stamp(5, Domain.STEADY)

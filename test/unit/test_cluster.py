@@ -14,14 +14,14 @@ from types import SimpleNamespace
 import pytest
 
 import embodied_env
-from embodied_env.cli import cluster_team
-from embodied_env.cli.cluster import RayCluster
-from embodied_env.cli.cluster_team import ClusterTeam, HostLostError
-from embodied_env.cli.engine import RayEngine, make_engine
-from embodied_env.cli.episodes import Job
-from embodied_env.cli.evaluation import evaluate
-from embodied_env.cli.host import Host, describe
+from embodied_env.cli.evaluate import evaluate
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, PolicyError, RecordError, UsageError
+from embodied_env.evaluation import ray_workers as cluster_team
+from embodied_env.evaluation.engine import RayEngine, make_engine
+from embodied_env.evaluation.episodes import Job
+from embodied_env.evaluation.ray_cluster import RayCluster
+from embodied_env.evaluation.ray_host import Host, describe
+from embodied_env.evaluation.ray_workers import ClusterTeam, HostLostError
 from embodied_env.record import read_run
 
 ARM = embodied_env.load_contract("arm_reach")

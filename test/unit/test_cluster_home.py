@@ -15,7 +15,7 @@ pytest.importorskip("ray", reason="needs ray: install the extra scale")
 
 SCRIPT = """
 import json, os, pathlib, sys
-from embodied_env.cli.cluster import RayCluster
+from embodied_env.evaluation.ray_cluster import RayCluster
 
 before = set(os.environ)
 seen = []

@@ -196,7 +196,7 @@ def workers_below(process):
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # Ray ends its own when it likes
-            found += ["embodied_env.cli.worker" in " ".join(child.cmdline())]
+            found += ["embodied_env.evaluation.worker" in " ".join(child.cmdline())]
     return any(found)
 
 

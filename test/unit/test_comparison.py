@@ -14,16 +14,16 @@ import pytest
 from gymnasium.wrappers import TimeLimit
 from run_files import seal
 
+from embodied_env.analysis.comparison.comparability import NotComparableError
+from embodied_env.analysis.comparison.compare import compare_runs
+from embodied_env.analysis.comparison.features import MOST_STREAMS, Name, RunFeatures
 from embodied_env.cli import main
 from embodied_env.contract.fingerprint import differences
-from embodied_env.env import EmbodiedEnv
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError
 from embodied_env.record import RecordTransitions, read_run
-from embodied_env.record.log import LogWriter
+from embodied_env.record.mcap_log import LogWriter
 from embodied_env.record.rows import RESET, TRANSITION
-from embodied_env.report.comparability import NotComparableError
-from embodied_env.report.comparison import compare_runs
-from embodied_env.report.features import MOST_STREAMS, Name, RunFeatures
 
 plotly_is_here = pytest.mark.skipif(
     importlib.util.find_spec("plotly") is None, reason="figures need plotly, of the extra `report`"
@@ -391,7 +391,7 @@ def layers(*classes, **kwargs):
     return {"wrappers": [{"class": name, "kwargs": kwargs.get(name)} for name in classes]}
 
 
-RECORDER, ENV = "embodied_env.record.recorder:RecordTransitions", "embodied_env.env:EmbodiedEnv"
+RECORDER, ENV = "embodied_env.record.recorder:RecordTransitions", "embodied_env.envs.embodied_env:EmbodiedEnv"
 
 
 def test_stacks_of_other_wrappers_are_refused(tmp_path):

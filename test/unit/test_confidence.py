@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_env.contract.confidence import position_confidence
+from embodied_env.contract.reading_values import position_confidence
 
 ONE_SIGMA, TWO_SIGMA = math.erf(1 / math.sqrt(2)), math.erf(2 / math.sqrt(2))
 

@@ -24,12 +24,12 @@ from embodied_env.contract import (
     SensorSpec,
     load_contract,
     parse_contract,
-    workspace,
 )
-from embodied_env.contract import safety as contract_safety
+from embodied_env.contract import schema as contract_safety
+from embodied_env.contract import schema as workspace
 from embodied_env.contract.loader import config_folders, find_contract
-from embodied_env.contract.messages import ACTUATOR_MESSAGES, ENCODINGS, PATH_DTYPES, SENSOR_MESSAGES, TWIST_AXES
-from embodied_env.contract.model import RESERVED
+from embodied_env.contract.message_types import ACTUATOR_MESSAGES, ENCODINGS, PATH_DTYPES, SENSOR_MESSAGES, TWIST_AXES
+from embodied_env.contract.schema import RESERVED
 from embodied_env.contract.yaml_text import read_yaml
 from embodied_env.errors import ContractError
 from embodied_env.sim.profile import (

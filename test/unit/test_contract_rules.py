@@ -11,8 +11,8 @@ import pytest
 from strategies import ABSENT, changed, document, parse
 
 from embodied_env.contract import parse_contract
-from embodied_env.contract.frozen import FrozenDict
-from embodied_env.contract.model import Episode
+from embodied_env.contract.frozen_dict import FrozenDict
+from embodied_env.contract.schema import Episode
 from embodied_env.errors import ContractError
 
 JOINT = "actuators.arm.joints.a"

@@ -12,9 +12,9 @@ from test_info_schema import MiddlewareBackend, two_actuators
 
 from embodied_env.backends.fake import Delays, FakeBackend, Fault
 from embodied_env.contract import load_contract
-from embodied_env.env import EmbodiedEnv
-from embodied_env.info import copied_step
-from embodied_env.stepper import Stepper
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.envs.info import copied_step
+from embodied_env.envs.stepper import Stepper
 from embodied_env.tasks import load_task
 
 ARM = load_contract("arm_reach")

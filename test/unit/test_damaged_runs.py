@@ -23,9 +23,10 @@ from mcap.writer import CompressionType, Writer
 from scripted_tasks import OneClock
 
 from embodied_env.cli import main
-from embodied_env.env import EmbodiedEnv
-from embodied_env.record import RecordTransitions, audit_run, log, read_run
-from embodied_env.record.log import LogReader, LogWriter
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.record import RecordTransitions, audit_run, read_run
+from embodied_env.record import mcap_log as log
+from embodied_env.record.mcap_log import LogReader, LogWriter
 from embodied_env.record.rows import RESET
 
 VERBS = (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import embodied_env
-from embodied_env.record.watches import Sequence
-from embodied_env.transition import DRY_RUN
+from embodied_env.core.types import DRY_RUN
+from embodied_env.record.audit.order_rules import Sequence
 
 CONTRACT = embodied_env.load_contract("arm_reach")
 TOO_FAR = 0.5  # rad, within a period of 0.05 s: 10 rad/s

@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs message packages")
 
-from embodied_env.backends.ros.estops import EstopInputs, estop_specs
-from embodied_env.clock import NS_PER_S, ManualClock
+from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.errors import ContractError
-from embodied_env.sim.estops import EmulatedEstop, message_of
+from embodied_env.ros.robot.estops import EstopInputs, estop_specs
+from embodied_env.sim.emulated_estops import EmulatedEstop, message_of
 
 
 def spec_of(**keys):

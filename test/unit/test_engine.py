@@ -16,7 +16,9 @@ import pytest
 
 import embodied_env
 from embodied_env.cli import main
-from embodied_env.cli.engine import (
+from embodied_env.contract.loader import dump_contract
+from embodied_env.errors import BackendError, BackendNotReadyError, PolicyError, RecordError, UsageError
+from embodied_env.evaluation.engine import (
     MOST_ATTEMPTS,
     LocalEngine,
     _SharedRun,
@@ -24,11 +26,9 @@ from embodied_env.cli.engine import (
     domain_ids,
     longest_episode_s,
 )
-from embodied_env.cli.episodes import Episodes, Job, policy_seed
-from embodied_env.cli.merging import merged_summary
-from embodied_env.cli.team import SHORT_GRACE_S, Worker
-from embodied_env.contract.loader import dump_contract
-from embodied_env.errors import BackendError, BackendNotReadyError, PolicyError, RecordError, UsageError
+from embodied_env.evaluation.episodes import Episodes, Job, policy_seed
+from embodied_env.evaluation.local_workers import SHORT_GRACE_S, Worker
+from embodied_env.evaluation.merge import merged_summary
 from embodied_env.record import read_run
 
 ARM = embodied_env.load_contract("arm_reach")

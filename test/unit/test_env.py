@@ -13,8 +13,8 @@ from scripted_tasks import Scene
 
 import embodied_env
 from embodied_env.backends.fake import Fault
-from embodied_env.clock import ManualClock
-from embodied_env.env import EmbodiedEnv
+from embodied_env.core.clock import ManualClock
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, ClosedError, MissingDependencyError, ResetNeededError, UsageError
 
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_env.backends.ros.estops import EstopInputs, EstopSpec, estop_specs
-from embodied_env.clock import NS_PER_S, ManualClock
+from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.errors import ContractError
+from embodied_env.ros.robot.estops import EstopInputs, EstopSpec, estop_specs
 
 BUTTON = EstopSpec(name="button", topic="button")
 

@@ -14,12 +14,12 @@ import pytest
 
 import embodied_env
 from embodied_env.cli import main
-from embodied_env.env import EmbodiedEnv
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.export import FORMATS, export_run
-from embodied_env.record.export.running import Running
-from embodied_env.record.export.steps import Step, open_source
+from embodied_env.record.export.episodes import Step, open_source
+from embodied_env.record.export.lerobot import Running
 
 ARM = embodied_env.load_contract("arm_reach")
 SHORT = replace(ARM, episode=replace(ARM.episode, horizon_steps=4))
@@ -205,7 +205,7 @@ def test_parquet_is_written_in_groups(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from embodied_env.record.export.tables import TableFile
+    from embodied_env.record.export.parquet import TableFile
 
     file = TableFile(tmp_path / "t.parquet", pa.schema([("n", pa.int64())]), most_rows=3)
     for n in range(7):
@@ -324,7 +324,7 @@ def as_hugging_face(datasets, feature):
 
 def test_lerobot_goes_on_in_the_next_file_when_one_is_full(run, tmp_path):
     needs("pyarrow")
-    from embodied_env.record.export.lerobot_dataset import LerobotDataset
+    from embodied_env.record.export.lerobot import LerobotDataset
 
     (tmp_path / "out").mkdir()
     source = open_source(read_run(run))
@@ -341,8 +341,8 @@ def test_lerobot_goes_on_in_the_next_file_when_one_is_full(run, tmp_path):
 def test_lerobot_gets_no_image_that_only_the_evaluator_sees(seen_run, tmp_path):
     needs("pyarrow")
     source = open_source(read_run(seen_run))
-    from embodied_env.record.export.leaves import Leaf
-    from embodied_env.record.export.lerobot_dataset import LerobotDataset
+    from embodied_env.record.export.fields import Leaf
+    from embodied_env.record.export.lerobot import LerobotDataset
 
     source.evaluator = {"above.image": Leaf(dtype="uint8", shape=(4, 4, 3))}
     with pytest.raises(UsageError, match=r"take the images above\.image for their own"):

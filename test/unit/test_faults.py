@@ -15,9 +15,9 @@ from scripted_tasks import ACCELERATION, DECELERATION, PERIOD_NS, PERIOD_S, VELO
 import embodied_env
 from embodied_env.backends import fake
 from embodied_env.backends.fake import FakeBackend, Fault
-from embodied_env.clock import NS_PER_S, ManualClock, SteadyClock
+from embodied_env.core.clock import NS_PER_S, ManualClock, SteadyClock
+from embodied_env.core.types import Severity
 from embodied_env.errors import RecordError, ResetNeededError
-from embodied_env.transition import Severity
 
 PATIENCE_S = 30.0
 ROUNDING = 1e-9

@@ -12,7 +12,7 @@ pytest.importorskip("mcap.reader", reason="needs mcap")
 
 from mcap.reader import make_reader
 
-from embodied_env.env import EmbodiedEnv
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions
 
 SIMPLE = {"boolean", "string", "number", "integer"}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from embodied_env.frozen import changed, quick
+from embodied_env.core.frozen import changed, quick
 
 
 @quick

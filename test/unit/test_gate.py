@@ -9,10 +9,11 @@ import pytest
 import scripted_tasks
 from scripted_tasks import ACCELERATION, DECELERATION, PERIOD_S, VELOCITY
 
+from embodied_env.core.types import CODES, Finding, Severity
 from embodied_env.errors import InternalFaultError
-from embodied_env.safety import GATES, Reference, SafetyGate, limiter
+from embodied_env.safety import GATES, Reference, SafetyGate
+from embodied_env.safety import command_limiter as limiter
 from embodied_env.safety.findings import severity_and_code
-from embodied_env.transition import CODES, Finding, Severity
 
 STOP = Finding(gate="latch", severity=Severity.STOP, code="latch.stop")
 ESTOP = Finding(gate="latch", severity=Severity.ESTOP, code="latch.estop")

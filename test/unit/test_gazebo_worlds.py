@@ -20,7 +20,7 @@ import yaml
 from sdf_world import SdfWorld, named, number_of, numbers, pose_frame, text_of
 
 from embodied_env.contract import Contract, load_contract
-from embodied_env.contract.model import SensorSpec
+from embodied_env.contract.schema import SensorSpec
 from embodied_env.contract.urdf import load_urdf
 
 ROOT = Path(__file__).parents[2]

@@ -12,12 +12,12 @@ import pytest
 import embodied_env
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.contract.loader import dump_contract, find_contract
+from embodied_env.contract.schema import BoxSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.urdf import load_urdf
-from embodied_env.contract.workspace import BoxSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
+from embodied_env.core.types import CODES
+from embodied_env.envs.filters_from_contract import make_shapers
 from embodied_env.errors import ContractError
-from embodied_env.guards import make_shapers
-from embodied_env.transition import CODES
 
 DATA = Path(__file__).parent / "data"
 OWN = load_contract("arm_reach")

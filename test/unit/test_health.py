@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import embodied_env
-from embodied_env.backends.ros.health import Health, Level
-from embodied_env.clock import NS_PER_S, ManualClock
+from embodied_env.core.clock import NS_PER_S, ManualClock
+from embodied_env.core.types import Quality
+from embodied_env.ros.robot.diagnostics import Health, Level
 from embodied_env.testing import SpyObserver
-from embodied_env.transition import Quality
 
 ARM = embodied_env.load_contract("arm_reach")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embodied_env.record.held_back import HeldBack
+from embodied_env.record.mcap_log import HeldBack
 
 LARGE = bytes(2**17)
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 
 from embodied_env.backends.fake import FakeBackend, Fault
-from embodied_env.clock import NS_PER_S
+from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.reset_spec import Routine, home_problems
+from embodied_env.core.types import Severity
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError
-from embodied_env.routine import Routine, home_problems
-from embodied_env.safety.shaping import Ruling
-from embodied_env.transition import Severity
+from embodied_env.safety.command_filters import Ruling
 
 HOME = {"shoulder": 0.6, "elbow": -0.4}
 ROUTINE = Routine(home=HOME, speed=0.5)

@@ -14,16 +14,15 @@ import strategies
 from jsonschema import Draft202012Validator
 
 from embodied_env.backends.fake import FakeBackend, Fault
-from embodied_env.clock import ManualClock
 from embodied_env.contract import load_contract
-from embodied_env.env import EmbodiedEnv
+from embodied_env.core.clock import ManualClock
+from embodied_env.core.types import CODES, END_REASONS, Quality, Severity
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.envs.stepper import Stepper
 from embodied_env.record.rows import plain
-from embodied_env.record.schema import step_info_schema, transition_schema
-from embodied_env.record.shapes import misfits
+from embodied_env.record.schema import misfits, step_info_schema, transition_schema
 from embodied_env.safety import GATES
-from embodied_env.stepper import Stepper
 from embodied_env.tasks import load_task
-from embodied_env.transition import CODES, END_REASONS, Quality, Severity
 
 SCHEMA = json.loads(resources.files("embodied_env").joinpath("info.schema.json").read_text(encoding="utf-8"))
 DEFS = SCHEMA["$defs"]

@@ -14,11 +14,11 @@ import pytest
 
 import embodied_env
 from embodied_env.backends.fake import Fault
-from embodied_env.cli.policies import make_policy
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.types import Severity
 from embodied_env.errors import UsageError
+from embodied_env.policies.loader import make_policy
 from embodied_env.record import read_run
-from embodied_env.transition import Severity
 
 inspect_robots = pytest.importorskip("inspect_robots", reason='needs pip install "embodied_env[inspect]"')
 
@@ -27,7 +27,7 @@ from inspect_robots.approver import DeltaLimitApprover  # noqa: E402
 from inspect_robots.conformance import check_embodiment, check_guardrail_contribution  # noqa: E402
 from inspect_robots.errors import CompatibilityError, SafetyAbort  # noqa: E402
 
-from embodied_env.adapters.inspect_robots import EmbodiedEmbodiment  # noqa: E402
+from embodied_env.envs.adapters.inspect_robots import EmbodiedEmbodiment  # noqa: E402
 
 CONTRACTS = ["arm_reach", "cart_goal", "door_open"]
 ARM = embodied_env.load_contract("arm_reach")
@@ -238,6 +238,6 @@ def test_their_command_line_finds_it_by_the_name_in_our_setup():
 
 
 def test_without_the_package_the_extra_is_named():
-    script = "import sys; sys.modules['inspect_robots'] = None; import embodied_env.adapters.inspect_robots"
+    script = "import sys; sys.modules['inspect_robots'] = None; import embodied_env.envs.adapters.inspect_robots"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert 'pip install "embodied_env[inspect]"' in done.stderr

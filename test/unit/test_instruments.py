@@ -16,7 +16,7 @@ from embodied_env.errors import ContractError
 from embodied_env.sim.instruments import Bumper, Odometer, Scanner
 from embodied_env.sim.model import Model
 from embodied_env.sim.profile import Contact, Rays, Source, WheelOdometry, WorldProfile
-from embodied_env.sim.sensing import Measured
+from embodied_env.sim.sensors import Measured
 from embodied_env.sim.world import World
 
 ARM = load_contract("arm_reach")

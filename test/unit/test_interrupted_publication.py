@@ -14,16 +14,16 @@ import scripted_tasks
 from safety_strategies import calm, joint_limits, plain_contract
 from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 
-from embodied_env import homing, interrupts
 from embodied_env.backends.fake import FakeBackend
-from embodied_env.clock import NS_PER_S, ManualClock
+from embodied_env.core.clock import NS_PER_S, ManualClock
+from embodied_env.core.process import signals as interrupts
+from embodied_env.core.reset_spec import Routine
+from embodied_env.core.types import Finding, Sent, Severity
 from embodied_env.errors import BackendLostError
-from embodied_env.relay import core
-from embodied_env.relay.core import RelayCore
-from embodied_env.relay.protocol import Armed, Tag, write_command
-from embodied_env.routine import Routine
-from embodied_env.safety import Arbiter, SafetyGate, arbiter
-from embodied_env.transition import Finding, Sent, Severity
+from embodied_env.safety import Arbiter, SafetyGate, arbiter, homing
+from embodied_env.safety.relay import relay as core
+from embodied_env.safety.relay.protocol import Armed, Tag, write_command
+from embodied_env.safety.relay.relay import RelayCore
 
 HOME = {"shoulder": 0.6, "elbow": -0.4}
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from embodied_env.interrupts import held_interrupts
+from embodied_env.core.process.signals import held_interrupts
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import pytest
 import scripted_tasks
 from scripted_tasks import PERIOD_S
 
-from embodied_env.contract.safety import Intervention
+from embodied_env.contract.schema import Intervention
+from embodied_env.core.types import Severity
 from embodied_env.safety import Reference, SafetyGate
-from embodied_env.safety.intervention import InterventionRate
-from embodied_env.transition import Severity
+from embodied_env.safety.interlocks import InterventionRate
 
 REST = Reference(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0)
 CLIPPED, KEPT = [5.0, 5.0], [0.0, 0.0]

@@ -10,11 +10,11 @@ import pytest
 import scripted_tasks
 from scripted_tasks import ACCELERATION, PERIOD_S, VELOCITY
 
-from embodied_env.clock import ManualClock
-from embodied_env.contract.model import EffectiveLimits
+from embodied_env.contract.schema import EffectiveLimits
+from embodied_env.core.clock import ManualClock
+from embodied_env.core.types import Finding, Sent, Severity
 from embodied_env.safety import Arbiter, Reference, SafetyGate
-from embodied_env.safety.jerk import keeps_jerk, limit_jerk
-from embodied_env.transition import Finding, Sent, Severity
+from embodied_env.safety.joint_limits import keeps_jerk, limit_jerk
 
 JERK = 16.0  # x 0.0625 s = 1 unit/s^2 per step
 DT_S = 0.0625

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_env.json_messages import ARRAY, MAX_BYTES, MAX_DEPTH, check_object, read_object
-from embodied_env.lockstep import ResetReply, SimulatorFault
-from embodied_env.relay.protocol import Armed, RelayReport, RelayState, Tag
+from embodied_env.core.json_messages import ARRAY, MAX_BYTES, MAX_DEPTH, check_object, read_object
+from embodied_env.core.types import Finding, Severity
+from embodied_env.ros.embedded_sim.protocol import ResetReply, SimulatorFault
 from embodied_env.safety.findings import severity_and_code
-from embodied_env.transition import Finding, Severity
+from embodied_env.safety.relay.protocol import Armed, RelayReport, RelayState, Tag
 
 REPORT = RelayReport(
     tag=Tag(epoch=1, seq=2),

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from embodied_env import keeper
+from embodied_env.core.process import supervisor as keeper
 
 KEEPER = [sys.executable, keeper.__file__, "--grace", "0.2", "--"]
 PATIENCE_S = 20.0

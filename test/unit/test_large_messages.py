@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 import embodied_env
-from embodied_env import large_messages
 from embodied_env.contract import FieldSpec, SensorSpec
-from embodied_env.large_messages import (
+from embodied_env.ros import fastdds as large_messages
+from embodied_env.ros.fastdds import (
     PROFILE,
     VARIABLES,
     large_topics,

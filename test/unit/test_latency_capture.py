@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from plants import simulated
 
-from embodied_env.latency.capture import Behind, Seen, behind, captured, lateness
+from embodied_env.analysis.calibration.sensor_delay import Behind, Seen, behind, captured, lateness
 
 RNG = np.random.default_rng(0)
 MOVES = simulated(np.random.default_rng(1), dead_s=0.03, filter_s=0.04, moves=6)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_env.latency.profile import (
+from embodied_env.core.latency.profile import (
     Estimate,
     LatencyProfile,
     LatencyProfileError,

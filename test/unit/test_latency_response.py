@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from plants import simulated
 
-from embodied_env.calibration.estimates import by_state
-from embodied_env.latency.course import delay_by_correlation
-from embodied_env.latency.response import fit_response
+from embodied_env.analysis.calibration.actuator_response import delay_by_correlation, fit_response
+from embodied_env.analysis.calibration.estimates import by_state
 
 SERVO = {"damping_s": 0.0302, "inertia_s2": 1.5e-4}  # MuJoCo's of the arm: (kv + damping) / kp, inertia / kp
 SERVO_S = 0.0302

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from embodied_env.cli.launch.ros_launch import ProcessFailedError, describe
+from embodied_env.cli.launch.targets import USES
 from embodied_env.errors import ContractError, MissingDependencyError, UsageError
-from embodied_env.large_messages import PROFILE, VARIABLES
-from embodied_env.launching import ProcessFailedError, describe
-from embodied_env.uses import USES
+from embodied_env.ros.fastdds import PROFILE, VARIABLES
 
 LAUNCH = Path(__file__).parents[2] / "launch"
 

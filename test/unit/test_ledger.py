@@ -9,10 +9,10 @@ import pytest
 import scripted_tasks
 from scripted_tasks import PERIOD_NS, Scene, SlowBackend
 
-from embodied_env.clock import ManualClock, VirtualClock
+from embodied_env.core.clock import ManualClock, VirtualClock
+from embodied_env.core.latency.ledger import Ledger, Slot
+from embodied_env.core.types import Quality
 from embodied_env.errors import BackendLostError, UsageError
-from embodied_env.ledger import Ledger, Slot
-from embodied_env.transition import Quality
 
 ELEMENTARY = ("handoff", "inference", "gate", "publish")
 DELAY_NS = 7_000_003

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from embodied_env.backends.mujoco import MujocoBackend
-from embodied_env.clock import Domain, ManualClock, Stamp
 from embodied_env.contract import parse_contract
+from embodied_env.core.clock import Domain, ManualClock, Stamp
+from embodied_env.core.types import Quality, ResetRequest, Sample
 from embodied_env.errors import BackendLostError, ClosedError, ContractError, UsageError
-from embodied_env.sim.channel import Reading
-from embodied_env.transition import Quality, ResetRequest, Sample
+from embodied_env.sim.sensor_channel import Reading
 
 CONTRACT = """
 contract: embodied_env/1

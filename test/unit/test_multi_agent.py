@@ -13,10 +13,10 @@ import pytest
 
 import embodied_env
 from embodied_env.backends.fake import Fault
+from embodied_env.contract.team import load_team, parse_team
+from embodied_env.core.types import Severity
 from embodied_env.errors import ClosedError, ContractError, ResetNeededError, UsageError
 from embodied_env.record import audit_run
-from embodied_env.team import load_team, parse_team
-from embodied_env.transition import Severity
 
 pytest.importorskip("pettingzoo", reason="needs the extra multi")
 

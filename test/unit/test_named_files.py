@@ -14,18 +14,17 @@ import numpy as np
 import pytest
 
 import embodied_env
+from embodied_env.analysis.replay import replay_run
 from embodied_env.cli import main
 from embodied_env.contract.files import MOST_DATA_BYTES, read_file
 from embodied_env.contract.kinematics import JointTree, TreeJoint, TreeShape
 from embodied_env.contract.loader import dump_contract, load_contract, parse_contract, restore_contract, save_contract
-from embodied_env.contract.model import SHAPE
-from embodied_env.contract.shapes import RecordedShape, dump_shape, parse_shape
+from embodied_env.contract.recorded_shapes import RecordedShape, dump_shape, parse_shape
+from embodied_env.contract.schema import SHAPE, BoxSpec, WorkspaceSpec
 from embodied_env.contract.urdf import MOST_LINKS, parse_urdf
-from embodied_env.contract.workspace import BoxSpec, WorkspaceSpec
-from embodied_env.env import make
+from embodied_env.envs.embodied_env import make
 from embodied_env.errors import ContractError
 from embodied_env.record import audit_run, read_run
-from embodied_env.replaying import replay_run
 from embodied_env.sim.model import SHIPPED
 
 DATA = Path(__file__).parent / "data"
@@ -55,7 +54,7 @@ sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "op
 from embodied_env import load_contract, make
 from embodied_env.cli import main
 from embodied_env.record import audit_run
-from embodied_env.replaying import replay_run
+from embodied_env.analysis.replay import replay_run
 
 def told(use, argument):
     del opened[:]
@@ -293,10 +292,10 @@ def test_a_link_to_a_regular_file_is_read(tmp_path):
 @pytest.mark.parametrize("kind", ["device", "link", "fifo", "directory", "nul", "missing"])
 @pytest.mark.parametrize("use", ["contract", "team", "delays", "profile"])
 def test_a_file_that_the_user_names_is_one_clear_error(use, kind, folder):
+    from embodied_env.contract.team import load_team
+    from embodied_env.core.latency.delay_model import load_delays
+    from embodied_env.core.latency.profile import read_profile
     from embodied_env.errors import EmbodiedEnvError
-    from embodied_env.latency.delays import load_delays
-    from embodied_env.latency.profile import read_profile
-    from embodied_env.team import load_team
 
     path = folder / HOSTILE[kind] if kind != "device" else "/dev/zero"
     uses = {"contract": load_contract, "team": load_team, "delays": load_delays, "profile": read_profile}

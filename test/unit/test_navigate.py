@@ -13,12 +13,12 @@ import pytest
 import embodied_env
 from embodied_env.contract import Contract, FloatArray, TaskSpec, load_contract
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.types import Quality, Sample, Snapshot, TaskResult, Verdict
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.world import World, load_profile
 from embodied_env.tasks import Policy, ScriptedTask, load_task
 from embodied_env.tasks.navigate import Navigate, NavigateParameters
-from embodied_env.transition import Quality, Sample, Snapshot, TaskResult, Verdict
 
 CONTRACT = load_contract("cart_goal")
 PROFILE = load_profile(CONTRACT, "mujoco")

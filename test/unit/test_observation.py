@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scripted_tasks import PERIOD_NS
 
 from embodied_env.contract.spaces import FieldLayout
+from embodied_env.core.types import Quality, Sample, Snapshot
+from embodied_env.envs.observation import ObservationBuilder, _is_sound, _sound
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.observation import ObservationBuilder, _is_sound, _sound
-from embodied_env.transition import Quality, Sample, Snapshot
 
 NOW_NS = 1_000_000_000
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import embodied_env
-from embodied_env.clock import ManualClock, VirtualClock
+from embodied_env.core.clock import ManualClock, VirtualClock
+from embodied_env.core.pacing import Pacer
 from embodied_env.errors import UsageError
-from embodied_env.pacing import Pacer
 
 PERIOD_NS = 1000
 PERIODS_NS = st.integers(1, 10**9)

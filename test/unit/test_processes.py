@@ -10,11 +10,11 @@ import time
 import psutil
 import pytest
 
-from embodied_env.processes import Child, ProcessSpec, simulator
+from embodied_env.core.process.child import Child, ProcessSpec, simulator
 
 WAITS = (
     "import threading\n"
-    "from embodied_env.processes import watch_parent\n"
+    "from embodied_env.core.process.child import watch_parent\n"
     "done = threading.Event()\n"
     "watch_parent(done.set)\n"
     "done.wait()\n"
@@ -79,7 +79,7 @@ def test_a_child_ends_when_its_parent_is_killed(module):
     spec = module(WAITS)
     script = (
         "import time\n"
-        "from embodied_env.processes import Child, ProcessSpec\n"
+        "from embodied_env.core.process.child import Child, ProcessSpec\n"
         f"child = Child(ProcessSpec(role='test', module={spec.module!r}, arguments=()))\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"

@@ -7,7 +7,7 @@ from strategies import changed, document, parse
 
 from embodied_env.contract import parse_contract
 from embodied_env.contract.loader import dump_contract
-from embodied_env.contract.qos import COMMAND_QOS, PRESETS, SENSOR_QOS, QosSpec, is_latched, resolved
+from embodied_env.contract.schema import COMMAND_QOS, PRESETS, SENSOR_QOS, QosSpec, is_latched, resolved
 from embodied_env.errors import ContractError
 
 PLAIN = parse(document())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from embodied_env.contract import FieldSpec
-from embodied_env.contract.ranging import substitute
+from embodied_env.contract.reading_values import substitute
 
 INF, NAN = math.inf, math.nan
 

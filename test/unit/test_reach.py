@@ -11,12 +11,12 @@ import pytest
 
 from embodied_env.contract import Contract, FloatArray, TaskSpec, load_contract
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.types import Quality, Sample, Snapshot, TaskResult, Verdict
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.world import World, load_profile
 from embodied_env.tasks import Policy, ScriptedTask, Task, load_task
 from embodied_env.tasks.reach import Reach, ReachParameters
-from embodied_env.transition import Quality, Sample, Snapshot, TaskResult, Verdict
 
 CONTRACT = load_contract("arm_reach")
 PROFILE = load_profile(CONTRACT, "mujoco")

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import embodied_env
-from embodied_env.backends import make_backend
-from embodied_env.backends.realtime import Follower
-from embodied_env.clock import Domain, ManualClock, Stamp
+from embodied_env.backends.mujoco_realtime import Follower
+from embodied_env.backends.registry import make_backend
+from embodied_env.core.clock import Domain, ManualClock, Stamp
+from embodied_env.core.types import ResetRequest
 from embodied_env.errors import BackendLostError
 from embodied_env.sim.world import World, load_profile
 from embodied_env.testing import approve
-from embodied_env.transition import ResetRequest
 
 ARM = embodied_env.load_contract("arm_reach")
 PERIOD_NS = ARM.control_period_ns

@@ -18,7 +18,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, RescaleAction, TimeLimit
 import embodied_env
 from embodied_env.backends.fake import Fault
 from embodied_env.contract import load_contract, parse_contract
-from embodied_env.env import EmbodiedEnv
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, ClosedError, RecordError, ResetNeededError, UsageError
 from embodied_env.record import RecordTransitions, audit_transition, read_run
 from embodied_env.record.rows import RESET, TRANSITION, plain

@@ -10,8 +10,9 @@ import pytest
 import scripted_tasks
 from scripted_tasks import JOINTS, PERIOD_S
 
+from embodied_env.core.types import CODES, Finding, Quality, SensorState, Severity, Situation
 from embodied_env.safety import GATES, Reference, SafetyGate
-from embodied_env.safety.refusals import (
+from embodied_env.safety.interlocks import (
     ActionAgeGate,
     ClockGate,
     EstopGate,
@@ -22,7 +23,6 @@ from embodied_env.safety.refusals import (
     input_findings,
     make_refusals,
 )
-from embodied_env.transition import CODES, Finding, Quality, SensorState, Severity, Situation
 
 MAX_AGE_S = 0.15  # of the joints, in the contract
 REST = Reference(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0)

@@ -12,16 +12,15 @@ from safety_strategies import contract_of, joint_limits, plain_contract
 
 import embodied_env
 from embodied_env.cli import WRONG_USAGE, main
-from embodied_env.clock import NS_PER_S, ManualClock
 from embodied_env.contract import JointLimits
-from embodied_env.contract.safety import WatchdogSpec
+from embodied_env.contract.schema import WatchdogSpec
+from embodied_env.core.clock import NS_PER_S, ManualClock
+from embodied_env.core.process.child import relay
+from embodied_env.core.types import Finding, Severity
 from embodied_env.errors import ContractError, InternalFaultError
-from embodied_env.processes import relay
-from embodied_env.relay.core import RelayCore
-from embodied_env.relay.protocol import Armed, JointFields, Tag, write_command
-from embodied_env.relay.requirements import check_relayed, stopping_time_s
 from embodied_env.safety import SafetyGate
-from embodied_env.transition import Finding, Severity
+from embodied_env.safety.relay.protocol import Armed, JointFields, Tag, write_command
+from embodied_env.safety.relay.relay import RelayCore, check_relayed, stopping_time_s
 
 PERIOD_S = 0.05
 PERIOD_NS = round(PERIOD_S * NS_PER_S)

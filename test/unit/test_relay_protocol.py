@@ -13,7 +13,8 @@ from safety_strategies import contract_of, joint_limits, plain_contract
 
 import embodied_env
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.relay.protocol import (
+from embodied_env.core.types import Finding, GateReport, Severity
+from embodied_env.safety.relay.protocol import (
     Armed,
     JointFields,
     MalformedCommandError,
@@ -24,7 +25,6 @@ from embodied_env.relay.protocol import (
     read_command,
     write_command,
 )
-from embodied_env.transition import Finding, GateReport, Severity
 
 BY_POSITION = ActionLayout(plain_contract())
 BY_VELOCITY = ActionLayout(contract_of(joint_limits(), joint_limits(), command="velocity"))

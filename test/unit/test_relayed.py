@@ -9,11 +9,11 @@ import pytest
 
 import embodied_env
 from embodied_env.backends.fake import FakeBackend
-from embodied_env.clock import SteadyClock
+from embodied_env.core.clock import SteadyClock
+from embodied_env.core.types import Finding, Sent, Severity
+from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import UsageError
-from embodied_env.stepper import Stepper
 from embodied_env.tasks import load_task
-from embodied_env.transition import Finding, Sent, Severity
 
 ARM = embodied_env.load_contract("arm_reach")
 FORWARD = np.full(6, 0.5)

@@ -13,17 +13,17 @@ from gymnasium.wrappers import RescaleAction, TransformObservation
 from run_files import rewrite_log
 
 import embodied_env
+from embodied_env.analysis.replay import replay_policy, replay_run
 from embodied_env.backends.fake import Delays, Fault
-from embodied_env.clock import NS_PER_S, SteadyClock
 from embodied_env.contract import load_contract
-from embodied_env.contract.safety import LatencyBudget, Tracking, WatchdogSpec
-from embodied_env.env import EmbodiedEnv
+from embodied_env.contract.schema import LatencyBudget, Tracking, WatchdogSpec
+from embodied_env.core.clock import NS_PER_S, SteadyClock
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, PolicyError, RecordError, UsageError
 from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.record.arrays import is_reference, refer_to, to_bytes
 from embodied_env.record.differences import differences
 from embodied_env.record.rows import RESET, TRANSITION
-from embodied_env.replaying import replay_policy, replay_run
 
 ARM = load_contract("arm_reach")
 

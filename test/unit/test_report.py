@@ -14,15 +14,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from embodied_env.cli import main
-from embodied_env.env import EmbodiedEnv
-from embodied_env.record import RecordTransitions, read_run
-from embodied_env.record.log import LogWriter
-from embodied_env.record.rows import RESET, TRANSITION
-from embodied_env.report.account import account_of
-from embodied_env.report.frames import KeyFrames, pillow_is_here, png_base64
-from embodied_env.report.outcomes import MOST_REASONS, OTHER, Outcomes
-from embodied_env.report.page import (
+from embodied_env.analysis.report.collectors import MOST_REASONS, OTHER, Outcomes, account_of
+from embodied_env.analysis.report.html import (
     POLICY,
     bar,
     bullets,
@@ -40,6 +33,12 @@ from embodied_env.report.page import (
     text,
     verdict,
 )
+from embodied_env.analysis.report.key_frames import KeyFrames, pillow_is_here, png_base64
+from embodied_env.cli import main
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record.mcap_log import LogWriter
+from embodied_env.record.rows import RESET, TRANSITION
 
 needs_plotly = pytest.mark.skipif(
     subprocess.run([sys.executable, "-c", "import plotly"], capture_output=True, check=False).returncode != 0,
@@ -301,7 +300,7 @@ def test_names_from_a_run_are_text_and_nothing_else(tmp_path, capsys):
 
 @needs_plotly
 def test_names_in_figures_are_text_and_nothing_else():
-    from embodied_env.report.figures import Line, heat_figure, lines_figure
+    from embodied_env.analysis.report.figures import Line, heat_figure, lines_figure
 
     lines = lines_figure(
         HOSTILE, [1, 2], [Line(name=HOSTILE, y=[1.0, math.nan], colour="#000")], x_title=HOSTILE, y_title=""
@@ -478,7 +477,7 @@ def test_any_image_becomes_a_small_png(image):
 @needs_plotly
 def test_an_image_that_is_not_in_the_log_is_said_to_be_missing(recorded):
     pytest.importorskip("PIL", reason="images need Pillow")
-    from embodied_env.report.run_acting import frames_section
+    from embodied_env.analysis.report.action_sections import frames_section
 
     account = account_of([seen("a")], 1)
     made = render_page(title="", blocks=[frames_section(account, read_run(recorded).array)])

@@ -9,10 +9,9 @@ from array import array
 import numpy as np
 import pytest
 
+from embodied_env.analysis.comparison.features import QUANTILES, Event, Stream, as_on_the_robot
 from embodied_env.analysis.statistics import ks_distance
-from embodied_env.latency.statistics import KEPT, Reservoir
-from embodied_env.report.features import as_on_the_robot
-from embodied_env.report.streams import QUANTILES, Event, Stream
+from embodied_env.core.latency.statistics import KEPT, Reservoir
 
 
 def filled(values, **options):

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from embodied_env.report.timeline import BUCKETS, MOST_NAMES, Timeline
+from embodied_env.analysis.report.time_series import BUCKETS, MOST_NAMES, Timeline
 
 
 def test_a_timeline_of_few_steps_has_each_of_them():

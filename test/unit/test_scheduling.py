@@ -11,8 +11,8 @@ import threading
 import pytest
 
 import embodied_env
+from embodied_env.core.process.scheduling import Scheduling
 from embodied_env.errors import UsageError
-from embodied_env.scheduling import Scheduling
 
 PRIORITY = 5
 
@@ -148,7 +148,7 @@ def test_what_is_not_permitted_names_the_limit_and_the_remedy():
     script = (
         "import os, resource\n"
         "from embodied_env.errors import UsageError\n"
-        "from embodied_env.scheduling import Scheduling\n"
+        "from embodied_env.core.process.scheduling import Scheduling\n"
         "resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))\n"
         "if os.geteuid() == 0:\n"
         "    os.setuid(65534)\n"

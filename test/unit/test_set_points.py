@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_env.sim.set_points import SetPoints
+from embodied_env.sim.setpoint_interpolation import SetPoints
 
 BOTH = np.array([False, True])  # a position, a velocity
 PERIOD = 20

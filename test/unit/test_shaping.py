@@ -11,10 +11,10 @@ import pytest
 import scripted_tasks
 from scripted_tasks import JOINTS, PERIOD_S
 
+from embodied_env.core.types import Severity
 from embodied_env.errors import ContractError
 from embodied_env.safety import Reference, SafetyGate
-from embodied_env.safety.shaping import GROUP, Ruling, make_plugins, share_of
-from embodied_env.transition import Severity
+from embodied_env.safety.command_filters import GROUP, Ruling, make_plugins, share_of
 
 HALF = Ruling(severity=Severity.LIMIT, share=0.5, detail="near the table")
 STATE = {"positions": (0.25, 0.0), "velocities": (0.5, -0.25)}
@@ -352,8 +352,8 @@ class Slow:
         pass
 
     def rule(self, proposal):
-        from embodied_env.safety.shaping import Ruling
-        from embodied_env.transition import Severity
+        from embodied_env.safety.command_filters import Ruling
+        from embodied_env.core.types import Severity
         return Ruling(severity=Severity.LIMIT, share=self.share, detail="slow")
 
 

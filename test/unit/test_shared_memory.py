@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_env.shared_memory import remove_abandoned
+from embodied_env.core.process.shared_memory import remove_abandoned
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - not a temporary file: where segments are
 

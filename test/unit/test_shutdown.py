@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from embodied_env.shutdown import call_together
+from embodied_env.core.process.signals import call_together
 
 PROGRAM = """
 import atexit, os, signal, sys, threading, time
@@ -26,7 +26,7 @@ class Told(FakeBackend):
         print("closed", flush=True)
         super().close()
 
-import embodied_env.env as module
+import embodied_env.envs.embodied_env as module
 module.make_backend = lambda name, contract, *, clock, pacing, **options: Told(contract, clock=clock, **options)
 env = embodied_env.make("arm_reach", backend="fake", free_running=True)
 env.reset(seed=1)
@@ -181,7 +181,7 @@ def test_calls_are_made_together_and_all_errors_are_returned():
 
 def test_what_does_not_answer_is_waited_for_together_at_exit():
     program = (
-        "import threading\nfrom embodied_env.shutdown import close_at_exit\nbarrier = threading.Barrier(2)\n"
+        "import threading\nfrom embodied_env.core.process.signals import close_at_exit\nbarrier = threading.Barrier(2)\n"
         "class Meets:\n    def close(self): barrier.wait(20.0); print('met')\n"
         "both = Meets(), Meets()\nfor each in both: close_at_exit(each, aside=True)\n"
     )

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import embodied_env
-from embodied_env.backends.ros.due_readings import DueReading
-from embodied_env.backends.ros.placing import placing
-from embodied_env.backends.ros.simulator_profile import load_simulator_profile
+from embodied_env.core.types import ResetRequest
 from embodied_env.errors import ContractError
-from embodied_env.transition import ResetRequest
+from embodied_env.ros.external_sim.profile import load_simulator_profile
+from embodied_env.ros.external_sim.randomization import placing
+from embodied_env.ros.external_sim.sensors import DueReading
 
 ARM = embodied_env.load_contract("arm_reach")
 CART = embodied_env.load_contract("cart_goal")

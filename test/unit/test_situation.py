@@ -11,9 +11,9 @@ import scripted_tasks
 from scripted_tasks import JOINTS, PERIOD_NS, Scene
 
 from embodied_env import load_contract
-from embodied_env.observation import MeasuredJoints
-from embodied_env.situation import SituationReader, required_sensors
-from embodied_env.transition import Quality, Sample, Snapshot
+from embodied_env.core.types import Quality, Sample, Snapshot
+from embodied_env.envs.observation import MeasuredJoints
+from embodied_env.safety.context import SituationReader, required_sensors
 
 NOW_NS = 1_000_000_000
 

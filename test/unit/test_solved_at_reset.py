@@ -14,16 +14,16 @@ from run_files import rewrite_log
 from scripted_tasks import Scene
 
 import embodied_env
+from embodied_env.analysis.comparison.compare import compare_runs
+from embodied_env.analysis.replay import replay_run
 from embodied_env.backends.fake import FakeBackend
 from embodied_env.cli import main
 from embodied_env.contract import load_contract
 from embodied_env.contract.loader import dump_contract
-from embodied_env.contract.model import TaskSpec
-from embodied_env.env import EmbodiedEnv
+from embodied_env.contract.schema import TaskSpec
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ResetNeededError
 from embodied_env.record import RecordTransitions, audit_lines, audit_run, read_run
-from embodied_env.replaying import replay_run
-from embodied_env.report.comparison import compare_runs
 
 ARM = load_contract("arm_reach")
 WIDE = replace(ARM, task=replace(ARM.task, parameters={**ARM.task.parameters, "success_radius_m": 5.0}))
@@ -335,7 +335,7 @@ def test_each_slot_of_a_vector_has_a_task_with_a_state_of_its_own():
 
 def test_each_robot_of_a_team_has_a_task_with_a_state_of_its_own():
     pytest.importorskip("pettingzoo", reason="needs the extra multi")
-    from embodied_env.team import load_team
+    from embodied_env.contract.team import load_team
 
     team = load_team("two_carts")
     agents = {}
@@ -458,7 +458,7 @@ def test_a_calibration_of_a_task_that_ends_each_episode_at_once_says_so(tmp_path
 
 def test_inspect_robots_is_told_of_no_success():
     inspect_robots = pytest.importorskip("inspect_robots", reason='needs pip install "embodied_env[inspect]"')
-    from embodied_env.adapters.inspect_robots import EmbodiedEmbodiment
+    from embodied_env.envs.adapters.inspect_robots import EmbodiedEmbodiment
 
     embodiment = EmbodiedEmbodiment(WIDE, backend="fake", clock="virtual")
     embodiment.reset(inspect_robots.Scene(id="one", instruction=""), seed=1)

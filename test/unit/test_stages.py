@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from scripted_tasks import PERIOD_NS, PERIOD_S, OneClock
 
 from embodied_env.backends.fake import Delays, FakeBackend
-from embodied_env.clock import NS_PER_S, Domain, ManualClock, Stamp
+from embodied_env.core.clock import NS_PER_S, Domain, ManualClock, Stamp
+from embodied_env.core.latency.info import CommandsInFlight, StageAccount
+from embodied_env.core.latency.ledger import Ledger, Slot
+from embodied_env.core.types import Actuation, ClockAccount, Quality, Sample, Snapshot
+from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import UsageError
-from embodied_env.ledger import Ledger, Slot
-from embodied_env.stages import CommandsInFlight, StageAccount
-from embodied_env.stepper import Stepper
 from embodied_env.tasks import load_task
-from embodied_env.transition import Actuation, ClockAccount, Quality, Sample, Snapshot
 
 CONTRACT = scripted_tasks.contract(episode__horizon_steps=1000)
 DELAY_S = 0.007

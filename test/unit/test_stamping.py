@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_env.backends.ros.stamping import ClockSpec, LeastOfLate, Stamping, Sync, is_on_our_host, suspect_clock
-from embodied_env.clock import NS_PER_S
-from embodied_env.timeline import ClockWatch, SimulatedTime
-from embodied_env.transition import Quality
+from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.time_sync import ClockWatch, SimulatedTime
+from embodied_env.core.types import Quality
+from embodied_env.ros.robot.clock_sync import ClockSpec, LeastOfLate, Stamping, Sync, is_on_our_host, suspect_clock
 
 MS = 1_000_000
 UTC_NS = 1_700_000_000 * NS_PER_S

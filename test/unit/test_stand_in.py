@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 import embodied_env
 from embodied_env.cli import main
-from embodied_env.clock import NS_PER_S, ManualClock
+from embodied_env.core.clock import NS_PER_S, ManualClock
+from embodied_env.core.process.child import simulator
 from embodied_env.errors import ClosedError, ContractError, UsageError
-from embodied_env.processes import simulator
-from embodied_env.sim.filming import Filming
+from embodied_env.sim.async_rendering import Filming
 from embodied_env.sim.model import Model
 from embodied_env.sim.profile import Driver, StandIn, load_profile
-from embodied_env.sim.sensing import Measured
-from embodied_env.sim.stand_in import CommandsUnderWay, Controller, Drivers, DueQueue
+from embodied_env.sim.robot_emulation import CommandsUnderWay, Controller, Drivers, DueQueue
+from embodied_env.sim.sensors import Measured
 from embodied_env.sim.world import World
 
 ARM = embodied_env.load_contract("arm_reach")

@@ -10,10 +10,10 @@ import pickle
 import numpy as np
 import pytest
 
-from embodied_env.env import EmbodiedEnv
-from embodied_env.latency import LatencyStatistics, StageStatistics, latency_statistics, statistics
+from embodied_env.core.latency import LatencyStatistics, StageStatistics, latency_statistics, statistics
+from embodied_env.core.types import Quality
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record.rows import plain
-from embodied_env.transition import Quality
 
 
 def of_gate(value, quality=Quality.OK):

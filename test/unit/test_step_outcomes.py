@@ -10,9 +10,9 @@ import pytest
 
 import embodied_env
 from embodied_env.contract import parse_contract
+from embodied_env.core.types import CODES, Quality, Severity
 from embodied_env.errors import ClosedError, ResetNeededError, UsageError
 from embodied_env.testing import Fault, ManualClock, SpyObserver
-from embodied_env.transition import CODES, Quality, Severity
 
 TEXT = embodied_env.load_contract("arm_reach").text
 REACH = "embodied_env.tasks.reach:Reach\n  tip: tcp\n  target: target\n  success_radius_m: 0.03"

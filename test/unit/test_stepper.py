@@ -18,7 +18,8 @@ import embodied_env
 import embodied_env.backends
 from embodied_env import load_contract
 from embodied_env.backends.fake import FakeBackend, Fault
-from embodied_env.clock import NS_PER_S, SteadyClock
+from embodied_env.core.clock import NS_PER_S, SteadyClock
+from embodied_env.core.types import END_REASONS, Finding, Quality, Severity, end_kind, order_end_reasons
 from embodied_env.errors import (
     BackendLostError,
     BackendNotReadyError,
@@ -28,7 +29,6 @@ from embodied_env.errors import (
     ResetNeededError,
     UsageError,
 )
-from embodied_env.transition import END_REASONS, Finding, Quality, Severity, end_kind, order_end_reasons
 
 
 @pytest.fixture
@@ -825,7 +825,7 @@ def test_the_simulated_world_takes_nothing_but_what_was_approved():
 
 def test_no_backend_takes_a_command_that_it_did_not_check():
     """Each `send` asks for an Approved before anything else; read from the source, so that none is forgotten."""
-    root = Path(embodied_env.backends.__file__).parent
+    root = Path(embodied_env.backends.registry.__file__).parent
     sends = [
         text for file in sorted(root.rglob("*.py")) if "def send(self, command: Approved)" in (text := file.read_text())
     ]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
+from embodied_env.analysis.report.html import text
 from embodied_env.cli import print_error
-from embodied_env.cli.terminal import make_console, say
+from embodied_env.core.printable import printable
+from embodied_env.core.terminal import make_console, say
 from embodied_env.errors import UsageError
-from embodied_env.printable import printable
-from embodied_env.report.page import text
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\u202egnp.exe\u2066\x7f\ud800"
 SHOWN = r"\u001b[2J\u001b]0;owned\u0007\u009b31m\u000d\u202egnp.exe\u2066\u007f\ud800"

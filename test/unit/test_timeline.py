@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from embodied_env.clock import NS_PER_S, SteadyClock
-from embodied_env.timeline import GOOD_PAIR_NS, STEP_NS, ClockWatch, SimulatedTime, read_pair
+from embodied_env.core.clock import NS_PER_S, SteadyClock
+from embodied_env.core.time_sync import GOOD_PAIR_NS, STEP_NS, ClockWatch, SimulatedTime, read_pair
 
 MS = 1_000_000
 UTC_NS = 1_700_000_000 * NS_PER_S

@@ -10,8 +10,8 @@ import pytest
 from learnable_tasks import follow
 
 import embodied_env
-from embodied_env.checkpoints import load_checkpoint
 from embodied_env.contract.loader import dump_contract
+from embodied_env.policies.checkpoint import load_checkpoint
 
 torch = pytest.importorskip("torch", reason="needs torch, of the extra train")
 pytest.importorskip("stable_baselines3", reason="needs the extra train")

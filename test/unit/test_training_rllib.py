@@ -13,8 +13,8 @@ import pytest
 from learnable_tasks import follow
 
 import embodied_env
-from embodied_env.checkpoints import load_checkpoint
 from embodied_env.contract.loader import dump_contract
+from embodied_env.policies.checkpoint import load_checkpoint
 
 pytest.importorskip("ray.rllib", reason='needs pip install "ray[rllib]"')
 pytestmark = pytest.mark.long

@@ -16,17 +16,17 @@ import scripted_tasks
 from strategies import changed, document
 
 import embodied_env
+from embodied_env.analysis.comparison.compare import compare_runs
+from embodied_env.analysis.replay import replay_policy, replay_run
+from embodied_env.analysis.report.run_report import write_report
 from embodied_env.backends.replay import recorded_contract
-from embodied_env.checkpoints import Actor, Features, load_checkpoint, save_checkpoint
 from embodied_env.cli import WRONG_USAGE, main
-from embodied_env.clock import ManualClock
 from embodied_env.contract.loader import load_contract, save_contract
-from embodied_env.env import EmbodiedEnv, make, restored
+from embodied_env.core.clock import ManualClock
+from embodied_env.envs.embodied_env import EmbodiedEnv, make, restored
 from embodied_env.errors import ContractError, UsageError
+from embodied_env.policies.checkpoint import Actor, Features, load_checkpoint, save_checkpoint
 from embodied_env.record import RecordTransitions, audit_run, read_run
-from embodied_env.replaying import replay_policy, replay_run
-from embodied_env.report.comparison import compare_runs
-from embodied_env.report.run_page import write_report
 from embodied_env.tasks import load_task
 
 SPY = """

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import embodied_env
 from embodied_env.backends.fake import Fault
-from embodied_env.clock import ManualClock, VirtualClock
+from embodied_env.core.clock import ManualClock, VirtualClock
 from embodied_env.errors import (
     BackendLostError,
     BackendNotReadyError,

@@ -9,7 +9,7 @@ from gymnasium.vector import VectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_env.vector.stacking import stacked
+from embodied_env.envs.vector_infos import stacked
 
 SLOTS = 4
 LEAVES = {

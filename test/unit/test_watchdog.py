@@ -10,11 +10,11 @@ import pytest
 import scripted_tasks
 from scripted_tasks import PERIOD_NS, PERIOD_S
 
-from embodied_env.clock import ManualClock, SteadyClock
-from embodied_env.contract.safety import WatchdogSpec
+from embodied_env.contract.schema import WatchdogSpec
+from embodied_env.core.clock import ManualClock, SteadyClock
+from embodied_env.core.types import Sent, Severity
 from embodied_env.errors import BackendLostError
 from embodied_env.safety import Arbiter, SafetyGate, Watchdog, WatchdogThread
-from embodied_env.transition import Sent, Severity
 
 SPEC = WatchdogSpec(hold_steps=2, stop_steps=10)
 

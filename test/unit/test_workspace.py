@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from embodied_env.contract import load_contract
+from embodied_env.contract.schema import BoxSpec, CapsuleSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.urdf import UrdfRobot, load_urdf, parse_urdf
-from embodied_env.contract.workspace import BoxSpec, CapsuleSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
-from embodied_env.contract.workspace_rules import check_workspace
+from embodied_env.contract.validation import check_workspace
+from embodied_env.core.types import Severity
 from embodied_env.errors import ContractError, UsageError
-from embodied_env.safety.limiter import joint_bounds
-from embodied_env.safety.limits import Bounds
-from embodied_env.safety.shaping import Proposal
-from embodied_env.safety.workspace import Scaling, Workspace, WorkspaceGate
+from embodied_env.safety.command_filters import Proposal
+from embodied_env.safety.command_limiter import joint_bounds
+from embodied_env.safety.joint_limits import Bounds
+from embodied_env.safety.workspace.filter import Scaling, Workspace, WorkspaceGate
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.profile import load_profile
-from embodied_env.transition import Severity
 
 DATA = Path(__file__).parent / "data"
 BOUNDS = Bounds(low=-6.3, high=6.3, velocity=3.0, acceleration=8.0, deceleration=10.0)

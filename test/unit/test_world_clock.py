@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_env.backends.ros.control.world_clock import WorldClock
+from embodied_env.ros.external_sim.control.clock_monitor import WorldClock
 
 stamps = st.lists(st.integers(min_value=0, max_value=5), max_size=30)
 

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import TimeLimit
 
-from embodied_env.env import EmbodiedEnv
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
 from embodied_env.record import RecordTransitions, audit_run, read_run
-from embodied_env.record.writing import MOST_JOBS_IN_LOCKSTEP, Aside, Losses
+from embodied_env.record.writer_thread import MOST_JOBS_IN_LOCKSTEP, Aside, Losses
 
 STILL = np.zeros(6)
 

@@ -9,8 +9,8 @@ import yaml
 
 import embodied_env
 from embodied_env.cli import WRONG_USAGE, main
-from embodied_env.clock import VirtualClock
 from embodied_env.contract import parse_contract
+from embodied_env.core.clock import VirtualClock
 from embodied_env.errors import ContractError, UsageError
 
 ARM = embodied_env.load_contract("arm_reach")

@@ -14,9 +14,8 @@ from typing import IO, Any
 import numpy as np
 
 from embodied_env.record.arrays import is_reference
-from embodied_env.record.export.leaves import Leaf
-from embodied_env.record.export.pictures import png
-from embodied_env.record.export.steps import Ending, Source, Step
+from embodied_env.record.export.episodes import Ending, Source, Step
+from embodied_env.record.export.fields import Leaf, png
 from embodied_env.record.manifest import write_json
 
 THE_ACTION = "action: what the agent asked for, word for word. action_applied: what was executed, null if not known"

@@ -1,0 +1,177 @@
+"""Worlds that wait, with delays put in: told beside a world that does it itself, or done at the seam to any other.
+
+A world that takes `delays` itself (`mujoco`, `mujoco_ros`) takes readings at the exact instants; whoever knows model
+and seed knows them too, so `ToldDelays` only tells of them. To any other world `SeamDelays` does it from outside, which
+sees it at the ends of control periods alone: a reading is the newest that is at least as old as was drawn, and a
+command begins to act with the first period that does not begin before its instant. Its stamps are those of the world,
+so ages are whole periods there, and what is told is what was done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+from embodied_env.backends.base import Backend
+from embodied_env.contract import Contract
+from embodied_env.core.clock import Stamp
+from embodied_env.core.latency.delay_model import DelayModel, Plan, check_delays, schedule_of
+from embodied_env.core.types import Approved, Injected, ResetRequest, Sample, Sent, Snapshot
+from embodied_env.errors import BackendLostError, UsageError
+
+
+class ToldDelays:
+    """A world that delays by `model` itself, and what it does by that."""
+
+    def __init__(self, world: Backend, model: DelayModel, contract: Contract) -> None:
+        """Stand before `world`.
+
+        Raises:
+            UsageError: when it does not wait, or the model is of other sensors.
+        """
+        if world.capabilities.free_running:
+            raise UsageError(
+                f"delay_profile is not available with {world.name} here: it moves by itself; allowed: None"
+            )
+        check_delays(model, contract)
+        self.name = world.name
+        self.capabilities = replace(world.capabilities, injected="whole" if model.knows_actuation else "sensors")
+        self.step_timeout_s = world.step_timeout_s
+        self.reset_timeout_s = world.reset_timeout_s
+        self._world = world
+        self._schedule = schedule_of(model, contract)
+        self._step = 0
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - what else the world has
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._world, name)
+
+    @property
+    def inference_ns(self) -> int:
+        """From the newest observation until the command that follows from it leaves."""
+        return self._schedule.plan(self._step).inference_ns
+
+    def open(self) -> None:
+        """Connect."""
+        self._world.open()
+
+    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
+        """Start an episode; its delays depend on the seed of the request alone."""
+        snapshot = self._world.reset(request, deadline)
+        self._schedule.begin(request.seed, snapshot.now_ns)
+        self._step = 0
+        return replace(snapshot, injected=Injected(early=self._schedule.plan(0).early))
+
+    def send(self, command: Approved) -> Sent:
+        """Publish an approved command."""
+        return self._world.send(command)
+
+    def advance(self, target: Stamp, deadline: Stamp) -> None:
+        """Set the world moving."""
+        self._world.advance(target, deadline)
+        self._step += 1
+
+    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
+        """Read what is there, and tell which delays led to it."""
+        snapshot = self._world.read(after, deadline)
+        command, readings = self._schedule.plan(self._step - 1), self._schedule.plan(self._step)
+        return replace(snapshot, injected=self._account(command, readings))
+
+    def halt(self, reason: str) -> None:
+        """Cut the transport."""
+        self._world.halt(reason)
+
+    def close(self) -> None:
+        """Free everything."""
+        self._world.close()
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Return the processes of the world."""
+        return self._world.processes()
+
+    def _account(self, command: Plan, readings: Plan) -> Injected:
+        return Injected(inference_ns=command.inference_ns, actuation_ns=command.actuation_ns, early=readings.early)
+
+
+class SeamDelays(ToldDelays):
+    """Delays in whole control periods, for a world that knows of none."""
+
+    def __init__(self, world: Backend, model: DelayModel, contract: Contract) -> None:
+        """Stand before `world`."""
+        super().__init__(world, model, contract)
+        self._period_ns = contract.control_period_ns
+        self._kept: dict[str, deque[Sample]] = {}
+        self._under_way: list[tuple[int, Approved]] = []
+        self._usable = False
+
+    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
+        """Start an episode: nothing of the last one is under way."""
+        self._usable = False
+        snapshot = super().reset(request, deadline)
+        self._usable = True
+        self._under_way = []
+        self._kept = {name: deque([sample]) for name, sample in snapshot.samples.items()}
+        return snapshot
+
+    def send(self, command: Approved) -> Sent:
+        """Let a command wait until it acts."""
+        if not isinstance(command, Approved):
+            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        if not self._usable:
+            raise BackendLostError("halted", "the world was halted, closed, or never reset")
+        plan = self._schedule.plan(self._step)
+        late = -(-(plan.acts_ns - plan.frozen_ns) // self._period_ns)
+        self._under_way = [(step, sent) for step, sent in self._under_way if sent.seq != command.seq]
+        self._under_way.append((self._step + late, command))
+        return Sent(seq=command.seq, values=command.values)
+
+    def advance(self, target: Stamp, deadline: Stamp) -> None:
+        """Publish the newest command that acts from here on, if there is one, and set the world moving."""
+        due = sorted((each for each in self._under_way if each[0] <= self._step), key=lambda each: each[0])
+        self._under_way = [each for each in self._under_way if each[0] > self._step]
+        if due:
+            self._world.send(due[-1][1])
+        super().advance(target, deadline)
+
+    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
+        """Hand out of each sensor the newest reading that is as old as was drawn."""
+        snapshot = super().read(after, deadline)
+        plan = self._schedule.plan(self._step)
+        samples = {name: self._late(name, sample, plan) for name, sample in snapshot.samples.items()}
+        return replace(snapshot, samples=samples)
+
+    def halt(self, reason: str) -> None:
+        """Cut the transport; what is under way never acts."""
+        self._usable = False
+        super().halt(reason)
+
+    def close(self) -> None:
+        """Free everything."""
+        self._usable = False
+        super().close()
+
+    def _late(self, name: str, sample: Sample, plan: Plan) -> Sample:
+        """Return what is told of a sensor instead of `sample`, the newest; it is there now."""
+        if name not in plan.taken_ns:
+            return sample
+        kept = self._kept.setdefault(name, deque())
+        kept.append(sample)
+        while len(kept) > 1 and kept[1].stamp_ns <= plan.taken_ns[name]:
+            kept.popleft()
+        return replace(kept[0], arrival_ns=sample.arrival_ns)
+
+    def _account(self, command: Plan, readings: Plan) -> Injected:
+        """Of the actuation is told what was done: until the begin of a control period."""
+        late_ns = -(-(command.acts_ns - command.frozen_ns) // self._period_ns) * self._period_ns
+        return Injected(
+            inference_ns=command.inference_ns,
+            actuation_ns=late_ns - command.inference_ns,
+            early=readings.early,
+        )
+
+
+def with_delays(world: Backend, model: DelayModel, contract: Contract, *, by_itself: bool) -> Backend:
+    """Return `world` with the delays of `model`; `by_itself`: it was given them, and does it itself."""
+    return (ToldDelays if by_itself else SeamDelays)(world, model, contract)

@@ -1,0 +1,111 @@
+"""Backends by name and pacing: a table of lazily imported factories, open to others by entry point."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any, cast
+
+from embodied_env.backends.base import Backend, BackendFactory, Capabilities
+from embodied_env.contract import Contract
+from embodied_env.core.clock import Clock
+from embodied_env.errors import UsageError, described
+
+BACKENDS: Mapping[str, Mapping[str, str]] = {
+    "fake": {
+        "lockstep": "embodied_env.backends.fake:FakeBackend",
+        "realtime": "embodied_env.backends.mujoco_realtime:realtime_fake",
+    },
+    "mujoco": {
+        "lockstep": "embodied_env.backends.mujoco:MujocoBackend",
+        "realtime": "embodied_env.backends.mujoco_realtime:RealtimeMujocoBackend",
+    },
+    "mujoco_ros": {
+        "lockstep": "embodied_env.ros.embedded_sim.backend:MujocoRosBackend",
+        "realtime": "embodied_env.ros.embedded_sim.realtime_backend:RealtimeMujocoRosBackend",
+    },
+    "gazebo": {"lockstep": "embodied_env.ros.external_sim.backend:GazeboBackend"},
+    "simulation_interfaces": {"lockstep": "embodied_env.ros.external_sim.backend:SimulationInterfacesBackend"},
+    "real": {"realtime": "embodied_env.ros.robot.backend:RealBackend"},
+    "replay": {  # as the run was paced
+        "lockstep": "embodied_env.backends.replay:ReplayBackend",
+        "realtime": "embodied_env.backends.replay:ReplayBackend",
+    },
+}
+"""Name -> pacing -> module:factory; the first pacing is the default.
+
+Third parties add a factory by the entry-point group ``embodied_env.backends``. One that offers several pacings takes
+the keyword `pacing`, and refuses what it cannot.
+"""
+
+DELAYS_BY_ITSELF = ("mujoco", "mujoco_ros")
+"""Those that in lockstep take an option `delays`, and do what `embodied_env.backends.delay_injection` tells of."""
+
+_OURS = ("clock", "pacing")  # keywords that are no options of a backend
+
+__all__ = ["BACKENDS", "DELAYS_BY_ITSELF", "Backend", "BackendFactory", "Capabilities", "make_backend", "offers_option"]
+
+
+def make_backend(
+    name: str,
+    contract: Contract,
+    *,
+    clock: Clock,
+    pacing: str | None = None,
+    **options: Any,  # noqa: ANN401 - the factory declares them
+) -> Backend:
+    """Build the backend called `name`; nothing is started. `pacing` None: its default.
+
+    Raises:
+        UsageError: for an unknown name or option, or a pacing that it does not have.
+        ContractError: when the contract has no profile for it, or a wrong one.
+    """
+    factory = _factory(name, pacing)
+    _check_options(name, factory, options)
+    if pacing is not None and name not in BACKENDS and "pacing" in inspect.signature(factory).parameters:
+        options["pacing"] = pacing
+    return factory(contract, clock=clock, **options)
+
+
+def offers_option(name: str, option: str, *, pacing: str | None = None) -> bool:
+    """Say whether the backend called `name` declares the option; raises UsageError for an unknown name or pacing."""
+    return option in inspect.signature(_factory(name, pacing)).parameters
+
+
+def _factory(name: str, pacing: str | None) -> BackendFactory:
+    """Return what builds the backend called `name` with this pacing; None: its first."""
+    if not isinstance(name, str):
+        raise UsageError(f"backend={name!r} is not known; allowed: a name, one of {', '.join(BACKENDS)}")
+    if name in BACKENDS:
+        offered = BACKENDS[name]
+        if pacing not in (None, *offered):
+            allowed = ", ".join(map(repr, (None, *offered)))
+            raise UsageError(f"pacing={pacing!r} is not available with {name}; allowed: {allowed}")
+        module, _, attribute = offered[pacing or next(iter(offered))].partition(":")
+        return cast("BackendFactory", getattr(importlib.import_module(module), attribute))
+    others = {point.name: point for point in entry_points(group="embodied_env.backends")}
+    if name not in others:
+        raise UsageError(f"backend {name!r} is not known; allowed: {', '.join([*BACKENDS, *others])}")
+    try:
+        factory = others[name].load()
+        inspect.signature(factory)
+    except Exception as error:
+        problem = f"backend {name!r} cannot be loaded from {others[name].value}: {described(error)}"
+        raise UsageError(f"{problem} (expected a callable); correct or reinstall its package") from error
+    return cast("BackendFactory", factory)
+
+
+def _check_options(name: str, factory: BackendFactory, options: dict[str, Any]) -> None:
+    """Refuse an option that the factory does not declare, unless it declares that it takes any; or a missing one."""
+    parameters = inspect.signature(factory).parameters.values()
+    needed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in _OURS]
+    if missing := [option for option in needed if option not in options]:
+        raise UsageError(f"backend {name!r} needs the option {', '.join(missing)}")
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _OURS]
+    for option in options:
+        if option not in known:
+            raise UsageError(f"backend {name!r} has no option {option!r}; allowed: {', '.join(known) or 'none'}")

@@ -1,0 +1,168 @@
+"""What a policy's run looks like while it runs: rate, latency and gates, on stderr.
+
+It is drawn by a thread a few times a second, so that no step pays for it, and rests while a robot is reset: its
+operator may be asked something then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from embodied_env.contract import Contract
+from embodied_env.core.terminal import make_console
+from embodied_env.core.types import CODES, Quality
+
+Info = Mapping[str, Any]
+
+_WINDOW = 200  # steps that rates and percentiles are of
+_PER_SECOND = 4
+_NAMES = {number: code for code, number in CODES.items() if code}
+_OK = int(Quality.OK)
+
+
+class LiveAccount:
+    """Sums up the infos of a run. One thread adds, another reads.
+
+    Attributes:
+        is_paced: steps have deadlines.
+    """
+
+    def __init__(self, contract: Contract, episodes: int) -> None:
+        """Begin with nothing."""
+        self._period_s = contract.control_period_s
+        self._horizon = contract.episode.horizon_steps
+        self._episodes = episodes
+        self._lock = threading.Lock()
+        self._stages: dict[str, deque[float]] = {}
+        self._codes: Counter[str] = Counter()
+        self._ends: Counter[str] = Counter()
+        self._missed = self._missed_before = 0
+        self.is_paced = False
+        self._steps = self._clipped = 0
+        self._at = (0, 0)  # episode, step
+
+    def add(self, info: Info) -> None:
+        """Take in the info of a step."""
+        latency = info["latency"]
+        with self._lock:
+            self._steps += 1
+            self._clipped += bool(info["action_clipped"])
+            self._at = int(info["episode_index"]) + 1, int(info["step_index"])
+            for stage, _ in _SHOWN:
+                if latency["quality"].get(stage) == _OK:
+                    self._stages.setdefault(stage, deque(maxlen=_WINDOW)).append(latency[stage])
+            self._codes.update(_NAMES[int(code)] for code in info["safety"]["code"] if code)
+            self.is_paced = "missed_deadlines" in latency
+            self._missed = self._missed_before + int(latency.get("missed_deadlines", 0))
+            if info["end_reason"]:
+                self._ends[info["end_reason"]] += 1
+                self._missed_before = self._missed
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a step was taken."""
+        return self._steps > 0
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return what there is to say, as names and texts."""
+        with self._lock:
+            stages = {stage: np.array(values) for stage, values in self._stages.items()}
+            codes, ends = dict(self._codes.most_common()), dict(self._ends.most_common())
+            (episode, step), steps, clipped, missed = self._at, self._steps, self._clipped, self._missed
+        rows = [("episode", f"{episode} of {self._episodes}, step {step} of {self._horizon}")]
+        if "period_s" in stages:
+            rate_hz = 1.0 / max(float(stages["period_s"].mean()), 1e-9)
+            nominal = f", nominal {1.0 / self._period_s:.2f} Hz" if self.is_paced else ""
+            rows.append(("rate", f"{rate_hz:.2f} Hz{nominal}"))
+        for stage, label in _SHOWN:
+            if stage in stages:
+                p50_s, p95_s = np.percentile(stages[stage], (50, 95)).tolist()
+                rows.append((label, f"{1e3 * p50_s:.2f} / {1e3 * p95_s:.2f} / {1e3 * stages[stage].max():.2f}"))
+        if self.is_paced:
+            rows.append(("missed deadlines", f"{missed}"))
+        rows.append(("clipped steps", f"{100 * clipped / steps:.1f} %" if steps else "none"))
+        rows.append(("gates", _counted(codes)))
+        rows.append(("ended by", _counted(ends)))
+        return rows
+
+
+_SHOWN = (
+    ("period_s", "period, ms: p50 / p95 / max"),
+    ("obs_to_command_s", "observation to command, ms"),
+    ("obs_age_max_s", "oldest reading, ms"),
+    ("actuation_s", "command to effect, ms"),
+    ("end_to_end_s", "end to end, ms"),
+)
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
+
+
+class LiveView:
+    """Shows an account under a bar of episodes; a watcher of `embodied_env.cli.evaluate.evaluate`.
+
+    Where stderr is no terminal, it only writes how it ended.
+    """
+
+    def __init__(self, contract: Contract, policy: str, episodes: int) -> None:
+        """Prepare; nothing is drawn before the first episode begins."""
+        from rich.live import Live
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._account = LiveAccount(contract, episodes)
+        self._bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._line = self._bar.add_task(f"{contract.name} · {policy}", total=episodes)
+        self._live = Live(
+            get_renderable=self._drawn,
+            console=make_console(stderr=True),
+            refresh_per_second=_PER_SECOND,
+            transient=True,
+        )
+
+    def __enter__(self) -> Self:
+        """Nothing yet: the first reset may ask something."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the drawing, and leave how it ended; nothing where no step was taken."""
+        self._live.stop()
+        if self._account.has_steps:
+            self._live.console.print(self._drawn())
+
+    @property
+    def is_drawing(self) -> bool:
+        """Whether it is on the screen, and being redrawn."""
+        return self._live.is_started
+
+    def resetting(self) -> None:
+        """An episode is about to be reset; who waits for a robot may be asked something."""
+        if self._account.is_paced:
+            self._live.stop()
+
+    def stepped(self, info: Info) -> None:
+        """A step was taken."""
+        self._account.add(info)
+        if not self.is_drawing:
+            self._live.start()
+
+    def ended(self, episode: int) -> None:
+        """An episode has ended; it was the `episode`-th, from 1."""
+        self._bar.update(self._line, completed=episode)
+
+    def _drawn(self) -> Any:  # noqa: ANN401 - what rich can draw
+        from rich.console import Group
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        for name, text in self._account.rows():
+            table.add_row(name, text)
+        return Group(self._bar, table)

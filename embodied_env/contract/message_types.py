@@ -1,0 +1,205 @@
+"""What the contract knows of ROS 2 message types: their fields, shapes, units and precision. No ROS needed."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from embodied_env.errors import ContractError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from embodied_env.contract.schema import FieldSpec, SensorSpec
+
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageField:
+    """One readable field of a message type.
+
+    `shape` None: one value per joint, found by name. A None within it: the contract declares that length.
+    `dtype` is the precision of the message, the same in every backend. `ranging`: a distance measured by a ray, in
+    which infinities and NaN have a meaning (REP-117), for which a contract may declare values. `rotation`: a unit
+    quaternion.
+    """
+
+    shape: Shape | None
+    units: tuple[str, ...] | None  # None: any
+    dtype: str = "float64"
+    ranging: bool = False
+    rotation: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SensorMessage:
+    """A message type that a sensor may have."""
+
+    fields: Mapping[str, MessageField]
+    header: bool = True  # without one the acquisition time can only be that of the receipt
+    covariance: bool = False  # it has the covariance of a pose, from which a confidence follows
+    encodings: tuple[str, ...] = ()  # of which the contract declares one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoding:
+    """How the pixels of an image lie on the wire, and what an agent gets: ``metres_per_unit`` is set for depth."""
+
+    channels: int
+    dtype: str
+    metres_per_unit: float | None = None
+
+
+ENCODINGS: Mapping[str, Encoding] = {
+    "rgb8": Encoding(channels=3, dtype="uint8"),
+    "bgr8": Encoding(channels=3, dtype="uint8"),
+    "rgba8": Encoding(channels=4, dtype="uint8"),
+    "bgra8": Encoding(channels=4, dtype="uint8"),
+    "mono8": Encoding(channels=1, dtype="uint8"),
+    "32FC1": Encoding(channels=1, dtype="float32", metres_per_unit=1.0),
+    "16UC1": Encoding(channels=1, dtype="uint16", metres_per_unit=0.001),
+}
+"""Of sensor_msgs/Image; the depth encodings are those of REP-118."""
+
+POSITION = MessageField(shape=(3,), units=("m",))
+ORIENTATION = MessageField(shape=(4,), units=("1",), rotation=True)  # quaternion x, y, z, w
+LINEAR = MessageField(shape=(3,), units=("m/s",))
+ANGULAR = MessageField(shape=(3,), units=("rad/s",))
+PIXELS = MessageField(shape=(None, None, None), units=("1",), dtype="uint8")  # height, width, channels
+DISTANCES = MessageField(shape=(None,), units=("m",), dtype="float32", ranging=True)
+
+
+def _scalar(*units: str, dtype: str = "float32") -> MessageField:
+    return MessageField(shape=(1,), units=units, dtype=dtype)
+
+
+SENSOR_MESSAGES: Mapping[str, SensorMessage] = {
+    "sensor_msgs/msg/JointState": SensorMessage(
+        fields={
+            "position": MessageField(shape=None, units=("rad", "m")),
+            "velocity": MessageField(shape=None, units=("rad/s", "m/s")),
+            "effort": MessageField(shape=None, units=("N*m", "N")),
+        }
+    ),
+    "trajectory_msgs/msg/JointTrajectory": SensorMessage(  # of its last point
+        fields={
+            "position": MessageField(shape=None, units=("rad", "m")),
+            "velocity": MessageField(shape=None, units=("rad/s", "m/s")),
+        }
+    ),
+    "std_msgs/msg/Float64MultiArray": SensorMessage(
+        fields={"data": MessageField(shape=(None,), units=None)}, header=False
+    ),
+    "std_msgs/msg/Float64": SensorMessage(fields={"data": MessageField(shape=(1,), units=None)}, header=False),
+    "std_msgs/msg/Bool": SensorMessage(fields={"data": _scalar("1", dtype="int8")}, header=False),
+    "geometry_msgs/msg/PoseStamped": SensorMessage(fields={"position": POSITION, "orientation": ORIENTATION}),
+    "geometry_msgs/msg/PoseWithCovarianceStamped": SensorMessage(
+        fields={
+            "position": POSITION,
+            "orientation": ORIENTATION,
+            "covariance": MessageField(shape=(36,), units=("1",)),  # of x, y, z (m), roll, pitch, yaw (rad), by rows
+        },
+        covariance=True,
+    ),
+    "geometry_msgs/msg/PointStamped": SensorMessage(fields={"position": POSITION}),
+    "geometry_msgs/msg/Twist": SensorMessage(fields={"linear": LINEAR, "angular": ANGULAR}, header=False),
+    "geometry_msgs/msg/TwistStamped": SensorMessage(fields={"linear": LINEAR, "angular": ANGULAR}),
+    "geometry_msgs/msg/WrenchStamped": SensorMessage(
+        fields={"force": MessageField(shape=(3,), units=("N",)), "torque": MessageField(shape=(3,), units=("N*m",))}
+    ),
+    "nav_msgs/msg/Odometry": SensorMessage(
+        fields={"position": POSITION, "orientation": ORIENTATION, "linear": LINEAR, "angular": ANGULAR},
+        covariance=True,
+    ),
+    "sensor_msgs/msg/Imu": SensorMessage(
+        fields={
+            "orientation": ORIENTATION,
+            "angular_velocity": ANGULAR,
+            "linear_acceleration": MessageField(shape=(3,), units=("m/s^2",)),
+        }
+    ),
+    "sensor_msgs/msg/Range": SensorMessage(fields={"range": replace(DISTANCES, shape=(1,))}),
+    "sensor_msgs/msg/LaserScan": SensorMessage(
+        fields={"ranges": DISTANCES, "intensities": MessageField(shape=(None,), units=None, dtype="float32")}
+    ),
+    "sensor_msgs/msg/Image": SensorMessage(fields={"image": PIXELS}, encodings=tuple(ENCODINGS)),
+    "sensor_msgs/msg/CompressedImage": SensorMessage(fields={"image": PIXELS}, encodings=("rgb8", "mono8")),
+    "sensor_msgs/msg/PointCloud2": SensorMessage(fields={"points": replace(DISTANCES, shape=(None, 3))}),
+    "sensor_msgs/msg/BatteryState": SensorMessage(
+        fields={
+            "percentage": _scalar("1"),
+            "voltage": _scalar("V"),
+            "current": _scalar("A"),
+            "charge": _scalar("A*h"),
+            "temperature": _scalar("degC"),
+        }
+    ),
+}
+"""By type, in the words of the contract. Any other type is read by fields with a declared `path`."""
+
+JOINT_SENSOR = "sensor_msgs/msg/JointState"
+
+PATH_DTYPES = ("float64", "float32", "int64", "int32", "uint32", "int16", "uint16", "int8", "uint8")
+"""What a field with a `path` may be: what it is on the wire. A boolean there is an int8, 0 or 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActuatorMessage:
+    """A message type that an actuator may take. `joints`: how many, None for any number."""
+
+    commands: tuple[str, ...]
+    joints: int | None = None
+    header: bool = False
+
+
+_BY_JOINT = ("position", "position_delta", "velocity")
+
+ACTUATOR_MESSAGES: Mapping[str, ActuatorMessage] = {
+    "std_msgs/msg/Float64MultiArray": ActuatorMessage(commands=_BY_JOINT),
+    "std_msgs/msg/Float64": ActuatorMessage(commands=_BY_JOINT, joints=1),
+    "sensor_msgs/msg/JointState": ActuatorMessage(commands=_BY_JOINT, header=True),
+    "trajectory_msgs/msg/JointTrajectory": ActuatorMessage(commands=("position", "position_delta"), header=True),
+    "geometry_msgs/msg/Twist": ActuatorMessage(commands=("twist",)),
+    "geometry_msgs/msg/TwistStamped": ActuatorMessage(commands=("twist",), header=True),
+}
+
+TWIST_AXES = ("linear.x", "linear.y", "linear.z", "angular.x", "angular.y", "angular.z")
+
+
+def message_field(sensor: SensorSpec, name: str, spec: FieldSpec) -> MessageField:
+    """Return what the field `name` of `sensor` is, with the lengths that the contract declares. Both were checked."""
+    if spec.path is not None:
+        known = MessageField(shape=(1,) if spec.shape is None else (None,) * len(spec.shape), units=None)
+        known = replace(known, dtype=spec.dtype or known.dtype)
+    else:
+        known = SENSOR_MESSAGES[sensor.type].fields[name]
+        if sensor.encoding is not None and ENCODINGS[sensor.encoding].metres_per_unit is not None:
+            known = replace(known, units=("m",), dtype="float32", ranging=True)
+    return known if spec.shape is None else replace(known, shape=spec.shape)
+
+
+@functools.cache
+def message_class(name: str) -> Any:  # noqa: ANN401 - a generated type
+    """Import a message or service class by its ROS name, ``sensor_msgs/msg/JointState``. This needs ROS.
+
+    Raises:
+        MissingDependencyError: for a package that is not installed.
+        ContractError: for a type that the package does not have.
+    """
+    package, kind, type_name = name.split("/")
+    try:
+        found = getattr(importlib.import_module(f"{package}.{kind}"), type_name, None)
+    except ImportError as error:
+        if error.name == f"{package}.{kind}":
+            found = None
+        else:
+            raise MissingDependencyError(
+                f"{package} ({error})",
+                needed_for=f"the message {name}",
+                remedy='pip install "embodied_env[ros]", or source a ROS 2 installation that has it',
+            ) from None
+    if found is None:
+        raise ContractError(name, f"the package {package} is installed and has no {kind} {type_name}")
+    return found

@@ -1,0 +1,360 @@
+"""The rules of sensors and their fields."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from embodied_env.contract.message_types import (
+    ACTUATOR_MESSAGES,
+    ENCODINGS,
+    JOINT_SENSOR,
+    PATH_DTYPES,
+    SENSOR_MESSAGES,
+    TWIST_AXES,
+    MessageField,
+    Shape,
+    message_field,
+)
+from embodied_env.contract.schema import (
+    APPLIED_ACTIONS,
+    EACH_ITS_OWN,
+    PRESETS,
+    TIME_REMAINING,
+    ActuatorSpec,
+    Contract,
+    FieldSpec,
+    JointLimits,
+    Qos,
+    QosSpec,
+    SensorSpec,
+)
+from embodied_env.contract.value_checks import (
+    check_bounds,
+    check_magnitude,
+    check_name,
+    check_positive,
+    check_topic,
+    one_of,
+    require,
+)
+
+MAX_DEPTH = 10_000  # messages; a queue that is longer hides that somebody is too slow
+
+
+def check_qos(path: str, qos: Qos) -> None:
+    """Check what a contract declares under ``qos``; raises ContractError."""
+    if qos is None:
+        return
+    if not isinstance(qos, QosSpec):
+        allowed = f"{', '.join(sorted(PRESETS))}, or a mapping of depth, reliability, durability"
+        require(isinstance(qos, str) and qos in PRESETS, path, f"{qos!r} is not allowed; allowed: {allowed}")
+        return
+    is_whole = isinstance(qos.depth, int) and not isinstance(qos.depth, bool)
+    allowed = f"a whole number of messages from 1 to {MAX_DEPTH}"
+    require(
+        is_whole and 1 <= qos.depth <= MAX_DEPTH, f"{path}.depth", f"{qos.depth!r} is not allowed; allowed: {allowed}"
+    )
+    for key, choices in (
+        ("reliability", ("best_effort", "reliable")),
+        ("durability", ("transient_local", "volatile")),
+    ):
+        value = getattr(qos, key)
+        problem = f"{value!r} is not allowed; allowed: {', '.join(choices)}"
+        require(value in choices, f"{path}.{key}", problem)
+    keeps_all = qos.durability == "volatile" or qos.reliability == "reliable"
+    require(
+        keeps_all,
+        f"{path}.reliability",
+        "'best_effort' is not allowed with durability transient_local: the message that is kept might be lost; "
+        "allowed: reliable",
+    )
+
+
+MAX_VALUES = 100_000_000  # of one field: an image of 7680 x 4320 x 3 is just below
+
+_TYPE = re.compile(r"[a-z][a-z0-9_]*/msg/[A-Z][A-Za-z0-9]*")
+_PATH = re.compile(r"[a-z][a-z0-9_]*(\[[0-9]+\])?(\.[a-z][a-z0-9_]*(\[[0-9]+\])?)*")
+
+
+def check_sensors(sensors: Mapping[str, SensorSpec]) -> None:
+    """Check every sensor; raises ContractError."""
+    require(len(sensors) > 0, "sensors", "there is none; at least one sensor is needed")
+    for name, sensor in sensors.items():
+        path = f"sensors.{name}"
+        check_name(path, name)
+        check_topic(f"{path}.topic", sensor.topic)
+        check_qos(f"{path}.qos", sensor.qos)
+        _check_type(path, sensor)
+        check_positive(f"{path}.max_age_s", sensor.max_age_s, "seconds")
+        require(
+            math.isfinite(sensor.rate_hz) and sensor.rate_hz >= 0,
+            f"{path}.rate_hz",
+            f"{sensor.rate_hz} is not allowed; allowed: 0 (at every step) or a rate in Hz",
+        )
+        if sensor.rate_hz:
+            check_magnitude(f"{path}.rate_hz", sensor.rate_hz)
+        check_positive(f"{path}.confidence_radius_m", sensor.confidence_radius_m, "m")
+        require(len(sensor.fields) > 0, f"{path}.fields", "there is none; at least one field is needed")
+        require(
+            not (sensor.mask and sensor.visibility == "evaluator"),
+            f"{path}.mask",
+            "a sensor of the evaluator is not in the observation, so it has no mask; allowed: false",
+        )
+        for field_name, spec in sensor.fields.items():
+            _check_field(f"{path}.fields.{field_name}", field_name, spec, sensor)
+
+
+def check_keys(contract: Contract) -> None:
+    """Check that no two things have one key in the observation."""
+    owners = {TIME_REMAINING: "episode.kind", APPLIED_ACTIONS: "applied_actions"}
+    for name, sensor in contract.sensors.items():
+        if sensor.visibility == "evaluator":
+            continue
+        keys = [(f"{name}_{field}", f"sensors.{name}.fields.{field}") for field in sensor.fields]
+        if sensor.mask:
+            keys.append((f"{name}_valid", f"sensors.{name}.mask"))
+        for key, path in keys:
+            require(key not in owners, path, f"its key in the observation, {key!r}, is also that of {owners.get(key)}")
+            owners[key] = path
+
+
+def _check_type(path: str, sensor: SensorSpec) -> None:
+    """Check the type, and the keys that only some types have."""
+    known = SENSOR_MESSAGES.get(sensor.type)
+    by_path = all(spec.path is not None for spec in sensor.fields.values())
+    require(
+        known is not None or (by_path and _TYPE.fullmatch(sensor.type) is not None),
+        f"{path}.type",
+        f"{one_of(sensor.type, SENSOR_MESSAGES)}, or any package/msg/Type whose fields all have a path",
+    )
+    require(
+        known is None or known.header or sensor.timeline == "receive",
+        f"{path}.timeline",
+        f"{sensor.timeline!r} is not allowed: a {sensor.type} has no header; allowed: receive",
+    )
+    require(
+        sensor.frame is None or known is None or known.header,
+        f"{path}.frame",
+        f"a {sensor.type} has no header; allowed: no frame",
+    )
+    require(
+        sensor.child_frame is None or sensor.type == "nav_msgs/msg/Odometry",
+        f"{path}.child_frame",
+        f"a {sensor.type} has none; allowed: only with nav_msgs/msg/Odometry",
+    )
+    encodings = () if known is None else known.encodings
+    if sensor.encoding is None:
+        require(not encodings, f"{path}.encoding", f"the encoding is missing; allowed: {', '.join(sorted(encodings))}")
+    else:
+        require(len(encodings) > 0, f"{path}.encoding", f"a {sensor.type} has none; allowed: no encoding")
+        require(sensor.encoding in encodings, f"{path}.encoding", one_of(sensor.encoding, encodings))
+
+
+def _check_field(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> None:
+    if spec.path is None:
+        known = SENSOR_MESSAGES[sensor.type].fields
+        require(name in known, path, f"{sensor.type}: {one_of(name, known)}; or a path")
+        require(spec.dtype is None, f"{path}.dtype", "the message fixes it; allowed: only with a path")
+    else:
+        check_name(path, name)
+        require(
+            _PATH.fullmatch(spec.path) is not None,
+            f"{path}.path",
+            f"{spec.path!r} is not a path; allowed: fields joined by dots, with [index] into arrays",
+        )
+        require(spec.dtype in (None, *PATH_DTYPES), f"{path}.dtype", one_of(spec.dtype, PATH_DTYPES))
+    resolved = message_field(sensor, name, spec)
+    size = _checked_size(path, name, spec, sensor)
+    _check_units(path, name, spec, sensor)
+    check_bounds(path, spec.low, spec.high, size)
+    _check_precision(path, spec, resolved)
+    _check_stand_ins(path, name, spec, resolved)
+
+
+def _check_units(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> None:
+    """One unit, or, where joints turn and slide, one for each joint."""
+    allowed = message_field(sensor, name, spec).units
+    if isinstance(spec.unit, tuple):
+        joints = len(spec.joints or ())
+        require(
+            len(spec.unit) == joints > 0,
+            f"{path}.unit",
+            f"{list(spec.unit)} is not allowed; allowed: one unit" + (f", or {joints} of them" if joints else ""),
+        )
+    for unit in spec.unit if isinstance(spec.unit, tuple) else (spec.unit,):
+        require(
+            allowed is None or unit in allowed,
+            f"{path}.unit",
+            f"the unit of {sensor.type} {name} cannot be {unit!r}; allowed: {', '.join(allowed or ())}",
+        )
+
+
+def _check_precision(path: str, spec: FieldSpec, resolved: MessageField) -> None:
+    """Bounds that the field cannot have would not be bounds: they overflow, or lose their fractions."""
+    whole = np.dtype(resolved.dtype).kind in "iu"
+    info = np.iinfo(resolved.dtype) if whole else np.finfo(resolved.dtype)
+    lowest, highest = (int(info.min), int(info.max)) if whole else (float(info.min), float(info.max))
+    for key, bound in (("low", spec.low), ("high", spec.high)):
+        for value in bound if isinstance(bound, tuple) else (bound,):
+            require(
+                lowest <= value <= highest and (not whole or float(value).is_integer()),
+                f"{path}.{key}",
+                f"{value} is not allowed; allowed: {'whole ' if whole else ''}numbers from {lowest} to {highest}, "
+                f"as {resolved.dtype} has them",
+            )
+
+
+def _check_stand_ins(path: str, name: str, spec: FieldSpec, resolved: MessageField) -> None:
+    for key, value in (("no_return", spec.no_return), ("nan", spec.nan)):
+        if value is None:
+            continue
+        require(resolved.ranging, f"{path}.{key}", f"{name} is not a distance that rays measure; allowed: no {key}")
+        require(
+            bool(np.all(np.less_equal(spec.low, value)) and np.all(np.less_equal(value, spec.high))),
+            f"{path}.{key}",
+            f"{value} is not allowed; allowed: a number from low {spec.low} to high {spec.high}",
+        )
+
+
+def _checked_size(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> int:
+    """Return the number of values of a field, by its joints, its declared shape, or its message type."""
+    pattern = _shape_pattern(name, spec, sensor)
+    if pattern is None:
+        joints = spec.joints or ()
+        require(len(joints) > 0, f"{path}.joints", "the joints are missing; allowed: a list of joint names")
+        for joint in joints:
+            require(joints.count(joint) == 1, f"{path}.joints", f"{joint!r} is listed twice")
+        require(spec.shape is None, f"{path}.shape", "its shape is the number of its joints; allowed: no shape")
+        return len(joints)
+    require(
+        spec.joints is None,
+        f"{path}.joints",
+        f"{sensor.type} {name} has no joints; allowed: only with one value per joint, as in {JOINT_SENSOR}",
+    )
+    lengths = ", ".join("n >= 1" if wanted is None else str(wanted) for wanted in pattern)
+    allowed = f"[{lengths}]" + (f" with encoding {sensor.encoding}" if sensor.encoding and spec.path is None else "")
+    if spec.shape is None:
+        require(None not in pattern, f"{path}.shape", f"the shape is missing; allowed: {allowed}")
+        return math.prod(wanted or 0 for wanted in pattern)
+    fits = len(pattern) == len(spec.shape) and all(
+        size >= 1 and wanted in (None, size) for size, wanted in zip(spec.shape, pattern, strict=True)
+    )
+    require(fits, f"{path}.shape", f"{list(spec.shape)} is not allowed; allowed: {allowed}")
+    size = math.prod(spec.shape)
+    require(size <= MAX_VALUES, f"{path}.shape", f"{list(spec.shape)} is too large; allowed: {MAX_VALUES} values")
+    return size
+
+
+def _shape_pattern(name: str, spec: FieldSpec, sensor: SensorSpec) -> Shape | None:
+    """Return what the shape of a field must be. A None within it: any length; None: one value per joint."""
+    if spec.path is not None:
+        return (1,) if spec.shape is None else (None,) * max(1, len(spec.shape))
+    if sensor.encoding is not None:
+        return (None, None, ENCODINGS[sensor.encoding].channels)
+    return SENSOR_MESSAGES[sensor.type].fields[name].shape
+
+
+def check_actuators(contract: Contract) -> None:
+    """Check every actuator; raises ContractError."""
+    require(len(contract.actuators) > 0, "actuators", "there is none; at least one actuator is needed")
+    measured = {
+        joint: unit
+        for sensor in contract.sensors.values()
+        if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
+        for joint, unit in sensor.fields["position"].units_by_joint().items()
+    }
+    seen: dict[str, str] = {}
+    for name, actuator in contract.actuators.items():
+        path = f"actuators.{name}"
+        check_name(path, name)
+        check_topic(f"{path}.topic", actuator.topic)
+        check_qos(f"{path}.qos", actuator.qos)
+        require(len(actuator.joints) > 0, f"{path}.joints", "there is none; at least one joint is needed")
+        _check_actuator_type(path, actuator)
+        for joint, limits in actuator.joints.items():
+            joint_path = f"{path}.joints.{joint}"
+            own = f"{name}.{joint}" if actuator.command == "twist" and contract.task.type == EACH_ITS_OWN else joint
+            require(own not in seen, joint_path, f"{joint!r} is also driven by {seen.get(own)}; allowed: one actuator")
+            seen[own] = path
+            if actuator.command == "twist":
+                _check_axis(joint_path, joint, limits)
+            elif not actuator.is_velocity or limits.position is not None:
+                _check_measured(joint_path, joint, limits, measured)
+            _check_limits(joint_path, limits, actuator, contract)
+
+
+def _check_actuator_type(path: str, actuator: ActuatorSpec) -> None:
+    require(actuator.type in ACTUATOR_MESSAGES, f"{path}.type", one_of(actuator.type, ACTUATOR_MESSAGES))
+    known = ACTUATOR_MESSAGES[actuator.type]
+    require(
+        actuator.command in known.commands,
+        f"{path}.command",
+        f"{actuator.command!r} cannot be sent as {actuator.type}; allowed: {', '.join(known.commands)}",
+    )
+    require(
+        known.joints in (None, len(actuator.joints)),
+        f"{path}.joints",
+        f"{len(actuator.joints)} joints cannot be sent as {actuator.type}; allowed: {known.joints}",
+    )
+    require(
+        actuator.frame is None or known.header, f"{path}.frame", f"a {actuator.type} has no header; allowed: no frame"
+    )
+
+
+def _check_measured(path: str, joint: str, limits: JointLimits, measured: Mapping[str, str]) -> None:
+    """A joint whose position matters must be reported by a sensor of the agent's, in the unit of its limits."""
+    require(
+        joint in measured,
+        path,
+        f"no sensor reports the position of {joint!r}; needed: a {JOINT_SENSOR} sensor of the agent whose field "
+        f"position lists it (listed now: {', '.join(sorted(measured)) or 'none'})",
+    )
+    require(
+        limits.unit == measured[joint],
+        f"{path}.unit",
+        f"{limits.unit!r} is not allowed; allowed: {measured[joint]!r}, the unit in which a sensor reports it",
+    )
+
+
+def _check_axis(path: str, axis: str, limits: JointLimits) -> None:
+    require(axis in TWIST_AXES, path, f"no such axis of a twist: {one_of(axis, TWIST_AXES)}")
+    unit = "m" if axis.startswith("linear") else "rad"
+    require(limits.unit == unit, f"{path}.unit", f"{limits.unit!r} is not allowed; allowed: {unit}")
+    require(
+        limits.position is None,
+        f"{path}.position",
+        f"{limits.position} is not allowed: an axis of a twist has no position; allowed: null",
+    )
+
+
+def _check_limits(path: str, limits: JointLimits, actuator: ActuatorSpec, contract: Contract) -> None:
+    check_positive(f"{path}.velocity", limits.velocity, f"{limits.unit}/s")
+    check_positive(f"{path}.acceleration", limits.acceleration, f"{limits.unit}/s^2")
+    if limits.deceleration is not None:
+        check_positive(f"{path}.deceleration", limits.deceleration, f"{limits.unit}/s^2")
+    if limits.jerk is not None:
+        check_positive(f"{path}.jerk", limits.jerk, f"{limits.unit}/s^3")
+    if limits.position is None:
+        require(
+            actuator.command != "position",
+            f"{path}.position",
+            "a joint without position limits cannot be commanded by absolute position; allowed: [low, high]",
+        )
+        return
+    low, high = limits.position
+    require(
+        math.isfinite(low) and math.isfinite(high) and low < high,
+        f"{path}.position",
+        f"[{low}, {high}] is empty, inverted or not finite; allowed: [low, high] with low < high",
+    )
+    margin = contract.safety.margins.position
+    require(
+        low + margin < high - margin,
+        f"{path}.position",
+        f"[{low}, {high}] is empty after safety.margins.position {margin}; allowed: wider than {2 * margin}",
+    )
+    check_magnitude(f"{path}.position", (high - margin) - (low + margin))

@@ -1,0 +1,158 @@
+"""The latency ledger of one stepper: raw integer stamps of the steady domain, and the durations between them.
+
+The stamps of step k, in order::
+
+    observed(k-1)  the snapshot that the action is based on was frozen
+    returned(k-1)  step() or reset() returned to the agent
+    marked         the agent called mark("policy"), if it did
+    entered        step() was entered
+    gated          the gate had judged
+    published      the command had left
+
+handoff + inference + gate + publish = obs_to_command, exactly, in nanoseconds.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.core.types import Quality
+from embodied_env.errors import UsageError
+
+
+class Slot(IntEnum):
+    """The stamps of a step; all in the steady domain."""
+
+    PREVIOUS_ENTERED = 0
+    PREVIOUS_OBSERVED = 1
+    PREVIOUS_RETURNED = 2
+    MARKED = 3
+    ENTERED = 4
+    GATED = 5
+    PUBLISHED = 6
+    OBSERVED = 7
+    RETURNED = 8
+
+
+_PREVIOUS_ENTERED, _PREVIOUS_OBSERVED = int(Slot.PREVIOUS_ENTERED), int(Slot.PREVIOUS_OBSERVED)
+_ENTERED, _PUBLISHED = int(Slot.ENTERED), int(Slot.PUBLISHED)
+
+
+class Ledger:
+    """One row of stamps, reused from step to step."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Read stamps from `clock`."""
+        self._clock = clock
+        self._ns = [0] * len(Slot)
+        self._marked = False
+        self._first = True
+
+    def begin_episode(self) -> None:
+        """The first snapshot of an episode was frozen now."""
+        self.stamp(Slot.OBSERVED)
+        self._first = True
+
+    def stamp(self, slot: Slot, at_ns: int | None = None) -> int:
+        """Stamp `slot` and return its stamp; `at_ns`: when it was, None: now."""
+        stamp_ns = self._ns[slot] = self._clock.now_ns() if at_ns is None else at_ns
+        return stamp_ns
+
+    def at_ns(self, slot: Slot) -> int:
+        """Return the stamp of `slot`."""
+        return self._ns[slot]
+
+    def enter_step(self) -> None:
+        """Shift the last step into the past and stamp the entry of this one."""
+        ns = self._ns
+        *_, entered, _, _, observed, returned = ns
+        ns[:3] = returned if self._first else entered, observed, returned  # the three that are of the past
+        self.stamp(Slot.ENTERED)
+
+    def leave_step(self) -> int:
+        """Stamp the return to the agent and return it; the agent's next mark counts from here."""
+        self._marked = False
+        return self.stamp(Slot.RETURNED)
+
+    def step_is_accounted(self) -> None:
+        """The durations of this step have been read: the next is not the first."""
+        self._first = False
+
+    def mark(self, name: str) -> None:
+        """Stamp the end of something outside of the step.
+
+        Args:
+            name: ``policy``: the agent's inference is done. ``returned``: an outer wrapper that did work of its own
+                (the recorder) hands over to the agent only now; its work counts as handoff, not as inference.
+
+        Raises:
+            UsageError: for another name.
+        """
+        if name == "policy":
+            self.stamp(Slot.MARKED)
+            self._marked = True
+        elif name == "returned":
+            self.leave_step()
+        else:
+            raise UsageError(f"mark({name!r}) is not known; allowed: 'policy', 'returned'")
+
+    @property
+    def obs_to_command_ns(self) -> int:
+        """Nanoseconds from the frozen observation to the published command."""
+        return self._ns[_PUBLISHED] - self._ns[_PREVIOUS_OBSERVED]
+
+    @property
+    def period_ns(self) -> int:
+        """Nanoseconds from the entry of the last step to that of this one."""
+        return self._ns[_ENTERED] - self._ns[_PREVIOUS_ENTERED]
+
+    def durations_s(self) -> dict[str, object]:
+        """Return the stages of this step in seconds, keyed ``<stage>_s``: floats, in a fresh dict."""
+        previous_entered, before, returned, marked, entered, gated, published, observed, _ = self._ns  # as in `Slot`
+        return {
+            "handoff_s": (returned - before) / NS_PER_S,
+            "inference_s": (entered - returned) / NS_PER_S,
+            "policy_s": ((marked if self._marked else entered) - returned) / NS_PER_S,
+            "gate_s": (gated - entered) / NS_PER_S,
+            "publish_s": (published - gated) / NS_PER_S,
+            "obs_to_command_s": (published - before) / NS_PER_S,
+            "world_s": (observed - published) / NS_PER_S,
+            "period_s": (entered - previous_entered) / NS_PER_S,
+        }
+
+    def qualities(self) -> dict[str, object]:
+        """Return the quality code of each stage, keyed like `durations_s`: integers, in a fresh dict."""
+        codes = _ALL_OK.copy()
+        if not self._marked:
+            codes["policy_s"] = _UNMARKED
+        if self._first:
+            codes["period_s"] = _FIRST
+        return codes
+
+    @property
+    def quality_of_period(self) -> Quality:
+        """FIRST in the first step of an episode, else OK."""
+        return Quality.FIRST if self._first else Quality.OK
+
+    def stamps_ns(self) -> dict[str, int]:
+        """Return the raw stamps of this step by name, for the record; ``marked`` only where the agent marked."""
+        previous_entered, before, returned, marked, entered, gated, published, observed, _ = self._ns  # as in `Slot`
+        stamps = {
+            "previous_entered": previous_entered,
+            "previous_observed": before,
+            "previous_returned": returned,
+            "marked": marked,
+            "entered": entered,
+            "gated": gated,
+            "published": published,
+            "observed": observed,
+        }
+        if not self._marked:
+            del stamps["marked"]
+        return stamps
+
+
+_KEYS = ("handoff_s", "inference_s", "policy_s", "gate_s", "publish_s", "obs_to_command_s", "world_s", "period_s")
+_ALL_OK: dict[str, object] = dict.fromkeys(_KEYS, int(Quality.OK))
+_UNMARKED, _FIRST = int(Quality.UNMARKED), int(Quality.FIRST)

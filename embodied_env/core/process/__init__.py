@@ -1,0 +1,1 @@
+"""Child processes, signals and scheduling."""

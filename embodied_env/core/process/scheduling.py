@@ -1,0 +1,109 @@
+"""How the operating system and the interpreter schedule the thread that steps, for as long as an environment lives."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import suppress
+from typing import Any
+
+from embodied_env.core.arguments import checked_seconds
+from embodied_env.errors import UsageError
+
+
+class Scheduling:
+    """Asks for ``SCHED_FIFO`` and for the interpreter's switch interval, and puts both back.
+
+    ``SCHED_FIFO`` holds for the thread that calls `begin` alone: threads and processes that it starts are scheduled as
+    usual. The switch interval is the whole interpreter's: how long a thread of Python may keep another one waiting.
+    """
+
+    def __init__(self, *, fifo_priority: int | None = None, switch_interval_s: float | None = None) -> None:
+        """Nothing changes before `begin`; None leaves a thing as it is.
+
+        Raises:
+            UsageError: for a priority or an interval that there is not, or a system without ``SCHED_FIFO``.
+        """
+        if fifo_priority is not None:
+            _check_priority(fifo_priority)
+        if switch_interval_s is not None:
+            switch_interval_s = checked_seconds("switch_interval_s", switch_interval_s)
+        self._fifo_priority = fifo_priority
+        self._switch_interval_s = switch_interval_s
+        self._thread: int | None = None  # whose scheduling was changed
+        self._before: tuple[int, int] | None = None  # its policy and priority
+        self._before_s: float | None = None
+
+    def begin(self) -> None:
+        """Put in force what was asked for, for the calling thread. Idempotent; another thread takes its place.
+
+        Raises:
+            UsageError: when the operating system does not allow it; it names the limit and what to do.
+        """
+        if self._fifo_priority is not None and self._thread != threading.get_native_id():
+            self._put_back_thread()
+            before = os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
+            try:
+                os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(self._fifo_priority))
+            except PermissionError:
+                raise UsageError(_not_permitted(self._fifo_priority)) from None
+            self._thread, self._before = threading.get_native_id(), before
+        if self._switch_interval_s is not None and self._before_s is None:
+            self._before_s = sys.getswitchinterval()
+            sys.setswitchinterval(self._switch_interval_s)
+
+    def end(self) -> None:
+        """Put back what `begin` found. Any thread may; idempotent."""
+        self._put_back_thread()
+        if self._before_s is not None:
+            sys.setswitchinterval(self._before_s)
+            self._before_s = None
+
+    def account(self) -> dict[str, Any]:
+        """Return for each thing what was asked for, and what is in force for the thread that steps."""
+        return {
+            "fifo_priority": {"asked": self._fifo_priority, "in_force": self._priority_in_force()},
+            "switch_interval_s": {"asked": self._switch_interval_s, "in_force": sys.getswitchinterval()},
+        }
+
+    def _priority_in_force(self) -> int | None:
+        """Return the priority under SCHED_FIFO; None: the thread has another policy."""
+        if not hasattr(os, "sched_getscheduler"):
+            return None
+        thread = self._thread or 0
+        try:
+            policy = os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK
+            return os.sched_getparam(thread).sched_priority if policy == os.SCHED_FIFO else None
+        except ProcessLookupError:
+            return None
+
+    def _put_back_thread(self) -> None:
+        if self._thread is None or self._before is None:
+            return
+        policy, priority = self._before
+        with suppress(ProcessLookupError):  # the thread has ended
+            try:
+                os.sched_setscheduler(self._thread, policy, os.sched_param(priority))
+            except PermissionError:  # only CAP_SYS_NICE may take that flag away, which means nothing to other policies
+                os.sched_setscheduler(self._thread, policy | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
+        self._thread = self._before = None
+
+
+def _check_priority(priority: int) -> None:
+    if not hasattr(os, "SCHED_FIFO") or not hasattr(os, "SCHED_RESET_ON_FORK"):
+        raise UsageError(f"fifo_priority={priority!r} is not available on {sys.platform}; allowed: None")
+    low, high = os.sched_get_priority_min(os.SCHED_FIFO), os.sched_get_priority_max(os.SCHED_FIFO)
+    if isinstance(priority, bool) or not isinstance(priority, int) or not low <= priority <= high:
+        raise UsageError(f"fifo_priority={priority!r} is not allowed; allowed: {low} to {high}, or None")
+
+
+def _not_permitted(priority: int) -> str:
+    import resource  # noqa: PLC0415 - not on every platform; where SCHED_FIFO is, it is
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_RTPRIO)
+    return (
+        f"fifo_priority={priority} is not permitted: RLIMIT_RTPRIO is {limit}, and CAP_SYS_NICE is not held (or this "
+        f"control group has no real-time share); allowed: up to {limit or 'none'}, or after 'ulimit -r {priority}', "
+        f"a line '<user> - rtprio {priority}' in /etc/security/limits.conf, or docker run --cap-add SYS_NICE"
+    )

@@ -1,0 +1,1 @@
+"""The control step and its interfaces: Gymnasium, vector and PettingZoo environments."""

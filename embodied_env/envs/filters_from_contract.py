@@ -1,0 +1,59 @@
+"""The gates that weaken, for one contract: those of third parties, then the workspace with the robot's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from embodied_env.contract import Contract, KinematicModel
+from embodied_env.contract.recorded_shapes import dump_shape, parse_shape
+from embodied_env.contract.schema import SHAPE
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import ContractError
+from embodied_env.safety.command_filters import Shaper, make_plugins
+from embodied_env.safety.joint_limits import joint_bounds
+from embodied_env.safety.workspace.filter import Workspace, WorkspaceGate
+
+
+def make_shapers(contract: Contract, *, latency_s: float = 0.0) -> dict[str, Shaper]:
+    """Return the gates of `contract` by name, in order. `latency_s`: how late a command may act.
+
+    Raises:
+        ContractError: for a gate that nobody offers, or a workspace that does not fit the robot.
+        MissingDependencyError: when the shape of the robot is in a MuJoCo model, and MuJoCo is not installed.
+    """
+    shapers = make_plugins(contract)
+    spec = contract.safety.workspace
+    if spec is None:
+        return shapers
+    layout = ActionLayout(contract)
+    workspace = Workspace(spec, _kinematics(contract), layout.joints, joint_bounds(layout.limits))
+    return {**shapers, "workspace": WorkspaceGate(workspace, latency_s=latency_s)}
+
+
+def _kinematics(contract: Contract) -> KinematicModel:
+    """Return the shape of the robot: of its URDF, else as recorded, else of the first profile with a MuJoCo model."""
+    if contract.safety.urdf is not None:
+        from embodied_env.contract.urdf import parse_urdf  # noqa: PLC0415 - only where there is one
+
+        file = contract.safety.urdf
+        return parse_urdf(contract.content_of(file), ActionLayout(contract).joints, source=file)
+    if SHAPE in contract.files:
+        return parse_shape(contract.files[SHAPE])
+    for name, profile in contract.backends.items():
+        if "model" in profile and contract.trusted:
+            from embodied_env.sim.kinematics import MujocoKinematics  # noqa: PLC0415 - needs MuJoCo
+            from embodied_env.sim.profile import load_profile  # noqa: PLC0415
+
+            return MujocoKinematics(contract, load_profile(contract, name), path=f"backends.{name}")
+    problem = "nothing says what the robot looks like; allowed: safety.urdf, or a backend profile with a model"
+    if not contract.trusted:
+        problem = "shape of the robot not recorded (expected in the run's manifest); give the contract's own file"
+    raise ContractError(SHAPE, problem, source=contract.source)
+
+
+def recorded_files(contract: Contract, shapers: Mapping[str, Shaper]) -> Mapping[str, bytes]:
+    """Return the files of `contract`, and the shape that a MuJoCo model gave its robot: what a replay needs of them."""
+    gate = shapers.get("workspace")
+    if contract.safety.urdf is not None or not isinstance(gate, WorkspaceGate):
+        return contract.files
+    return {**contract.files, SHAPE: dump_shape(gate.model)}

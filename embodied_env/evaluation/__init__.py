@@ -1,0 +1,1 @@
+"""Episodes of policies: runner, local workers and Ray workers."""

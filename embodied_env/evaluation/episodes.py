@@ -1,0 +1,197 @@
+"""Episodes of a policy, one by one and recorded. Each is the same whoever runs it, and after whichever others."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from embodied_env.contract import Contract
+from embodied_env.contract.loader import restore_contract, save_contract
+from embodied_env.core.types import end_kind
+from embodied_env.errors import PolicyError
+from embodied_env.tasks import Policy
+
+
+class Watcher(Protocol):
+    """Told of a run while it runs."""
+
+    def resetting(self) -> None:
+        """An episode is about to be reset."""
+        ...
+
+    def stepped(self, info: Mapping[str, Any]) -> None:
+        """A step was taken; `info` is what it returned."""
+        ...
+
+    def ended(self, episode: int) -> None:
+        """An episode has ended; it was the `episode`-th, from 1."""
+        ...
+
+
+class Unwatched:
+    """Nobody looks."""
+
+    def resetting(self) -> None:
+        """Nothing."""
+
+    def stepped(self, info: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def ended(self, episode: int) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One policy's evaluation.
+
+    Attributes:
+        policy: its name.
+        path: the run directory; of an engine, the folder of its runs.
+        summary: what its episodes came to (``summary.json``).
+        problem: why it is not sound evidence, or "".
+        parts: the run directories that an engine made.
+        losses: what was lost on the way and made good, in sentences.
+    """
+
+    policy: str
+    path: Path
+    summary: Mapping[str, Any]
+    problem: str
+    parts: tuple[Path, ...] = ()
+    losses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is evaluated.
+
+    Attributes:
+        contract: of the environment.
+        backend: which world.
+        policy: what acts, by name (`embodied_env.policies.loader`).
+        seed: of the first episode; the others go on from it.
+        options: of `make`, in types of JSON.
+        record_messages: the raw ROS 2 messages are recorded too.
+    """
+
+    contract: Contract
+    backend: str
+    policy: str
+    seed: int
+    options: Mapping[str, Any]
+    record_messages: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it in types of JSON."""
+        rest = {key: getattr(self, key) for key in _SAID}
+        return {"contract": save_contract(self.contract), **rest, "options": dict(self.options)}
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Job:
+        """Return what `as_json` said."""
+        return cls(
+            contract=restore_contract(said["contract"]), options=said["options"], **{key: said[key] for key in _SAID}
+        )
+
+
+_SAID = ("backend", "policy", "seed", "record_messages")
+
+
+class Episodes:
+    """Runs episodes of one policy in one environment, recorded into one run directory.
+
+    Episode k has the world seed of the k-th reset of a run that was seeded once, and a policy made anew, whose seed is
+    drawn from the job's and k. What a callable of the user's keeps from one episode to the next is its own business.
+
+    Attributes:
+        path: the run directory.
+    """
+
+    def __init__(self, job: Job, out: Path, *, watcher: Watcher | None = None) -> None:
+        """Make the environment; nothing is started before the first episode."""
+        from embodied_env.envs.embodied_env import EmbodiedEnv
+        from embodied_env.record import RecordTransitions
+
+        self._job, self._watch = job, watcher or Unwatched()
+        self._policy(0)  # one that there is not leaves no run
+        self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **job.options)
+        self._env = RecordTransitions(self._embodied, out, messages=job.record_messages)
+        self._env.policy = job.policy
+        self._next = 0  # the episode that comes by itself
+        self.path = self._env.path
+
+    @property
+    def losses(self) -> str:
+        """What of the run could not be written, or ""."""
+        return self._env.losses.problem
+
+    def __enter__(self) -> Self:
+        """Nothing: it is there."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the run."""
+        self._env.close()
+
+    def run(self, episode: int) -> None:
+        """Run the episode of this number, from 0, to its end.
+
+        Raises:
+            PolicyError: when the policy raises.
+        """
+        self._watch.resetting()
+        act = self._policy(episode)
+        if episode != self._next:
+            self._embodied.go_to_episode(self._job.seed, episode)
+        observation, _ = self._env.reset(seed=self._job.seed if episode == 0 else None)
+        self._next = episode + 1
+        ended = False
+        while not ended:
+            action = _asked(act, observation, self._job.policy, episode, self._embodied.step_index)
+            self._embodied.mark("policy")
+            observation, _, terminated, truncated, info = self._env.step(action)
+            ended = terminated or truncated
+            self._watch.stepped(info)
+        self._watch.ended(episode + 1)
+
+    def _policy(self, episode: int) -> Policy:
+        from embodied_env.policies.loader import make_policy
+
+        job = self._job
+        return make_policy(job.policy, job.contract, backend=job.backend, seed=policy_seed(job.seed, episode))
+
+
+def policy_seed(seed: int, episode: int) -> int:
+    """Return the seed of a policy for one episode, below 2**32."""
+    return int(np.random.SeedSequence((seed, episode)).generate_state(1)[0])
+
+
+def problem_of(path: Path, summary: Mapping[str, Any]) -> str:
+    """Say why a run is not sound evidence: its log is not whole, or an episode lost its world."""
+    from embodied_env.record import read_run
+
+    return read_run(path).problem or worlds_lost(summary)
+
+
+def worlds_lost(summary: Mapping[str, Any]) -> str:
+    """Name the end reasons of episodes that lost their world, or ""."""
+    return ", ".join(reason for reason in summary["end_reasons"] if end_kind(reason) == "backend_lost")
+
+
+def _asked(act: Policy, observation: Any, policy: str, episode: int, step: int) -> Any:  # noqa: ANN401 - any action
+    """Ask the policy for an action; an error of its own is shown whole, and then said in a line."""
+    try:
+        return act(observation)
+    except Exception as error:
+        traceback.print_exc()
+        problem = f"{type(error).__name__}: {error}"
+        raise PolicyError(f"--policy {policy!r} raised in episode {episode + 1}, step {step + 1}: {problem}") from error

@@ -1,0 +1,288 @@
+"""The worker processes of the local engine: started, listened to, dismissed.
+
+A worker is a child like any other (`embodied_env.core.process.child`): it ends when its parent does. Both sides talk over a
+socket of their own in lines of JSON. Parent: ``{"episode": k}``. Worker: ``{"worker": n, "pid": pid}`` at once,
+``{"ready": path}`` when it has made its run, ``{"ended": k}``, ``{"failed": class, "message": text}``; the end of the
+line is its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import selectors
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from embodied_env.core.process.child import Child, ProcessSpec
+from embodied_env.errors import (
+    BackendError,
+    BackendNotReadyError,
+    EmbodiedEnvError,
+    PolicyError,
+    RecordError,
+    UsageError,
+)
+from embodied_env.evaluation.episodes import Job
+
+MODULE = "embodied_env.evaluation.worker"
+GRACE_S = 20.0
+"""For a worker to close its environment and its run."""
+
+SHORT_GRACE_S = 1.0
+"""The same after an interrupt, and for a worker that is hung."""
+
+CALL_S = 120.0
+"""For a worker to call after its start."""
+
+_LOOK_S = 0.2
+_GREETING_S = 5.0
+_KNOWN = (BackendError, BackendNotReadyError, PolicyError, RecordError, UsageError)
+
+
+class Member(Protocol):
+    """A worker as an evaluation sees it: see `Worker`."""
+
+    number: int
+    path: Path | None
+    episode: int | None
+    due_s: float
+
+    def say(self, word: Mapping[str, Any]) -> None:
+        """Tell it something; one that has ended does not hear, which `Crew.hear` will show."""
+        ...
+
+
+class Crew(Protocol):
+    """The workers of one evaluation, wherever they are. At its end all have ended, their runs closed if possible."""
+
+    def __enter__(self) -> Self:
+        """Open what workers are talked to by."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End every worker."""
+        ...
+
+    def start(self, number: int, domain_id: int) -> Member | None:
+        """Start the worker of a place, in a ROS domain."""
+        ...
+
+    def idle(self) -> Sequence[Member]:
+        """Return the workers that have called and have nothing to do."""
+        ...
+
+    def hear(self) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
+        """Wait a moment, and yield what was said by whom, a `Member`; None: it has ended."""
+        ...
+
+    def busy(self) -> Sequence[Member]:
+        """Return the workers that run an episode."""
+        ...
+
+    def bury(self, worker: Any, *, grace_s: float = GRACE_S) -> str:  # noqa: ANN401 - one of its own members
+        """End a worker, after `grace_s` by force, and return how it ended and its last words."""
+        ...
+
+    def dismiss(self) -> None:
+        """Let every worker close its run and end."""
+        ...
+
+
+@dataclass(eq=False)
+class Worker:
+    """One worker process.
+
+    Attributes:
+        number: of its place, from 0.
+        domain_id: of ROS.
+        child: the process.
+        path: its run directory, once it has one.
+        episode: the one that it runs, or None.
+        due_s: when that must have ended, by the clock of the evaluation.
+        line: the socket to it, once it has called.
+        started_s: when it was started, by the monotonic clock.
+    """
+
+    number: int
+    domain_id: int
+    child: Child
+    path: Path | None = None
+    episode: int | None = None
+    due_s: float = math.inf
+    line: socket.socket | None = None
+    started_s: float = field(default_factory=time.monotonic)
+    heard: bytearray = field(default_factory=bytearray)
+
+    def say(self, word: Mapping[str, Any]) -> None:
+        """Tell it something; one that has ended does not hear, which `Team.hear` will show."""
+        if self.line is not None:
+            with contextlib.suppress(OSError):
+                self.line.sendall(json.dumps(word).encode() + b"\n")
+
+
+class Team:
+    """The workers of one evaluation. At its end all have ended, and closed their runs if they could."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        """Open the socket that workers call; their runs are made in `folder`.
+
+        Raises:
+            BackendNotReadyError: when there can be no socket.
+        """
+        self._job, self._runs = job.as_json(), folder
+        self._workers: list[Worker] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="embodied_env_")
+        self._address = str(Path(self._folder.name) / "team")
+        self._door = socket.socket(socket.AF_UNIX)
+        try:
+            self._door.bind(self._address)
+            self._door.listen()
+        except OSError as error:
+            self._door.close()
+            self._folder.cleanup()
+            raise BackendNotReadyError(
+                f"workers cannot be heard at {self._address}: {error}; try TMPDIR=/tmp"
+            ) from None
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._door, selectors.EVENT_READ)
+
+    def __enter__(self) -> Self:
+        """Nothing: it is open."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End every worker: all are asked before the first is waited for, and all have the same time."""
+        for worker in self._workers:
+            worker.child.let_go()
+        end_s = time.monotonic() + grace_after(kind)
+        try:
+            for worker in list(self._workers):
+                self.bury(worker, grace_s=max(0.0, end_s - time.monotonic()))
+        except BaseException:  # a second Ctrl-C
+            for worker in list(self._workers):
+                self.bury(worker, grace_s=0.0)
+            raise
+        self._selector.close()
+        self._door.close()
+        self._folder.cleanup()
+
+    def start(self, number: int, domain_id: int) -> Worker:
+        """Start the worker of a place, and return it.
+
+        Raises:
+            BackendNotReadyError: when there can be no process.
+        """
+        said = {**self._job, "number": number, "address": self._address, "out": str(self._runs)}
+        child = Child(
+            ProcessSpec(role=f"worker {number}", module=MODULE, arguments=(), grace_s=GRACE_S),
+            first_line=json.dumps(said),
+            environment={"ROS_DOMAIN_ID": str(domain_id)},
+        )
+        self._workers.append(Worker(number=number, domain_id=domain_id, child=child))
+        return self._workers[-1]
+
+    def idle(self) -> list[Worker]:
+        """Return the workers that have called and have nothing to do."""
+        return [worker for worker in self._workers if worker.line is not None and worker.episode is None]
+
+    def busy(self) -> list[Worker]:
+        """Return the workers that run an episode."""
+        return [worker for worker in self._workers if worker.episode is not None]
+
+    def hear(self) -> Iterator[tuple[Worker, Mapping[str, Any] | None]]:
+        """Wait a moment, and yield what was said by whom; None: it has ended."""
+        for key, _ in self._selector.select(_LOOK_S):
+            if key.fileobj is self._door:
+                yield from self._greeted()
+            else:
+                yield from self._heard(key.data)
+        for worker in [w for w in self._workers if w.line is None]:
+            if worker.child.exit_code is not None or time.monotonic() - worker.started_s > CALL_S:
+                yield worker, None
+
+    def bury(self, worker: Worker, *, grace_s: float = GRACE_S) -> str:
+        """End a worker, after `grace_s` by force, and return how it ended and its last words."""
+        if worker not in self._workers:
+            return ""
+        if worker.line is not None:
+            self._selector.unregister(worker.line)
+            worker.line.close()
+            worker.line = None
+        worker.child.note_shared_memory()
+        worker.child.kill(grace_s)
+        code, words = worker.child.exit_code, worker.child.last_words()
+        worker.child.stop()
+        self._workers.remove(worker)  # last: where this is interrupted, the end of the team does it again
+        how = f"exit status {code}" if code is None or code >= 0 else f"killed by signal {-code}"
+        return how + (f", last words: {words}" if words else "")
+
+    def dismiss(self) -> None:
+        """Let every worker close its run and end."""
+        for worker in self._workers:
+            if worker.line is not None:
+                with contextlib.suppress(OSError):
+                    worker.line.shutdown(socket.SHUT_WR)
+        end_s = time.monotonic() + GRACE_S
+        for worker in list(self._workers):
+            if worker.line is not None:  # one that has not called yet has no run to close
+                worker.child.wait(max(0.0, end_s - time.monotonic()))
+            self.bury(worker, grace_s=SHORT_GRACE_S)
+
+    def _greeted(self) -> Iterator[tuple[Worker, Mapping[str, Any] | None]]:
+        line, _ = self._door.accept()
+        first = bytearray()
+        line.settimeout(_GREETING_S)  # it is said at once
+        with contextlib.suppress(OSError):
+            while (byte := line.recv(1)) not in (b"", b"\n"):
+                first += byte
+        line.settimeout(None)
+        pid = json.loads(first)["pid"] if first else None
+        worker = next((w for w in self._workers if w.child.pid == pid and w.line is None), None)
+        if worker is None:
+            line.close()
+            return
+        worker.line = line
+        self._selector.register(line, selectors.EVENT_READ, worker)
+        yield worker, json.loads(first)
+
+    def _heard(self, worker: Worker) -> Iterator[tuple[Worker, Mapping[str, Any] | None]]:
+        if worker not in self._workers or worker.line is None:
+            return
+        try:
+            data = worker.line.recv(65536)
+        except OSError:
+            data = b""
+        if not data:
+            yield worker, None
+            return
+        worker.heard += data
+        *lines, rest = bytes(worker.heard).split(b"\n")
+        worker.heard = bytearray(rest)
+        for line in lines:
+            said = json.loads(line)
+            if "ended" in said:
+                worker.child.note_shared_memory()
+            yield worker, said
+
+
+def grace_after(kind: type[BaseException] | None) -> float:
+    """Return how long workers may take to close their runs when the evaluation ends by an error of `kind`, s."""
+    return GRACE_S if kind is None or issubclass(kind, Exception) else SHORT_GRACE_S
+
+
+def error_from(said: Mapping[str, Any]) -> EmbodiedEnvError:
+    """Return the error that a worker ended with."""
+    kinds = {kind.__name__: kind for kind in _KNOWN}
+    return kinds.get(said["failed"], BackendError)(said["message"])

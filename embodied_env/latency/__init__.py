@@ -1,5 +1,0 @@
-"""Latency: statistics of the stages that the ledger measured."""
-
-from embodied_env.latency.statistics import LatencyStatistics, StageStatistics, latency_statistics
-
-__all__ = ["LatencyStatistics", "StageStatistics", "latency_statistics"]

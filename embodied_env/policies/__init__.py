@@ -1,0 +1,1 @@
+"""Policies by address."""

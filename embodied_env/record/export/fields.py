@@ -1,0 +1,159 @@
+"""What observations and actions are made of: named arrays of one dtype and shape each, whatever their space."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from embodied_env.errors import MissingDependencyError, RecordError
+from embodied_env.record.arrays import is_reference
+
+Arrays = Mapping[str, NDArray[Any]]
+"""Arrays by key; of a value that is one array, the key is ""."""
+
+Load = Callable[[Mapping[str, Any]], NDArray[Any]]
+"""Returns the array that a reference in a row stands for."""
+
+_COLOURS = (1, 3, 4)
+_IMAGE = 3  # dimensions: height, width, channels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """One array of a space.
+
+    Attributes:
+        dtype: NumPy's name of it.
+        shape: of one value.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many numbers one value has."""
+        return int(np.prod(self.shape, dtype=int))
+
+    @property
+    def is_image(self) -> bool:
+        """Whether PNG holds a value without loss: uint8, (height, width, 1, 3 or 4 channels)."""
+        return self.dtype == "uint8" and len(self.shape) == _IMAGE and self.shape[2] in _COLOURS
+
+    def array(self, value: Any, load: Load) -> NDArray[Any] | None:  # noqa: ANN401 - JSON types
+        """Return `value` of a row as an array, null as NaN; None when it does not have the leaf's shape."""
+        try:
+            found = load(value) if is_reference(value) else _numbers(value)
+        except (TypeError, ValueError, OverflowError):
+            return None
+        if found.shape != self.shape:
+            return None
+        dtype = np.dtype(self.dtype)
+        if dtype.kind != "f" and found.dtype.kind == "f":  # an integer that is not known has no form
+            return None
+        return found.astype(dtype, copy=False)
+
+    def unknown(self) -> NDArray[Any]:
+        """Return a value that says that nothing is known.
+
+        Raises:
+            RecordError: where the dtype has none.
+        """
+        if np.dtype(self.dtype).kind != "f":
+            raise RecordError(f"{self.dtype} {self.shape} has no value for what is not known; allowed: floats")
+        return np.full(self.shape, np.nan, self.dtype)
+
+
+Leaves = Mapping[str, Leaf]
+
+
+def leaves_of_space(space: gymnasium.Space[Any]) -> dict[str, Leaf]:
+    """Return the leaves of a Box, or of a Dict of Boxes."""
+    boxes = space.spaces if isinstance(space, spaces.Dict) else {"": space}
+    return {key: Leaf(dtype=str(np.dtype(box.dtype)), shape=tuple(box.shape or ())) for key, box in boxes.items()}
+
+
+def leaves_of_value(value: Any, load: Load) -> dict[str, Leaf]:  # noqa: ANN401 - JSON types
+    """Return the leaves that a value of a row has: where wrappers stand between, no space is on record.
+
+    Raises:
+        RecordError: when it is not made of arrays of numbers.
+    """
+    leaves = {}
+    for key, item in parts(value).items():
+        try:
+            found = load(item) if is_reference(item) else _numbers(item)
+        except (TypeError, ValueError, OverflowError):
+            raise RecordError(
+                f"{key or 'a value'} cannot be exported: it is no array of numbers: {item!r:.200}"
+            ) from None
+        leaves[key] = Leaf(dtype=str(found.dtype), shape=found.shape)
+    return leaves
+
+
+def parts(value: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON types
+    """Return the arrays of a value by key, still in types of JSON; dicts in it by keys with dots."""
+    if not isinstance(value, Mapping) or is_reference(value):
+        return {"": value}
+    found = {}
+    for key, item in value.items():
+        for below, leaf in parts(item).items():
+            found[f"{key}.{below}" if below else key] = leaf
+    return found
+
+
+def named(prefix: str, key: str) -> str:
+    """Return the name of a column: ``observation.joints_position``, or ``action`` where there is one array."""
+    return f"{prefix}.{key}" if key else prefix
+
+
+def _numbers(value: Any) -> NDArray[Any]:  # noqa: ANN401 - JSON types
+    """Return nested lists as an array; null is NaN.
+
+    Raises:
+        ValueError: when it is ragged, or not of numbers.
+    """
+    array = np.asarray(value)
+    if array.dtype.kind in "biuf":
+        return array
+    if array.dtype.kind == "O":
+        return array.astype(np.float64)
+    raise ValueError(f"{value!r:.200} is not of numbers")
+
+
+_EXTRAS = {"pyarrow": "export", "minari": "export", "PIL": "images"}
+
+
+def library(module: str, *, needed_for: str) -> Any:  # noqa: ANN401 - a module without type information
+    """Return `module`, imported.
+
+    Raises:
+        MissingDependencyError: when it is not installed; with the extra that brings it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        name = {"PIL": "pillow"}.get(package, package)
+        remedy = f'pip install "embodied_env[{_EXTRAS[package]}]"'
+        raise MissingDependencyError(name, needed_for=needed_for, remedy=remedy) from None
+
+
+def png(image: NDArray[Any]) -> bytes:
+    """Return `image`, uint8 of (height, width, 1, 3 or 4), as PNG.
+
+    Raises:
+        MissingDependencyError: without pillow.
+    """
+    pillow = library("PIL.Image", needed_for="exporting images")
+    file = io.BytesIO()
+    pillow.fromarray(image[..., 0] if image.shape[2] == 1 else image).save(file, format="PNG", compress_level=1)
+    return file.getvalue()

@@ -1,0 +1,134 @@
+"""A Minari dataset, in Minari's own Arrow storage and written by Minari itself.
+
+An episode of T steps has T + 1 observations; ``infos`` has as many entries, the first of which belongs to the reset, so
+that what a step did stands beside the observation that it led to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from embodied_env.record.export.episodes import Ending, Source, Step
+from embodied_env.record.export.fields import Arrays, Leaf, Leaves, library, named
+from embodied_env.record.manifest import write_json
+
+THE_ACTION = (
+    "actions: what the agent asked for, NaN where it asked for no such thing: a policy learns from what it chose, and "
+    "the gate belongs to the world. infos['action_applied'][t + 1]: what was executed at step t"
+)
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-v\d+")
+
+
+class MinariDataset:
+    """Writes ``data/``; the folder is a dataset of its own name where that ends in ``-v0`` or so."""
+
+    def __init__(self, out: Path, source: Source, *, name: str) -> None:
+        """Begin in the folder `out`, which is going to be called `name`.
+
+        Raises:
+            MissingDependencyError: without Minari, or what its Arrow storage needs.
+        """
+        library("pyarrow", needed_for="exporting to Minari")
+        library("PIL.Image", needed_for="exporting to Minari")
+        minari = library("minari", needed_for="exporting to Minari")
+        storage = library("minari.dataset.minari_storage", needed_for="exporting to Minari")
+        self._buffer = library("minari.data_collector.episode_buffer", needed_for="exporting to Minari").EpisodeBuffer
+        self._out, self._source = out, source
+        (out / "data").mkdir()
+        self._storage = storage.MinariStorage.new(
+            out / "data",
+            observation_space=_space(source.observation, source.contract.observation_space, source),
+            action_space=_space(source.action, source.contract.action_space, source),
+            data_format="arrow",
+            jpeg_encoding=False,  # it would lose bits
+        )
+        self._id = name if _ID.fullmatch(name) else f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)}-v0"
+        self._version = str(minari.__version__)
+        self._steps: list[Step] = []
+
+    def step(self, step: Step) -> None:
+        """Keep one step: Minari takes whole episodes."""
+        self._steps.append(step)
+
+    def end(self, ending: Ending) -> None:
+        """Hand the episode over."""
+        steps, self._steps = self._steps, []
+        source = self._source
+        observations = [*(step.observation for step in steps), ending.observation]
+        infos: dict[str, Any] = {
+            **_by_name(
+                "action_applied", source.applied, [_unknown(source.applied), *(s.action_applied for s in steps)]
+            ),
+            "is_success": [False, *(step.is_success for step in steps)],
+        }
+        if source.evaluator:
+            told = [*(step.evaluator for step in steps), ending.evaluator]
+            infos |= _by_name("evaluator", source.evaluator, told)
+        buffer = self._buffer(
+            id=ending.episode_index,
+            seed=ending.seed,
+            observations=_stacked(source.observation, observations),
+            actions=_stacked(source.action, [step.action for step in steps]),
+            rewards=[step.reward for step in steps],
+            terminations=[step.terminated for step in steps],
+            truncations=[step.truncated for step in steps],
+            infos=infos,
+        )
+        self._storage.update_episodes([buffer])
+        told_of = {"end_reason": ending.end_reason, "ended": ending.ended, "world_seed": ending.world_seed}
+        self._storage.update_episode_metadata([told_of], [ending.episode_index])
+
+    def close(self, account: Mapping[str, Any]) -> None:
+        """Write Minari's metadata, and ours beside it."""
+        self._storage.update_metadata(
+            {
+                "dataset_id": self._id,
+                "minari_version": self._version,
+                "algorithm_name": str(account["policy"]),
+                "description": f"{account['contract']['name']} on {account['backend']}. {THE_ACTION}",
+            }
+        )
+        write_json(self._out / "metadata.json", {**account, "the_action": THE_ACTION, "dataset_id": self._id})
+
+    def abort(self) -> None:
+        """Minari holds no file open."""
+
+
+def _space(leaves: Leaves, of_contract: gymnasium.Space[Any], source: Source) -> gymnasium.Space[Any]:
+    """Return the contract's space; without bounds where wrappers stand between."""
+    if not source.has_wrappers:
+        return of_contract
+    boxes: dict[str, spaces.Space[Any]] = {key: _box(leaf) for key, leaf in leaves.items()}
+    return boxes[""] if list(boxes) == [""] else spaces.Dict(boxes)
+
+
+def _box(leaf: Leaf) -> spaces.Box:
+    dtype = np.dtype(leaf.dtype)
+    low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return spaces.Box(low, high, leaf.shape, dtype.type)
+
+
+def _stacked(leaves: Leaves, values: list[Arrays]) -> NDArray[Any] | dict[str, NDArray[Any]]:
+    stacked = {key: np.stack([arrays[key] for arrays in values]) for key in leaves}
+    return stacked[""] if list(stacked) == [""] else stacked
+
+
+def _by_name(prefix: str, leaves: Leaves, values: list[Arrays]) -> dict[str, NDArray[Any]]:
+    """Return them stacked, by names of one level: Minari does not read back dicts in infos."""
+    return {
+        named(prefix, key): np.stack([arrays[key].reshape(leaf.shape or (1,)) for arrays in values])
+        for key, leaf in leaves.items()
+    }
+
+
+def _unknown(leaves: Leaves) -> Arrays:
+    """Return what was executed at a reset: NaN."""
+    return {key: leaf.unknown() for key, leaf in leaves.items()}

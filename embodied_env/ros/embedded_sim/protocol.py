@@ -1,0 +1,148 @@
+"""What an environment and an embedded simulator say to each other over ROS 2, without ROS.
+
+The simulator is a node called `NODE`. The environment resets it by parameters and a service, publishes a command on
+each actuator topic, then a step token on ``~/step``. The simulator runs step k of an epoch once: when the token and
+the commands that it names are in. It names them by a digest of their bytes, so duplicate, late, foreign or braking
+commands neither add a step nor take part in one. Then it publishes what has a new reading, and an acknowledgement that
+says of every sensor which message is its newest: so nobody waits for a reading that is late, lost, or not due.
+
+Whoever moves other simulators too (`embodied_env.ros.external_sim.control`) may step it by a service, without tokens: the
+commands that were heard last act, as nothing says which were meant. That ends an epoch of tokens with a fault.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from embodied_env.contract import FloatArray
+from embodied_env.core.json_messages import ARRAY, INTEGER, TEXT, WORD, object_of, read_object
+
+NODE = "simulator"
+STEP_TOPIC = f"{NODE}/step"  # std_msgs/msg/Int64MultiArray: StepToken.to_data()
+STEPPED_TOPIC = f"{NODE}/stepped"  # std_msgs/msg/Int64MultiArray: Stepped.to_data(), after the readings of that step
+FAULT_TOPIC = f"{NODE}/fault"  # std_msgs/msg/String: SimulatorFault.to_text()
+RESET_SERVICE = f"{NODE}/reset"  # std_srvs/srv/Trigger; the message of its response is ResetReply.to_text()
+RENDER_SERVICE = f"{NODE}/render"  # std_srvs/srv/Trigger; the picture is on PICTURE_TOPIC before the response
+STEP_ONCE_SERVICE = f"{NODE}/step_once"  # std_srvs/srv/Trigger: one control period, by the newest commands
+RESTART_SERVICE = f"{NODE}/restart"  # std_srvs/srv/Trigger: a reset like no other, by the parameters
+PLACE_SERVICE = f"{NODE}/set_parameters"  # rcl_interfaces/srv/SetParameters: of ENTITY_PARAMETER and a body
+PICTURE_TOPIC = f"{NODE}/picture"  # sensor_msgs/msg/Image
+CLOCK_TOPIC = "clock"  # rosgraph_msgs/msg/Clock, in the namespace of the simulator
+
+EPOCH_PARAMETER = "reset.epoch"
+SEED_PARAMETER = "reset.seed"
+OPTIONS_PARAMETER = "reset.options"  # a JSON object: reset option -> value
+ENTITY_PARAMETER = "entity."  # before the name of a body: x, y, z, m, and its quaternion x, y, z, w; it is put there
+
+ANY_EPOCH = -1  # of a reset that is like no other; a world in lockstep refuses it
+
+
+def digest(command: FloatArray) -> int:
+    """Return the CRC-32 of a command's bytes."""
+    return zlib.crc32(np.ascontiguousarray(command, dtype=np.float64).tobytes())
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepToken:
+    """Leave to run step `step` (1, 2, ...) of `epoch`, with the commands of these digests, one per actuator."""
+
+    LENGTH: ClassVar = 2  # integers, and one for each actuator
+
+    epoch: int
+    step: int
+    digests: tuple[int, ...]
+
+    def to_data(self) -> list[int]:
+        """Return the token as integers."""
+        return [self.epoch, self.step, *self.digests]
+
+    @classmethod
+    def from_data(cls, data: Sequence[int]) -> StepToken | None:
+        """Read a token; None when it is not one."""
+        if len(data) < 3:
+            return None
+        epoch, step, *digests = (int(value) for value in data)
+        return cls(epoch=epoch, step=step, digests=tuple(digests))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepped:
+    """Step `step` of `epoch` (0: the reset) was run; `newest` is, by sensor in contract order, its newest reading.
+
+    A reading is told by its stamp and by the number of its last publication (from 1, as the middleware counts them).
+    """
+
+    epoch: int
+    step: int
+    newest: tuple[tuple[int, int], ...]
+
+    def to_data(self) -> list[int]:
+        """Return it as integers."""
+        return [self.epoch, self.step, *(value for pair in self.newest for value in pair)]
+
+    @classmethod
+    def from_data(cls, data: Sequence[int], sensors: int) -> Stepped | None:
+        """Read it for so many sensors; None when it is not one."""
+        if len(data) != 2 + 2 * sensors:
+            return None
+        numbers = list(map(int, data))
+        return cls(epoch=numbers[0], step=numbers[1], newest=tuple(zip(numbers[2::2], numbers[3::2], strict=True)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetReply:
+    """What a reset did: its epoch, the simulated time it ended at, what was drawn, and which contract it was.
+
+    `details`: what else the simulator chose, e.g. the library that renders.
+    """
+
+    epoch: int
+    stamp_ns: int
+    sampled: Mapping[str, Any]
+    fingerprint: str
+    details: Mapping[str, str]
+
+    def to_text(self) -> str:
+        """Return it as JSON; floats keep every bit."""
+        sampled = {name: np.asarray(value).tolist() for name, value in self.sampled.items()}
+        return json.dumps({**vars(self), "sampled": sampled, "details": dict(self.details)})
+
+    @classmethod
+    def from_text(cls, text: str) -> ResetReply:
+        """Read it back; raises ValueError that names the field."""
+        reply = cls(**read_object(text, RESET_SERVICE, _REPLY))
+        return replace(reply, sampled={name: np.array(x, dtype=np.float64) for name, x in reply.sampled.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatorFault:
+    """The simulator cannot go on with `epoch`."""
+
+    epoch: int
+    why: str
+    detail: str
+
+    def to_text(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(vars(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> SimulatorFault:
+        """Read it back; raises ValueError that names the field."""
+        return cls(**read_object(text, FAULT_TOPIC, _FAULT))
+
+
+_REPLY = {
+    "epoch": INTEGER,
+    "stamp_ns": INTEGER,
+    "sampled": object_of(ARRAY),
+    "fingerprint": TEXT,
+    "details": object_of(TEXT),
+}
+_FAULT = {"epoch": INTEGER, "why": WORD, "detail": TEXT}

@@ -1,0 +1,286 @@
+"""The world that does not wait: on wall time, in a node that looks like a robot's.
+
+A tick of the world is run at each of its absolute deadlines, and is the time of the wall clock that ends there: stamps
+are of the system clock then, and commands act from the very time that they are in force.
+Ticks that are late, up to a control period, are run one after the other. There is neither simulated time on a topic nor
+a step token. The delays of a robot are those of the profile (`embodied_env.sim.robot_emulation`): readings are published when
+they are due, between ticks, too.
+"""
+
+from __future__ import annotations
+
+import array
+import math
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.message_types import JOINT_SENSOR, message_class
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.clock import NS_PER_S, Clock, SteadyClock
+from embodied_env.errors import BackendLostError
+from embodied_env.ros.embedded_sim.base_node import LATCHED, RELIABLE, TURN_S, WorldNode, turning
+from embodied_env.ros.embedded_sim.protocol import ANY_EPOCH
+from embodied_env.ros.embedded_sim.sensor_messages import set_stamp
+from embodied_env.ros.serialization.template import Numbers, PreparedMessage
+from embodied_env.sim.emulated_estops import EmulatedEstop, Input
+from embodied_env.sim.profile import StandIn
+from embodied_env.sim.robot_emulation import Controller, Drivers, DueQueue
+from embodied_env.sim.sensor_channel import Reading
+from embodied_env.sim.world import World
+
+_ANY_SEED = -1  # each reset draws anew
+_SEED_BITS = 53  # every JSON reader keeps them exactly
+_MARGIN_NS = 300_000  # an executor wakes up so much before a tick; the rest is slept
+_WINDOW_NS = 2 * NS_PER_S  # over which the real-time factor is measured
+CONTROLLER_STATE = "~/controller_state"
+_SLOW = 0.9  # a real-time factor below it is reported
+_THROTTLE_S = 5.0
+
+
+class FreeRunningNode(WorldNode):
+    """Hosts one world that moves by itself, from `begin` on."""
+
+    obeys_qos = True
+
+    def __init__(  # noqa: PLR0913 - what a robot is made of
+        self,
+        contract: Contract,
+        world: World,
+        *,
+        namespace: str | None,
+        context: Any,  # noqa: ANN401 - rclpy's
+        clock: Clock,
+        command_timeout_s: float | None,
+        stand_in: StandIn,
+        estops: Sequence[Input] = (),
+    ) -> None:
+        """Create the node; `command_timeout_s`: a velocity not commanded again for so long ends (None: it acts on)."""
+        self._clock = clock
+        slices = list(ActionLayout(contract).slices.values())
+        self._controller = Controller(slices, world.is_velocity, stand_in=stand_in, timeout_s=command_timeout_s)
+        self._is_moving = False
+        self._drivers = Drivers(stand_in)
+        self._readings: DueQueue[tuple[str, Reading, int]] = DueQueue()  # sensor, reading, taken on the steady clock
+        self._anchor_ns = 0  # the world's time is zero there, on the steady clock
+        self._epoch, self._reply = ANY_EPOCH, ""
+        super().__init__(contract, world, namespace=namespace, context=context, default_seed=_ANY_SEED)
+        self._estops = [EmulatedEstop(spec, self.node, LATCHED, RELIABLE) for spec in estops]
+        state_class = message_class(JOINT_SENSOR)
+        self._state = (
+            self.node.create_publisher(state_class, CONTROLLER_STATE, RELIABLE) if stand_in.controller_state else None
+        )
+        none = np.zeros(len(world.joints))
+        self._state_message = PreparedMessage(self._make_state, {"position": none, "velocity": none})
+        self._stamped = -1, 0  # since when the command published last is in force, on the steady clock and in UTC
+        self._published_ns = dict.fromkeys(self._sensors, -1)
+        self._deadline_ns = clock.now_ns() + world.tick_ns  # of the next tick
+        self._begin_window()
+
+    def begin(self) -> None:
+        """Start as after a reset; raises BackendLostError or MissingDependencyError when the world cannot."""
+        self._reset(ANY_EPOCH, _ANY_SEED, "{}")
+
+    @property
+    def next_ns(self) -> int:
+        """When there is something to do next, on the steady clock."""
+        waiting = (
+            self._controller.next_ns,
+            self._readings.next_ns,
+            self._deadline_ns,
+            *(estop.next_ns for estop in self._estops),
+        )
+        return min(due_ns for due_ns in waiting if due_ns is not None)
+
+    def work(self) -> None:
+        """Wait for what is to be done next, and do it."""
+        self._clock.sleep_until_ns(self.next_ns)
+        if self._clock.now_ns() < self._deadline_ns:
+            self._serve()
+            return
+        deadline_ns = self._deadline_ns
+        if self._clock.now_ns() - deadline_ns > self._contract.control_period_ns:
+            deadline_ns = self._clock.now_ns()  # what is lost is lost
+        self._deadline_ns = deadline_ns + self._world.tick_ns
+        self._tick(deadline_ns)
+
+    def _tick(self, deadline_ns: int) -> None:
+        """Move the world by the tick that ends at a deadline, and publish what it has measured.
+
+        A world that broke is silent until a reset.
+        """
+        if not self._is_moving:
+            return
+        self._serve()
+        while self._controller.end_old_velocity(self._clock.now_ns()):
+            self._publish_state()
+        try:
+            self._world.step(self._controller.tell(deadline_ns - self._world.tick_ns, deadline_ns))
+        except BackendLostError as error:
+            self.node.get_logger().error(f"the world stands still until a reset: {error}")
+            self._is_moving = False
+            self._controller.stop()
+            return
+        self._anchor_ns = deadline_ns - self._world.now_ns
+        self._publish()
+        self._watch_speed()
+
+    def _reset(self, epoch: int, seed: int, options: str) -> str:
+        """Reset; only the same epoch is a repetition, and a seed that is not set is drawn."""
+        if epoch == ANY_EPOCH or epoch != self._epoch:
+            self._is_moving = False
+            applied = secrets.randbits(_SEED_BITS) if seed == _ANY_SEED else seed
+            reply = self._reset_world(epoch, applied, options)
+            self._forget(applied)
+            self._is_moving = True
+            self._publish()
+            self._begin_window()
+            self._epoch = epoch
+            self._reply = replace(reply, stamp_ns=self._stamp_ns(self._world.now_ns)).to_text()
+        return self._reply
+
+    def _forget(self, seed: int) -> None:
+        """Begin an episode: nothing of the last one acts, or is published."""
+        now_ns = self._clock.now_ns()
+        self._controller.begin(seed, now_ns, self._world.target)
+        self._readings.clear()
+        self._published_ns = dict.fromkeys(self._sensors, -1)
+        self._deadline_ns = now_ns + self._world.tick_ns
+        self._anchor_ns = now_ns - self._world.now_ns
+
+    def _take_command(self, index: int, command: FloatArray | None) -> None:
+        if command is None:
+            self.node.get_logger().warning(
+                "ignored a message that is not a whole command of its actuator", throttle_duration_sec=_THROTTLE_S
+            )
+        elif self._is_moving:
+            self._controller.receive(self._clock.now_ns(), index, command)
+
+    def _serve(self) -> None:
+        """Put into force the commands that are due, and publish the readings that are."""
+        now_ns = self._clock.now_ns()
+        while self._controller.enforce(now_ns):
+            self._publish_state()
+        while (due := self._readings.take_one(now_ns)) is not None:
+            self._send(*due[1])
+        for estop in self._estops:
+            estop.serve(now_ns)
+
+    def _publish(self) -> None:
+        """Publish the readings that are new and due, and the command in force."""
+        for name, reading in self._world.read().items():
+            if reading.stamp_ns <= self._published_ns[name]:
+                continue
+            self._published_ns[name] = reading.stamp_ns
+            if reading.problem:
+                self.node.get_logger().warning(f"{name}: {reading.problem}", throttle_duration_sec=_THROTTLE_S)
+                continue
+            due_ns = self._drivers.due_ns(name, self._anchor_ns + reading.there_ns)
+            self._readings.put(due_ns, (name, reading, self._anchor_ns + reading.stamp_ns))
+        self._publish_state()
+        self._serve()
+
+    def _send(self, name: str, reading: Reading, taken_ns: int) -> None:
+        stamp_ns = self._drivers.header_ns(name, self._utc_ns(taken_ns), self._clock.system_ns())
+        self._sensors[name].publish(self._writers[name].message(reading.values, stamp_ns, reading.extras))
+
+    def _publish_state(self) -> None:
+        """Publish the command in force, stamped with since when it is; what is no position or no velocity is NaN."""
+        if self._state is None:
+            return
+        since_ns = self._controller.since_ns
+        if since_ns != self._stamped[0]:  # of one command one stamp, however the two clocks are read
+            self._stamped = since_ns, self._drivers.robot_ns(self._utc_ns(since_ns))
+        is_velocity = self._world.is_velocity
+        numbers = {
+            "position": np.where(is_velocity, math.nan, self._controller.target),
+            "velocity": np.where(is_velocity, self._controller.target, math.nan),
+        }
+        self._state.publish(self._state_message.message(numbers, self._stamped[1]))
+
+    def _make_state(self, numbers: Numbers, stamp_ns: int) -> Any:  # noqa: ANN401 - a generated type
+        message = message_class(JOINT_SENSOR)()
+        set_stamp(message.header.stamp, stamp_ns)
+        message.name = list(self._world.joints)
+        for field, values in numbers.items():
+            setattr(message, field, array.array("d", values.tobytes()))
+        return message
+
+    def _utc_ns(self, steady_ns: int) -> int:
+        return steady_ns + self._clock.system_ns() - self._clock.now_ns()
+
+    def _stamp_ns(self, world_ns: int) -> int:
+        return self._drivers.robot_ns(self._utc_ns(self._anchor_ns + world_ns))
+
+    def _begin_window(self) -> None:
+        self._window_ns = self._clock.now_ns(), self._world.now_ns
+
+    def _watch_speed(self) -> None:
+        """Say so when the world does not keep up with the wall clock."""
+        wall_ns = self._clock.now_ns() - self._window_ns[0]
+        if wall_ns < _WINDOW_NS:
+            return
+        factor = (self._world.now_ns - self._window_ns[1]) / wall_ns
+        if factor < _SLOW:
+            self.node.get_logger().warning(
+                f"the world runs at {factor:.2f} of real time: this machine is too slow for it",
+                throttle_duration_sec=_THROTTLE_S,
+            )
+        self._begin_window()
+
+
+def run_free_running(  # noqa: PLR0913 - what a robot is made of
+    contract: Contract,
+    world: World,
+    *,
+    namespace: str | None,
+    stop: threading.Event,
+    command_timeout_s: float | None = None,
+    stand_in: StandIn | None = None,
+    estops: Sequence[Input] = (),
+    on_ready: Callable[[str], None] = lambda _namespace: None,
+) -> None:
+    """Host `world`, built with ``free_running=True``, until `stop` is set.
+
+    Args:
+        contract: what the world was built from.
+        world: the world.
+        namespace: absolute ROS namespace; None: the root, or what ``--ros-args`` says.
+        stop: set it from a signal handler or another thread.
+        command_timeout_s: a velocity that is not commanded again for so long ends; None: it acts on.
+        stand_in: the delays of a robot, as in the profile that `world` was built with; None: it has none.
+        estops: the safety inputs that it publishes, released, until ``~/estop/<name>`` presses one.
+        on_ready: told the namespace once the world moves.
+
+    Raises:
+        BackendNotReadyError: when ROS 2 cannot be initialised.
+        ContractError: for a sensor that its message type cannot be, or an e-stop.
+        BackendLostError: when the world cannot be reset.
+    """
+    clock = SteadyClock()
+
+    def make(context: Any) -> FreeRunningNode:  # noqa: ANN401 - rclpy's
+        return FreeRunningNode(
+            contract,
+            world,
+            namespace=namespace,
+            context=context,
+            clock=clock,
+            command_timeout_s=command_timeout_s,
+            stand_in=stand_in or StandIn(),
+            estops=estops,
+        )
+
+    with turning(contract, make) as (simulator, executor):
+        simulator.begin()
+        on_ready(simulator.node.get_namespace())
+        while not stop.is_set():
+            left_ns = simulator.next_ns - _MARGIN_NS - clock.now_ns()
+            executor.spin_once(timeout_sec=min(TURN_S, max(0, left_ns) / NS_PER_S))
+            if simulator.next_ns - clock.now_ns() <= _MARGIN_NS:
+                simulator.work()

@@ -1,0 +1,330 @@
+"""Arrays to messages: what the embedded simulator publishes. The readers are in `embodied_env.ros.sensor_readers`.
+
+What a message could say and the contract does not declare is unknown: NaN, or what the message type has for it.
+"""
+
+from __future__ import annotations
+
+import array
+import io
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import SensorSpec
+from embodied_env.contract.field_paths import element_type, steps_of
+from embodied_env.contract.message_types import ENCODINGS, SENSOR_MESSAGES, message_class
+from embodied_env.contract.reading_values import to_units
+from embodied_env.errors import MissingDependencyError
+from embodied_env.ros.serialization.template import PreparedMessage
+from embodied_env.sim.instruments import range_limits_m
+
+Message = Any  # a generated type
+Values = Mapping[str, NDArray[Any]]
+
+_FLOAT32 = 7  # sensor_msgs/PointField.FLOAT32
+_BYTES_PER_POINT = 12
+
+
+Extras = Mapping[str, Any]
+"""What a message says besides the fields of the contract, each where the world knows it.
+
+``covariance``: of a pose, shape (36,). ``angle_min_rad``, ``angle_max_rad``: of the first and the last ray of a
+LaserScan. ``range_min_m``, ``range_max_m``: the limits of a LaserScan or Range (else 0 and infinity); a reader discards
+what is outside of them.
+"""
+
+
+def set_stamp(stamp: Message, ns: int) -> None:
+    """Write nanoseconds into a builtin_interfaces/Time or Duration."""
+    stamp.sec, stamp.nanosec = divmod(ns, 1_000_000_000)
+
+
+def to_message(sensor: SensorSpec, values: Values, stamp_ns: int, extras: Extras | None = None) -> Message:
+    """Return the message of `sensor` with `values` (field -> array), stamped `stamp_ns` where it has a header.
+
+    Distances are as measured: +inf for a ray that met nothing, -inf for too close, NaN for no measurement. A 16UC1
+    image has whole millimetres up to 65.535 m and no infinities: these become 0, no measurement.
+
+    Raises:
+        MissingDependencyError: for a package of messages, or an encoder of images, that is not installed.
+    """
+    message = message_class(sensor.type)()
+    if hasattr(message, "header"):
+        set_stamp(message.header.stamp, stamp_ns)
+        message.header.frame_id = sensor.frame or ""
+    if sensor.child_frame is not None:
+        message.child_frame_id = sensor.child_frame
+    by_path = {field: spec.path for field, spec in sensor.fields.items() if spec.path is not None}
+    own = {field: value for field, value in values.items() if field not in by_path}
+    if own:
+        _WRITERS[sensor.type](message, own, sensor, extras or {})
+    for field, path in by_path.items():
+        if field in values:
+            _write_path(message, path, values[field])
+    return message
+
+
+def _write_joint_state(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
+    message.name, columns = _by_joint(values, sensor)
+    for field, column in columns.items():
+        setattr(message, field, column)
+
+
+def _write_joint_trajectory(
+    message: Message,
+    values: Values,
+    sensor: SensorSpec,
+    extras: Extras,  # noqa: ARG001
+) -> None:
+    message.joint_names, columns = _by_joint(values, sensor)
+    point = message_class("trajectory_msgs/msg/JointTrajectoryPoint")()
+    point.positions = columns.get("position", array.array("d"))
+    point.velocities = columns.get("velocity", array.array("d"))
+    message.points = [point]
+
+
+def _by_joint(values: Values, sensor: SensorSpec) -> tuple[list[str], dict[str, array.array[float]]]:
+    """Name the joints of all fields once; a field without a joint gets NaN for it, never a zero."""
+    joints = {field: sensor.fields[field].joints or () for field in values}
+    names = list(dict.fromkeys(joint for listed in joints.values() for joint in listed))
+    columns = {}
+    for field, listed in joints.items():
+        by_name = dict(zip(listed, values[field].tolist(), strict=True))
+        columns[field] = array.array("d", [by_name.get(name, math.nan) for name in names])
+    return names, columns
+
+
+def _write_sequence(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
+    message.data = _packed("d", values["data"])
+
+
+def _write_scalars(
+    message: Message,
+    values: Values,
+    sensor: SensorSpec,  # noqa: ARG001
+    extras: Extras,  # noqa: ARG001
+    *,
+    kind: type,
+    unknown: tuple[str, ...] = (),
+) -> None:
+    for field in unknown:
+        setattr(message, field, math.nan)
+    for field, value in values.items():
+        setattr(message, field, kind(value[0]))
+
+
+def _write_vectors(
+    message: Message,
+    values: Values,
+    sensor: SensorSpec,
+    extras: Extras,
+    *,
+    places: Mapping[str, str],
+) -> None:
+    """Write points, vectors and quaternions; `places`: field -> where it stands, and its axes."""
+    for field, place in places.items():
+        where, _, axes = place.rpartition(" ")
+        part = attrgetter(where)(message) if where else message
+        unknown = [math.nan] * len(axes)
+        for axis, value in zip(axes, values[field].tolist() if field in values else unknown, strict=True):
+            setattr(part, axis, value)
+    covariance = values.get("covariance", extras.get("covariance"))
+    if covariance is not None and SENSOR_MESSAGES[sensor.type].covariance:
+        message.pose.covariance = np.array(covariance, dtype=np.float64)
+
+
+def _write_imu(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:
+    """A field that is not there is declared so by its covariance (sensor_msgs/Imu)."""
+    _write_vectors(message, values, sensor, extras, places=_IMU)
+    for field in _IMU:
+        if field not in values:
+            getattr(message, f"{field}_covariance")[0] = -1.0
+
+
+def _write_range(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
+    message.min_range, message.max_range = range_limits_m(extras)
+    message.range = float(values["range"][0])
+
+
+def _write_scan(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
+    message.range_min, message.range_max = range_limits_m(extras)
+    message.angle_min = extras.get("angle_min_rad", math.nan)
+    message.angle_max = extras.get("angle_max_rad", math.nan)
+    rays = max(len(value) for value in values.values())
+    message.angle_increment = (message.angle_max - message.angle_min) / max(1, rays - 1)
+    for field, value in values.items():
+        setattr(message, field, _packed("f", value))
+
+
+def _write_image(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
+    name = sensor.encoding or ""
+    encoding = ENCODINGS[name]
+    pixels = values["image"]
+    if encoding.metres_per_unit is not None and encoding.dtype == "uint16":
+        pixels = to_units(pixels, encoding.metres_per_unit)
+    message.height, message.width, _ = pixels.shape
+    message.encoding = name
+    message.step = message.width * encoding.channels * np.dtype(encoding.dtype).itemsize
+    message.data = _packed("B", pixels.astype(np.dtype(encoding.dtype).newbyteorder("<"), copy=False))
+
+
+def _write_compressed(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
+    """Write a PNG: nothing is lost."""
+    try:
+        from PIL import Image  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"Pillow ({error})", needed_for=f"a {sensor.type}", remedy='pip install "embodied_env[images]"'
+        ) from None
+    pixels = values["image"]
+    file = io.BytesIO()
+    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(file, "PNG", compress_level=1)
+    message.format = "png"
+    message.data = array.array("B", file.getvalue())
+
+
+def _write_cloud(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
+    points = values["points"]
+    field_class = message_class("sensor_msgs/msg/PointField")
+    message.fields = [
+        field_class(name=axis, offset=4 * place, datatype=_FLOAT32, count=1) for place, axis in enumerate("xyz")
+    ]
+    message.height, message.width = 1, len(points)
+    message.point_step, message.row_step = _BYTES_PER_POINT, _BYTES_PER_POINT * len(points)
+    message.is_dense = bool(np.isfinite(points).all())
+    message.data = _packed("B", points.astype("<f4", copy=False))
+
+
+def _write_path(message: Message, path: str, value: NDArray[Any]) -> None:
+    """Write a number, or a sequence of numbers, where `path` says; arrays on the way there grow as needed."""
+    *way, (name, index) = steps_of(path)
+    for part, place in way:
+        parent, message = message, getattr(message, part)
+        if place is not None:
+            _grow(parent, part, place)
+            message = message[place]
+    old = getattr(message, name)
+    if index is not None:
+        _grow(message, name, index)
+        old[index] = type(old[index])(value.flat[0])
+    elif isinstance(old, array.array):
+        setattr(message, name, _packed(old.typecode, value.astype(old.typecode)))
+    elif isinstance(old, np.ndarray):
+        setattr(message, name, value.astype(old.dtype).ravel())
+    elif isinstance(old, list):
+        setattr(message, name, [bool(item) for item in value.flat])
+    else:
+        setattr(message, name, bytes([int(value.flat[0])]) if isinstance(old, bytes) else type(old)(value.flat[0]))
+
+
+def _grow(message: Message, name: str, index: int) -> None:
+    """Append default elements (floats: NaN) to the sequence `name` until it has the element `index`."""
+    sequence = getattr(message, name)
+    kind = element_type(message, name)
+    while index >= len(sequence):
+        if isinstance(sequence, array.array):
+            sequence.append(math.nan if sequence.typecode in "df" else 0)
+        elif "/" in kind:
+            sequence.append(message_class(kind.replace("/", "/msg/"))())
+        else:
+            sequence.append(False)
+
+
+def _packed(typecode: str, values: NDArray[Any]) -> array.array[Any]:
+    """Return the bytes of `values` as an array of the type that a message has, without a list."""
+    packed: array.array[Any] = array.array(typecode)
+    packed.frombytes(values.ravel().view(np.uint8).data)
+    return packed
+
+
+_POSE = {"position": "pose.position xyz", "orientation": "pose.orientation xyzw"}
+_POSE_IN_POSE = {"position": "pose.pose.position xyz", "orientation": "pose.pose.orientation xyzw"}
+_TWIST_IN_TWIST = {"linear": "twist.twist.linear xyz", "angular": "twist.twist.angular xyz"}
+_IMU = {
+    "orientation": "orientation xyzw",
+    "angular_velocity": "angular_velocity xyz",
+    "linear_acceleration": "linear_acceleration xyz",
+}
+_BATTERY = (
+    "percentage",
+    "voltage",
+    "current",
+    "charge",
+    "capacity",
+    "design_capacity",
+    "temperature",
+)
+
+_WRITERS: Mapping[str, Callable[[Message, Values, SensorSpec, Extras], None]] = {
+    "sensor_msgs/msg/JointState": _write_joint_state,
+    "trajectory_msgs/msg/JointTrajectory": _write_joint_trajectory,
+    "std_msgs/msg/Float64MultiArray": _write_sequence,
+    "std_msgs/msg/Float64": partial(_write_scalars, kind=float),
+    "std_msgs/msg/Bool": partial(_write_scalars, kind=bool),
+    "geometry_msgs/msg/PoseStamped": partial(_write_vectors, places=_POSE),
+    "geometry_msgs/msg/PoseWithCovarianceStamped": partial(_write_vectors, places=_POSE_IN_POSE),
+    "geometry_msgs/msg/PointStamped": partial(_write_vectors, places={"position": "point xyz"}),
+    "geometry_msgs/msg/Twist": partial(_write_vectors, places={"linear": "linear xyz", "angular": "angular xyz"}),
+    "geometry_msgs/msg/TwistStamped": partial(
+        _write_vectors, places={"linear": "twist.linear xyz", "angular": "twist.angular xyz"}
+    ),
+    "geometry_msgs/msg/WrenchStamped": partial(
+        _write_vectors, places={"force": "wrench.force xyz", "torque": "wrench.torque xyz"}
+    ),
+    "nav_msgs/msg/Odometry": partial(_write_vectors, places=_POSE_IN_POSE | _TWIST_IN_TWIST),
+    "sensor_msgs/msg/Imu": _write_imu,
+    "sensor_msgs/msg/Range": _write_range,
+    "sensor_msgs/msg/LaserScan": _write_scan,
+    "sensor_msgs/msg/Image": _write_image,
+    "sensor_msgs/msg/CompressedImage": _write_compressed,
+    "sensor_msgs/msg/PointCloud2": _write_cloud,
+    "sensor_msgs/msg/BatteryState": partial(_write_scalars, kind=float, unknown=_BATTERY),
+}
+
+_TOLD_BY_VALUES = ("sensor_msgs/msg/PointCloud2", "sensor_msgs/msg/CompressedImage")
+"""More than their numbers stands in these: whether all are finite, a size."""
+
+_LEARNINGS = 16  # of one sensor: where its messages differ each time, rclpy makes them
+
+
+class ReadingWriter:
+    """Makes the messages of one sensor: bytes, or messages where theirs are not known. Both say the same."""
+
+    def __init__(self, sensor: SensorSpec) -> None:
+        """Learn from the first reading."""
+        self._sensor = sensor
+        self._left = 0 if sensor.type in _TOLD_BY_VALUES else _LEARNINGS
+        self._prepared: PreparedMessage | None = None
+        self._fields: set[str] = set()
+        self._said: Mapping[str, Any] = {}  # beside the numbers, by the messages that are prepared
+
+    def message(self, values: Values, stamp_ns: int, extras: Extras) -> Message | bytes:
+        """Return what `to_message` does, or its bytes."""
+        numbers: Values = values
+        said = extras
+        if extras and (arrays := {name: value for name, value in extras.items() if isinstance(value, np.ndarray)}):
+            numbers = {**arrays, **values}
+            said = {name: value for name, value in extras.items() if name not in arrays}
+        prepared = self._prepared
+        if prepared is None or said != self._said or values.keys() != self._fields:
+            if not self._left:
+                return to_message(self._sensor, values, stamp_ns, extras)
+            self._prepared = prepared = self._learn(values, numbers, said)
+        return prepared.message(numbers, stamp_ns)
+
+    def _learn(self, values: Values, numbers: Values, said: Extras) -> PreparedMessage:
+        self._left -= 1
+        self._said, self._fields = dict(said), set(values)
+
+        def make(numbers: Mapping[str, NDArray[Any]], stamp_ns: int) -> Message:
+            fields = {name: value for name, value in numbers.items() if name in self._fields}
+            others = {name: value for name, value in numbers.items() if name not in self._fields}
+            return to_message(self._sensor, fields, stamp_ns, {**said, **others})
+
+        return PreparedMessage(make, numbers)

@@ -1,0 +1,1 @@
+"""Backends for simulators of third parties: Gazebo and simulation_interfaces."""

@@ -1,0 +1,386 @@
+"""A simulator that others wrote, over ROS 2, in lockstep: Gazebo, or any with the standard interfaces.
+
+It is attached to, never started. How it is told to move is `embodied_env.ros.external_sim.control`. Of its sensors a step
+delivers those that are due, stamped at its end or later: what is older is counted and never taken for fresh, what is
+late (rendering) is waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from embodied_env.backends.base import Capabilities
+from embodied_env.contract import Contract
+from embodied_env.contract.message_types import message_class
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.clock import NS_PER_S, Clock, Stamp, monotonic_s
+from embodied_env.core.message_tap import Feed
+from embodied_env.core.process.signals import held_interrupts
+from embodied_env.core.reset_spec import Routine
+from embodied_env.core.types import Approved, ResetReport, ResetRequest, Sent, Snapshot
+from embodied_env.errors import BackendLostError, BackendNotReadyError
+from embodied_env.ros.command_messages import to_command
+from embodied_env.ros.embedded_sim.protocol import CLOCK_TOPIC
+from embodied_env.ros.external_sim.command_echo import Echoes
+from embodied_env.ros.external_sim.control import make_dialect
+from embodied_env.ros.external_sim.control.base import EntityState
+from embodied_env.ros.external_sim.control.service_session import CLOCK
+from embodied_env.ros.external_sim.control.verified_control import ConfirmedControl
+from embodied_env.ros.external_sim.entity_topics import Tidings
+from embodied_env.ros.external_sim.profile import check_offered, load_simulator_profile
+from embodied_env.ros.external_sim.randomization import Placing, placing
+from embodied_env.ros.external_sim.sensors import Plugged, Unplugged
+from embodied_env.ros.fastdds import warn_where_there_is_no_room
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import command_qos
+from embodied_env.ros.receiver import PATROL_S, Arrival
+from embodied_env.ros.setup_checks import check_place, timeout_s
+
+_NOT_DUE_S = 0.02  # how long a first reading is waited for that need not be there yet
+
+
+class SimulatorBackend:
+    """Commands out; a step, confirmed by the clock; the sensors of its end back in.
+
+    Attributes:
+        feed: gets the messages that our node publishes and receives.
+        routine: the way home, where the profile says one.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(
+        self,
+        contract: Contract,
+        *,
+        clock: Clock,
+        namespace: str | None = None,
+        domain_id: int | None = None,
+        step_timeout_s: float | None = None,
+        reset_timeout_s: float | None = None,
+    ) -> None:
+        """Prepare; nothing is connected.
+
+        Args:
+            contract: what the simulator must offer.
+            clock: stamps arrivals and bounds waits.
+            namespace: absolute; relative topics resolve in it. None: the root. A simulator's services and ``/clock``
+                do not move with it, but for those of the embedded one.
+            domain_id: None: ``ROS_DOMAIN_ID``, or 0.
+            step_timeout_s: how long a step may take before the simulator counts as lost; None: the profile's.
+            reset_timeout_s: how long a reset may take; None: the profile's.
+
+        Raises:
+            ContractError: when the contract has no profile for this backend, or a wrong one.
+            UsageError: for a wrong timeout, namespace or domain.
+            MissingDependencyError: for messages of its control that are not installed.
+        """
+        self._profile, control = load_simulator_profile(contract, self.name)
+        self._contract, self._clock = contract, clock
+        check_place(namespace, domain_id)
+        self._namespace, self._domain_id = namespace or "/", domain_id
+        self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, self._profile.step_timeout_s)
+        self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, self._profile.reset_timeout_s)
+        self._dialect = make_dialect(control, world=self._profile.world, prefix=self._profile.prefix)
+        self._clock_topic = CLOCK_TOPIC if control == "embedded" else CLOCK
+        self.capabilities = Capabilities(
+            exact_step=True,
+            pausable=True,
+            rewinds_time=self._profile.reset == "world" and control != "embedded",
+            transport=True,
+            reset_levels=(self._profile.reset,),
+        )
+        self.routine = Routine(home=self._profile.home) if self._profile.home else None
+        self.feed = Feed()
+        self._layout = ActionLayout(contract)
+        self._plugged = Plugged(contract, self._profile.sources, self._profile.step_ns)
+        self._unplugged = Unplugged(contract, self._profile.sources, clock)
+        self._tidings = Tidings(contract, self._profile)
+        self._echoes = Echoes(contract, self._profile.echo)
+        self._ros: RosNode | None = None
+        self._control: ConfirmedControl | None = None
+        self._publishers: dict[str, Any] = {}
+        self._placing = Placing(places={}, sampled={})
+        self._is_connected = self._usable = False
+
+    # ------------------------------------------------------------------------------------------ connecting
+
+    def open(self) -> None:
+        """Create our node. Raises BackendNotReadyError or MissingDependencyError."""
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        warn_where_there_is_no_room(self._contract)
+        ros = self._ros = RosNode(
+            "environment", namespace=self._namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
+        )
+        self._plugged.listen(ros.receiver)
+        self._tidings.listen(ros.receiver)
+        self._echoes.listen(ros.receiver)
+        self._publishers = {
+            name: ros.node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator))
+            for name, actuator in self._contract.actuators.items()
+        }
+        self._control = ConfirmedControl(
+            self._dialect,
+            ros.receiver,
+            topic=self._clock_topic,
+            step_ns=self._profile.step_ns,
+            hand_on=self._hand_on,
+        )
+
+    def _connect(self, end: float) -> tuple[RosNode, ConfirmedControl]:
+        """Return our node and the control once the simulator hears and is heard, and stands still."""
+        if self._ros is None or self._control is None:
+            raise BackendNotReadyError("the node is not open")
+        if not self._is_connected:
+            self._control.connect(end)
+            check_offered(self._profile, self._dialect.name, self._control.capabilities)
+            self._is_connected = True
+        topics = [sensor.topic for sensor in (*self._plugged.sensors.values(), *self._tidings.topics.values())]
+        node = self._ros.node
+
+        def connected() -> bool:
+            heard = all(publisher.get_subscription_count() for publisher in self._publishers.values())
+            return heard and all(node.count_publishers(topic) == 1 for topic in topics)
+
+        if not self._ros.wait_until(connected, end - time.monotonic()):
+            deaf = [p.topic_name for p in self._publishers.values() if not p.get_subscription_count()]
+            mute = [topic for topic in topics if not node.count_publishers(topic)]
+            shared = [topic for topic in topics if node.count_publishers(topic) > 1]
+            said = [("nobody reads", deaf), ("nobody publishes", mute), ("more than one publishes", shared)]
+            raise BackendNotReadyError("; ".join(f"{what} {', '.join(names)}" for what, names in said if names))
+        return self._ros, self._control
+
+    # ---------------------------------------------------------------------------------------------- reset
+
+    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
+        """Put the world back, and let it settle; every sensor is newer than the reset."""
+        end = monotonic_s(deadline, self._clock)
+        self._usable = False
+        try:
+            _, control = self._connect(end)
+            self._echoes.clear()
+            self._unplugged.begin()
+            self._placing = placing(self._contract, self._profile, request)
+            seed_used = None
+            if self._profile.reset == "world":
+                seed = request.seed if control.capabilities.seedable else None
+                seed_used = control.reset("world", seed, end).seed_used
+            else:
+                control.check_still(end)
+                control.hear(end)
+            snapshot = self._settle(control, end)
+        except BackendLostError as error:
+            raise BackendNotReadyError(f"reset: {error}") from None
+        self._usable = True
+        report = ResetReport(
+            level=self._profile.reset,
+            seed_applied=seed_used,
+            sampled=self._placing.sampled,
+            details=self._details(control),
+            ignored=tuple(name for name in request.options if name not in self._profile.draws),
+        )
+        return replace(snapshot, reset=report)
+
+    def _settle(self, control: ConfirmedControl, end: float) -> Snapshot:
+        """Place the entities, let physics settle, and return a snapshot of readings that are all newer.
+
+        A world that was reset settles first: its joints may begin where the entities are going to be.
+        """
+        since_ns, is_soft = control.now_ns(), self._profile.reset == "soft"
+        if is_soft:
+            self._place(control, end)
+        control.take(0.0)
+        self._tidings.clear()
+        self._plugged.clear()
+        control.step(self._profile.settle_steps * control.step_ns, end)
+        if self._placing.places and not is_soft:
+            return self._verified(control, end)
+        self._await_first(control, since_ns, end)
+        return self._snapshot(control, end)
+
+    def _place(self, control: ConfirmedControl, end: float) -> None:
+        for name, place in self._placing.places.items():
+            control.set_state(name, np.array(place.position), np.array(place.orientation), end)
+
+    def _await_first(self, control: ConfirmedControl, since_ns: int, end: float) -> None:
+        """Wait for a reading of each sensor; step on for those whose rate has not made them due yet."""
+        while True:
+            now_ns = control.now_ns()
+            late_by = time.monotonic() + self._profile.sensor_grace_s
+            while missing := self._without_first(since_ns, now_ns):
+                certain = [name for name in missing if self._plugged.must_have_come(name, since_ns, now_ns)]
+                waited_s = time.monotonic() - (late_by - self._profile.sensor_grace_s)
+                if time.monotonic() > min(late_by, end) or (not certain and waited_s > _NOT_DUE_S):
+                    break
+                control.take(max(0.0, min(PATROL_S, _NOT_DUE_S)))
+            if not missing:
+                return
+            if certain or time.monotonic() > end:
+                raise BackendLostError("sensor_late", f"no reading since the reset from {', '.join(missing)}")
+            control.step(self._contract.control_period_ns, end)
+
+    def _without_first(self, since_ns: int, now_ns: int) -> list[str]:
+        """Return who has not told anything since the reset."""
+        return self._plugged.without_first(since_ns, now_ns) + self._tidings.missing(now_ns, now_ns)
+
+    def _details(self, control: ConfirmedControl) -> dict[str, str]:
+        """Return what else the reset chose, in words."""
+        details = {"control": self._dialect.name, "settle_steps": str(self._profile.settle_steps)}
+        if self._profile.command_settle_s:
+            details["command_settle_s"] = str(self._profile.command_settle_s)
+        details["step_ns"] = str(control.step_ns)
+        return details
+
+    def confirm(self, question: str, deadline: Stamp) -> None:  # noqa: ARG002 - nobody is asked
+        """A simulator has nobody who could be asked."""
+        raise BackendNotReadyError(f"{self.name} asks nobody: {question}")
+
+    def verify(self, deadline: Stamp) -> Snapshot:
+        """Put what the way home may have touched back, and read anew, a control period later."""
+        control = self._running()
+        end = monotonic_s(deadline, self._clock)
+        try:
+            return self._verified(control, end)
+        except BackendLostError as error:
+            raise BackendNotReadyError(f"verify: {error}") from None
+
+    def _verified(self, control: ConfirmedControl, end: float) -> Snapshot:
+        self._place(control, end)
+        since_ns = control.now_ns() + 1
+        self._plugged.expect_step()
+        self._tidings.clear()
+        control.step(self._contract.control_period_ns, end)
+        self._await_first(control, since_ns, end)
+        return self._snapshot(control, end)
+
+    # ----------------------------------------------------------------------------------------------- step
+
+    @held_interrupts()
+    def send(self, command: Approved) -> Sent:
+        """Publish one message per actuator, when nobody else has moved the world since the last step."""
+        if not isinstance(command, Approved):
+            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        control = self._running()
+        control.check()
+        parts = self._layout.split(command.values)
+        period_s = self._contract.control_period_ns / NS_PER_S
+        for name, publisher in self._publishers.items():
+            actuator = self._contract.actuators[name]
+            message = to_command(actuator, parts[name], stamp_ns=control.now_ns(), period_s=period_s)
+            self._echoes.expect(name, message)
+            publisher.publish(message)
+        return Sent(seq=command.seq, values=command.values)
+
+    def advance(self, target: Stamp, deadline: Stamp) -> None:
+        """Await the echoes, let commands settle, and step; return when the world stands still again."""
+        control = self._running()
+        end = monotonic_s(deadline, self._clock)
+        self._await_echoes(control, end)
+        settled = time.monotonic() + self._profile.command_settle_s
+        while (left_s := settled - time.monotonic()) > 0:
+            control.take(left_s)
+        duration_ns = target.ns - control.now_ns()
+        if duration_ns != self._contract.control_period_ns:
+            raise BackendLostError("out_of_step", f"from {control.now_ns()} ns no step leads to {target.ns} ns")
+        self._plugged.expect_step()
+        control.step(duration_ns, end)
+
+    def _await_echoes(self, control: ConfirmedControl, end: float) -> None:
+        end = min(end, time.monotonic() + self._profile.sensor_grace_s)
+        while silent := self._echoes.silent():
+            if time.monotonic() > end:
+                raise BackendLostError("command_unheard", f"nobody repeated the command on {', '.join(silent)}")
+            control.take(max(0.0, min(PATROL_S, end - time.monotonic())))
+
+    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
+        """Wait until every reading of the step that is due is here."""
+        control = self._running()
+        end = monotonic_s(deadline, self._clock)
+        late_by = min(end, time.monotonic() + self._profile.sensor_grace_s)
+        while missing := self._missing(after.ns, control.now_ns()):
+            if time.monotonic() > late_by:
+                raise BackendLostError("sensor_late", f"at {after.ns} ns these are missing: {', '.join(missing)}")
+            control.take(max(0.0, min(PATROL_S, late_by - time.monotonic())))
+        return self._snapshot(control, end)
+
+    def _missing(self, target_ns: int, now_ns: int) -> list[str]:
+        """Return whose reading of the end of the step is not here yet."""
+        return self._plugged.missing(target_ns, now_ns) + self._tidings.missing(target_ns, now_ns)
+
+    def _snapshot(self, control: ConfirmedControl, end: float) -> Snapshot:
+        """Return the newest readings, of a world that nobody else has moved."""
+        now_ns = control.now_ns()
+        told = self._tidings.states()
+        wanted = self._unplugged.entities(now_ns)
+        states = {name: told[name] if name in told else self._state(control, name, end) for name in wanted}
+        control.check()
+        if ahead := self._plugged.ahead(now_ns):
+            control.take(PATROL_S)
+            control.check()  # a world that another client has stepped shows it on its clock
+            stamps = ", ".join(f"{name} at {stamp_ns} ns" for name, stamp_ns in ahead.items())
+            raise BackendLostError(
+                "future_reading", f"{stamps} (expected at most {now_ns} ns); see who else publishes it"
+            )
+        samples = self._unplugged.complete(self._plugged.samples(), states, now_ns, self._tidings.events())
+        return Snapshot(now_ns=now_ns, samples=samples)
+
+    def _state(self, control: ConfirmedControl, entity: str, end: float) -> EntityState:
+        """Return where an entity is; where the simulator does not tell, as it was placed."""
+        if control.capabilities.state_query:
+            return control.state(entity, end)
+        if entity not in self._placing.places:
+            raise BackendLostError("refused", f"{self._dialect.name} does not tell where {entity} is")
+        place = self._placing.places[entity]
+        return EntityState(position=np.array(place.position), orientation=np.array(place.orientation))
+
+    def _hand_on(self, arrival: Arrival) -> None:
+        if not self._echoes.put(arrival) and not self._tidings.put(arrival):
+            self._plugged.put(arrival)
+
+    # ------------------------------------------------------------------------------------------------ end
+
+    def halt(self, reason: str) -> None:  # noqa: ARG002 - without steps the world stands still
+        """Publish nothing more until the next reset, which connects anew."""
+        self._usable = self._is_connected = False
+
+    def close(self) -> None:
+        """Destroy our node. The simulator stays as it is."""
+        self._usable = self._is_connected = False
+        ros, self._ros = self._ros, None
+        control, self._control = self._control, None
+        self._publishers.clear()
+        if control is not None:
+            control.close()
+        if ros is not None:
+            ros.close()
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Return none: nothing was started."""
+        return []
+
+    def _running(self) -> ConfirmedControl:
+        if not self._usable or self._control is None:
+            raise BackendLostError("halted", "the connection was halted, closed, or never reset")
+        return self._control
+
+
+class GazeboBackend(SimulatorBackend):
+    """Gazebo, by ros_gz_bridge unless its profile says otherwise."""
+
+    name = "gazebo"
+
+
+class SimulationInterfacesBackend(SimulatorBackend):
+    """Any simulator with the standard interfaces."""
+
+    name = "simulation_interfaces"

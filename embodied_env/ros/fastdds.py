@@ -1,0 +1,103 @@
+"""Large messages: which topics of a contract have them, and the Fast DDS profile that makes room for them.
+
+The shared-memory segment of Fast DDS has 512 kB. A message that does not fit into it stalls for some 10 ms, or is lost
+when it is sent best effort. `PROFILE` makes it 32 MiB. Fast DDS reads it when the first node of a process is made, so
+it must be named in the environment before. It is the sender's segment that counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+from embodied_env.contract import Contract, SensorSpec
+from embodied_env.contract.message_types import ENCODINGS
+
+PROFILE = Path(__file__).with_name("large_messages.xml")
+
+VARIABLES = ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE")
+"""Which name the file: up to Jazzy, and from Kilted on. Both are set; each Fast DDS reads its own."""
+
+LARGE_BYTES = 500_000
+"""From here on a message does not fit into the usual segment, with what stands around it."""
+
+_USUAL_SEGMENT = 512 * 1024
+_SEGMENT_SIZE = re.compile(r"<segment_size>\s*(\d+)\s*<")
+_FAST_DDS = "rmw_fastrtps"
+_CLOUD, _IMAGE = "sensor_msgs/msg/PointCloud2", "sensor_msgs/msg/Image"
+_BYTES_PER_COORDINATE = 4
+_warned: set[str] = set()  # topics, in this process
+
+
+def large_topics(contract: Contract) -> dict[str, int]:
+    """Return the topics of `contract` whose messages are large, and how many bytes their data has at least.
+
+    They are images and point clouds, whose size follows from the contract; that of a compressed image does not.
+    """
+    sizes = {sensor.topic: _bytes_of(sensor) for sensor in contract.sensors.values()}
+    return {topic: size for topic, size in sizes.items() if size > LARGE_BYTES}
+
+
+def _bytes_of(sensor: SensorSpec) -> int:
+    shapes = [field.shape for field in sensor.fields.values() if field.shape is not None]
+    if sensor.type == _CLOUD:
+        return sum(math.prod(shape) for shape in shapes) * _BYTES_PER_COORDINATE
+    if sensor.type == _IMAGE and (encoding := ENCODINGS.get(sensor.encoding or "")) is not None:
+        pixels = sum(math.prod(shape[:2]) for shape in shapes)
+        return pixels * encoding.channels * np.dtype(encoding.dtype).itemsize
+    return 0
+
+
+def surroundings(contract: Contract, found: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables to set for a process that sends or receives the topics of `contract`.
+
+    None, where there are no large messages, or where `found`, its environment, names a profile already: that is the
+    user's to write.
+    """
+    if not large_topics(contract) or any(found.get(name) for name in VARIABLES):
+        return {}
+    return dict.fromkeys(VARIABLES, str(PROFILE))
+
+
+def make_room(contract: Contract, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set those variables for this process, which must not have made a node yet, and for those that it starts."""
+    environment.update(surroundings(contract, environment))
+
+
+def segment_bytes(found: Mapping[str, str] = os.environ) -> int:
+    """Return the shared-memory segment that a process with this environment asks for; the usual where none is named.
+
+    A file that cannot be read counts as none: Fast DDS says itself what is wrong with it.
+    """
+    sizes = [_USUAL_SEGMENT]
+    for path in filter(None, (found.get(name) for name in VARIABLES)):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            sizes += map(int, _SEGMENT_SIZE.findall(Path(path).read_text(encoding="utf-8")))
+    return max(sizes)
+
+
+def warn_where_there_is_no_room(contract: Contract, found: Mapping[str, str] = os.environ) -> None:
+    """Warn of each topic whose messages do not fit into the segment of this process, once per topic and process.
+
+    Who sends them needs the segment, and cannot be looked at from here: `found` is the environment that it is thought
+    to have; mostly both are started from the same. Other middlewares than Fast DDS have no such segment.
+    """
+    if not found.get("RMW_IMPLEMENTATION", _FAST_DDS).startswith(_FAST_DDS):
+        return
+    segment = segment_bytes(found)
+    for topic, size in large_topics(contract).items():
+        if size < segment or topic in _warned:
+            continue
+        _warned.add(topic)
+        gymnasium.logger.warn(
+            f"{topic}: messages of {size / 1e6:.1f} MB do not fit into the shared-memory segment of Fast DDS "
+            f"({segment / 1e6:.1f} MB): each may stall for 10 ms, or be lost; set {VARIABLES[0]}={PROFILE} "
+            f"({VARIABLES[1]} from Kilted on) for this process and for who publishes it, before they start"
+        )

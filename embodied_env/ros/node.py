@@ -1,0 +1,143 @@
+"""One ROS 2 context and node of our own. What arrives at it is taken by its receiver (`receiver`)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from embodied_env.core.clock import Clock
+from embodied_env.core.message_tap import Feed
+from embodied_env.core.process.signals import held_interrupts
+from embodied_env.errors import BackendNotReadyError, UsageError
+from embodied_env.ros.setup_checks import LOG_HINT, importing_rclpy, ros_arguments
+
+with importing_rclpy("a backend over ROS 2"):
+    import rclpy
+    from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
+    from rclpy.context import Context
+    from rclpy.node import Node
+    from rclpy.signals import SignalHandlerOptions
+
+    from embodied_env.ros.message_tap import FedNode
+    from embodied_env.ros.receiver import GLANCE_S, ExecutorReceiver, Receiver, WaitSetReceiver
+
+_WRONG_ARGUMENTS = ("RCLInvalidROSArgsError", "UnknownROSArgsError")  # rclpy has no public name for them
+
+
+class RosNode:
+    """A context and a node of our own: other users of rclpy in this process are neither needed nor disturbed.
+
+    It takes no signals: rclpy would cut the connection before anybody could brake.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        namespace: str,
+        clock: Clock,
+        domain_id: int | None = None,
+        ros_args: Sequence[str] = (),
+        parameters: Mapping[str, bool | int | float | str] | None = None,
+        feed: Feed | None = None,
+    ) -> None:
+        """Create the node.
+
+        Args:
+            name: the node's name.
+            namespace: absolute; relative topics resolve in it.
+            clock: stamps arrivals.
+            domain_id: None: ``ROS_DOMAIN_ID``, or 0.
+            ros_args: remappings and parameters of this node; they come before those of the process (``sys.argv``).
+            parameters: what others may read of us, and nobody may set; whoever turns the node serves them. None: the
+                node has no parameter services.
+            feed: gets what the node publishes and receives; None: nobody does.
+
+        Raises:
+            BackendNotReadyError: when ROS 2 cannot be initialised.
+            UsageError: for ROS arguments that rcl cannot read.
+        """
+        _refuse_after_fork()
+        arguments = ros_arguments(ros_args)
+        self._context = Context()
+        self._closed = False
+        try:
+            with held_interrupts():
+                rclpy.init(context=self._context, domain_id=domain_id, signal_handler_options=SignalHandlerOptions.NO)
+                self.node = FedNode(
+                    name,
+                    feed=feed or Feed(),
+                    clock=clock,
+                    context=self._context,
+                    namespace=namespace,
+                    cli_args=arguments,
+                    start_parameter_services=parameters is not None,
+                    enable_rosout=False,
+                )
+                _declare(self.node, parameters)
+        except Exception as error:  # rclpy raises its own RCLError and many others here
+            self._context.try_shutdown()
+            if type(error).__name__ in _WRONG_ARGUMENTS:
+                raise UsageError(
+                    f"the ROS arguments are wrong: {error}; allowed: what stands after --ros-args, in ros_args or in "
+                    "the command line of this process"
+                ) from None
+            raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
+        self.receiver: Receiver
+        try:
+            self.receiver = WaitSetReceiver(self.node, self._context, clock, feed)
+        except (ImportError, AttributeError, TypeError):
+            self.receiver = ExecutorReceiver(self.node, self._context, clock)
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Poll `condition` (a look at the graph) until it holds or the time is over."""
+        end = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > end:
+                return False
+            time.sleep(GLANCE_S)
+        return True
+
+    def close(self) -> None:
+        """Destroy the node and its context. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        with held_interrupts():
+            self._destroy()
+
+    def _destroy(self) -> None:
+        self.node.destroy_node()
+        with contextlib.suppress(RuntimeError):  # already shut down, by whoever took hold of all contexts
+            rclpy.shutdown(context=self._context)
+
+
+def wants_sim_time(node: Node, profile: object) -> bool:
+    """Return whether time is that of ``/clock``: the profile says so, or the node's parameter, as ROS 2 has it."""
+    declared = getattr(profile, "use_sim_time", False)
+    return declared is True or node.get_parameter("use_sim_time").value is True
+
+
+def _declare(node: Node, parameters: Mapping[str, bool | int | float | str] | None) -> None:
+    """Declare what nobody may set; the others, `use_sim_time` among them, are set when the node starts or never."""
+    if parameters is None:
+        return
+    for key, value in parameters.items():
+        node.declare_parameter(key, value, ParameterDescriptor(read_only=True), ignore_override=True)
+    reason = "the parameters of an environment are set when it starts"
+    node.add_on_set_parameters_callback(lambda _: SetParametersResult(successful=False, reason=reason))
+
+
+_first_use: list[int] = []  # the process that first used ROS 2 in this interpreter
+
+
+def _refuse_after_fork() -> None:
+    """Fast DDS does not survive a fork: in the child its first call would wait for ever."""
+    _first_use.append(os.getpid())
+    if _first_use[0] != os.getpid():
+        raise BackendNotReadyError(
+            "this process was forked from one that had used ROS 2, which cannot work; "
+            "start processes with 'spawn' or 'forkserver' (AsyncVectorEnv: context='spawn')"
+        )

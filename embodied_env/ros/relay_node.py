@@ -1,0 +1,375 @@
+"""The ROS 2 node of a relay (`embodied_env.safety.relay.relay`): one thread, one loop, deadlines of the steady clock."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from embodied_env.contract import Contract
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import NS_PER_S, SteadyClock
+from embodied_env.core.types import Approved
+from embodied_env.errors import BackendNotReadyError, ContractError, EmbodiedEnvError
+from embodied_env.ros.command_messages import to_command
+from embodied_env.ros.qos import command_qos, sensor_qos
+from embodied_env.ros.robot.estops import EstopInputs, EstopSpec, estop_specs
+from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader, stamp_ns
+from embodied_env.ros.setup_checks import LOG_HINT, importing_rclpy
+from embodied_env.safety import SafetyGate, Shaper
+from embodied_env.safety.relay.protocol import (
+    COMMAND_TOPIC,
+    DIAGNOSTICS_TOPIC,
+    NODE,
+    JointFields,
+    RelayReport,
+    RelayState,
+)
+from embodied_env.safety.relay.relay import RelayCore, check_relayed, stopping_time_s
+
+with importing_rclpy("the relay"):
+    import rclpy
+    from rclpy.context import Context
+    from rclpy.duration import Duration
+    from rclpy.executors import SingleThreadedExecutor
+    from rclpy.node import Node
+    from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+    from rclpy.signals import SignalHandlerOptions
+
+RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
+NEWEST = QoSProfile(
+    depth=1, reliability=ReliabilityPolicy.BEST_EFFORT
+)  # matches every publisher; only the newest counts
+LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+END_GRACE_S = 2.0  # beyond the time that braking takes, until the process ends though it is not at rest
+_DIAGNOSTICS_NS = NS_PER_S
+_SETTLED_NS = NS_PER_S
+_TURN_S = 0.05  # an executor is never turned without a timeout
+_DELIVERY_S = 0.5  # how long the last message may take to be acknowledged
+
+
+def input_qos(spec: EstopSpec) -> QoSProfile:
+    """Return the QoS to receive a safety input with."""
+    return LATCHED if spec.latched else NEWEST
+
+
+class RosOutlet:
+    """The topics of a relay."""
+
+    def __init__(self, contract: Contract, node: Node, clock: SteadyClock) -> None:
+        """Create the publishers."""
+        self._contract = contract
+        self._clock = clock
+        self._actuators = [
+            (actuator, node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator)))
+            for actuator in contract.actuators.values()
+        ]
+        self._joint_state = message_class("sensor_msgs/msg/JointState")
+        self._string = message_class("std_msgs/msg/String")
+        self._applied = node.create_publisher(self._joint_state, "~/applied", RELIABLE)
+        self._report = node.create_publisher(self._string, "~/report", RELIABLE)
+        self._state = node.create_publisher(self._string, "~/state", LATCHED)
+
+    def publish(self, command: Approved) -> None:
+        """To the actuator topics."""
+        start = 0
+        now_ns = self._clock.system_ns()
+        for actuator, publisher in self._actuators:
+            part = command.values[start : start + len(actuator.joints)]
+            start += len(actuator.joints)
+            at_once = actuator.type == "trajectory_msgs/msg/JointTrajectory"
+            publisher.publish(
+                to_command(actuator, part, stamp_ns=0 if at_once else now_ns, period_s=self._contract.control_period_s)
+            )
+
+    def applied(self, fields: JointFields) -> None:
+        """Say what was published."""
+        self._applied.publish(fields.fill(self._joint_state()))
+
+    def report(self, report: RelayReport) -> None:
+        """Say what became of a command, or a tick."""
+        self._report.publish(self._string(data=report.to_text()))
+
+    def state(self, state: RelayState) -> None:
+        """Say how the relay is."""
+        self._state.publish(self._string(data=state.to_text()))
+
+    def flush(self) -> None:
+        """Wait a little until what was published has arrived."""
+        for _, publisher in self._actuators:
+            publisher.wait_for_all_acked(Duration(seconds=_DELIVERY_S))
+
+
+class RelayNode:
+    """Hosts one relay. All callbacks run in the thread that calls `run`."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        *,
+        namespace: str | None,
+        profile: Mapping[str, Any],
+        context: Context,
+        shapers: Mapping[str, Shaper],
+    ) -> None:
+        """Create the node, its topics and its services."""
+        self._contract = contract
+        self._clock = SteadyClock()
+        self._context = context
+        self.node = Node(NODE, context=context, namespace=namespace, start_parameter_services=False)
+        self._outlet = RosOutlet(contract, self.node, self._clock)
+        gate = SafetyGate(contract, shapers=shapers, fixed_rate=False)
+        timeout_s = profile.get("downstream_timeout_s")
+        self._core = RelayCore(contract, self._outlet, clock=self._clock, gate=gate, downstream_timeout_s=timeout_s)
+        self._estops = EstopInputs(estop_specs(profile.get("estop"), "estop"), self._clock)
+        self._input_ns: dict[str, int] = {}  # when each safety input was heard
+        self._sensors = tuple(dict.fromkeys((*self._core.sensors, *self._core.velocity_sensors)))
+        self._sensor_problems = dict.fromkeys(self._sensors, 0)
+        self._faults = 0
+        self._diagnostics = self.node.create_publisher(
+            message_class("diagnostic_msgs/msg/DiagnosticArray"), DIAGNOSTICS_TOPIC, RELIABLE
+        )
+        self._listen()
+        self._core.announce()
+
+    def _listen(self) -> None:
+        node, trigger = self.node, message_class("std_srvs/srv/Trigger")
+        for name in self._sensors:
+            sensor = self._contract.sensors[name]
+            qos = NEWEST if sensor.qos is None else sensor_qos(sensor)
+            node.create_subscription(message_class(sensor.type), sensor.topic, self._on_sensor(name), qos)
+        for spec in self._estops.specs:
+            node.create_subscription(message_class(spec.type), spec.topic, self._on_input(spec), input_qos(spec))
+        self._commands = node.create_subscription(
+            message_class("sensor_msgs/msg/JointState"), "~/command", self._on_command, RELIABLE
+        )
+        node.create_service(trigger, "~/arm", self._answer(self._arm))
+        node.create_service(trigger, "~/estop", self._answer(self._estop))
+        node.create_service(trigger, "~/clear_estop", self._answer(self._clear_estop))
+
+    # ---------------------------------------------------------------------------------------------- callbacks
+
+    def _on_sensor(self, name: str) -> Callable[[Any], None]:
+        reader = SensorReader(name, self._contract.sensors[name])
+        by_header = self._contract.sensors[name].timeline == "header"
+
+        def on_message(message: Any) -> None:  # noqa: ANN401 - a generated type
+            if not reader.concerns(message):
+                return
+            now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
+            acquired_ns = now_ns - (system_ns - stamp_ns(message)) if by_header else now_ns
+            try:
+                values = reader.read(message)
+            except MalformedMessageError:
+                self._sensor_problems[name] += 1
+                return
+            if name in self._core.velocity_sensors:
+                self._core.moving(name, values, acquired_ns)
+            if name in self._core.sensors and not self._core.measured(name, values["position"], acquired_ns):
+                self._sensor_problems[name] += 1
+
+        return self._guarded(on_message)
+
+    def _on_input(self, spec: EstopSpec) -> Callable[[Any], None]:
+        def on_message(message: Any) -> None:  # noqa: ANN401 - a generated type
+            self._estops.put(spec.name, message)
+            self._input_ns[spec.name] = self._clock.now_ns()
+            self._look_at_inputs()  # at once: not only at the next tick
+
+        return self._guarded(on_message)
+
+    def _on_command(self, message: Any) -> None:  # noqa: ANN401 - a generated type
+        def obey() -> None:
+            self._look_at_inputs()  # before it moves anything: whose command it is, nothing says
+            self._core.command(JointFields.of(message))
+
+        self._guarded(obey)()
+
+    def _answer(self, act: Callable[[], tuple[bool, str]]) -> Callable[[Any, Any], Any]:
+        def on_request(_request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
+            response.success, response.message = False, "the relay failed; see its log"
+
+            def answer() -> None:
+                response.success, response.message = act()
+
+            self._guarded(answer)()
+            return response
+
+        return on_request
+
+    def _arm(self) -> tuple[bool, str]:
+        self._look_at_inputs()
+        return self._core.arm()
+
+    def _estop(self) -> tuple[bool, str]:
+        self._core.estop("asked for by ~/estop")
+        return True, "ESTOP; clear it by ~/clear_estop, then arm"
+
+    def _clear_estop(self) -> tuple[bool, str]:
+        self._look_at_inputs()
+        return self._core.clear_estop()
+
+    def _look_at_inputs(self) -> None:
+        self._forget_orphans()
+        self._core.inputs({**self._estops.states(), COMMAND_TOPIC: self._contention()})
+
+    def _contention(self) -> str:
+        """Return "ok" while the command topic has at most one publisher; several share the numbers of one epoch."""
+        topic = self._commands.topic_name
+        if self.node.count_publishers(topic) < 2:
+            return "ok"
+        found = self.node.get_publishers_info_by_topic(topic)
+        names = sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in found)
+        return f"contention: {len(names)} publishers on {topic}: {', '.join(names)}"
+
+    def _forget_orphans(self) -> None:
+        """A latched input whose publisher has gone is unknown. One that has just come may not be in the graph yet."""
+        now_ns = self._clock.now_ns()
+        for spec in self._estops.specs:
+            is_settled = now_ns - self._input_ns.get(spec.name, now_ns) > _SETTLED_NS
+            if spec.latched and is_settled and not self.node.count_publishers(self.node.resolve_topic_name(spec.topic)):
+                self._estops.forget(spec.name)
+
+    def _guarded(self, act: Callable[..., None]) -> Callable[..., None]:
+        """What fails must not end the process while the robot moves: a STOP is latched instead."""
+
+        def guarded(*arguments: Any) -> None:  # noqa: ANN401 - those of the callback
+            try:
+                act(*arguments)
+            except Exception as error:  # noqa: BLE001 - whatever it is, brake
+                self._faults += 1
+                detail = f"{type(error).__name__}: {error}"
+                self.node.get_logger().error(f"STOP: {detail}", throttle_duration_sec=1.0)
+                self._core.fault(detail)
+
+        return guarded
+
+    # ---------------------------------------------------------------------------------------------- the loop
+
+    def run(self, stop: threading.Event) -> None:
+        """Relay until `stop` is set; then, or when anything else ends it, brake to rest."""
+        executor = SingleThreadedExecutor(context=self._context)
+        executor.add_node(self.node)
+        tick, told_ns = self._guarded(self._tick), 0
+        deadline_ns = self._clock.now_ns()
+        try:
+            while not stop.is_set():
+                now_ns = self._clock.now_ns()
+                if now_ns >= deadline_ns:
+                    tick()
+                    deadline_ns = self._following(deadline_ns, now_ns)
+                if now_ns - told_ns >= _DIAGNOSTICS_NS:
+                    self._guarded(self._tell_diagnostics)()
+                    told_ns = now_ns
+                left_s = (deadline_ns - self._clock.now_ns()) / NS_PER_S
+                executor.spin_once(timeout_sec=min(max(0.0, left_s), _TURN_S))
+        finally:
+            self._brake_to_rest(deadline_ns)
+            executor.shutdown()
+
+    def _tick(self) -> None:
+        self._look_at_inputs()
+        self._core.tick()
+
+    def _following(self, deadline_ns: int, now_ns: int) -> int:
+        """Return the next deadline of the grid that is still ahead: what was missed is not caught up by a burst."""
+        period_ns = self._contract.control_period_ns
+        return deadline_ns + period_ns * ((now_ns - deadline_ns) // period_ns + 1)
+
+    def _brake_to_rest(self, deadline_ns: int) -> None:
+        """Tick on until the robot rests, for no longer than that can take."""
+        self._guarded(self._core.end)()
+        last_ns = self._clock.now_ns() + round((stopping_time_s(self._contract) + END_GRACE_S) * NS_PER_S)
+        while not self._core.at_rest and self._clock.now_ns() < last_ns:
+            deadline_ns = self._following(deadline_ns, max(deadline_ns, self._clock.now_ns()))
+            self._clock.sleep_until_ns(deadline_ns)
+            self._guarded(self._core.tick)()
+        self._guarded(self._outlet.flush)()
+
+    def _tell_diagnostics(self) -> None:
+        """Say at 1 Hz how the relay is."""
+        core, state = self._core, self._core.current_state
+        status = message_class("diagnostic_msgs/msg/DiagnosticStatus")
+        key_value = message_class("diagnostic_msgs/msg/KeyValue")
+        levels = {"armed": status.OK, "disarmed": status.WARN, "stopped": status.WARN, "estop": status.ERROR}
+        values = {
+            "armed": state.state == "armed",
+            "state": state.state,
+            "braking": state.braking,
+            "latched": state.latched,
+            "epoch": state.epoch,
+            "seq": core.tag.seq,
+            "accepted": core.accepted,
+            **{f"refused.{code}": count for code, count in sorted(core.refused.items())},
+            "refused": core.refused.total(),
+            "watchdog_trips": core.trips,
+            "last_dt_s": core.last_dt_s,
+            "faults": self._faults,
+            **{f"sensor_problems.{name}": count for name, count in self._sensor_problems.items()},
+            **{f"input.{name}": said for name, said in state.inputs.items()},
+            "fingerprint": state.fingerprint,
+        }
+        message = message_class("diagnostic_msgs/msg/DiagnosticArray")()
+        message.header.stamp = self.node.get_clock().now().to_msg()
+        message.status = [
+            status(
+                level=status.ERROR if state.latched == "fault.internal" else levels[state.state],
+                name=f"{self.node.get_fully_qualified_name()[1:]}: {self._contract.name}",
+                message=f"{state.state} {state.latched} {state.detail}".strip(),
+                hardware_id=self._contract.name,
+                values=[key_value(key=key, value=str(value)) for key, value in values.items()],
+            )
+        ]
+        self._diagnostics.publish(message)
+
+
+def run_relay(
+    contract: Contract,
+    *,
+    namespace: str | None,
+    profile: Mapping[str, Any],
+    stop: threading.Event,
+    shapers: Mapping[str, Shaper] = MappingProxyType({}),
+    on_ready: Callable[[str], None] = lambda _namespace: None,
+) -> None:
+    """Relay the commands of `contract` until `stop` is set, and end with the robot at rest.
+
+    Args:
+        contract: says what is allowed.
+        namespace: absolute ROS namespace; None: the root, or what ``--ros-args`` says.
+        profile: of the backend; its ``estop`` are the robot's safety inputs.
+        stop: set it from a signal handler or another thread.
+        shapers: the gates of the contract that weaken, by name.
+        on_ready: told the namespace once the node is there.
+
+    Raises:
+        BackendNotReadyError: when ROS 2 cannot be initialised.
+        ContractError: for a contract that a relay cannot answer for.
+    """
+    check_relayed(contract)
+    estop_specs(profile.get("estop"), "estop")
+    timeout_s = profile.get("downstream_timeout_s")
+    if timeout_s is not None and not (
+        type(timeout_s) in (int, float) and contract.control_period_s < timeout_s < math.inf
+    ):
+        problem = f"{timeout_s!r} (expected seconds, more than control_period_s); correct it"
+        raise ContractError("downstream_timeout_s", problem, source=contract.source)
+    context = Context()
+    try:
+        try:
+            rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
+            relay = RelayNode(contract, namespace=namespace, profile=profile, context=context, shapers=shapers)
+        except EmbodiedEnvError:
+            raise
+        except Exception as error:  # rclpy raises its own RCLError and many others here
+            raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
+        try:
+            on_ready(relay.node.get_namespace())
+            relay.run(stop)
+        finally:
+            relay.node.destroy_node()
+    finally:
+        context.try_shutdown()

@@ -1,0 +1,1 @@
+"""The backend "real": a robot that moves by itself."""

@@ -1,0 +1,253 @@
+"""How an environment is, by what its steps added up to: three statuses, each with its level.
+
+========  ==================================================  ====================================================
+status    WARN                                                ERROR
+========  ==================================================  ====================================================
+gates     a HOLD; more interventions than ``warn_share``      a STOP or an ESTOP; the episode ended by
+                                                              ``safety_stop`` or ``backend_lost``
+latency   a deadline was missed; ``lat.budget``, ``act.late``
+sensors   a reading that is not as it should be               the episode ended by ``sensor_gap``
+========  ==================================================  ====================================================
+
+A level is of the steps since the last message. Without a step for a second or ten control periods, whichever is longer,
+all are STALE while an episode runs, and before the first one. The level that an episode ended with stays until the
+next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from rclpy.clock import Clock as RosClock
+from rclpy.clock import ClockType
+from rclpy.node import Node
+
+from embodied_env.contract import Contract
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.core.types import Quality, Severity, Transition, end_kind
+from embodied_env.ros.qos import RELIABLE
+
+_STALE_PERIODS = 10
+_GOOD = (int(Quality.OK), int(Quality.OUT_OF_RANGE))
+_LATE_CODES = ("lat.budget", "act.late")
+_TIMES = ("obs_to_command_s", "period_s", "overrun_s")
+
+
+class Level(IntEnum):
+    """The levels of diagnostic_msgs/msg/DiagnosticStatus."""
+
+    OK = 0
+    WARN = 1
+    ERROR = 2
+    STALE = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """One status: of what, how it is, a sentence, and the numbers behind it."""
+
+    name: str
+    level: Level
+    message: str
+    values: Mapping[str, str]
+
+
+@dataclass(kw_only=True)
+class _Window:
+    """What the steps since the last message added up to."""
+
+    steps: int = 0
+    missed: int = 0
+    times: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in _TIMES})
+    codes: Counter[str] = field(default_factory=Counter)
+    severity: Severity = Severity.PASS
+    bad: Counter[str] = field(default_factory=Counter)  # readings that were not as they should be, by sensor
+
+
+class Health:
+    """Adds up transitions, and says what they mean. Nothing here knows of ROS. Not for two threads at once."""
+
+    def __init__(self, contract: Contract, clock: Clock) -> None:
+        """Know of no step yet. `clock` is the steady clock."""
+        self._clock = clock
+        self._warn_share = contract.safety.intervention.warn_share
+        self._stale_ns = round(max(NS_PER_S, _STALE_PERIODS * contract.control_period_ns))
+        self._window = _Window()
+        self._info: Mapping[str, Any] = {}
+        self._end_reason = ""
+        self._is_running = False
+        self._stepped_ns: int | None = None
+        self._total_missed = 0
+        self._fallen = dict.fromkeys(("gates", "latency", "sensors"), Level.OK)
+        self._told: Mapping[str, Level] = {}
+
+    def add(self, transition: Transition) -> bool:
+        """Take in a step; return whether something is worse than was told last, or no longer stale."""
+        window, info = self._window, transition.info
+        window.steps += 1
+        latency = info["latency"]
+        for name in _TIMES:
+            value = latency.get(name)
+            if isinstance(value, float) and math.isfinite(value) and latency["quality"].get(name, 0) == Quality.OK:
+                window.times[name].append(value)
+        self._count_missed(int(latency.get("missed_deadlines", 0)))
+        window.severity = max(window.severity, transition.report.disposition)
+        window.codes.update(finding.code for finding in transition.report.findings if finding.code)
+        window.bad.update(name for name, sensor in info["sensors"].items() if sensor["quality"] not in _GOOD)
+        self._info, self._end_reason = info, info["end_reason"]
+        self._is_running = not self._end_reason
+        self._stepped_ns = self._clock.now_ns()
+        levels = self._current()
+        return any(level > self._told.get(name, Level.OK) or self._was_stale(name) for name, level in levels.items())
+
+    def _count_missed(self, total: int) -> None:
+        """The account counts from the reset; a number that falls is that of a new episode."""
+        self._window.missed += total - self._total_missed if total >= self._total_missed else total
+        self._total_missed = total
+
+    def _was_stale(self, name: str) -> bool:
+        return self._told.get(name) is Level.STALE
+
+    def tell(self) -> tuple[Status, ...]:
+        """Return how it is, and begin to add up anew."""
+        window, levels = self._window, self._current()
+        self._window = _Window()
+        if window.steps:
+            self._fallen = levels  # that of an ended episode stays
+        self._told = levels
+        stale = f"no step for {self._silent_s():.1f} s" if self._stepped_ns is not None else "no step yet"
+        end = f"ended: {self._end_reason}" if self._end_reason else ""
+        messages = {
+            "gates": end or window.severity.name,
+            "latency": f"{window.missed} deadlines missed" if window.missed else "",
+            "sensors": ", ".join(sorted(window.bad)),
+        }
+        values = {"gates": self._gates(window), "latency": self._latency(window), "sensors": self._sensors(window)}
+        return tuple(
+            Status(
+                name=name,
+                level=level,
+                message=stale if level is Level.STALE else messages[name] or level.name,
+                values={key: str(value) for key, value in values[name].items()},
+            )
+            for name, level in levels.items()
+        )
+
+    def _silent_s(self) -> float:
+        return math.inf if self._stepped_ns is None else (self._clock.now_ns() - self._stepped_ns) / NS_PER_S
+
+    def _current(self) -> dict[str, Level]:
+        if self._stepped_ns is None or (self._is_running and self._silent_s() * NS_PER_S > self._stale_ns):
+            return dict.fromkeys(self._fallen, Level.STALE)
+        if not self._window.steps:
+            return dict(self._fallen)
+        window, end = self._window, end_kind(self._end_reason)
+        share = float(self._info["safety"]["intervention_share"])
+        is_stopped = window.severity >= Severity.STOP or end in ("safety_stop", "backend_lost")
+        is_held = window.severity >= Severity.HOLD or share > self._warn_share
+        is_late = window.missed > 0 or any(window.codes[code] for code in _LATE_CODES)
+        return {
+            "gates": Level.ERROR if is_stopped else Level.WARN if is_held else Level.OK,
+            "latency": Level.WARN if is_late else Level.OK,
+            "sensors": Level.ERROR if end == "sensor_gap" else Level.WARN if window.bad else Level.OK,
+        }
+
+    # ------------------------------------------------------------------------------------------------ the numbers
+
+    def _gates(self, window: _Window) -> dict[str, object]:
+        safety = self._info.get("safety", {})
+        return {
+            "disposition": window.severity.name,
+            **{f"code.{code}": count for code, count in sorted(window.codes.items())},
+            "intervention_share": f"{safety.get('intervention_share', math.nan):.3f}",
+            "latched": safety.get("latched", False),
+            "end_reason": self._end_reason,
+            "episode": self._info.get("episode_index", -1),
+            "step": self._info.get("step_index", 0),
+        }
+
+    def _latency(self, window: _Window) -> dict[str, object]:
+        found: dict[str, object] = {"steps": window.steps, "missed_deadlines": window.missed}
+        for name, values in window.times.items():
+            if values:
+                p50_s, p95_s = np.percentile(values, (50.0, 95.0))
+                found |= {f"{name}.p50": f"{p50_s:.6f}", f"{name}.p95": f"{p95_s:.6f}"}
+        return found
+
+    def _sensors(self, window: _Window) -> dict[str, object]:
+        found: dict[str, object] = {}
+        for name, sensor in self._info.get("sensors", {}).items():
+            found[f"{name}.age_s"] = f"{sensor['age_s']:.4f}"
+            found[f"{name}.quality"] = Quality(sensor["quality"]).name
+            found[f"{name}.bad"] = window.bad[name]
+        return found
+
+
+TOPIC = "/diagnostics"
+TELL_S = 1.0
+
+
+class Diagnostics:
+    """The observer that publishes `Health`. It never reaches back: what cannot be published is not told."""
+
+    def __init__(self, contract: Contract, clock: Clock) -> None:
+        """Observe; nothing is published before `connect`."""
+        self._health = Health(contract, clock)
+        self._hardware_id = f"{contract.name} {contract.fingerprint[:12]}"
+        self._lock = threading.Lock()
+        self._node: Node | None = None
+        self._publisher: Any = None
+
+    def connect(self, node: Node) -> None:
+        """Publish by `node` from now on; whoever turns it tells every second."""
+        with self._lock:
+            self._node = node
+            self._publisher = node.create_publisher(
+                message_class("diagnostic_msgs/msg/DiagnosticArray"), TOPIC, RELIABLE
+            )
+        node.create_timer(TELL_S, self._tell, clock=RosClock(clock_type=ClockType.STEADY_TIME))
+
+    def disconnect(self) -> None:
+        """The node is about to go. Idempotent."""
+        with self._lock:
+            self._node = self._publisher = None
+
+    def observe(self, transition: Transition) -> None:
+        """Take in a step; publish when it is worse than was told."""
+        with self._lock:
+            if self._health.add(transition):
+                self._publish()
+
+    def _tell(self) -> None:
+        with self._lock:
+            self._publish()
+
+    def _publish(self) -> None:
+        node, publisher = self._node, self._publisher
+        if node is None:
+            return
+        status_type = message_class("diagnostic_msgs/msg/DiagnosticStatus")
+        key_value = message_class("diagnostic_msgs/msg/KeyValue")
+        message = message_class("diagnostic_msgs/msg/DiagnosticArray")()
+        message.header.stamp = node.get_clock().now().to_msg()
+        message.status = [
+            status_type(
+                level=bytes([status.level]),
+                name=f"{node.get_fully_qualified_name()[1:]}: {status.name}",
+                message=status.message,
+                hardware_id=self._hardware_id,
+                values=[key_value(key=key, value=value) for key, value in status.values.items()],
+            )
+            for status in self._health.tell()
+        ]
+        with contextlib.suppress(RuntimeError):  # whoever took hold of all contexts has shut ours down
+            publisher.publish(message)

@@ -1,0 +1,231 @@
+"""Messages to arrays, by the contract: joints by name, one copy per field, and a reason for what cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import SensorSpec
+from embodied_env.contract.field_paths import check_message, has_header
+from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES, message_class, message_field
+from embodied_env.contract.reading_values import InvalidReadingError, check_rotation, position_confidence
+from embodied_env.contract.spaces import field_layouts
+from embodied_env.ros.message_fields import Field, MalformedMessageError, Message, ReadField, check_length, path_reader
+from embodied_env.ros.sensor_readers_camera import (
+    cloud_reader,
+    compressed_reader,
+    image_reader,
+    range_reader,
+    scan_reader,
+)
+from embodied_env.ros.serialization.layout_cache import RawMessage
+
+__all__ = ["MalformedMessageError", "SensorReader", "Values", "stamp_ns"]
+
+Values = dict[str, NDArray[Any]]
+
+
+def stamp_ns(message: Message) -> int:
+    """Return the acquisition stamp of a message's header, in nanoseconds of its clock."""
+    if isinstance(message, RawMessage):
+        return message.stamp_ns()
+    stamp = message.header.stamp
+    return int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
+
+
+class SensorReader:
+    """Reads the messages of one sensor into fresh arrays of the contract's shapes and precision.
+
+    Attributes:
+        has_header: whether its messages have a header, and so a stamp and a frame.
+    """
+
+    def __init__(self, name: str, sensor: SensorSpec) -> None:
+        """Resolve the fields of `sensor`.
+
+        Raises:
+            MissingDependencyError: for a package of messages, or a decoder of images, that is not installed.
+            ContractError: for a sensor that its message type cannot be (`embodied_env.contract.field_paths.check_message`).
+        """
+        check_message(name, sensor)
+        self._sensor = sensor
+        fields = [
+            Field(layout=layout, spec=sensor.fields[layout.field], sensor=sensor)
+            for layout in field_layouts(name, sensor)
+        ]
+        self._readers = {field.name: _reader(field) for field in fields}
+        known = SENSOR_MESSAGES.get(sensor.type)
+        self._has_covariance = known is not None and known.covariance
+        self._joints = {joint for spec in sensor.fields.values() for joint in spec.joints or ()}
+        self._is_by_joint = sensor.type == JOINT_SENSOR and bool(self._joints)
+        self.has_header = has_header(message_class(sensor.type))
+
+    def read(self, message: Message) -> Values:
+        """Return field -> array; raises MalformedMessageError."""
+        sensor = self._sensor
+        if sensor.frame is not None:
+            _check_frame("frame_id", message.header.frame_id, sensor.frame)
+        if sensor.child_frame is not None:
+            _check_frame("child_frame_id", message.child_frame_id, sensor.child_frame)
+        try:
+            return {name: read(message) for name, read in self._readers.items()}
+        except InvalidReadingError as error:
+            raise MalformedMessageError(str(error)) from error
+
+    def concerns(self, message: Message) -> bool:
+        """Return whether a message says anything of this sensor: one of other joints alone is somebody else's."""
+        return not self._is_by_joint or not self._joints.isdisjoint(message.name)
+
+    def confidence(self, message: Message) -> float | None:
+        """Return the confidence in the position (`embodied_env.contract.reading_values`); None without a covariance."""
+        if not self._has_covariance:
+            return None
+        return position_confidence(message.pose.covariance, self._sensor.confidence_radius_m)
+
+
+def _check_frame(key: str, found: str, wanted: str) -> None:
+    if found != wanted:
+        raise MalformedMessageError(f"{key} is {found!r}; the contract declares {wanted!r}")
+
+
+def _reader(field: Field) -> ReadField:
+    if field.spec.path is not None:
+        return path_reader(field)
+    return _READERS[field.sensor.type](field)
+
+
+def _joint_state(field: Field) -> ReadField:
+    pick = _by_name(field)
+    return lambda message: pick(message.name, getattr(message, field.name))
+
+
+def _joint_trajectory(field: Field) -> ReadField:
+    """Read the last point."""
+    pick = _by_name(field)
+    part = {"position": "positions", "velocity": "velocities"}[field.name]
+
+    def read(message: Message) -> NDArray[Any]:
+        if not message.points:
+            raise MalformedMessageError("the trajectory has no points")
+        return pick(message.joint_names, getattr(message.points[-1], part))
+
+    return read
+
+
+def _by_name(field: Field) -> Callable[[list[str], Any], NDArray[Any]]:
+    """Return what picks joints by name, in the contract's order."""
+    joints = list(field.spec.joints or ())
+
+    def pick(names: list[str], data: Any) -> NDArray[Any]:  # noqa: ANN401 - an array.array, or one of numpy
+        if len(data) != len(names):
+            raise MalformedMessageError(f"{field.name} has {len(data)} values for {len(names)} names")
+        values = np.array(data, dtype=np.float64)
+        if names == joints:
+            return values
+        places = {name: place for place, name in enumerate(names)}
+        if len(places) != len(names):
+            raise MalformedMessageError(f"a joint is named twice in {names}")
+        missing = [joint for joint in joints if joint not in places]
+        if missing:
+            raise MalformedMessageError(f"{field.name} of {', '.join(missing)} is missing; the message has {names}")
+        return values[[places[joint] for joint in joints]]
+
+    return pick
+
+
+def _sequence(field: Field) -> ReadField:
+    """Read the data of a Float64MultiArray; its layout says nothing that the contract does not."""
+
+    def read(message: Message) -> NDArray[Any]:
+        values = np.frombuffer(message.data, dtype=np.float64)
+        check_length(field.name, values.size, field.shape[0])
+        return values.copy()
+
+    return read
+
+
+def _scalar(field: Field) -> ReadField:
+    get = attrgetter(field.name)
+    return lambda message: np.array((get(message),), dtype=field.dtype)
+
+
+def _vector(field: Field, places: Mapping[str, str]) -> ReadField:
+    """Read a point, vector or quaternion; `places` says where in the message it stands."""
+    axes = "xyzw"[: field.shape[0]]
+    get = attrgetter(*(f"{places[field.name]}.{axis}" for axis in axes))
+    rotation = message_field(field.sensor, field.name, field.spec).rotation
+
+    def read(message: Message) -> NDArray[Any]:
+        values = np.array(get(message), dtype=field.dtype)
+        if rotation:
+            check_rotation(field.name, values)
+        return values
+
+    return read
+
+
+def _pose_with_covariance(field: Field) -> ReadField:
+    if field.name == "covariance":
+        return lambda message: np.array(message.pose.covariance, dtype=field.dtype)
+    return _vector(field, {"position": "pose.pose.position", "orientation": "pose.pose.orientation"})
+
+
+def _imu(field: Field) -> ReadField:
+    """Read a field of an Imu, unless the message says, by a covariance that begins with -1, that it has none."""
+    get = _vector(field, {field.name: field.name})
+    covariance = attrgetter(f"{field.name}_covariance")
+
+    def read(message: Message) -> NDArray[Any]:
+        if covariance(message)[0] == -1:
+            raise MalformedMessageError(f"the message has no {field.name}: its covariance begins with -1")
+        return get(message)
+
+    return read
+
+
+def _battery(field: Field) -> ReadField:
+    get = _scalar(field)
+
+    def read(message: Message) -> NDArray[Any]:
+        value = get(message)
+        if np.isnan(value[0]):
+            raise MalformedMessageError(f"{field.name} is NaN: not measured")
+        return value
+
+    return read
+
+
+_POSE = {"position": "pose.position", "orientation": "pose.orientation"}
+_ODOMETRY = {
+    "position": "pose.pose.position",
+    "orientation": "pose.pose.orientation",
+    "linear": "twist.twist.linear",
+    "angular": "twist.twist.angular",
+}
+
+_READERS: Mapping[str, Callable[[Field], ReadField]] = {
+    "sensor_msgs/msg/JointState": _joint_state,
+    "trajectory_msgs/msg/JointTrajectory": _joint_trajectory,
+    "std_msgs/msg/Float64MultiArray": _sequence,
+    "std_msgs/msg/Float64": _scalar,
+    "std_msgs/msg/Bool": _scalar,
+    "geometry_msgs/msg/PoseStamped": partial(_vector, places=_POSE),
+    "geometry_msgs/msg/PoseWithCovarianceStamped": _pose_with_covariance,
+    "geometry_msgs/msg/PointStamped": partial(_vector, places={"position": "point"}),
+    "geometry_msgs/msg/Twist": partial(_vector, places={"linear": "linear", "angular": "angular"}),
+    "geometry_msgs/msg/TwistStamped": partial(_vector, places={"linear": "twist.linear", "angular": "twist.angular"}),
+    "geometry_msgs/msg/WrenchStamped": partial(_vector, places={"force": "wrench.force", "torque": "wrench.torque"}),
+    "nav_msgs/msg/Odometry": partial(_vector, places=_ODOMETRY),
+    "sensor_msgs/msg/Imu": _imu,
+    "sensor_msgs/msg/Range": range_reader,
+    "sensor_msgs/msg/LaserScan": scan_reader,
+    "sensor_msgs/msg/Image": image_reader,
+    "sensor_msgs/msg/CompressedImage": compressed_reader,
+    "sensor_msgs/msg/PointCloud2": cloud_reader,
+    "sensor_msgs/msg/BatteryState": _battery,
+}

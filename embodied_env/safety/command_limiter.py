@@ -1,0 +1,457 @@
+"""From a command to what is published: jerk, joint limits, what weakens, the post-condition; and braking.
+
+The only place that makes an `Approved`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from embodied_env.contract import Contract, EffectiveLimits, FloatArray
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.types import Approved, Finding, GateReport, Reference, Severity
+from embodied_env.errors import InternalFaultError
+from embodied_env.safety.command_filters import Proposal, Shaper, ruling_of, share_of
+from embodied_env.safety.findings import change, gap_finding, gravest, in_order, limit_findings, tightened_finding
+from embodied_env.safety.joint_limits import (
+    Bounds,
+    JointStep,
+    Way,
+    brake_velocity,
+    braking_bounds,
+    is_hopeless,
+    joint_bounds,
+    keeps,
+    keeps_jerk,
+    limit_jerk,
+    limit_joint,
+    limit_velocity,
+    plainly_keeps,
+    room,
+    unhindered,
+    violation,
+)
+
+_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
+
+ABSURD = 1e100  # a speed at which even the arithmetic of the limits overflows; only monitoring lets one come so far
+
+
+class Limiter:
+    """Makes commands that keep every limit. It remembers nothing but the limits in force."""
+
+    def __init__(
+        self, contract: Contract, *, shapers: Mapping[str, Shaper], fixed_rate: bool, limits_elsewhere: bool
+    ) -> None:
+        """See `SafetyGate`."""
+        self._mode = contract.safety.mode
+        self.layout = ActionLayout(contract)
+        self.has_velocity = bool(self.layout.is_velocity.any())
+        self._is_velocity: list[bool] = self.layout.is_velocity.tolist()
+        self._is_delta: list[bool] = self.layout.is_delta.tolist()
+        scale = self.layout.scale
+        self._si_range = list(zip(scale.si_low.tolist(), scale.si_high.tolist(), strict=True))
+        self.enforce(self.layout.limits)
+        self._shapers = shapers
+        self._workspace = shapers.get("workspace")
+        self._fixed_rate = fixed_rate
+        self._limits_elsewhere = limits_elsewhere
+        self._has_short_cut = self._mode == "enforce" and not limits_elsewhere and not self.has_velocity
+        self._keeps_limits = self._mode == "enforce" and not limits_elsewhere
+        self._intervenes_from = Severity.LIMIT if self._mode == "enforce" else Severity.HOLD
+
+    def enforce(self, limits: EffectiveLimits) -> None:
+        """Keep these limits from now on; the action space stays that of the contract."""
+        self._limits = limits
+        self._has_jerk = bool(np.isfinite(limits.jerk).any())
+        self._bounds = joint_bounds(limits)
+        self._before: list[Bounds] | None = None  # the limits before these, where a joint may not keep these yet
+        self._range = [(bounds.low, bounds.high) for bounds in self._bounds]
+        self._ways: list[Way] = []
+        self._ways_dt_s = math.nan  # of the rooms on them
+
+    def tighten(self, limits: EffectiveLimits) -> None:
+        """Keep these narrower limits from now on; a joint that moves too fast for them brakes into them."""
+        before = self._before or self._bounds
+        self.enforce(limits)
+        self._before = before
+
+    def pass_on(self, requested: FloatArray, reference: Reference, dt_s: float) -> Approved | None:
+        """Return the command of an action that is far from every limit: the very one; None: it needs the chain.
+
+        A short cut, of the post-condition too: what does not plainly keep every limit is looked at closely.
+        """
+        if not self._has_short_cut or self._has_jerk or self._shapers or reference.slack is not None:
+            return None
+        if dt_s != self._ways_dt_s:
+            self._ways, self._ways_dt_s = self._ways_at(dt_s), dt_s
+        xs, vs = reference.positions.tolist(), reference.velocities.tolist()
+        found = unhindered(requested.tolist(), xs, vs, self._ways, dt_s)
+        if found is None:
+            return None
+        published, velocities = np.array(found[0]), np.array(found[1])
+        if not plainly_keeps(xs, vs, published.tolist(), velocities.tolist(), self._bounds, dt_s):
+            return None
+        return self._approved(reference, dt_s, [], requested, requested.copy(), published, velocities)
+
+    def _ways_at(self, dt_s: float) -> list[Way]:
+        """Return the way of each joint for a step of `dt_s` > 0."""
+        scale = self.layout.scale
+        rows = zip(scale.offset.tolist(), scale.span.tolist(), scale.low.tolist(), scale.high.tolist(), strict=True)
+        joints = zip(rows, self._si_range, self._is_delta, self._bounds, strict=True)
+        return [
+            Way(offset, span, low, high, si_low, si_high, is_delta, room(bounds, dt_s))
+            for (offset, span, low, high), (si_low, si_high), is_delta, bounds in joints
+        ]
+
+    def limit_target(
+        self,
+        target: FloatArray,
+        reference: Reference,
+        dt_s: float,
+        findings: list[Finding],
+        requested: FloatArray,
+        boxed: FloatArray | None = None,
+    ) -> Approved:
+        """Jerk, joint limits, what weakens, post-condition. `boxed`: the action that asks for `target`, if any."""
+        joints = self.layout.joints
+        if self._limits_elsewhere:
+            velocities = np.where(self.layout.is_velocity, target, (target - reference.positions) / dt_s)
+            applied = requested if boxed is None else boxed
+            return self._approved(reference, dt_s, findings, requested, applied.copy(), target, velocities)
+        smooth = self.smoothed(target, reference, dt_s)
+        if smooth is not target:
+            findings = findings + change("jerk", "jerk.limit", joints, target, smooth)
+        steps = self._steps(smooth, reference, dt_s)
+        positions, velocities = np.array([step[0] for step in steps]), np.array([step[1] for step in steps])
+        published = self._published(positions, velocities)
+        if any([step[2] for step in steps]):  # noqa: C419 - a list beats a generator
+            found = limit_findings(joints, smooth, steps, published)
+            if infeasible := [finding for finding in found if finding.code == "limits.infeasible"]:
+                return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
+            findings += found
+        if self._shapers:
+            positions, velocities, rulings = self._weaken(positions, velocities, reference, dt_s)
+            published = self._published(positions, velocities)
+            if gravest(rulings) >= Severity.HOLD:
+                return self.brake(reference, dt_s, findings + rulings, requested)
+            findings += rulings
+        if problem := self._violation(reference, positions, velocities, dt_s):
+            finding = Finding(gate="post_condition", severity=Severity.STOP, code="fault.internal", detail=problem)
+            return self.brake(reference, dt_s, [*findings, finding], requested)
+        applied = self._applied(published, target, boxed, reference)
+        return self._approved(reference, dt_s, findings, requested, applied, published, velocities)
+
+    def _applied(
+        self, published: FloatArray, target: FloatArray, boxed: FloatArray | None, reference: Reference
+    ) -> FloatArray:
+        """Return the action that asks for what is published: the very one that did, where it is what was asked for."""
+        if boxed is None:
+            return self.as_action(published, reference)
+        if published.tolist() == target.tolist():
+            return boxed.copy()
+        return np.where(published == target, boxed, self.as_action(published, reference))
+
+    def smoothed(self, target: FloatArray, reference: Reference, dt_s: float) -> FloatArray:
+        """Return the target whose jerk is kept, where joints have a limit of it."""
+        limits = self._limits
+        if not self._has_jerk:
+            return target
+        is_velocity, start = self.layout.is_velocity, reference.positions
+        desired = np.where(is_velocity, target, (target - start) / dt_s)
+        accelerations = np.zeros_like(desired) if reference.accelerations is None else reference.accelerations
+        accelerations = np.where(reference.velocities == 0.0, 0.0, accelerations)  # what has braked to rest stays there
+        kept = limit_jerk(desired, reference.velocities, accelerations, limits, dt_s)
+        return np.where(kept == desired, target, np.where(is_velocity, kept, start + kept * dt_s))
+
+    def _weaken(
+        self, positions: FloatArray, velocities: FloatArray, reference: Reference, dt_s: float
+    ) -> tuple[FloatArray, FloatArray, list[Finding]]:
+        """Ask the gates that weaken, each with what the last one left; return positions, velocities and findings."""
+        braking = self._braked(reference, dt_s)
+        found: list[Finding] = []
+        for name, shaper in self._shapers.items():
+            proposal = Proposal(
+                joints=self.layout.joints,
+                positions=_read_only(reference.positions),
+                previous=_read_only(reference.velocities),
+                velocities=_read_only(velocities),
+                braking=_read_only(braking),
+                dt_s=dt_s,
+            )
+            ruling = ruling_of(shaper, proposal)
+            if ruling.severity is Severity.PASS:
+                continue
+            gate, code = ("workspace", "ws.keepout") if name == "workspace" else ("plugins", "gate.plugin")
+            share = share_of(ruling)
+            if share == 0.0:
+                severity = max(ruling.severity, Severity.HOLD)
+                found.append(Finding(gate=gate, severity=severity, code=code, detail=f"{name}: {ruling.detail}"))
+                continue
+            before = self._published(positions, velocities)
+            velocities = braking + share * (velocities - braking)
+            positions = self._kept_inside(reference.positions + velocities * dt_s, reference, dt_s)
+            after = self._published(positions, velocities)
+            detail = f"{name}: only {share:.4g} of it: {ruling.detail}"
+            found += [replace(f, detail=detail) for f in change(gate, code, self.layout.joints, before, after)]
+        return positions, velocities, found
+
+    def _braked(self, reference: Reference, dt_s: float) -> FloatArray:
+        """Return the velocities after one step of full braking."""
+        state = zip(reference.velocities.tolist(), self._bounds, strict=True)
+        return np.array([brake_velocity(velocity, bounds, dt_s) for velocity, bounds in state])
+
+    def _refuse_infeasible(
+        self, finding: Finding, reference: Reference, dt_s: float, findings: list[Finding], requested: FloatArray
+    ) -> Approved:
+        """STOP where our own commands led outside of the limits; HOLD where a measured position says so: it lags."""
+        measured = {joint for joint, by in zip(self.layout.joints, self.layout.is_velocity, strict=True) if by}
+        severity = Severity.HOLD if measured.issuperset(finding.joints) else Severity.STOP
+        return self.brake(reference, dt_s, [*findings, replace(finding, severity=severity)], requested)
+
+    def _published(self, positions: FloatArray, velocities: FloatArray) -> FloatArray:
+        """Return what is sent of a step: the velocities of what is commanded so, else the positions."""
+        return np.where(self.layout.is_velocity, velocities, positions) if self.has_velocity else positions.copy()
+
+    def hold_action(self, reference: Reference) -> FloatArray:
+        """Return the action that asks for the reference to stay as it is, at rest. Flat, shape (n_joints,)."""
+        return self.as_action(self._published(reference.positions, np.zeros(self.layout.size)), reference)
+
+    def target(self, action: FloatArray, reference: Reference) -> FloatArray:
+        """Map an action to the positions or velocities that it asks for. Rounding does not lead over a bound."""
+        mapped = self.layout.scale.each_to_si(action.tolist())
+        return np.array(self._moved(mapped, reference, 1.0, self._range))
+
+    def as_action(self, published: FloatArray, reference: Reference) -> FloatArray:
+        """Map what is published back to the action that asks for it."""
+        moved = self._moved(published.tolist(), reference, -1.0, self._si_range)
+        return np.array(self.layout.scale.each_from_si(moved))
+
+    def _moved(
+        self, values: list[float], reference: Reference, sign: float, ranges: list[tuple[float, float]]
+    ) -> list[float]:
+        """Add the start to displacements, or take it away again. Rounding does not lead over a bound."""
+        moved = []
+        rows = zip(values, reference.positions.tolist(), ranges, self._is_delta, strict=True)
+        for value, start, (low, high), is_delta in rows:
+            if is_delta:
+                value += sign * start  # noqa: PLW2901 - it is this joint's
+                if not low <= value <= high:
+                    value = _undo_rounding(value, start, low, high)  # noqa: PLW2901
+            moved.append(value)
+        return moved
+
+    def _steps(self, target: FloatArray, reference: Reference, dt_s: float) -> list[JointStep]:
+        """Limit joint by joint."""
+        state = zip(reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), strict=True)
+        return [
+            limit_velocity(x, v, t, bounds, dt_s) if is_velocity else limit_joint(x, v, t, bounds, dt_s)
+            for (x, v, t), bounds, is_velocity in zip(
+                state, self._bounds_at(reference, dt_s), self._is_velocity, strict=True
+            )
+        ]
+
+    def _bounds_at(self, reference: Reference, dt_s: float) -> list[Bounds]:
+        """Return the limits that hold here: nearer by as much as a measured position may be off."""
+        widened = self._widened(reference, dt_s)
+        if reference.slack is None:
+            return widened
+        return [
+            replace(bounds, low=bounds.low + slack, high=bounds.high - slack)
+            for bounds, slack in zip(widened, reference.slack.tolist(), strict=True)
+        ]
+
+    def _widened(self, reference: Reference, dt_s: float) -> list[Bounds]:
+        """Return the limits in force, wider where a joint still has to brake into them."""
+        if self._before is None:
+            return self._bounds
+        state = zip(reference.positions.tolist(), reference.velocities.tolist(), strict=True)
+        return [
+            braking_bounds(x, v, narrow, before, dt_s)
+            for (x, v), narrow, before in zip(state, self._bounds, self._before, strict=True)
+        ]
+
+    def _is_inside(self, reference: Reference, published: FloatArray) -> bool:
+        """Tell whether every position is known to be within its limits."""
+        if reference.slack is None and not self.has_velocity:
+            for position, (lowest, highest) in zip(published.tolist(), self._range, strict=True):
+                if not lowest <= position <= highest:
+                    return False
+            return True
+        slack = 0.0 if reference.slack is None else reference.slack
+        positions = np.where(self.layout.is_velocity, reference.positions, published)
+        low, high = self._limits.position_low, self._limits.position_high
+        return bool(((positions - slack >= low) & (positions + slack <= high)).all())
+
+    def monitor(self, requested: FloatArray, reference: Reference, dt_s: float, findings: list[Finding]) -> Approved:
+        """Report what the limits would do, and do none of it; only what is no number in SI units is refused."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            target = self.target(requested, reference)
+            velocities = np.where(self.layout.is_velocity, target, (target - reference.positions) / dt_s)
+        if not (np.abs(velocities) < ABSURD).all():
+            detail = f"the action {requested.tolist()} is not finite in SI units"
+            finding = Finding(gate="form", severity=Severity.HOLD, code="form.nan", detail=detail)
+            return self.brake(reference, dt_s, [*findings, finding], requested)
+        steps = self._steps(target, reference, dt_s)
+        findings = [*findings, *limit_findings(self.layout.joints, target, steps, target)]
+        return self._approved(reference, dt_s, findings, requested, requested, target, velocities)
+
+    def brake(self, reference: Reference, dt_s: float, findings: list[Finding], requested: FloatArray) -> Approved:
+        """Approve full braking within the limits; with dt <= 0 no time has passed and the last command is repeated."""
+        sound = True
+        if dt_s > 0.0:
+            velocities = self._braked(reference, dt_s)
+            positions = self._kept_inside(reference.positions + velocities * dt_s, reference, dt_s)
+            problem = self._violation(reference, positions, velocities, dt_s)
+            sound = not problem
+            if problem and not self._is_hopeless(reference, dt_s):
+                raise InternalFaultError(f"braking breaks a limit, nothing is published: {problem}")
+        else:
+            positions, velocities = reference.positions.copy(), reference.velocities.copy()
+        published = self._published(positions, velocities)
+        applied = self.as_action(published, reference)
+        return self._approved(reference, dt_s, findings, requested, applied, published, velocities, sound=sound)
+
+    def _kept_inside(self, positions: FloatArray, reference: Reference, dt_s: float) -> FloatArray:
+        """Keep commanded positions inside their limits, and a joint found outside from going further out."""
+        low, high = self._limits.position_low, self._limits.position_high
+        if self._before is not None:
+            bounds = self._widened(reference, dt_s)
+            low, high = np.array([b.low for b in bounds]), np.array([b.high for b in bounds])
+        low, high = np.minimum(low, reference.positions), np.maximum(high, reference.positions)
+        return np.where(self.layout.is_velocity, positions, np.clip(positions, low, high))
+
+    def _violation(self, reference: Reference, positions: FloatArray, velocities: FloatArray, dt_s: float) -> str:
+        """Return the first broken limit of the exact values to be published, or "". Monitoring promises none."""
+        if self._mode == "monitor":
+            return ""
+        xs, vs, bounds_here = (
+            reference.positions.tolist(),
+            reference.velocities.tolist(),
+            self._bounds_at(reference, dt_s),
+        )
+        next_xs, next_vs = positions.tolist(), velocities.tolist()
+        if plainly_keeps(xs, vs, next_xs, next_vs, bounds_here, dt_s):
+            return ""
+        rows = zip(self.layout.joints, xs, vs, next_xs, next_vs, bounds_here, strict=True)
+        for joint, x, v, next_x, next_v, bounds in rows:
+            if problem := violation(x, v, next_x, next_v, bounds, dt_s):
+                return f"{joint}: {problem}"
+        return ""
+
+    def _keeps_jerk(self, reference: Reference, velocities: FloatArray, dt_s: float) -> bool:
+        """Tell whether this command keeps the jerk of every joint that has a limit of it."""
+        if not (self._fixed_rate and dt_s > 0.0):
+            return False
+        before = 0.0 if reference.accelerations is None else reference.accelerations
+        return keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s)
+
+    def _is_hopeless(self, reference: Reference, dt_s: float) -> bool:
+        """Tell whether a joint is where not even braking keeps every limit."""
+        state = zip(
+            reference.positions.tolist(), reference.velocities.tolist(), self._bounds_at(reference, dt_s), strict=True
+        )
+        return any(is_hopeless(x, v, bounds, dt_s) for x, v, bounds in state)
+
+    def _late(self, reference: Reference, dt_s: float, velocities: FloatArray) -> list[bool]:
+        """Return which joints do not keep narrower limits yet after this step, as braking into them takes time."""
+        if self._before is None:
+            return []
+        positions = reference.positions + velocities * dt_s
+        state = zip(positions.tolist(), velocities.tolist(), strict=True)
+        return [not keeps(x, v, bounds) for (x, v), bounds in zip(state, self._bounds, strict=True)]
+
+    def _approved(  # noqa: PLR0913 - the parts of the report
+        self,
+        reference: Reference,
+        dt_s: float,
+        findings: list[Finding],
+        requested: FloatArray,
+        applied: FloatArray,
+        published: FloatArray,
+        velocities: FloatArray,
+        *,
+        sound: bool = True,
+    ) -> Approved:
+        """Build the approved command and its report, to be read only: the only place that makes an `Approved`."""
+        for array in (requested, applied, published, velocities):
+            array.setflags(write=False)
+        if reference.before_gap is not None:
+            findings = [*findings, *gap_finding(self.layout.joints, reference.before_gap, reference.velocities)]
+        is_late = self._late(reference, dt_s, velocities)
+        if any(is_late) and self._keeps_limits:
+            findings = [*findings, tightened_finding(self.layout.joints, is_late, velocities)]
+        disposition = gravest(findings)
+        sound = sound and self._keeps_limits
+        report = GateReport(
+            disposition=disposition,
+            findings=in_order(findings),
+            intervened=disposition >= self._intervenes_from,
+            requested=requested,
+            applied=applied,
+            applied_si=published,
+            velocity_si=velocities,
+            dt_s=dt_s,
+            guaranteed={
+                "position": sound and not any(is_late) and self._is_inside(reference, published),
+                "velocity": sound and not any(is_late),
+                "acceleration": sound,
+                "jerk": sound and self._has_jerk and self._keeps_jerk(reference, velocities, dt_s),
+                "workspace": sound and self._workspace is not None and getattr(self._workspace, "is_kept", False),
+            },
+        )
+        return Approved(values=published, seq=reference.seq + 1, epoch=reference.epoch, report=report)
+
+
+def merged(approved: Approved, answer: GateReport) -> Approved:
+    """Return the command as another gate, which had the last word, changed it; what ours said comes first."""
+    findings = in_order([*approved.report.findings, *answer.findings])
+    disposition = max(approved.report.disposition, answer.disposition)
+    report = replace(
+        answer,
+        disposition=disposition,
+        findings=findings,
+        intervened=approved.report.intervened or answer.intervened,
+        requested=approved.report.requested,
+    )
+    return Approved(values=answer.applied_si, seq=approved.seq, epoch=approved.epoch, report=report)
+
+
+def joined(parts: Sequence[Approved], *, seq: int, epoch: int) -> Approved:
+    """Return the command of a world with several robots: each part has passed the gate of its own robot."""
+
+    def flat(name: str) -> FloatArray:
+        array = np.concatenate([getattr(part.report, name) for part in parts])
+        array.flags.writeable = False
+        return array
+
+    reports = [part.report for part in parts]
+    report = GateReport(
+        disposition=max(report.disposition for report in reports),
+        findings=in_order([finding for report in reports for finding in report.findings]),
+        intervened=any(report.intervened for report in reports),
+        requested=flat("requested"),
+        applied=flat("applied"),
+        applied_si=flat("applied_si"),
+        velocity_si=flat("velocity_si"),
+        dt_s=max(report.dt_s for report in reports),
+        guaranteed={name: all(report.guaranteed[name] for report in reports) for name in reports[0].guaranteed},
+    )
+    return Approved(values=report.applied_si, seq=seq, epoch=epoch, report=report)
+
+
+def _read_only(array: FloatArray) -> FloatArray:
+    """Return a copy that nobody can write: what a plug-in does to it changes nothing."""
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def _undo_rounding(value: float, reference: float, low: float, high: float) -> float:
+    """Put what rounding carried over a bound back on it. `value` is a sum or difference with `reference`."""
+    inside = min(max(value, low), high)
+    return inside if abs(value - inside) <= _ROUNDING * (abs(reference) + abs(value)) else value

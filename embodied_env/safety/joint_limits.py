@@ -1,0 +1,488 @@
+"""One joint, one step: the exact interval of velocities that keeps position, velocity and acceleration limits.
+
+State (x, v): the last published position and velocity. With limits low <= x <= high, |v| <= V, acceleration A,
+deceleration D and any step dt > 0, the admissible next velocities are one interval [lower, upper]::
+
+    upper = min( V,  faster(v),  braking(high - x) )          lower = the mirror image
+    braking(gap) = the largest w with  w dt + w^2 / (2 D) <= gap
+                 = 2 gap D / (D dt + sqrt((D dt)^2 + 2 D gap))
+    faster(v)    = v + A dt                                         for v >= 0 (speeding up)
+                 = min(v + D dt, max(0, v + min(A, D) dt))          for v < 0 (braking, then perhaps crossing zero)
+
+From the safe set K = {low <= x <= high, |v| <= V, x + v^2/(2 D) <= high if v > 0, mirrored if v < 0} the interval is
+never empty and every choice leads back into K: for v >= D dt the braked velocity v - D dt satisfies the braking bound,
+since x + (v - D dt) dt + (v - D dt)^2/(2 D) = x + v^2/(2 D) - D dt^2/2; for 0 <= v < D dt zero does; both are within
+the reach of acceleration; all other pairs of bounds meet, and intervals of the line that meet pairwise meet jointly.
+dt may differ at each step, since v^2/(2 D) bounds the stopping distance of any partition into steps. The derivation for
+A = D is in the project's safety notes (A4.2); D separate is ours.
+
+After a gap in the commands of a joint that is commanded by velocity, its controller may have stopped it, so v is
+lowered before limits and braking start from it (`lowered_velocity`). With p last published, the reference q is
+
+- 0 where the controller's own timeout has passed: the command in force there is 0, whatever was published before;
+- otherwise, for p >= 0 (mirrored below), min(p, max(0, m + max(A, D) age)) with m the velocity measured `age` ago;
+- 0 where the command had stood unchanged for 3 periods when m was measured, and |m| <= min(D T, p / 2), T the control
+  period: the joint does not follow the command, and one period of braking stops it;
+- p where neither is known: nothing says that the command has ended.
+
+So 0 <= q <= p: lowered, never raised, never through zero. Let u be the true velocity, |u - m| <= max(A, D) age. In the
+second case q = p, or u <= q < p, or u <= 0 = q: q is at least as near to u as p is, and never slower than the joint, so
+braking from q is never harder than D. In the third u = m is as near to 0 as to p, or nearer, and braking it takes at
+most D. In the first and third a joint at rest has q = 0: braking publishes 0 and leaves it at rest. What is published
+next is within [q - D dt, q + A dt], as from any other reference.
+
+Where limits become narrower in motion, (x, v) may be outside of the new K. Until it is inside, the step keeps the new
+limits widened to what full braking needs (`braking_bounds`): for v > 0 and w = max(0, v - D dt), V to w and high to
+x + w dt + w^2/(2 D), never beyond the limits before; by the formula above that is within the old K. The interval of the
+widened limits holds w, and nothing faster in the direction of motion: the joint brakes at D and no harder.
+
+Everything is scalar: joints do not interact, and for fewer than about 16 joints plain floats beat arrays. What runs
+for each joint at each step is written with conditions: min() and max() would take a third of its time.
+"""
+
+from __future__ import annotations
+
+# ruff: noqa: FURB136, PLR1730 - conditions instead of min() and max(): this runs for each joint at each step
+import math
+import sys
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from embodied_env.contract import EffectiveLimits, FloatArray
+
+_EPSILON = sys.float_info.epsilon
+_INF = math.inf
+
+_made = tuple.__new__  # a NamedTuple for a third of what its constructor costs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Limits of one joint, in its unit, unit/s and unit/s^2. A continuous joint has low -inf and high +inf.
+
+    `extent` is the larger of the two ends that are finite, without its sign; 0: neither is.
+    """
+
+    low: float
+    high: float
+    velocity: float
+    acceleration: float
+    deceleration: float
+    extent: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Work out what every step needs."""
+        extent = max((abs(end) for end in (self.low, self.high) if math.isfinite(end)), default=0.0)
+        object.__setattr__(self, "extent", extent)
+
+
+class JointStep(NamedTuple):
+    """What the limiter made of one joint's target.
+
+    `code` is empty when what was asked for was kept, bit for bit; else it names the bound that held, `bound` its value
+    in the unit of the command, and `feasible` is False when no velocity kept every limit, so that it only brakes.
+    """
+
+    position: float
+    velocity: float
+    code: str
+    bound: float
+    feasible: bool = True
+
+
+def joint_bounds(limits: EffectiveLimits) -> list[Bounds]:
+    """Return the limits joint by joint, as plain floats."""
+    return [
+        Bounds(low=low, high=high, velocity=velocity, acceleration=acceleration, deceleration=deceleration)
+        for low, high, velocity, acceleration, deceleration in zip(
+            limits.position_low.tolist(),
+            limits.position_high.tolist(),
+            limits.velocity.tolist(),
+            limits.acceleration.tolist(),
+            limits.deceleration.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def _braking_velocity(gap: float, deceleration: float, dt_s: float) -> float:
+    """Return the largest velocity from which a stop within `gap` is possible, when kept for one step first."""
+    if gap == math.inf:
+        return math.inf
+    if gap <= 0.0:
+        return 0.0
+    step = deceleration * dt_s
+    twice = 2.0 * deceleration * gap
+    return twice / (step + math.sqrt(step * step + twice))
+
+
+def _faster(velocity: float, bounds: Bounds, dt_s: float) -> float:
+    """Return the largest velocity that acceleration and braking allow after one step."""
+    if velocity >= 0.0:
+        return velocity + bounds.acceleration * dt_s
+    acceleration, deceleration = bounds.acceleration, bounds.deceleration
+    slowest = acceleration if acceleration < deceleration else deceleration
+    crossing = velocity + slowest * dt_s
+    braked = velocity + deceleration * dt_s
+    if not crossing > 0.0:
+        crossing = 0.0
+    return braked if braked < crossing else crossing
+
+
+def velocity_interval(position: float, velocity: float, bounds: Bounds, dt_s: float) -> tuple[float, float]:
+    """Return [lower, upper], the admissible velocities of the next step of `dt_s` > 0 seconds.
+
+    lower > upper means that the state is outside the safe set: nothing keeps every limit.
+    """
+    fastest, deceleration = bounds.velocity, bounds.deceleration
+    forwards = _faster(velocity, bounds, dt_s)
+    backwards = _faster(-velocity, bounds, dt_s)
+    above = _braking_velocity(bounds.high - position, deceleration, dt_s)
+    below = _braking_velocity(position - bounds.low, deceleration, dt_s)
+    if above < forwards:
+        forwards = above
+    if below < backwards:
+        backwards = below
+    return -(fastest if fastest < backwards else backwards), (fastest if fastest < forwards else forwards)
+
+
+def rounding_of_velocity(position: float, target: float, velocity: float, dt_s: float) -> float:
+    """Bound the rounding error of (target - position) / dt.
+
+    No limit is exceeded by more than this, where `position` and `target` are the ends of the joint's range: a state
+    carries the rounding of the positions that it came by.
+    """
+    return 4.0 * _EPSILON * ((abs(position) + abs(target)) / dt_s + abs(velocity))
+
+
+def _rounding_of_step(position: float, reached: float, bounds: Bounds, dt_s: float) -> float:
+    """Bound what rounding does to a velocity, in this range of positions: the map from an action and back included."""
+    extent = bounds.extent
+    if not -extent <= position <= extent or not -extent <= reached <= extent:
+        extent = max(extent, abs(position), abs(reached))
+    return 8.0 * _EPSILON * extent / dt_s  # `rounding_of_velocity` of twice the extent
+
+
+def is_hopeless(position: float, velocity: float, bounds: Bounds, dt_s: float) -> bool:
+    """Tell whether no velocity keeps every limit: the state is outside the safe set by more than rounding.
+
+    Twice its bound: the state carries the rounding of the step before.
+    """
+    lower, upper = velocity_interval(position, velocity, bounds, dt_s)
+    return lower - upper > 2.0 * _rounding_of_step(position, position, bounds, dt_s)
+
+
+class Room(NamedTuple):
+    """Which steps of one joint touch no limit, so that no interval is worked out for them: sufficient, not necessary.
+
+    A target in [lowest, highest] leaves room to brake from any velocity; a velocity within +-`velocity` that differs by
+    at most `change` from the one before keeps both accelerations, through zero too.
+    """
+
+    lowest: float
+    highest: float
+    velocity: float
+    change: float
+
+
+_SPARE = 1e-9  # of each bound of a `Room`: far more than any rounding
+
+
+def room(bounds: Bounds, dt_s: float) -> Room:
+    """Return the room of a joint for a step of `dt_s` > 0; one without any where rounding could matter."""
+    fastest, stop = bounds.velocity, bounds.velocity * bounds.velocity / (2.0 * bounds.deceleration)
+    slowest, quickest = sorted((bounds.acceleration, bounds.deceleration))
+    change = (1.0 - _SPARE) * slowest * dt_s
+    if not (change > 1e-6 * fastest and slowest > 1e-6 * quickest):
+        return Room(math.inf, -math.inf, fastest, change)
+    spare = stop + _SPARE * (bounds.extent + stop + fastest * dt_s)
+    return Room(bounds.low + spare, bounds.high - spare, fastest, change)
+
+
+class Way(NamedTuple):
+    """From an action to the position that it asks for, of one joint, where there is `Room`.
+
+    position = offset + span * action, and the last position added where the action is a displacement. The action is
+    between `low` and `high`, and what it asks for, without the last position, from `si_low` to `si_high`.
+    """
+
+    offset: float
+    span: float
+    low: float
+    high: float
+    si_low: float
+    si_high: float
+    is_displacement: bool
+    room: Room
+
+
+def unhindered(
+    action: list[float], positions: list[float], velocities: list[float], ways: list[Way], dt_s: float
+) -> tuple[list[float], list[float]] | None:
+    """Return the positions that an action asks for and the velocities that lead there, where nothing is in the way.
+
+    The whole chain would then come to the same, bit for bit: no joint is near any limit. None: look closer. One pass
+    for all joints, since most actions are like this.
+    """
+    targets, chosen = [], []
+    rows = zip(action, positions, velocities, ways, strict=True)
+    for asked, position, velocity, (offset, span, low, high, si_low, si_high, is_displacement, room_here) in rows:
+        target = offset + span * asked
+        if not (low < asked < high and si_low <= target <= si_high):
+            return None
+        if is_displacement:
+            target += position
+        desired = (target - position) / dt_s
+        lowest, highest, fastest, change = room_here
+        if not (
+            lowest <= target <= highest and -fastest <= desired <= fastest and -change <= desired - velocity <= change
+        ):
+            return None
+        targets.append(target)
+        chosen.append(desired)
+    return targets, chosen
+
+
+def limit_joint(position: float, velocity: float, target: float, bounds: Bounds, dt_s: float) -> JointStep:
+    """Return the admissible step nearest to `target`.
+
+    Args:
+        position: last published position.
+        velocity: last published velocity.
+        target: desired position, finite.
+        bounds: the joint's limits.
+        dt_s: the step, > 0.
+    """
+    lower, upper = velocity_interval(position, velocity, bounds, dt_s)
+    low, high = bounds.low, bounds.high
+    if not low <= position <= high:  # a joint found outside its range is let in, never snapped
+        low, high = min(low, position), max(high, position)
+    if lower > upper:
+        if is_hopeless(position, velocity, bounds, dt_s):
+            braked = brake_velocity(velocity, bounds, dt_s)
+            stopped = min(max(position + braked * dt_s, low), high)
+            return JointStep(position=stopped, velocity=braked, code="limits.infeasible", bound=stopped, feasible=False)
+        lower = upper = lower if velocity >= 0.0 else upper  # they meet but for rounding: brake
+    desired = (target - position) / dt_s
+    chosen = desired if desired >= lower else lower
+    chosen = chosen if chosen <= upper else upper
+    reached = position + chosen * dt_s
+    if not low <= reached <= high:
+        reached = min(max(reached, low), high)
+    if abs(desired - chosen) <= _rounding_of_step(position, reached, bounds, dt_s) and low <= target <= high:
+        return _made(JointStep, (target, chosen, "", target, True))
+    return _made(JointStep, (reached, chosen, _binding(position, velocity, chosen, bounds, dt_s), reached, True))
+
+
+def limit_velocity(position: float, velocity: float, desired: float, bounds: Bounds, dt_s: float) -> JointStep:
+    """Return the admissible step nearest to the velocity `desired`, for what is commanded by velocity.
+
+    Args:
+        position: measured position; it counts only where the joint has position limits.
+        velocity: last published velocity.
+        desired: desired velocity, finite.
+        bounds: the joint's limits.
+        dt_s: the step, > 0.
+    """
+    lower, upper = velocity_interval(position, velocity, bounds, dt_s)
+    if lower > upper:
+        if is_hopeless(position, velocity, bounds, dt_s):
+            braked = brake_velocity(velocity, bounds, dt_s)
+            reached = position + braked * dt_s
+            return JointStep(position=reached, velocity=braked, code="limits.infeasible", bound=braked, feasible=False)
+        lower = upper = lower if velocity >= 0.0 else upper
+    chosen = min(max(desired, lower), upper)
+    is_rounding = abs(desired - chosen) <= 4.0 * _EPSILON * (abs(desired) + abs(velocity))  # of v + A dt
+    if is_rounding and bounds.low <= position + desired * dt_s <= bounds.high:
+        chosen = desired
+    code = "" if chosen == desired else _binding(position, velocity, chosen, bounds, dt_s)
+    reached = min(max(position + chosen * dt_s, min(bounds.low, position)), max(bounds.high, position))  # rounding
+    return _made(JointStep, (reached, chosen, code, chosen, True))
+
+
+def _binding(position: float, velocity: float, chosen: float, bounds: Bounds, dt_s: float) -> str:
+    """Name the bound that stopped the joint at `chosen`."""
+    sign = 1.0 if chosen > 0.0 or (chosen == 0.0 and position >= bounds.high) else -1.0
+    for sign_tried in (sign, -sign):
+        gap = bounds.high - position if sign_tried > 0 else position - bounds.low
+        speed = sign_tried * chosen
+        if _braking_velocity(gap, bounds.deceleration, dt_s) == speed:
+            return "pos.limit"
+        if bounds.velocity == speed:
+            return "vel.limit"
+        if _faster(sign_tried * velocity, bounds, dt_s) == speed:
+            return "acc.limit"
+    return "pos.limit"
+
+
+def braking_bounds(position: float, velocity: float, narrow: Bounds, before: Bounds, dt_s: float) -> Bounds:
+    """Return `narrow`, or where the joint moves too fast for it, as much wider as full braking needs in this step.
+
+    Args:
+        position: last published position.
+        velocity: last published velocity.
+        narrow: the limits to be kept.
+        before: the limits that held before, with the same accelerations.
+        dt_s: the step, > 0.
+    """
+    braked = brake_velocity(velocity, narrow, dt_s)
+    speed = abs(braked)
+    stop = position + braked * dt_s + braked * speed / (2.0 * narrow.deceleration)
+    high = min(before.high, max(narrow.high, stop)) if velocity > 0.0 else narrow.high
+    low = max(before.low, min(narrow.low, stop)) if velocity < 0.0 else narrow.low
+    fastest = min(before.velocity, max(narrow.velocity, speed))
+    if (low, high, fastest) == (narrow.low, narrow.high, narrow.velocity):
+        return narrow
+    return replace(narrow, low=low, high=high, velocity=fastest)
+
+
+def keeps(position: float, velocity: float, bounds: Bounds) -> bool:
+    """Tell whether a state is in the safe set K of `bounds`, rounding apart."""
+    stop = position + velocity * abs(velocity) / (2.0 * bounds.deceleration)
+    slack = 1e-9 * (bounds.extent + abs(position) + bounds.velocity)
+    is_inside = bounds.low - slack <= min(position, stop) and max(position, stop) <= bounds.high + slack
+    return is_inside and abs(velocity) <= bounds.velocity * (1.0 + 1e-9)
+
+
+def lowered_velocity(
+    published: float, measured: float, age_s: float, bounds: Bounds, *, settled: bool, period_s: float
+) -> float:
+    """Return the reference velocity after a gap: `published`, lowered to what the joint can still be doing.
+
+    The rule and its proof stand at the top of this module.
+
+    Args:
+        published: the last published velocity, in unit/s.
+        measured: the measured velocity; NaN: unknown.
+        age_s: how old it is, >= 0.
+        bounds: the joint's limits.
+        settled: the command had stood unchanged for 3 periods when the velocity was measured.
+        period_s: the control period.
+    """
+    if not (math.isfinite(measured) and 0.0 <= age_s < math.inf):
+        return published
+    if settled and abs(measured) <= min(bounds.deceleration * period_s, 0.5 * abs(published)):
+        return 0.0
+    sign = math.copysign(1.0, published)
+    fastest = sign * measured + max(bounds.acceleration, bounds.deceleration) * age_s
+    return sign * min(abs(published), max(0.0, fastest))
+
+
+def brake_velocity(velocity: float, bounds: Bounds, dt_s: float) -> float:
+    """Return the velocity after one step of full braking: towards zero, never through it."""
+    return math.copysign(max(0.0, abs(velocity) - bounds.deceleration * dt_s), velocity)
+
+
+def violation(  # noqa: PLR0911 - one return per rule
+    position: float, velocity: float, next_position: float, next_velocity: float, bounds: Bounds, dt_s: float
+) -> str:
+    """Return what is wrong with a step from (position, velocity) to (next_position, next_velocity), or "".
+
+    It is the post-condition on what is about to be published, and independent of `limit_joint`: it knows no interval,
+    only that slowing down takes D, speeding up A, and that it must be possible to stop inside the range. Rounding
+    apart, it allows 1e-9 of the velocity limit.
+    """
+    if not (-_INF < next_position < _INF and -_INF < next_velocity < _INF):
+        return f"not finite: position {next_position}, velocity {next_velocity}"
+    allowed = 1e-9 * bounds.velocity + 2.0 * _rounding_of_step(position, next_position, bounds, dt_s)
+    if abs((next_position - position) / dt_s - next_velocity) > allowed:
+        return f"position {next_position} does not follow from velocity {next_velocity}"
+    low, high = bounds.low, bounds.high
+    if not low <= position <= high:
+        low, high = min(low, position), max(high, position)
+    if not low <= next_position <= high:
+        return f"position {next_position} outside [{bounds.low}, {bounds.high}]"
+    speed = abs(next_velocity)
+    if speed > bounds.velocity + allowed:
+        return f"velocity {next_velocity} beyond {bounds.velocity}"
+    if _changes_too_fast(velocity, next_velocity, bounds, dt_s, allowed):
+        return f"velocity changes from {velocity} to {next_velocity} in {dt_s} s, too fast"
+    stop = next_position + next_velocity * speed / (2.0 * bounds.deceleration)
+    near = allowed * (dt_s + speed / bounds.deceleration)
+    if low - near <= stop <= high + near:
+        return ""
+    is_braking = speed <= max(0.0, abs(velocity) - bounds.deceleration * dt_s) + allowed
+    return "" if is_braking else f"from position {next_position} and velocity {next_velocity} it stops only at {stop}"
+
+
+def plainly_keeps(
+    positions: list[float],
+    velocities: list[float],
+    next_positions: list[float],
+    next_velocities: list[float],
+    bounds: list[Bounds],
+    dt_s: float,
+) -> bool:
+    """Tell whether `violation` finds nothing wrong with a step of every joint, in one pass; False: ask it.
+
+    It allows nothing for rounding, and no joint to speed up faster than it brakes or the other way round. Like
+    `violation` it knows nothing of how the step was made.
+    """
+    rows = zip(positions, velocities, next_positions, next_velocities, bounds, strict=True)
+    for position, velocity, reached, chosen, of in rows:
+        speed = chosen if chosen >= 0.0 else -chosen
+        slowest = of.acceleration if of.acceleration < of.deceleration else of.deceleration
+        if not (
+            of.low <= position <= of.high
+            and of.low <= reached <= of.high
+            and speed <= of.velocity
+            and (reached - position) / dt_s == chosen
+            and -slowest * dt_s <= chosen - velocity <= slowest * dt_s
+            and of.low <= reached + chosen * speed / (2.0 * of.deceleration) <= of.high
+        ):
+            return False
+    return True
+
+
+def _changes_too_fast(velocity: float, next_velocity: float, bounds: Bounds, dt_s: float, allowed: float) -> bool:
+    """Tell whether slowing down at D and speeding up at A takes longer than dt, by more than `allowed` unit/s."""
+    before, after = abs(velocity), abs(next_velocity)
+    if velocity * next_velocity < 0.0:
+        slowest = min(bounds.acceleration, bounds.deceleration)
+        return before / bounds.deceleration + after / bounds.acceleration > dt_s + allowed / slowest
+    return (
+        after - before > bounds.acceleration * dt_s + allowed or before - after > bounds.deceleration * dt_s + allowed
+    )
+
+
+_ROUNDING = 1e-9
+
+
+def limit_jerk(
+    desired: FloatArray, velocities: FloatArray, accelerations: FloatArray, limits: EffectiveLimits, dt_s: float
+) -> FloatArray:
+    """Return the velocities nearest to `desired` that keep the jerk, shape (n_joints,); where it is unlimited, those.
+
+    Args:
+        desired: the velocities asked for, in units/s.
+        velocities: the last published velocities.
+        accelerations: the last published accelerations, in units/s^2.
+        limits: after margins.
+        dt_s: the step, > 0.
+    """
+    is_limited = np.isfinite(limits.jerk)
+    if not is_limited.any():
+        return desired
+    jerk = np.where(is_limited, limits.jerk, 0.0)
+    slope = jerk / np.minimum(limits.acceleration, limits.deceleration)
+    highest = np.minimum(accelerations + jerk * dt_s, slope * (limits.velocity - velocities))
+    lowest = np.maximum(accelerations - jerk * dt_s, -slope * (limits.velocity + velocities))
+    ahead = desired - velocities
+    reach = np.maximum(slope * np.abs(ahead), jerk * dt_s)  # what one step can undo may be gone at once
+    highest = np.where(ahead >= 0.0, np.minimum(highest, reach), highest)
+    lowest = np.where(ahead <= 0.0, np.maximum(lowest, -reach), lowest)
+    highest = np.maximum(highest, accelerations - jerk * dt_s)  # never outside of what the jerk itself allows
+    lowest = np.minimum(lowest, accelerations + jerk * dt_s)
+    kept = np.clip(desired, velocities + lowest * dt_s, velocities + highest * dt_s)
+    fastest = np.clip(kept, -limits.velocity, limits.velocity)
+    kept = np.where(np.abs(kept - fastest) <= _ROUNDING * limits.velocity, fastest, kept)  # of v + a dt
+    return np.where(is_limited & (np.abs(kept - desired) > _ROUNDING * limits.velocity), kept, desired)
+
+
+def keeps_jerk(changes: FloatArray, limits: EffectiveLimits, dt_s: float) -> bool:
+    """Tell whether these changes of acceleration, shape (n_joints,), keep the jerk of every joint that is limited."""
+    is_limited = np.isfinite(limits.jerk)
+    allowed = np.where(is_limited, limits.jerk * dt_s, np.inf) + 2.0 * _ROUNDING * limits.velocity / dt_s
+    return bool(is_limited.any() and (np.abs(changes) <= allowed).all())

@@ -1,0 +1,1 @@
+"""The workspace filter: keep-in and keep-out regions, distances and braking margins."""

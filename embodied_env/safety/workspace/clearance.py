@@ -1,0 +1,192 @@
+"""All distances that a workspace keeps, measured at once. A *row* is one of them, less the margin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import FloatArray, KinematicModel
+from embodied_env.contract.kinematics import Capsules
+from embodied_env.contract.schema import BoxSpec, WorkspaceSpec
+from embodied_env.contract.value_checks import one_of
+from embodied_env.errors import ContractError
+from embodied_env.safety.workspace.capsules import box_distance, capsule_distance, inside_distance
+
+IndexArray = NDArray[np.intp]
+
+_STILL = 1e-9  # m per joint unit: what moves less turns about its own axis
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _BoxRows:
+    """Capsules `links` (n,) against boxes with the corners `low` and `high`, shape (n, 3)."""
+
+    links: IndexArray
+    low: FloatArray
+    high: FloatArray
+    names: tuple[str, ...]
+
+
+class Clearances:
+    """The rows of one robot: of keep-in boxes, then of keep-out boxes, then of pairs of capsules.
+
+    A keep-out sphere or capsule counts as one more capsule, which does not move.
+
+    Attributes:
+        levers: how much a row changes at most per unit of each joint, m, shape (n_rows, n_joints).
+    """
+
+    levers: FloatArray
+
+    def __init__(
+        self, spec: WorkspaceSpec, model: KinematicModel, joints: tuple[str, ...], somewhere: FloatArray, *, path: str
+    ) -> None:
+        """See `Workspace`; `somewhere` are any positions of shape (n_joints,)."""
+        self._model, self._margin_m = model, spec.margin_m
+        self._order = np.array([joints.index(joint) for joint in model.joints], dtype=np.intp)
+        shape = model.capsules(somewhere[self._order])
+        alone, apart = _levers_in_order(model, self._order, len(joints), shape, path)
+        looked_at = _looked_at(spec, shape.links, path)
+        carried = (alone > _STILL).any(axis=1)
+        movers = np.flatnonzero(carried & looked_at)
+        if not movers.size:
+            raise ContractError(path, "no joint moves any part of the robot that is looked at; allowed: some that does")
+        self._inside = _box_rows(spec.keep_in, movers, shape.links, "inside of keep_in")
+        boxes = {name: region.box for name, region in spec.keep_out.items() if region.box is not None}
+        self._outside = _box_rows(boxes, movers, shape.links, "to keep_out")
+        names, self._fixed_ends, fixed_radii = _fixed_capsules(spec)
+        self._radii = np.concatenate([shape.radii_m, fixed_radii])
+        pairs = [(i, len(shape.links) + j) for j in range(len(names)) for i in movers.tolist()]
+        pairs += _own_pairs(spec, model, shape.links, apart, looked_at)
+        self._pairs = np.array(pairs, dtype=np.intp).reshape(-1, 2)
+        named = (*shape.links, *(f"keep_out.{name}" for name in names))
+        self._names = [*self._inside.names, *self._outside.names, *(f"{named[i]} to {named[j]}" for i, j in pairs)]
+        of_pairs = [apart[i, j] if j < len(shape.links) else alone[i] for i, j in pairs]
+        self.levers = np.concatenate(
+            [alone[self._inside.links], alone[self._outside.links], np.reshape(of_pairs, (-1, len(joints)))]
+        )
+        _check_base(spec, shape, np.flatnonzero(~carried & looked_at), path)
+
+    def describe(self, row: int) -> str:
+        """Return in words what a row is the distance of."""
+        return self._names[row]
+
+    def measure(self, positions: FloatArray, rows: IndexArray | None = None) -> FloatArray:
+        """Return the distances of the rows, shape (k, n_rows), m, at positions of shape (k, n_joints).
+
+        `rows` are the ascending indices of those that are wanted; None: all of them.
+        """
+        ends = self._model.capsules(positions[:, self._order]).ends_m
+        n_in, n_boxes = len(self._inside.links), len(self._inside.links) + len(self._outside.links)
+        inside: slice | IndexArray = slice(None)
+        outside, pairs = inside, inside
+        if rows is not None:
+            first, last = np.searchsorted(rows, (n_in, n_boxes))
+            inside, outside, pairs = rows[:first], rows[first:last] - n_in, rows[last:] - n_boxes
+        parts = []
+        if (links := self._inside.links[inside]).size:
+            low, high = self._inside.low[inside], self._inside.high[inside]
+            parts.append(inside_distance(ends[:, links], self._radii[links], low, high))
+        if (links := self._outside.links[outside]).size:
+            low, high = self._outside.low[outside], self._outside.high[outside]
+            parts.append(box_distance(ends[:, links], self._radii[links], low, high))
+        if (pair := self._pairs[pairs]).size:
+            fixed = np.broadcast_to(self._fixed_ends, (len(ends), *self._fixed_ends.shape))
+            ends = np.concatenate([ends, fixed], axis=1)
+            one, other = pair[:, 0], pair[:, 1]
+            parts.append(capsule_distance(ends[:, one], self._radii[one], ends[:, other], self._radii[other]))
+        return np.concatenate(parts, axis=1) - self._margin_m if parts else np.zeros((len(positions), 0))
+
+
+def _levers_in_order(
+    model: KinematicModel, order: IndexArray, n_joints: int, shape: Capsules, path: str
+) -> tuple[FloatArray, FloatArray]:
+    """Return the levers, alone and in pairs, by joint in our order; raises ContractError where one has no bound."""
+    levers = model.levers()
+    alone = np.zeros((len(shape.links), n_joints))
+    apart = np.zeros((len(shape.links), len(shape.links), n_joints))
+    alone[:, order], apart[..., order] = levers.alone, levers.apart
+    if not (np.isfinite(alone).all() and np.isfinite(apart).all()):
+        far = sorted({link for link, lever in zip(shape.links, alone, strict=True) if not np.isfinite(lever).all()})
+        problem = f"how far out the links {', '.join(far)} may be is not known: a joint before them slides without end"
+        raise ContractError(path, f"{problem}; allowed: sliding joints with a range in the kinematic model")
+    return alone, apart
+
+
+def _looked_at(spec: WorkspaceSpec, links: tuple[str, ...], path: str) -> NDArray[np.bool_]:
+    """Return which capsules are looked at; raises ContractError for a link that is not there."""
+    wanted = [(f"{path}.ignore_links[{i}]", link) for i, link in enumerate(spec.ignore_links)]
+    wanted += [(f"{path}.ignore_pairs[{i}]", link) for i, pair in enumerate(spec.ignore_pairs) for link in pair]
+    for where, link in wanted:
+        if link not in links:
+            raise ContractError(where, f"no such link with a shape: {one_of(link, set(links))}")
+    return np.array([link not in spec.ignore_links for link in links], dtype=np.bool_)
+
+
+def _box_rows(boxes: Mapping[str, BoxSpec], movers: IndexArray, links: tuple[str, ...], of: str) -> _BoxRows:
+    """Return every mover against every box."""
+    low, high = (
+        np.repeat(np.reshape([getattr(box, end) for box in boxes.values()], (-1, 3)).astype(float), movers.size, axis=0)
+        for end in ("low_m", "high_m")
+    )
+    names = tuple(f"{links[i]} {of}.{name}" for name in boxes for i in movers)
+    return _BoxRows(links=np.tile(movers, len(boxes)), low=low, high=high, names=names)
+
+
+def _fixed_capsules(spec: WorkspaceSpec) -> tuple[list[str], FloatArray, FloatArray]:
+    """Return names, ends (n, 2, 3) and radii (n,) of the keep-out regions that are spheres and capsules."""
+    names, ends, radii = [], [], []
+    for name, region in spec.keep_out.items():
+        if region.sphere is not None:
+            names.append(name)
+            ends.append((region.sphere.center_m, region.sphere.center_m))
+            radii.append(region.sphere.radius_m)
+        elif region.capsule is not None:
+            names.append(name)
+            ends.append(region.capsule.ends_m)
+            radii.append(region.capsule.radius_m)
+    return names, np.reshape(np.array(ends, dtype=np.float64), (-1, 2, 3)), np.array(radii, dtype=np.float64)
+
+
+def _own_pairs(
+    spec: WorkspaceSpec,
+    model: KinematicModel,
+    links: tuple[str, ...],
+    apart: FloatArray,
+    looked_at: NDArray[np.bool_],
+) -> list[tuple[int, int]]:
+    """Return the pairs of the robot's own capsules that are looked at and that a joint moves against each other."""
+    if not spec.self_collision:
+        return []
+    ignored = model.adjacent | {frozenset(pair) for pair in spec.ignore_pairs}
+    return [
+        (i, j)
+        for i, j in combinations(np.flatnonzero(looked_at).tolist(), 2)
+        if links[i] != links[j] and frozenset((links[i], links[j])) not in ignored and (apart[i, j] > _STILL).any()
+    ]
+
+
+def _check_base(spec: WorkspaceSpec, shape: Capsules, fixed: IndexArray, path: str) -> None:
+    """No keep-out region reaches into what no joint moves; raises ContractError with every such pair."""
+    still = Capsules(
+        links=tuple(shape.links[i] for i in fixed), ends_m=shape.ends_m[fixed], radii_m=shape.radii_m[fixed]
+    )
+    found = []
+    for name, region in spec.keep_out.items():
+        if region.box is not None:
+            low, high = np.array(region.box.low_m, dtype=float), np.array(region.box.high_m, dtype=float)
+            distances = box_distance(still.ends_m, still.radii_m, low, high)
+        else:
+            _, ends, radii = _fixed_capsules(WorkspaceSpec(keep_out={name: region}))
+            distances = capsule_distance(still.ends_m, still.radii_m, ends, radii)
+        for link in dict.fromkeys(still.links):
+            depth_m = -min(d for d, of in zip(distances.tolist(), still.links, strict=True) if of == link)
+            if depth_m > 0.0:
+                found.append(f"{link!r} is {depth_m:.3f} m inside of {name!r}")
+    if found:
+        problem = f"no joint moves these links out of these regions: {', '.join(found)}"
+        raise ContractError(f"{path}.keep_out", f"{problem}; allowed: regions apart from them, or ignore_links")

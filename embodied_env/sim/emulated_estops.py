@@ -1,0 +1,97 @@
+"""The e-stops of the robot emulator: released until a service presses them, and repeated within their timeouts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from embodied_env.contract.field_paths import steps_of
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.message_tap import SEQUENCE
+from embodied_env.errors import ContractError
+
+_REPEATS = 5  # within a timeout: a message may be late
+
+
+Input = Any
+"""An `embodied_env.ros.robot.estops.EstopSpec`, which a simulator may not import."""
+
+
+class EmulatedEstop:
+    """One safety input. It is silent while another node publishes its topic: that one knows."""
+
+    def __init__(self, spec: Input, node: Any, latched_qos: Any, repeated_qos: Any) -> None:  # noqa: ANN401 - rclpy's
+        """Create the publisher, and the service ``~/estop/<name>`` (std_srvs/srv/SetBool; true presses).
+
+        Raises:
+            ContractError: for a value that a message of this type cannot have at its path.
+        """
+        self._node = node
+        self._messages = {pressed: message_of(spec, pressed=pressed) for pressed in (False, True)}
+        self._publisher = node.create_publisher(
+            message_class(spec.type), spec.topic, latched_qos if spec.latched else repeated_qos
+        )
+        service = f"~/estop/{re.sub(r'[^A-Za-z0-9_]', '_', spec.name)}"
+        node.create_service(message_class("std_srvs/srv/SetBool"), service, self._on_press)
+        self._period_ns = None if spec.latched else round(spec.timeout_s * NS_PER_S / _REPEATS)
+        self._is_pressed = False
+        self.next_ns: int | None = 0
+
+    def serve(self, now_ns: int) -> None:
+        """Publish the state if it is due, on the steady clock."""
+        if self.next_ns is None or now_ns < self.next_ns:
+            return
+        self.next_ns = None if self._period_ns is None else now_ns + self._period_ns
+        if self._node.count_publishers(self._publisher.topic_name) < 2:
+            self._publisher.publish(self._messages[self._is_pressed])
+
+    def _on_press(self, request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
+        self._is_pressed = bool(request.data)
+        self.next_ns = 0
+        response.success, response.message = True, "pressed" if self._is_pressed else "released"
+        return response
+
+
+def message_of(spec: Input, *, pressed: bool) -> Any:  # noqa: ANN401 - a generated type
+    """Return the message that says that `spec` is pressed, or safe; raises ContractError when there is none."""
+    value = _unsafe(spec.safe) if pressed else spec.safe[0]
+    part = message = message_class(spec.type)()
+    *parents, (name, index) = steps_of(spec.path)
+    try:
+        for parent, place in parents:
+            part = _element(part, parent, place)
+        if index is None:
+            setattr(part, name, type(getattr(part, name))(value))
+        else:
+            values = list(getattr(part, name))
+            values += [type(value)()] * (index + 1 - len(values))
+            values[index] = value
+            setattr(part, name, values)
+    except (AssertionError, AttributeError, IndexError, TypeError, ValueError) as error:
+        problem = f"{value!r} at {spec.path} of a {spec.type} (expected a value that it can have): {error}"
+        raise ContractError(f"backends.real.estop.{spec.name}.safe", problem) from None
+    return message
+
+
+def _element(part: Any, name: str, place: int | None) -> Any:  # noqa: ANN401 - parts of a message
+    """Return a part of a message, which a sequence gets if it is too short."""
+    value = getattr(part, name)
+    if place is None:
+        return value
+    kind = SEQUENCE.match(part.get_fields_and_field_types()[name])
+    if kind is not None and len(value) <= place:
+        package, _, message = kind["of"].partition("/")
+        value = [*value, *(message_class(f"{package}/msg/{message}")() for _ in range(place + 1 - len(value)))]
+        setattr(part, name, value)
+    return value[place]
+
+
+def _unsafe(safe: Sequence[Any]) -> Any:  # noqa: ANN401 - a value of a message
+    """Return a value of the type of the first of `safe` that is none of them."""
+    if isinstance(safe[0], bool):
+        return not safe[0]
+    if isinstance(safe[0], str):
+        return "pressed" + "".join(map(str, safe))
+    return next(type(safe[0])(number) for number in range(len(safe) + 1) if number not in safe)

@@ -1,0 +1,120 @@
+"""``python -m embodied_env.testing.fault_injection``: the chaos relay as a process."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from embodied_env.errors import EmbodiedEnvError, UsageError
+from embodied_env.testing.fault_injection.faults import FAULTS, Fault
+
+_CONVERT: Mapping[str, Callable[[str], Any]] = {
+    "float": float,
+    "int": int,
+    "bool": {"true": True, "false": False}.__getitem__,
+}
+_EXAMPLES = """faults: NAME[:KEY=VALUE,...], e.g.
+  drop:share=0.3
+  delay:delay_s=0.1,jitter_s=0.02
+  duplicate:share=0.1   reorder:share=0.1,places=2   corrupt:share=0.01
+  freeze:after_s=5,duration_s=2   restamp:kind=shift,offset_s=-1   burst:hold_s=0.4,every_s=1
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError."""
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def parse_fault(text: str) -> Fault:
+    """Return the fault that `text` describes, ``NAME[:KEY=VALUE,...]``; raises UsageError."""
+    name, _, settings = text.partition(":")
+    if name not in FAULTS:
+        raise UsageError(f"fault {name!r} is not known; allowed: {', '.join(FAULTS)}")
+    fields = {field.name: field for field in dataclasses.fields(FAULTS[name])}
+    values: dict[str, Any] = {}
+    for setting in settings.split(",") if settings else ():
+        key, _, value = setting.partition("=")
+        if key not in fields:
+            raise UsageError(f"fault {name} has no {key!r}; allowed: {', '.join(fields)}")
+        try:
+            values[key] = _CONVERT.get(str(fields[key].type), str)(value)
+        except (ValueError, KeyError):
+            raise UsageError(f"{name}: {key}={value!r} is not allowed; allowed: a {fields[key].type}") from None
+    missing = [key for key, field in fields.items() if field.default is dataclasses.MISSING and key not in values]
+    if missing:
+        raise UsageError(f"fault {name} needs {', '.join(missing)}")
+    return FAULTS[name](**values)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="python -m embodied_env.testing.fault_injection",
+        description="Relay a topic with seeded faults, until SIGINT or SIGTERM; print the counts in the end.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--in", dest="source", required=True, metavar="TOPIC", help="the topic that is read")
+    parser.add_argument("--out", dest="target", required=True, metavar="TOPIC", help="the topic that is written")
+    parser.add_argument("--type", required=True, help="its message type, like sensor_msgs/msg/JointState")
+    parser.add_argument("--seed", type=int, required=True, help="of every decision")
+    parser.add_argument("--fault", action="append", default=[], help="in the order in which they apply; see below")
+    parser.add_argument("--namespace", default="/", help="absolute ROS 2 namespace (default: the root)")
+    parser.add_argument("--best-effort", action="store_true", help="read and write with best effort")
+    parser.add_argument("--transient-local", action="store_true", help="read and write latched")
+    parser.add_argument("--with-parent", action="store_true", help="also end at the end of standard input")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Relay until told to end; 0, or 1 when it failed, 2 for wrong usage."""
+    try:
+        args = _parser().parse_args(argv)
+        return _relay(args)
+    except EmbodiedEnvError as error:
+        sys.stderr.write(f"python -m embodied_env.testing.fault_injection: error: {error}\n")
+        return 2 if isinstance(error, UsageError) else 1
+
+
+def _relay(args: argparse.Namespace) -> int:
+    from embodied_env.core.process.child import watch_parent  # noqa: PLC0415
+    from embodied_env.ros.setup_checks import check_namespace  # noqa: PLC0415
+    from embodied_env.testing.fault_injection.node import ChaosNode, chaos_qos  # noqa: PLC0415 - --help needs no ROS
+
+    check_namespace(args.namespace)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    if args.with_parent:
+        watch_parent(stop.set)
+    chaos = ChaosNode(
+        args.source,
+        args.target,
+        args.type,
+        faults=[parse_fault(text) for text in args.fault],
+        seed=args.seed,
+        namespace=args.namespace,
+        qos=chaos_qos(reliable=not args.best_effort, transient_local=args.transient_local),
+    )
+    with chaos:
+        _say(f"relaying {args.source} to {args.target}; Ctrl-C ends")
+        stop.wait()
+        counts = chaos.counts()
+    _say(json.dumps(counts))
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
