@@ -131,10 +131,10 @@ MUTANTS = (
     limits(
         "the measured position of a velocity does not count",
         "    lower, upper = velocity_interval(position, velocity, bounds, dt_s)\n    if lower > upper:\n"
-        "        if is_hopeless(position, velocity, bounds, dt_s):\n"
+        "        if is_unrecoverable(position, velocity, bounds, dt_s):\n"
         "            braked = brake_velocity(velocity, bounds, dt_s)\n            reached",
         "    lower, upper = velocity_interval(0.0, velocity, bounds, dt_s)\n    if lower > upper:\n"
-        "        if is_hopeless(position, velocity, bounds, dt_s):\n"
+        "        if is_unrecoverable(position, velocity, bounds, dt_s):\n"
         "            braked = brake_velocity(velocity, bounds, dt_s)\n            reached",
         "end_of_its_range",
         VELOCITY,
@@ -611,10 +611,10 @@ MUTANTS = (
     ),
     gate(
         "refusals ask before the form is read",
-        "        try:\n            requested = read_action",
+        "        try:\n            requested = parse_action",
         "        if gravest(self._refuse(situation, reference)) >= Severity.HOLD:\n"
         "            return self._braked(reference, dt_s, self._refuse(situation, reference))\n"
-        "        try:\n            requested = read_action",
+        "        try:\n            requested = parse_action",
         "hide or not_touched or in_its_order or so_many",
         REFUSALS,
     ),
@@ -684,7 +684,7 @@ MUTANTS = (
     ),
     gate(
         "safety inputs are not looked at",
-        "inputs = [] if situation is None else input_findings(situation.estops)",
+        "inputs = [] if situation is None else safety_input_findings(situation.estops)",
         "inputs = []",
         "malformed or monitoring",
         REFUSALS,
@@ -939,8 +939,8 @@ MUTANTS = (
     ),
     limiter(
         "what a plug-in says is ignored",
-        "ruling = ruling_of(shaper, proposal)\n",
-        "ruling = ruling_of(shaper, proposal)\n            continue\n",
+        "ruling = ask_filter(shaper, proposal)\n",
+        "ruling = ask_filter(shaper, proposal)\n            continue\n",
         "half",
         SHAPING,
     ),
@@ -1021,8 +1021,8 @@ MUTANTS = (
     # a command without an action
     gate(
         "limit() does not latch",
-        "return self._kept(self._limiter.limit_target(target",
-        "return (self._limiter.limit_target(target",
+        "return self._kept(self._limiter.limit(target",
+        "return (self._limiter.limit(target",
         "without_an_action",
         SHAPING,
     ),

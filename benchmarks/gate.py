@@ -37,8 +37,8 @@ from rich.table import Table
 from embodied_env.backends.fake import FakeBackend
 from embodied_env.contract import Contract, load_contract
 from embodied_env.core.clock import Stamp, make_clock
-from embodied_env.core.types import Approved, ResetRequest, Sent, Snapshot, Transition
-from embodied_env.envs.info import copied_step
+from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot, Transition
+from embodied_env.envs.info import copy_step_result
 from embodied_env.envs.stepper import Stepper
 from embodied_env.tasks import load_task
 
@@ -63,9 +63,9 @@ class PreparedWorld(FakeBackend):
         """Make the readings of the next step."""
         self._next = _later(self._next, self._contract.control_period_ns)
 
-    def send(self, command: Approved) -> Sent:
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Take the command."""
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
         """Time does not pass."""
@@ -109,7 +109,7 @@ def account(contract: Contract, inputs: Vector) -> Iterator[int]:
         start_ns = time.perf_counter_ns()
         stepper.begin(action)
         done = stepper.finish()
-        copied_step(done)
+        copy_step_result(done)
         yield time.perf_counter_ns() - start_ns
         if done.terminated or done.truncated:
             stepper.reset(world_seed=0, options=None, seeded=True)

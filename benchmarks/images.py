@@ -121,7 +121,7 @@ def serve(size: str, reliable: bool) -> None:  # noqa: FBT001
     ros.receiver.subscribe("ask", UInt32, "ask")
     message, flat = message_of(size), frame_of(size, 0)
     while not done.is_set():
-        for arrival in ros.receiver.take(0.2):
+        for arrival in ros.receiver.receive(0.2):
             flat[:4] = frame_of_number(size, arrival.message.data)
             data = array.array("B")
             data.frombytes(memoryview(flat))
@@ -177,7 +177,7 @@ class Ours:
         """Return the newest frame, when one has come."""
         arrivals = self._receiver.take(timeout_s)
         for arrival in arrivals:
-            self._buffer.put(arrival)
+            self._buffer.add(arrival)
         sample = self._buffer.sample() if arrivals else None
         return [] if sample is None else [each.reshape(-1).view(np.uint8) for each in sample.values.values()]
 

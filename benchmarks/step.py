@@ -56,9 +56,9 @@ from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, Stamp, SteadyClock
-from embodied_env.core.types import Approved, ResetRequest
+from embodied_env.core.types import ApprovedCommand, ResetRequest
 from embodied_env.ros.embedded_sim.backend import MujocoRosBackend
-from embodied_env.ros.embedded_sim.protocol import STEP_TOPIC, StepToken, digest
+from embodied_env.ros.embedded_sim.protocol import STEP_TOPIC, StepRequest, command_crc32
 from embodied_env.ros.embedded_sim.services import SimulatorServices
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
@@ -165,7 +165,7 @@ class Naive:
         message.data = array.array("d", command.tobytes())
         self.publishers[0].publish(message)
         token = self.token_type()
-        data = StepToken(epoch=self.epoch, step=self.count, digests=(digest(command),)).to_data()
+        data = StepRequest(epoch=self.epoch, step=self.count, digests=(command_crc32(command),)).to_data()
         token.data = array.array("q", data)
         self.publishers[1].publish(token)
         self.wait()
@@ -300,7 +300,7 @@ class Transport:
         self.seq += 1
         self.now_ns += self.period_ns
         after = Stamp(self.now_ns, "world")
-        self.backend.send(Approved(values=command, seq=self.seq, epoch=1, report=None))
+        self.backend.send(ApprovedCommand(values=command, seq=self.seq, epoch=1, report=None))
         self.backend.advance(after, deadline)
         return self.backend.read(after, deadline).samples["joints"].values["position"]
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from embodied_env.cli.launch.ros_launch import describe
-from embodied_env.cli.launch.targets import USES
+from embodied_env.cli.launch.targets import TARGETS
 
 
 def generate_launch_description() -> Any:  # noqa: ANN401 - launch has no type stubs
     """Start the same processes as ``embodied-env launch sim``."""
-    return describe(USES["sim"])
+    return describe(TARGETS["sim"])

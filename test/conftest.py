@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from embodied_env.core.process.shared_memory import is_owned, remove_abandoned, segments_of
+from embodied_env.core.process.shared_memory import is_in_use, remove_orphaned_segments, segments_of
 
 _DOMAINS = itertools.cycle(range(1, 100))
 _FIRST_DOMAIN = os.getpid() % 97  # two suites on one machine rarely meet
@@ -123,7 +123,7 @@ def _segments():
         return set()
     found = {_base(file.name) for file in _SHARED_MEMORY.iterdir() if "fastrtps" in file.name}
     ours = segments_of(os.getpid()) if found else set()
-    return {name for name in found if name in ours or not is_owned(name)}
+    return {name for name in found if name in ours or not is_in_use(name)}
 
 
 def _nobodys(names):
@@ -138,7 +138,7 @@ def _nobodys(names):
 def _left_by_the_dead():
     """Remove the segments that no living process uses; return those that are still there."""
     unused = _nobodys(_segments() - segments_of(os.getpid()))
-    return unused.difference(remove_abandoned(unused))
+    return unused.difference(remove_orphaned_segments(unused))
 
 
 def _base(name):

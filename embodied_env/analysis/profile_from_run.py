@@ -9,7 +9,13 @@ import numpy as np
 
 from embodied_env.analysis.statistics import median_interval
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.latency.profile import BlockKeeper, Estimate, LatencyProfile, LatencyProfileError, StepDelays
+from embodied_env.core.latency.profile import (
+    BlockReservoir,
+    Estimate,
+    LatencyProfile,
+    LatencyProfileError,
+    MeasuredStepDelays,
+)
 from embodied_env.core.types import Quality
 
 _GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
@@ -42,7 +48,7 @@ def profile_of_run(run: RecordedRun, *, most_blocks: int = 1000) -> LatencyProfi
         LatencyProfileError: for a run with fewer than 20 such steps, or one that is not of an environment of ours.
     """
     sensors: tuple[str, ...] = ()
-    keeper = BlockKeeper(most_blocks)
+    keeper = BlockReservoir(most_blocks)
     ages: dict[str, int] | None = None
     seed: int | None = None
     for row in run.rows():
@@ -59,7 +65,7 @@ def profile_of_run(run: RecordedRun, *, most_blocks: int = 1000) -> LatencyProfi
         else:
             keeper.take(step)
         ages = _ages(info, sensors)
-    steps = StepDelays(sensors=sensors, blocks=keeper.blocks())
+    steps = MeasuredStepDelays(sensors=sensors, blocks=keeper.blocks())
     if steps.count < _ENOUGH:
         raise LatencyProfileError(
             f"the run has {steps.count} steps whose latencies are all known; allowed: {_ENOUGH} or more"
@@ -100,7 +106,7 @@ def _measured_ns(values: Row, quality: Row, key: str) -> int | None:
     return round(float(value) * NS_PER_S)
 
 
-def _profile(manifest: Row, steps: StepDelays, seed: int) -> LatencyProfile:
+def _profile(manifest: Row, steps: MeasuredStepDelays, seed: int) -> LatencyProfile:
     acted = steps.actuation_ns()
     enough = len(acted) >= _ENOUGH
     contract, host = manifest.get("contract", {}), manifest.get("host", {})

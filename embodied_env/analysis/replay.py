@@ -20,10 +20,10 @@ from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendError, PolicyError, ResetNeededError, UsageError
 from embodied_env.record.arrays import Reference, refer_to, to_bytes
 from embodied_env.record.differences import differences
-from embodied_env.record.row_decoder import RowReader, check_replayable
+from embodied_env.record.row_decoder import RowDecoder, require_replayable
 from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, Row, reset_row, transition_row
 from embodied_env.record.run import Run, read_run
-from embodied_env.safety.action_parsing import MalformedActionError, read_action
+from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 from embodied_env.tasks import Policy
 
 _LISTED = 20  # fields of the first transition that differs
@@ -124,7 +124,7 @@ class _Replayer:
         )
         self.task_verified = self._env.task_description["source_sha256"] is not None
         self.task_changed = self.task_verified and self._env.task_description != run.manifest.get("task")
-        self._reader = RowReader(self.recorded, run.array)
+        self._reader = RowDecoder(self.recorded, run.array)
         self._evaluator = [name for name, spec in self.contract.sensors.items() if spec.visibility == "evaluator"]
         self.episode = self.step = self.remade = 0
         self._is_estop = self._has_gap = self._is_incomplete = False
@@ -144,7 +144,7 @@ class _Replayer:
         """Replay one row, on which `following` followed; return where it came out differently, or None."""
         is_reset = row["schema"] == RESET
         self.episode, self.step = (self.episode + 1, 0) if is_reset else (self.episode, self.step + 1)
-        check_replayable(row)
+        require_replayable(row)
         if is_reset and self._is_estop and not _is_estop(following, "latched"):
             self._env.clear_estop()  # a person did so then
         self._is_estop = _is_estop(row, "latched_after")
@@ -164,7 +164,7 @@ class _Replayer:
     def _reset(self, row: Row) -> Row:
         index = row["info"].get("episode_index") if isinstance(row["info"], dict) else None
         if self._has_gap and isinstance(index, int):  # a reset may be missing, too
-            self._env.go_to_episode(None, index)
+            self._env.seek_episode(None, index)
         outer = dict(zip(FIELDS_OF_RESET, (None, None, *self._env.reset(seed=_seed(row))), strict=True))
         return reset_row(self._env.last_reset, row=row["row"], outer=outer, evaluator=self._evaluator, store=_refer)
 
@@ -287,7 +287,7 @@ def _refer(array: NDArray[Any]) -> Reference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parting:
+class PolicyDivergence:
     """How far a policy's actions are from those of one recorded episode.
 
     Attributes:
@@ -326,7 +326,7 @@ class PolicyReplay:
     path: Path
     joints: tuple[str, ...]
     tolerance: float
-    episodes: tuple[Parting, ...]
+    episodes: tuple[PolicyDivergence, ...]
     problem: str
     wrapped: bool
 
@@ -363,16 +363,16 @@ def replay_policy(
     run = read_run(path)
     recorded = recorded_contract(run)
     layout = ActionLayout(recorded)
-    reader = RowReader(recorded, run.array)
-    episodes: list[_Compared] = []
+    reader = RowDecoder(recorded, run.array)
+    episodes: list[_DivergenceStats] = []
     observation: dict[str, NDArray[Any]] | None = None
     for row in run.rows():
         watch()
         if row.get("inner") is None:
             continue
-        check_replayable(row)
+        require_replayable(row)
         if row["schema"] == RESET:
-            episodes.append(_Compared(len(episodes) + 1, layout.size, tolerance))
+            episodes.append(_DivergenceStats(len(episodes) + 1, layout.size, tolerance))
         elif observation is not None and episodes:
             asked = episodes[-1].ask(policy, observation)
             episodes[-1].compare(_read(asked, layout), _read(reader.action(row)[0], layout))
@@ -387,7 +387,7 @@ def replay_policy(
     )
 
 
-class _Compared:
+class _DivergenceStats:
     """Sums over one episode."""
 
     def __init__(self, episode: int, size: int, tolerance: float) -> None:
@@ -420,10 +420,10 @@ class _Compared:
         if has_parted and self._first is None:
             self._first = self._steps
 
-    def parting(self) -> Parting:
+    def parting(self) -> PolicyDivergence:
         count = self._steps - self._unreadable
         nothing = np.full_like(self._sum, np.nan)
-        return Parting(
+        return PolicyDivergence(
             episode=self._episode,
             steps=self._steps,
             first=self._first,
@@ -437,6 +437,6 @@ class _Compared:
 def _read(action: Any, layout: ActionLayout) -> FloatArray | None:  # noqa: ANN401 - policies return anything
     """Return a flat vector, or None where it is no action."""
     try:
-        return read_action(action, layout)
+        return parse_action(action, layout)
     except MalformedActionError:
         return None

@@ -14,7 +14,7 @@ told to; a free-running world moves by itself.
 6. `halt` cuts the transport. It never raises and is idempotent. After it, only `reset` and `close` work.
 7. `close` frees everything, is idempotent, and safe on a backend that was never opened.
 
-A backend whose resets go on after `reset` has an attribute `routine` (`RoutineBackend`; without it they do not). The
+A backend whose resets go on after `reset` has an attribute `routine` (`ResettableBackend`; without it they do not). The
 stepper orders the rest. With `routine.home` it drives the joints home by `send`, `advance` and `read`, through the
 gate, so `reset` leaves the world ready for them; with `routine.confirm` it calls `confirm`; and then `verify`, since
 what `reset` has read is older than all of this.
@@ -32,8 +32,8 @@ from typing import Any, Protocol, runtime_checkable
 from embodied_env.contract import Contract
 from embodied_env.core.clock import Clock, Stamp
 from embodied_env.core.latency.ledger import Ledger
-from embodied_env.core.reset_spec import Routine
-from embodied_env.core.types import Approved, Circumstances, ResetRequest, Sent, Snapshot
+from embodied_env.core.reset_spec import ResetRoutine
+from embodied_env.core.types import ApprovedCommand, ExternalInputs, ResetRequest, SentCommand, Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Backend(Protocol):
         """Start an episode; return a verified snapshot that carries a ResetReport."""
         ...
 
-    def send(self, command: Approved) -> Sent:
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish an approved command; return what was really sent."""
         ...
 
@@ -122,10 +122,10 @@ class Backend(Protocol):
         ...
 
 
-class RoutineBackend(Backend, Protocol):
+class ResettableBackend(Backend, Protocol):
     """A backend whose resets go on after `reset`."""
 
-    routine: Routine | None
+    routine: ResetRoutine | None
 
     def confirm(self, question: str, deadline: Stamp) -> None:
         """Ask a person. Return when they agree; raise BackendNotReadyError when they do not, or say nothing in time."""
@@ -149,7 +149,7 @@ class RecordedResults(Protocol):
     recorded_task: Any
 
 
-class Playback(Protocol):
+class ReplaySource(Protocol):
     """What time and others did to the steps of a run that is played back: nothing of it happens again by itself."""
 
     @property
@@ -158,7 +158,7 @@ class Playback(Protocol):
         ...
 
     @property
-    def circumstances(self) -> Circumstances | None:
+    def circumstances(self) -> ExternalInputs | None:
         """Those of the step that is being played back; None: there is none."""
         ...
 

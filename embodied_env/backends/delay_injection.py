@@ -1,7 +1,7 @@
 """Worlds that wait, with delays put in: told beside a world that does it itself, or done at the seam to any other.
 
 A world that takes `delays` itself (`mujoco`, `mujoco_ros`) takes readings at the exact instants; whoever knows model
-and seed knows them too, so `ToldDelays` only tells of them. To any other world `SeamDelays` does it from outside, which
+and seed knows them too, so `ReportedDelays` only tells of them. To any other world `PeriodDelays` does it from outside, which
 sees it at the ends of control periods alone: a reading is the newest that is at least as old as was drawn, and a
 command begins to act with the first period that does not begin before its instant. Its stamps are those of the world,
 so ages are whole periods there, and what is told is what was done.
@@ -16,12 +16,12 @@ from typing import Any
 from embodied_env.backends.base import Backend
 from embodied_env.contract import Contract
 from embodied_env.core.clock import Stamp
-from embodied_env.core.latency.delay_model import DelayModel, Plan, check_delays, schedule_of
-from embodied_env.core.types import Approved, Injected, ResetRequest, Sample, Sent, Snapshot
+from embodied_env.core.latency.delay_model import DelayModel, PlannedDelays, check_delays, schedule_of
+from embodied_env.core.types import ApprovedCommand, InjectedDelays, ResetRequest, Sample, SentCommand, Snapshot
 from embodied_env.errors import BackendLostError, UsageError
 
 
-class ToldDelays:
+class ReportedDelays:
     """A world that delays by `model` itself, and what it does by that."""
 
     def __init__(self, world: Backend, model: DelayModel, contract: Contract) -> None:
@@ -62,9 +62,9 @@ class ToldDelays:
         snapshot = self._world.reset(request, deadline)
         self._schedule.begin(request.seed, snapshot.now_ns)
         self._step = 0
-        return replace(snapshot, injected=Injected(early=self._schedule.plan(0).early))
+        return replace(snapshot, injected=InjectedDelays(early=self._schedule.plan(0).early))
 
-    def send(self, command: Approved) -> Sent:
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish an approved command."""
         return self._world.send(command)
 
@@ -91,11 +91,13 @@ class ToldDelays:
         """Return the processes of the world."""
         return self._world.processes()
 
-    def _account(self, command: Plan, readings: Plan) -> Injected:
-        return Injected(inference_ns=command.inference_ns, actuation_ns=command.actuation_ns, early=readings.early)
+    def _account(self, command: PlannedDelays, readings: PlannedDelays) -> InjectedDelays:
+        return InjectedDelays(
+            inference_ns=command.inference_ns, actuation_ns=command.actuation_ns, early=readings.early
+        )
 
 
-class SeamDelays(ToldDelays):
+class PeriodDelays(ReportedDelays):
     """Delays in whole control periods, for a world that knows of none."""
 
     def __init__(self, world: Backend, model: DelayModel, contract: Contract) -> None:
@@ -103,7 +105,7 @@ class SeamDelays(ToldDelays):
         super().__init__(world, model, contract)
         self._period_ns = contract.control_period_ns
         self._kept: dict[str, deque[Sample]] = {}
-        self._under_way: list[tuple[int, Approved]] = []
+        self._under_way: list[tuple[int, ApprovedCommand]] = []
         self._usable = False
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
@@ -115,9 +117,9 @@ class SeamDelays(ToldDelays):
         self._kept = {name: deque([sample]) for name, sample in snapshot.samples.items()}
         return snapshot
 
-    def send(self, command: Approved) -> Sent:
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Let a command wait until it acts."""
-        if not isinstance(command, Approved):
+        if not isinstance(command, ApprovedCommand):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
         if not self._usable:
             raise BackendLostError("halted", "the world was halted, closed, or never reset")
@@ -125,7 +127,7 @@ class SeamDelays(ToldDelays):
         late = -(-(plan.acts_ns - plan.frozen_ns) // self._period_ns)
         self._under_way = [(step, sent) for step, sent in self._under_way if sent.seq != command.seq]
         self._under_way.append((self._step + late, command))
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
         """Publish the newest command that acts from here on, if there is one, and set the world moving."""
@@ -152,7 +154,7 @@ class SeamDelays(ToldDelays):
         self._usable = False
         super().close()
 
-    def _late(self, name: str, sample: Sample, plan: Plan) -> Sample:
+    def _late(self, name: str, sample: Sample, plan: PlannedDelays) -> Sample:
         """Return what is told of a sensor instead of `sample`, the newest; it is there now."""
         if name not in plan.taken_ns:
             return sample
@@ -162,16 +164,16 @@ class SeamDelays(ToldDelays):
             kept.popleft()
         return replace(kept[0], arrival_ns=sample.arrival_ns)
 
-    def _account(self, command: Plan, readings: Plan) -> Injected:
+    def _account(self, command: PlannedDelays, readings: PlannedDelays) -> InjectedDelays:
         """Of the actuation is told what was done: until the begin of a control period."""
         late_ns = -(-(command.acts_ns - command.frozen_ns) // self._period_ns) * self._period_ns
-        return Injected(
+        return InjectedDelays(
             inference_ns=command.inference_ns,
             actuation_ns=late_ns - command.inference_ns,
             early=readings.early,
         )
 
 
-def with_delays(world: Backend, model: DelayModel, contract: Contract, *, by_itself: bool) -> Backend:
+def add_delays(world: Backend, model: DelayModel, contract: Contract, *, by_itself: bool) -> Backend:
     """Return `world` with the delays of `model`; `by_itself`: it was given them, and does it itself."""
-    return (ToldDelays if by_itself else SeamDelays)(world, model, contract)
+    return (ReportedDelays if by_itself else PeriodDelays)(world, model, contract)

@@ -16,8 +16,17 @@ from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layout
 from embodied_env.core.arguments import checked_seconds
 from embodied_env.core.clock import NS_PER_S, Clock, Stamp
 from embodied_env.core.pacing import Pacer
-from embodied_env.core.reset_spec import Routine
-from embodied_env.core.types import Actuation, Approved, ClockAccount, ResetReport, ResetRequest, Sample, Sent, Snapshot
+from embodied_env.core.reset_spec import ResetRoutine
+from embodied_env.core.types import (
+    ActuationEvidence,
+    ApprovedCommand,
+    ClockStatus,
+    ResetReport,
+    ResetRequest,
+    Sample,
+    SentCommand,
+    Snapshot,
+)
 from embodied_env.errors import BackendLostError, UsageError
 
 KEPT = 2000
@@ -40,7 +49,7 @@ class Fault:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delays:
+class FakeDelays:
     """How long each stage of the way in and out takes in a fake world that moves by itself, s.
 
     `driver_s`, `transport_s`, `queue_s`: from the acquisition of every reading to its publication, receipt, and taking.
@@ -76,7 +85,7 @@ class FakeBackend:
         clock: Clock,
         faults: Sequence[Fault] = (),
         free_running: bool = False,
-        delays: Delays | None = None,
+        delays: FakeDelays | None = None,
         step_timeout_s: float = 1.0,
         reset_timeout_s: float = 1.0,
     ) -> None:
@@ -96,13 +105,13 @@ class FakeBackend:
             transport=delays is not None,
             actuation=delays is not None,
         )
-        self.routine: Routine | None = None  # how its resets go on; to be written by a test
+        self.routine: ResetRoutine | None = None  # how its resets go on; to be written by a test
         self._delays = delays
         self.pacer = Pacer(clock, contract.control_period_ns) if free_running else None
         self._left: tuple[int, int] | None = None  # the newest command, and when it left
         self.step_timeout_s = checked_seconds("step_timeout_s", step_timeout_s)
         self.reset_timeout_s = checked_seconds("reset_timeout_s", reset_timeout_s)
-        self.sent: list[Approved] = []
+        self.sent: list[ApprovedCommand] = []
         self.halted: list[str] = []
         self.estop_states: dict[str, str] = {}  # what `estops` reports; to be written by a test
         self._contract = contract
@@ -161,9 +170,9 @@ class FakeBackend:
             self.pacer.begin()
         return self._snapshot()
 
-    def send(self, command: Approved) -> Sent:
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Take the command; it acts at the next `advance`."""
-        if not isinstance(command, Approved):
+        if not isinstance(command, ApprovedCommand):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
         self._check_usable()
         if self._fault("refuse", None, self._step + 1):
@@ -173,7 +182,7 @@ class FakeBackend:
         if self._delays is not None:
             self._clock.sleep_until_ns(self._clock.now_ns() + round(self._delays.publish_s * NS_PER_S))
         self._left = command.seq, self._clock.now_ns()
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
         """Move to `target`; a scripted delay passes on the clock first."""
@@ -254,7 +263,7 @@ class FakeBackend:
             )
             for name in self._contract.sensors
         }
-        clock = ClockAccount(mode="wall") if self.capabilities.free_running else None
+        clock = ClockStatus(mode="wall") if self.capabilities.free_running else None
         return Snapshot(now_ns=self._now_ns, samples=samples, clock=clock, actuation=self._acted())
 
     def _as_delayed(self, sample: Sample) -> Sample:
@@ -274,11 +283,13 @@ class FakeBackend:
             transport_excess_s=0.0,  # none takes longer than another
         )
 
-    def _acted(self) -> Actuation | None:
+    def _acted(self) -> ActuationEvidence | None:
         if self._delays is None or self._left is None:
             return None
         seq, left_ns = self._left
-        return Actuation(seq=seq, acted_ns=left_ns + round(self._delays.actuation_s * NS_PER_S), method="controller")
+        return ActuationEvidence(
+            seq=seq, acted_ns=left_ns + round(self._delays.actuation_s * NS_PER_S), method="controller"
+        )
 
     def _values(self, name: str) -> dict[str, NDArray[Any]]:
         sensor = self._contract.sensors[name]

@@ -28,7 +28,16 @@ from embodied_env.contract.reading_values import (
 from embodied_env.core.arguments import checked_seconds
 from embodied_env.core.clock import Clock, Stamp
 from embodied_env.core.latency.delay_model import DelayModel
-from embodied_env.core.types import Approved, ClockAccount, Quality, ResetReport, ResetRequest, Sample, Sent, Snapshot
+from embodied_env.core.types import (
+    ApprovedCommand,
+    ClockStatus,
+    Quality,
+    ResetReport,
+    ResetRequest,
+    Sample,
+    SentCommand,
+    Snapshot,
+)
 from embodied_env.errors import BackendLostError, MissingDependencyError
 from embodied_env.sim.instruments import range_limits_m
 from embodied_env.sim.rendering import display_available
@@ -114,12 +123,12 @@ class MujocoBackend:
         report = ResetReport(level="world", seed_applied=request.seed, sampled=sampled, details=details)
         return self._snapshot(world, report)
 
-    def send(self, command: Approved) -> Sent:
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Set the command of the next period."""
-        if not isinstance(command, Approved):
+        if not isinstance(command, ApprovedCommand):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
         self._running().command(command.values)
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - it is exact, and returns when done
         """Step the world by one control period."""
@@ -181,7 +190,7 @@ class MujocoBackend:
         samples = {name: self._sample(name, reading, arrival_ns) for name, reading in world.read().items()}
         return Snapshot(now_ns=world.now_ns, samples=samples, reset=report, clock=self._clock_account())
 
-    def _clock_account(self) -> ClockAccount | None:
+    def _clock_account(self) -> ClockStatus | None:
         """A world that waits has no clock but its own."""
         return None
 

@@ -16,13 +16,13 @@ from embodied_env.backends.mujoco import MujocoBackend
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S, Clock, Stamp
 from embodied_env.core.pacing import Pacer
-from embodied_env.core.types import Approved, ClockAccount, ResetRequest, Sent, Snapshot
+from embodied_env.core.types import ApprovedCommand, ClockStatus, ResetRequest, SentCommand, Snapshot
 from embodied_env.errors import BackendLostError
 
 _WINDOW_NS = NS_PER_S  # the real-time factor is that of the last one or two of them
 
 
-class Ticking(Protocol):
+class TickedWorld(Protocol):
     """A world that moves by whole ticks of its own time."""
 
     now_ns: int
@@ -33,7 +33,7 @@ class Ticking(Protocol):
         ...
 
 
-class Follower:
+class RealtimeStepper:
     """Keeps the time of a world at that of a clock, tick by tick, as far as the machine can.
 
     It computes at most `patience_ns` of the clock's time longer than is due. What is not caught up by then is dropped:
@@ -41,7 +41,7 @@ class Follower:
     burst, and never holds up its caller without an end.
     """
 
-    def __init__(self, world: Ticking, clock: Clock, *, patience_ns: int) -> None:
+    def __init__(self, world: TickedWorld, clock: Clock, *, patience_ns: int) -> None:
         """Follow `clock` from now on."""
         self._world = world
         self._clock = clock
@@ -111,12 +111,12 @@ class RealtimeMujocoBackend(MujocoBackend):
         super().__init__(contract, clock=clock, step_timeout_s=step_timeout_s)
         self.pacer = Pacer(clock, contract.control_period_ns)
         self._lock = threading.RLock()  # the watchdog sends from a thread of its own
-        self._follower: Follower | None = None
+        self._follower: RealtimeStepper | None = None
 
     def open(self) -> None:
         """Build the world."""
         super().open()
-        self._follower = Follower(self._opened(), self._clock, patience_ns=self._contract.control_period_ns)
+        self._follower = RealtimeStepper(self._opened(), self._clock, patience_ns=self._contract.control_period_ns)
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
         """Reset the world by its seed. From then on it moves."""
@@ -126,10 +126,10 @@ class RealtimeMujocoBackend(MujocoBackend):
             self.pacer.begin()
             return replace(snapshot, clock=self._clock_account())
 
-    def send(self, command: Approved) -> Sent:
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Let pass what has passed under the last command, then take this one. Any thread may send."""
         with self._lock:
-            if isinstance(command, Approved):
+            if isinstance(command, ApprovedCommand):
                 self._running()
                 self._following().catch_up()
             return super().send(command)
@@ -175,11 +175,11 @@ class RealtimeMujocoBackend(MujocoBackend):
             self._follower = None
             super().close()
 
-    def _clock_account(self) -> ClockAccount:
+    def _clock_account(self) -> ClockStatus:
         follower, world = self._following(), self._opened()
-        return ClockAccount(mode="sim", offset_ns=follower.offset_ns, offset_error_ns=world.tick_ns, rtf=follower.rtf())
+        return ClockStatus(mode="sim", offset_ns=follower.offset_ns, offset_error_ns=world.tick_ns, rtf=follower.rtf())
 
-    def _following(self) -> Follower:
+    def _following(self) -> RealtimeStepper:
         if self._follower is None:
             raise BackendLostError("closed", "the world is not open")
         return self._follower

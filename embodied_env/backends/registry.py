@@ -40,12 +40,20 @@ Third parties add a factory by the entry-point group ``embodied_env.backends``. 
 the keyword `pacing`, and refuses what it cannot.
 """
 
-DELAYS_BY_ITSELF = ("mujoco", "mujoco_ros")
+NATIVE_DELAY_BACKENDS = ("mujoco", "mujoco_ros")
 """Those that in lockstep take an option `delays`, and do what `embodied_env.backends.delay_injection` tells of."""
 
 _OURS = ("clock", "pacing")  # keywords that are no options of a backend
 
-__all__ = ["BACKENDS", "DELAYS_BY_ITSELF", "Backend", "BackendFactory", "Capabilities", "make_backend", "offers_option"]
+__all__ = [
+    "BACKENDS",
+    "NATIVE_DELAY_BACKENDS",
+    "Backend",
+    "BackendFactory",
+    "Capabilities",
+    "make_backend",
+    "accepts_option",
+]
 
 
 def make_backend(
@@ -69,7 +77,7 @@ def make_backend(
     return factory(contract, clock=clock, **options)
 
 
-def offers_option(name: str, option: str, *, pacing: str | None = None) -> bool:
+def accepts_option(name: str, option: str, *, pacing: str | None = None) -> bool:
     """Say whether the backend called `name` declares the option; raises UsageError for an unknown name or pacing."""
     return option in inspect.signature(_factory(name, pacing)).parameters
 

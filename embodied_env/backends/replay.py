@@ -18,11 +18,19 @@ import numpy as np
 from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock, Stamp
-from embodied_env.core.latency.ledger import Ledger, Slot
-from embodied_env.core.types import Approved, Circumstances, ResetRequest, Sent, Snapshot, TaskResult, Verdict
+from embodied_env.core.latency.ledger import Ledger, StepEvent
+from embodied_env.core.types import (
+    ApprovedCommand,
+    ExternalInputs,
+    ResetRequest,
+    SentCommand,
+    Snapshot,
+    TaskResult,
+    Verdict,
+)
 from embodied_env.errors import BackendLostError, BackendNotReadyError, RecordError
 from embodied_env.record.manifest import contract_of_manifest
-from embodied_env.record.row_decoder import RowReader, check_replayable, frozen_ns
+from embodied_env.record.row_decoder import RowDecoder, frozen_ns, require_replayable
 from embodied_env.record.rows import RESET, TRANSITION, Row
 from embodied_env.record.run import Run, read_run
 
@@ -47,7 +55,7 @@ class RecordedPacer:
 class RecordedLedger(Ledger):
     """Stamps as they were. That a step is entered moves the tape to the next one."""
 
-    def __init__(self, clock: Clock, tape: Tape) -> None:
+    def __init__(self, clock: Clock, tape: RecordedSteps) -> None:
         """Read what the tape has no stamp of from `clock`."""
         super().__init__(clock)
         self._tape = tape
@@ -56,7 +64,7 @@ class RecordedLedger(Ledger):
         """Take the stamp of the snapshot of the reset."""
         super().begin_episode()
         if self._tape.frozen_ns:
-            self._ns[Slot.OBSERVED] = self._tape.frozen_ns
+            self._ns[StepEvent.OBSERVED] = self._tape.frozen_ns
 
     def enter_step(self) -> None:
         """Go on to the next step, and take all of its stamps."""
@@ -64,15 +72,15 @@ class RecordedLedger(Ledger):
         stamps = self._tape.enter_step()
         self._marked = "marked" in stamps
         for name, stamp_ns in stamps.items():
-            self._ns[Slot[name.upper()]] = stamp_ns
+            self._ns[StepEvent[name.upper()]] = stamp_ns
 
-    def stamp(self, slot: Slot, at_ns: int | None = None) -> int:
+    def stamp(self, slot: StepEvent, at_ns: int | None = None) -> int:
         """Return the stamp as it was."""
         known = self._tape.stamps_ns.get(slot.name.lower())
         return super().stamp(slot, at_ns if known is None else known)
 
 
-class Tape:
+class RecordedSteps:
     """The rows of a run, one after the other; it remembers the one that is being played back, and no other.
 
     Attributes:
@@ -83,13 +91,13 @@ class Tape:
         reset_verdict: the verdict of the task on that snapshot, as recorded; None: not judged.
     """
 
-    def __init__(self, run: Run, reader: RowReader, clock: Clock) -> None:
+    def __init__(self, run: Run, reader: RowDecoder, clock: Clock) -> None:
         """Begin before the first row. Rows that an outer wrapper had made up are left out."""
         self._rows: Iterator[Row] = (row for row in run.rows() if row.get("inner") is not None)
         self._ahead: Row | None = next(self._rows, None)
         self._reader = reader
         self.row: Row | None = None
-        self._circumstances: Circumstances | None = None
+        self._circumstances: ExternalInputs | None = None
         self.frozen_ns = 0
         self.reset_verdict: Mapping[str, Any] | None = None
         self.pacer = RecordedPacer()
@@ -101,7 +109,7 @@ class Tape:
         return {} if self.row is None else self.row["inner"]["stamps_ns"]
 
     @property
-    def circumstances(self) -> Circumstances | None:
+    def circumstances(self) -> ExternalInputs | None:
         """What time and others did to it."""
         return self._circumstances
 
@@ -118,7 +126,7 @@ class Tape:
         if self._ahead is None:
             raise BackendNotReadyError("the recording has no more resets")
         row, self._ahead = self._ahead, next(self._rows, None)
-        check_replayable(row)
+        require_replayable(row)
         self.frozen_ns = frozen_ns(row)
         self.reset_verdict = row["inner"]["verdict"]
         return row
@@ -131,7 +139,7 @@ class Tape:
         """
         self.row = self._circumstances = None
         if self._ahead is not None and self._ahead["schema"] == TRANSITION:
-            check_replayable(self._ahead)
+            require_replayable(self._ahead)
             self.row, self._ahead = self._ahead, next(self._rows, None)
             self._circumstances = self._reader.circumstances(self.row)
             self.pacer.take(self.row)
@@ -176,8 +184,8 @@ class ReplayBackend:
         """
         opened = run if isinstance(run, Run) else read_run(run)
         self.recorded_contract = recorded_contract(opened)
-        self._reader = RowReader(self.recorded_contract, opened.array)
-        self.playback = Tape(opened, self._reader, clock)
+        self._reader = RowDecoder(self.recorded_contract, opened.array)
+        self.playback = RecordedSteps(opened, self._reader, clock)
         self.capabilities = _capabilities(opened)
         self.departures = 0
         self.task_file, self.trust_task = task, trust_task
@@ -191,16 +199,16 @@ class ReplayBackend:
         """Return what the next recorded reset came up with."""
         return self._reader.reset(self.playback.next_reset())
 
-    def send(self, command: Approved) -> Sent:
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Compare the command with the one that was published then; the answer of a relay is as it was."""
-        if not isinstance(command, Approved):
+        if not isinstance(command, ApprovedCommand):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
         row = self._playing()
         seen = self.playback.circumstances
         if seen is not None and seen.answer is not None:
-            return Sent(seq=command.seq, values=seen.answer.applied_si, report=seen.answer)
+            return SentCommand(seq=command.seq, values=seen.answer.applied_si, report=seen.answer)
         self.departures += not np.array_equal(command.values, self._reader.published(row))
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
         """Nothing moves."""
@@ -233,7 +241,7 @@ class ReplayBackend:
 class RecordedTask:
     """A task that returns the recorded reward, verdict and terms of the step that is being played back."""
 
-    def __init__(self, run: Run, tape: Tape) -> None:
+    def __init__(self, run: Run, tape: RecordedSteps) -> None:
         """Return what `tape` has, under the version that the manifest of `run` names."""
         self._tape = tape
         said = run.manifest.get("task")

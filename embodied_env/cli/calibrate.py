@@ -13,7 +13,7 @@ from embodied_env.core.arguments import checked_path
 from embodied_env.core.latency.profile import LatencyProfile, as_mapping, write_profile
 from embodied_env.core.terminal import make_console, say
 from embodied_env.errors import UsageError
-from embodied_env.ros.fastdds import make_room
+from embodied_env.ros.fastdds import enable_large_segments
 
 HELP = "move gently, and measure latencies into a file"
 
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise UsageError(f"--out {out} is not allowed; allowed: a file in a folder that exists")
     contract = load_contract(args.contract)
-    make_room(contract)
+    enable_large_segments(contract)
     with _progress(f"{contract.name} on {args.backend}") as progress:
         profile = calibrate(
             contract,

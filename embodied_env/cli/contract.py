@@ -18,7 +18,7 @@ from embodied_env.contract.plausibility import suspected_degrees
 from embodied_env.contract.spaces import action_scale, field_layouts
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.arguments import checked_path
-from embodied_env.core.reset_spec import home_problems
+from embodied_env.core.reset_spec import validate_home
 from embodied_env.core.terminal import make_console, say
 from embodied_env.errors import ContractError, UsageError
 
@@ -131,7 +131,7 @@ def _check_home(contract: Contract, home: Mapping[str, Any], path: str) -> None:
             raise ContractError(
                 f"{path}.{joint}", f"{position!r} is not allowed; allowed: a number", source=contract.source
             )
-    for joint, problem in home_problems(contract, home).items():
+    for joint, problem in validate_home(contract, home).items():
         raise ContractError(f"{path}.{joint}", problem, source=contract.source)
 
 

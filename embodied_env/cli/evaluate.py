@@ -17,8 +17,8 @@ from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RES
 from embodied_env.core.terminal import make_console, say
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.evaluation.engine import Engine, make_engine
-from embodied_env.evaluation.episodes import Episodes, Evaluation, Job, Watcher, problem_of
-from embodied_env.ros.fastdds import make_room
+from embodied_env.evaluation.episodes import EpisodeRunner, Evaluation, EvaluationJob, Watcher, problem_of
+from embodied_env.ros.fastdds import enable_large_segments
 
 _ORDER = (*STAGES, *INJECTED_STAGES)
 
@@ -40,7 +40,7 @@ def evaluate(  # noqa: PLR0913 - the public options
     The first reset is seeded with `seed`, the others go on from it. When it is interrupted, the run
     is closed soundly before the interrupt is raised.
     """
-    job = Job(
+    job = EvaluationJob(
         contract=contract,
         backend=backend,
         policy=policy,
@@ -48,7 +48,7 @@ def evaluate(  # noqa: PLR0913 - the public options
         options=options,
         record_messages=record_messages,
     )
-    with Episodes(job, Path(out), watcher=watcher) as run:
+    with EpisodeRunner(job, Path(out), watcher=watcher) as run:
         for episode in range(episodes):
             run.run(episode)
     summary = _summary(run.path, run.losses)
@@ -99,7 +99,7 @@ def _by_engine(
     from rich.progress import Progress
 
     recording = {"record_messages": options.pop("record_messages", False)}
-    job = Job(contract=contract, backend=backend, policy=policy, seed=seed, options=options, **recording)
+    job = EvaluationJob(contract=contract, backend=backend, policy=policy, seed=seed, options=options, **recording)
     engine.check(job)  # before anything is drawn
     with Progress(console=make_console(stderr=True), transient=True) as bar:
         line = bar.add_task(f"{contract.name} · {policy}", total=episodes)
@@ -134,7 +134,7 @@ def run_policies(
         raise UsageError(f"--seed {args.seed} is not allowed; allowed: 0 or more")
     out = checked_path("--out", args.out)
     contract = load_contract(contract_name)
-    make_room(contract)  # also for the workers: they inherit it
+    enable_large_segments(contract)  # also for the workers: they inherit it
     wants_report = getattr(args, "report", False)  # demo has none
     if wants_report:
         from embodied_env.analysis.report.figures import check_installed

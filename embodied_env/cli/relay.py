@@ -23,9 +23,9 @@ def run(args: argparse.Namespace) -> int:
     """Relay until SIGINT, SIGTERM, or, with ``-``, the end of standard input; the robot is at rest when it ends."""
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.core.process.child import STOP_GRACE_S, first_line, watch_parent
-    from embodied_env.envs.filters_from_contract import make_shapers
+    from embodied_env.envs.filters_from_contract import make_command_filters
     from embodied_env.errors import UsageError
-    from embodied_env.ros.fastdds import make_room
+    from embodied_env.ros.fastdds import enable_large_segments
     from embodied_env.ros.setup_checks import check_namespace
     from embodied_env.safety.relay.relay import check_relayed, stopping_time_s
 
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from_parent = args.contract == "-"
     contract = parse_contract(first_line(), source=args.source) if from_parent else load_contract(args.contract)
     check_relayed(contract)
-    make_room(contract)
+    enable_large_segments(contract)
     if args.backend is not None and args.backend not in contract.backends:  # its e-stops would silently be missing
         known = ", ".join(contract.backends) or "none"
         raise UsageError(f"--backend {args.backend!r} has no profile in {contract.name}; allowed: {known}")
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         namespace=args.namespace,
         profile=profile,
         stop=stop,
-        shapers=make_shapers(contract, latency_s=contract.control_period_s),
+        shapers=make_command_filters(contract, latency_s=contract.control_period_s),
         on_ready=greet,
     )
     return 0

@@ -128,9 +128,9 @@ def _as_json(replay: Replay) -> str:
 
 def _policy_as_json(policy: str, replay: PolicyReplay) -> str:
     """Return the same as JSON; NaN is null."""
-    from embodied_env.record.rows import plain
+    from embodied_env.record.rows import to_json_types
 
-    episodes = [plain(dataclasses.asdict(found)) for found in replay.episodes]
+    episodes = [to_json_types(dataclasses.asdict(found)) for found in replay.episodes]
     first = None if replay.first is None else dict(zip(("episode", "step"), replay.first, strict=True))
     found = {**dataclasses.asdict(replay), "path": str(replay.path), "episodes": episodes}
     return json.dumps({**found, "policy": policy, "first": first}, indent=2)

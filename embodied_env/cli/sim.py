@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.errors import UsageError
     from embodied_env.ros.embedded_sim.lockstep_node import run_simulator
     from embodied_env.ros.embedded_sim.realtime_node import run_free_running
-    from embodied_env.ros.fastdds import make_room
+    from embodied_env.ros.fastdds import enable_large_segments
     from embodied_env.ros.robot.estops import estop_specs
     from embodied_env.ros.setup_checks import check_namespace
     from embodied_env.sim.world import World, load_profile
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         watch_parent(stop.set)
     else:
         contract = load_contract(args.contract)
-    make_room(contract)
+    enable_large_segments(contract)
     profile = load_profile(contract, args.profile, stand_in=stand_in)
     world = World(contract, profile, path=f"backends.{args.profile}", free_running=args.free_running, delays=delays)
     how = " on wall time" if args.free_running else ""

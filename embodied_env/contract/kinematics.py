@@ -40,7 +40,7 @@ class Capsules:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Levers:
+class MotionBounds:
     """Upper bounds on how far capsules move when joints do, in m per joint unit.
 
     `alone`, shape (n_capsules, n_joints): how far any point of a capsule moves. `apart`, shape (n_capsules, n_capsules,
@@ -85,7 +85,7 @@ class KinematicModel(Protocol):
         """Return the robot's shape for joint positions of shape (n,), or of shape (k, n) for k of them at once."""
         ...
 
-    def levers(self) -> Levers:
+    def levers(self) -> MotionBounds:
         """Return how far the capsules, in the order of `capsules`, move at most when the joints do."""
         ...
 
@@ -161,7 +161,7 @@ class JointTree:
         return result
 
     @cached_property
-    def levers(self) -> Levers:
+    def levers(self) -> MotionBounds:
         """How far the capsules move at most.
 
         The bound for a turning joint: a chain of distances of neighbouring joints, the first of them from the axis.
@@ -179,7 +179,7 @@ class JointTree:
             if joint.ratio != 0.0:  # a lever without bound stays one, but for that
                 alone[:, joint.column] += abs(joint.ratio) * by_joint[:, i]
                 apart[..., joint.column] += abs(joint.ratio) * either[..., i]
-        return Levers(alone=alone, apart=apart)
+        return MotionBounds(alone=alone, apart=apart)
 
     @cached_property
     def adjacent(self) -> frozenset[frozenset[str]]:

@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.contract.kinematics import WORLD, Capsules, JointTree, KinematicModel, Levers, TreeJoint, TreeShape
+from embodied_env.contract.kinematics import (
+    WORLD,
+    Capsules,
+    JointTree,
+    KinematicModel,
+    MotionBounds,
+    TreeJoint,
+    TreeShape,
+)
 from embodied_env.contract.schema import SHAPE, FloatArray
 from embodied_env.contract.value_checks import require
 from embodied_env.errors import ContractError, UsageError
@@ -44,7 +52,7 @@ class RecordedShape:
         """Return the robot's shape at joint positions of shape (n_joints,), or (k, n_joints) for k of them at once."""
         return self.tree.capsules(joint_positions)
 
-    def levers(self) -> Levers:
+    def levers(self) -> MotionBounds:
         """Return how far the capsules move at most when the joints do."""
         return self.tree.levers
 

@@ -48,7 +48,7 @@ class EachItsOwn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class TeamMember:
     """A robot of the file: `changes` are put over its contract, key by key; null takes a key away."""
 
     contract: str  # a name, or a file; a relative one starts from the team's folder
@@ -56,7 +56,7 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class TeamWorld:
     """What is nobody's. `shared` are names of the model that every robot means as they are."""
 
     mujoco: Mapping[str, Any]  # a profile: the model, movers, what draws the options below, what is rendered
@@ -69,8 +69,8 @@ class _File:
     """A team's file, but for its schema."""
 
     name: str
-    agents: Mapping[str, Member]
-    world: Surroundings
+    agents: Mapping[str, TeamMember]
+    world: TeamWorld
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ def _find(text: str) -> Path:
     raise ContractError("", f"no such {'file' if is_path else 'team'}: {one_of(text, known)}, or a path to a file")
 
 
-def _contract_of(name: str, member: Member, source: str) -> Contract:
+def _contract_of(name: str, member: TeamMember, source: str) -> Contract:
     """Return the contract of a robot, with its changes."""
     beside = Path(source).parent / member.contract
     try:

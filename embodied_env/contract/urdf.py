@@ -22,7 +22,7 @@ from embodied_env.contract.kinematics import (
     WORLD,
     Capsules,
     JointTree,
-    Levers,
+    MotionBounds,
     TreeJoint,
     TreeShape,
     enclosing_capsule,
@@ -232,7 +232,7 @@ class UrdfRobot:
             )
         return self.tree.capsules(self._checked(joint_positions, 1, 2))
 
-    def levers(self) -> Levers:
+    def levers(self) -> MotionBounds:
         """Return how far the capsules move at most when the joints do."""
         return self.tree.levers
 

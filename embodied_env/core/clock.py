@@ -90,7 +90,7 @@ class Clock(Protocol):
         """Return when `now_ns()` has reached the deadline."""
         ...
 
-    def follow_ns(self, period_ns: int) -> None:
+    def on_world_advanced(self, period_ns: int) -> None:
         """The world has moved by one period. Only a virtual clock listens."""
         ...
 
@@ -122,13 +122,13 @@ class SteadyClock:
             if left_ns > _AWAKE_NS:
                 time.sleep((left_ns - _AWAKE_NS) / NS_PER_S)
             else:
-                _let_others_run()
+                _yield_gil()
 
-    def follow_ns(self, period_ns: int) -> None:
+    def on_world_advanced(self, period_ns: int) -> None:
         """Real time moves by itself."""
 
 
-def _let_others_run() -> None:
+def _yield_gil() -> None:
     """Let go of the interpreter for an instant."""
     if sys.platform == "win32":
         time.sleep(0)
@@ -136,7 +136,7 @@ def _let_others_run() -> None:
         select.select((), (), (), 0.0)  # time.sleep(0) takes 50 us on Linux
 
 
-def monotonic_s(deadline: Stamp, clock: Clock) -> float:
+def deadline_to_monotonic_s(deadline: Stamp, clock: Clock) -> float:
     """Return when a deadline of `clock` is by `time.monotonic`, s, as waits for middleware need it; at least now."""
     return time.monotonic() + max(0.0, (deadline.ns - clock.now_ns()) / NS_PER_S)
 
@@ -172,7 +172,7 @@ class ManualClock:
         """Jump to the deadline."""
         self._ns = max(self._ns, deadline_ns)
 
-    def follow_ns(self, period_ns: int) -> None:
+    def on_world_advanced(self, period_ns: int) -> None:
         """Stay: only `advance_ns` and sleeping move a manual clock."""
 
 
@@ -182,7 +182,7 @@ class VirtualClock(ManualClock):
     With it two runs of one seed have identical infos, latencies included: thinking takes no virtual time.
     """
 
-    def follow_ns(self, period_ns: int) -> None:
+    def on_world_advanced(self, period_ns: int) -> None:
         """Move with the world."""
         self.advance_ns(period_ns)
 

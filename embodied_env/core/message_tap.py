@@ -13,7 +13,7 @@ ARRAY = re.compile(r"(?P<of>.+)\[(?P<size>\d+)\]$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WireMessage:
+class TappedMessage:
     """One message that a node of ours received or published.
 
     Attributes:
@@ -37,7 +37,7 @@ class WireMessage:
     qos: str
 
 
-class Feed:
+class MessageTap:
     """Hands messages on to `sink`, which may come and go while nodes run.
 
     It is called in the thread that received or published, after the message has gone its way; it must be quick, and
@@ -46,4 +46,4 @@ class Feed:
 
     def __init__(self) -> None:
         """Begin with nobody who wants them."""
-        self.sink: Callable[[WireMessage], None] | None = None
+        self.sink: Callable[[TappedMessage], None] | None = None

@@ -12,7 +12,7 @@ from embodied_env.envs.observation import MeasuredJoints
 
 
 @dataclass(frozen=True, kw_only=True)
-class Routine:
+class ResetRoutine:
     """The rest of a reset, which the stepper orders: home, confirmation, verification (`backends.base`).
 
     Attributes:
@@ -30,7 +30,7 @@ class Routine:
     confirm: str = ""
 
 
-def home_problems(contract: Contract, home: Mapping[str, float]) -> dict[str, str]:
+def validate_home(contract: Contract, home: Mapping[str, float]) -> dict[str, str]:
     """Return joint -> why the joint cannot be sent to its place in `home`, or has none there."""
     layout = ActionLayout(contract)
     is_velocity = dict(zip(layout.joints, layout.is_velocity.tolist(), strict=True))
@@ -54,14 +54,14 @@ def home_problems(contract: Contract, home: Mapping[str, float]) -> dict[str, st
     return problems | dict.fromkeys(missing, "its home is missing; allowed: every joint that is commanded by position")
 
 
-def question(options: Mapping[str, FloatArray], joints: tuple[str, ...], positions: FloatArray) -> str:
+def confirmation_prompt(options: Mapping[str, FloatArray], joints: tuple[str, ...], positions: FloatArray) -> str:
     """Return what a person is asked: which reset options are to be set up, and where the robot is."""
     wanted = ", ".join(f"{name}={value.tolist()}" for name, value in options.items()) or "none"
     places = ", ".join(f"{joint} {position:.4g}" for joint, position in zip(joints, positions.tolist(), strict=True))
     return f"may the episode begin? reset options to set up: {wanted}; the robot is at: {places}"
 
 
-def confirmed(report: ResetReport, by: str, request: ResetRequest) -> ResetReport:
+def with_operator_confirmation(report: ResetReport, by: str, request: ResetRequest) -> ResetReport:
     """Return the report of a reset that a person agreed to: the options that they were shown are set up by them."""
     given = {name: request.options[name] for name in report.ignored}
     word = {"options": f"set up by the operator's word: {', '.join(given)}"} if given else {}

@@ -1,6 +1,6 @@
 """The world's clock of a robot: UTC, or simulated time on a topic, made into a clock that never jumps.
 
-`ClockWatch` pairs the steady clock with UTC and finds steps of UTC and sleeps of the host. `SimulatedTime` follows a
+`SystemClockMonitor` pairs the steady clock with UTC and finds steps of UTC and sleeps of the host. `SimTimeTracker` follows a
 simulator's clock. Both place the stamps of messages on a clock that goes on where it was when the clock behind it is
 set, so that no age changes by a step. Nothing here knows ROS.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.core.types import ClockAccount
+from embodied_env.core.types import ClockStatus
 
 GOOD_PAIR_NS = 50_000
 """Two readings of the steady clock around one of UTC are a good pair when they lie no further apart."""
@@ -31,7 +31,7 @@ _SKIP_PERIODS = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pair:
+class ClockPair:
     """One instant on the steady clock and on UTC, known within `error_ns`."""
 
     steady_ns: int
@@ -44,12 +44,12 @@ class Pair:
         return self.system_ns - self.steady_ns
 
 
-def read_pair(clock: Clock) -> Pair:
+def read_clock_pair(clock: Clock) -> ClockPair:
     """Read UTC between two readings of the steady clock: the best of a few tries, or the first that is good."""
-    best: Pair | None = None
+    best: ClockPair | None = None
     for _ in range(_TRIES):
         before_ns, system_ns, after_ns = clock.now_ns(), clock.system_ns(), clock.now_ns()
-        pair = Pair(
+        pair = ClockPair(
             steady_ns=(before_ns + after_ns) // 2, system_ns=system_ns, error_ns=(after_ns - before_ns + 1) // 2
         )
         if best is None or pair.error_ns < best.error_ns:
@@ -70,7 +70,7 @@ class Step:
     size_ns: int
 
 
-class Timeline(Protocol):
+class WorldClock(Protocol):
     """The world's clock, and the place of stamps on it."""
 
     epoch: int
@@ -84,7 +84,7 @@ class Timeline(Protocol):
         """Return the world's time at an instant of the steady clock of late."""
         ...
 
-    def place_ns(self, stamp_ns: int) -> int:
+    def to_world_ns(self, stamp_ns: int) -> int:
         """Return the place on the world's clock of a stamp that the clock behind it gave and that arrives now."""
         ...
 
@@ -92,12 +92,12 @@ class Timeline(Protocol):
         """Begin an episode: jumps are counted from here. A sleep that nobody was told of is not forgotten."""
         ...
 
-    def account(self) -> ClockAccount:
+    def status(self) -> ClockStatus:
         """Return what is known of the clocks; `jump` is what was found since the last account."""
         ...
 
 
-class ClockWatch:
+class SystemClockMonitor:
     """UTC as it was at the connection, carried on by the steady clock. It is used under one lock.
 
     A slew is followed: on Linux none shows, since it slews both clocks alike.
@@ -112,7 +112,7 @@ class ClockWatch:
         self.epoch = 0
         self.last_step: Step | None = None
         self._clock = clock
-        self._pair = read_pair(clock)
+        self._pair = read_clock_pair(clock)
         self._origin_offset_ns = self._pair.offset_ns
         self._looked_ns = self._pair.steady_ns
         before_ns = clock.now_ns()
@@ -133,18 +133,18 @@ class ClockWatch:
         """Return the world's time at an instant of the steady clock."""
         return steady_ns + self._origin_offset_ns
 
-    def place_ns(self, stamp_ns: int) -> int:
+    def to_world_ns(self, stamp_ns: int) -> int:
         """Return the place of a stamp of UTC as it is now."""
         return stamp_ns - self.shift_ns
 
-    def notice(self, steady_ns: int, system_ns: int) -> None:
+    def check_pair(self, steady_ns: int, system_ns: int) -> None:
         """Two readings that were taken one after the other: when they do not fit the last pair, look at the clocks."""
         if abs(system_ns - steady_ns - self._pair.offset_ns) > STEP_NS or steady_ns - self._looked_ns > _PAIR_PERIOD_NS:
-            self.look()
+            self.resync()
 
-    def look(self) -> None:
+    def resync(self) -> None:
         """Pair the clocks anew, and find what happened to them since."""
-        before, pair = self._pair, read_pair(self._clock)
+        before, pair = self._pair, read_clock_pair(self._clock)
         last_ns, self._looked_ns = self._looked_ns, pair.steady_ns
         slew_ns = round(_SLEW * max(0, pair.steady_ns - before.steady_ns))
         size_ns = pair.offset_ns - before.offset_ns
@@ -166,24 +166,24 @@ class ClockWatch:
         self._jumps = 0
         self._jump = self._jump if self._jump == "suspended" else ""
 
-    def take_jump(self) -> str:
+    def pop_jump(self) -> str:
         """Return what was found since the last call."""
         jump, self._jump = self._jump, ""
         return jump
 
-    def account(self) -> ClockAccount:
+    def status(self) -> ClockStatus:
         """Return what is known of the clocks of a robot whose stamps are of UTC."""
-        return ClockAccount(
+        return ClockStatus(
             mode="wall",
             epoch=self.epoch,
             jumps=self._jumps,
-            jump=self.take_jump(),
+            jump=self.pop_jump(),
             offset_ns=self._pair.offset_ns,
             offset_error_ns=self._pair.error_ns,
         )
 
 
-class SimulatedTime:
+class SimTimeTracker:
     """Simulated time as a topic tells it, carried on between two messages at its own speed. Used under one lock.
 
     When the simulator sets its time back, or far forward, the world's clock goes on where it was: a new epoch. Stamps
@@ -194,7 +194,7 @@ class SimulatedTime:
         advanced_ns: when it was last heard to move, on the steady clock; None: never.
     """
 
-    def __init__(self, watch: ClockWatch, *, period_ns: int) -> None:
+    def __init__(self, watch: SystemClockMonitor, *, period_ns: int) -> None:
         """Wait for the first message. `period_ns` is the control period: what a jump is measured by."""
         self.epoch = 0
         self.advanced_ns: int | None = None
@@ -214,7 +214,7 @@ class SimulatedTime:
         (first_ns, first_sim_ns), (last_ns, last_sim_ns) = self._heard[0], self._heard[-1]
         return (last_sim_ns - first_sim_ns) / (last_ns - first_ns) if last_ns > first_ns else 1.0
 
-    def hear(self, sim_ns: int, steady_ns: int) -> bool:
+    def on_clock(self, sim_ns: int, steady_ns: int) -> bool:
         """Take a message of the clock; return whether simulated time was set: what is buffered is of another epoch."""
         if self.advanced_ns is None:
             self._start(sim_ns, steady_ns)
@@ -249,7 +249,7 @@ class SimulatedTime:
         carried_ns = round(self.rtf * max(0, steady_ns - self.advanced_ns))
         return max(self._sim_ns + self._shift_ns + carried_ns, self._ahead_ns)
 
-    def place_ns(self, stamp_ns: int) -> int:
+    def to_world_ns(self, stamp_ns: int) -> int:
         """Return the place of a stamp of simulated time as it is now.
 
         The simulator gave it, so its time has come there: a stamp that is two messages of the clock ahead, or less,
@@ -265,13 +265,13 @@ class SimulatedTime:
         self._watch.begin()
         self._jumps, self._jump = 0, ""
 
-    def account(self) -> ClockAccount:
+    def status(self) -> ClockStatus:
         """Return what is known of the clocks of a simulator; steps of UTC change nothing in simulated time."""
         jump, self._jump = self._jump, ""
-        if self._watch.take_jump() == "suspended":
+        if self._watch.pop_jump() == "suspended":
             jump, self._jumps = "suspended", self._jumps + 1
         steady_ns = self.advanced_ns or 0
-        return ClockAccount(
+        return ClockStatus(
             mode="sim",
             epoch=self.epoch,
             jumps=self._jumps,

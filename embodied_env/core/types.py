@@ -138,7 +138,7 @@ class Sample:
 
 @quick
 @dataclass(frozen=True, kw_only=True)
-class ClockAccount:
+class ClockStatus:
     """What is known of the clocks of a world that moves by itself.
 
     The world's clock is the robot's (UTC, or simulated time on a topic) as it was at the connection, carried on by our
@@ -159,7 +159,7 @@ class ClockAccount:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Actuation:
+class ActuationEvidence:
     """Evidence that a command acts: `seq` is the command's, `acted_ns` on our steady clock.
 
     `method`, best first: "echo" (a relay says that it published it), "controller" (a controller says that it refers to
@@ -172,7 +172,7 @@ class Actuation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Injected:
+class InjectedDelays:
     """The delays that were put into a world that waits, in its own time.
 
     `inference_ns`, `actuation_ns`: of the command that led to this snapshot. `early`: the sensors whose reading in this
@@ -211,9 +211,9 @@ class Snapshot:
     now_ns: int
     samples: Mapping[str, Sample]
     reset: ResetReport | None = None
-    clock: ClockAccount | None = None  # None: the world waits, and its clock is its own
-    actuation: Actuation | None = None  # the newest evidence since the previous snapshot
-    injected: Injected | None = None  # None: nothing was
+    clock: ClockStatus | None = None  # None: the world waits, and its clock is its own
+    actuation: ActuationEvidence | None = None  # the newest evidence since the previous snapshot
+    injected: InjectedDelays | None = None  # None: nothing was
 
     def with_samples(self, samples: Mapping[str, Sample]) -> Snapshot:
         """Return the same instant with other samples."""
@@ -245,7 +245,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SensorState:
+class SensorStatus:
     """A sensor when an action is judged: the age of its last valid reading, and the quality of its newest."""
 
     quality: Quality
@@ -254,7 +254,7 @@ class SensorState:
 
 @quick
 @dataclass(frozen=True, kw_only=True)
-class Situation:
+class SafetyContext:
     """What is known beside an action when it is judged.
 
     `sensors` are those that an action needs. `measured` are the positions of the joints, shape (n_joints,), NaN where
@@ -263,10 +263,10 @@ class Situation:
     "expired", "unknown", "protective_stop", "lapsed", "inactive", "contention"), where after a colon it may say why.
     "lapsed" is HOLD: what must be active has just been found not to be. `forces`: sensor -> length of its limited
     field.
-    `clock_jump`: what happened to the clocks since the last action (`ClockAccount.jump`).
+    `clock_jump`: what happened to the clocks since the last action (`ClockStatus.jump`).
     """
 
-    sensors: Mapping[str, SensorState]
+    sensors: Mapping[str, SensorStatus]
     measured: FloatArray
     action_age_s: float = 0.0
     latency_s: float = 0.0
@@ -277,7 +277,7 @@ class Situation:
 
 @quick
 @dataclass(frozen=True, kw_only=True)
-class Reference:
+class CommandState:
     """The last published command: positions and velocities of shape (n_joints,), its number, and its epoch.
 
     What is commanded by velocity has its measured position here, and zero when it has no position limits; `slack` is
@@ -317,7 +317,7 @@ class GateReport:
 
 @quick
 @dataclass(frozen=True, kw_only=True)
-class Approved:
+class ApprovedCommand:
     """A command that passed the gate. Only `embodied_env.safety.gate` makes one; only this can be sent.
 
     `values` are positions, or velocities of joints and axes that are commanded so: flat over all joints in contract
@@ -332,7 +332,7 @@ class Approved:
 
 @quick
 @dataclass(frozen=True, kw_only=True)
-class Sent:
+class SentCommand:
     """What a backend did with an approved command: the values that really left, shape (n_joints,).
 
     `report` is the account of the gate in another process that had the last word on them (a relay). `published_ns` is
@@ -347,7 +347,7 @@ class Sent:
 
 @quick
 @dataclass(frozen=True, kw_only=True)
-class Circumstances:
+class ExternalInputs:
     """What time, people and other processes did to a step: what does not follow from actions and readings.
 
     `situation` is what the gate was told, `latched` what was latched when it was asked, and `latched_after` when the
@@ -356,12 +356,12 @@ class Circumstances:
     gate in another process that had the last word. `limits` are those in force where `change_limits` has changed them.
     """
 
-    situation: Situation
+    situation: SafetyContext
     latched: Finding | None = None
     latched_after: Finding | None = None
     watchdog_trips: int = 0
     dt_s: float = 0.0
-    reference: Reference | None = None
+    reference: CommandState | None = None
     answer: GateReport | None = None
     limits: EffectiveLimits | None = None
 
@@ -444,7 +444,7 @@ class Transition:
     report: GateReport
     stamps_ns: Mapping[str, int]
     snapshot: Snapshot
-    circumstances: Circumstances
+    circumstances: ExternalInputs
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ Rejection = Literal["", "epoch", "future"]
 
 
 @runtime_checkable
-class Counting(Protocol):
+class EpisodeCounter(Protocol):
     """What chunks need of the innermost environment; `EmbodiedEnv` has it."""
 
     @property
@@ -94,7 +94,7 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         RecordConstructorArgs.__init__(self, length=length)
         super().__init__(env)
         base = env.unwrapped
-        if not isinstance(base, Counting):
+        if not isinstance(base, EpisodeCounter):
             raise UsageError(
                 f"{type(base).__qualname__} cannot take chunks: it does not count its episodes and steps; "
                 "allowed: an environment made by embodied_env"
@@ -104,8 +104,8 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
             raise UsageError(f"the action space {env.action_space} has no chunks; allowed: a Box, or a Dict of Boxes")
         self.length = _as_integer("length", length)
         self.action_space = batch_space(env.action_space, self.length)
-        self._base: Counting = base
-        self._brake = _not_a_number(env.action_space)
+        self._base: EpisodeCounter = base
+        self._brake = _nan_action(env.action_space)
         self._episode: int | None = None  # the epoch of the running episode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -130,7 +130,7 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
             ResetNeededError: outside an episode. Nothing is published.
         """
         self._check_running()
-        chunk = _taken_apart(actions)
+        chunk = _split_chunk(actions)
         malformed = chunk is None or len(chunk) != self.length
         transitions: list[StepReturn] = []
         for action in [self._brake] if chunk is None or malformed else chunk:
@@ -164,7 +164,7 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         first = _as_integer("first_step", first_step)
         of_epoch = _as_integer("epoch", epoch, least=0)
         self._check_running()
-        chunk = _taken_apart(actions)
+        chunk = _split_chunk(actions)
         if chunk is None:
             chunk = [self._brake]
         if of_epoch != self._base.epoch:
@@ -206,7 +206,7 @@ def _as_integer(name: str, value: object, *, least: int = 1) -> int:
     return number
 
 
-def _taken_apart(actions: Any) -> list[Any] | None:  # noqa: ANN401 - agents send anything
+def _split_chunk(actions: Any) -> list[Any] | None:  # noqa: ANN401 - agents send anything
     """Return the single actions of a chunk as they are, or None where there is no telling them apart."""
     try:
         if isinstance(actions, Mapping):
@@ -217,8 +217,8 @@ def _taken_apart(actions: Any) -> list[Any] | None:  # noqa: ANN401 - agents sen
         return None
 
 
-def _not_a_number(space: gymnasium.Space[Any]) -> Any:  # noqa: ANN401 - of the action space
+def _nan_action(space: gymnasium.Space[Any]) -> Any:  # noqa: ANN401 - of the action space
     """Return an action at which the robot brakes, also through wrappers that calculate with actions."""
     if isinstance(space, spaces.Dict):
-        return {name: _not_a_number(part) for name, part in space.items()}
+        return {name: _nan_action(part) for name, part in space.items()}
     return np.full(cast("tuple[int, ...]", space.shape), np.nan)

@@ -16,8 +16,8 @@ from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
 from embodied_env.backends.base import RecordedResults
-from embodied_env.backends.delay_injection import with_delays
-from embodied_env.backends.registry import DELAYS_BY_ITSELF, Backend, Capabilities, make_backend
+from embodied_env.backends.delay_injection import add_delays
+from embodied_env.backends.registry import NATIVE_DELAY_BACKENDS, Backend, Capabilities, make_backend
 from embodied_env.contract import Contract, JointLimits, load_contract
 from embodied_env.contract.loader import SAVED, restore_contract, save_contract
 from embodied_env.contract.plausibility import suspected_degrees
@@ -26,12 +26,12 @@ from embodied_env.core.clock import Clock, VirtualClock, make_clock
 from embodied_env.core.copies import gives_copies
 from embodied_env.core.latency.delay_model import DelayModel, load_delays
 from embodied_env.core.latency.profile import LatencyProfile
-from embodied_env.core.message_tap import Feed
+from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.process.scheduling import Scheduling
 from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm
 from embodied_env.core.types import Observer, Snapshot, Transition
-from embodied_env.envs.filters_from_contract import make_shapers, recorded_files
-from embodied_env.envs.info import copied_step
+from embodied_env.envs.filters_from_contract import make_command_filters, recorded_files
+from embodied_env.envs.info import copy_step_result
 from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import UsageError
 from embodied_env.tasks import Task, describe_task, is_shipped, load_task
@@ -79,8 +79,8 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         evaluator_info = checked_flag("evaluator_info", evaluator_info)
         observers = _checked_observers(observers)
         if contract is None:
-            contract = _recorded(backend, backend_options)
-        self.contract = restored(contract) if isinstance(contract, Mapping) else load_contract(contract)
+            contract = _contract_of_run(backend, backend_options)
+        self.contract = contract_from_spec(contract) if isinstance(contract, Mapping) else load_contract(contract)
         if not self.contract.trusted and backend != "replay":
             raise UsageError(
                 f"contract of a run not used: {self.contract.name!r} with {backend!r} (expected 'replay'); "
@@ -106,7 +106,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             given = {"clock": the_clock, "pacing": pacing, **backend_options}
             world = _delayed(backend, self.contract, self.delays, given)
         self.pacing = _pacing(pacing, clock, world)
-        self.feed: Feed | None = getattr(world, "feed", None)
+        self.feed: MessageTap | None = getattr(world, "feed", None)
         render_modes = world.capabilities.render_modes
         if render_mode not in (None, *render_modes):
             offered = ", ".join(map(repr, (None, *render_modes)))
@@ -117,7 +117,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         }
         self._begun = False
         task, self.task_description = _task_in(world, self.contract)
-        shapers = make_shapers(self.contract, latency_s=_latency_s(self.contract, world))
+        shapers = make_command_filters(self.contract, latency_s=_latency_s(self.contract, world))
         self.contract_files = recorded_files(self.contract, shapers)
         self._stepper = Stepper(
             self.contract,
@@ -199,7 +199,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             self._stepper.show()
         return result
 
-    def go_to_episode(self, seed: int | None, episode_index: int) -> None:
+    def seek_episode(self, seed: int | None, episode_index: int) -> None:
         """Let the next reset without a seed be that of `episode_index`, counted from a reset with `seed`.
 
         So an episode of a long run can be had by itself, and is the same. With `seed` None only the number is set.
@@ -208,7 +208,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             super().reset(seed=seed)
             for _ in range(episode_index):
                 self.np_random.integers(_SEED_BOUND)
-        self._stepper.count_from(episode_index)
+        self._stepper.set_next_episode(episode_index)
 
     @gives_copies
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
@@ -227,7 +227,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         done = self._stepper.finish()
         if self.render_mode == "human":
             self._stepper.show()
-        return copied_step(done)
+        return copy_step_result(done)
 
     def begin(self, action: Any) -> None:  # noqa: ANN401
         """Begin a step: the command is published, and the world moves. The next `step` finishes it.
@@ -238,15 +238,15 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         self._stepper.begin(action)
         self._begun = True
 
-    def abandon(self) -> None:
+    def abort_step(self) -> None:
         """Give up a step that was begun; the episode is over. Nothing happens where none was."""
         if self._begun:
             self._begun = False
-            self._stepper.abandon()
+            self._stepper.abort_step()
 
-    def compute_in(self, executor: Executor) -> bool:
+    def use_executor(self, executor: Executor) -> bool:
         """Let threads of `executor` compute the world between `begin` and `step`; False: it cannot be."""
-        return self._stepper.compute_in(executor)
+        return self._stepper.use_executor(executor)
 
     def render(self) -> Any:  # noqa: ANN401 - Gymnasium's: an array, or None
         """Return a picture of the world, uint8 (height, width, 3), with render_mode "rgb_array".
@@ -335,7 +335,7 @@ def make(
         raise UsageError("record_messages=True is not allowed with record=None; allowed: a folder to record into")
     embodied = EmbodiedEnv(contract, **options)
     embodied.spec = EnvSpec(
-        id=f"embodied_env/{_camel(embodied.contract.name)}-v0",
+        id=f"embodied_env/{_to_camel_case(embodied.contract.name)}-v0",
         entry_point="embodied_env.envs.embodied_env:EmbodiedEnv",
         kwargs={"contract": _in_spec(contract, embodied), **options},
         max_episode_steps=max_episode_steps,
@@ -371,12 +371,12 @@ def _pacing(asked: str | None, clock: str | Clock | None, world: Backend) -> str
 
 def _delayed(backend: str, contract: Contract, delays: DelayModel, options: dict[str, Any]) -> Backend:
     """Make a world with delays, of these options of `make_backend`: it does them itself where it can."""
-    by_itself = options["pacing"] != "realtime" and backend in DELAYS_BY_ITSELF
+    by_itself = options["pacing"] != "realtime" and backend in NATIVE_DELAY_BACKENDS
     if by_itself and "delays" in options:
         raise UsageError("delays are given twice; allowed: delay_profile, which is told in the account")
     if by_itself:
         options = {**options, "delays": delays}
-    return with_delays(make_backend(backend, contract, **options), delays, contract, by_itself=by_itself)
+    return add_delays(make_backend(backend, contract, **options), delays, contract, by_itself=by_itself)
 
 
 def _latency_s(contract: Contract, world: Backend) -> float:
@@ -390,7 +390,7 @@ def _in_spec(contract: str | Path | Contract | None, made: EmbodiedEnv) -> str |
     return save_contract(contract) if isinstance(contract, Contract) else str(contract)
 
 
-def _recorded(backend: str, options: Mapping[str, Any]) -> Contract:
+def _contract_of_run(backend: str, options: Mapping[str, Any]) -> Contract:
     """Return the contract of the run that is to be played back."""
     if backend != "replay" or "run" not in options:
         raise UsageError(f'contract=None is not available with {backend}; allowed with backend="replay", run=...')
@@ -413,12 +413,12 @@ def _task_in(world: Backend, contract: Contract) -> tuple[Task, dict[str, Any]]:
     return task, describe_task(task, contract)
 
 
-def restored(saved: Mapping[str, Any]) -> Contract:
+def contract_from_spec(saved: Mapping[str, Any]) -> Contract:
     """Return the contract that `make` has put into a spec; raises UsageError for any other mapping."""
     if saved.keys() != SAVED:
         raise UsageError(f"a contract cannot be a mapping of {', '.join(map(repr, saved))}; allowed: one of `make`'s")
     return restore_contract(saved)
 
 
-def _camel(name: str) -> str:
+def _to_camel_case(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))

@@ -9,25 +9,25 @@ from embodied_env.contract.recorded_shapes import dump_shape, parse_shape
 from embodied_env.contract.schema import SHAPE
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import ContractError
-from embodied_env.safety.command_filters import Shaper, make_plugins
+from embodied_env.safety.command_filters import CommandFilter, load_plugin_filters
 from embodied_env.safety.joint_limits import joint_bounds
-from embodied_env.safety.workspace.filter import Workspace, WorkspaceGate
+from embodied_env.safety.workspace.filter import Workspace, WorkspaceFilter
 
 
-def make_shapers(contract: Contract, *, latency_s: float = 0.0) -> dict[str, Shaper]:
+def make_command_filters(contract: Contract, *, latency_s: float = 0.0) -> dict[str, CommandFilter]:
     """Return the gates of `contract` by name, in order. `latency_s`: how late a command may act.
 
     Raises:
         ContractError: for a gate that nobody offers, or a workspace that does not fit the robot.
         MissingDependencyError: when the shape of the robot is in a MuJoCo model, and MuJoCo is not installed.
     """
-    shapers = make_plugins(contract)
+    shapers = load_plugin_filters(contract)
     spec = contract.safety.workspace
     if spec is None:
         return shapers
     layout = ActionLayout(contract)
     workspace = Workspace(spec, _kinematics(contract), layout.joints, joint_bounds(layout.limits))
-    return {**shapers, "workspace": WorkspaceGate(workspace, latency_s=latency_s)}
+    return {**shapers, "workspace": WorkspaceFilter(workspace, latency_s=latency_s)}
 
 
 def _kinematics(contract: Contract) -> KinematicModel:
@@ -51,9 +51,9 @@ def _kinematics(contract: Contract) -> KinematicModel:
     raise ContractError(SHAPE, problem, source=contract.source)
 
 
-def recorded_files(contract: Contract, shapers: Mapping[str, Shaper]) -> Mapping[str, bytes]:
+def recorded_files(contract: Contract, shapers: Mapping[str, CommandFilter]) -> Mapping[str, bytes]:
     """Return the files of `contract`, and the shape that a MuJoCo model gave its robot: what a replay needs of them."""
     gate = shapers.get("workspace")
-    if contract.safety.urdf is not None or not isinstance(gate, WorkspaceGate):
+    if contract.safety.urdf is not None or not isinstance(gate, WorkspaceFilter):
         return contract.files
     return {**contract.files, SHAPE: dump_shape(gate.model)}

@@ -18,7 +18,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.latency.info import copied_stages
 from embodied_env.core.types import GateReport, Quality, Severity, Snapshot, Transition
-from embodied_env.safety.findings import severity_and_code
+from embodied_env.safety.findings import gate_arrays
 
 Info = dict[str, Any]
 
@@ -102,7 +102,7 @@ class InfoBuilder:
 
     def safety(self, report: GateReport, *, latched: bool, watchdog_trips: int, intervention_share: float) -> Info:
         """Return what the gates did."""
-        severity, code = severity_and_code(report)
+        severity, code = gate_arrays(report)
         return {
             "disposition": int(report.disposition),
             "intervened": report.intervened,
@@ -136,7 +136,7 @@ def reset_info(snapshot: Snapshot, *, duration_s: float, hidden: Collection[str]
     }
 
 
-def copied_step(done: Transition) -> tuple[dict[str, NDArray[Any]], float, bool, bool, Info]:
+def copy_step_result(done: Transition) -> tuple[dict[str, NDArray[Any]], float, bool, bool, Info]:
     """Return what Gymnasium's `step` returns, in copies: whoever writes into them does not write into the account."""
     observation = {key: value.copy() for key, value in done.observation.items()}
     return observation, done.reward, done.terminated, done.truncated, _copied_info(done.info)

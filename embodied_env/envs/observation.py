@@ -69,7 +69,7 @@ class ObservationBuilder:
             BackendNotReadyError: naming each sensor that is missing or not valid.
         """
         self._held = {}
-        settled = {name: self._judge(name, snapshot) for name in self._contract.sensors}
+        settled = {name: self._classify(name, snapshot) for name in self._contract.sensors}
         bad = [
             f"{name} ({'no message' if sample is None else sample.reason or sample.quality.name.lower()})"
             for name, sample in settled.items()
@@ -80,7 +80,7 @@ class ObservationBuilder:
         self._held = {name: sample for name, sample in settled.items() if sample is not None}
         return replace(snapshot, samples=dict(self._held))
 
-    def settle(self, snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
+    def apply_gap_policy(self, snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
         """Replace what is missing, invalid, stale or of the future by the last valid reading, and say so.
 
         Returns:
@@ -100,22 +100,22 @@ class ObservationBuilder:
             ):
                 samples[name] = held[name] = sample
             else:
-                samples[name] = self._settle(name, snapshot, gaps)
+                samples[name] = self._gap_sample(name, snapshot, gaps)
         return snapshot.with_samples(samples), gaps
 
-    def _settle(self, name: str, snapshot: Snapshot, gaps: list[str]) -> Sample:
+    def _gap_sample(self, name: str, snapshot: Snapshot, gaps: list[str]) -> Sample:
         """Return what stands for the sensor: its sample with the quality that it deserves, or the last valid one."""
-        sample = self._judge(name, snapshot)
+        sample = self._classify(name, snapshot)
         if sample is not None and sample.quality in GOOD:
             self._held[name] = sample
             return sample
         if name in self._must_not_fail:
             gaps.append(name)
-        return self._hold(name, sample)
+        return self._last_valid(name, sample)
 
     def lost(self, now_ns: int, why: str) -> Snapshot:
         """Return the last valid readings, marked as lost."""
-        samples = {name: replace(self._hold(name, None), quality=Quality.LOST, reason=why) for name in self._held}
+        samples = {name: replace(self._last_valid(name, None), quality=Quality.LOST, reason=why) for name in self._held}
         return Snapshot(now_ns=now_ns, samples=samples)
 
     def observe(
@@ -144,14 +144,14 @@ class ObservationBuilder:
             observation[TIME_REMAINING] = np.array([left], dtype=np.float64)
         return observation
 
-    def truth(self, settled: Snapshot) -> dict[str, dict[str, NDArray[Any]]]:
+    def evaluator_readings(self, settled: Snapshot) -> dict[str, dict[str, NDArray[Any]]]:
         """Return the evaluator's readings: sensor -> field -> fresh array."""
         return {
             name: {layout.field: settled.samples[name].values[layout.field].copy() for layout in self._layouts[name]}
             for name in self._told
         }
 
-    def _hold(self, name: str, rejected: Sample | None) -> Sample:
+    def _last_valid(self, name: str, rejected: Sample | None) -> Sample:
         """Return the last valid sample of `name`, with why it stands for `rejected` and what was counted since."""
         held = self._held[name]
         if rejected is None:
@@ -165,7 +165,7 @@ class ObservationBuilder:
             reordered=rejected.reordered,
         )
 
-    def _judge(self, name: str, snapshot: Snapshot) -> Sample | None:
+    def _classify(self, name: str, snapshot: Snapshot) -> Sample | None:
         """Return the sample of `name` with the quality that its values and stamp deserve."""
         sample = snapshot.samples.get(name)
         if sample is None or sample.quality is not _OK:
@@ -277,7 +277,7 @@ class MeasuredJoints:
                 positions[joint], ages_s[joint] = read[place], age_s
         return np.array(positions), np.array(ages_s)
 
-    def seen(self, snapshot: Snapshot) -> NDArray[np.float64]:
+    def positions_or_nan(self, snapshot: Snapshot) -> NDArray[np.float64]:
         """Return the position of each joint, shape (n_joints,); NaN where no sensor has it."""
         if self._sensor_of_all is not None:
             return snapshot.samples[self._sensor_of_all].values["position"][: len(self._places)].astype(np.float64)

@@ -20,9 +20,9 @@ from embodied_env.core.arguments import checked_flag, checked_path
 from embodied_env.core.clock import Clock, make_clock
 from embodied_env.core.copies import gives_copies
 from embodied_env.core.types import ResetReport, Snapshot, Transition
-from embodied_env.envs.filters_from_contract import make_shapers, recorded_files
-from embodied_env.envs.info import copied_step
-from embodied_env.envs.shared_backend import SharedWorld, WorldsClock
+from embodied_env.envs.filters_from_contract import make_command_filters, recorded_files
+from embodied_env.envs.info import copy_step_result
+from embodied_env.envs.shared_backend import SharedBackend, SharedClock
 from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import ClosedError, MissingDependencyError, ResetNeededError, UsageError
 from embodied_env.tasks import describe_task, load_task
@@ -45,7 +45,7 @@ _REFUSED = {
 }
 
 
-class Seat(gymnasium.Env[Observation, Any]):
+class AgentEnv(gymnasium.Env[Observation, Any]):
     """One robot of a team, as a recorder sees it: between `begin` and `step` the others begin, too.
 
     Attributes:
@@ -106,7 +106,7 @@ class Seat(gymnasium.Env[Observation, Any]):
     @gives_copies
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401, ARG002
         """Finish the step that the stepper has begun with this action."""
-        return copied_step(self.stepper.finish())
+        return copy_step_result(self.stepper.finish())
 
     def close(self) -> None:
         """Brake, and leave the world."""
@@ -167,8 +167,8 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
             "render_fps": max(1, round(1 / self.team.world.control_period_s)),
             "is_parallelizable": True,
         }
-        self._shared = SharedWorld(self.team, world, clock=the_clock)
-        own_clock = WorldsClock(the_clock)
+        self._shared = SharedBackend(self.team, world, clock=the_clock)
+        own_clock = SharedClock(the_clock)
         self._seats = {name: self._seat(name, own_clock, evaluator_info) for name in self.team.agents}
         self._faces = {name: _recorded(name, seat, folder) for name, seat in self._seats.items()}
         self.possible_agents = list(self.team.agents)
@@ -176,13 +176,13 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         self._rng: np.random.Generator | None = None
         self._stands, self._closed = False, False
 
-    def _seat(self, name: str, clock: Clock, evaluator_info: bool) -> Seat:  # noqa: FBT001 - the user's option
+    def _seat(self, name: str, clock: Clock, evaluator_info: bool) -> AgentEnv:  # noqa: FBT001 - the user's option
         contract = self.team.agents[name]
-        task, shapers = load_task(contract, trust=True), make_shapers(contract)
+        task, shapers = load_task(contract, trust=True), make_command_filters(contract)
         stepper = Stepper(
             contract, self._shared.view(name), task, clock=clock, evaluator_info=evaluator_info, shapers=shapers
         )
-        seat = Seat(contract, stepper, backend_name=self.backend_name, clock_name=self.clock_name)
+        seat = AgentEnv(contract, stepper, backend_name=self.backend_name, clock_name=self.clock_name)
         seat.task_description, seat.contract_files = describe_task(task, contract), recorded_files(contract, shapers)
         return seat
 
@@ -217,7 +217,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
             self._rng, _ = seeding.np_random(seed)
         world_seed = int(self._rng.integers(_SEED_BOUND))
         self.agents, self._stands = [], False
-        self._shared.ask_reset(world_seed, whole)
+        self._shared.request_reset(world_seed, whole)
         observations: dict[str, Observation] = {}
         infos: dict[str, dict[str, Any]] = {}
         for name, face in self._faces.items():
@@ -247,11 +247,11 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
             if name in acting:
                 seat.stepper.begin(actions[name])
             else:
-                seat.stepper.begin_rest()
+                seat.stepper.begin_idle()
         done = {name: self._faces[name].step(actions[name]) for name in acting}
         for name, seat in self._seats.items():
             if name not in acting:
-                seat.stepper.finish_rest()
+                seat.stepper.finish_idle()
         self.agents = [name for name in acting if not (done[name][2] or done[name][3])]
         self._stands = True
         self._show()
@@ -318,7 +318,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
 
     # ------------------------------------------------------------------------------------------------- checks
 
-    def _of(self, agent: str) -> Seat:
+    def _of(self, agent: str) -> AgentEnv:
         if agent not in self._seats:
             raise UsageError(f"agent={agent!r} is not known; allowed: {', '.join(self._seats)}")
         return self._seats[agent]
@@ -383,7 +383,7 @@ def parallel_env(contract: str | Path | Team, **options: Any) -> EmbodiedParalle
     return EmbodiedParallelEnv(contract, **options)
 
 
-def _recorded(name: str, seat: Seat, folder: Path | None) -> gymnasium.Env[Any, Any]:
+def _recorded(name: str, seat: AgentEnv, folder: Path | None) -> gymnasium.Env[Any, Any]:
     if folder is None:
         return seat
     from embodied_env.record import RecordTransitions  # noqa: PLC0415 - recording is optional

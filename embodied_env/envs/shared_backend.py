@@ -1,7 +1,7 @@
 """One world behind several robots: each sees a backend of its own, and the world moves when all of them have sent.
 
 A view holds the command of its robot; the last of them to be told `advance` moves the world, once, by the commands of
-all. A reset is one too: it is asked for with `SharedWorld.ask_reset`, done by the first view that is reset, and read by
+all. A reset is one too: it is asked for with `SharedBackend.ask_reset`, done by the first view that is reset, and read by
 all. What breaks the world breaks it for everybody, and so does a view that is halted.
 """
 
@@ -18,12 +18,12 @@ from embodied_env.backends.base import Backend
 from embodied_env.contract import FloatArray
 from embodied_env.contract.team import Team, name_in_world
 from embodied_env.core.clock import Clock, Stamp
-from embodied_env.core.types import Approved, ResetReport, ResetRequest, Sent, Snapshot
+from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot
 from embodied_env.errors import BackendError, BackendLostError, BackendNotReadyError
-from embodied_env.safety import joined
+from embodied_env.safety import concatenate_commands
 
 
-class WorldsClock:
+class SharedClock:
     """A clock that the world moves, and not each robot's step: a virtual one would go once for each of them."""
 
     def __init__(self, clock: Clock) -> None:
@@ -47,11 +47,11 @@ class WorldsClock:
         """Sleep to an absolute deadline."""
         self._clock.sleep_until_ns(deadline_ns)
 
-    def follow_ns(self, period_ns: int) -> None:
+    def on_world_advanced(self, period_ns: int) -> None:
         """The world says so itself, when it has moved."""
 
 
-class SharedWorld:
+class SharedBackend:
     """The backend of a team's world, and who of the team has sent.
 
     Attributes:
@@ -67,14 +67,14 @@ class SharedWorld:
         self._opened = False
         self._open_views = set(team.agents)
         self._epoch, self._seq = -1, 0
-        self._parts: dict[str, Approved] = {}
+        self._parts: dict[str, ApprovedCommand] = {}
         self._ready: set[str] = set()
         self._snapshot: Snapshot | None = None  # of the step, once somebody has read it
         self._lost: BackendLostError | None = BackendLostError("halted", "the world was never reset")
 
-    def view(self, agent: str) -> View:
+    def view(self, agent: str) -> AgentBackend:
         """Return the backend of one robot."""
-        return View(self, self._team, agent)
+        return AgentBackend(self, self._team, agent)
 
     def open(self) -> None:
         """Open the world, once."""
@@ -82,7 +82,7 @@ class SharedWorld:
             self.backend.open()
             self._opened = True
 
-    def ask_reset(self, seed: int, options: Mapping[str, FloatArray]) -> None:
+    def request_reset(self, seed: int, options: Mapping[str, FloatArray]) -> None:
         """Say what the next reset is to be, for everybody. `options` are checked, by their names in the world."""
         self._asked = seed, options
 
@@ -99,7 +99,7 @@ class SharedWorld:
             raise BackendNotReadyError("a view of a shared world is reset by the environment of all robots alone")
         return self._snapshot
 
-    def hold(self, agent: str, command: Approved) -> None:
+    def submit(self, agent: str, command: ApprovedCommand) -> None:
         """Keep the command of a robot until all have sent."""
         if self._lost is not None:
             raise self._lost
@@ -117,11 +117,13 @@ class SharedWorld:
         parts, self._parts, self._ready, self._snapshot = self._parts, {}, set(), None
         self._seq += 1
         try:
-            self.backend.send(joined([parts[name] for name in self._team.agents], seq=self._seq, epoch=self._epoch))
+            self.backend.send(
+                concatenate_commands([parts[name] for name in self._team.agents], seq=self._seq, epoch=self._epoch)
+            )
             self.backend.advance(target, deadline)
         except BackendError as error:
-            raise self._break(error) from None
-        self._clock.follow_ns(self._team.world.control_period_ns)
+            raise self._mark_lost(error) from None
+        self._clock.on_world_advanced(self._team.world.control_period_ns)
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
         """Return the snapshot after the step, which the first call reads."""
@@ -134,7 +136,7 @@ class SharedWorld:
             try:
                 self._snapshot = self.backend.read(after, deadline)
             except BackendError as error:
-                raise self._break(error) from None
+                raise self._mark_lost(error) from None
         return self._snapshot
 
     def halt(self, reason: str) -> None:
@@ -143,7 +145,7 @@ class SharedWorld:
             self._lost = BackendLostError("halted", f"the world of all robots was halted: {reason}")
         self.backend.halt(reason)
 
-    def leave(self, agent: str) -> None:
+    def detach(self, agent: str) -> None:
         """Close the world when the last robot has left it."""
         self._open_views.discard(agent)
         if not self._open_views:
@@ -155,7 +157,7 @@ class SharedWorld:
             self._lost = BackendLostError("closed", "the world of all robots is closed")
         self.backend.close()
 
-    def _break(self, error: BackendError) -> BackendLostError:
+    def _mark_lost(self, error: BackendError) -> BackendLostError:
         """Remember why the world is lost: everybody is told the same."""
         self._lost = (
             error if isinstance(error, BackendLostError) else BackendLostError(type(error).__name__, str(error))
@@ -163,10 +165,10 @@ class SharedWorld:
         return self._lost
 
 
-class View:
+class AgentBackend:
     """What one robot has of a shared world: a `Backend` with its own sensors, reset options and commands."""
 
-    def __init__(self, world: SharedWorld, team: Team, agent: str) -> None:
+    def __init__(self, world: SharedBackend, team: Team, agent: str) -> None:
         """Look at `world` as `agent` of `team`."""
         self.name, self.capabilities = world.backend.name, world.backend.capabilities
         self.step_timeout_s, self.reset_timeout_s = world.backend.step_timeout_s, world.backend.reset_timeout_s
@@ -183,12 +185,12 @@ class View:
         """Reset the world, if nobody has since it was asked for; return the own part of what was read."""
         return self._own(self._world.reset(deadline))
 
-    def send(self, command: Approved) -> Sent:
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Hand over a command. It leaves when every robot has sent one."""
-        if not isinstance(command, Approved):
+        if not isinstance(command, ApprovedCommand):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
-        self._world.hold(self._agent, command)
-        return Sent(seq=command.seq, values=command.values)
+        self._world.submit(self._agent, command)
+        return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
         """Say that this robot is done; the last one moves the world."""
@@ -218,7 +220,7 @@ class View:
 
     def close(self) -> None:
         """Leave the world; the last one closes it."""
-        self._world.leave(self._agent)
+        self._world.detach(self._agent)
 
     def processes(self) -> list[dict[str, Any]]:
         """Return role and pid of each process of the world."""

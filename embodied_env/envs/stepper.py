@@ -18,24 +18,24 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.backends.base import Backend, Playback, RoutineBackend
+from embodied_env.backends.base import Backend, ReplaySource, ResettableBackend
 from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.reset_options import checked_options
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
-from embodied_env.core.latency.info import CommandsInFlight, StageAccount
-from embodied_env.core.latency.ledger import Ledger, Slot
+from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
+from embodied_env.core.latency.ledger import Ledger, StepEvent
 from embodied_env.core.measured_velocities import MeasuredVelocities, Reading
-from embodied_env.core.process.signals import held_interrupts
-from embodied_env.core.reset_spec import Routine, confirmed, question
+from embodied_env.core.process.signals import deferred_signals
+from embodied_env.core.reset_spec import ResetRoutine, confirmation_prompt, with_operator_confirmation
 from embodied_env.core.types import (
     TERMINATED_REASONS,
-    Approved,
-    Circumstances,
+    ApprovedCommand,
+    ExternalInputs,
     Finding,
     Observer,
     ResetRequest,
+    SafetyContext,
     Severity,
-    Situation,
     Snapshot,
     TaskResult,
     Transition,
@@ -53,9 +53,17 @@ from embodied_env.errors import (
     ResetNeededError,
     UsageError,
 )
-from embodied_env.safety import Arbiter, Reference, SafetyGate, Shaper, Watchdog, WatchdogThread, merged
-from embodied_env.safety.context import SituationReader, required_sensors
-from embodied_env.safety.homing import Homing, World
+from embodied_env.safety import (
+    Arbiter,
+    CommandFilter,
+    CommandState,
+    SafetyGate,
+    Watchdog,
+    WatchdogThread,
+    merge_relay_report,
+)
+from embodied_env.safety.context import SafetyContextBuilder, required_sensors
+from embodied_env.safety.homing import HomingContext, HomingMotion
 from embodied_env.tasks import ResettableTask, Task
 
 Observation = dict[str, NDArray[Any]]
@@ -75,7 +83,7 @@ class Stepper:
         clock: Clock,
         evaluator_info: bool = False,
         observers: Sequence[Observer] = (),
-        shapers: Mapping[str, Shaper] | None = None,
+        shapers: Mapping[str, CommandFilter] | None = None,
     ) -> None:
         """Wire the parts. Nothing is started before the first `reset`. `shapers`: gates that weaken, by name."""
         self.contract = contract
@@ -88,7 +96,7 @@ class Stepper:
         self._clock = clock
         self._evaluator_info = evaluator_info
         self._observers = tuple(observers)
-        self._playback: Playback | None = getattr(backend, "playback", None)
+        self._playback: ReplaySource | None = getattr(backend, "playback", None)
         self._ledger = Ledger(clock) if self._playback is None else self._playback.ledger
         capabilities = self.capabilities = backend.capabilities
         tolerance_s = contract.safety.observation.future_tolerance_s if capabilities.free_running else 0.0
@@ -101,7 +109,7 @@ class Stepper:
         )
         self._joints = MeasuredJoints(contract, self._gate.layout.joints)
         self._velocities = MeasuredVelocities(contract)
-        self._situations = SituationReader(contract, self._joints)
+        self._situations = SafetyContextBuilder(contract, self._joints)
         has_newest = hasattr(backend, "newest") and not capabilities.acknowledges_commands
         self._arbiter = Arbiter(
             backend.send,
@@ -130,7 +138,7 @@ class Stepper:
             wall_stamps=capabilities.transport and capabilities.free_running,
             evaluator_info=evaluator_info,
         )
-        self._stages = StageAccount(
+        self._stages = LatencyInfoBuilder(
             self._infos.sensors,
             primary=next(iter(required_sensors(contract)), None),
             period_ns=contract.control_period_ns,
@@ -149,8 +157,8 @@ class Stepper:
         self._origin_ns = 0
         self._before = self._snapshot = Snapshot(now_ns=0, samples={})
         self._applied: deque[FloatArray] = deque(maxlen=contract.applied_actions)
-        self._pending: tuple[Any, Approved, Stamp, Stamp] | None = None
-        self._circumstances: Circumstances
+        self._pending: tuple[Any, ApprovedCommand, Stamp, Stamp] | None = None
+        self._circumstances: ExternalInputs
         self._lost: BackendLostError | None = None
 
     @property
@@ -163,7 +171,7 @@ class Stepper:
         """How many steps of this episode were taken."""
         return self._step_index
 
-    def count_from(self, episode_index: int) -> None:
+    def set_next_episode(self, episode_index: int) -> None:
         """Let the next reset that is not seeded begin the episode of this number."""
         self._episode_index = episode_index - 1
 
@@ -199,7 +207,7 @@ class Stepper:
             snapshot = self._judge_reset(self._reset_world(request), checked)
             self._check_open("reset")  # another thread may have closed meanwhile
         except BaseException as error:
-            with held_interrupts():
+            with deferred_signals():
                 self._backend.halt("the reset has failed")  # or `close` would brake from where the robot once was
                 if self._closed:
                     self._backend.close()  # the reset may have opened it again
@@ -226,7 +234,7 @@ class Stepper:
             self._pid = os.getpid()
             if self.capabilities.free_running and self._playback is None and self._watchdog_thread is None:
                 period_s = self.contract.control_period_s
-                with held_interrupts():
+                with deferred_signals():
                     thread = WatchdogThread(self._watchdog, self._close_unless_busy, control_period_s=period_s)
                     thread.start()
                     self._watchdog_thread = thread
@@ -236,10 +244,10 @@ class Stepper:
     def _reset_world(self, request: ResetRequest) -> Snapshot:
         """Reset the world, let the rest of its routine follow, and begin where the robot is in the end."""
         deadline = self._deadline(self._backend.reset_timeout_s)
-        snapshot = self._begin_at(self._backend.reset(request, deadline), request.epoch)
-        routine: Routine | None = getattr(self._backend, "routine", None)
+        snapshot = self._verify_reset_snapshot(self._backend.reset(request, deadline), request.epoch)
+        routine: ResetRoutine | None = getattr(self._backend, "routine", None)
         if routine is not None and (routine.home or routine.confirm):
-            snapshot = self._follow(routine, request, snapshot, deadline)
+            snapshot = self._run_reset_procedure(routine, request, snapshot, deadline)
         if self._playback is None and snapshot.reset is not None and (ignored := snapshot.reset.ignored):
             gymnasium.logger.warn(f"{self._backend.name} ignores these reset options: {', '.join(ignored)}")
         return snapshot
@@ -260,14 +268,16 @@ class Stepper:
             gymnasium.logger.warn("the task is solved before the first step, and the reset moved nothing (level none)")
         return replace(snapshot, reset=report)
 
-    def _follow(self, routine: Routine, request: ResetRequest, snapshot: Snapshot, deadline: Stamp) -> Snapshot:
+    def _run_reset_procedure(
+        self, routine: ResetRoutine, request: ResetRequest, snapshot: Snapshot, deadline: Stamp
+    ) -> Snapshot:
         """Drive home, have it confirmed, and read anew: what was read before is older than the routine."""
-        backend, report = cast("RoutineBackend", self._backend), snapshot.reset
+        backend, report = cast("ResettableBackend", self._backend), snapshot.reset
         if report is None:
             raise TypeError("a backend's reset must return a snapshot with a ResetReport")
-        homing = Homing(self.contract, routine, self._gate, self._arbiter, self._clock) if routine.home else None
+        homing = HomingMotion(self.contract, routine, self._gate, self._arbiter, self._clock) if routine.home else None
         if homing is not None:
-            account = self._drive_home(homing, snapshot, deadline)
+            account = self._home(homing, snapshot, deadline)
             report = replace(
                 report,
                 routine="+".join(filter(None, (report.routine, "home"))),
@@ -275,25 +285,27 @@ class Stepper:
             )
         if routine.confirm:
             positions, _ = self._joints.measured(self._snapshot if homing is not None else snapshot)
-            backend.confirm(question(request.options, self._gate.layout.joints, positions), deadline)
-            report = confirmed(report, routine.confirm, request)
-        snapshot = self._begin_at(backend.verify(deadline), request.epoch)
+            backend.confirm(confirmation_prompt(request.options, self._gate.layout.joints, positions), deadline)
+            report = with_operator_confirmation(report, routine.confirm, request)
+        snapshot = self._verify_reset_snapshot(backend.verify(deadline), request.epoch)
         if homing is not None:
             homing.check_arrived(snapshot)
         return replace(snapshot, reset=report)
 
-    def _begin_at(self, raw: Snapshot, epoch: int) -> Snapshot:
+    def _verify_reset_snapshot(self, raw: Snapshot, epoch: int) -> Snapshot:
         """Check what a reset has read; whatever was latched or published before counts no more."""
         snapshot = self._observations.begin(raw)
         self._gate.reset()
-        self._arbiter.resync(self._joints.measured(snapshot)[0], epoch)
+        self._arbiter.reset(self._joints.measured(snapshot)[0], epoch)
         return snapshot
 
-    def _drive_home(self, homing: Homing, snapshot: Snapshot, deadline: Stamp) -> str:
+    def _home(self, homing: HomingMotion, snapshot: Snapshot, deadline: Stamp) -> str:
         """Drive home, watched over like an episode; whatever ends it brakes. Return the account."""
         self._snapshot = snapshot
         try:
-            world = World(turn=self._turn, situation=self._situation, feed=self._feed_watchdog)
+            world = HomingContext(
+                turn=self._advance_one_period, situation=self._read_safety_context, feed=self._feed_watchdog
+            )
             return homing.drive(world, deadline.ns)
         except BaseException as error:
             self._brake(f"the way home has ended: {type(error).__name__}")
@@ -301,12 +313,12 @@ class Stepper:
         finally:
             self._watchdog.disarm()
 
-    def _turn(self) -> tuple[Snapshot, list[str]]:
+    def _advance_one_period(self) -> tuple[Snapshot, list[str]]:
         """Let a control period pass, and read; return the settled snapshot and the gaps that end an episode."""
         target = Stamp(self._snapshot.now_ns + self.contract.control_period_ns, self._domain)
         deadline = self._deadline(self._backend.step_timeout_s)
         self._backend.advance(target, deadline)
-        self._snapshot, gaps = self._observations.settle(self._backend.read(target, deadline))
+        self._snapshot, gaps = self._observations.apply_gap_policy(self._backend.read(target, deadline))
         self._frozen_ns = self._returned_ns = self._clock.now_ns()
         return self._snapshot, gaps
 
@@ -314,7 +326,7 @@ class Stepper:
         self._before = self._snapshot = snapshot
         self._commands.begin()
         self._origin_ns = snapshot.now_ns
-        self._frozen_ns = self._ledger.at_ns(Slot.OBSERVED)
+        self._frozen_ns = self._ledger.at_ns(StepEvent.OBSERVED)
         self._step_index = 0
         self._running = True
         self._feed_watchdog()
@@ -354,41 +366,41 @@ class Stepper:
         published = False
         try:
             if not self.capabilities.actuates:
-                self._arbiter.stand_at(self._joints.measured(self._snapshot)[0])
+                self._arbiter.set_position_reference(self._joints.measured(self._snapshot)[0])
             if self._gate.has_velocity:
-                self._arbiter.measure(*self._joints.measured(self._snapshot))
-            with self._arbiter.turn() as (reference, dt_s):
-                seen = self._circumstances = self._look_around(reference, dt_s)
+                self._arbiter.update_measured(*self._joints.measured(self._snapshot))
+            with self._arbiter.exclusive() as (reference, dt_s):
+                seen = self._circumstances = self._build_safety_context(reference, dt_s)
                 approved = self._gate.judge(action, seen.reference or reference, seen.dt_s, seen.situation)
-                self._ledger.stamp(Slot.GATED)
-                self._pending = (_kept(action), approved, target, deadline)
+                self._ledger.stamp(StepEvent.GATED)
+                self._pending = (_copy_action(action), approved, target, deadline)
                 sent = self._arbiter.send(approved)
                 if sent.report is not None:
                     self._circumstances = replace(seen, answer=sent.report)
-                    answered = merged(approved, sent.report)
+                    answered = merge_relay_report(approved, sent.report)
                     self._latch(answered)
                     self._pending = (self._pending[0], answered, target, deadline)
-            self._commands.left(sent.seq, self._ledger.stamp(Slot.PUBLISHED, sent.published_ns))
+            self._commands.record_sent(sent.seq, self._ledger.stamp(StepEvent.PUBLISHED, sent.published_ns))
             published = True
             self._backend.advance(target, deadline)
             if self.meanwhile is not None:
                 self.meanwhile()
-            self._clock.follow_ns(self.contract.control_period_ns)
+            self._clock.on_world_advanced(self.contract.control_period_ns)
         except BackendError as error:
             if not published:
-                self._ledger.stamp(Slot.PUBLISHED)
+                self._ledger.stamp(StepEvent.PUBLISHED)
             self._lost = _as_lost(error)
         except BaseException:
             self._give_up()
             raise
 
-    def _latch(self, answered: Approved) -> None:
+    def _latch(self, answered: ApprovedCommand) -> None:
         """What is latched where the command went is latched here."""
         for finding in answered.report.findings:
             if finding.severity >= Severity.STOP:
                 self._gate.latch(finding)
 
-    def _look_around(self, reference: Reference, dt_s: float) -> Circumstances:
+    def _build_safety_context(self, reference: CommandState, dt_s: float) -> ExternalInputs:
         """Return what the action is judged under. Of a world that moved by itself and is played back, as it was."""
         moves_by_itself = self.capabilities.free_running
         played = None if self._playback is None else self._playback.circumstances
@@ -399,8 +411,8 @@ class Stepper:
             reference, dt_s = seen.reference or reference, seen.dt_s
             self._watchdog.trips = seen.watchdog_trips
             self._latch_as(seen.latched)
-        situation = self._situation(None if played is None else played.situation)
-        return Circumstances(
+        situation = self._read_safety_context(None if played is None else played.situation)
+        return ExternalInputs(
             situation=situation,
             latched=self._gate.latched,
             dt_s=dt_s,
@@ -413,7 +425,7 @@ class Stepper:
         if latched is not None:
             self._gate.latch(latched)
 
-    def _situation(self, played_back: Situation | None = None) -> Situation:
+    def _read_safety_context(self, played_back: SafetyContext | None = None) -> SafetyContext:
         """Return what is known beside the action: in a world that waits no time has passed, but what is injected."""
         since_ns = (0, 0)
         if played_back is not None:
@@ -423,7 +435,7 @@ class Stepper:
             since_ns = (now_ns - self._frozen_ns, now_ns - self._returned_ns)
         elif self.capabilities.injected:
             since_ns = (self._backend.inference_ns,) * 2  # type: ignore[attr-defined] # its capabilities say so
-        return self._situations.read(
+        return self._situations.build(
             self._snapshot, since_frozen_ns=since_ns[0], since_returned_ns=since_ns[1], estops=self._estops()
         )
 
@@ -468,7 +480,7 @@ class Stepper:
                 f"change_limits() is not available with a relay behind {self._backend.name}: it keeps the limits of "
                 "the contract that it was started with; start both with a tighter contract"
             )
-        with self._arbiter.turn():
+        with self._arbiter.exclusive():
             return self._gate.change_limits(changes)
 
     def finish(self) -> Transition:
@@ -485,9 +497,9 @@ class Stepper:
             self._give_up()
             raise
 
-    def _finish(self, action: Any, approved: Approved, target: Stamp, deadline: Stamp) -> Transition:  # noqa: ANN401
+    def _finish(self, action: Any, approved: ApprovedCommand, target: Stamp, deadline: Stamp) -> Transition:  # noqa: ANN401
         settled, gaps = self._read(target, deadline)
-        self._frozen_ns = self._ledger.stamp(Slot.OBSERVED)
+        self._frozen_ns = self._ledger.stamp(StepEvent.OBSERVED)
         self._step_index += 1
         if self._lost is None:
             result = self._task.judge(self._snapshot, settled, approved.report.applied)
@@ -508,31 +520,31 @@ class Stepper:
         self._returned_ns = self._ledger.leave_step()
         return transition
 
-    def abandon(self) -> None:
+    def abort_step(self) -> None:
         """Give up a step that was begun and will not be finished: the episode is over, and it has no account."""
         self._pending = None
         self._give_up()
 
-    def begin_rest(self) -> None:
+    def begin_idle(self) -> None:
         """Brake by one tick, and set the world moving: others go on in it after the episode of this robot has ended.
 
         Raises:
             UsageError: in the middle of an episode, or in a world that moves by itself.
         """
         if self._running or self.capabilities.free_running:
-            raise UsageError("begin_rest() is for a robot whose episode has ended, in a world that waits")
+            raise UsageError("begin_idle() is for a robot whose episode has ended, in a world that waits")
         target = Stamp(self._snapshot.now_ns + self.contract.control_period_ns, self._domain)
         deadline = self._deadline(self._backend.step_timeout_s)
         if self._gate.has_velocity:
-            self._arbiter.measure(*self._joints.measured(self._snapshot))
+            self._arbiter.update_measured(*self._joints.measured(self._snapshot))
         self._brake("the episode has ended")
         try:
             self._backend.advance(target, deadline)
         except BackendError as error:
             self._lost = _as_lost(error)
 
-    def finish_rest(self) -> None:
-        """Read where `begin_rest` has led to. Nobody is told of it: a robot at rest takes no steps."""
+    def finish_idle(self) -> None:
+        """Read where `begin_idle` has led to. Nobody is told of it: a robot at rest takes no steps."""
         if self._lost is not None:
             return
         target = Stamp(self._snapshot.now_ns + self.contract.control_period_ns, self._domain)
@@ -541,7 +553,7 @@ class Stepper:
         except BackendError as error:
             self._lost = _as_lost(error)
             return
-        self._snapshot, _ = self._observations.settle(snapshot)
+        self._snapshot, _ = self._observations.apply_gap_policy(snapshot)
 
     def mark(self, name: str) -> None:
         """Stamp the end of a part of the agent's time; see `Ledger.mark`."""
@@ -551,7 +563,7 @@ class Stepper:
         """Read the world, or fall back to the last valid readings when it is lost."""
         if self._lost is None:
             try:
-                return self._observations.settle(self._backend.read(target, deadline))
+                return self._observations.apply_gap_policy(self._backend.read(target, deadline))
             except BackendError as error:
                 if self.capabilities.free_running:  # it may still hear what it does not answer
                     self._brake(f"lost: {error}")
@@ -559,7 +571,7 @@ class Stepper:
         self._backend.halt(str(self._lost))
         return self._observations.lost(self._snapshot.now_ns, str(self._lost)), []
 
-    def _end_reasons(self, approved: Approved, verdict: Verdict, gaps: list[str]) -> tuple[str, ...]:
+    def _end_reasons(self, approved: ApprovedCommand, verdict: Verdict, gaps: list[str]) -> tuple[str, ...]:
         """Return every reason to end that holds, the first by precedence first."""
         episode = self.contract.episode
         reasons = []
@@ -587,7 +599,7 @@ class Stepper:
     def _account(
         self,
         action: Any,  # noqa: ANN401 - agents send anything
-        approved: Approved,
+        approved: ApprovedCommand,
         result: TaskResult,
         reasons: tuple[str, ...],
     ) -> Transition:
@@ -608,7 +620,7 @@ class Stepper:
             watchdog_trips=self._watchdog.trips,
             intervention_share=self._gate.intervention_share,
         )
-        info["latency"] = self._stages.latency(self._ledger, self._before, settled, self._commands)
+        info["latency"] = self._stages.build(self._ledger, self._before, settled, self._commands)
         info["task"] = dict(result.terms)
         stamps_ns = self._ledger.stamps_ns()
         self._ledger.step_is_accounted()
@@ -626,7 +638,7 @@ class Stepper:
             circumstances=self._circumstances_after(),
         )
 
-    def _circumstances_after(self) -> Circumstances:
+    def _circumstances_after(self) -> ExternalInputs:
         """Return what the step was judged under, with what the latch and the watchdog say now."""
         seen, latched, trips = self._circumstances, self._gate.latched, self._watchdog.trips
         if latched is None and trips == 0:
@@ -643,7 +655,7 @@ class Stepper:
             end_reason=end_reason,
         )
         if self._evaluator_info:
-            info["evaluator"] = self._observations.truth(snapshot)
+            info["evaluator"] = self._observations.evaluator_readings(snapshot)
         return info
 
     # --------------------------------------------------------------------------------------------- picture
@@ -674,7 +686,7 @@ class Stepper:
 
     # ------------------------------------------------------------------------------------------------ end
 
-    def compute_in(self, executor: Executor) -> bool:
+    def use_executor(self, executor: Executor) -> bool:
         """Let the world be computed in threads of `executor` between `begin` and `finish`; False: it cannot be."""
         compute_in = getattr(self._backend, "compute_in", None)
         return compute_in is not None and bool(compute_in(executor))
@@ -713,7 +725,7 @@ class Stepper:
         if self._closed:
             return
         try:
-            with held_interrupts():
+            with deferred_signals():
                 self._closed = True
                 self._arbiter.close()
                 running = self._running or self.capabilities.free_running
@@ -730,15 +742,17 @@ class Stepper:
         """Come to rest, whoever interrupts that: they are heard afterwards. What is played back does not move."""
         if self._lost is not None or self._playback is not None:
             return
-        with held_interrupts():
+        with deferred_signals():
             try:
-                self._arbiter.stop(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop", detail=why))
+                self._arbiter.brake_to_rest(
+                    Finding(gate="latch", severity=Severity.HOLD, code="latch.stop", detail=why)
+                )
             except BackendError as error:
                 self._backend.halt(f"lost while braking: {error}")
 
     def _give_up(self) -> None:
         """An error or an interrupt in the middle of a step: the world may be a step further than the account."""
-        with held_interrupts():
+        with deferred_signals():
             self._end_episode()
             try:
                 if self.capabilities.free_running:
@@ -764,12 +778,12 @@ class Stepper:
         return Stamp(self._clock.now_ns() + round(timeout_s * NS_PER_S), Domain.STEADY)
 
 
-def _kept(action: Any) -> Any:  # noqa: ANN401 - agents send anything
+def _copy_action(action: Any) -> Any:  # noqa: ANN401 - agents send anything
     """Return the action as it is now: arrays are copied, since their owner may write them later."""
     if isinstance(action, np.ndarray):
         return action.copy()
     if isinstance(action, Mapping):
-        return {name: _kept(part) for name, part in action.items()}
+        return {name: _copy_action(part) for name, part in action.items()}
     return list(action) if isinstance(action, list) else action
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, load_contract
 from embodied_env.core.arguments import checked_count, checked_flag, checked_path
 from embodied_env.core.process.signals import call_together
-from embodied_env.envs.embodied_env import EmbodiedEnv, make, restored
+from embodied_env.envs.embodied_env import EmbodiedEnv, contract_from_spec, make
 from embodied_env.envs.vector_infos import PerSlot, checked_mode, options_of_slots, stacked
 from embodied_env.errors import BackendError, ClosedError, ResetNeededError, SlotEndedError, UsageError
 
@@ -89,7 +89,7 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
         slots: Sequence[Mapping[str, Any]],
     ) -> None:
         if contract is not None:  # it is read once
-            contract = restored(contract) if isinstance(contract, Mapping) else load_contract(contract)
+            contract = contract_from_spec(contract) if isinstance(contract, Mapping) else load_contract(contract)
         for slot, options in enumerate(slots):
             folder = None if record is None else checked_path("record", record) / f"slot_{slot}"
             self.envs.append(make(contract, record=folder, **options))
@@ -99,7 +99,7 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
                 f"{moves.backend_name} with pacing={moves.pacing!r} cannot be a vector: it moves by itself while the "
                 "others are reset; allowed: worlds in lockstep"
             )
-        if self._executor is not None and not all(base.compute_in(self._executor) for base in self._bases):
+        if self._executor is not None and not all(base.use_executor(self._executor) for base in self._bases):
             raise UsageError(
                 f"threads is not available with {moves.backend_name} here: only worlds of mujoco without cameras are "
                 "computed in threads; allowed: 0"
@@ -274,7 +274,7 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
         except BaseException:
             for slot in under_way:
                 self._was_reset[slot] = False
-                self._bases[slot].abandon()
+                self._bases[slot].abort_step()
             raise
 
     def _commands(self, actions: Any) -> list[Any]:  # noqa: ANN401 - of the action space

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from embodied_env.backends.registry import offers_option
+from embodied_env.backends.registry import accepts_option
 from embodied_env.errors import UsageError
 
 PerSlot = Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]]
@@ -68,9 +68,9 @@ def _check_places(slots: Sequence[Mapping[str, Any]]) -> None:
 def _attaches(options: Mapping[str, Any]) -> bool:
     """Say whether a slot of these options joins a world that somebody else has started."""
     backend, pacing = options.get("backend", "mujoco"), options.get("pacing")
-    if not any(offers_option(backend, name, pacing=pacing) for name in _PLACE):
+    if not any(accepts_option(backend, name, pacing=pacing) for name in _PLACE):
         return False
-    return not (options.get("spawn", True) and offers_option(backend, "spawn", pacing=pacing))
+    return not (options.get("spawn", True) and accepts_option(backend, "spawn", pacing=pacing))
 
 
 _FINAL = "final_obs"  # Gymnasium leaves it unstacked, whatever it is

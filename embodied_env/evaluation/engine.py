@@ -20,14 +20,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from embodied_env.backends.registry import offers_option
+from embodied_env.backends.registry import accepts_option
 from embodied_env.contract import Contract
 from embodied_env.core.terminal import say
 from embodied_env.errors import BackendError, BackendNotReadyError, RecordError, UsageError
-from embodied_env.evaluation.episodes import Evaluation, Job, worlds_lost
-from embodied_env.evaluation.local_workers import GRACE_S, SHORT_GRACE_S, Crew, Member, Team, error_from
+from embodied_env.evaluation.episodes import Evaluation, EvaluationJob, lost_backends
+from embodied_env.evaluation.local_workers import (
+    GRACE_S,
+    SHORT_GRACE_S,
+    LocalWorkers,
+    WorkerHandle,
+    WorkerPool,
+    error_from,
+)
 from embodied_env.evaluation.merge import merged_summary
-from embodied_env.evaluation.ray_workers import Cluster, ClusterTeam
+from embodied_env.evaluation.ray_workers import Cluster, RayWorkers
 from embodied_env.record.manifest import write_json
 from embodied_env.record.run import read_run
 from embodied_env.ros.setup_checks import check_domain_id
@@ -49,11 +56,11 @@ DOMAINS = 102
 class Engine(Protocol):
     """Runs the episodes of a job somewhere."""
 
-    def check(self, job: Job) -> None:
+    def check(self, job: EvaluationJob) -> None:
         """Raise UsageError for a job that it cannot run."""
         ...
 
-    def evaluate(self, job: Job, *, episodes: int, out: Path, ended: Callable[[], None]) -> Evaluation:
+    def evaluate(self, job: EvaluationJob, *, episodes: int, out: Path, ended: Callable[[], None]) -> Evaluation:
         """Run episodes 0 to `episodes` - 1 of `job`, recorded below `out`; call `ended` after each.
 
         The summary is that of one process that runs them all. When it is interrupted, every run is closed soundly
@@ -88,7 +95,7 @@ def make_engine(
     return LocalEngine(workers, episode_timeout_s=episode_timeout_s)
 
 
-def longest_episode_s(job: Job) -> float:
+def longest_episode_s(job: EvaluationJob) -> float:
     """Return a generous bound of the duration of an episode of `job`, its reset included, s."""
     episode, period_s = job.contract.episode, job.contract.control_period_s
     said = job.contract.backends.get(job.backend, {}).get("reset_timeout_s")
@@ -109,9 +116,9 @@ def domain_ids(count: int, own: int) -> tuple[int, ...]:
     ]
 
 
-def check_shareable(job: Job, engine: str = "local") -> None:
+def check_shareable(job: EvaluationJob, engine: str = "local") -> None:
     """Raise UsageError for a backend that is not there, and what several processes cannot do side by side."""
-    offers_option(job.backend, "spawn", pacing=job.options.get("pacing"))
+    accepts_option(job.backend, "spawn", pacing=job.options.get("pacing"))
     if job.backend == "real":
         raise UsageError(f"--engine {engine} is not available with real: there is one robot; allowed: no --engine")
     if job.options.get("spawn") is False:
@@ -143,15 +150,15 @@ class LocalEngine:
         self._workers = workers
         self._episode_timeout_s = episode_timeout_s
 
-    def check(self, job: Job) -> None:
+    def check(self, job: EvaluationJob) -> None:
         """Raise UsageError for a job that it cannot run."""
         check_shareable(job, self.name)
 
-    def crew(self, job: Job, folder: Path) -> Crew:
+    def crew(self, job: EvaluationJob, folder: Path) -> WorkerPool:
         """Return the workers of one evaluation, not yet begun."""
-        return Team(job, folder)
+        return LocalWorkers(job, folder)
 
-    def evaluate(self, job: Job, *, episodes: int, out: Path, ended: Callable[[], None]) -> Evaluation:
+    def evaluate(self, job: EvaluationJob, *, episodes: int, out: Path, ended: Callable[[], None]) -> Evaluation:
         """See `Engine`.
 
         Raises:
@@ -173,7 +180,7 @@ class LocalEngine:
             summary, problem = merged_summary(run.where, job.contract.fingerprint), ""
         except RecordError as error:
             summary, problem = merged_summary({}, job.contract.fingerprint), str(error)
-        problem = problem or run.not_evaluated() or run.unclean() or worlds_lost(summary)
+        problem = problem or run.not_evaluated() or run.unclean() or lost_backends(summary)
         account = {"schema": EVALUATION, "engine": self.name, **_account(job, run, summary, problem, episodes)}
         write_json(folder / "evaluation.json", account)
         return Evaluation(
@@ -196,9 +203,9 @@ class RayEngine(LocalEngine):
         super().__init__(workers, episode_timeout_s=episode_timeout_s)
         self._cluster = cluster
 
-    def crew(self, job: Job, folder: Path) -> Crew:
+    def crew(self, job: EvaluationJob, folder: Path) -> WorkerPool:
         """Return the workers of one evaluation, not yet begun."""
-        return ClusterTeam(job, folder, self._cluster)
+        return RayWorkers(job, folder, self._cluster)
 
 
 class _SharedRun:
@@ -236,18 +243,18 @@ class _SharedRun:
         self.lost: set[Path] = set()
         self.abandoned: set[int] = set()
 
-    def finish(self, crew: Crew) -> None:
+    def finish(self, crew: WorkerPool) -> None:
         """Run all episodes, then let the workers close their runs."""
         with crew as team:
             for number in range(self.size):
                 team.start(number, self._domains[number])
             while len(self.where) + len(self.abandoned) < self._count:
-                for worker, said in team.hear():
+                for worker, said in team.receive():
                     self._take(team, worker, said)
                 for worker in team.busy():
                     if self._now_s() > worker.due_s:
                         self._lose(team, worker, is_hung=True)
-            team.dismiss()
+            team.shutdown()
 
     def not_evaluated(self) -> str:
         """Return which episodes were given up, or ""."""
@@ -261,12 +268,12 @@ class _SharedRun:
         problems = {path: read_run(path).problem for path in self.paths if path not in self.lost}
         return "; ".join(f"{path}: {problem}" for path, problem in problems.items() if problem)
 
-    def _take(self, team: Crew, worker: Member, said: Mapping[str, Any] | None) -> None:
+    def _take(self, team: WorkerPool, worker: WorkerHandle, said: Mapping[str, Any] | None) -> None:
         if said is None:
             self._lose(team, worker)
             return
         if "failed" in said:
-            words, error = team.bury(worker), error_from(said)
+            words, error = team.reap(worker), error_from(said)
             if not isinstance(error, UsageError):
                 say(words, file=sys.stderr)  # a policy's own traceback, for one
             raise error
@@ -280,17 +287,17 @@ class _SharedRun:
             self._ended()
         self._employ(worker)
 
-    def _employ(self, worker: Member) -> None:
+    def _employ(self, worker: WorkerHandle) -> None:
         """Give it the next episode; with none left it waits, since another's may come back."""
         if worker.episode is None and self._waiting:
             worker.episode = self._waiting.popleft()
             self._attempts[worker.episode] += 1
             worker.due_s = self._now_s() + self._limit_s + (_START_S if worker.path is None else 0.0)
-            worker.say({"episode": worker.episode})
+            worker.send({"episode": worker.episode})
 
-    def _lose(self, team: Crew, worker: Member, *, is_hung: bool = False) -> None:
+    def _lose(self, team: WorkerPool, worker: WorkerHandle, *, is_hung: bool = False) -> None:
         """Put back what a worker that has ended or is hung did not finish, and start another in its place."""
-        words = team.bury(worker, grace_s=SHORT_GRACE_S if is_hung else GRACE_S)
+        words = team.reap(worker, grace_s=SHORT_GRACE_S if is_hung else GRACE_S)
         if is_hung:
             words = f"no end of the episode within {self._limit_s:g} s; {words}"
         episode = worker.episode
@@ -331,7 +338,9 @@ def _make_folder(out: Path, contract: Contract, backend: str, engine: str) -> Pa
     return folder
 
 
-def _account(job: Job, run: _SharedRun, summary: Mapping[str, Any], problem: str, episodes: int) -> dict[str, Any]:
+def _account(
+    job: EvaluationJob, run: _SharedRun, summary: Mapping[str, Any], problem: str, episodes: int
+) -> dict[str, Any]:
     return {
         "workers": run.size,
         "contract_fingerprint": job.contract.fingerprint,

@@ -69,7 +69,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class EvaluationJob:
     """What is evaluated.
 
     Attributes:
@@ -94,7 +94,7 @@ class Job:
         return {"contract": save_contract(self.contract), **rest, "options": dict(self.options)}
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Job:
+    def from_json(cls, said: Mapping[str, Any]) -> EvaluationJob:
         """Return what `as_json` said."""
         return cls(
             contract=restore_contract(said["contract"]), options=said["options"], **{key: said[key] for key in _SAID}
@@ -104,7 +104,7 @@ class Job:
 _SAID = ("backend", "policy", "seed", "record_messages")
 
 
-class Episodes:
+class EpisodeRunner:
     """Runs episodes of one policy in one environment, recorded into one run directory.
 
     Episode k has the world seed of the k-th reset of a run that was seeded once, and a policy made anew, whose seed is
@@ -114,7 +114,7 @@ class Episodes:
         path: the run directory.
     """
 
-    def __init__(self, job: Job, out: Path, *, watcher: Watcher | None = None) -> None:
+    def __init__(self, job: EvaluationJob, out: Path, *, watcher: Watcher | None = None) -> None:
         """Make the environment; nothing is started before the first episode."""
         from embodied_env.envs.embodied_env import EmbodiedEnv
         from embodied_env.record import RecordTransitions
@@ -151,7 +151,7 @@ class Episodes:
         self._watch.resetting()
         act = self._policy(episode)
         if episode != self._next:
-            self._embodied.go_to_episode(self._job.seed, episode)
+            self._embodied.seek_episode(self._job.seed, episode)
         observation, _ = self._env.reset(seed=self._job.seed if episode == 0 else None)
         self._next = episode + 1
         ended = False
@@ -179,10 +179,10 @@ def problem_of(path: Path, summary: Mapping[str, Any]) -> str:
     """Say why a run is not sound evidence: its log is not whole, or an episode lost its world."""
     from embodied_env.record import read_run
 
-    return read_run(path).problem or worlds_lost(summary)
+    return read_run(path).problem or lost_backends(summary)
 
 
-def worlds_lost(summary: Mapping[str, Any]) -> str:
+def lost_backends(summary: Mapping[str, Any]) -> str:
     """Name the end reasons of episodes that lost their world, or ""."""
     return ", ".join(reason for reason in summary["end_reasons"] if end_kind(reason) == "backend_lost")
 

@@ -30,7 +30,7 @@ from embodied_env.errors import (
     RecordError,
     UsageError,
 )
-from embodied_env.evaluation.episodes import Job
+from embodied_env.evaluation.episodes import EvaluationJob
 
 MODULE = "embodied_env.evaluation.worker"
 GRACE_S = 20.0
@@ -47,7 +47,7 @@ _GREETING_S = 5.0
 _KNOWN = (BackendError, BackendNotReadyError, PolicyError, RecordError, UsageError)
 
 
-class Member(Protocol):
+class WorkerHandle(Protocol):
     """A worker as an evaluation sees it: see `Worker`."""
 
     number: int
@@ -55,12 +55,12 @@ class Member(Protocol):
     episode: int | None
     due_s: float
 
-    def say(self, word: Mapping[str, Any]) -> None:
+    def send(self, word: Mapping[str, Any]) -> None:
         """Tell it something; one that has ended does not hear, which `Crew.hear` will show."""
         ...
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """The workers of one evaluation, wherever they are. At its end all have ended, their runs closed if possible."""
 
     def __enter__(self) -> Self:
@@ -73,33 +73,33 @@ class Crew(Protocol):
         """End every worker."""
         ...
 
-    def start(self, number: int, domain_id: int) -> Member | None:
+    def start(self, number: int, domain_id: int) -> WorkerHandle | None:
         """Start the worker of a place, in a ROS domain."""
         ...
 
-    def idle(self) -> Sequence[Member]:
+    def idle(self) -> Sequence[WorkerHandle]:
         """Return the workers that have called and have nothing to do."""
         ...
 
-    def hear(self) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
+    def receive(self) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
         """Wait a moment, and yield what was said by whom, a `Member`; None: it has ended."""
         ...
 
-    def busy(self) -> Sequence[Member]:
+    def busy(self) -> Sequence[WorkerHandle]:
         """Return the workers that run an episode."""
         ...
 
-    def bury(self, worker: Any, *, grace_s: float = GRACE_S) -> str:  # noqa: ANN401 - one of its own members
+    def reap(self, worker: Any, *, grace_s: float = GRACE_S) -> str:  # noqa: ANN401 - one of its own members
         """End a worker, after `grace_s` by force, and return how it ended and its last words."""
         ...
 
-    def dismiss(self) -> None:
+    def shutdown(self) -> None:
         """Let every worker close its run and end."""
         ...
 
 
 @dataclass(eq=False)
-class Worker:
+class LocalWorker:
     """One worker process.
 
     Attributes:
@@ -123,24 +123,24 @@ class Worker:
     started_s: float = field(default_factory=time.monotonic)
     heard: bytearray = field(default_factory=bytearray)
 
-    def say(self, word: Mapping[str, Any]) -> None:
+    def send(self, word: Mapping[str, Any]) -> None:
         """Tell it something; one that has ended does not hear, which `Team.hear` will show."""
         if self.line is not None:
             with contextlib.suppress(OSError):
                 self.line.sendall(json.dumps(word).encode() + b"\n")
 
 
-class Team:
+class LocalWorkers:
     """The workers of one evaluation. At its end all have ended, and closed their runs if they could."""
 
-    def __init__(self, job: Job, folder: Path) -> None:
+    def __init__(self, job: EvaluationJob, folder: Path) -> None:
         """Open the socket that workers call; their runs are made in `folder`.
 
         Raises:
             BackendNotReadyError: when there can be no socket.
         """
         self._job, self._runs = job.as_json(), folder
-        self._workers: list[Worker] = []
+        self._workers: list[LocalWorker] = []
         self._folder = tempfile.TemporaryDirectory(prefix="embodied_env_")
         self._address = str(Path(self._folder.name) / "team")
         self._door = socket.socket(socket.AF_UNIX)
@@ -169,16 +169,16 @@ class Team:
         end_s = time.monotonic() + grace_after(kind)
         try:
             for worker in list(self._workers):
-                self.bury(worker, grace_s=max(0.0, end_s - time.monotonic()))
+                self.reap(worker, grace_s=max(0.0, end_s - time.monotonic()))
         except BaseException:  # a second Ctrl-C
             for worker in list(self._workers):
-                self.bury(worker, grace_s=0.0)
+                self.reap(worker, grace_s=0.0)
             raise
         self._selector.close()
         self._door.close()
         self._folder.cleanup()
 
-    def start(self, number: int, domain_id: int) -> Worker:
+    def start(self, number: int, domain_id: int) -> LocalWorker:
         """Start the worker of a place, and return it.
 
         Raises:
@@ -190,29 +190,29 @@ class Team:
             first_line=json.dumps(said),
             environment={"ROS_DOMAIN_ID": str(domain_id)},
         )
-        self._workers.append(Worker(number=number, domain_id=domain_id, child=child))
+        self._workers.append(LocalWorker(number=number, domain_id=domain_id, child=child))
         return self._workers[-1]
 
-    def idle(self) -> list[Worker]:
+    def idle(self) -> list[LocalWorker]:
         """Return the workers that have called and have nothing to do."""
         return [worker for worker in self._workers if worker.line is not None and worker.episode is None]
 
-    def busy(self) -> list[Worker]:
+    def busy(self) -> list[LocalWorker]:
         """Return the workers that run an episode."""
         return [worker for worker in self._workers if worker.episode is not None]
 
-    def hear(self) -> Iterator[tuple[Worker, Mapping[str, Any] | None]]:
+    def receive(self) -> Iterator[tuple[LocalWorker, Mapping[str, Any] | None]]:
         """Wait a moment, and yield what was said by whom; None: it has ended."""
         for key, _ in self._selector.select(_LOOK_S):
             if key.fileobj is self._door:
-                yield from self._greeted()
+                yield from self._receive_greetings()
             else:
-                yield from self._heard(key.data)
+                yield from self._receive_from(key.data)
         for worker in [w for w in self._workers if w.line is None]:
             if worker.child.exit_code is not None or time.monotonic() - worker.started_s > CALL_S:
                 yield worker, None
 
-    def bury(self, worker: Worker, *, grace_s: float = GRACE_S) -> str:
+    def reap(self, worker: LocalWorker, *, grace_s: float = GRACE_S) -> str:
         """End a worker, after `grace_s` by force, and return how it ended and its last words."""
         if worker not in self._workers:
             return ""
@@ -222,13 +222,13 @@ class Team:
             worker.line = None
         worker.child.note_shared_memory()
         worker.child.kill(grace_s)
-        code, words = worker.child.exit_code, worker.child.last_words()
+        code, words = worker.child.exit_code, worker.child.stderr_tail()
         worker.child.stop()
         self._workers.remove(worker)  # last: where this is interrupted, the end of the team does it again
         how = f"exit status {code}" if code is None or code >= 0 else f"killed by signal {-code}"
         return how + (f", last words: {words}" if words else "")
 
-    def dismiss(self) -> None:
+    def shutdown(self) -> None:
         """Let every worker close its run and end."""
         for worker in self._workers:
             if worker.line is not None:
@@ -238,9 +238,9 @@ class Team:
         for worker in list(self._workers):
             if worker.line is not None:  # one that has not called yet has no run to close
                 worker.child.wait(max(0.0, end_s - time.monotonic()))
-            self.bury(worker, grace_s=SHORT_GRACE_S)
+            self.reap(worker, grace_s=SHORT_GRACE_S)
 
-    def _greeted(self) -> Iterator[tuple[Worker, Mapping[str, Any] | None]]:
+    def _receive_greetings(self) -> Iterator[tuple[LocalWorker, Mapping[str, Any] | None]]:
         line, _ = self._door.accept()
         first = bytearray()
         line.settimeout(_GREETING_S)  # it is said at once
@@ -257,7 +257,7 @@ class Team:
         self._selector.register(line, selectors.EVENT_READ, worker)
         yield worker, json.loads(first)
 
-    def _heard(self, worker: Worker) -> Iterator[tuple[Worker, Mapping[str, Any] | None]]:
+    def _receive_from(self, worker: LocalWorker) -> Iterator[tuple[LocalWorker, Mapping[str, Any] | None]]:
         if worker not in self._workers or worker.line is None:
             return
         try:

@@ -15,8 +15,8 @@ from typing import Any
 
 from embodied_env import __version__
 from embodied_env.errors import EmbodiedEnvError, UsageError
-from embodied_env.evaluation.episodes import Job
-from embodied_env.evaluation.local_workers import Team, Worker
+from embodied_env.evaluation.episodes import EvaluationJob
+from embodied_env.evaluation.local_workers import LocalWorker, LocalWorkers
 
 SURROUNDINGS = ("ROS_", "RMW_", "FASTRTPS_", "FASTDDS_", "CYCLONEDDS_", "PYTHONPATH", "OMP_", "MKL_", "OPENBLAS_")
 """How the names begin of the variables that are the same for every worker, on whichever node."""
@@ -35,8 +35,8 @@ class Host:
     def __init__(self, said: Mapping[str, Any]) -> None:
         """Remember what is to be done: `describe` says what is in it. Nothing is started."""
         self._said = said
-        self._team: Team | None = None
-        self._worker: Worker | None = None
+        self._team: LocalWorkers | None = None
+        self._worker: LocalWorker | None = None
 
     def exchange(self, words: Sequence[Mapping[str, Any]]) -> list[Said]:
         """Tell the worker `words`, wait a moment, and return what it said; None: it has ended.
@@ -49,8 +49,8 @@ class Host:
             except EmbodiedEnvError as error:
                 return [{"failed": type(error).__name__, "message": str(error)}]
         for word in words:
-            self._worker.say(word)
-        return [said for _, said in self._team.hear()]
+            self._worker.send(word)
+        return [said for _, said in self._team.receive()]
 
     def pid(self) -> int:
         """Return the id of this process."""
@@ -62,10 +62,10 @@ class Host:
             return "it was not started"
         with self._team:
             if not at_once:
-                self._team.dismiss()
-            return self._team.bury(self._worker, grace_s=grace_s)
+                self._team.shutdown()
+            return self._team.reap(self._worker, grace_s=grace_s)
 
-    def _started(self) -> tuple[Team, Worker]:
+    def _started(self) -> tuple[LocalWorkers, LocalWorker]:
         said = self._said
         _check(said)
         for name in surroundings().keys() - said["surroundings"].keys():
@@ -73,11 +73,11 @@ class Host:
         os.environ.update(said["surroundings"])
         with contextlib.suppress(OSError):  # where it is, paths mean what they mean to the caller
             os.chdir(said["cwd"])
-        team = Team(Job.from_json(said["job"]), Path(said["folder"]))
+        team = LocalWorkers(EvaluationJob.from_json(said["job"]), Path(said["folder"]))
         return team, team.start(said["number"], said["domain_id"])
 
 
-def describe(job: Job, folder: Path, token: str, number: int, domain_id: int) -> dict[str, Any]:
+def describe(job: EvaluationJob, folder: Path, token: str, number: int, domain_id: int) -> dict[str, Any]:
     """Return what a `Host` is made of, in types of JSON.
 
     Args:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from embodied_env.errors import BackendError, BackendNotReadyError, RecordError
-from embodied_env.evaluation.episodes import Job
+from embodied_env.evaluation.episodes import EvaluationJob
 from embodied_env.evaluation.local_workers import GRACE_S, grace_after
 from embodied_env.evaluation.ray_host import describe
 
@@ -72,7 +72,7 @@ class Cluster(Protocol):
 
 
 @dataclass(eq=False)
-class ClusterWorker:
+class RayWorker:
     """A worker on a cluster, see `embodied_env.evaluation.local_workers.Worker`.
 
     Attributes:
@@ -94,19 +94,19 @@ class ClusterWorker:
     outbox: list[Mapping[str, Any]] = field(default_factory=list)
     lost: str = ""
 
-    def say(self, word: Mapping[str, Any]) -> None:
+    def send(self, word: Mapping[str, Any]) -> None:
         """Tell it something, by the next call."""
         self.outbox.append(word)
 
 
-class ClusterTeam:
+class RayWorkers:
     """The workers of one evaluation. At its end all have ended, and closed their runs if they could."""
 
-    def __init__(self, job: Job, folder: Path, cluster: Cluster) -> None:
+    def __init__(self, job: EvaluationJob, folder: Path, cluster: Cluster) -> None:
         """Prepare; their runs are made in `folder`, which every node must see."""
         self._job, self._folder, self._cluster = job, folder.resolve(), cluster
         self._token = f".{secrets.token_hex(8)}"
-        self._workers: list[ClusterWorker] = []
+        self._workers: list[RayWorker] = []
         self._stack = ExitStack()
         self._is_any_placed = False
         self._begun_s = time.monotonic()
@@ -140,17 +140,17 @@ class ClusterTeam:
     def start(self, number: int, domain_id: int) -> None:
         """Have the worker of a place started when the cluster has room for it."""
         handle = self._cluster.place(describe(self._job, self._folder, self._token, number, domain_id))
-        self._workers.append(ClusterWorker(number, handle, self._cluster.call(handle, "exchange", [])))
+        self._workers.append(RayWorker(number, handle, self._cluster.call(handle, "exchange", [])))
 
-    def idle(self) -> list[ClusterWorker]:
+    def idle(self) -> list[RayWorker]:
         """Return the workers that have called and have nothing to do."""
         return [worker for worker in self._workers if worker.called and worker.episode is None]
 
-    def busy(self) -> list[ClusterWorker]:
+    def busy(self) -> list[RayWorker]:
         """Return the workers that run an episode."""
         return [worker for worker in self._workers if worker.episode is not None]
 
-    def hear(self) -> Iterator[tuple[ClusterWorker, Mapping[str, Any] | None]]:
+    def receive(self) -> Iterator[tuple[RayWorker, Mapping[str, Any] | None]]:
         """Wait a moment, and yield what was said by whom; None: it has ended.
 
         Raises:
@@ -168,17 +168,17 @@ class ClusterTeam:
         if not self._is_any_placed and time.monotonic() - self._begun_s > PLACING_S:
             raise BackendNotReadyError(f"the cluster placed no worker within {PLACING_S:g} s: {self._cluster.room()}")
 
-    def bury(self, worker: ClusterWorker, *, grace_s: float = GRACE_S) -> str:
+    def reap(self, worker: RayWorker, *, grace_s: float = GRACE_S) -> str:
         """End a worker, after `grace_s` by force, and return how it ended and its last words."""
         if worker not in self._workers:
             return ""
         return self._end([worker], at_once=True, grace_s=grace_s)[0]
 
-    def dismiss(self) -> None:
+    def shutdown(self) -> None:
         """Let every worker close its run and end."""
         self._end(self._workers, at_once=False)
 
-    def _said_by(self, worker: ClusterWorker) -> Sequence[Mapping[str, Any] | None]:
+    def _said_by(self, worker: RayWorker) -> Sequence[Mapping[str, Any] | None]:
         try:
             said: Sequence[Mapping[str, Any] | None] = self._cluster.answer(worker.promise)
         except HostLostError as error:
@@ -186,7 +186,7 @@ class ClusterTeam:
             return [None]
         return said
 
-    def _end(self, workers: Sequence[ClusterWorker], *, at_once: bool, grace_s: float = GRACE_S) -> list[str]:
+    def _end(self, workers: Sequence[RayWorker], *, at_once: bool, grace_s: float = GRACE_S) -> list[str]:
         """End these, and return how each ended. One that was never heard of is only told to go."""
         ending = list(workers)
         self._workers = [worker for worker in self._workers if worker not in ending]

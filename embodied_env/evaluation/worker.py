@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from embodied_env.core.process.child import first_line, watch_parent
-from embodied_env.core.process.signals import held_interrupts, terminate
+from embodied_env.core.process.signals import deferred_signals, terminate
 from embodied_env.errors import EmbodiedEnvError
-from embodied_env.evaluation.episodes import Episodes, Job
+from embodied_env.evaluation.episodes import EpisodeRunner, EvaluationJob
 from embodied_env.evaluation.local_workers import GRACE_S
 
 
@@ -40,11 +40,11 @@ def _serve(said: Mapping[str, Any], line: socket.socket) -> None:
     """Run each episode that is named; a worker that is given none makes no run."""
     with contextlib.ExitStack() as stack, line.makefile("r", encoding="utf-8") as asked:
         try:
-            episodes: Episodes | None = None
+            episodes: EpisodeRunner | None = None
             for word in asked:
                 if episodes is None:
-                    with held_interrupts():  # a run that there is will be closed
-                        episodes = stack.enter_context(Episodes(Job.from_json(said), Path(said["out"])))
+                    with deferred_signals():  # a run that there is will be closed
+                        episodes = stack.enter_context(EpisodeRunner(EvaluationJob.from_json(said), Path(said["out"])))
                     _say(line, {"ready": str(episodes.path)})
                 episode = json.loads(word)["episode"]
                 episodes.run(episode)

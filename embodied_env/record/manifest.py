@@ -19,7 +19,7 @@ from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.loader import SAVED, dump_contract, pack_files, unpack_files
 from embodied_env.core.types import Snapshot, Transition
 from embodied_env.errors import ContractError, RecordError
-from embodied_env.record.rows import encodable, plain
+from embodied_env.record.rows import encodable, to_json_types
 from embodied_env.record.schema import RUN
 
 ROS_VARIABLES = ("ROS_DISTRO", "ROS_DOMAIN_ID", "RMW_IMPLEMENTATION", "ROS_AUTOMATIC_DISCOVERY_RANGE")
@@ -27,14 +27,14 @@ DISTRIBUTIONS = ("numpy", "gymnasium", "mujoco", "rclpy", "mcap")
 
 
 @runtime_checkable
-class Waiting(Protocol):
+class HasWaitHook(Protocol):
     """An environment that calls `meanwhile` in each step, where it would only wait for its world."""
 
     meanwhile: Callable[[], None] | None
 
 
 @runtime_checkable
-class Accountable(Protocol):
+class RecordableEnv(Protocol):
     """What the recorder needs of the environment under all wrappers."""
 
     @property
@@ -72,7 +72,7 @@ class Accountable(Protocol):
 
 
 def start_of_manifest(
-    env: gymnasium.Env[Any, Any], base: Accountable, *, run_id: str, started_utc: str
+    env: gymnasium.Env[Any, Any], base: RecordableEnv, *, run_id: str, started_utc: str
 ) -> dict[str, Any]:
     """Return the manifest of a run that begins: what is known before the first reset.
 
@@ -98,14 +98,16 @@ def start_of_manifest(
             "text": contract_text(contract),
             "files": pack_files(getattr(base, "contract_files", contract.files)),
         },
-        "task": plain(getattr(base, "task_description", None)),
+        "task": to_json_types(getattr(base, "task_description", None)),
         "backend": base.backend_name,
         "backend_fingerprint": contract.backend_fingerprint(base.backend_name),
-        "pacing": plain(getattr(base, "pacing", None)),
+        "pacing": to_json_types(getattr(base, "pacing", None)),
         "clock": base.clock_name,
-        "scheduling": plain(getattr(base, "scheduling", None)),
-        "delays": None if (delays := getattr(base, "delays", None)) is None else plain(delays.as_mapping()),
-        "capabilities": plain(vars(capabilities)) if (capabilities := getattr(base, "capabilities", None)) else None,
+        "scheduling": to_json_types(getattr(base, "scheduling", None)),
+        "delays": None if (delays := getattr(base, "delays", None)) is None else to_json_types(delays.as_mapping()),
+        "capabilities": to_json_types(vars(capabilities))
+        if (capabilities := getattr(base, "capabilities", None))
+        else None,
         "policy": None,
         "seeds": [],
         "distributions": distributions(contract),
@@ -122,7 +124,8 @@ def start_of_manifest(
 def distributions(contract: Contract) -> dict[str, dict[str, Any]]:
     """Return what each reset draws by its seed, unless it is told: the range of each reset option."""
     return {
-        name: {"distribution": "uniform", **plain(asdict(option))} for name, option in contract.reset_options.items()
+        name: {"distribution": "uniform", **to_json_types(asdict(option))}
+        for name, option in contract.reset_options.items()
     }
 
 
@@ -192,7 +195,7 @@ def _argument(value: Any) -> Any:  # noqa: ANN401 - any constructor's
         return value.name
     if isinstance(value, Mapping) and value.keys() == SAVED:  # a Contract, in a spec of `make`
         return value["name"]
-    return plain(value)
+    return to_json_types(value)
 
 
 def versions() -> dict[str, str | None]:
@@ -206,9 +209,9 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def processes(base: Accountable) -> list[dict[str, Any]]:
+def processes(base: RecordableEnv) -> list[dict[str, Any]]:
     """Return role and pid of this process and of those that it started."""
-    return [{"role": "environment", "pid": os.getpid()}, *plain(base.processes())]
+    return [{"role": "environment", "pid": os.getpid()}, *to_json_types(base.processes())]
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -38,7 +38,7 @@ _MOST_HELD = 2**18  # bytes that wait for `flush`; more are handed over at once
 _LARGE = 2**17  # bytes that are not copied once more to go with others
 
 
-class HeldBack:
+class BufferedFile:
     """What `mcap` writes to. After a failed write the rest of what waited is dropped: the file has a prefix of it all.
 
     Attributes:
@@ -143,7 +143,7 @@ class McapFile:
         self._checked = 0  # offset behind the last byte that was in the file at the last check
         self._is_changed = False
         try:
-            self._file = HeldBack(FileIO(path, "x", opener=_append))
+            self._file = BufferedFile(FileIO(path, "x", opener=_append))
         except OSError as error:
             raise RecordError(f"{path}: the log cannot be created: {error}") from None
         self.writer: Any = writer.Writer(
@@ -302,7 +302,7 @@ class LogWriter:
             while self._waiting and self._waiting[0][1] <= self._file.flushed:
                 self._ends.append(self._waiting.popleft()[1])
 
-    def take_lost(self) -> int:
+    def pop_lost_rows(self) -> int:
         """Return how many appended rows are not in the file, after a failed write or check; each is counted once."""
         if not self.problem:
             return 0

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_env.contract.message_types import message_class
-from embodied_env.core.message_tap import ARRAY, SEQUENCE, WireMessage
+from embodied_env.core.message_tap import ARRAY, SEQUENCE, TappedMessage
 from embodied_env.record.mcap_log import McapFile, mcap_records
 
 _LINE = "=" * 80
@@ -128,7 +128,7 @@ class MessageLog:
         """Why no more messages are taken, or ""."""
         return self._file.problem
 
-    def write(self, message: WireMessage) -> None:
+    def write(self, message: TappedMessage) -> None:
         """Append a message.
 
         Raises:
@@ -161,7 +161,7 @@ class MessageLog:
         with self._lock:
             self._file.close()
 
-    def _channel(self, message: WireMessage, text: str) -> int:
+    def _channel(self, message: TappedMessage, text: str) -> int:
         key = (message.topic, message.type, message.is_ours)
         if key not in self._channels:
             writer = self._file.writer
@@ -174,7 +174,7 @@ class MessageLog:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredMessage:
-    """A message as it was recorded; the attributes are those of `WireMessage`, `data` are its CDR bytes."""
+    """A message as it was recorded; the attributes are those of `TappedMessage`, `data` are its CDR bytes."""
 
     topic: str
     type: str

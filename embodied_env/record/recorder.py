@@ -18,14 +18,23 @@ from gymnasium.utils import RecordConstructorArgs
 from embodied_env.core.arguments import checked_flag, checked_path
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.copies import is_giving_copies
-from embodied_env.core.message_tap import Feed, WireMessage
+from embodied_env.core.message_tap import MessageTap, TappedMessage
 from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm
 from embodied_env.errors import RecordError, UsageError
-from embodied_env.record.manifest import Accountable, Waiting, processes, start_of_manifest, write_json
+from embodied_env.record.manifest import HasWaitHook, RecordableEnv, processes, start_of_manifest, write_json
 from embodied_env.record.mcap_log import check_installed
-from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, TRANSITION, kept, kept_action, plain, size_of
-from embodied_env.record.run_writer import MANIFEST, Arrays, RunWriter, StepRow, remove_run
-from embodied_env.record.writer_thread import GATHER_S, MOST_JOBS, MOST_JOBS_IN_LOCKSTEP, Aside, Losses
+from embodied_env.record.rows import (
+    FIELDS,
+    FIELDS_OF_RESET,
+    RESET,
+    TRANSITION,
+    detached_action,
+    detached_copy,
+    memory_size,
+    to_json_types,
+)
+from embodied_env.record.run_writer import MANIFEST, RowArrays, RunWriter, StepRow, remove_run
+from embodied_env.record.writer_thread import GATHER_S, MOST_JOBS, MOST_JOBS_IN_LOCKSTEP, LossCounter, WriterThread
 
 _ROW_BYTES = 16 * 2**10  # about what a row without its arrays keeps while it waits
 _MESSAGE_BYTES = 2**10
@@ -78,16 +87,16 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             MissingDependencyError: when mcap is not installed.
         """
         place, messages = checked_path("folder", folder), checked_flag("messages", messages)
-        RecordConstructorArgs.__init__(self, folder=str(place), policy=plain(policy), messages=messages)
+        RecordConstructorArgs.__init__(self, folder=str(place), policy=to_json_types(policy), messages=messages)
         super().__init__(env)
         base = env.unwrapped
-        if not isinstance(base, Accountable):
+        if not isinstance(base, RecordableEnv):
             raise UsageError(
                 f"{type(base).__qualname__} cannot be recorded: it has no account of its steps; "
                 "allowed: an environment made by embodied_env"
             )
         self.policy = policy
-        self._base: Accountable = base
+        self._base: RecordableEnv = base
         self._feed = _feed_of(base) if messages else None
         self._clock = SteadyClock()
         self._evaluator = [name for name, spec in base.contract.sensors.items() if spec.visibility == "evaluator"]
@@ -109,21 +118,21 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             raise
         waits_for_world = getattr(getattr(base, "capabilities", None), "transport", True)
         self._closes_aside = bool(waits_for_world)
-        self._worker = Aside(
+        self._worker = WriterThread(
             self._run.settle,
             waits=not self._is_paced,
             gather_s=0.0 if self._is_paced or waits_for_world else GATHER_S,
             most_jobs=MOST_JOBS if self._is_paced else MOST_JOBS_IN_LOCKSTEP,
         )
-        weakref.finalize(self, self._worker.retire).atexit = False
+        weakref.finalize(self, self._worker.finish_when_empty).atexit = False
         self._has_time = False
-        if waits_for_world and not self._is_paced and isinstance(base, Waiting):
-            self._has_time, base.meanwhile = True, self._worker.go_on
+        if waits_for_world and not self._is_paced and isinstance(base, HasWaitHook):
+            self._has_time, base.meanwhile = True, self._worker.encode_deferred
         if self._feed is not None:
             self._feed.sink = partial(_take_message, self._run, self._worker)  # not `self`: a node's thread holds it
 
     @property
-    def losses(self) -> Losses:
+    def losses(self) -> LossCounter:
         """What was not written, and why."""
         return self._run.losses
 
@@ -136,7 +145,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         """Reset, and record it."""
         close_at_exit(self, aside=self._closes_aside)
         exit_on_sigterm()
-        asked = plain(options)
+        asked = to_json_types(options)
         before = self._base.last_reset
         try:
             observation, info = self.env.reset(seed=seed, options=options)
@@ -146,21 +155,21 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         made = self._base.last_reset
         if made is before:
             made = None
-        arrays = Arrays()
-        given = (kept(seed), asked, kept(observation, arrays), kept(info, arrays))
+        arrays = RowArrays()
+        given = (detached_copy(seed), asked, detached_copy(observation, arrays), detached_copy(info, arrays))
         outer = dict(zip(FIELDS_OF_RESET, given, strict=True))
         self._run.summary.hand_in(RESET, outer, None if made is None else made.reset)
         write = partial(self._run.reset, made, outer, arrays, number=self._rows, now_ns=self._clock.system_ns())
-        self._count_row(taken=self._worker.put(write, _size_of_row(outer)))
+        self._count_row(taken=self._worker.submit(write, _size_of_row(outer)))
         if seed is not None:
-            self._manifest["seeds"].append(plain(seed))
+            self._manifest["seeds"].append(to_json_types(seed))
         known = self._manifest["processes"]
         started = [process for process in processes(self._base) if process not in known]
         if started or self._rows == 1:
             self._manifest |= {
                 "processes": known + started,
-                "policy": plain(self.policy),
-                "scheduling": plain(getattr(self._base, "scheduling", None)),  # in force since the reset
+                "policy": to_json_types(self.policy),
+                "scheduling": to_json_types(getattr(self._base, "scheduling", None)),  # in force since the reset
             }
             self._put_file(MANIFEST, {**self._manifest, "seeds": list(self._manifest["seeds"])})
         if not self._is_paced:
@@ -174,23 +183,23 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
         What the agent is given it may change, so it is copied; the account is nobody's to change.
         """
-        asked = kept_action(action)
+        asked = detached_action(action)
         before = self._base.last_transition
         observation, reward, terminated, truncated, info = self.env.step(action)
         made = self._base.last_transition
         if made is before:
             made = None
-        arrays = Arrays()
+        arrays = RowArrays()
         if made is not None and is_giving_copies(self.env.step):  # nobody stands between: the account has them
             given = (made.observation, asked, made.reward, made.terminated, made.truncated, made.info)
         else:
             given = (
-                *(kept(observation, arrays), asked, kept(reward)),
-                *(kept(terminated), kept(truncated), kept(info, arrays)),
+                *(detached_copy(observation, arrays), asked, detached_copy(reward)),
+                *(detached_copy(terminated), detached_copy(truncated), detached_copy(info, arrays)),
             )
         outer = dict(zip(FIELDS, given, strict=True))
         self._run.summary.hand_in(TRANSITION, outer)
-        acted = None if made is None else kept_action(made.action)
+        acted = None if made is None else detached_action(made.action)
         is_first, self._has_stepped = not self._has_stepped, True
         row = StepRow(
             run=self._run,
@@ -202,7 +211,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             now_ns=self._clock.system_ns(),
             is_first=is_first,
         )
-        take = self._worker.hold if self._has_time else self._worker.put
+        take = self._worker.defer if self._has_time else self._worker.submit
         self._count_row(taken=take(row, _size_of_row(outer)))
         if not self._is_paced and (terminated or truncated or is_first):
             self.flush()
@@ -216,7 +225,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         Returns:
             False when the disk does not answer; the run counts as not complete then.
         """
-        if self._worker.drain():
+        if self._worker.wait_idle():
             return True
         self.losses.note(f"the rows from {self.rows_flushed} on are not written yet: the disk does not answer")
         return False
@@ -241,7 +250,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._rows += 1
 
     def _put_file(self, name: str, value: Mapping[str, Any]) -> None:
-        if not self._worker.put(partial(self._run.file, name, value), _ROW_BYTES):
+        if not self._worker.submit(partial(self._run.file, name, value), _ROW_BYTES):
             self.losses.note(f"{name} was not written: the disk is too slow")
 
     def _with_account(self, info: dict[str, Any]) -> dict[str, Any]:
@@ -261,7 +270,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             self._feed.sink = None
         manifest = {
             **self._manifest,
-            "policy": plain(self.policy),
+            "policy": to_json_types(self.policy),
             "ended_utc": self._now_utc().isoformat(timespec="milliseconds"),
         }
         if not self._worker.finish(partial(self._run.complete, manifest, self._base.contract.fingerprint)):
@@ -275,21 +284,21 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         return datetime.fromtimestamp(self._clock.system_ns() / NS_PER_S, tz=UTC)
 
 
-def _take_message(run: RunWriter, worker: Aside, message: WireMessage) -> None:
+def _take_message(run: RunWriter, worker: WriterThread, message: TappedMessage) -> None:
     """Record a message in whichever thread published or received it."""
     data = getattr(message.message, "data", None)
     size = _MESSAGE_BYTES + (len(data) if isinstance(data, Sized) else 0)
-    if not worker.put(partial(run.message, message), size, overtakes=True):
+    if not worker.submit(partial(run.message, message), size, overtakes=True):
         run.losses.note(f"a message of {message.topic} was dropped: the disk is too slow", messages=1)
 
 
 def _size_of_row(outer: Mapping[str, Any]) -> int:
-    return _ROW_BYTES + 2 * size_of(outer["observation"])  # the account has its own
+    return _ROW_BYTES + 2 * memory_size(outer["observation"])  # the account has its own
 
 
-def _feed_of(base: Accountable) -> Feed:
+def _feed_of(base: RecordableEnv) -> MessageTap:
     feed = getattr(base, "feed", None)
-    if not isinstance(feed, Feed):
+    if not isinstance(feed, MessageTap):
         raise UsageError(
             f"messages=True is not available with {base.backend_name}: it has no ROS 2 messages; "
             "allowed: a backend over ROS 2"

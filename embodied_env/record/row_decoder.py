@@ -1,7 +1,7 @@
 """From rows back to the values that they were written from: samples, snapshots, circumstances, actions.
 
 Numbers come back bit for bit. What JSON has no word for does not: an action with NaN in it is null there. Where such an
-action was refused, its refusal stands in the row, and `RefusedAction` is refused in the same words.
+action was refused, its refusal stands in the row, and `UnreadableAction` is refused in the same words.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from embodied_env.contract import Contract, EffectiveLimits
 from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.types import (
-    Actuation,
-    Circumstances,
-    ClockAccount,
+    ActuationEvidence,
+    ClockStatus,
+    CommandState,
+    ExternalInputs,
     Finding,
     FloatArray,
     GateReport,
-    Injected,
+    InjectedDelays,
     Quality,
-    Reference,
     ResetReport,
+    SafetyContext,
     Sample,
     Severity,
-    Situation,
     Snapshot,
 )
 from embodied_env.errors import BackendLostError, RecordError
 from embodied_env.record.arrays import is_reference
-from embodied_env.record.audit.violation import shortened
+from embodied_env.record.audit.violation import short_repr
 from embodied_env.record.rows import RESET, TRANSITION, Row
-from embodied_env.safety.action_parsing import MalformedActionError, read_action
+from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 
 _NEEDED = {
     RESET: ("routine", "options", "verdict", "observation", "now_ns", "sensors"),
@@ -47,7 +47,7 @@ _REFERENCE = ("positions", "velocities", "slack", "accelerations", "before_gap")
 _JUDGED_ANEW = (Quality.OK, Quality.OUT_OF_RANGE)  # what a reading is called follows from it and from the contract
 
 
-def check_replayable(row: Row) -> None:
+def require_replayable(row: Row) -> None:
     """Raise RecordError when `row` was recorded before rows held all that a replay needs."""
     inner = row["inner"]
     lacking = [key for key in _NEEDED[row["schema"]] if key not in inner]
@@ -59,7 +59,7 @@ def check_replayable(row: Row) -> None:
         )
 
 
-class RowReader:
+class RowDecoder:
     """Reads rows of one run."""
 
     def __init__(self, contract: Contract, array: Callable[[Mapping[str, Any]], NDArray[Any]]) -> None:
@@ -108,7 +108,7 @@ class RowReader:
             now_ns=inner["now_ns"],
             samples=self._samples(inner),
             clock=_clock(inner["clock"]),
-            actuation=None if evidence is None else Actuation(**evidence),
+            actuation=None if evidence is None else ActuationEvidence(**evidence),
             injected=_injected(inner),
         )
 
@@ -127,11 +127,11 @@ class RowReader:
             if not isinstance(recorded, dict) or key in recorded
         }
 
-    def circumstances(self, row: Row) -> Circumstances:
+    def circumstances(self, row: Row) -> ExternalInputs:
         """Return what time and others did to a step."""
         seen = row["inner"]["circumstances"]
-        return Circumstances(
-            situation=Situation(
+        return ExternalInputs(
+            situation=SafetyContext(
                 sensors={},
                 measured=np.full(self._layout.size, np.nan),
                 action_age_s=seen["action_age_s"],
@@ -156,7 +156,7 @@ class RowReader:
         joints = tuple(recorded["joints"])
         if joints != self._layout.joints or any(len(vector) != len(joints) for vector in vectors.values()):
             raise RecordError(
-                f"inner.circumstances.limits cannot be read: {shortened(recorded)} (expected one per joint)"
+                f"inner.circumstances.limits cannot be read: {short_repr(recorded)} (expected one per joint)"
             )
         return EffectiveLimits(joints=joints, **vectors)
 
@@ -173,7 +173,7 @@ class RowReader:
         action, requested = inner["action"], cast("FloatArray", _vector(inner["report"]["requested"]))
         refused = next((found for found in inner["findings"] if found["gate"] == "form" and not _counts(found)), None)
         try:
-            read = read_action(action, self._layout)
+            read = parse_action(action, self._layout)
         except MalformedActionError as error:
             if refused is not None and (error.finding_code, str(error)) == (refused["code"], refused["detail"]):
                 return action, False
@@ -183,7 +183,7 @@ class RowReader:
         if refused is None:
             return self._layout.as_action(requested), True
         vector = None if refused["code"] != "form.nan" else requested
-        remade = RefusedAction(MalformedActionError(refused["code"], refused["detail"], vector))
+        remade = UnreadableAction(MalformedActionError(refused["code"], refused["detail"], vector))
         return (remade if len(self._layout.slices) == 1 else dict.fromkeys(self._layout.slices, remade)), True
 
     def _samples(self, inner: Row) -> dict[str, Sample]:
@@ -216,17 +216,17 @@ class RowReader:
             with contextlib.suppress(TypeError, ValueError, OverflowError):
                 return np.array(recorded, dtype=dtype).reshape(shape)
         expected = f"{np.dtype(dtype)} of the shape {tuple(shape)}"
-        raise RecordError(f"{key} of a recorded step cannot be read: {shortened(recorded)} (expected {expected})")
+        raise RecordError(f"{key} of a recorded step cannot be read: {short_repr(recorded)} (expected {expected})")
 
 
-class RefusedAction:
+class UnreadableAction:
     """Stands for an action that JSON has no word for: it is refused as that one was."""
 
     def __init__(self, refusal: MalformedActionError) -> None:
         """Be refused by `refusal`."""
         self._refusal = refusal
 
-    def detach(self) -> RefusedAction:
+    def detach(self) -> UnreadableAction:
         """Raise the refusal; `embodied_env.safety.action_parsing` asks tensors so for their numbers."""
         raise self._refusal
 
@@ -253,13 +253,13 @@ def _counts(found: Row) -> bool:
     return bool(found["code"] == "form.repeated")
 
 
-def _clock(recorded: Row | None) -> ClockAccount | None:
-    return None if recorded is None else ClockAccount(**recorded)
+def _clock(recorded: Row | None) -> ClockStatus | None:
+    return None if recorded is None else ClockStatus(**recorded)
 
 
-def _injected(inner: Row) -> Injected | None:
+def _injected(inner: Row) -> InjectedDelays | None:
     recorded = inner.get("injected")
-    return None if recorded is None else Injected(**{**recorded, "early": tuple(recorded["early"])})
+    return None if recorded is None else InjectedDelays(**{**recorded, "early": tuple(recorded["early"])})
 
 
 def _finding(recorded: Row) -> Finding:
@@ -268,9 +268,9 @@ def _finding(recorded: Row) -> Finding:
     return Finding(**{**recorded, **vectors, "severity": severity, "joints": joints})
 
 
-def _reference(recorded: Row) -> Reference:
+def _reference(recorded: Row) -> CommandState:
     vectors = {name: _vector(recorded[name]) for name in _REFERENCE}
-    return Reference(**{**recorded, **vectors})
+    return CommandState(**{**recorded, **vectors})
 
 
 def _answer(recorded: Row) -> GateReport:
@@ -289,7 +289,7 @@ def _numbers(recorded: Any, where: str) -> FloatArray:  # noqa: ANN401 - JSON ty
     try:
         return np.array(recorded, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        raise RecordError(f"{where} cannot be read: {shortened(recorded)} (expected numbers)") from None
+        raise RecordError(f"{where} cannot be read: {short_repr(recorded)} (expected numbers)") from None
 
 
 def _vector(recorded: list[float | None] | None) -> FloatArray | None:

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.core.types import (
-    Actuation,
-    Circumstances,
-    ClockAccount,
+    ActuationEvidence,
+    ClockStatus,
+    CommandState,
+    ExternalInputs,
     Finding,
     GateReport,
-    Injected,
-    Reference,
+    InjectedDelays,
     Sample,
     Snapshot,
     Transition,
@@ -69,11 +69,11 @@ def transition_row(
     raw = raw_transition_row(
         transition,
         row=row,
-        outer={**outer, "action": Settled(plain(outer["action"]))},
-        action=None if transition is None else Settled(plain(transition.action)),
+        outer={**outer, "action": Encoded(to_json_types(outer["action"]))},
+        action=None if transition is None else Encoded(to_json_types(transition.action)),
         evaluator=evaluator,
     )
-    return strict(raw, store)
+    return to_json_row(raw, store)
 
 
 def raw_transition_row(
@@ -96,9 +96,9 @@ def raw_transition_row(
     }
 
 
-def strict(raw: Row, store: Store | None = None) -> Row:
+def to_json_row(raw: Row, store: Store | None = None) -> Row:
     """Return a row whose values are `plain`."""
-    return {field: plain(value, store) for field, value in raw.items()}
+    return {field: to_json_types(value, store) for field, value in raw.items()}
 
 
 def reset_row(
@@ -121,12 +121,12 @@ def reset_row(
     return {
         "schema": RESET,
         "row": row,
-        **{field: plain(outer[field], store) for field in FIELDS_OF_RESET},
+        **{field: to_json_types(outer[field], store) for field in FIELDS_OF_RESET},
         "inner": None if snapshot is None else _inner_of_reset(snapshot, evaluator, store),
     }
 
 
-class Settled:
+class Encoded:
     """What is plain already, and stays as it is."""
 
     __slots__ = ("value",)
@@ -136,12 +136,12 @@ class Settled:
         self.value = value
 
 
-def settled(value: Any, depth: int, store: Store | None) -> Settled:  # noqa: ANN401 - anything goes in
+def encode(value: Any, depth: int, store: Store | None) -> Encoded:  # noqa: ANN401 - anything goes in
     """Return what `plain` makes of `value` where it lies `depth` containers deep."""
-    return Settled(_plain(value, depth, store))
+    return Encoded(_plain(value, depth, store))
 
 
-def plain(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - anything goes in, JSON comes out
+def to_json_types(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - anything goes in, JSON comes out
     """Return `value` in types of JSON, sharing nothing with it that could change.
 
     Arrays become lists, enums numbers or names, NaN and infinities None. What JSON cannot say becomes
@@ -162,7 +162,7 @@ def _plain(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401,
         return value
     if kind is dict and depth < _DEEPEST:
         return _plain_mapping(value, depth, store)
-    if kind is Settled:
+    if kind is Encoded:
         return value.value
     if isinstance(value, Enum):
         return int(value) if isinstance(value, int) else value.name
@@ -218,24 +218,24 @@ def _inner_of_reset(snapshot: Snapshot, evaluator: Collection[str], store: Store
     return {
         "level": report.level,
         "seed_applied": report.seed_applied,
-        "sampled": plain(report.sampled),
-        "details": plain(report.details),
+        "sampled": to_json_types(report.sampled),
+        "details": to_json_types(report.details),
         "ignored": list(report.ignored),
         "routine": report.routine,
         "confirmed_by": report.confirmed_by,
-        "options": plain(report.options),
-        "verdict": None if report.verdict is None else plain(vars(report.verdict)),
+        "options": to_json_types(report.options),
+        "verdict": None if report.verdict is None else to_json_types(vars(report.verdict)),
         "observation": {
-            f"{name}_{field}": plain(values, store)
+            f"{name}_{field}": to_json_types(values, store)
             for name, sample in snapshot.samples.items()
             if name not in evaluator
             for field, values in sample.values.items()
         },
         "now_ns": snapshot.now_ns,
-        "sensors": plain({name: _sample(sample) for name, sample in snapshot.samples.items()}),
-        "clock": plain(_clock(snapshot.clock)),
+        "sensors": to_json_types({name: _sample(sample) for name, sample in snapshot.samples.items()}),
+        "clock": to_json_types(_clock(snapshot.clock)),
         "injected": _injected(snapshot.injected),
-        "evaluator": {name: plain(snapshot.samples[name].values, store) for name in evaluator},
+        "evaluator": {name: to_json_types(snapshot.samples[name].values, store) for name in evaluator},
     }
 
 
@@ -263,23 +263,23 @@ def _inner(transition: Transition, action: Any, evaluator: Collection[str]) -> R
     }
 
 
-def _clock(clock: ClockAccount | None) -> Row | None:
+def _clock(clock: ClockStatus | None) -> Row | None:
     """Return what was noticed of the clock, and how it lies to the steady one; None: the world waits."""
     if clock is None:
         return None
     return dict(vars(clock))
 
 
-def _injected(injected: Injected | None) -> Row | None:
+def _injected(injected: InjectedDelays | None) -> Row | None:
     """Return what was put into a world that waits; None: nothing was."""
     return None if injected is None else {**vars(injected), "early": list(injected.early)}
 
 
-def _actuation(evidence: Actuation | None) -> Row | None:
+def _actuation(evidence: ActuationEvidence | None) -> Row | None:
     return None if evidence is None else dict(vars(evidence))
 
 
-def _circumstances(seen: Circumstances) -> Row:
+def _circumstances(seen: ExternalInputs) -> Row:
     """Return what a replay needs of what time and others did; the rest of the situation follows from the sensors."""
     return {
         "action_age_s": seen.situation.action_age_s,
@@ -295,7 +295,7 @@ def _circumstances(seen: Circumstances) -> Row:
     }
 
 
-def _reference(reference: Reference) -> Row:
+def _reference(reference: CommandState) -> Row:
     return {name: _listed(value) for name, value in vars(reference).items()}
 
 
@@ -366,7 +366,7 @@ _MAX_COPY_DEPTH = 8  # what is nested deeper, or holds itself, is settled at onc
 _LARGEST = 2**WIDEST
 
 
-def kept(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - anything goes in
+def detached_copy(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - anything goes in
     """Return a copy of `value` that shares nothing with it that could change; `plain` of both is the same.
 
     Dicts, lists, tuples and arrays of numbers are copied, which is quick; what else it holds is settled at once. So
@@ -376,11 +376,11 @@ def kept(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - anyth
     return _kept(value, 0, store)
 
 
-def kept_action(action: Any) -> Any:  # noqa: ANN401 - anything goes in
+def detached_action(action: Any) -> Any:  # noqa: ANN401 - anything goes in
     """Return the same for an action, which stays in its row whatever its size."""
     if type(action) is np.ndarray and action.dtype.kind in _NUMBERS and not stands_apart(action):
         return action.copy()
-    return Settled(plain(action))
+    return Encoded(to_json_types(action))
 
 
 def _kept(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401
@@ -394,7 +394,7 @@ def _kept(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401
             return _kept_dict(value, depth, store)
         if kind in (list, tuple):
             return [_kept(item, depth + 1, store) for item in value]
-    made = settled(value, depth, store)
+    made = encode(value, depth, store)
     return made.value if type(made.value) in _SCALARS else made
 
 
@@ -403,7 +403,7 @@ def _kept_dict(value: dict[Any, Any], depth: int, store: Store | None) -> Any:  
     copied = value.copy()
     for key, item in value.items():
         if type(key) is not str:  # JSON has no such keys: what stands for the dict is its description
-            return settled(value, depth, store)
+            return encode(value, depth, store)
         kind = type(item)
         if kind in _UNCHANGEABLE or (kind is int and -_LARGEST < item < _LARGEST):
             continue
@@ -416,7 +416,7 @@ def _kept_dict(value: dict[Any, Any], depth: int, store: Store | None) -> Any:  
     return copied
 
 
-def size_of(value: Any) -> int:  # noqa: ANN401 - what `kept` returned
+def memory_size(value: Any) -> int:  # noqa: ANN401 - what `kept` returned
     """Return about how many bytes the arrays in a dict take; what is nested in others is not looked for."""
     if not isinstance(value, Mapping):
         return int(getattr(value, "nbytes", 0))
@@ -437,7 +437,7 @@ def encodable(text: str) -> str:
 class RowEncoder:
     """Writes rows as JSON, in any thread: ``encode(row, store)`` is the text of `strict` of it, byte for byte.
 
-    Containers and numbers of a row must be such as JSON and `plain` write alike: what `kept`, `kept_action` and the
+    Containers and numbers of a row must be such as JSON and `plain` write alike: what `kept`, `detached_action` and the
     functions of `embodied_env.record.rows` return.
     """
 
@@ -457,9 +457,9 @@ class RowEncoder:
             try:
                 return encodable(self._text_of(row))
             except (ValueError, TypeError, RecursionError):  # mostly a NaN, which becomes null
-                return encodable(self._text_of(strict(row, store)))
+                return encodable(self._text_of(to_json_row(row, store)))
 
     def _in_types_of_json(self, value: Any) -> Any:  # noqa: ANN401 - what JSON does not know
         if type(value) is np.ndarray and value.itemsize <= _DOUBLE_BYTES:
             return value.tolist() if self._store is None or not stands_apart(value) else self._store(value)
-        return value.value if type(value) is Settled else plain(value, self._store)
+        return value.value if type(value) is Encoded else to_json_types(value, self._store)

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from embodied_env.core.arguments import checked_path
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import RecordError
-from embodied_env.record.audit.violation import Violation, found, shortened
+from embodied_env.record.audit.violation import Violation, make_violation, short_repr
 from embodied_env.record.mcap_log import DEEPEST, LogReader, regular_size
 from embodied_env.record.raw_messages import StoredMessage, problem_of_messages, read_messages
 from embodied_env.record.rows import RESET, TRANSITION, Row
 from embodied_env.record.run_writer import LOG, MANIFEST, MESSAGES
-from embodied_env.record.schema import RUN, manifest_schema, misfits, reset_schema, transition_schema
+from embodied_env.record.schema import RUN, manifest_schema, reset_schema, schema_violations, transition_schema
 
 LARGEST_FILE = 2**26
 """Bytes of a JSON file that is read from a run."""
@@ -132,8 +132,8 @@ def inspect_run(path: str | Path) -> tuple[Run, list[Violation]]:
         raise RecordError(f"{path} is not a run directory: {error}") from None
     said = manifest.get("schema") if isinstance(manifest, dict) else None
     if said != RUN:
-        raise RecordError(f"{file}: the schema {shortened(said)} is not known; allowed: {RUN!r}")
-    broken = misfits(manifest, manifest_schema())
+        raise RecordError(f"{file}: the schema {short_repr(said)} is not known; allowed: {RUN!r}")
+    broken = schema_violations(manifest, manifest_schema())
     keys = {violation.field.partition(".")[0].partition("[")[0] for violation in broken}
     fitting = {key: value for key, value in manifest.items() if key not in keys or key == "contract"}
     return Run(path=file.parent, manifest=fitting), broken
@@ -161,11 +161,13 @@ def problems_of_row(row: Any) -> list[Violation]:  # noqa: ANN401 - JSON types
     schemas = {RESET: reset_schema, TRANSITION: transition_schema}
     said = row.get("schema") if isinstance(row, dict) else None
     if not isinstance(said, str) or said not in schemas:
-        return [found("row.schema", "schema", said, f"schema is {shortened(said)}; allowed: {', '.join(schemas)}")]
+        return [
+            make_violation("row.schema", "schema", said, f"schema is {short_repr(said)}; allowed: {', '.join(schemas)}")
+        ]
     schema = schemas[said]()
     if row.get("inner", row) is None:
         schema = _made_up(said)
-    return misfits(row, schema)
+    return schema_violations(row, schema)
 
 
 @functools.cache

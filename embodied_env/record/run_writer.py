@@ -11,7 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from embodied_env.core.message_tap import WireMessage
+from embodied_env.core.message_tap import TappedMessage
 from embodied_env.core.types import Snapshot, Transition
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, refer_to, to_bytes
@@ -20,7 +20,7 @@ from embodied_env.record.mcap_log import LogWriter
 from embodied_env.record.raw_messages import MessageLog
 from embodied_env.record.rows import RowEncoder, raw_transition_row, reset_row
 from embodied_env.record.summary import Summary
-from embodied_env.record.writer_thread import Losses
+from embodied_env.record.writer_thread import LossCounter
 
 MANIFEST = "manifest.json"
 LOG = "transitions.mcap"
@@ -37,7 +37,7 @@ def remove_run(path: Path) -> None:
         path.rmdir()
 
 
-class Arrays:
+class RowArrays:
     """The arrays that one row refers to, by their hash."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class RunWriter:
         Raises:
             RecordError: when they cannot be created.
         """
-        self.losses = Losses()
+        self.losses = LossCounter()
         self.summary = Summary()
         self._path, self._evaluator = path, evaluator
         self._encoder = RowEncoder()
@@ -88,7 +88,7 @@ class RunWriter:
         return self._log.rows_flushed
 
     def reset(
-        self, made: Snapshot | None, outer: Mapping[str, Any], arrays: Arrays, *, number: int, now_ns: int
+        self, made: Snapshot | None, outer: Mapping[str, Any], arrays: RowArrays, *, number: int, now_ns: int
     ) -> None:
         """Write the row of a reset."""
         with self._noting(rows=1):
@@ -113,7 +113,7 @@ class RunWriter:
             if step.is_first:
                 self.file(FIRST_TRANSITION, json.loads(text))
 
-    def write_row(self, topic: str, text: str, arrays: Arrays, *, number: int, now_ns: int) -> None:
+    def write_row(self, topic: str, text: str, arrays: RowArrays, *, number: int, now_ns: int) -> None:
         """Write the messages that came before the row, then its arrays, then the row; raises RecordError."""
         if self._messages is not None:
             with self._noting():
@@ -122,7 +122,7 @@ class RunWriter:
             self._log.put(reference, data, log_time_ns=now_ns)
         self._log.append(topic, text, number=number, log_time_ns=now_ns)
 
-    def message(self, message: WireMessage) -> None:
+    def message(self, message: TappedMessage) -> None:
         """Write a raw message."""
         if self._messages is not None:
             with self._noting(messages=1):
@@ -146,7 +146,7 @@ class RunWriter:
         self.settle()
         self._log.close()
         if self._log.problem:
-            self.losses.note(self._log.problem, rows=self._log.take_lost())
+            self.losses.note(self._log.problem, rows=self._log.pop_lost_rows())
         if self._messages is not None:
             self._messages.close()
             if self._messages.problem:
@@ -166,7 +166,7 @@ class RunWriter:
         try:
             yield
         except RecordError as error:
-            self.losses.note(str(error), rows=rows + self._log.take_lost(), messages=messages)
+            self.losses.note(str(error), rows=rows + self._log.pop_lost_rows(), messages=messages)
         except Exception as error:  # noqa: BLE001 - a message that cannot be serialised, for one
             self.losses.note(f"{type(error).__name__}: {error}", rows=rows, messages=messages)
 
@@ -183,7 +183,7 @@ class StepRow:
     made: Transition | None
     action: Any
     outer: Mapping[str, Any]
-    arrays: Arrays
+    arrays: RowArrays
     number: int
     now_ns: int
     is_first: bool

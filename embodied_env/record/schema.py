@@ -15,9 +15,9 @@ from importlib import resources
 from typing import Any
 
 from embodied_env.contract import EffectiveLimits
-from embodied_env.core.latency.ledger import Slot
+from embodied_env.core.latency.ledger import StepEvent
 from embodied_env.core.types import CODES, Quality, Severity
-from embodied_env.record.audit.violation import Violation, found, shortened
+from embodied_env.record.audit.violation import Violation, make_violation, short_repr
 from embodied_env.record.rows import RESET, TRANSITION
 
 Schema = dict[str, Any]
@@ -177,7 +177,7 @@ def reset_channel_schema() -> Schema:
 def _inner_schema() -> Schema:
     reason = {**info_schema()["$defs"]["end_reason"], "minLength": 1}
     finding = _finding_schema()
-    stamps = {slot.name.lower(): _STAMP for slot in Slot if slot is not Slot.RETURNED}
+    stamps = {slot.name.lower(): _STAMP for slot in StepEvent if slot is not StepEvent.RETURNED}
     return _fixed(
         {
             "observation": _ANYTHING,
@@ -396,17 +396,17 @@ _RULES: dict[str, dict[str, Rule]] = {
 }
 
 
-def misfits(value: Any, schema: Schema_, *, path: str = "") -> list[Violation]:  # noqa: ANN401 - JSON types
+def schema_violations(value: Any, schema: Schema_, *, path: str = "") -> list[Violation]:  # noqa: ANN401 - JSON types
     """Return what of the plain `value` is not as `schema` says, each with the path and what is allowed."""
     return list(_misfits(value, schema, path))
 
 
 def _misfits(value: Any, schema: Schema_, path: str) -> Iterator[Violation]:  # noqa: ANN401
     if "anyOf" in schema:
-        yield from min((misfits(value, option, path=path) for option in schema["anyOf"]), key=len)
+        yield from min((schema_violations(value, option, path=path) for option in schema["anyOf"]), key=len)
     elif allowed := _problem(value, schema):
-        text = f"{path or 'the value'} is {shortened(value)}; allowed: {allowed}"
-        yield found("row.shape", path, value, text)
+        text = f"{path or 'the value'} is {short_repr(value)}; allowed: {allowed}"
+        yield make_violation("row.shape", path, value, text)
     elif isinstance(value, dict):
         yield from _misfits_of_object(value, schema, path)
     elif isinstance(value, list) and "items" in schema:
@@ -419,7 +419,7 @@ def _misfits_of_object(value: Schema_, schema: Schema_, path: str) -> Iterator[V
     properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     for key in schema.get("required", ()):
         if key not in value:
-            yield found("row.shape", f"{prefix}{key}", None, f"{prefix}{key} is missing")
+            yield make_violation("row.shape", f"{prefix}{key}", None, f"{prefix}{key} is missing")
     for key, item in value.items():
         if key in properties:
             yield from _misfits(item, properties[key], prefix + key)
@@ -427,7 +427,7 @@ def _misfits_of_object(value: Schema_, schema: Schema_, path: str) -> Iterator[V
         options = [named for pattern, named in patterns.items() if re.search(pattern, key)]
         if not options and not schema.get("additionalProperties", True):
             allowed = ", ".join(properties) or f"names like {list(patterns)}"
-            yield found("row.shape", f"{prefix}{key}", item, f"{prefix}{key} is no field; allowed: {allowed}")
+            yield make_violation("row.shape", f"{prefix}{key}", item, f"{prefix}{key} is no field; allowed: {allowed}")
         for named in options:
             yield from _misfits(item, named, prefix + key)
 

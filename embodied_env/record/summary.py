@@ -15,7 +15,7 @@ import numpy as np
 from embodied_env.core.latency import LatencyStatistics
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.core.types import DRY_RUN, ResetReport
-from embodied_env.record.rows import RESET, TRANSITION, plain
+from embodied_env.record.rows import RESET, TRANSITION, to_json_types
 
 _OF_INFO = ("latency", "action_clipped", "end_reason", "is_success", "step_index")
 _ENDS = ("reward", "terminated", "truncated")
@@ -136,7 +136,7 @@ class Summary:
         rated, rated_terminated = episodes - self._apart.total(), terminated - self._apart_terminated
         returns = np.array(self._returns)
         statistics = {name: getattr(returns, name)() if episodes else None for name in ("mean", "min", "max", "std")}
-        summary: dict[str, Any] = plain(
+        summary: dict[str, Any] = to_json_types(
             {
                 "contract_fingerprint": contract_fingerprint,
                 "episodes": episodes,
@@ -165,7 +165,7 @@ class Summary:
 def _reset_row(report: ResetReport | None) -> dict[str, Any]:
     if report is None:
         return {"schema": RESET, "inner": None}
-    verdict = None if report.verdict is None else plain(vars(report.verdict))
+    verdict = None if report.verdict is None else to_json_types(vars(report.verdict))
     return {"schema": RESET, "inner": {"details": report.details, "verdict": verdict}}
 
 
@@ -177,8 +177,14 @@ def _step_row(
 ) -> dict[str, Any]:
     """Return what is read of a step as its row has it; its latency as the agent was given it, which says the same."""
     latency, *others = said or (None,) * len(_OF_INFO)
-    info = dict(zip(_OF_INFO, (latency if type(latency) is dict else plain(latency), *map(plain, others)), strict=True))
-    ends = dict(zip(_ENDS, map(plain, (reward, terminated, truncated)), strict=True))
+    info = dict(
+        zip(
+            _OF_INFO,
+            (latency if type(latency) is dict else to_json_types(latency), *map(to_json_types, others)),
+            strict=True,
+        )
+    )
+    ends = dict(zip(_ENDS, map(to_json_types, (reward, terminated, truncated)), strict=True))
     return {"schema": TRANSITION, **ends, "info": info}
 
 

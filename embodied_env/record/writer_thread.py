@@ -18,7 +18,7 @@ from typing import Protocol
 Job = Callable[[], None]
 
 
-class Prepared(Protocol):
+class EncodableJob(Protocol):
     """A job of which a part, that needs nothing but the processor, can be done before."""
 
     def prepare(self) -> None:
@@ -46,7 +46,7 @@ GATHER_S = 0.01
 _BATCH = 16  # jobs that are settled together
 
 
-class Aside:
+class WriterThread:
     """Does jobs in a thread of its own, in the order in which they come. The thread begins with the first.
 
     A job must not raise, and waits until it is settled: `settle` is called in the thread behind every few jobs, and
@@ -82,39 +82,39 @@ class Aside:
         self._work = threading.Condition(self._lock)
         self._progress = threading.Condition(self._lock)
         self._jobs: deque[tuple[Job, int]] = deque()
-        self._held: tuple[Prepared, int] | None = None
+        self._held: tuple[EncodableJob, int] | None = None
         self._bytes = self._handed = self._done = 0
-        self._beats = 0  # grows whenever the thread gets on
+        self._progress_count = 0  # grows whenever the thread gets on
         self._gave_up_at = -1  # the beat after which nobody waits any more, until there is another
         self._is_idle = False
         self._waiting = 0  # threads that wait for this one
         self._thread: threading.Thread | None = None
 
-    def put(self, job: Job, size: int = 0, *, overtakes: bool = False) -> bool:
+    def submit(self, job: Job, size: int = 0, *, overtakes: bool = False) -> bool:
         """Leave `job` to the thread; it keeps `size` bytes until then. False: there is no room, it is never done.
 
         `overtakes`: it may be done before what is held.
         """
         with self._lock:
             if not overtakes:
-                self._let_go()
+                self._submit_deferred()
             if not self._takes(size):
                 return False
             self._reserve(size)
             self._leave(job, size)
         return True
 
-    def hold(self, job: Prepared, size: int = 0) -> bool:
+    def defer(self, job: EncodableJob, size: int = 0) -> bool:
         """Take `job` like `put`, but keep it back until `go_on`, or until it is waited for, or another job comes."""
         with self._lock:
-            self._let_go()
+            self._submit_deferred()
             if not self._takes(size):
                 return False
             self._reserve(size)
             self._held = job, size
         return True
 
-    def go_on(self) -> None:
+    def encode_deferred(self) -> None:
         """Prepare what is held, in the thread that calls, and leave it to the other: when there is nothing else to do.
 
         Threads of Python take turns: what is prepared here does not hold up who comes back from a wait.
@@ -123,12 +123,12 @@ class Aside:
         if held is not None:
             held[0].prepare()
             with self._lock:
-                self._let_go()
+                self._submit_deferred()
 
-    def drain(self) -> bool:
+    def wait_idle(self) -> bool:
         """Wait until everything that was put is settled. False: the thread does not get on."""
         with self._lock:
-            self._let_go()
+            self._submit_deferred()
             handed = self._handed
             if self._done >= handed or self._thread is threading.current_thread():
                 return True
@@ -141,27 +141,27 @@ class Aside:
         """
         with self._lock:
             if not self._is_finishing:
-                self._let_go()
+                self._submit_deferred()
                 self._reserve(0)
                 self._leave(job, 0)
-                self.retire()
+                self.finish_when_empty()
             thread = self._thread
         if thread is None:
             return True
         beats = -1
-        while thread.is_alive() and beats != self._beats:
-            beats = self._beats
+        while thread.is_alive() and beats != self._progress_count:
+            beats = self._progress_count
             thread.join(self._patience_s)
         return not thread.is_alive()
 
-    def retire(self) -> None:
+    def finish_when_empty(self) -> None:
         """Let the thread end when nothing waits any more. Takes no time."""
         with self._lock:
-            self._let_go()
+            self._submit_deferred()
             self._is_finishing = True
             self._work.notify()
 
-    def begin_anew(self) -> None:
+    def after_fork(self) -> None:
         """In a child after a fork: the thread is the parent's, and so is what waits."""
         self._begin()
 
@@ -173,10 +173,10 @@ class Aside:
             return False
         if self._has_room(size):
             return True
-        self._let_go()
+        self._submit_deferred()
         return self._waits and self._wait_until(lambda: self._has_room(size))
 
-    def _let_go(self) -> None:
+    def _submit_deferred(self) -> None:
         """Leave to the thread what is held."""
         held, self._held = self._held, None
         if held is not None:
@@ -189,7 +189,7 @@ class Aside:
     def _wait_until(self, is_so: Callable[[], bool]) -> bool:
         """Wait as long as the thread gets on; who gave up once does not wait again before it does."""
         while not is_so():
-            beats = self._beats
+            beats = self._progress_count
             if beats == self._gave_up_at:
                 return False
             self._waiting += 1
@@ -198,7 +198,7 @@ class Aside:
                 self._progress.wait(self._patience_s)
             finally:
                 self._waiting -= 1
-            if beats == self._beats:
+            if beats == self._progress_count:
                 self._gave_up_at = beats
         return True
 
@@ -221,10 +221,10 @@ class Aside:
         while batch := self._take():
             for job, _ in batch:
                 job()
-                self._beats += 1
+                self._progress_count += 1
             self._settle()
             with self._lock:
-                self._beats += 1
+                self._progress_count += 1
                 self._done += len(batch)
                 self._bytes -= sum(size for _, size in batch)
                 self._progress.notify_all()
@@ -247,24 +247,24 @@ def _nothing() -> None:
     """Settle nothing."""
 
 
-_all: weakref.WeakSet[Aside] = weakref.WeakSet()
+_all: weakref.WeakSet[WriterThread] = weakref.WeakSet()
 
 
 def _drain_all() -> None:
     for worker in list(_all):
-        worker.drain()
+        worker.wait_idle()
 
 
 def _begin_all_anew() -> None:
     for worker in list(_all):
-        worker.begin_anew()
+        worker.after_fork()
 
 
 os.register_at_fork(before=_drain_all, after_in_child=_begin_all_anew)
 atexit.register(_drain_all)  # for a run that nobody closed, and whose environment is gone
 
 
-class Losses:
+class LossCounter:
     """What of a run could not be written, and why. Any thread may call."""
 
     def __init__(self) -> None:

@@ -13,41 +13,41 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import ActuatorSpec, FloatArray
 from embodied_env.contract.message_types import TWIST_AXES, message_class
-from embodied_env.ros.serialization.template import PreparedMessage
+from embodied_env.ros.serialization.template import MessageTemplate
 
 Message = Any  # a generated type
 
 _VALUES = "values"
 
 
-class Prepared:
+class CommandEncoder:
     """A message whose bytes are there already, all but its numbers and its stamp: a third of the time to publish it."""
 
     def __init__(self, make: Callable[[NDArray[Any], int], Message], count: int, dtype: type[np.generic]) -> None:
         """Learn what `make` makes of `count` numbers, and a stamp in ns."""
         self._dtype = np.dtype(dtype)
         example = {_VALUES: np.zeros(count, dtype)}
-        self._prepared = PreparedMessage(lambda numbers, stamp_ns: make(numbers[_VALUES], stamp_ns), example)
+        self._prepared = MessageTemplate(lambda numbers, stamp_ns: make(numbers[_VALUES], stamp_ns), example)
 
     def message(self, values: NDArray[Any], stamp_ns: int = 0) -> Message:
         """Return what says `values`, to be published: bytes, or a message where its bytes are not known."""
         return self._prepared.message({_VALUES: np.ascontiguousarray(values, self._dtype)}, stamp_ns)
 
 
-def prepared_command(actuator: ActuatorSpec, *, period_s: float) -> Prepared:
+def command_encoder(actuator: ActuatorSpec, *, period_s: float) -> CommandEncoder:
     """Return the message that commands an actuator (`to_command`), but for the values and the stamp."""
     make = partial(_command_at, actuator, period_s)
-    return Prepared(make, len(actuator.joints), np.float64)
+    return CommandEncoder(make, len(actuator.joints), np.float64)
 
 
 def _command_at(actuator: ActuatorSpec, period_s: float, values: FloatArray, stamp_ns: int) -> Message:
     return to_command(actuator, values, stamp_ns=stamp_ns, period_s=period_s)
 
 
-def prepared_integers(count: int) -> Prepared:
+def prepared_integers(count: int) -> CommandEncoder:
     """Return an Int64MultiArray of so many integers."""
     kind = message_class("std_msgs/msg/Int64MultiArray")
-    return Prepared(lambda values, _: kind(data=array.array("q", values.tobytes())), count, np.int64)
+    return CommandEncoder(lambda values, _: kind(data=array.array("q", values.tobytes())), count, np.int64)
 
 
 def to_command(actuator: ActuatorSpec, values: FloatArray, *, stamp_ns: int, period_s: float) -> Message:

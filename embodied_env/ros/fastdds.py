@@ -36,7 +36,7 @@ _BYTES_PER_COORDINATE = 4
 _warned: set[str] = set()  # topics, in this process
 
 
-def large_topics(contract: Contract) -> dict[str, int]:
+def topics_above_limit(contract: Contract) -> dict[str, int]:
     """Return the topics of `contract` whose messages are large, and how many bytes their data has at least.
 
     They are images and point clouds, whose size follows from the contract; that of a compressed image does not.
@@ -55,20 +55,20 @@ def _bytes_of(sensor: SensorSpec) -> int:
     return 0
 
 
-def surroundings(contract: Contract, found: Mapping[str, str] = os.environ) -> dict[str, str]:
+def profile_environment(contract: Contract, found: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables to set for a process that sends or receives the topics of `contract`.
 
     None, where there are no large messages, or where `found`, its environment, names a profile already: that is the
     user's to write.
     """
-    if not large_topics(contract) or any(found.get(name) for name in VARIABLES):
+    if not topics_above_limit(contract) or any(found.get(name) for name in VARIABLES):
         return {}
     return dict.fromkeys(VARIABLES, str(PROFILE))
 
 
-def make_room(contract: Contract, environment: MutableMapping[str, str] = os.environ) -> None:
+def enable_large_segments(contract: Contract, environment: MutableMapping[str, str] = os.environ) -> None:
     """Set those variables for this process, which must not have made a node yet, and for those that it starts."""
-    environment.update(surroundings(contract, environment))
+    environment.update(profile_environment(contract, environment))
 
 
 def segment_bytes(found: Mapping[str, str] = os.environ) -> int:
@@ -83,7 +83,7 @@ def segment_bytes(found: Mapping[str, str] = os.environ) -> int:
     return max(sizes)
 
 
-def warn_where_there_is_no_room(contract: Contract, found: Mapping[str, str] = os.environ) -> None:
+def warn_if_segment_too_small(contract: Contract, found: Mapping[str, str] = os.environ) -> None:
     """Warn of each topic whose messages do not fit into the segment of this process, once per topic and process.
 
     Who sends them needs the segment, and cannot be looked at from here: `found` is the environment that it is thought
@@ -92,7 +92,7 @@ def warn_where_there_is_no_room(contract: Contract, found: Mapping[str, str] = o
     if not found.get("RMW_IMPLEMENTATION", _FAST_DDS).startswith(_FAST_DDS):
         return
     segment = segment_bytes(found)
-    for topic, size in large_topics(contract).items():
+    for topic, size in topics_above_limit(contract).items():
         if size < segment or topic in _warned:
             continue
         _warned.add(topic)

@@ -11,19 +11,19 @@ from rclpy.publisher import Publisher
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 from embodied_env.core.clock import Clock
-from embodied_env.core.message_tap import Feed, WireMessage
+from embodied_env.core.message_tap import MessageTap, TappedMessage
 from embodied_env.ros.serialization.cdr import to_cdr
 from embodied_env.ros.serialization.layout_cache import RawMessage
 
 _FOR_EVER = "{sec: 9223372036, nsec: 854775807}"
 
 
-class FedNode(Node):  # type: ignore[misc] # rclpy has no type information
+class TappedNode(Node):  # type: ignore[misc] # rclpy has no type information
     """A node whose messages, in and out, a feed gets too. Services are not among them."""
 
-    def __init__(self, name: str, *, feed: Feed, clock: Clock, **options: Any) -> None:  # noqa: ANN401 - Node's own
+    def __init__(self, name: str, *, feed: MessageTap, clock: Clock, **options: Any) -> None:  # noqa: ANN401 - Node's own
         """Create the node; what rclpy publishes for itself while it does so is not fed."""
-        self._feed: Feed | None = None
+        self._feed: MessageTap | None = None
         self._system_clock = clock
         super().__init__(name, **options)
         self._feed = feed
@@ -33,7 +33,7 @@ class FedNode(Node):  # type: ignore[misc] # rclpy has no type information
         feed, clock = self._feed, self._system_clock
         if feed is None:
             return super().create_publisher(msg_type, topic, qos_profile, **options)
-        wanted, told = feed, Teller(feed, msg_type, self.resolve_topic_name(topic), qos_profile)
+        wanted, told = feed, SubscriptionTap(feed, msg_type, self.resolve_topic_name(topic), qos_profile)
 
         class FedPublisher(Publisher):  # type: ignore[misc] # rclpy has no type information
             """Publishes, then feeds."""
@@ -58,7 +58,7 @@ class FedNode(Node):  # type: ignore[misc] # rclpy has no type information
         feed = self._feed
         if feed is None or options.get("raw"):
             return super().create_subscription(msg_type, topic, callback, qos_profile, **options)
-        clock, told = self._system_clock, Teller(feed, msg_type, self.resolve_topic_name(topic), qos_profile)
+        clock, told = self._system_clock, SubscriptionTap(feed, msg_type, self.resolve_topic_name(topic), qos_profile)
         wants_info = len(inspect.signature(callback).parameters) > 1
 
         def handle(message: Any, info: Any) -> None:  # noqa: ANN401 - generated types
@@ -73,10 +73,10 @@ class FedNode(Node):  # type: ignore[misc] # rclpy has no type information
         return super().create_subscription(msg_type, topic, handle, qos_profile, **options)
 
 
-class Teller:
+class SubscriptionTap:
     """Tells a feed of the messages of one topic."""
 
-    def __init__(self, feed: Feed, message_type: type, topic: str, qos: QoSProfile | int) -> None:
+    def __init__(self, feed: MessageTap, message_type: type, topic: str, qos: QoSProfile | int) -> None:
         """`topic` is absolute."""
         self._feed = feed
         self._topic = topic
@@ -95,7 +95,7 @@ class Teller:
     def _tell(self, message: Any, log_ns: int, publish_ns: int, *, is_ours: bool) -> None:  # noqa: ANN401
         if (sink := self._feed.sink) is not None:
             sink(
-                WireMessage(
+                TappedMessage(
                     topic=self._topic,
                     type=self._type,
                     message=message,

@@ -8,20 +8,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from embodied_env.core.clock import Clock
-from embodied_env.core.message_tap import Feed
-from embodied_env.core.process.signals import held_interrupts
+from embodied_env.core.message_tap import MessageTap
+from embodied_env.core.process.signals import deferred_signals
 from embodied_env.errors import BackendNotReadyError, UsageError
-from embodied_env.ros.setup_checks import LOG_HINT, importing_rclpy, ros_arguments
+from embodied_env.ros.setup_checks import LOG_HINT, rclpy_import_errors, ros_arguments
 
-with importing_rclpy("a backend over ROS 2"):
+with rclpy_import_errors("a backend over ROS 2"):
     import rclpy
     from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
     from rclpy.context import Context
     from rclpy.node import Node
     from rclpy.signals import SignalHandlerOptions
 
-    from embodied_env.ros.message_tap import FedNode
-    from embodied_env.ros.receiver import GLANCE_S, ExecutorReceiver, Receiver, WaitSetReceiver
+    from embodied_env.ros.message_tap import TappedNode
+    from embodied_env.ros.receiver import DISCOVERY_POLL_S, ExecutorReceiver, Receiver, WaitSetReceiver
 
 _WRONG_ARGUMENTS = ("RCLInvalidROSArgsError", "UnknownROSArgsError")  # rclpy has no public name for them
 
@@ -41,7 +41,7 @@ class RosNode:
         domain_id: int | None = None,
         ros_args: Sequence[str] = (),
         parameters: Mapping[str, bool | int | float | str] | None = None,
-        feed: Feed | None = None,
+        feed: MessageTap | None = None,
     ) -> None:
         """Create the node.
 
@@ -64,11 +64,11 @@ class RosNode:
         self._context = Context()
         self._closed = False
         try:
-            with held_interrupts():
+            with deferred_signals():
                 rclpy.init(context=self._context, domain_id=domain_id, signal_handler_options=SignalHandlerOptions.NO)
-                self.node = FedNode(
+                self.node = TappedNode(
                     name,
-                    feed=feed or Feed(),
+                    feed=feed or MessageTap(),
                     clock=clock,
                     context=self._context,
                     namespace=namespace,
@@ -97,7 +97,7 @@ class RosNode:
         while not condition():
             if time.monotonic() > end:
                 return False
-            time.sleep(GLANCE_S)
+            time.sleep(DISCOVERY_POLL_S)
         return True
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class RosNode:
         if self._closed:
             return
         self._closed = True
-        with held_interrupts():
+        with deferred_signals():
             self._destroy()
 
     def _destroy(self) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from embodied_env.contract import ActuatorSpec, SensorSpec
 from embodied_env.contract.schema import COMMAND_QOS, PRESETS, SENSOR_QOS, QosSpec, resolved
-from embodied_env.ros.setup_checks import importing_rclpy
+from embodied_env.ros.setup_checks import rclpy_import_errors
 
-with importing_rclpy("a backend over ROS 2"):
+with rclpy_import_errors("a backend over ROS 2"):
     from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 _RELIABILITY = {"reliable": ReliabilityPolicy.RELIABLE, "best_effort": ReliabilityPolicy.BEST_EFFORT}

@@ -13,10 +13,10 @@ from rclpy.qos import QoSProfile
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import Clock
 from embodied_env.errors import BackendLostError
-from embodied_env.ros.receiver import PATROL_S, Arrival
+from embodied_env.ros.receiver import POLL_S, ReceivedMessage
 
 
-class Listener:
+class ReceiveThread:
     """Turns an executor over a node, always with a finite timeout. Whoever waits for an arrival waits on `changed`.
 
     Attributes:
@@ -27,7 +27,7 @@ class Listener:
 
     def __init__(self, node: Node, clock: Clock) -> None:
         """Prepare; arrivals are stamped by `clock`."""
-        self.changed = threading.Condition()
+        self.condition = threading.Condition()
         self.failure: BaseException | None = None
         self.node = node
         self._clock = clock
@@ -37,20 +37,22 @@ class Listener:
         self._thread = threading.Thread(target=self._run, name="embodied_env listener", daemon=True)
 
     def subscribe(
-        self, key: str, message_type: str, topic: str, qos: QoSProfile, take: Callable[[Arrival], None]
+        self, key: str, message_type: str, topic: str, qos: QoSProfile, take: Callable[[ReceivedMessage], None]
     ) -> None:
         """Hand every message of `topic` to `take`, in the thread, while `changed` is held. Before `start`."""
 
         def store(message: Any, info: Any) -> None:  # noqa: ANN401 - generated types
             now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
-            arrival = Arrival(key=key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns)
-            with self.changed:
+            arrival = ReceivedMessage(
+                key=key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns
+            )
+            with self.condition:
                 take(arrival)
-                self.changed.notify_all()
+                self.condition.notify_all()
 
         self.node.create_subscription(message_class(message_type), topic, store, qos)
 
-    def check(self) -> None:
+    def raise_if_failed(self) -> None:
         """Raise BackendLostError when nobody listens any more."""
         if self.failure is not None:
             raise BackendLostError("listener", f"receiving failed: {type(self.failure).__name__}: {self.failure}")
@@ -69,8 +71,8 @@ class Listener:
     def _run(self) -> None:
         try:
             while not self._done.is_set():
-                self._executor.spin_once(timeout_sec=PATROL_S)
+                self._executor.spin_once(timeout_sec=POLL_S)
         except BaseException as error:  # noqa: BLE001 - whatever it is: the step must hear of it, and not wait for ever
-            with self.changed:
+            with self.condition:
                 self.failure = error
-                self.changed.notify_all()
+                self.condition.notify_all()

@@ -15,33 +15,33 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.core.message_tap import Feed
-from embodied_env.core.process.signals import held_interrupts
-from embodied_env.ros.setup_checks import importing_rclpy
+from embodied_env.core.message_tap import MessageTap
+from embodied_env.core.process.signals import deferred_signals
+from embodied_env.ros.setup_checks import rclpy_import_errors
 
-with importing_rclpy("a backend over ROS 2"):
+with rclpy_import_errors("a backend over ROS 2"):
     from rclpy.context import Context
     from rclpy.executors import SingleThreadedExecutor
     from rclpy.node import Node
     from rclpy.qos import QoSProfile
 
-    from embodied_env.ros.message_tap import Teller
+    from embodied_env.ros.message_tap import SubscriptionTap
     from embodied_env.ros.qos import RELIABLE
-    from embodied_env.ros.serialization.layout_cache import Decoder
+    from embodied_env.ros.serialization.layout_cache import LayoutDecoder
 
-Patrol = Callable[[], None]
+LivenessCheck = Callable[[], None]
 """Called now and then during a wait; raises when waiting has no sense any more."""
 
-PATROL_S = 0.1
+POLL_S = 0.1
 
-REPEAT_S = 1.0
+RETRY_S = 1.0
 """Silence after which a request is sent again. Whoever answers must take a repetition for the same request."""
 
-GLANCE_S = 0.002  # how long one look at a graph or a service may sleep
+DISCOVERY_POLL_S = 0.002  # how long one look at a graph or a service may sleep
 
 
 @dataclass(kw_only=True, slots=True)
-class Arrival:
+class ReceivedMessage:
     """A message as it arrived: when on our clocks, and what the middleware says of it (`MessageInfo`, a dict).
 
     Nobody writes into it: it is only not frozen since that costs a microsecond for each message. Of a raw subscription
@@ -56,7 +56,7 @@ class Arrival:
 
 
 @dataclass(kw_only=True)
-class Answer:
+class ServiceReply:
     """What became of a request: `response` is None until the service has answered."""
 
     service: str
@@ -72,7 +72,7 @@ class Receiver(Protocol):
         """Receive `topic` under the name `key`; `raw`: as a `RawMessage`, where this receiver can."""
         ...
 
-    def take(self, timeout_s: float, until: Collection[str] = ()) -> list[Arrival]:
+    def receive(self, timeout_s: float, until: Collection[str] = ()) -> list[ReceivedMessage]:
         """Return what has arrived, waiting for the first at most `timeout_s`; an answer ends the wait too.
 
         `until`: the names of those that end the wait, where this receiver can choose; one message of each is taken, and
@@ -84,14 +84,14 @@ class Receiver(Protocol):
         """Return the services of the graph as it is known now: absolute name -> types."""
         ...
 
-    def ask(
+    def call_async(
         self,
         service_type: Any,  # noqa: ANN401 - a generated type
         name: str,
         request: Any,  # noqa: ANN401 - a generated type
-        timeout_s: float = REPEAT_S,
-        patrol: Patrol = lambda: None,
-    ) -> Answer:
+        timeout_s: float = RETRY_S,
+        patrol: LivenessCheck = lambda: None,
+    ) -> ServiceReply:
         """Send a request, once, and do not wait: `take` fills in its answer.
 
         What was asked of this service before and is not answered yet never will be.
@@ -101,7 +101,7 @@ class Receiver(Protocol):
         """
         ...
 
-    def call(self, service_type: Any, name: str, request: Any, timeout_s: float, patrol: Patrol) -> Any:  # noqa: ANN401
+    def call(self, service_type: Any, name: str, request: Any, timeout_s: float, patrol: LivenessCheck) -> Any:  # noqa: ANN401
         """Return the response of a service; raises TimeoutError, or what `patrol` raises while it waits."""
         ...
 
@@ -113,13 +113,13 @@ class _Source:
     key: str
     handle: Any
     kind: type
-    decoder: Decoder | None
+    decoder: LayoutDecoder | None
 
 
 class WaitSetReceiver:
     """Waits on a wait set over exactly our subscriptions: the fastest way that rclpy has."""
 
-    def __init__(self, node: Node, context: Context, clock: Clock, feed: Feed | None = None) -> None:
+    def __init__(self, node: Node, context: Context, clock: Clock, feed: MessageTap | None = None) -> None:
         """Feature detection: raises ImportError or AttributeError where rclpy lacks the private API."""
         from rclpy.impl.implementation_singleton import rclpy_implementation  # noqa: PLC0415 - private, may be absent
 
@@ -128,11 +128,13 @@ class WaitSetReceiver:
         self._context = context
         self._clock = clock
         self._sources: list[_Source] = []
-        self._feed = feed or Feed()
-        self._tellers: dict[str, Teller] = {}
+        self._feed = feed or MessageTap()
+        self._tellers: dict[str, SubscriptionTap] = {}
         self._clients = _Clients(node)
         self._asked = _Clients(node)  # of `ask`: apart, since `call` takes what comes to its own
-        self._open: dict[str, tuple[Any, int, Answer]] = {}  # by service: client, number of the request, its answer
+        self._open: dict[
+            str, tuple[Any, int, ServiceReply]
+        ] = {}  # by service: client, number of the request, its answer
         self._wait_set = self._make_wait_set(0, 0, 0, 1, 0, 0, context.handle)
 
     def subscribe(
@@ -140,9 +142,9 @@ class WaitSetReceiver:
     ) -> None:
         """Receive `topic` under the name `key`; `raw`: as a `RawMessage`."""
         subscription = self._node.create_subscription(message_type, topic, _never_called, qos, raw=raw)
-        decoder = Decoder(message_type) if raw else None
+        decoder = LayoutDecoder(message_type) if raw else None
         self._sources.append(_Source(key=key, handle=subscription.handle, kind=message_type, decoder=decoder))
-        self._tellers[key] = Teller(self._feed, message_type, self._node.resolve_topic_name(topic), qos)
+        self._tellers[key] = SubscriptionTap(self._feed, message_type, self._node.resolve_topic_name(topic), qos)
         self._size_wait_set()
 
     def _size_wait_set(self) -> None:
@@ -153,18 +155,18 @@ class WaitSetReceiver:
         """Return the services of the graph as it is known now: absolute name -> types."""
         return _services(self._node)
 
-    def ask(
+    def call_async(
         self,
         service_type: Any,  # noqa: ANN401 - a generated type
         name: str,
         request: Any,  # noqa: ANN401 - a generated type
-        timeout_s: float = REPEAT_S,
-        patrol: Patrol = lambda: None,
-    ) -> Answer:
+        timeout_s: float = RETRY_S,
+        patrol: LivenessCheck = lambda: None,
+    ) -> ServiceReply:
         """Send a request, once, and do not wait: `take` fills in its answer."""
         client = self._asked.ready(service_type, name, time.monotonic() + timeout_s, patrol)
-        answer = Answer(service=name)
-        with held_interrupts():
+        answer = ServiceReply(service=name)
+        with deferred_signals():
             self._open[name] = client, client.handle.send_request(request), answer
             self._size_wait_set()
         return answer
@@ -178,8 +180,8 @@ class WaitSetReceiver:
                     answer.response = response
                     self._open.pop(name, None)
 
-    @held_interrupts()
-    def take(self, timeout_s: float, until: Collection[str] = ()) -> list[Arrival]:
+    @deferred_signals()
+    def receive(self, timeout_s: float, until: Collection[str] = ()) -> list[ReceivedMessage]:
         """Return what has arrived, waiting for the first of `until`, or of all, at most `timeout_s`."""
         wait_set = self._wait_set
         wait_set.clear_entities()
@@ -191,7 +193,7 @@ class WaitSetReceiver:
         for client, _, _ in self._open.values():
             wait_set.add_client(client.handle)
         wait_set.wait(max(0, round(timeout_s * NS_PER_S)))
-        arrivals: list[Arrival] = []
+        arrivals: list[ReceivedMessage] = []
         for source in self._sources:
             if not until or source.key not in waited or wait_set.is_ready("subscription", waited[source.key]):
                 self._drain(source, arrivals, whole=not until)
@@ -202,7 +204,7 @@ class WaitSetReceiver:
                 self._tellers[each.key].received(each.message, each.info, each.arrival_system_ns)
         return arrivals
 
-    def _drain(self, source: _Source, arrivals: list[Arrival], *, whole: bool) -> None:
+    def _drain(self, source: _Source, arrivals: list[ReceivedMessage], *, whole: bool) -> None:
         """Take what a subscription has, all or one of it; what is no message of its type is dropped."""
         take, kind, decoder = source.handle.take_message, source.kind, source.decoder
         while (taken := take(kind, decoder is not None)) is not None:
@@ -211,28 +213,30 @@ class WaitSetReceiver:
             if decoder is not None and (message := decoder.take(message)) is None:
                 continue
             arrivals.append(
-                Arrival(key=source.key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns)
+                ReceivedMessage(
+                    key=source.key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns
+                )
             )
             if not whole:
                 break
 
-    def call(self, service_type: Any, name: str, request: Any, timeout_s: float, patrol: Patrol) -> Any:  # noqa: ANN401
+    def call(self, service_type: Any, name: str, request: Any, timeout_s: float, patrol: LivenessCheck) -> Any:  # noqa: ANN401
         """Return the response of a service; raises TimeoutError, or what `patrol` raises while it waits."""
         end = time.monotonic() + timeout_s
         client = self._clients.ready(service_type, name, end, patrol)
-        with held_interrupts():
+        with deferred_signals():
             numbers = {client.handle.send_request(request)}
-        repeat = time.monotonic() + REPEAT_S
+        repeat = time.monotonic() + RETRY_S
         wait_set = self._make_wait_set(0, 0, 0, 1, 0, 0, self._context.handle)
         while (left_s := end - time.monotonic()) > 0:
             patrol()
-            with held_interrupts():
+            with deferred_signals():
                 if time.monotonic() > repeat:
                     numbers.add(client.handle.send_request(request))
-                    repeat = time.monotonic() + REPEAT_S
+                    repeat = time.monotonic() + RETRY_S
                 wait_set.clear_entities()
                 wait_set.add_client(client.handle)
-                wait_set.wait(round(min(PATROL_S, left_s) * NS_PER_S))
+                wait_set.wait(round(min(POLL_S, left_s) * NS_PER_S))
                 header, response = client.handle.take_response(service_type.Response)
             if header is not None and header.request_id.sequence_number in numbers:
                 return response
@@ -246,7 +250,7 @@ class ExecutorReceiver:
         """Turn an executor of our own over `node`."""
         self._node = node
         self._clock = clock
-        self._arrivals: list[Arrival] = []
+        self._arrivals: list[ReceivedMessage] = []
         self._clients = _Clients(node)
         self._asked = _Clients(node)
         self._open: dict[str, tuple[Any, Any]] = {}  # by service: client, future of the request
@@ -267,7 +271,7 @@ class ExecutorReceiver:
         def store(message: Any, info: Any) -> None:  # noqa: ANN401 - generated types
             now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
             self._arrivals.append(
-                Arrival(key=key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns)
+                ReceivedMessage(key=key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns)
             )
 
         self._node.create_subscription(message_type, topic, store, qos)
@@ -276,17 +280,17 @@ class ExecutorReceiver:
         """Return the services of the graph as it is known now: absolute name -> types."""
         return _services(self._node)
 
-    def ask(
+    def call_async(
         self,
         service_type: Any,  # noqa: ANN401 - a generated type
         name: str,
         request: Any,  # noqa: ANN401 - a generated type
-        timeout_s: float = REPEAT_S,
-        patrol: Patrol = lambda: None,
-    ) -> Answer:
+        timeout_s: float = RETRY_S,
+        patrol: LivenessCheck = lambda: None,
+    ) -> ServiceReply:
         """Send a request, once, and do not wait: `take` fills in its answer."""
         client = self._asked.ready(service_type, name, time.monotonic() + timeout_s, patrol)
-        answer = Answer(service=name)
+        answer = ServiceReply(service=name)
         if name in self._open:
             old, given_up = self._open.pop(name)
             old.remove_pending_request(given_up)
@@ -295,25 +299,25 @@ class ExecutorReceiver:
             answer.response = future.result()
             self._open.pop(name, None)
 
-        with held_interrupts():
+        with deferred_signals():
             future = client.call_async(request)
             self._open[name] = client, future
             future.add_done_callback(fill)
         return answer
 
-    @held_interrupts()
-    def take(self, timeout_s: float, until: Collection[str] = ()) -> list[Arrival]:  # noqa: ARG002 - any ends it
+    @deferred_signals()
+    def receive(self, timeout_s: float, until: Collection[str] = ()) -> list[ReceivedMessage]:  # noqa: ARG002 - any ends it
         """Return what has arrived, waiting for the first at most `timeout_s`."""
         self._executor.spin_once(timeout_sec=max(0.0, timeout_s))
         arrivals, self._arrivals = self._arrivals, []
         return arrivals
 
-    def call(self, service_type: Any, name: str, request: Any, timeout_s: float, patrol: Patrol) -> Any:  # noqa: ANN401
+    def call(self, service_type: Any, name: str, request: Any, timeout_s: float, patrol: LivenessCheck) -> Any:  # noqa: ANN401
         """Return the response of a service; raises TimeoutError, or what `patrol` raises while it waits."""
         end = time.monotonic() + timeout_s
         client = self._clients.ready(service_type, name, end, patrol)
         futures = [client.call_async(request)]
-        repeat = time.monotonic() + REPEAT_S
+        repeat = time.monotonic() + RETRY_S
         while not any(future.done() for future in futures):
             patrol()
             if (left_s := end - time.monotonic()) <= 0:
@@ -322,9 +326,9 @@ class ExecutorReceiver:
                 raise TimeoutError(f"the service {name} did not answer within {timeout_s:.1f} s")
             if time.monotonic() > repeat:
                 futures.append(client.call_async(request))
-                repeat = time.monotonic() + REPEAT_S
-            with held_interrupts():
-                self._executor.spin_once(timeout_sec=min(PATROL_S, left_s))
+                repeat = time.monotonic() + RETRY_S
+            with deferred_signals():
+                self._executor.spin_once(timeout_sec=min(POLL_S, left_s))
         return next(future.result() for future in futures if future.done())
 
 
@@ -335,7 +339,7 @@ class _Clients:
         self._node = node
         self._by_name: dict[str, Any] = {}
 
-    def ready(self, service_type: Any, name: str, end: float, patrol: Patrol) -> Any:  # noqa: ANN401 - generated types
+    def ready(self, service_type: Any, name: str, end: float, patrol: LivenessCheck) -> Any:  # noqa: ANN401 - generated types
         """Return the client of a service that somebody offers; raises TimeoutError at `end` (monotonic seconds)."""
         if name not in self._by_name:
             self._by_name[name] = self._node.create_client(service_type, name)
@@ -344,7 +348,7 @@ class _Clients:
             patrol()
             if time.monotonic() > end:
                 raise TimeoutError(f"nobody offers the service {client.srv_name}")
-            time.sleep(GLANCE_S)
+            time.sleep(DISCOVERY_POLL_S)
         return client
 
 

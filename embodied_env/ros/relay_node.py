@@ -11,14 +11,14 @@ from typing import Any
 from embodied_env.contract import Contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, SteadyClock
-from embodied_env.core.types import Approved
+from embodied_env.core.types import ApprovedCommand
 from embodied_env.errors import BackendNotReadyError, ContractError, EmbodiedEnvError
 from embodied_env.ros.command_messages import to_command
 from embodied_env.ros.qos import command_qos, sensor_qos
 from embodied_env.ros.robot.estops import EstopInputs, EstopSpec, estop_specs
 from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader, stamp_ns
-from embodied_env.ros.setup_checks import LOG_HINT, importing_rclpy
-from embodied_env.safety import SafetyGate, Shaper
+from embodied_env.ros.setup_checks import LOG_HINT, rclpy_import_errors
+from embodied_env.safety import CommandFilter, SafetyGate
 from embodied_env.safety.relay.protocol import (
     COMMAND_TOPIC,
     DIAGNOSTICS_TOPIC,
@@ -27,9 +27,9 @@ from embodied_env.safety.relay.protocol import (
     RelayReport,
     RelayState,
 )
-from embodied_env.safety.relay.relay import RelayCore, check_relayed, stopping_time_s
+from embodied_env.safety.relay.relay import Relay, check_relayed, stopping_time_s
 
-with importing_rclpy("the relay"):
+with rclpy_import_errors("the relay"):
     import rclpy
     from rclpy.context import Context
     from rclpy.duration import Duration
@@ -73,7 +73,7 @@ class RosOutlet:
         self._report = node.create_publisher(self._string, "~/report", RELIABLE)
         self._state = node.create_publisher(self._string, "~/state", LATCHED)
 
-    def publish(self, command: Approved) -> None:
+    def publish(self, command: ApprovedCommand) -> None:
         """To the actuator topics."""
         start = 0
         now_ns = self._clock.system_ns()
@@ -113,7 +113,7 @@ class RelayNode:
         namespace: str | None,
         profile: Mapping[str, Any],
         context: Context,
-        shapers: Mapping[str, Shaper],
+        shapers: Mapping[str, CommandFilter],
     ) -> None:
         """Create the node, its topics and its services."""
         self._contract = contract
@@ -123,7 +123,7 @@ class RelayNode:
         self._outlet = RosOutlet(contract, self.node, self._clock)
         gate = SafetyGate(contract, shapers=shapers, fixed_rate=False)
         timeout_s = profile.get("downstream_timeout_s")
-        self._core = RelayCore(contract, self._outlet, clock=self._clock, gate=gate, downstream_timeout_s=timeout_s)
+        self._core = Relay(contract, self._outlet, clock=self._clock, gate=gate, downstream_timeout_s=timeout_s)
         self._estops = EstopInputs(estop_specs(profile.get("estop"), "estop"), self._clock)
         self._input_ns: dict[str, int] = {}  # when each safety input was heard
         self._sensors = tuple(dict.fromkeys((*self._core.sensors, *self._core.velocity_sensors)))
@@ -168,7 +168,7 @@ class RelayNode:
                 return
             if name in self._core.velocity_sensors:
                 self._core.moving(name, values, acquired_ns)
-            if name in self._core.sensors and not self._core.measured(name, values["position"], acquired_ns):
+            if name in self._core.sensors and not self._core.on_joint_positions(name, values["position"], acquired_ns):
                 self._sensor_problems[name] += 1
 
         return self._guarded(on_message)
@@ -332,7 +332,7 @@ def run_relay(
     namespace: str | None,
     profile: Mapping[str, Any],
     stop: threading.Event,
-    shapers: Mapping[str, Shaper] = MappingProxyType({}),
+    shapers: Mapping[str, CommandFilter] = MappingProxyType({}),
     on_ready: Callable[[str], None] = lambda _namespace: None,
 ) -> None:
     """Relay the commands of `contract` until `stop` is set, and end with the robot at rest.

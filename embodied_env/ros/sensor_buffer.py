@@ -8,13 +8,13 @@ from typing import Any
 from embodied_env.contract import SensorSpec
 from embodied_env.core.types import Quality, Sample
 from embodied_env.errors import BackendNotReadyError, ContractError
-from embodied_env.ros.receiver import Arrival
-from embodied_env.ros.robot.clock_sync import Placed, Stamping, Travel
+from embodied_env.ros.receiver import ReceivedMessage
+from embodied_env.ros.robot.clock_sync import StampTranslator, TranslatedStamp, TransportTiming
 from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader, stamp_ns
-from embodied_env.ros.serialization.layout_cache import decoded
+from embodied_env.ros.serialization.layout_cache import as_message
 
 _KEPT = 64  # messages without a stamp that are kept for `accept`
-_NO_TRAVEL = Travel()
+_NO_TRAVEL = TransportTiming()
 _NO_NUMBERS = (
     "{}: this middleware does not number its messages, which a sensor by receipt needs; allowed: rmw_fastrtps_cpp"
 )
@@ -40,7 +40,7 @@ class SensorBuffer:
     """
 
     def __init__(
-        self, name: str, sensor: SensorSpec, stamping: Stamping | None = None, reader: SensorReader | None = None
+        self, name: str, sensor: SensorSpec, stamping: StampTranslator | None = None, reader: SensorReader | None = None
     ) -> None:
         """Prepare to read `sensor`.
 
@@ -60,33 +60,33 @@ class SensorBuffer:
         self._stamping = stamping
         self._is_wall = stamping is not None and stamping.is_wall
         self._counts = _Counts()
-        self._newest: tuple[Arrival, Placed, Travel] | None = None
-        self._believed: Placed | None = None  # the newest that was not of the future
+        self._newest: tuple[ReceivedMessage, TranslatedStamp, TransportTiming] | None = None
+        self._believed: TranslatedStamp | None = None  # the newest that was not of the future
         self._last_number = 0  # of the publisher; it counts from 1
-        self._unstamped: dict[int, Arrival] = {}  # by the number of their publication
+        self._unstamped: dict[int, ReceivedMessage] = {}  # by the number of their publication
         self._seq = -1
         self._sample: Sample | None = None
         self.stamp_ns = -1
 
     @property
-    def placed(self) -> Placed | None:
+    def placed(self) -> TranslatedStamp | None:
         """The place of the newest message on the world's clock; None before the first."""
         return None if self._newest is None else self._newest[1]
 
     def clear(self) -> None:
         """Begin an epoch: forget everything."""
-        self.flush()
+        self.clear_readings()
         self._last_number = 0  # it may be another publisher now
         self._seq = -1
         self._counts = _Counts()
 
-    def flush(self) -> None:
+    def clear_readings(self) -> None:
         """Forget what was received: it is of a time that is no more. What is counted is counted on."""
         self._newest = self._sample = self._believed = None
         self.stamp_ns = -1
         self._unstamped.clear()
 
-    def put(self, arrival: Arrival) -> None:
+    def add(self, arrival: ReceivedMessage) -> None:
         """Take a message that has arrived."""
         number = arrival.info["publication_sequence_number"]
         if number is not None and number > self._last_number:
@@ -94,7 +94,7 @@ class SensorBuffer:
                 self._counts.lost += number - self._last_number - 1
             self._last_number = number
         if self._stamping is not None:
-            self._judge(arrival, self._place(arrival, self._stamping), self._stamping.travel(arrival))
+            self._judge(arrival, self._place(arrival, self._stamping), self._stamping.transport(arrival))
         elif self._by_header:
             self._judge_stamp(arrival, stamp_ns(arrival.message))
         elif number is None:
@@ -104,7 +104,7 @@ class SensorBuffer:
             while len(self._unstamped) > _KEPT:
                 del self._unstamped[next(iter(self._unstamped))]
 
-    def judge_again(self) -> None:
+    def reevaluate(self) -> None:
         """More is known of who publishes: place the newest message anew, as a latched one comes only once."""
         if self._newest is not None and self._stamping is not None:
             arrival, _, travel = self._newest
@@ -112,10 +112,10 @@ class SensorBuffer:
             self._newest, self._sample, self.stamp_ns = (arrival, placed, travel), None, placed.stamp_ns
             self._believed = None if placed.quality is Quality.FUTURE else placed
 
-    def _place(self, arrival: Arrival, stamping: Stamping) -> Placed:
-        return stamping.place(arrival, stamp_ns(arrival.message) if self._by_header else None)
+    def _place(self, arrival: ReceivedMessage, stamping: StampTranslator) -> TranslatedStamp:
+        return stamping.translate(arrival, stamp_ns(arrival.message) if self._by_header else None)
 
-    def _judge(self, arrival: Arrival, placed: Placed, travel: Travel) -> None:
+    def _judge(self, arrival: ReceivedMessage, placed: TranslatedStamp, travel: TransportTiming) -> None:
         """Take what is newer; count what is repeated or older."""
         newest, believed = self.placed, self._believed
         if self._by_header and (
@@ -127,7 +127,7 @@ class SensorBuffer:
         else:
             self._take(arrival, placed, travel)
 
-    def _judge_stamp(self, arrival: Arrival, header_ns: int) -> None:
+    def _judge_stamp(self, arrival: ReceivedMessage, header_ns: int) -> None:
         """The same for a stamp of the world's clock itself, which says all."""
         if self._newest is None or header_ns > self.stamp_ns:
             self._take(arrival, _as_stamped(header_ns), _NO_TRAVEL)
@@ -136,19 +136,19 @@ class SensorBuffer:
         else:
             self._counts.reordered += 1
 
-    def _take(self, arrival: Arrival, placed: Placed, travel: Travel) -> None:
+    def _take(self, arrival: ReceivedMessage, placed: TranslatedStamp, travel: TransportTiming) -> None:
         self._newest, self._sample, self.stamp_ns = (arrival, placed, travel), None, placed.stamp_ns
         if placed.quality is not Quality.FUTURE:
             self._believed = placed
         self._seq += 1
 
-    def accept(self, stamp_ns: int, number: int) -> bool:
+    def assign_stamp(self, stamp_ns: int, number: int) -> bool:
         """Return whether the reading is here that has this stamp, and was last published under this number.
 
         With the timeline ``receive`` it gets the stamp, and is then the newest.
         """
         if not self._by_header and stamp_ns > self.stamp_ns and number in self._unstamped:
-            self._take(self._unstamped[number], Placed(stamp_ns=stamp_ns), _NO_TRAVEL)
+            self._take(self._unstamped[number], TranslatedStamp(stamp_ns=stamp_ns), _NO_TRAVEL)
         return self.stamp_ns >= stamp_ns
 
     def newest(self) -> Sample | None:
@@ -168,10 +168,10 @@ class SensorBuffer:
         self._counts = _Counts()
         return replace(sample, lost=counts.lost, duplicated=counts.duplicated, reordered=counts.reordered)
 
-    def _read(self, arrival: Arrival, placed: Placed, travel: Travel) -> Sample:
+    def _read(self, arrival: ReceivedMessage, placed: TranslatedStamp, travel: TransportTiming) -> Sample:
         quality, reason = Quality.OK, ""
         values: dict[str, Any]
-        message = decoded(arrival.message)
+        message = as_message(arrival.message)
         try:
             values = self._reader.read(message)
         except MalformedMessageError as error:
@@ -199,8 +199,8 @@ class SensorBuffer:
         )
 
 
-def _as_stamped(header_ns: int) -> Placed:
+def _as_stamped(header_ns: int) -> TranslatedStamp:
     """Return the place of a stamp that is of the world's clock itself."""
     if header_ns == 0:
-        return Placed(stamp_ns=0, quality=Quality.ZERO_STAMP, reason="the message carries no stamp")
-    return Placed(stamp_ns=header_ns)
+        return TranslatedStamp(stamp_ns=0, quality=Quality.ZERO_STAMP, reason="the message carries no stamp")
+    return TranslatedStamp(stamp_ns=header_ns)

@@ -39,7 +39,7 @@ def check_ros_environment() -> None:
 
 
 @contextlib.contextmanager
-def importing_rclpy(needed_for: str) -> Iterator[None]:
+def rclpy_import_errors(needed_for: str) -> Iterator[None]:
     """Around the imports of rclpy and its packages: check the surroundings first, and name what is missing.
 
     Raises:
@@ -72,7 +72,7 @@ def check_namespace(value: str) -> None:
         raise UsageError(f"namespace {value!r} is not allowed; allowed: / or absolute, like /robot_1")
 
 
-def check_place(namespace: str | None, domain_id: int | None) -> None:
+def check_namespace_and_domain(namespace: str | None, domain_id: int | None) -> None:
     """Raise UsageError for a namespace or a domain that is none; None is what the surroundings say."""
     if namespace is not None:
         check_namespace(namespace)
@@ -80,7 +80,7 @@ def check_place(namespace: str | None, domain_id: int | None) -> None:
         check_domain_id(domain_id, "domain_id")
 
 
-def own_namespace() -> str:
+def unique_namespace() -> str:
     """Return a namespace that nobody else has."""
     return f"/embodied_env_{os.getpid()}_{secrets.token_hex(4)}"
 

@@ -23,7 +23,7 @@ class MalformedActionError(Exception):
         super().__init__(detail)
 
 
-def read_action(action: Any, layout: ActionLayout) -> FloatArray:  # noqa: ANN401 - agents send anything
+def parse_action(action: Any, layout: ActionLayout) -> FloatArray:  # noqa: ANN401 - agents send anything
     """Return a finite flat float64 copy of `action`; raises MalformedActionError."""
     try:
         vector = _read_structure(action, layout)

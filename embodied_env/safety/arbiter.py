@@ -12,10 +12,10 @@ import numpy as np
 
 from embodied_env.contract import FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.core.process.signals import held_interrupts
-from embodied_env.core.types import Approved, Finding, GateReport, Sent, Severity
+from embodied_env.core.process.signals import deferred_signals
+from embodied_env.core.types import ApprovedCommand, Finding, GateReport, SentCommand, Severity
 from embodied_env.errors import BackendError, BackendLostError, ClosedError
-from embodied_env.safety.gate import Reference, SafetyGate
+from embodied_env.safety.gate import CommandState, SafetyGate
 from embodied_env.safety.joint_limits import joint_bounds, lowered_velocity
 
 _STALL_PERIODS = 3  # a position servo left alone for this long has arrived: its reference velocity is zero
@@ -27,11 +27,11 @@ class _Turn:
 
     __slots__ = ("_lock", "_now")
 
-    def __init__(self, lock: threading.RLock, now: Callable[[], tuple[Reference, float]]) -> None:
+    def __init__(self, lock: threading.RLock, now: Callable[[], tuple[CommandState, float]]) -> None:
         self._lock = lock
         self._now = now
 
-    def __enter__(self) -> tuple[Reference, float]:
+    def __enter__(self) -> tuple[CommandState, float]:
         self._lock.acquire()
         try:
             return self._now()
@@ -53,7 +53,7 @@ class Arbiter:
 
     def __init__(
         self,
-        send: Callable[[Approved], Sent],
+        send: Callable[[ApprovedCommand], SentCommand],
         gate: SafetyGate,
         *,
         clock: Clock,
@@ -84,12 +84,12 @@ class Arbiter:
         self._gap_since_ns: int | None = None  # the publication before a gap that no settled reading has followed yet
         self._lock = threading.RLock()
         size = gate.layout.size
-        self._reference = Reference(positions=np.zeros(size), velocities=np.zeros(size), seq=0, epoch=-1)
+        self._reference = CommandState(positions=np.zeros(size), velocities=np.zeros(size), seq=0, epoch=-1)
         self._published_ns = 0
         self._closed = False
 
     @property
-    def reference(self) -> Reference:
+    def reference(self) -> CommandState:
         """The last published command."""
         return self._reference
 
@@ -98,11 +98,11 @@ class Arbiter:
         with self._lock:
             self._closed = True
 
-    def resync(self, positions: FloatArray, epoch: int) -> None:
+    def reset(self, positions: FloatArray, epoch: int) -> None:
         """Begin an epoch at the measured positions, at rest. Shape (n_joints,), in contract order."""
         with self._lock:
             self._gap_since_ns = None
-            self._reference = Reference(
+            self._reference = CommandState(
                 positions=positions.copy(),
                 velocities=np.zeros_like(positions),
                 seq=self._reference.seq,
@@ -110,7 +110,7 @@ class Arbiter:
             )
             self._published_ns = self._clock.now_ns()
 
-    def measure(self, positions: FloatArray, ages_s: FloatArray) -> None:
+    def update_measured(self, positions: FloatArray, ages_s: FloatArray) -> None:
         """Take the measured positions of what is commanded by velocity; the others keep their published ones.
 
         Args:
@@ -123,7 +123,7 @@ class Arbiter:
             slack = np.where(is_velocity, self._gate.layout.limits.velocity * ages_s, 0.0)
             self._reference = replace(self._reference, positions=chosen, slack=slack if slack.any() else None)
 
-    def stand_at(self, positions: FloatArray) -> None:
+    def set_position_reference(self, positions: FloatArray) -> None:
         """Go on from the measured positions, since what was sent has reached nobody. Shape (n_joints,).
 
         The velocities stay those that were approved, or every action would be limited as the first one from rest.
@@ -131,11 +131,11 @@ class Arbiter:
         with self._lock:
             self._reference = replace(self._reference, positions=positions.copy(), slack=None)
 
-    def turn(self) -> _Turn:
+    def exclusive(self) -> _Turn:
         """Hold the right to publish: gives the reference and dt in seconds, for one judge and one send."""
         return _Turn(self._lock, self._now)
 
-    def _now(self) -> tuple[Reference, float]:
+    def _now(self) -> tuple[CommandState, float]:
         """Return the reference, and the time since it was published as far as it counts."""
         if not self._free_running:
             return self._reference, self._period_s
@@ -181,7 +181,7 @@ class Arbiter:
         ]
         return np.where(is_velocity, lowered, acting)
 
-    def send(self, command: Approved) -> Sent:
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish `command`; it becomes the reference. Called within `turn`.
 
         Publication and reference change as one unit. Signal handlers wait until both are done. For any other exception
@@ -192,7 +192,7 @@ class Arbiter:
         Raises:
             ClosedError: after `close`, for anything but braking; nothing was published.
         """
-        with self._lock, held_interrupts() if self._free_running else nullcontext():
+        with self._lock, deferred_signals() if self._free_running else nullcontext():
             if self._closed and command.report.disposition < Severity.HOLD:
                 raise ClosedError("command after close(): the environment is closed; make a new one")
             before, published_ns = self._reference, self._published_ns
@@ -208,10 +208,12 @@ class Arbiter:
             self._published_ns = self._clock.now_ns()
             return sent
 
-    def _after(self, before: Reference, command: Approved, report: GateReport, sent: FloatArray) -> Reference:
+    def _after(
+        self, before: CommandState, command: ApprovedCommand, report: GateReport, sent: FloatArray
+    ) -> CommandState:
         """Return the reference that follows `before` when the values `sent` of `command` were published."""
         no_time = not report.dt_s > 0.0
-        return Reference(
+        return CommandState(
             positions=self._positions(before, sent),
             velocities=report.velocity_si,
             seq=command.seq,
@@ -220,20 +222,20 @@ class Arbiter:
             accelerations=None if no_time else (report.velocity_si - before.velocities) / report.dt_s,
         )
 
-    def _positions(self, before: Reference, sent: FloatArray) -> FloatArray:
+    def _positions(self, before: CommandState, sent: FloatArray) -> FloatArray:
         """Return the positions after a command: what is commanded by velocity keeps its measured ones."""
         if not self._gate.has_velocity:
             return np.array(sent, dtype=np.float64)
         return np.where(self._gate.layout.is_velocity, before.positions, sent)
 
-    def brake(self, finding: Finding) -> Approved:
+    def brake(self, finding: Finding) -> ApprovedCommand:
         """Publish one tick of braking, for the reason given by `finding`."""
-        with self.turn() as (reference, dt_s):
+        with self.exclusive() as (reference, dt_s):
             command = self._gate.brake(reference, dt_s, finding)
             self.send(command)
             return command
 
-    def stop(self, finding: Finding) -> None:
+    def brake_to_rest(self, finding: Finding) -> None:
         """Brake until the reference is at rest. In lockstep the world stands still: one braking command is enough.
 
         Raises:

@@ -21,7 +21,7 @@ GROUP = "embodied_env.gates"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proposal:
+class ProposedCommand:
     """What is about to be published, all of shape (n_joints,) in contract order, in units and units/s.
 
     `positions` and `previous` are those of the last published command. `velocities` is what the joint limits allow of
@@ -40,7 +40,7 @@ _MOST_DETAIL = 500  # characters of a plug-in's own text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ruling:
+class FilterDecision:
     """A gate's answer: LIMIT with the share in (0, 1) that may be gone, or HOLD, STOP, ESTOP."""
 
     severity: Severity
@@ -49,19 +49,19 @@ class Ruling:
 
 
 @runtime_checkable
-class Shaper(Protocol):
+class CommandFilter(Protocol):
     """A gate that weakens."""
 
     def reset(self) -> None:
         """Begin an episode."""
         ...
 
-    def rule(self, proposal: Proposal) -> Ruling | None:
+    def filter(self, proposal: ProposedCommand) -> FilterDecision | None:
         """Return None to let the proposal pass."""
         ...
 
 
-def make_plugins(contract: Contract) -> dict[str, Shaper]:
+def load_plugin_filters(contract: Contract) -> dict[str, CommandFilter]:
     """Return the gates of third parties that `contract` names, in its order.
 
     Raises:
@@ -71,7 +71,7 @@ def make_plugins(contract: Contract) -> dict[str, Shaper]:
     if not wanted:
         return {}
     offered = {point.name: point for point in entry_points(group=GROUP)}
-    shapers: dict[str, Shaper] = {}
+    shapers: dict[str, CommandFilter] = {}
     for name, parameters in wanted.items():
         path = f"safety.gates.{name}"
         if name not in offered:
@@ -83,37 +83,43 @@ def make_plugins(contract: Contract) -> dict[str, Shaper]:
         except Exception as error:
             problem = f"the gate cannot be made from {offered[name].value}: {described(error)}"
             raise ContractError(path, problem, source=contract.source) from error
-        if not isinstance(shaper, Shaper):
+        if not isinstance(shaper, CommandFilter):
             problem = f"{offered[name].value} made a {type(shaper).__name__} (expected the methods reset and rule)"
             raise ContractError(path, problem, source=contract.source)
         shapers[name] = shaper
     return shapers
 
 
-def reset_shaper(shaper: Shaper) -> str:
+def reset_shaper(shaper: CommandFilter) -> str:
     """Reset a gate, and return why it failed, or ""."""
     try:
         shaper.reset()
-    except Exception as error:  # noqa: BLE001 - as in `ruling_of`
+    except Exception as error:  # noqa: BLE001 - as in `ask_filter`
         return f"the gate raised {type(error).__name__} from reset"
     return ""
 
 
-def ruling_of(shaper: Shaper, proposal: Proposal) -> Ruling:
+def ask_filter(shaper: CommandFilter, proposal: ProposedCommand) -> FilterDecision:
     """Ask a gate. One that raises, or whose answer is no ruling or has no readable text, makes a STOP."""
     try:
-        ruling = shaper.rule(proposal)
+        ruling = shaper.filter(proposal)
         if ruling is None:
-            return Ruling(severity=Severity.PASS)
-        if isinstance(ruling, Ruling) and isinstance(ruling.severity, Severity) and isinstance(ruling.detail, str):
+            return FilterDecision(severity=Severity.PASS)
+        if (
+            isinstance(ruling, FilterDecision)
+            and isinstance(ruling.severity, Severity)
+            and isinstance(ruling.detail, str)
+        ):
             detail = str.__str__(ruling.detail)[:_MOST_DETAIL].encode(errors="replace").decode()
-            return Ruling(severity=ruling.severity, share=float(share_of(ruling)), detail=detail)
+            return FilterDecision(severity=ruling.severity, share=float(scale_of(ruling)), detail=detail)
     except Exception as error:  # noqa: BLE001 - foreign code may raise anything; the robot must brake, not crash
-        return Ruling(severity=Severity.STOP, detail=f"the gate raised {type(error).__name__}")
-    return Ruling(severity=Severity.STOP, detail=f"the gate answered with {type(ruling).__name__}, not a Ruling")
+        return FilterDecision(severity=Severity.STOP, detail=f"the gate raised {type(error).__name__}")
+    return FilterDecision(
+        severity=Severity.STOP, detail=f"the gate answered with {type(ruling).__name__}, not a Ruling"
+    )
 
 
-def share_of(ruling: Ruling) -> float:
+def scale_of(ruling: FilterDecision) -> float:
     """Return the share that a ruling leaves: 0 unless it is a LIMIT with a share between 0 and 1."""
     is_share = isinstance(ruling.share, float) and 0.0 < ruling.share < 1.0
     return ruling.share if ruling.severity is Severity.LIMIT and is_share else 0.0

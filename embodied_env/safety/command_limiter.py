@@ -13,39 +13,48 @@ import numpy as np
 
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.types import Approved, Finding, GateReport, Reference, Severity
+from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, Severity
 from embodied_env.errors import InternalFaultError
-from embodied_env.safety.command_filters import Proposal, Shaper, ruling_of, share_of
-from embodied_env.safety.findings import change, gap_finding, gravest, in_order, limit_findings, tightened_finding
+from embodied_env.safety.command_filters import CommandFilter, ProposedCommand, ask_filter, scale_of
+from embodied_env.safety.findings import (
+    gap_finding,
+    limit_findings,
+    modification,
+    sorted_by_gate,
+    tightened_finding,
+    worst_severity,
+)
 from embodied_env.safety.joint_limits import (
-    Bounds,
+    JointBounds,
     JointStep,
     Way,
     brake_velocity,
     braking_bounds,
-    is_hopeless,
+    is_unrecoverable,
     joint_bounds,
     keeps,
     keeps_jerk,
     limit_jerk,
     limit_joint,
     limit_velocity,
+    limit_violation,
     plainly_keeps,
     room,
     unhindered,
-    violation,
 )
 
 _ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 
-ABSURD = 1e100  # a speed at which even the arithmetic of the limits overflows; only monitoring lets one come so far
+MAX_REPRESENTABLE_SPEED = (
+    1e100  # a speed at which even the arithmetic of the limits overflows; only monitoring lets one come so far
+)
 
 
-class Limiter:
+class CommandLimiter:
     """Makes commands that keep every limit. It remembers nothing but the limits in force."""
 
     def __init__(
-        self, contract: Contract, *, shapers: Mapping[str, Shaper], fixed_rate: bool, limits_elsewhere: bool
+        self, contract: Contract, *, shapers: Mapping[str, CommandFilter], fixed_rate: bool, limits_elsewhere: bool
     ) -> None:
         """See `SafetyGate`."""
         self._mode = contract.safety.mode
@@ -55,7 +64,7 @@ class Limiter:
         self._is_delta: list[bool] = self.layout.is_delta.tolist()
         scale = self.layout.scale
         self._si_range = list(zip(scale.si_low.tolist(), scale.si_high.tolist(), strict=True))
-        self.enforce(self.layout.limits)
+        self.set_limits(self.layout.limits)
         self._shapers = shapers
         self._workspace = shapers.get("workspace")
         self._fixed_rate = fixed_rate
@@ -64,12 +73,12 @@ class Limiter:
         self._keeps_limits = self._mode == "enforce" and not limits_elsewhere
         self._intervenes_from = Severity.LIMIT if self._mode == "enforce" else Severity.HOLD
 
-    def enforce(self, limits: EffectiveLimits) -> None:
+    def set_limits(self, limits: EffectiveLimits) -> None:
         """Keep these limits from now on; the action space stays that of the contract."""
         self._limits = limits
         self._has_jerk = bool(np.isfinite(limits.jerk).any())
         self._bounds = joint_bounds(limits)
-        self._before: list[Bounds] | None = None  # the limits before these, where a joint may not keep these yet
+        self._before: list[JointBounds] | None = None  # the limits before these, where a joint may not keep these yet
         self._range = [(bounds.low, bounds.high) for bounds in self._bounds]
         self._ways: list[Way] = []
         self._ways_dt_s = math.nan  # of the rooms on them
@@ -77,10 +86,10 @@ class Limiter:
     def tighten(self, limits: EffectiveLimits) -> None:
         """Keep these narrower limits from now on; a joint that moves too fast for them brakes into them."""
         before = self._before or self._bounds
-        self.enforce(limits)
+        self.set_limits(limits)
         self._before = before
 
-    def pass_on(self, requested: FloatArray, reference: Reference, dt_s: float) -> Approved | None:
+    def pass_on(self, requested: FloatArray, reference: CommandState, dt_s: float) -> ApprovedCommand | None:
         """Return the command of an action that is far from every limit: the very one; None: it needs the chain.
 
         A short cut, of the post-condition too: what does not plainly keep every limit is looked at closely.
@@ -108,24 +117,24 @@ class Limiter:
             for (offset, span, low, high), (si_low, si_high), is_delta, bounds in joints
         ]
 
-    def limit_target(
+    def limit(
         self,
         target: FloatArray,
-        reference: Reference,
+        reference: CommandState,
         dt_s: float,
         findings: list[Finding],
         requested: FloatArray,
         boxed: FloatArray | None = None,
-    ) -> Approved:
+    ) -> ApprovedCommand:
         """Jerk, joint limits, what weakens, post-condition. `boxed`: the action that asks for `target`, if any."""
         joints = self.layout.joints
         if self._limits_elsewhere:
             velocities = np.where(self.layout.is_velocity, target, (target - reference.positions) / dt_s)
             applied = requested if boxed is None else boxed
             return self._approved(reference, dt_s, findings, requested, applied.copy(), target, velocities)
-        smooth = self.smoothed(target, reference, dt_s)
+        smooth = self.limit_jerk(target, reference, dt_s)
         if smooth is not target:
-            findings = findings + change("jerk", "jerk.limit", joints, target, smooth)
+            findings = findings + modification("jerk", "jerk.limit", joints, target, smooth)
         steps = self._steps(smooth, reference, dt_s)
         positions, velocities = np.array([step[0] for step in steps]), np.array([step[1] for step in steps])
         published = self._published(positions, velocities)
@@ -135,9 +144,9 @@ class Limiter:
                 return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
             findings += found
         if self._shapers:
-            positions, velocities, rulings = self._weaken(positions, velocities, reference, dt_s)
+            positions, velocities, rulings = self._apply_filters(positions, velocities, reference, dt_s)
             published = self._published(positions, velocities)
-            if gravest(rulings) >= Severity.HOLD:
+            if worst_severity(rulings) >= Severity.HOLD:
                 return self.brake(reference, dt_s, findings + rulings, requested)
             findings += rulings
         if problem := self._violation(reference, positions, velocities, dt_s):
@@ -147,7 +156,7 @@ class Limiter:
         return self._approved(reference, dt_s, findings, requested, applied, published, velocities)
 
     def _applied(
-        self, published: FloatArray, target: FloatArray, boxed: FloatArray | None, reference: Reference
+        self, published: FloatArray, target: FloatArray, boxed: FloatArray | None, reference: CommandState
     ) -> FloatArray:
         """Return the action that asks for what is published: the very one that did, where it is what was asked for."""
         if boxed is None:
@@ -156,7 +165,7 @@ class Limiter:
             return boxed.copy()
         return np.where(published == target, boxed, self.as_action(published, reference))
 
-    def smoothed(self, target: FloatArray, reference: Reference, dt_s: float) -> FloatArray:
+    def limit_jerk(self, target: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
         """Return the target whose jerk is kept, where joints have a limit of it."""
         limits = self._limits
         if not self._has_jerk:
@@ -168,14 +177,14 @@ class Limiter:
         kept = limit_jerk(desired, reference.velocities, accelerations, limits, dt_s)
         return np.where(kept == desired, target, np.where(is_velocity, kept, start + kept * dt_s))
 
-    def _weaken(
-        self, positions: FloatArray, velocities: FloatArray, reference: Reference, dt_s: float
+    def _apply_filters(
+        self, positions: FloatArray, velocities: FloatArray, reference: CommandState, dt_s: float
     ) -> tuple[FloatArray, FloatArray, list[Finding]]:
         """Ask the gates that weaken, each with what the last one left; return positions, velocities and findings."""
-        braking = self._braked(reference, dt_s)
+        braking = self._full_brake_velocities(reference, dt_s)
         found: list[Finding] = []
         for name, shaper in self._shapers.items():
-            proposal = Proposal(
+            proposal = ProposedCommand(
                 joints=self.layout.joints,
                 positions=_read_only(reference.positions),
                 previous=_read_only(reference.velocities),
@@ -183,31 +192,31 @@ class Limiter:
                 braking=_read_only(braking),
                 dt_s=dt_s,
             )
-            ruling = ruling_of(shaper, proposal)
+            ruling = ask_filter(shaper, proposal)
             if ruling.severity is Severity.PASS:
                 continue
             gate, code = ("workspace", "ws.keepout") if name == "workspace" else ("plugins", "gate.plugin")
-            share = share_of(ruling)
+            share = scale_of(ruling)
             if share == 0.0:
                 severity = max(ruling.severity, Severity.HOLD)
                 found.append(Finding(gate=gate, severity=severity, code=code, detail=f"{name}: {ruling.detail}"))
                 continue
             before = self._published(positions, velocities)
             velocities = braking + share * (velocities - braking)
-            positions = self._kept_inside(reference.positions + velocities * dt_s, reference, dt_s)
+            positions = self._clamp_position(reference.positions + velocities * dt_s, reference, dt_s)
             after = self._published(positions, velocities)
             detail = f"{name}: only {share:.4g} of it: {ruling.detail}"
-            found += [replace(f, detail=detail) for f in change(gate, code, self.layout.joints, before, after)]
+            found += [replace(f, detail=detail) for f in modification(gate, code, self.layout.joints, before, after)]
         return positions, velocities, found
 
-    def _braked(self, reference: Reference, dt_s: float) -> FloatArray:
+    def _full_brake_velocities(self, reference: CommandState, dt_s: float) -> FloatArray:
         """Return the velocities after one step of full braking."""
         state = zip(reference.velocities.tolist(), self._bounds, strict=True)
         return np.array([brake_velocity(velocity, bounds, dt_s) for velocity, bounds in state])
 
     def _refuse_infeasible(
-        self, finding: Finding, reference: Reference, dt_s: float, findings: list[Finding], requested: FloatArray
-    ) -> Approved:
+        self, finding: Finding, reference: CommandState, dt_s: float, findings: list[Finding], requested: FloatArray
+    ) -> ApprovedCommand:
         """STOP where our own commands led outside of the limits; HOLD where a measured position says so: it lags."""
         measured = {joint for joint, by in zip(self.layout.joints, self.layout.is_velocity, strict=True) if by}
         severity = Severity.HOLD if measured.issuperset(finding.joints) else Severity.STOP
@@ -217,22 +226,22 @@ class Limiter:
         """Return what is sent of a step: the velocities of what is commanded so, else the positions."""
         return np.where(self.layout.is_velocity, velocities, positions) if self.has_velocity else positions.copy()
 
-    def hold_action(self, reference: Reference) -> FloatArray:
+    def hold_action(self, reference: CommandState) -> FloatArray:
         """Return the action that asks for the reference to stay as it is, at rest. Flat, shape (n_joints,)."""
         return self.as_action(self._published(reference.positions, np.zeros(self.layout.size)), reference)
 
-    def target(self, action: FloatArray, reference: Reference) -> FloatArray:
+    def target(self, action: FloatArray, reference: CommandState) -> FloatArray:
         """Map an action to the positions or velocities that it asks for. Rounding does not lead over a bound."""
         mapped = self.layout.scale.each_to_si(action.tolist())
         return np.array(self._moved(mapped, reference, 1.0, self._range))
 
-    def as_action(self, published: FloatArray, reference: Reference) -> FloatArray:
+    def as_action(self, published: FloatArray, reference: CommandState) -> FloatArray:
         """Map what is published back to the action that asks for it."""
         moved = self._moved(published.tolist(), reference, -1.0, self._si_range)
         return np.array(self.layout.scale.each_from_si(moved))
 
     def _moved(
-        self, values: list[float], reference: Reference, sign: float, ranges: list[tuple[float, float]]
+        self, values: list[float], reference: CommandState, sign: float, ranges: list[tuple[float, float]]
     ) -> list[float]:
         """Add the start to displacements, or take it away again. Rounding does not lead over a bound."""
         moved = []
@@ -245,7 +254,7 @@ class Limiter:
             moved.append(value)
         return moved
 
-    def _steps(self, target: FloatArray, reference: Reference, dt_s: float) -> list[JointStep]:
+    def _steps(self, target: FloatArray, reference: CommandState, dt_s: float) -> list[JointStep]:
         """Limit joint by joint."""
         state = zip(reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), strict=True)
         return [
@@ -255,7 +264,7 @@ class Limiter:
             )
         ]
 
-    def _bounds_at(self, reference: Reference, dt_s: float) -> list[Bounds]:
+    def _bounds_at(self, reference: CommandState, dt_s: float) -> list[JointBounds]:
         """Return the limits that hold here: nearer by as much as a measured position may be off."""
         widened = self._widened(reference, dt_s)
         if reference.slack is None:
@@ -265,7 +274,7 @@ class Limiter:
             for bounds, slack in zip(widened, reference.slack.tolist(), strict=True)
         ]
 
-    def _widened(self, reference: Reference, dt_s: float) -> list[Bounds]:
+    def _widened(self, reference: CommandState, dt_s: float) -> list[JointBounds]:
         """Return the limits in force, wider where a joint still has to brake into them."""
         if self._before is None:
             return self._bounds
@@ -275,7 +284,7 @@ class Limiter:
             for (x, v), narrow, before in zip(state, self._bounds, self._before, strict=True)
         ]
 
-    def _is_inside(self, reference: Reference, published: FloatArray) -> bool:
+    def _is_inside(self, reference: CommandState, published: FloatArray) -> bool:
         """Tell whether every position is known to be within its limits."""
         if reference.slack is None and not self.has_velocity:
             for position, (lowest, highest) in zip(published.tolist(), self._range, strict=True):
@@ -287,12 +296,14 @@ class Limiter:
         low, high = self._limits.position_low, self._limits.position_high
         return bool(((positions - slack >= low) & (positions + slack <= high)).all())
 
-    def monitor(self, requested: FloatArray, reference: Reference, dt_s: float, findings: list[Finding]) -> Approved:
+    def monitor(
+        self, requested: FloatArray, reference: CommandState, dt_s: float, findings: list[Finding]
+    ) -> ApprovedCommand:
         """Report what the limits would do, and do none of it; only what is no number in SI units is refused."""
         with np.errstate(over="ignore", invalid="ignore"):
             target = self.target(requested, reference)
             velocities = np.where(self.layout.is_velocity, target, (target - reference.positions) / dt_s)
-        if not (np.abs(velocities) < ABSURD).all():
+        if not (np.abs(velocities) < MAX_REPRESENTABLE_SPEED).all():
             detail = f"the action {requested.tolist()} is not finite in SI units"
             finding = Finding(gate="form", severity=Severity.HOLD, code="form.nan", detail=detail)
             return self.brake(reference, dt_s, [*findings, finding], requested)
@@ -300,12 +311,14 @@ class Limiter:
         findings = [*findings, *limit_findings(self.layout.joints, target, steps, target)]
         return self._approved(reference, dt_s, findings, requested, requested, target, velocities)
 
-    def brake(self, reference: Reference, dt_s: float, findings: list[Finding], requested: FloatArray) -> Approved:
+    def brake(
+        self, reference: CommandState, dt_s: float, findings: list[Finding], requested: FloatArray
+    ) -> ApprovedCommand:
         """Approve full braking within the limits; with dt <= 0 no time has passed and the last command is repeated."""
         sound = True
         if dt_s > 0.0:
-            velocities = self._braked(reference, dt_s)
-            positions = self._kept_inside(reference.positions + velocities * dt_s, reference, dt_s)
+            velocities = self._full_brake_velocities(reference, dt_s)
+            positions = self._clamp_position(reference.positions + velocities * dt_s, reference, dt_s)
             problem = self._violation(reference, positions, velocities, dt_s)
             sound = not problem
             if problem and not self._is_hopeless(reference, dt_s):
@@ -316,7 +329,7 @@ class Limiter:
         applied = self.as_action(published, reference)
         return self._approved(reference, dt_s, findings, requested, applied, published, velocities, sound=sound)
 
-    def _kept_inside(self, positions: FloatArray, reference: Reference, dt_s: float) -> FloatArray:
+    def _clamp_position(self, positions: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
         """Keep commanded positions inside their limits, and a joint found outside from going further out."""
         low, high = self._limits.position_low, self._limits.position_high
         if self._before is not None:
@@ -325,7 +338,7 @@ class Limiter:
         low, high = np.minimum(low, reference.positions), np.maximum(high, reference.positions)
         return np.where(self.layout.is_velocity, positions, np.clip(positions, low, high))
 
-    def _violation(self, reference: Reference, positions: FloatArray, velocities: FloatArray, dt_s: float) -> str:
+    def _violation(self, reference: CommandState, positions: FloatArray, velocities: FloatArray, dt_s: float) -> str:
         """Return the first broken limit of the exact values to be published, or "". Monitoring promises none."""
         if self._mode == "monitor":
             return ""
@@ -339,25 +352,25 @@ class Limiter:
             return ""
         rows = zip(self.layout.joints, xs, vs, next_xs, next_vs, bounds_here, strict=True)
         for joint, x, v, next_x, next_v, bounds in rows:
-            if problem := violation(x, v, next_x, next_v, bounds, dt_s):
+            if problem := limit_violation(x, v, next_x, next_v, bounds, dt_s):
                 return f"{joint}: {problem}"
         return ""
 
-    def _keeps_jerk(self, reference: Reference, velocities: FloatArray, dt_s: float) -> bool:
+    def _keeps_jerk(self, reference: CommandState, velocities: FloatArray, dt_s: float) -> bool:
         """Tell whether this command keeps the jerk of every joint that has a limit of it."""
         if not (self._fixed_rate and dt_s > 0.0):
             return False
         before = 0.0 if reference.accelerations is None else reference.accelerations
         return keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s)
 
-    def _is_hopeless(self, reference: Reference, dt_s: float) -> bool:
+    def _is_hopeless(self, reference: CommandState, dt_s: float) -> bool:
         """Tell whether a joint is where not even braking keeps every limit."""
         state = zip(
             reference.positions.tolist(), reference.velocities.tolist(), self._bounds_at(reference, dt_s), strict=True
         )
-        return any(is_hopeless(x, v, bounds, dt_s) for x, v, bounds in state)
+        return any(is_unrecoverable(x, v, bounds, dt_s) for x, v, bounds in state)
 
-    def _late(self, reference: Reference, dt_s: float, velocities: FloatArray) -> list[bool]:
+    def _late(self, reference: CommandState, dt_s: float, velocities: FloatArray) -> list[bool]:
         """Return which joints do not keep narrower limits yet after this step, as braking into them takes time."""
         if self._before is None:
             return []
@@ -367,7 +380,7 @@ class Limiter:
 
     def _approved(  # noqa: PLR0913 - the parts of the report
         self,
-        reference: Reference,
+        reference: CommandState,
         dt_s: float,
         findings: list[Finding],
         requested: FloatArray,
@@ -376,7 +389,7 @@ class Limiter:
         velocities: FloatArray,
         *,
         sound: bool = True,
-    ) -> Approved:
+    ) -> ApprovedCommand:
         """Build the approved command and its report, to be read only: the only place that makes an `Approved`."""
         for array in (requested, applied, published, velocities):
             array.setflags(write=False)
@@ -385,11 +398,11 @@ class Limiter:
         is_late = self._late(reference, dt_s, velocities)
         if any(is_late) and self._keeps_limits:
             findings = [*findings, tightened_finding(self.layout.joints, is_late, velocities)]
-        disposition = gravest(findings)
+        disposition = worst_severity(findings)
         sound = sound and self._keeps_limits
         report = GateReport(
             disposition=disposition,
-            findings=in_order(findings),
+            findings=sorted_by_gate(findings),
             intervened=disposition >= self._intervenes_from,
             requested=requested,
             applied=applied,
@@ -404,12 +417,12 @@ class Limiter:
                 "workspace": sound and self._workspace is not None and getattr(self._workspace, "is_kept", False),
             },
         )
-        return Approved(values=published, seq=reference.seq + 1, epoch=reference.epoch, report=report)
+        return ApprovedCommand(values=published, seq=reference.seq + 1, epoch=reference.epoch, report=report)
 
 
-def merged(approved: Approved, answer: GateReport) -> Approved:
+def merge_relay_report(approved: ApprovedCommand, answer: GateReport) -> ApprovedCommand:
     """Return the command as another gate, which had the last word, changed it; what ours said comes first."""
-    findings = in_order([*approved.report.findings, *answer.findings])
+    findings = sorted_by_gate([*approved.report.findings, *answer.findings])
     disposition = max(approved.report.disposition, answer.disposition)
     report = replace(
         answer,
@@ -418,10 +431,10 @@ def merged(approved: Approved, answer: GateReport) -> Approved:
         intervened=approved.report.intervened or answer.intervened,
         requested=approved.report.requested,
     )
-    return Approved(values=answer.applied_si, seq=approved.seq, epoch=approved.epoch, report=report)
+    return ApprovedCommand(values=answer.applied_si, seq=approved.seq, epoch=approved.epoch, report=report)
 
 
-def joined(parts: Sequence[Approved], *, seq: int, epoch: int) -> Approved:
+def concatenate_commands(parts: Sequence[ApprovedCommand], *, seq: int, epoch: int) -> ApprovedCommand:
     """Return the command of a world with several robots: each part has passed the gate of its own robot."""
 
     def flat(name: str) -> FloatArray:
@@ -432,7 +445,7 @@ def joined(parts: Sequence[Approved], *, seq: int, epoch: int) -> Approved:
     reports = [part.report for part in parts]
     report = GateReport(
         disposition=max(report.disposition for report in reports),
-        findings=in_order([finding for report in reports for finding in report.findings]),
+        findings=sorted_by_gate([finding for report in reports for finding in report.findings]),
         intervened=any(report.intervened for report in reports),
         requested=flat("requested"),
         applied=flat("applied"),
@@ -441,7 +454,7 @@ def joined(parts: Sequence[Approved], *, seq: int, epoch: int) -> Approved:
         dt_s=max(report.dt_s for report in reports),
         guaranteed={name: all(report.guaranteed[name] for report in reports) for name in reports[0].guaranteed},
     )
-    return Approved(values=report.applied_si, seq=seq, epoch=epoch, report=report)
+    return ApprovedCommand(values=report.applied_si, seq=seq, epoch=epoch, report=report)
 
 
 def _read_only(array: FloatArray) -> FloatArray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.types import SensorState, Situation, Snapshot
+from embodied_env.core.types import SafetyContext, SensorStatus, Snapshot
 from embodied_env.envs.observation import MeasuredJoints
 
 
@@ -32,7 +32,7 @@ def _of_commanded_joints(contract: Contract) -> tuple[str, ...]:
     )
 
 
-class SituationReader:
+class SafetyContextBuilder:
     """Reads situations for one contract."""
 
     def __init__(self, contract: Contract, joints: MeasuredJoints) -> None:
@@ -41,9 +41,9 @@ class SituationReader:
         self._forces = {name: limit.field for name, limit in contract.safety.forces.items()}
         self._joints = joints
 
-    def read(
+    def build(
         self, snapshot: Snapshot, *, since_frozen_ns: int, since_returned_ns: int, estops: Mapping[str, str]
-    ) -> Situation:
+    ) -> SafetyContext:
         """Return the situation.
 
         Args:
@@ -58,10 +58,10 @@ class SituationReader:
         for name in self._required:
             sample = samples[name]
             age_s = (now_ns - sample.stamp_ns) / NS_PER_S + latency_s
-            sensors[name] = SensorState(quality=sample.quality, age_s=age_s)
-        return Situation(
+            sensors[name] = SensorStatus(quality=sample.quality, age_s=age_s)
+        return SafetyContext(
             sensors=sensors,
-            measured=self._joints.seen(snapshot),
+            measured=self._joints.positions_or_nan(snapshot),
             action_age_s=since_returned_ns / NS_PER_S,
             latency_s=latency_s,
             estops=estops,

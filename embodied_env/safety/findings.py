@@ -45,7 +45,7 @@ _PLACES = {gate: place for place, gate in enumerate(GATES)}
 _NO_SEVERITY, _NO_CODE = np.zeros(len(GATES), dtype=np.int8), np.zeros(len(GATES), dtype=np.int16)
 
 
-def severity_and_code(report: GateReport) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def gate_arrays(report: GateReport) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return per gate of `GATES` its severity (int8) and the number of the code of its gravest finding (int16)."""
     severity, code = _NO_SEVERITY.copy(), _NO_CODE.copy()
     gravest_of: dict[int, Finding] = {}
@@ -57,25 +57,25 @@ def severity_and_code(report: GateReport) -> tuple[np.ndarray[Any, Any], np.ndar
     return severity, code
 
 
-def in_order(findings: list[Finding]) -> tuple[Finding, ...]:
+def sorted_by_gate(findings: list[Finding]) -> tuple[Finding, ...]:
     """Sort findings by their gates."""
     if not findings:
         return ()
     return tuple(sorted(findings, key=lambda finding: _PLACES[finding.gate]))
 
 
-def gravest(findings: list[Finding]) -> Severity:
+def worst_severity(findings: list[Finding]) -> Severity:
     """Return the disposition that findings make."""
     return max([finding.severity for finding in findings]) if findings else _PASS
 
 
-def as_latch(latched: Finding) -> Finding:
+def latched_finding(latched: Finding) -> Finding:
     """Say that a latch holds."""
     code = "latch.estop" if latched.severity is Severity.ESTOP else "latch.stop"
     return Finding(gate="latch", severity=latched.severity, code=code, detail=f"latched by {latched.code}")
 
 
-def change(gate: str, code: str, joints: tuple[str, ...], before: FloatArray, after: FloatArray) -> list[Finding]:
+def modification(gate: str, code: str, joints: tuple[str, ...], before: FloatArray, after: FloatArray) -> list[Finding]:
     """Return the LIMIT of what a gate changed, in SI units, or nothing when it changed nothing."""
     hit = before != after
     if not hit.any():
@@ -85,7 +85,7 @@ def change(gate: str, code: str, joints: tuple[str, ...], before: FloatArray, af
             gate=gate,
             severity=Severity.LIMIT,
             code=code,
-            joints=named(joints, hit),
+            joints=for_joints(joints, hit),
             before=before[hit],
             after=after[hit],
             limit=after[hit],
@@ -98,7 +98,7 @@ def gap_finding(joints: tuple[str, ...], published: FloatArray, used: FloatArray
     """Return what says which velocities a gap has lowered, from what was published to what limits start from."""
     return [
         replace(finding, severity=Severity.PASS, limit=None, margin=None, detail="no command for a while")
-        for finding in change("joint_limits", "vel.gap", joints, published, used)
+        for finding in modification("joint_limits", "vel.gap", joints, published, used)
     ]
 
 
@@ -109,7 +109,7 @@ def tightened_finding(joints: tuple[str, ...], is_late: list[bool], velocities: 
         gate="joint_limits",
         severity=Severity.PASS,
         code="limits.tightened",
-        joints=named(joints, hit),
+        joints=for_joints(joints, hit),
         after=velocities[hit],
         detail="narrower limits are not kept yet",
     )
@@ -126,7 +126,7 @@ def box_finding(layout: ActionLayout, requested: FloatArray, boxed: FloatArray, 
             gate="space_box",
             severity=Severity.LIMIT,
             code="box.clip",
-            joints=named(layout.joints, clipped),
+            joints=for_joints(layout.joints, clipped),
             before=requested[clipped],
             after=passed_on[clipped],
             limit=boxed[clipped],
@@ -162,6 +162,6 @@ def limit_findings(
     return findings
 
 
-def named(joints: tuple[str, ...], hit: np.ndarray[Any, Any]) -> tuple[str, ...]:
+def for_joints(joints: tuple[str, ...], hit: np.ndarray[Any, Any]) -> tuple[str, ...]:
     """Return the joints that are hit."""
     return tuple(joint for joint, is_hit in zip(joints, hit, strict=True) if is_hit)

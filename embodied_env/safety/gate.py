@@ -15,14 +15,14 @@ import numpy as np
 
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray, JointLimits
 from embodied_env.contract.limit_changes import are_equal, changed_limits, is_tighter
-from embodied_env.core.types import Approved, Finding, Reference, Severity, Situation
-from embodied_env.safety.action_parsing import MalformedActionError, read_action
-from embodied_env.safety.command_filters import Shaper, reset_shaper
-from embodied_env.safety.command_limiter import ABSURD, Limiter
-from embodied_env.safety.findings import as_latch, box_finding, gravest
-from embodied_env.safety.interlocks import InterventionRate, input_findings, make_refusals
+from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SafetyContext, Severity
+from embodied_env.safety.action_parsing import MalformedActionError, parse_action
+from embodied_env.safety.command_filters import CommandFilter, reset_shaper
+from embodied_env.safety.command_limiter import MAX_REPRESENTABLE_SPEED, CommandLimiter
+from embodied_env.safety.findings import box_finding, latched_finding, worst_severity
+from embodied_env.safety.interlocks import InterventionRate, make_interlocks, safety_input_findings
 
-__all__ = ["Reference", "SafetyGate"]
+__all__ = ["CommandState", "SafetyGate"]
 
 
 class SafetyGate:
@@ -32,7 +32,7 @@ class SafetyGate:
         self,
         contract: Contract,
         *,
-        shapers: Mapping[str, Shaper] | None = None,
+        shapers: Mapping[str, CommandFilter] | None = None,
         fixed_rate: bool = True,
         limits_elsewhere: bool = False,
     ) -> None:
@@ -48,14 +48,14 @@ class SafetyGate:
         self._mode = contract.safety.mode
         self._stop_after = contract.safety.nonfinite.stop_after
         self._shapers = dict(shapers or {})
-        self._limiter = Limiter(
+        self._limiter = CommandLimiter(
             contract, shapers=self._shapers, fixed_rate=fixed_rate, limits_elsewhere=limits_elsewhere
         )
         self.layout = self._limiter.layout
         self._in_force = self._wanted = self.layout.limits
         scale = self.layout.scale
         self._box = list(zip(scale.low.tolist(), scale.high.tolist(), strict=True))
-        self._refusals = make_refusals(contract, self.layout)
+        self._refusals = make_interlocks(contract, self.layout)
         self._interventions = InterventionRate(contract.safety.intervention)
         self._malformed_in_a_row = 0
         self._latched: Finding | None = None
@@ -150,7 +150,7 @@ class SafetyGate:
             self._tighten(limits)
 
     @contextmanager
-    def slowed(self, share: float) -> Iterator[None]:
+    def scaled_velocity_limits(self, share: float) -> Iterator[None]:
         """Keep this share of every velocity limit while it lasts, 0 < share <= 1. It begins at rest."""
         before = self._in_force
         self._enforce(replace(before, velocity=before.velocity * share))
@@ -161,15 +161,15 @@ class SafetyGate:
 
     def _enforce(self, limits: EffectiveLimits) -> None:
         self._in_force = limits
-        self._limiter.enforce(limits)
+        self._limiter.set_limits(limits)
 
     def judge(
         self,
         action: Any,  # noqa: ANN401 - agents send anything
-        reference: Reference,
+        reference: CommandState,
         dt_s: float,
-        situation: Situation | None = None,
-    ) -> Approved:
+        situation: SafetyContext | None = None,
+    ) -> ApprovedCommand:
         """Pass `action` through the chain.
 
         Args:
@@ -184,11 +184,11 @@ class SafetyGate:
         Raises:
             InternalFaultError: when even braking fails the post-condition. Nothing may be published then.
         """
-        approved = self._kept(self._judge(action, reference, dt_s, situation))
+        approved = self._latch_findings(self._judge(action, reference, dt_s, situation))
         self._interventions.count(intervened=approved.report.intervened)
         return approved
 
-    def limit(self, target: FloatArray, reference: Reference, dt_s: float) -> Approved:
+    def limit(self, target: FloatArray, reference: CommandState, dt_s: float) -> ApprovedCommand:
         """Pass a command through the chain from the joint limits on: what a relay does with what it is sent.
 
         Args:
@@ -198,65 +198,69 @@ class SafetyGate:
         """
         target = np.array(target, dtype=np.float64)
         if self._latched is not None:
-            return self._braked(reference, dt_s, [as_latch(self._latched)])
-        if not (np.abs(target) < ABSURD).all():
+            return self._braked(reference, dt_s, [latched_finding(self._latched)])
+        if not (np.abs(target) < MAX_REPRESENTABLE_SPEED).all():
             finding = Finding(gate="form", severity=Severity.HOLD, code="form.nan", detail=f"{target.tolist()}")
             return self._braked(reference, dt_s, [finding])
         if not dt_s > 0.0:
             return self._braked(reference, dt_s, [_no_time(dt_s)])
         requested = self._limiter.as_action(target, reference)
-        return self._kept(self._limiter.limit_target(target, reference, dt_s, [], requested))
+        return self._latch_findings(self._limiter.limit(target, reference, dt_s, [], requested))
 
     @property
     def has_velocity(self) -> bool:
         """Whether anything is commanded by velocity."""
         return self._limiter.has_velocity
 
-    def hold_action(self, reference: Reference) -> FloatArray:
+    def hold_action(self, reference: CommandState) -> FloatArray:
         """Return the action that asks for the reference to stay as it is, at rest. Flat, shape (n_joints,)."""
         return self._limiter.hold_action(reference)
 
-    def action_for(self, published: FloatArray, reference: Reference) -> FloatArray:
+    def action_for(self, published: FloatArray, reference: CommandState) -> FloatArray:
         """Return the action that asks for `published`: positions, or velocities of what is commanded so. Flat."""
         return self._limiter.as_action(published, reference)
 
-    def smoothed(self, target: FloatArray, reference: Reference, dt_s: float) -> FloatArray:
+    def smoothed(self, target: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
         """Return the nearest command that keeps the jerk, where joints have a limit of it; shape (n_joints,)."""
-        return self._limiter.smoothed(target, reference, dt_s)
+        return self._limiter.limit_jerk(target, reference, dt_s)
 
-    def brake(self, reference: Reference, dt_s: float, finding: Finding) -> Approved:
+    def brake(self, reference: CommandState, dt_s: float, finding: Finding) -> ApprovedCommand:
         """Return one tick of braking within the limits, for the reason given by `finding`."""
         return self._braked(reference, dt_s, [finding])
 
-    def _braked(self, reference: Reference, dt_s: float, findings: list[Finding]) -> Approved:
+    def _braked(self, reference: CommandState, dt_s: float, findings: list[Finding]) -> ApprovedCommand:
         """Brake where nobody asked for anything."""
         return self._limiter.brake(reference, dt_s, findings, np.full(self.layout.size, np.nan))
 
-    def _kept(self, approved: Approved) -> Approved:
+    def _latch_findings(self, approved: ApprovedCommand) -> ApprovedCommand:
         """Latch what is to be latched."""
         for finding in approved.report.findings:
             if finding.severity >= Severity.STOP:
                 self.latch(finding)
         return approved
 
-    def _judge(self, action: Any, reference: Reference, dt_s: float, situation: Situation | None) -> Approved:  # noqa: ANN401
+    def _judge(
+        self, action: Any, reference: CommandState, dt_s: float, situation: SafetyContext | None
+    ) -> ApprovedCommand:  # noqa: ANN401
         """Refuse, or hand on what is an action."""
-        inputs = [] if situation is None else input_findings(situation.estops)
+        inputs = [] if situation is None else safety_input_findings(situation.estops)
         for finding in inputs:
             if finding.severity >= Severity.STOP:
                 self.latch(finding)  # also where the action is malformed
         try:
-            requested = read_action(action, self.layout)
+            requested = parse_action(action, self.layout)
         except MalformedActionError as error:
-            beside = inputs if self._latched is not None else self._refuse(situation, reference)
+            beside = inputs if self._latched is not None else self._run_interlocks(situation, reference)
             return self._refuse_malformed(error, reference, dt_s, beside)
         if self._latched is not None:
-            return self._limiter.brake(reference, dt_s, [as_latch(self._latched), *inputs], requested)
+            return self._limiter.brake(reference, dt_s, [latched_finding(self._latched), *inputs], requested)
         self._malformed_in_a_row = 0
-        findings = self._refuse(situation, reference) + self._capped(self._interventions.check())
+        findings = self._run_interlocks(situation, reference) + self._downgrade_in_monitor_mode(
+            self._interventions.check()
+        )
         if not dt_s > 0.0:
             findings.append(_no_time(dt_s))
-        if findings and gravest(findings) >= Severity.HOLD:
+        if findings and worst_severity(findings) >= Severity.HOLD:
             return self._limiter.brake(reference, dt_s, findings, requested)
         if not findings and (passed := self._limiter.pass_on(requested, reference, dt_s)) is not None:
             return passed
@@ -267,7 +271,7 @@ class SafetyGate:
         if self._mode == "monitor":
             return self._limiter.monitor(requested, reference, dt_s, findings)
         target = self._limiter.target(boxed, reference)
-        return self._limiter.limit_target(target, reference, dt_s, findings, requested, boxed)
+        return self._limiter.limit(target, reference, dt_s, findings, requested, boxed)
 
     def _is_within_box(self, requested: FloatArray) -> bool:
         """Tell whether an action is well inside of its space, and on none of its ends."""
@@ -276,7 +280,7 @@ class SafetyGate:
                 return False
         return True
 
-    def _refuse(self, situation: Situation | None, reference: Reference) -> list[Finding]:
+    def _run_interlocks(self, situation: SafetyContext | None, reference: CommandState) -> list[Finding]:
         """Ask every gate that refuses. Of the inputs of the robot the latch is kept while monitoring, too."""
         if situation is None:
             return []
@@ -284,23 +288,23 @@ class SafetyGate:
         for gate in self._refusals:
             if said := gate.check(situation, reference.positions):
                 found += said
-        return self._capped(found)
+        return self._downgrade_in_monitor_mode(found)
 
-    def _capped(self, findings: list[Finding]) -> list[Finding]:
+    def _downgrade_in_monitor_mode(self, findings: list[Finding]) -> list[Finding]:
         """Monitoring says what would have been refused, and refuses nothing."""
         if self._mode == "enforce" or not findings:
             return findings
         return [replace(finding, severity=min(finding.severity, Severity.LIMIT)) for finding in findings]
 
     def _refuse_malformed(
-        self, error: MalformedActionError, reference: Reference, dt_s: float, beside: list[Finding]
-    ) -> Approved:
+        self, error: MalformedActionError, reference: CommandState, dt_s: float, beside: list[Finding]
+    ) -> ApprovedCommand:
         """HOLD for a malformed action; STOP when too many come in a row, or for what is `beside` the action."""
         self._malformed_in_a_row += 1
         vector = np.full(self.layout.size, np.nan) if error.vector is None else error.vector
         findings = [Finding(gate="form", severity=Severity.HOLD, code=error.finding_code, detail=str(error)), *beside]
         if self._latched is not None:
-            findings.append(as_latch(self._latched))
+            findings.append(latched_finding(self._latched))
         elif self._malformed_in_a_row >= self._stop_after:
             detail = f"{self._malformed_in_a_row} malformed actions in a row"
             findings.append(Finding(gate="form", severity=Severity.STOP, code="form.repeated", detail=detail))

@@ -15,11 +15,11 @@ import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.core.reset_spec import Routine
-from embodied_env.core.types import Approved, Finding, Severity, Situation, Snapshot
+from embodied_env.core.reset_spec import ResetRoutine
+from embodied_env.core.types import ApprovedCommand, Finding, SafetyContext, Severity, Snapshot
 from embodied_env.envs.observation import MeasuredJoints
 from embodied_env.errors import BackendLostError, BackendNotReadyError
-from embodied_env.safety import Arbiter, Reference, SafetyGate, merged
+from embodied_env.safety import Arbiter, CommandState, SafetyGate, merge_relay_report
 from embodied_env.safety.joint_limits import joint_bounds, limit_joint
 
 _HELD_PERIODS = 20  # commands in a row that were refused: it does not pass by itself
@@ -31,7 +31,7 @@ _ON_THE_WAY = 1e-6  # how far from its smooth way a joint may be, in its unit
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class HomingContext:
     """What the way home needs of the world, given by the stepper.
 
     `turn` waits for the end of the control period, and returns the settled snapshot and the sensors with a gap that
@@ -39,12 +39,12 @@ class World:
     """
 
     turn: Callable[[], tuple[Snapshot, list[str]]]
-    situation: Callable[[], Situation]
+    situation: Callable[[], SafetyContext]
     feed: Callable[[], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Way:
+class _SmoothApproach:
     """A smooth way home from rest at `away` of it, shape (n_joints,), with this haste."""
 
     away: FloatArray
@@ -57,10 +57,12 @@ class _Way:
         return left
 
 
-class Homing:
+class HomingMotion:
     """Drives one robot home. Limits, latch and the last command are the gate's and the arbiter's, as in steps."""
 
-    def __init__(self, contract: Contract, routine: Routine, gate: SafetyGate, arbiter: Arbiter, clock: Clock) -> None:
+    def __init__(
+        self, contract: Contract, routine: ResetRoutine, gate: SafetyGate, arbiter: Arbiter, clock: Clock
+    ) -> None:
         """Prepare the way for `contract` as `routine` says."""
         self._routine = routine
         self._gate, self._arbiter, self._clock = gate, arbiter, clock
@@ -72,12 +74,12 @@ class Homing:
         self._in_a_row = self._commands = 0
         self._positions = np.full(layout.size, np.nan)
         self._period_s = contract.control_period_s
-        self._way: _Way | None = None  # of the joints whose jerk is limited
+        self._way: _SmoothApproach | None = None  # of the joints whose jerk is limited
         self._since_s = 0.0  # on it
         self._home_ns: int | None = None  # since when the command is home
         self._hindrance = ""  # the last thing that held or weakened a command
 
-    def drive(self, world: World, deadline_ns: int) -> str:
+    def drive(self, world: HomingContext, deadline_ns: int) -> str:
         """Drive home, and come to rest there. Return the account in words.
 
         Raises:
@@ -88,13 +90,15 @@ class Homing:
         if self._routine.timeout_s is not None:
             deadline_ns = min(deadline_ns, self._clock.now_ns() + round(self._routine.timeout_s * NS_PER_S))
         self._check_estop()
-        with self._gate.slowed(self._routine.speed):
+        with self._gate.scaled_velocity_limits(self._routine.speed):
             try:
                 while not self._arrives(world, deadline_ns):
-                    self._look_at(self._command(world.situation))
-                self._arbiter.stop(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop", detail="home"))
+                    self._check_gate_result(self._command(world.situation))
+                self._arbiter.brake_to_rest(
+                    Finding(gate="latch", severity=Severity.HOLD, code="latch.stop", detail="home")
+                )
             except BackendLostError as error:
-                raise self._ended(f"the robot is lost, {error}") from error
+                raise self._failed(f"the robot is lost, {error}") from error
         held = ", ".join(f"{count} x {code}" for code, count in sorted(self._held.items()))
         return f"{self._commands} commands" + (f", held: {held}" if held else "")
 
@@ -104,46 +108,46 @@ class Homing:
         if self._offsets(self._positions).max() > self._routine.tolerance:
             raise BackendNotReadyError(f"the robot has left its home since: {self._farthest()}")
 
-    def _arrives(self, world: World, deadline_ns: int) -> bool:
+    def _arrives(self, world: HomingContext, deadline_ns: int) -> bool:
         """Let a control period pass, and read; return whether the robot is home. Raise when it cannot go on."""
         world.feed()
         snapshot, gaps = world.turn()
         self._positions, ages_s = self._measured.measured(snapshot)
         if self._layout.is_velocity.any():
-            self._arbiter.measure(self._positions, ages_s)
+            self._arbiter.update_measured(self._positions, ages_s)
         now_ns, tolerance = self._clock.now_ns(), self._routine.tolerance
         if self._offsets(self._arbiter.reference.positions).max() > _NEAR * tolerance:
             self._home_ns = None
         else:
             self._home_ns = now_ns if self._home_ns is None else self._home_ns
         if gaps:
-            raise self._ended(f"no valid reading of {', '.join(gaps)}")
+            raise self._failed(f"no valid reading of {', '.join(gaps)}")
         if self._home_ns is not None and self._offsets(self._positions).max() <= tolerance:
             return True
         if self._home_ns is not None and now_ns - self._home_ns > _SETTLE_S * NS_PER_S:
-            raise self._ended(f"it was commanded home for {_SETTLE_S} s, and is not there")
+            raise self._failed(f"it was commanded home for {_SETTLE_S} s, and is not there")
         if now_ns >= deadline_ns:
-            raise self._ended("the time is over")
+            raise self._failed("the time is over")
         return False
 
     # ------------------------------------------------------------------------------------------- one command
 
-    def _command(self, situation: Callable[[], Situation]) -> Approved:
+    def _command(self, situation: Callable[[], SafetyContext]) -> ApprovedCommand:
         """Ask for the next piece of the way; return what became of it, in the words of who had the last one."""
-        with self._arbiter.turn() as (reference, dt_s):
+        with self._arbiter.exclusive() as (reference, dt_s):
             action = self._layout.as_action(self._action(reference, dt_s))
             approved = self._gate.judge(action, reference, dt_s, situation())
             sent = self._arbiter.send(approved)
         self._commands += 1
         if sent.report is None:
             return approved
-        answered = merged(approved, sent.report)
+        answered = merge_relay_report(approved, sent.report)
         for finding in answered.report.findings:
             if finding.severity >= Severity.STOP:
                 self._gate.latch(finding)  # what is latched where the command went is latched here
         return answered
 
-    def _action(self, reference: Reference, dt_s: float) -> FloatArray:
+    def _action(self, reference: CommandState, dt_s: float) -> FloatArray:
         """Return the action that leads towards home, flat: slowly, and with room to brake before it."""
         if not dt_s > 0.0:
             return self._gate.hold_action(reference)
@@ -158,7 +162,7 @@ class Homing:
                 target[i] = limit_joint(x, v, home, between, dt_s).position
         return self._gate.action_for(self._gate.smoothed(target, reference, dt_s), reference)
 
-    def _smooth_way(self, reference: Reference, dt_s: float) -> FloatArray:
+    def _smooth_way(self, reference: CommandState, dt_s: float) -> FloatArray:
         """Return where each joint is after `dt_s` on a way without corners, which never passes home.
 
         From rest at the distance d it is at d (1 + ht + (ht)^2/2) e^-ht: the step response of a triple pole. Its
@@ -174,34 +178,34 @@ class Homing:
         way: FloatArray = self._home + np.where(np.abs(after) < self._routine.tolerance * _NEAR, 0.0, after)
         return way
 
-    def _way_from(self, away: FloatArray) -> _Way:
+    def _way_from(self, away: FloatArray) -> _SmoothApproach:
         limits, far = self._gate.limits, np.maximum(np.abs(away), 1e-9)
         least = np.minimum(np.minimum(limits.acceleration, limits.deceleration), limits.jerk * self._period_s)
         haste = np.minimum(limits.velocity / (_PEAKS[0] * far), np.sqrt(least / (_PEAKS[1] * far)))
-        return _Way(away=away, haste_per_s=_SHARE * np.minimum(haste, np.cbrt(limits.jerk / far)))
+        return _SmoothApproach(away=away, haste_per_s=_SHARE * np.minimum(haste, np.cbrt(limits.jerk / far)))
 
     def _check_estop(self) -> None:
         """Raise BackendNotReadyError while an ESTOP is latched: where the joints are is not what hinders them."""
         latched = self._gate.latched
         if latched is not None and latched.severity is Severity.ESTOP:
             raise BackendNotReadyError(
-                f"the robot was not driven home: an ESTOP is latched, {_said(latched)} (expected none); release it, "
+                f"the robot was not driven home: an ESTOP is latched, {_describe(latched)} (expected none); release it, "
                 "then call clear_estop() of the environment and reset() again"
             )
 
-    def _look_at(self, answered: Approved) -> None:
+    def _check_gate_result(self, answered: ApprovedCommand) -> None:
         """Remember what hindered a command; raise for what ends the way."""
         for finding in answered.report.findings:
             if finding.severity >= Severity.HOLD or finding.gate in ("workspace", "plugins"):
-                self._hindrance = _said(finding)
+                self._hindrance = _describe(finding)
             if finding.severity >= Severity.HOLD:
                 self._held[finding.code] += 1
         self._in_a_row = self._in_a_row + 1 if answered.report.disposition >= Severity.HOLD else 0
         self._check_estop()
         if answered.report.disposition >= Severity.STOP:
-            raise self._ended("it was stopped")
+            raise self._failed("it was stopped")
         if self._in_a_row >= _HELD_PERIODS:
-            raise self._ended(f"{self._in_a_row} commands in a row were held")
+            raise self._failed(f"{self._in_a_row} commands in a row were held")
 
     # ----------------------------------------------------------------------------------------------- the end
 
@@ -217,12 +221,12 @@ class Homing:
             f"allowed: {self._routine.tolerance:.6g}"
         )
 
-    def _ended(self, why: str) -> BackendNotReadyError:
+    def _failed(self, why: str) -> BackendNotReadyError:
         hindrance = f" ({self._hindrance})" if self._hindrance else ""
         return BackendNotReadyError(f"the robot did not come home, {why}{hindrance}: {self._farthest()}")
 
 
-def _said(finding: Finding) -> str:
+def _describe(finding: Finding) -> str:
     if finding.gate == "workspace":
         return f"the straight way of the joints is held by the workspace gate, {finding.code}: {finding.detail}"
     joints = f" of {', '.join(finding.joints)}" if finding.joints else ""

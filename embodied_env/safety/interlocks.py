@@ -16,7 +16,7 @@ import numpy as np
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.schema import Intervention, LatencyBudget, Safety, Tracking
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.types import Finding, Quality, SensorState, Severity, Situation
+from embodied_env.core.types import Finding, Quality, SafetyContext, SensorStatus, Severity
 from embodied_env.safety.context import required_sensors
 
 _INPUTS: Mapping[str, tuple[Severity, str]] = {
@@ -37,19 +37,19 @@ _JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE)
 _FULL_TURN = {"rad": 2.0 * math.pi, "m": 1.0}  # the range of a joint without position limits
 
 
-class Refusal(Protocol):
+class Interlock(Protocol):
     """One gate that refuses."""
 
     def reset(self) -> None:
         """Begin an episode."""
         ...
 
-    def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:
+    def check(self, situation: SafetyContext, commanded: FloatArray) -> list[Finding]:
         """Say what is wrong; `commanded` is the last published command, shape (n_joints,)."""
         ...
 
 
-def input_findings(inputs: Mapping[str, str]) -> list[Finding]:
+def safety_input_findings(inputs: Mapping[str, str]) -> list[Finding]:
     """Return a finding for each safety input that is not "ok"; a state that nobody knows is unknown."""
     findings = []
     for name, state in inputs.items():
@@ -65,9 +65,9 @@ class EstopGate:
     def reset(self) -> None:
         """Nothing is remembered: the latch is the chain's."""
 
-    def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
+    def check(self, situation: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
         """Mirror the inputs."""
-        return input_findings(situation.estops)
+        return safety_input_findings(situation.estops)
 
 
 class ClockGate:
@@ -76,7 +76,7 @@ class ClockGate:
     def reset(self) -> None:
         """Nothing is remembered."""
 
-    def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
+    def check(self, situation: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
         """HOLD for one step where a clock was set; STOP where this host slept, and the robot went on without us."""
         if not situation.clock_jump:
             return []
@@ -100,7 +100,7 @@ class ObservationGate:
         """Begin to count anew."""
         self._in_a_row = 0
 
-    def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
+    def check(self, situation: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
         """HOLD for each sensor that fails; STOP when steps in a row did."""
         problems = []
         for name, max_age_s in self._max_age_s.items():
@@ -116,7 +116,7 @@ class ObservationGate:
         severity = Severity.STOP if self._in_a_row >= self._stop_steps else Severity.HOLD
         return [Finding(gate="observation", severity=severity, code=code, detail=text) for code, text in problems]
 
-    def _problem(self, name: str, state: SensorState | None) -> tuple[str, str] | None:
+    def _problem(self, name: str, state: SensorStatus | None) -> tuple[str, str] | None:
         if state is None or not math.isfinite(state.age_s):
             return "obs.invalid", f"nothing is known of {name}"
         if state.quality is Quality.FUTURE or state.age_s < -self._future_tolerance_s:
@@ -138,7 +138,7 @@ class ActionAgeGate:
     def reset(self) -> None:
         """Nothing is remembered."""
 
-    def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
+    def check(self, situation: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
         """HOLD for an action that comes too late."""
         if situation.action_age_s <= self._max_age_s:
             return []
@@ -167,7 +167,7 @@ class TrackingGate:
         self._sent.clear()
         self._in_a_row = 0
 
-    def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:
+    def check(self, situation: SafetyContext, commanded: FloatArray) -> list[Finding]:
         """HOLD, then STOP, for joints that have been far from where they were sent for several steps."""
         self._sent.append(commanded)
         if self._is_close(situation.measured, commanded):
@@ -223,7 +223,7 @@ class ForceGate:
     def reset(self) -> None:
         """Nothing is remembered."""
 
-    def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
+    def check(self, situation: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
         """STOP for each sensor beyond its limit, or of which nothing is known."""
         findings = []
         for name, limit in self._limits.items():
@@ -246,7 +246,7 @@ class LatencyGate:
         """Begin to count anew."""
         self._missed.clear()
 
-    def check(self, situation: Situation, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
+    def check(self, situation: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one protocol
         """Tell a miss; HOLD at so many of so many, where that is asked for."""
         budget_s = self._spec.budget_s
         if budget_s is None:
@@ -260,7 +260,7 @@ class LatencyGate:
         return [Finding(gate="latency", severity=severity, code="lat.budget", detail=detail)]
 
 
-def make_refusals(contract: Contract, layout: ActionLayout) -> tuple[Refusal, ...]:
+def make_interlocks(contract: Contract, layout: ActionLayout) -> tuple[Interlock, ...]:
     """Return the refusing gates of `contract`, in order."""
     safety = contract.safety
     units = {

@@ -59,7 +59,7 @@ _made = tuple.__new__  # a NamedTuple for a third of what its constructor costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class JointBounds:
     """Limits of one joint, in its unit, unit/s and unit/s^2. A continuous joint has low -inf and high +inf.
 
     `extent` is the larger of the two ends that are finite, without its sign; 0: neither is.
@@ -92,10 +92,10 @@ class JointStep(NamedTuple):
     feasible: bool = True
 
 
-def joint_bounds(limits: EffectiveLimits) -> list[Bounds]:
+def joint_bounds(limits: EffectiveLimits) -> list[JointBounds]:
     """Return the limits joint by joint, as plain floats."""
     return [
-        Bounds(low=low, high=high, velocity=velocity, acceleration=acceleration, deceleration=deceleration)
+        JointBounds(low=low, high=high, velocity=velocity, acceleration=acceleration, deceleration=deceleration)
         for low, high, velocity, acceleration, deceleration in zip(
             limits.position_low.tolist(),
             limits.position_high.tolist(),
@@ -118,7 +118,7 @@ def _braking_velocity(gap: float, deceleration: float, dt_s: float) -> float:
     return twice / (step + math.sqrt(step * step + twice))
 
 
-def _faster(velocity: float, bounds: Bounds, dt_s: float) -> float:
+def _max_next_velocity(velocity: float, bounds: JointBounds, dt_s: float) -> float:
     """Return the largest velocity that acceleration and braking allow after one step."""
     if velocity >= 0.0:
         return velocity + bounds.acceleration * dt_s
@@ -131,14 +131,14 @@ def _faster(velocity: float, bounds: Bounds, dt_s: float) -> float:
     return braked if braked < crossing else crossing
 
 
-def velocity_interval(position: float, velocity: float, bounds: Bounds, dt_s: float) -> tuple[float, float]:
+def velocity_interval(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> tuple[float, float]:
     """Return [lower, upper], the admissible velocities of the next step of `dt_s` > 0 seconds.
 
     lower > upper means that the state is outside the safe set: nothing keeps every limit.
     """
     fastest, deceleration = bounds.velocity, bounds.deceleration
-    forwards = _faster(velocity, bounds, dt_s)
-    backwards = _faster(-velocity, bounds, dt_s)
+    forwards = _max_next_velocity(velocity, bounds, dt_s)
+    backwards = _max_next_velocity(-velocity, bounds, dt_s)
     above = _braking_velocity(bounds.high - position, deceleration, dt_s)
     below = _braking_velocity(position - bounds.low, deceleration, dt_s)
     if above < forwards:
@@ -157,7 +157,7 @@ def rounding_of_velocity(position: float, target: float, velocity: float, dt_s: 
     return 4.0 * _EPSILON * ((abs(position) + abs(target)) / dt_s + abs(velocity))
 
 
-def _rounding_of_step(position: float, reached: float, bounds: Bounds, dt_s: float) -> float:
+def _rounding_of_step(position: float, reached: float, bounds: JointBounds, dt_s: float) -> float:
     """Bound what rounding does to a velocity, in this range of positions: the map from an action and back included."""
     extent = bounds.extent
     if not -extent <= position <= extent or not -extent <= reached <= extent:
@@ -165,7 +165,7 @@ def _rounding_of_step(position: float, reached: float, bounds: Bounds, dt_s: flo
     return 8.0 * _EPSILON * extent / dt_s  # `rounding_of_velocity` of twice the extent
 
 
-def is_hopeless(position: float, velocity: float, bounds: Bounds, dt_s: float) -> bool:
+def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> bool:
     """Tell whether no velocity keeps every limit: the state is outside the safe set by more than rounding.
 
     Twice its bound: the state carries the rounding of the step before.
@@ -190,7 +190,7 @@ class Room(NamedTuple):
 _SPARE = 1e-9  # of each bound of a `Room`: far more than any rounding
 
 
-def room(bounds: Bounds, dt_s: float) -> Room:
+def room(bounds: JointBounds, dt_s: float) -> Room:
     """Return the room of a joint for a step of `dt_s` > 0; one without any where rounding could matter."""
     fastest, stop = bounds.velocity, bounds.velocity * bounds.velocity / (2.0 * bounds.deceleration)
     slowest, quickest = sorted((bounds.acceleration, bounds.deceleration))
@@ -245,7 +245,7 @@ def unhindered(
     return targets, chosen
 
 
-def limit_joint(position: float, velocity: float, target: float, bounds: Bounds, dt_s: float) -> JointStep:
+def limit_joint(position: float, velocity: float, target: float, bounds: JointBounds, dt_s: float) -> JointStep:
     """Return the admissible step nearest to `target`.
 
     Args:
@@ -260,7 +260,7 @@ def limit_joint(position: float, velocity: float, target: float, bounds: Bounds,
     if not low <= position <= high:  # a joint found outside its range is let in, never snapped
         low, high = min(low, position), max(high, position)
     if lower > upper:
-        if is_hopeless(position, velocity, bounds, dt_s):
+        if is_unrecoverable(position, velocity, bounds, dt_s):
             braked = brake_velocity(velocity, bounds, dt_s)
             stopped = min(max(position + braked * dt_s, low), high)
             return JointStep(position=stopped, velocity=braked, code="limits.infeasible", bound=stopped, feasible=False)
@@ -276,7 +276,7 @@ def limit_joint(position: float, velocity: float, target: float, bounds: Bounds,
     return _made(JointStep, (reached, chosen, _binding(position, velocity, chosen, bounds, dt_s), reached, True))
 
 
-def limit_velocity(position: float, velocity: float, desired: float, bounds: Bounds, dt_s: float) -> JointStep:
+def limit_velocity(position: float, velocity: float, desired: float, bounds: JointBounds, dt_s: float) -> JointStep:
     """Return the admissible step nearest to the velocity `desired`, for what is commanded by velocity.
 
     Args:
@@ -288,7 +288,7 @@ def limit_velocity(position: float, velocity: float, desired: float, bounds: Bou
     """
     lower, upper = velocity_interval(position, velocity, bounds, dt_s)
     if lower > upper:
-        if is_hopeless(position, velocity, bounds, dt_s):
+        if is_unrecoverable(position, velocity, bounds, dt_s):
             braked = brake_velocity(velocity, bounds, dt_s)
             reached = position + braked * dt_s
             return JointStep(position=reached, velocity=braked, code="limits.infeasible", bound=braked, feasible=False)
@@ -302,7 +302,7 @@ def limit_velocity(position: float, velocity: float, desired: float, bounds: Bou
     return _made(JointStep, (reached, chosen, code, chosen, True))
 
 
-def _binding(position: float, velocity: float, chosen: float, bounds: Bounds, dt_s: float) -> str:
+def _binding(position: float, velocity: float, chosen: float, bounds: JointBounds, dt_s: float) -> str:
     """Name the bound that stopped the joint at `chosen`."""
     sign = 1.0 if chosen > 0.0 or (chosen == 0.0 and position >= bounds.high) else -1.0
     for sign_tried in (sign, -sign):
@@ -312,12 +312,14 @@ def _binding(position: float, velocity: float, chosen: float, bounds: Bounds, dt
             return "pos.limit"
         if bounds.velocity == speed:
             return "vel.limit"
-        if _faster(sign_tried * velocity, bounds, dt_s) == speed:
+        if _max_next_velocity(sign_tried * velocity, bounds, dt_s) == speed:
             return "acc.limit"
     return "pos.limit"
 
 
-def braking_bounds(position: float, velocity: float, narrow: Bounds, before: Bounds, dt_s: float) -> Bounds:
+def braking_bounds(
+    position: float, velocity: float, narrow: JointBounds, before: JointBounds, dt_s: float
+) -> JointBounds:
     """Return `narrow`, or where the joint moves too fast for it, as much wider as full braking needs in this step.
 
     Args:
@@ -338,7 +340,7 @@ def braking_bounds(position: float, velocity: float, narrow: Bounds, before: Bou
     return replace(narrow, low=low, high=high, velocity=fastest)
 
 
-def keeps(position: float, velocity: float, bounds: Bounds) -> bool:
+def keeps(position: float, velocity: float, bounds: JointBounds) -> bool:
     """Tell whether a state is in the safe set K of `bounds`, rounding apart."""
     stop = position + velocity * abs(velocity) / (2.0 * bounds.deceleration)
     slack = 1e-9 * (bounds.extent + abs(position) + bounds.velocity)
@@ -347,7 +349,7 @@ def keeps(position: float, velocity: float, bounds: Bounds) -> bool:
 
 
 def lowered_velocity(
-    published: float, measured: float, age_s: float, bounds: Bounds, *, settled: bool, period_s: float
+    published: float, measured: float, age_s: float, bounds: JointBounds, *, settled: bool, period_s: float
 ) -> float:
     """Return the reference velocity after a gap: `published`, lowered to what the joint can still be doing.
 
@@ -370,13 +372,13 @@ def lowered_velocity(
     return sign * min(abs(published), max(0.0, fastest))
 
 
-def brake_velocity(velocity: float, bounds: Bounds, dt_s: float) -> float:
+def brake_velocity(velocity: float, bounds: JointBounds, dt_s: float) -> float:
     """Return the velocity after one step of full braking: towards zero, never through it."""
     return math.copysign(max(0.0, abs(velocity) - bounds.deceleration * dt_s), velocity)
 
 
-def violation(  # noqa: PLR0911 - one return per rule
-    position: float, velocity: float, next_position: float, next_velocity: float, bounds: Bounds, dt_s: float
+def limit_violation(  # noqa: PLR0911 - one return per rule
+    position: float, velocity: float, next_position: float, next_velocity: float, bounds: JointBounds, dt_s: float
 ) -> str:
     """Return what is wrong with a step from (position, velocity) to (next_position, next_velocity), or "".
 
@@ -412,7 +414,7 @@ def plainly_keeps(
     velocities: list[float],
     next_positions: list[float],
     next_velocities: list[float],
-    bounds: list[Bounds],
+    bounds: list[JointBounds],
     dt_s: float,
 ) -> bool:
     """Tell whether `violation` finds nothing wrong with a step of every joint, in one pass; False: ask it.
@@ -436,7 +438,7 @@ def plainly_keeps(
     return True
 
 
-def _changes_too_fast(velocity: float, next_velocity: float, bounds: Bounds, dt_s: float, allowed: float) -> bool:
+def _changes_too_fast(velocity: float, next_velocity: float, bounds: JointBounds, dt_s: float, allowed: float) -> bool:
     """Tell whether slowing down at D and speeding up at A takes longer than dt, by more than `allowed` unit/s."""
     before, after = abs(velocity), abs(next_velocity)
     if velocity * next_velocity < 0.0:

@@ -11,7 +11,7 @@ from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.types import Finding, Severity
 from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.interlocks import input_findings
+from embodied_env.safety.interlocks import safety_input_findings
 
 
 class Watchdog:
@@ -48,12 +48,12 @@ class Watchdog:
 
     def disarm(self) -> None:
         """No episode is running: nothing to watch. Once this has returned, nothing more is published."""
-        with self._arbiter.turn():
+        with self._arbiter.exclusive():
             self._fed_ns = None
 
     def check(self) -> Finding | None:
         """Brake if steps are overdue; return why, or None."""
-        with self._arbiter.turn():  # a step that has its turn first is not overdue any more
+        with self._arbiter.exclusive():  # a step that has its turn first is not overdue any more
             fed_ns = self._fed_ns
             if fed_ns is None:
                 return None
@@ -83,7 +83,7 @@ class Watchdog:
             inputs = self._estops()
         except Exception:  # noqa: BLE001 - a transport may raise anything; what cannot be read is unknown
             inputs = {"the safety inputs": "unknown"}
-        findings = input_findings(inputs)
+        findings = safety_input_findings(inputs)
         if not findings:
             return None
         finding = max(findings, key=lambda found: found.severity)

@@ -12,10 +12,10 @@ from embodied_env.errors import ClosedError
 from embodied_env.sim.model import MjData, Model
 from embodied_env.sim.profile import WorldProfile
 from embodied_env.sim.rendering import Renderer
-from embodied_env.sim.sensors import Measured, Senses
+from embodied_env.sim.sensors import SensorModels, SensorOutput
 
 
-class Filming:
+class AsyncCameras:
     """Takes the pictures of a world's cameras, one after the other, as fast as this machine can.
 
     A picture that is asked for while the same camera is at work is left out; while another one is, it waits, and
@@ -32,11 +32,11 @@ class Filming:
         self._model = model
         self._data = model.new_data()
         self._renderer = Renderer(model.mujoco, model.mj)
-        self._senses = Senses(contract, profile, model, self._data, self._renderer)
+        self._senses = SensorModels(contract, profile, model, self._data, self._renderer)
         self._kind = int(model.mujoco.mjtState.mjSTATE_INTEGRATION)
         self._changed = threading.Condition()
         self._wanted: dict[str, tuple[int, Any]] = {}  # sensor -> taken, state
-        self._done: list[tuple[str, int, Measured | Exception]] = []
+        self._done: list[tuple[str, int, SensorOutput | Exception]] = []
         self._at_work: tuple[str, int] | None = None  # sensor, episode
         self._episode = 0
         self._is_closed = False
@@ -54,7 +54,7 @@ class Filming:
             self._wanted.clear()
             self._done.clear()
 
-    def shoot(self, sensor: str, taken_ns: int, data: MjData) -> None:
+    def request(self, sensor: str, taken_ns: int, data: MjData) -> None:
         """Ask for a picture of `data` as it is now; unless it is left out it is there later, see `developed`.
 
         Raises:
@@ -72,7 +72,7 @@ class Filming:
             self._thread = threading.Thread(target=self._run, name="cameras", daemon=True)
             self._thread.start()
 
-    def developed(self) -> list[tuple[str, int, Measured]]:
+    def finished(self) -> list[tuple[str, int, SensorOutput]]:
         """Return the pictures that are there and were not returned before: sensor, when it was taken, what it shows.
 
         Raises:
@@ -88,12 +88,12 @@ class Filming:
             pictures.append((sensor, taken_ns, outcome))
         return pictures
 
-    def take(self, sensor: str, data: MjData) -> Measured:
+    def capture(self, sensor: str, data: MjData) -> SensorOutput:
         """Return a picture of `data` as it is now: waits for it. Right after `begin` only; raises as `developed`."""
-        self.shoot(sensor, 0, data)
+        self.request(sensor, 0, data)
         with self._changed:
             self._changed.wait_for(lambda: self._done)
-        ((_, _, measured),) = self.developed()
+        ((_, _, measured),) = self.finished()
         return measured
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class Filming:
             self._at_work = sensor, self._episode
             return sensor, *self._wanted.pop(sensor), self._episode
 
-    def _look(self, sensor: str, state: Any) -> Measured | Exception:  # noqa: ANN401 - an array
+    def _look(self, sensor: str, state: Any) -> SensorOutput | Exception:  # noqa: ANN401 - an array
         mujoco = self._model.mujoco
         try:
             mujoco.mj_setState(self._model.mj, self._data, state, self._kind)

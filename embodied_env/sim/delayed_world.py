@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.core.latency.delay_model import DelayModel, Schedule, check_delays, schedule_of
+from embodied_env.core.latency.delay_model import DelayModel, DelaySchedule, check_delays, schedule_of
 from embodied_env.errors import UsageError
-from embodied_env.sim.robot_emulation import DueQueue
+from embodied_env.sim.robot_emulation import TimedQueue
 
 
 class DelayedWorld:
     """The delays of one world, step by step."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: DelaySchedule) -> None:
         """Follow `schedule`."""
         self._schedule = schedule
         self.sensors = schedule.model.names
@@ -28,7 +28,7 @@ class DelayedWorld:
         self._schedule.begin(seed, origin_ns)
         self._step = 0
         self._given: FloatArray | None = None
-        self._commands: DueQueue[FloatArray] = DueQueue()
+        self._commands: TimedQueue[FloatArray] = TimedQueue()
         self._asked = dict.fromkeys(self.sensors, 0)  # the last observation whose reading was taken
         self._look_ahead()
 

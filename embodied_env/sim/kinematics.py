@@ -18,7 +18,7 @@ from embodied_env.contract.kinematics import (
     WORLD,
     Capsules,
     JointTree,
-    Levers,
+    MotionBounds,
     TreeJoint,
     TreeShape,
     enclosing_capsule,
@@ -93,7 +93,7 @@ class MujocoKinematics:
             raise UsageError(self._wrong_shape(joint_positions))
         return self.tree.capsules(joint_positions)
 
-    def levers(self) -> Levers:
+    def levers(self) -> MotionBounds:
         """Return how far the capsules move at most when the joints do."""
         return self.tree.levers
 

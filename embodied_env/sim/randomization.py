@@ -16,7 +16,7 @@ from embodied_env.sim.profile import Draw, WorldProfile
 Put = Callable[[FloatArray], None]
 
 
-class Draws:
+class ResetRandomizer:
     """The reset options of a contract, and what each of them sets in a world."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Draws:
         self._model, self._data, self._movers = model, data, movers
         self._puts = self._resolved(profile)
 
-    def draw(self, seed: int, options: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    def sample(self, seed: int, options: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """Return the value of every reset option: the one in `options`, else one drawn by `seed` alone.
 
         Every option is drawn, so setting one does not shift another.
@@ -53,7 +53,7 @@ class Draws:
             drawn[name] = np.array(value, dtype=np.float64)
         return drawn
 
-    def put(self, drawn: Mapping[str, FloatArray]) -> None:
+    def apply(self, drawn: Mapping[str, FloatArray]) -> None:
         """Set in the world what `draw` has returned."""
         for name, put_value in self._puts.items():
             put_value(drawn[name])

@@ -17,7 +17,7 @@ from embodied_env.sim.profile import Driver, StandIn
 T = TypeVar("T")
 
 
-class DueQueue(Generic[T]):
+class TimedQueue(Generic[T]):
     """Things that wait for their time. Of equal times, the first put is the first out."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class DueQueue(Generic[T]):
         self._heap.clear()
 
 
-class CommandsUnderWay:
+class CommandDelayLine:
     """The dead time of the actuators: a command is in force so much after its arrival, and none before an earlier one.
 
     What is random in it depends on the seed of the reset, and on how many commands came since.
@@ -55,7 +55,7 @@ class CommandsUnderWay:
     def __init__(self, delay_s: float, jitter_s: float = 0.0) -> None:
         """Delay by `delay_s`, and up to `jitter_s` more; both >= 0."""
         self._delay_ns, self._jitter_ns = _ns(delay_s), _ns(jitter_s)
-        self._queue: DueQueue[tuple[int, FloatArray]] = DueQueue()
+        self._queue: TimedQueue[tuple[int, FloatArray]] = TimedQueue()
         self.begin(0)
 
     @property
@@ -88,7 +88,7 @@ class CommandsUnderWay:
         return self._queue.take_one(now_ns)
 
 
-class Controller:
+class EmulatedController:
     """What commands a robot obeys, and since when: those of all its actuators together, on its steady clock.
 
     Attributes:
@@ -107,7 +107,7 @@ class Controller:
         """Command the actuators whose joints are `slices`; `timeout_s`: of a velocity that is not commanded again."""
         self._slices, self._is_velocity = slices, is_velocity
         self._timeout_ns = None if timeout_s is None else _ns(timeout_s)
-        self._under_way = CommandsUnderWay(stand_in.command_delay_s, stand_in.command_jitter_s)
+        self._under_way = CommandDelayLine(stand_in.command_delay_s, stand_in.command_jitter_s)
         self.begin(0, 0, np.zeros(len(is_velocity)))
 
     def begin(self, seed: int, now_ns: int, target: FloatArray) -> None:
@@ -162,7 +162,7 @@ class Controller:
         self._untold.append((since_ns, self.target))
 
 
-class Drivers:
+class EmulatedDrivers:
     """When the readings of sensors are published, and what their headers say."""
 
     def __init__(self, stand_in: StandIn) -> None:

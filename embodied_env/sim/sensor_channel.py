@@ -18,7 +18,7 @@ from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.frozen import changed, quick
 from embodied_env.sim.instruments import range_limits_m
 from embodied_env.sim.profile import Source
-from embodied_env.sim.sensors import Measured, Values
+from embodied_env.sim.sensors import SensorOutput, Values
 
 _NS_PER_S = 1e9
 
@@ -73,7 +73,7 @@ class SensorChannel:
         self._rng = np.random.default_rng(0)
         self._interval_ns = _NS_PER_S / spec.rate_hz if spec.rate_hz else float(step_ns)
         self._origin_ns = self._count = self.due_ns = 0
-        self._under_way: deque[tuple[int, int, Measured]] = deque()  # due, taken, what
+        self._under_way: deque[tuple[int, int, SensorOutput]] = deque()  # due, taken, what
         self._is_contact = source.contact is not None
         self._untold: Values = {}  # by the readings that were lost
         self._newest: Reading | None = None
@@ -83,23 +83,23 @@ class SensorChannel:
         """The newest reading that was delivered."""
         return self._newest
 
-    def begin(self, seed: int, now_ns: int, measured: Measured) -> None:
+    def begin(self, seed: int, now_ns: int, measured: SensorOutput) -> None:
         """Begin an episode with a reading that is there at once: noisy, but neither late nor lost."""
         self._rng = np.random.default_rng([seed, *self._name.encode()])
         self._under_way.clear()
         self._untold = {}
         self._newest = None
         self._origin_ns, self._count = now_ns, 0
-        self.plan(now_ns)
+        self.reserve(now_ns)
         self._under_way.append((now_ns, now_ns, self._with_errors(measured)))
         self.deliver(now_ns)
 
-    def capture(self, now_ns: int, measured: Measured) -> None:
+    def capture(self, now_ns: int, measured: SensorOutput) -> None:
         """Send a reading, taken now, on its way."""
-        self.plan(now_ns)
+        self.reserve(now_ns)
         self.send(now_ns, measured)
 
-    def send(self, taken_ns: int, measured: Measured) -> None:
+    def send(self, taken_ns: int, measured: SensorOutput) -> None:
         """Send a reading, taken then, on its way: it was due, and planned for, then."""
         is_lost = self._is_random and self._rng.random() < self._source.dropout
         spoilt = self._with_errors(measured)
@@ -109,7 +109,7 @@ class SensorChannel:
         if not is_lost:
             self._under_way.append((taken_ns + self._delay_ns, taken_ns, spoilt))
 
-    def hand(self, taken_ns: int, there_ns: int, measured: Measured) -> None:
+    def schedule(self, taken_ns: int, there_ns: int, measured: SensorOutput) -> None:
         """Send a reading, taken at `taken_ns`, that is there at `there_ns`: neither late by itself nor lost."""
         self._under_way.append((there_ns, taken_ns, self._with_errors(measured)))
 
@@ -128,13 +128,13 @@ class SensorChannel:
         stamp_ns = now_ns if self._stamps_receipt else taken_ns
         self._newest = Reading(**vars(measured), stamp_ns=stamp_ns, seq=seq, there_ns=there_ns)
 
-    def plan(self, now_ns: int) -> None:
+    def reserve(self, now_ns: int) -> None:
         """Set when the next reading is due: the first multiple of the interval that is neither served nor past."""
         self._count = max(self._count + 1, int((now_ns - self._origin_ns) / self._interval_ns) + 1)
         # The times of physics steps are cut to whole ns: so half a ns of grace, for a step that is there exactly.
         self.due_ns = self._origin_ns + int(self._count * self._interval_ns - 0.5)
 
-    def _with_errors(self, measured: Measured) -> Measured:
+    def _with_errors(self, measured: SensorOutput) -> SensorOutput:
         if not self._source.noise and self._covariance is None:
             return measured
         values = dict(measured.values)
@@ -160,7 +160,7 @@ class SensorChannel:
         return fitted(field, noisy, values.dtype)
 
 
-def _with_touches(measured: Measured, earlier: Values) -> Measured:
+def _with_touches(measured: SensorOutput, earlier: Values) -> SensorOutput:
     """Return a reading of a contact with the touches of earlier readings, which nobody was told."""
     values = {field: np.maximum(value, earlier.get(field, value)) for field, value in measured.values.items()}
     return replace(measured, values=values)

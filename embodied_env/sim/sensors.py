@@ -44,7 +44,7 @@ _FITS: Mapping[str, tuple[str, ...]] = {  # kind of source -> what can be read f
 
 @quick
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class SensorOutput:
     """What a sensor measured: its fields, and what its message says beside them (`embodied_env.ros.embedded_sim.sensor_messages`).
 
     `problem`: why there are no values, when they do not fit into the message.
@@ -70,7 +70,7 @@ class _Wanted:
         return {layout.field: layout for layout in field_layouts(self.name, self.spec)}
 
 
-class Senses:
+class SensorModels:
     """Reads the sensors of a contract from one MuJoCo state."""
 
     def __init__(
@@ -117,20 +117,20 @@ class Senses:
         """Whether there is anything to `watch` for."""
         return bool(self._bumpers)
 
-    def watch(self) -> None:
+    def update_contacts(self) -> None:
         """Look at what a single physics step may show and the next one hide."""
         for bumper in self._bumpers.values():
             bumper.watch()
 
-    def read(self, sensor: str) -> Measured:
+    def read(self, sensor: str) -> SensorOutput:
         """Return what `sensor` measures now: fresh arrays, in the contract's shapes and precision."""
         extras = self._extras.get(sensor)
         others = {} if extras is None else extras()
         try:
             values = {layout.field: self._fitted(layout, reader()) for layout, reader in self._fields[sensor]}
         except InvalidReadingError as error:
-            return Measured(values={}, extras=others, problem=str(error))
-        return Measured(values=values, extras=others)
+            return SensorOutput(values={}, extras=others, problem=str(error))
+        return SensorOutput(values=values, extras=others)
 
     def _fitted(self, layout: FieldLayout, values: Any) -> NDArray[Any]:  # noqa: ANN401 - a number, or an array
         numbers = np.asarray(values)
@@ -140,7 +140,7 @@ class Senses:
             numbers = fitted(layout.field, numbers, np.dtype(bool))
         return fitted(layout.field, numbers, layout.dtype).reshape(layout.shape)
 
-    def take(self, sensor: str) -> Measured:
+    def sample(self, sensor: str) -> SensorOutput:
         """Return a reading: what `read` does, where odometry and contacts count from one reading to the next."""
         if sensor in self._odometers:
             self._odometers[sensor].advance()

@@ -17,7 +17,7 @@ from embodied_env.contract import FloatArray
 _NOTHING = 1e-9  # of a step: less than a ns
 
 
-class SetPoints:
+class SetpointInterpolator:
     """Where servos are led to.
 
     MuJoCo integrates semi-implicitly: a joint follows the positions that its servo had where the steps began, and its
@@ -41,7 +41,7 @@ class SetPoints:
         self._target = values
         self._done = done
 
-    def over_step(self, commands: Sequence[tuple[float, FloatArray]] = ()) -> FloatArray:
+    def advance(self, commands: Sequence[tuple[float, FloatArray]] = ()) -> FloatArray:
         """Go on by a step; return its set-points, shape (n_joints,).
 
         Args:

@@ -18,16 +18,16 @@ from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.errors import BackendLostError, ResetNeededError
 from embodied_env.sim.actuators import Actuation
-from embodied_env.sim.async_rendering import Filming
+from embodied_env.sim.async_rendering import AsyncCameras
 from embodied_env.sim.delayed_world import delayed_world
 from embodied_env.sim.model import Model
 from embodied_env.sim.moving_bodies import MovingBody, place_body, placeable
 from embodied_env.sim.profile import Driver, Source, StandIn, WorldProfile, load_profile
-from embodied_env.sim.randomization import Draws
+from embodied_env.sim.randomization import ResetRandomizer
 from embodied_env.sim.rendering import Renderer, Viewer
 from embodied_env.sim.sensor_channel import Reading, SensorChannel
-from embodied_env.sim.sensors import Measured, Senses, Values
-from embodied_env.sim.setpoint_interpolation import SetPoints
+from embodied_env.sim.sensors import SensorModels, SensorOutput, Values
+from embodied_env.sim.setpoint_interpolation import SetpointInterpolator
 
 __all__ = ["World", "WorldProfile", "load_profile"]
 
@@ -81,16 +81,16 @@ class World:
         self._data = model.new_data()
         self._renderer = Renderer(model.mujoco, model.mj)
         self._viewer: Viewer | None = None
-        self._senses = Senses(contract, profile, model, self._data, self._renderer)
+        self._senses = SensorModels(contract, profile, model, self._data, self._renderer)
         self._period_substeps = self._substeps = self._whole_substeps()
         self.tick_ns = contract.control_period_ns
         stand_in = profile.stand_in if free_running else StandIn()
         if free_running:
             self._substeps = self._tick_substeps(stand_in)
             self.tick_ns = contract.control_period_ns * self._substeps // self._period_substeps
-        self._film: Filming | None = None
+        self._film: AsyncCameras | None = None
         if free_running and any(source.camera for source in profile.sources.values()):
-            self._film = Filming(contract, profile, model)
+            self._film = AsyncCameras(contract, profile, model)
         self._delayed = None if delays is None else delayed_world(contract, delays, free_running=free_running)
         late = () if self._delayed is None else self._delayed.sensors
         self._channels = {
@@ -105,17 +105,17 @@ class World:
         }
         self._timed = {name: channel for name, channel in self._channels.items() if name not in late}
         self._actuation = Actuation(contract, profile, model)
-        self._set_points: SetPoints | None = None
+        self._set_points: SetpointInterpolator | None = None
         if free_running or self._delayed is not None:
             lag_steps = stand_in.servo_lag_s / float(model.mj.opt.timestep)
             is_velocity, period_steps = self._actuation.is_velocity, self._period_substeps
-            self._set_points = SetPoints(is_velocity, period_steps=period_steps, lag_steps=lag_steps)
+            self._set_points = SetpointInterpolator(is_velocity, period_steps=period_steps, lag_steps=lag_steps)
         self.joints = self._actuation.joints
         self._movers = {
             name: MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
             for name, mover in profile.movers.items()
         }
-        self._draws = Draws(contract, profile, model, self._data, self._movers)
+        self._draws = ResetRandomizer(contract, profile, model, self._data, self._movers)
         self._camera = 0
         if profile.render.camera is not None:
             self._camera = model.find("camera", profile.render.camera, f"{path}.render.camera")
@@ -141,15 +141,15 @@ class World:
             BackendLostError: when the simulation is unstable.
             MissingDependencyError: when a camera needs a renderer and there is none.
         """
-        drawn = self._draws.draw(seed, options)
+        drawn = self._draws.sample(seed, options)
         self._is_reset = False
         self._model.reset(self._data)
-        self._draws.put(drawn)
+        self._draws.apply(drawn)
         self._move_bodies(0.0)
         self._actuation.begin(self._data)
         if self._set_points is not None:
             self._set_points.begin(self._actuation.target)
-        self._look()
+        self._forward()
         self._check_stable()
         self.now_ns += self._contract.control_period_ns
         self._origin_ns = self.now_ns
@@ -202,7 +202,7 @@ class World:
         if self._delayed is not None:
             commands = self._delayed.next_step(self.now_ns, self.now_ns + self.tick_ns)
         self.now_ns = now_ns = self._physics(commands)
-        for name, taken_ns, measured in () if self._film is None else self._film.developed():
+        for name, taken_ns, measured in () if self._film is None else self._film.finished():
             self._channels[name].send(taken_ns, measured)
         for channel in self._channels.values():
             channel.deliver(now_ns)
@@ -212,7 +212,7 @@ class World:
         start_ns = now_ns = checked_ns = self.now_ns
         due_ns = self._next_due_ns()
         if self._is_undisturbed and due_ns >= start_ns + self.tick_ns:
-            return self._undisturbed(commands, due_ns)
+            return self._step_without_events(commands, due_ns)
         mj_step, mj, data, apply = self._model.mujoco.mj_step, self._model.mj, self._data, self._actuation.apply
         tick_ns, substeps, watches = self.tick_ns, self._substeps, self._senses.watches
         for substep, controls in enumerate(self._controls(commands), start=1):
@@ -225,7 +225,7 @@ class World:
                 self._move_bodies((now_ns - self._origin_ns) / 1e9)
             mj_step(mj, data)
             if watches:
-                self._senses.watch()
+                self._senses.update_contacts()
             if now_ns >= due_ns:
                 self._capture(now_ns)
                 due_ns, checked_ns = self._next_due_ns(), now_ns
@@ -235,7 +235,7 @@ class World:
             self._take_delayed(now_ns + 1)
         return now_ns
 
-    def _undisturbed(self, commands: Sequence[tuple[int, FloatArray]], due_ns: int) -> int:
+    def _step_without_events(self, commands: Sequence[tuple[int, FloatArray]], due_ns: int) -> int:
         """Do what `_physics` does where nothing can happen between two physics steps: nothing is looked for then."""
         mj_step, mj, data = self._model.mujoco.mj_step, self._model.mj, self._data
         driven, places = data.ctrl, self._actuation.places
@@ -263,7 +263,7 @@ class World:
 
         A pose of odometry is that of its last reading; a contact is one since the last reading.
         """
-        self._look()
+        self._forward()
         return self._senses.read(name).values
 
     def read(self) -> dict[str, Reading]:
@@ -281,7 +281,7 @@ class World:
 
     def render(self) -> NDArray[np.uint8]:
         """Return a picture of the world as it is now, shape (height, width, 3), by the profile's ``render``."""
-        self._look()
+        self._forward()
         render = self._profile.render
         return self._renderer.rgb(self._data, self._camera, render.height, render.width)
 
@@ -303,9 +303,11 @@ class World:
         """Return the controls of each physics step of a step, and take its commands on the way."""
         if self._set_points is None:
             return self._actuation.path(self._substeps)
-        return self._led_by(self._set_points, commands)
+        return self._setpoints_per_substep(self._set_points, commands)
 
-    def _led_by(self, set_points: SetPoints, commands: Sequence[tuple[int, FloatArray]]) -> Iterator[FloatArray]:
+    def _setpoints_per_substep(
+        self, set_points: SetpointInterpolator, commands: Sequence[tuple[int, FloatArray]]
+    ) -> Iterator[FloatArray]:
         """Yield the controls of each physics step of a world in which commands may come at any time."""
         waiting = deque((after_ns * self._substeps / self.tick_ns, values) for after_ns, values in commands)
         for substep in range(self._substeps):
@@ -314,13 +316,13 @@ class World:
                 after, values = waiting.popleft()
                 self._actuation.command(values)
                 within.append((min(1.0, after - substep), self._actuation.target))
-            yield self._actuation.controls(set_points.over_step(within))
+            yield self._actuation.controls(set_points.advance(within))
 
-    def _first(self, sensor: str) -> Measured:
+    def _first(self, sensor: str) -> SensorOutput:
         """Return what a sensor measures at a reset: a picture is waited for."""
         if self._film is not None and sensor in self._film.sensors:
-            return self._film.take(sensor, self._data)
-        return self._senses.take(sensor)
+            return self._film.capture(sensor, self._data)
+        return self._senses.sample(sensor)
 
     def _next_due_ns(self) -> int:
         return min((channel.due_ns for channel in self._timed.values()), default=_NEVER_NS)
@@ -330,24 +332,24 @@ class World:
         readings = () if self._delayed is None else list(self._delayed.taken(before_ns))
         if readings:
             self._check_stable()
-            self._look()
+            self._forward()
         for name, taken_ns, there_ns in readings:
-            self._channels[name].hand(taken_ns, there_ns, self._senses.take(name))
+            self._channels[name].schedule(taken_ns, there_ns, self._senses.sample(name))
 
     def _capture(self, now_ns: int) -> None:
         """Take the readings that are due."""
         self._check_stable()
-        self._look()
+        self._forward()
         for name, channel in self._timed.items():
             if now_ns < channel.due_ns:
                 continue
             if self._film is not None and name in self._film.sensors:
-                channel.plan(now_ns)
-                self._film.shoot(name, now_ns, self._data)
+                channel.reserve(now_ns)
+                self._film.request(name, now_ns, self._data)
             else:
-                channel.capture(now_ns, self._senses.take(name))
+                channel.capture(now_ns, self._senses.sample(name))
 
-    def _look(self) -> None:
+    def _forward(self) -> None:
         """Compute what follows from the state now. This does not change how the world goes on."""
         warm_start = self._data.qacc_warmstart.copy()  # older versions of MuJoCo change it
         self._model.mujoco.mj_forward(self._model.mj, self._data)

@@ -25,9 +25,9 @@ from embodied_env.backends.base import Backend
 from embodied_env.backends.fake import FakeBackend, Fault
 from embodied_env.contract import Contract, load_contract
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, ManualClock, Stamp, SteadyClock, VirtualClock
-from embodied_env.core.types import Approved, ResetRequest, Snapshot, Transition
+from embodied_env.core.types import ApprovedCommand, ResetRequest, Snapshot, Transition
 from embodied_env.errors import BackendError, ClosedError, ResetNeededError
-from embodied_env.safety import Reference, SafetyGate
+from embodied_env.safety import CommandState, SafetyGate
 
 if TYPE_CHECKING:
     from embodied_env.testing.fault_injection.node import ChaosNode as ChaosNode  # noqa: PLC0414 - exported, by __getattr__
@@ -64,11 +64,11 @@ class SpyObserver:
         self.seen.append(transition)
 
 
-def approve(contract: Contract, action: Any, *, positions: Any = None, seq: int = 0, epoch: int = 0) -> Approved:  # noqa: ANN401
+def approve(contract: Contract, action: Any, *, positions: Any = None, seq: int = 0, epoch: int = 0) -> ApprovedCommand:  # noqa: ANN401
     """Pass `action` through the real gate, from rest at `positions` (default: zeros): the way to an Approved."""
     gate = SafetyGate(contract)
     start = np.zeros(gate.layout.size) if positions is None else np.asarray(positions, dtype=np.float64)
-    reference = Reference(positions=start, velocities=np.zeros_like(start), seq=seq, epoch=epoch)
+    reference = CommandState(positions=start, velocities=np.zeros_like(start), seq=seq, epoch=epoch)
     return gate.judge(action, reference, contract.control_period_s)
 
 
@@ -108,14 +108,14 @@ class BackendContract(ABC):
         request = ResetRequest(epoch=epoch, seed=seed, options=options or {})
         return backend.reset(request, self.deadline(backend.reset_timeout_s))
 
-    def hold(self, snapshot: Snapshot) -> Approved:
+    def hold(self, snapshot: Snapshot) -> ApprovedCommand:
         """Return an approved command that stays at the measured positions, at rest."""
         positions = self._positions(snapshot)
         gate = SafetyGate(self.contract)
-        at_rest = Reference(positions=positions, velocities=np.zeros_like(positions), seq=0, epoch=0)
+        at_rest = CommandState(positions=positions, velocities=np.zeros_like(positions), seq=0, epoch=0)
         return approve(self.contract, self._as_action(gate.hold_action(at_rest)), positions=positions)
 
-    def step(self, backend: Backend, snapshot: Snapshot, command: Approved | None = None) -> Snapshot:
+    def step(self, backend: Backend, snapshot: Snapshot, command: ApprovedCommand | None = None) -> Snapshot:
         """Send, advance one control period, read."""
         target = Stamp(snapshot.now_ns + self.contract.control_period_ns, Domain.SIM)
         deadline = self.deadline(backend.step_timeout_s)

@@ -9,10 +9,10 @@ import pytest
 
 import embodied_env
 from embodied_env import load_contract
-from embodied_env.backends.delay_injection import with_delays
+from embodied_env.backends.delay_injection import add_delays
 from embodied_env.backends.registry import make_backend
 from embodied_env.core.clock import SteadyClock
-from embodied_env.core.latency.delay_model import DelayModel, Draw
+from embodied_env.core.latency.delay_model import DelayDistribution, DelayModel
 from embodied_env.testing import BackendContract, EnvContract, FakeBackend, ManualClock
 
 
@@ -24,9 +24,9 @@ class TestFakeBackend(BackendContract):
 class TestWorldWithDelaysAtItsSeam(BackendContract):
     def make_backend(self, clock):
         seen = [name for name, sensor in self.contract.sensors.items() if sensor.visibility == "agent"]
-        never_late = DelayModel(sensors={name: Draw(kind="constant", values=(0.0,)) for name in seen})
+        never_late = DelayModel(sensors={name: DelayDistribution(kind="constant", values=(0.0,)) for name in seen})
         world = FakeBackend(self.contract, clock=clock)
-        return with_delays(world, never_late, self.contract, by_itself=False)
+        return add_delays(world, never_late, self.contract, by_itself=False)
 
 
 class TestMujocoBackend(BackendContract):

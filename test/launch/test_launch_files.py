@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("launch_testing", reason="needs launch_testing: source a ROS 2 installation")
 pytest.importorskip("launch_ros", reason="needs launch_ros: source a ROS 2 installation")
 
-from embodied_env.cli.launch.targets import USES
+from embodied_env.cli.launch.targets import TARGETS
 
 HERE = Path(__file__).parent
 LAUNCH = HERE.parents[1] / "launch"
@@ -32,13 +32,13 @@ def start(name, **said):
     return subprocess.Popen(command, start_new_session=True)
 
 
-@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize("name", TARGETS)
 def test_a_launch_file_declares_the_arguments_of_its_use(name):
     spec = importlib.util.spec_from_file_location(f"{name}_launch", LAUNCH / f"{name}.launch.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     declared = {argument.name: argument for argument in module.generate_launch_description().get_launch_arguments()}
-    assert list(declared) == [argument.name for argument in USES[name].arguments]
+    assert list(declared) == [argument.name for argument in TARGETS[name].arguments]
 
 
 def test_an_evaluation_that_is_done_is_a_launch_that_is_done(tmp_path):

@@ -27,10 +27,10 @@ from hypothesis.extra import numpy as npst
 from embodied_env.contract import ActuatorSpec, Contract, FieldSpec, JointLimits, Margins, Safety, SensorSpec, TaskSpec
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.schema import Episode
-from embodied_env.core.types import Quality, SensorState, Severity, Situation
-from embodied_env.safety import Reference, SafetyGate, Shaper
-from embodied_env.safety.command_filters import Proposal, Ruling
-from embodied_env.safety.joint_limits import Bounds, rounding_of_velocity
+from embodied_env.core.types import Quality, SafetyContext, SensorStatus, Severity
+from embodied_env.safety import CommandFilter, CommandState, SafetyGate
+from embodied_env.safety.command_filters import FilterDecision, ProposedCommand
+from embodied_env.safety.joint_limits import JointBounds, rounding_of_velocity
 
 _FRESH = int(os.environ.get("EMBODIED_ENV_EXAMPLES", "0"))
 SEEDED = getattr(hypothesis.core, "global_force_seed", None) is not None
@@ -72,16 +72,16 @@ _LOWS = st.one_of(st.sampled_from(["zero is low", "zero is high"]), st.floats(-1
 
 def _finite_bounds(
     low: float | str, width: float, velocity: float, acceleration: float, deceleration: float | None
-) -> Bounds:
+) -> JointBounds:
     start = {"zero is low": 0.0, "zero is high": -width}.get(low, low) if isinstance(low, str) else low
     return _continuous_bounds(velocity, acceleration, deceleration, low=start, high=start + width)
 
 
 def _continuous_bounds(
     velocity: float, acceleration: float, deceleration: float | None, *, low: float = -math.inf, high: float = math.inf
-) -> Bounds:
+) -> JointBounds:
     braking = acceleration if deceleration is None else deceleration
-    return Bounds(low=low, high=high, velocity=velocity, acceleration=acceleration, deceleration=braking)
+    return JointBounds(low=low, high=high, velocity=velocity, acceleration=acceleration, deceleration=braking)
 
 
 _DECELERATIONS = st.one_of(st.none(), _STRENGTHS)
@@ -90,7 +90,7 @@ _CONTINUOUS = st.builds(_continuous_bounds, _SPEEDS, _STRENGTHS, _DECELERATIONS)
 _ANY = st.one_of(_FINITE, _FINITE, _CONTINUOUS)
 
 
-def bounds(*, continuous: bool | None = None) -> st.SearchStrategy[Bounds]:
+def bounds(*, continuous: bool | None = None) -> st.SearchStrategy[JointBounds]:
     """Limits of a joint: any range (often ending at zero), deceleration unlike acceleration, continuous joints."""
     return {None: _ANY, True: _CONTINUOUS, False: _FINITE}[continuous]
 
@@ -102,18 +102,18 @@ any_time = st.one_of(steps_of_time, magnitudes(1e-9, 1e-4))
 """Seconds, also the nanoseconds that a measured dt may have when two publishers follow each other at once."""
 
 
-def largest_position(b: Bounds, *positions: float) -> float:
+def largest_position(b: JointBounds, *positions: float) -> float:
     """Return the largest magnitude that a position in this range has: what its rounding is relative to."""
     return max(abs(p) for p in (b.low, b.high, *positions) if math.isfinite(p))
 
 
-def rounding(b: Bounds, x: float, reached: float, v: float, dt: float) -> float:
+def rounding(b: JointBounds, x: float, reached: float, v: float, dt: float) -> float:
     """Return the stated bound of the rounding of a velocity: `limits.rounding_of_velocity`, over the range of `b`."""
     extent = largest_position(b, x, reached)
     return rounding_of_velocity(extent, extent, abs(v) + max(b.acceleration, b.deceleration) * dt, dt)
 
 
-def stopping_excess(x: float, v: float, b: Bounds) -> Fraction:
+def stopping_excess(x: float, v: float, b: JointBounds) -> Fraction:
     """Return how far beyond a limit full braking from (x, v) comes to rest; <= 0 inside. Exact.
 
     A continuous joint gives -1: it always stops in time.
@@ -124,12 +124,12 @@ def stopping_excess(x: float, v: float, b: Bounds) -> Fraction:
     return max(above, below)
 
 
-def in_safe_set(x: float, v: float, b: Bounds) -> bool:
+def in_safe_set(x: float, v: float, b: JointBounds) -> bool:
     """Tell whether (x, v) is in K. Exact."""
     return b.low <= x <= b.high and abs(v) <= b.velocity and stopping_excess(x, v, b) <= 0
 
 
-def within_acceleration(v: float, w: Fraction, b: Bounds, dt: float) -> bool:
+def within_acceleration(v: float, w: Fraction, b: JointBounds, dt: float) -> bool:
     """Tell whether the velocity may change from v to w in dt: A to speed up, D to slow down, their lesser across zero."""
     speed_up, slow_down = Fraction(b.acceleration) * Fraction(dt), Fraction(b.deceleration) * Fraction(dt)
     before = Fraction(v)
@@ -139,7 +139,7 @@ def within_acceleration(v: float, w: Fraction, b: Bounds, dt: float) -> bool:
     return grown <= speed_up and -grown <= slow_down
 
 
-def admissible(x: float, v: float, w: Fraction, b: Bounds, dt: float) -> bool:
+def admissible(x: float, v: float, w: Fraction, b: JointBounds, dt: float) -> bool:
     """Tell whether velocity w for dt keeps every limit, and the robot able to stop before the range ends. Exact."""
     if abs(w) > Fraction(b.velocity) or not within_acceleration(v, w, b, dt):
         return False
@@ -152,7 +152,7 @@ def admissible(x: float, v: float, w: Fraction, b: Bounds, dt: float) -> bool:
 _STATE_PARTS = st.tuples(_PART, _SIGNED_PART)
 
 
-def safe_state(b: Bounds, parts: tuple[float, float]) -> tuple[float, float]:
+def safe_state(b: JointBounds, parts: tuple[float, float]) -> tuple[float, float]:
     """Return the state (x, v) of K that lies at these parts of the range and of the speed that is safe there."""
     if math.isfinite(b.low):
         x = min(max(b.low + parts[0] * (b.high - b.low), b.low), b.high)
@@ -169,7 +169,7 @@ def safe_state(b: Bounds, parts: tuple[float, float]) -> tuple[float, float]:
     return x, 0.0  # a room so small that the square of a speed in it rounds to nothing
 
 
-def safe_states(b: Bounds) -> st.SearchStrategy[tuple[float, float]]:
+def safe_states(b: JointBounds) -> st.SearchStrategy[tuple[float, float]]:
     """A state (x, v) of K: anywhere, often at a bound, often on the very edge of K."""
     return _STATE_PARTS.map(lambda parts: safe_state(b, parts))
 
@@ -181,7 +181,7 @@ class Aim:
     kind: str
     number: float = 0.0
 
-    def target(self, x: float, edges: tuple[float, float], b: Bounds, dt: float) -> float:
+    def target(self, x: float, edges: tuple[float, float], b: JointBounds, dt: float) -> float:
         """Return the desired position. `edges` are the velocities at the ends of the admissible interval."""
         lower, upper = edges
         slack = rounding(b, x, x, max(abs(lower), abs(upper)), dt)
@@ -202,7 +202,7 @@ aims = st.one_of(
 )
 
 
-def _situation(b: Bounds, parts: tuple[float, float], dt: float, aim: Aim) -> SimpleNamespace:
+def _situation(b: JointBounds, parts: tuple[float, float], dt: float, aim: Aim) -> SimpleNamespace:
     x, v = safe_state(b, parts)
     return SimpleNamespace(b=b, x=x, v=v, dt=dt, aim=aim)
 
@@ -216,7 +216,7 @@ def situations(*, quick: bool = False) -> st.SearchStrategy[SimpleNamespace]:
     return _QUICK_SITUATIONS if quick else _SITUATIONS
 
 
-def _journey(b: Bounds, parts: tuple[float, float], legs: list[tuple[float, Aim]]) -> SimpleNamespace:
+def _journey(b: JointBounds, parts: tuple[float, float], legs: list[tuple[float, Aim]]) -> SimpleNamespace:
     return SimpleNamespace(b=b, state=safe_state(b, parts), legs=legs)
 
 
@@ -269,7 +269,7 @@ def contract_of(
     )
 
 
-def as_joint_limits(b: Bounds) -> JointLimits:
+def as_joint_limits(b: JointBounds) -> JointLimits:
     """Write bounds as the limits of a contract that has no margins."""
     position = (b.low, b.high) if math.isfinite(b.low) else None
     return JointLimits(position=position, velocity=b.velocity, acceleration=b.acceleration, deceleration=b.deceleration)
@@ -283,7 +283,7 @@ _SPLITS = st.integers(0, 3)
 
 
 def _gate(
-    joints: list[tuple[Bounds, tuple[float, float]]],
+    joints: list[tuple[JointBounds, tuple[float, float]]],
     command: str,
     scale: str,
     split: int,
@@ -315,30 +315,30 @@ def gates(*, joints: int = 4, mode: str = "enforce") -> st.SearchStrategy[Simple
     Has `contract`, `gate`, `bounds` per joint, a `reference` in the safe set, and `dt` (up to the control period).
     """
 
-    def of(command: str, limits: st.SearchStrategy[Bounds]) -> st.SearchStrategy[SimpleNamespace]:
+    def of(command: str, limits: st.SearchStrategy[JointBounds]) -> st.SearchStrategy[SimpleNamespace]:
         states = st.lists(st.tuples(limits, _STATE_PARTS), min_size=1, max_size=joints)
         return st.builds(_gate, states, st.just(command), _SCALES, _SPLITS, _PERIODS, _TIMES, st.just(mode))
 
     return st.one_of(of("position_delta", _ANY), of("position", _FINITE))
 
 
-def reference_at(*states: tuple[float, float], seq: int = 0, epoch: int = 0) -> Reference:
+def reference_at(*states: tuple[float, float], seq: int = 0, epoch: int = 0) -> CommandState:
     """Return the reference of these (position, velocity), one per joint."""
     positions, velocities = zip(*states, strict=True)
-    return Reference(positions=np.array(positions), velocities=np.array(velocities), seq=seq, epoch=epoch)
+    return CommandState(positions=np.array(positions), velocities=np.array(velocities), seq=seq, epoch=epoch)
 
 
 # ------------------------------------------------------------------------------------------- what is beside the action
 
 
-def calm(reference: Reference, **changes: Any) -> Situation:
+def calm(reference: CommandState, **changes: Any) -> SafetyContext:
     """Return the situation in which nothing is wrong, for a contract of `contract_of`, but for `changes`."""
     fine: dict[str, Any] = {
-        "sensors": {"joints": SensorState(quality=Quality.OK, age_s=0.0)},
+        "sensors": {"joints": SensorStatus(quality=Quality.OK, age_s=0.0)},
         "measured": reference.positions,
         "forces": {"joints": 0.0},
     }
-    return Situation(**{**fine, **changes})
+    return SafetyContext(**{**fine, **changes})
 
 
 INPUT_STATES = (
@@ -359,10 +359,10 @@ _AGES = st.one_of(st.sampled_from([0.0, 0.15, 0.2, -0.005, -1.0, math.nan, math.
 _SENSORS = st.one_of(
     st.just({}),
     st.fixed_dictionaries(
-        {"joints": st.builds(lambda q, a: SensorState(quality=q, age_s=a), st.sampled_from(Quality), _AGES)}
+        {"joints": st.builds(lambda q, a: SensorStatus(quality=q, age_s=a), st.sampled_from(Quality), _AGES)}
     ),
 )
-_GOOD_SENSORS = st.just({"joints": SensorState(quality=Quality.OK, age_s=0.0)})
+_GOOD_SENSORS = st.just({"joints": SensorStatus(quality=Quality.OK, age_s=0.0)})
 _TIMES_BESIDE = st.one_of(st.sampled_from([0.0, 0.0, 0.1, 1.0, math.nan, math.inf]), st.floats(0.0, 0.3))
 _OFFSETS = st.sampled_from([0.0, 0.0, 0.0, 1e-3, -0.2, 5.0, math.nan, math.inf])
 _FORCES = st.sampled_from([{"joints": 0.0}, {"joints": 0.0}, {"joints": 5.0}, {"joints": math.nan}, {}])
@@ -377,7 +377,7 @@ def circumstances(size: int, *, latching: bool = True) -> st.SearchStrategy[Any]
     """
 
     def of(sensors: Any, offsets: list[float], action: float, latency: float, inputs: Any, forces: Any) -> Any:
-        return lambda reference: Situation(
+        return lambda reference: SafetyContext(
             sensors=sensors,
             measured=reference.positions + np.array(offsets),
             action_age_s=action,
@@ -395,13 +395,13 @@ def circumstances(size: int, *, latching: bool = True) -> st.SearchStrategy[Any]
 class Weakener:
     """A gate that weakens, which gives these rulings in turn."""
 
-    def __init__(self, answers: list[Ruling | None]) -> None:
+    def __init__(self, answers: list[FilterDecision | None]) -> None:
         self._answers, self._asked = answers, 0
 
     def reset(self) -> None:
         self._asked = 0
 
-    def rule(self, proposal: Proposal) -> Ruling | None:
+    def filter(self, proposal: ProposedCommand) -> FilterDecision | None:
         self._asked += 1
         return self._answers[(self._asked - 1) % len(self._answers)]
 
@@ -409,11 +409,13 @@ class Weakener:
 _SHARES = st.one_of(st.sampled_from([0.0, 1.0, 0.5, 1e-9, math.nan, -1.0, 2.0]), st.floats(0.0, 1.0))
 _RULINGS = st.one_of(
     st.none(),
-    st.builds(lambda share: Ruling(severity=Severity.LIMIT, share=share), st.floats(0.01, 0.99)),
-    st.builds(lambda severity, share: Ruling(severity=severity, share=share), st.sampled_from(Severity), _SHARES),
+    st.builds(lambda share: FilterDecision(severity=Severity.LIMIT, share=share), st.floats(0.01, 0.99)),
+    st.builds(
+        lambda severity, share: FilterDecision(severity=severity, share=share), st.sampled_from(Severity), _SHARES
+    ),
 )
 _WEAK_RULINGS = st.one_of(st.none(), st.floats(0.0, 1.0, exclude_min=True, exclude_max=True)).map(
-    lambda share: None if share is None else Ruling(severity=Severity.LIMIT, share=share)
+    lambda share: None if share is None else FilterDecision(severity=Severity.LIMIT, share=share)
 )
 
 
@@ -430,7 +432,7 @@ def with_safety(contract: Contract, **changes: Any) -> Contract:
     return dataclasses.replace(contract, safety=dataclasses.replace(contract.safety, **changes))
 
 
-def remade(g: SimpleNamespace, shapers: dict[str, Shaper] | None = None, **safety: Any) -> SafetyGate:
+def remade(g: SimpleNamespace, shapers: dict[str, CommandFilter] | None = None, **safety: Any) -> SafetyGate:
     """Return the gate of `g` with other gates that weaken, and other settings."""
     return SafetyGate(with_safety(g.contract, **safety), shapers=shapers)
 

@@ -82,10 +82,10 @@ from embodied_env.contract.schema import (
     WatchdogSpec,
 )
 from embodied_env.core.clock import ManualClock, SteadyClock
-from embodied_env.core.types import Finding, Sent, Severity, TaskResult, Verdict
+from embodied_env.core.types import Finding, SentCommand, Severity, TaskResult, Verdict
 from embodied_env.envs.stepper import Stepper
-from embodied_env.safety import GATES, Arbiter, Reference, SafetyGate, merged
-from embodied_env.safety.command_filters import Ruling
+from embodied_env.safety import GATES, Arbiter, CommandState, SafetyGate, merge_relay_report
+from embodied_env.safety.command_filters import FilterDecision
 
 STRICT = {
     "tracking": Tracking(tolerance=0.05, delay_steps=1, debounce_steps=1, stop_steps=4),
@@ -94,7 +94,7 @@ STRICT = {
     "forces": {"joints": ForceLimit(field="position", limit=1.0)},
     "nonfinite": Nonfinite(stop_after=2),
 }
-SLOW = Ruling(severity=Severity.LIMIT, share=0.5)
+SLOW = FilterDecision(severity=Severity.LIMIT, share=0.5)
 LAX = {"tracking": None, "latency": LatencyBudget(), "forces": {}}
 
 
@@ -120,7 +120,7 @@ def same_command(one, other) -> bool:
     )
 
 
-def moved_on(reference: Reference, approved, dt: float) -> Reference:
+def moved_on(reference: CommandState, approved, dt: float) -> CommandState:
     """Return the reference after `approved`, with the acceleration that it took."""
     velocities = approved.report.velocity_si
     return dataclasses.replace(
@@ -171,9 +171,9 @@ def with_jerk(g, jerk: float):
 @given(rides(), st.one_of(st.none(), magnitudes(1e-2, 1e2)))
 def test_p1_to_p4_every_limit_holds_whatever_is_known_and_whoever_weakens(ride, jerk):
     """Shares, refusals and jerk never make another limit break. Any dt, any action, any situation."""
-    g, make_shapers, legs = ride
+    g, make_command_filters, legs = ride
     contract = g.contract if jerk is None else with_jerk(g, jerk)
-    gate = SafetyGate(with_safety(contract, **STRICT), shapers=make_shapers())
+    gate = SafetyGate(with_safety(contract, **STRICT), shapers=make_command_filters())
     reference, longest = g.reference, np.zeros(gate.layout.size)
     for part, action, beside in legs:
         dt = part * contract.control_period_s
@@ -198,8 +198,8 @@ def test_p1_to_p4_every_limit_holds_whatever_is_known_and_whoever_weakens(ride, 
 @given(rides(actions_of, latching=False, refusing=False))
 def test_p5_no_gate_leads_to_a_state_without_an_admissible_velocity(ride):
     """Were one to, the next step would be a STOP for infeasible limits, or for the post-condition."""
-    g, make_shapers, legs = ride
-    gate = remade(g, make_shapers(), **{**STRICT, "nonfinite": Nonfinite(stop_after=99)})
+    g, make_command_filters, legs = ride
+    gate = remade(g, make_command_filters(), **{**STRICT, "nonfinite": Nonfinite(stop_after=99)})
     reference = g.reference
     for part, action, beside in legs:
         dt = part * g.contract.control_period_s
@@ -244,9 +244,9 @@ def test_p10_a_robot_that_is_refused_comes_to_rest_in_time(g, data):
 @examples(60)
 @given(rides(), st.one_of(st.none(), magnitudes(1e-2, 1e2)))
 def test_p12_the_report_says_what_happened_whatever_happened(ride, jerk):
-    g, make_shapers, legs = ride
+    g, make_command_filters, legs = ride
     contract = g.contract if jerk is None else with_jerk(g, jerk)
-    gate = SafetyGate(with_safety(contract, **STRICT), shapers=make_shapers())
+    gate = SafetyGate(with_safety(contract, **STRICT), shapers=make_command_filters())
     reference = g.reference
     for part, action, beside in legs:
         dt = part * contract.control_period_s
@@ -326,7 +326,7 @@ def test_p13_what_another_process_did_is_added_to_what_was_done_here(g, data):
     beside = data.draw(circumstances(g.gate.layout.size))(g.reference)
     here = near.judge(data.draw(any_actions(g.contract)), g.reference, g.dt, beside)
     there = far.limit(here.values, g.reference, g.dt)
-    both = merged(here, there.report)
+    both = merge_relay_report(here, there.report)
     assert both.report.disposition == max(here.report.disposition, there.report.disposition)
     assert both.report.intervened == (here.report.intervened or there.report.intervened)
     assert sorted(f.code for f in both.report.findings) == sorted(
@@ -345,11 +345,11 @@ def test_p12_the_reference_is_what_another_process_published():
 
     def send(command):
         answer = relay.limit(command.values, reference_at((0.0, 0.0), (0.0, 0.0)), 0.05)
-        return Sent(seq=command.seq, values=answer.values, report=answer.report)
+        return SentCommand(seq=command.seq, values=answer.values, report=answer.report)
 
     arbiter = Arbiter(send, gate, clock=ManualClock(), control_period_s=0.05, free_running=False)
-    arbiter.resync(np.zeros(2), 0)
-    with arbiter.turn() as (reference, dt_s):
+    arbiter.reset(np.zeros(2), 0)
+    with arbiter.exclusive() as (reference, dt_s):
         asked = gate.judge([1.0, -1.0], reference, dt_s)
         answer = arbiter.send(asked)
     assert np.abs(answer.values).max() < np.abs(asked.values).max()
@@ -361,8 +361,8 @@ def test_p12_the_reference_is_what_another_process_published():
 @examples(40)
 @given(rides(joints=2))
 def test_p14_once_latched_the_robot_only_slows_down_until_a_reset(ride):
-    g, make_shapers, legs = ride
-    gate = remade(g, make_shapers(), **STRICT)
+    g, make_command_filters, legs = ride
+    gate = remade(g, make_command_filters(), **STRICT)
     reference, latched = g.reference, Severity.PASS
     for part, action, beside in legs:
         dt = part * g.contract.control_period_s
@@ -377,9 +377,9 @@ def test_p14_once_latched_the_robot_only_slows_down_until_a_reset(ride):
 
 @examples(40)
 @given(gates(joints=2), weakeners(), st.data())
-def test_p14_a_command_without_an_action_is_latched_like_one_with(g, make_shapers, data):
+def test_p14_a_command_without_an_action_is_latched_like_one_with(g, make_command_filters, data):
     """What a relay does: `limit` obeys the latch, makes one, and keeps every limit."""
-    gate = remade(g, make_shapers())
+    gate = remade(g, make_command_filters())
     reference = g.reference
     for target in data.draw(st.lists(finite_vectors(gate.layout.size), min_size=1, max_size=5)):
         was = gate.latched
@@ -419,8 +419,8 @@ def test_p1_a_command_without_an_action_that_is_no_number_brakes(g, bad, data):
 @given(rides(), st.data())
 def test_p17_after_a_reset_nothing_of_the_last_episode_is_left(ride, data):
     """A gate that has seen anything, and was cleared and reset, judges like a new one: counts, latches, commands."""
-    g, make_shapers, legs = ride
-    used, new = (remade(g, make_shapers(), **STRICT) for _ in range(2))
+    g, make_command_filters, legs = ride
+    used, new = (remade(g, make_command_filters(), **STRICT) for _ in range(2))
     reference = g.reference
     for part, action, beside in legs:
         dt = part * g.contract.control_period_s
@@ -472,8 +472,8 @@ def test_p17_no_count_crosses_a_reset(what, steps):
 @examples(30)
 @given(rides())
 def test_p19_the_same_trace_gives_the_same_reports(ride):
-    g, make_shapers, legs = ride
-    one, other = (remade(g, make_shapers(), **STRICT) for _ in range(2))
+    g, make_command_filters, legs = ride
+    one, other = (remade(g, make_command_filters(), **STRICT) for _ in range(2))
     reference = g.reference
     for part, action, beside in legs:
         dt = part * g.contract.control_period_s
@@ -490,8 +490,8 @@ def test_p19_the_same_trace_gives_the_same_reports(ride):
 @examples(40)
 @given(rides(actions_of, mode="monitor", joints=2))
 def test_monitoring_refuses_only_for_the_robots_own_inputs_and_for_form(ride):
-    g, make_shapers, legs = ride
-    gate = remade(g, make_shapers(), **STRICT)
+    g, make_command_filters, legs = ride
+    gate = remade(g, make_command_filters(), **STRICT)
     reference, asserted = g.reference, False
     for part, action, beside in legs:
         dt, situation = part * g.contract.control_period_s, beside(reference)
@@ -547,9 +547,9 @@ def test_the_jerk_is_kept_in_free_motion_and_speed_and_acceleration_with_it(ride
 @given(rides(latching=False), magnitudes(1e-2, 1e2))
 def test_a_jerk_that_is_guaranteed_was_kept(ride, part):
     """Also near the ends of the range, through zero, while braking and where shares are taken."""
-    g, make_shapers, legs = ride
+    g, make_command_filters, legs = ride
     contract = with_jerk(g, part)
-    gate = SafetyGate(with_safety(contract, **STRICT), shapers=make_shapers())
+    gate = SafetyGate(with_safety(contract, **STRICT), shapers=make_command_filters())
     dt = contract.control_period_s
     reference = dataclasses.replace(g.reference, accelerations=np.zeros(gate.layout.size))
     for _, action, beside in legs:

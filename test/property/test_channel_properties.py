@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from embodied_env.contract.schema import FieldSpec, SensorSpec
 from embodied_env.sim.profile import Contact, Source
 from embodied_env.sim.sensor_channel import Reading, SensorChannel
-from embodied_env.sim.sensors import Measured
+from embodied_env.sim.sensors import SensorOutput
 
 many = settings(max_examples=60, deadline=None)
 
@@ -35,9 +35,9 @@ def pose(**changes: Any) -> SensorSpec:
     return SensorSpec(topic="pose", type="geometry_msgs/msg/PoseStamped", fields=fields, max_age_s=1.0, **changes)
 
 
-def measured(mark: float = 0.0, orientation: np.ndarray | None = None) -> Measured:
+def measured(mark: float = 0.0, orientation: np.ndarray | None = None) -> SensorOutput:
     turned = np.array([0.0, 0.0, 0.0, 1.0]) if orientation is None else orientation
-    return Measured(values={"position": np.full(3, mark), "orientation": turned}, extras={})
+    return SensorOutput(values={"position": np.full(3, mark), "orientation": turned}, extras={})
 
 
 class Run:
@@ -181,5 +181,5 @@ def test_a_contact_tells_each_touch_since_the_last_reading_that_was_seen(touches
             told = reading.extras["number"]
 
 
-def touch(is_touched: bool, number: int) -> Measured:
-    return Measured(values={"data": np.array([is_touched], dtype=np.int8)}, extras={"number": number})
+def touch(is_touched: bool, number: int) -> SensorOutput:
+    return SensorOutput(values={"data": np.array([is_touched], dtype=np.int8)}, extras={"number": number})

@@ -7,22 +7,27 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_env.core.latency.delay_model import DelayModel, Draw, Schedule, parse_model
-from embodied_env.core.latency.profile import BlockKeeper, StepDelays
+from embodied_env.core.latency.delay_model import DelayDistribution, DelayModel, DelaySchedule, parse_model
+from embodied_env.core.latency.profile import BlockReservoir, MeasuredStepDelays
 
 PERIOD_NS = 50_000_000
 STEPS = 15
 
 delays_s = st.floats(0.0, 0.3)
 draws = st.one_of(
-    st.builds(lambda value: Draw(kind="constant", values=(value,)), delays_s),
-    st.builds(lambda values: Draw(kind="empirical", values=tuple(values)), st.lists(delays_s, min_size=1, max_size=5)),
-    st.builds(lambda median, sigma: Draw(kind="lognormal", values=(median, sigma)), delays_s, st.floats(0.0, 1.0)),
+    st.builds(lambda value: DelayDistribution(kind="constant", values=(value,)), delays_s),
+    st.builds(
+        lambda values: DelayDistribution(kind="empirical", values=tuple(values)),
+        st.lists(delays_s, min_size=1, max_size=5),
+    ),
+    st.builds(
+        lambda median, sigma: DelayDistribution(kind="lognormal", values=(median, sigma)), delays_s, st.floats(0.0, 1.0)
+    ),
 )
 ns = st.integers(0, 300_000_000)
 rows = st.tuples(ns, ns, ns, st.none() | ns)
 steps = st.builds(
-    lambda blocks: StepDelays(sensors=("slow", "any"), blocks=tuple(map(tuple, blocks))),
+    lambda blocks: MeasuredStepDelays(sensors=("slow", "any"), blocks=tuple(map(tuple, blocks))),
     st.lists(st.lists(rows, min_size=1, max_size=4), min_size=1, max_size=4),
 )
 orders = st.sampled_from(["keep", "as_drawn"])
@@ -48,7 +53,7 @@ origins = st.integers(0, 10**12)
 
 
 def plans(model, seed, origin_ns, upto=STEPS):
-    schedule = Schedule(model, period_ns=PERIOD_NS, intervals_ns={"slow": 2e8})
+    schedule = DelaySchedule(model, period_ns=PERIOD_NS, intervals_ns={"slow": 2e8})
     schedule.begin(seed, origin_ns)
     return [schedule.plan(k) for k in range(upto)]
 
@@ -78,7 +83,7 @@ def test_equal_seeds_have_equal_delays_however_far_somebody_looks_ahead(model, s
 
 @given(models, st.integers(0, 2**53))
 def test_of_no_sensor_a_reading_is_there_later_than_is_looked_ahead(model, seed):
-    schedule = Schedule(model, period_ns=PERIOD_NS, intervals_ns={})
+    schedule = DelaySchedule(model, period_ns=PERIOD_NS, intervals_ns={})
     schedule.begin(seed, 0)
     for k in range(STEPS):
         beyond = schedule.plan(k + schedule.ahead + 1)
@@ -95,7 +100,7 @@ def test_a_model_is_read_as_it_was_written(model):
 
 @given(st.lists(st.integers(1, 25), max_size=60), st.integers(1, 5))
 def test_of_many_blocks_evenly_chosen_ones_are_kept_and_never_more_than_twice_as_many(lengths, most):
-    keeper = BlockKeeper(most)
+    keeper = BlockReservoir(most)
     count = 0
     for length in lengths:
         for _ in range(length):

@@ -21,7 +21,7 @@ from safety_strategies import INPUT_STATES, calm, examples, finite_vectors, join
 from embodied_env.backends.fake import FakeBackend
 from embodied_env.contract.schema import Nonfinite, ObservationAge, WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, ManualClock, SteadyClock
-from embodied_env.core.types import Finding, Quality, SensorState, Sent, Severity, TaskResult, Verdict
+from embodied_env.core.types import Finding, Quality, SensorStatus, SentCommand, Severity, TaskResult, Verdict
 from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import ClosedError, ResetNeededError
 from embodied_env.safety import Arbiter, SafetyGate, Watchdog
@@ -74,7 +74,7 @@ class FreeRunningRobot(RuleBasedStateMachine):
     def _send(self, command):
         self.sent.append(command)
         self.sent_ns.append(self.clock.now_ns())
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
     def _latch(self, severity: Severity) -> None:
         self.latched = max(self.latched, severity)
@@ -94,10 +94,10 @@ class FreeRunningRobot(RuleBasedStateMachine):
                 self._latch(Severity.STOP)
         self.watchdog.feed()
         self.fed_ns = self.clock.now_ns()
-        with self.arbiter.turn() as (reference, dt_s):
+        with self.arbiter.exclusive() as (reference, dt_s):
             beside = calm(reference, action_age_s=age_s, estops=dict(self.inputs))
             if self.is_silent:
-                sensors = {"joints": SensorState(quality=Quality.STALE, age_s=9.0)}
+                sensors = {"joints": SensorStatus(quality=Quality.STALE, age_s=9.0)}
                 beside = dataclasses.replace(beside, sensors=sensors)
             approved = self.gate.judge(action, reference, dt_s, beside)
             self.arbiter.send(approved)
@@ -109,7 +109,7 @@ class FreeRunningRobot(RuleBasedStateMachine):
         self.latched = self.latched if self.latched is Severity.ESTOP else Severity.PASS
         self.malformed = self.silent = 0
         self.epoch += 1
-        self.arbiter.resync(np.zeros(2) if not self.sent else self.sent[-1].values, self.epoch)
+        self.arbiter.reset(np.zeros(2) if not self.sent else self.sent[-1].values, self.epoch)
         self.first_of_epoch = len(self.sent)
         self.watchdog.feed()
         self.fed_ns = self.clock.now_ns()
@@ -364,20 +364,20 @@ class Crowd:
         clock, self.sent, self.go = SteadyClock(), [], threading.Barrier(6)
         self.gate = SafetyGate(contract)
         self.arbiter = Arbiter(self._send, self.gate, clock=clock, control_period_s=0.001, free_running=True)
-        self.arbiter.resync(np.zeros(2), 0)
+        self.arbiter.reset(np.zeros(2), 0)
         spec = WatchdogSpec(hold_steps=1, stop_steps=10**9)
         self.watchdog = Watchdog(self.arbiter, self.gate, spec, clock=clock, control_period_s=1e-9)
         self.watchdog.feed()
 
     def _send(self, command):
         self.sent.append(command)
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
     def step(self):
         actions = np.random.default_rng(7).uniform(-1.0, 1.0, (150, 2))
         self.go.wait()
         for action in actions:
-            with self.arbiter.turn() as (reference, dt_s):
+            with self.arbiter.exclusive() as (reference, dt_s):
                 self.arbiter.send(self.gate.judge(action, reference, dt_s))
 
     def watch(self):
@@ -388,7 +388,7 @@ class Crowd:
     def stop(self):
         self.go.wait()
         for _ in range(5):
-            self.arbiter.stop(finding(Severity.HOLD, "latch.stop"))
+            self.arbiter.brake_to_rest(finding(Severity.HOLD, "latch.stop"))
 
     def run(self):
         works = [self.step, self.step, self.step, self.watch, self.watch, self.stop]

@@ -36,11 +36,11 @@ from safety_strategies import (
 
 from embodied_env.contract import JointLimits, Margins
 from embodied_env.core.clock import NS_PER_S, ManualClock
-from embodied_env.core.types import Finding, Reference, Sent, Severity
+from embodied_env.core.types import CommandState, Finding, SentCommand, Severity
 from embodied_env.errors import ContractError
 from embodied_env.safety import Arbiter, SafetyGate
-from embodied_env.safety.command_limiter import Limiter
-from embodied_env.safety.joint_limits import Bounds, brake_velocity
+from embodied_env.safety.command_limiter import CommandLimiter
+from embodied_env.safety.joint_limits import JointBounds, brake_velocity
 
 
 def flat(gate: SafetyGate, action) -> np.ndarray:
@@ -63,11 +63,11 @@ def bits(array: np.ndarray) -> list[int]:
     return (np.asarray(array, np.float64) + 0.0).view(np.int64).tolist()
 
 
-def limiter_of(contract) -> Limiter:
-    return Limiter(contract, shapers={}, fixed_rate=True, limits_elsewhere=False)
+def limiter_of(contract) -> CommandLimiter:
+    return CommandLimiter(contract, shapers={}, fixed_rate=True, limits_elsewhere=False)
 
 
-def calmed(g) -> Reference:
+def calmed(g) -> CommandState:
     """The reference of `g`, away from the ends and slow: where most steps are."""
     middle = np.array([(b.low + b.high) / 2 if math.isfinite(b.extent + b.high - b.low) else 0.0 for b in g.bounds])
     positions = middle + (g.reference.positions - middle) / 4
@@ -85,7 +85,7 @@ def test_p7_the_short_cut_comes_to_what_the_chain_comes_to_bit_for_bit(g, data, 
     event("short" if short is not None else "whole")
     if short is None:
         return
-    whole = limiter.limit_target(limiter.target(action, reference), reference, g.dt, [], action.copy(), action.copy())
+    whole = limiter.limit(limiter.target(action, reference), reference, g.dt, [], action.copy(), action.copy())
     for name in ("requested", "applied", "applied_si", "velocity_si"):
         assert bits(getattr(short.report, name)) == bits(getattr(whole.report, name)), name
     assert bits(short.values) == bits(whole.values)
@@ -310,7 +310,7 @@ def test_p10_braking_repeated_comes_to_rest_in_time_inside_the_range(g):
 def test_a_robot_that_starts_outside_its_range_moves_only_inwards_and_never_snaps(command, outside, above, data):
     contract = plain_contract(joints=1, command=command)
     gate = SafetyGate(contract)
-    b = Bounds(low=-2.0, high=2.0, velocity=1.0, acceleration=4.0, deceleration=8.0)
+    b = JointBounds(low=-2.0, high=2.0, velocity=1.0, acceleration=4.0, deceleration=8.0)
     reference = reference_at((2.0 + outside if above else -2.0 - outside, 0.0))
     for action in data.draw(st.lists(finite_vectors(1), min_size=1, max_size=20)):
         approved = gate.judge(action, reference, 0.05)
@@ -465,7 +465,7 @@ def test_p18_margins_that_leave_no_range_are_refused():
 def test_margins_keep_every_command_that_far_inside_the_limits(b, inset, speed, strength, data):
     margin = inset * (b.high - b.low)
     contract = contract_of(as_joint_limits(b), margins=Margins(position=margin, velocity=speed, acceleration=strength))
-    inner = Bounds(
+    inner = JointBounds(
         low=b.low + margin,
         high=b.high - margin,
         velocity=b.velocity * speed,
@@ -606,7 +606,7 @@ def free_running_arbiter(contract, clock: ManualClock):
 
     def send(command):
         sent.append(command)
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
     gate = SafetyGate(contract)
     arbiter = Arbiter(send, gate, clock=clock, control_period_s=contract.control_period_s, free_running=True)
@@ -614,7 +614,7 @@ def free_running_arbiter(contract, clock: ManualClock):
 
 
 def publish(arbiter: Arbiter, gate: SafetyGate, action):
-    with arbiter.turn() as (reference, dt_s):
+    with arbiter.exclusive() as (reference, dt_s):
         approved = gate.judge(action, reference, dt_s)
         arbiter.send(approved)
     return approved
@@ -632,7 +632,7 @@ def test_p23_one_step_after_a_pause_of_any_length_moves_at_most_one_period_at_fu
     clock = ManualClock(5)
     arbiter, gate, _ = free_running_arbiter(contract, clock)
     middle = 0.0 if not math.isfinite(b.low) else (b.low + b.high) / 2
-    arbiter.resync(np.full(2, middle), 0)
+    arbiter.reset(np.full(2, middle), 0)
     for pause_ns, action in legs:
         clock.advance_ns(pause_ns)
         before = arbiter.reference.positions
@@ -653,13 +653,13 @@ def test_p23_in_lockstep_the_wall_clock_changes_nothing(legs):
         clock, gate = ManualClock(), SafetyGate(contract)
         sent = []
         arbiter = Arbiter(
-            lambda command: sent.append(command) or Sent(seq=command.seq, values=command.values),
+            lambda command: sent.append(command) or SentCommand(seq=command.seq, values=command.values),
             gate,
             clock=clock,
             control_period_s=0.05,
             free_running=False,
         )
-        arbiter.resync(np.zeros(2), 0)
+        arbiter.reset(np.zeros(2), 0)
         for pause_ns, action in legs:
             clock.advance_ns(pause_ns if pauses else 0)
             publish(arbiter, gate, action)
@@ -675,12 +675,12 @@ def test_p10_stopping_a_free_running_robot_ends_at_rest_within_its_limits(b, par
     contract = contract_of(as_joint_limits(b), control_period_s=period)
     clock = ManualClock()
     arbiter, gate, sent = free_running_arbiter(contract, clock)
-    arbiter.resync(np.zeros(1), 0)
+    arbiter.reset(np.zeros(1), 0)
     for _ in range(5):
         clock.advance_ns(round(period * NS_PER_S))
         publish(arbiter, gate, [part])
     moving = len(sent)
-    arbiter.stop(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop"))
+    arbiter.brake_to_rest(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop"))
     speeds = [abs(float(command.report.velocity_si[0])) for command in sent[moving - 1 :]]
     assert speeds == sorted(speeds, reverse=True)
     assert speeds[-1] == 0.0

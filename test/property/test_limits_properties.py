@@ -27,17 +27,17 @@ from safety_strategies import (
 )
 
 from embodied_env.safety.joint_limits import (
-    Bounds,
+    JointBounds,
     JointStep,
     Way,
     brake_velocity,
     limit_joint,
+    limit_violation,
     plainly_keeps,
     room,
     rounding_of_velocity,
     unhindered,
     velocity_interval,
-    violation,
 )
 
 
@@ -51,7 +51,7 @@ def aimed(s) -> float:
     return target
 
 
-def keeps_acceleration(v: float, w: float, b: Bounds, dt: float, slack: float) -> bool:
+def keeps_acceleration(v: float, w: float, b: JointBounds, dt: float, slack: float) -> bool:
     """Physics, not the formula: braking to zero takes |v|/D, speeding up from zero |w|/A, and there is dt for both."""
     if v * w >= 0.0:
         return abs(v) - abs(w) <= b.deceleration * dt + slack and abs(w) - abs(v) <= b.acceleration * dt + slack
@@ -153,7 +153,7 @@ def as_asked_for(s, target: float) -> JointStep | None:
     return None if found is None else JointStep(position=found[0][0], velocity=found[1][0], code="", bound=target)
 
 
-def straight(b: Bounds, dt: float) -> Way:
+def straight(b: JointBounds, dt: float) -> Way:
     """The way of an action that is the position itself, wherever that is."""
     ends = {"low": -math.inf, "high": math.inf, "si_low": -math.inf, "si_high": math.inf}
     return Way(offset=0.0, span=1.0, **ends, is_displacement=False, room=room(b, dt))
@@ -189,10 +189,10 @@ def test_p12_of_what_plainly_keeps_the_limits_the_post_condition_finds_nothing_w
     for target in (aimed(s), s.x + part * s.b.velocity * s.dt, step_to(s, aimed(s)).position):
         reached = (target - s.x) / s.dt * (1.0 + off)
         if plainly_keeps([s.x], [s.v], [target], [reached], [s.b], s.dt):
-            assert not violation(s.x, s.v, target, reached, s.b, s.dt)
+            assert not limit_violation(s.x, s.v, target, reached, s.b, s.dt)
 
 
-SMALL = Bounds(low=-1.0, high=1.0, velocity=1.0, acceleration=4.0, deceleration=4.0)
+SMALL = JointBounds(low=-1.0, high=1.0, velocity=1.0, acceleration=4.0, deceleration=4.0)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -214,7 +214,7 @@ def test_nothing_that_is_not_finite_plainly_keeps_the_limits(bad, place):
 
 
 def test_a_continuous_joint_that_is_nowhere_does_not_plainly_keep_its_limits():
-    endless = Bounds(low=-math.inf, high=math.inf, velocity=1.0, acceleration=4.0, deceleration=4.0)
+    endless = JointBounds(low=-math.inf, high=math.inf, velocity=1.0, acceleration=4.0, deceleration=4.0)
     assert not plainly_keeps([0.0], [0.0], [math.inf], [math.inf], [endless], 0.05)
     assert not plainly_keeps([math.inf], [0.0], [math.inf], [0.0], [endless], 0.05)
 
@@ -254,7 +254,7 @@ def test_p18_a_smaller_range_nests_the_interval_while_the_state_stays_safe(s, fr
     assert_nested(s, tighter)
 
 
-def assert_nested(s, tighter: Bounds) -> None:
+def assert_nested(s, tighter: JointBounds) -> None:
     lower, upper = velocity_interval(s.x, s.v, s.b, s.dt)
     inner_lower, inner_upper = velocity_interval(s.x, s.v, tighter, s.dt)
     slack = rounding(s.b, s.x, s.x, max(abs(lower), abs(upper)), s.dt)
@@ -314,7 +314,7 @@ def test_p5_the_limiter_never_runs_into_a_state_without_an_admissible_velocity(j
 def test_p12_what_the_limiter_makes_passes_the_post_condition(journey):
     b = journey.b
     for x, v, dt, step in travel(journey):
-        assert violation(x, v, step.position, step.velocity, b, dt) == ""
+        assert limit_violation(x, v, step.position, step.velocity, b, dt) == ""
 
 
 @examples(60)
@@ -356,30 +356,30 @@ def test_p12_the_post_condition_names_every_step_that_breaks_a_limit_by_a_thousa
         and keeps_acceleration(s.v, wanted, s.b, s.dt, slack)
         and s.b.low - far <= stop <= s.b.high + far
     )
-    assert is_sound or violation(s.x, s.v, reached, wanted, s.b, s.dt)
+    assert is_sound or limit_violation(s.x, s.v, reached, wanted, s.b, s.dt)
 
 
 @pytest.mark.parametrize("side", [1.0, -1.0])
 def test_p12_the_post_condition_names_a_step_after_which_nothing_stops_inside_the_range(side):
     """Every other limit holds: it is inside, not too fast, and speeds up less than it may."""
-    b = Bounds(low=-1.0, high=1.0, velocity=10.0, acceleration=100.0, deceleration=1.0)
+    b = JointBounds(low=-1.0, high=1.0, velocity=10.0, acceleration=100.0, deceleration=1.0)
     x, v, faster, dt = 0.9, 0.4, 0.45, 0.01  # stops at 0.98 m; a little faster, at 1.006 m
-    assert "stops only at" in violation(side * x, side * v, side * (x + faster * dt), side * faster, b, dt)
-    assert violation(side * x, side * v, side * (x + v * dt), side * v, b, dt) == ""
+    assert "stops only at" in limit_violation(side * x, side * v, side * (x + faster * dt), side * faster, b, dt)
+    assert limit_violation(side * x, side * v, side * (x + v * dt), side * v, b, dt) == ""
 
 
 @examples(60)
 @given(situations(), st.floats(0.01, 1.0), st.booleans())
 def test_p12_the_post_condition_names_a_position_that_is_not_where_the_velocity_leads(s, part, forwards):
     off = s.b.velocity * s.dt * part * (1.0 if forwards else -1.0)
-    assert violation(s.x, s.v, s.x + off, -off / s.dt, s.b, s.dt)
+    assert limit_violation(s.x, s.v, s.x + off, -off / s.dt, s.b, s.dt)
 
 
 @examples(60)
 @given(situations(), st.sampled_from([math.nan, math.inf, -math.inf]), st.booleans())
 def test_p1_the_post_condition_names_what_is_not_finite(s, bad, in_position):
     position, velocity = (bad, s.v) if in_position else (s.x, bad)
-    assert "not finite" in violation(s.x, s.v, position, velocity, s.b, s.dt)
+    assert "not finite" in limit_violation(s.x, s.v, position, velocity, s.b, s.dt)
 
 
 # ---------------------------------------------------------------------------------------------------------- outside the range
@@ -401,7 +401,7 @@ def test_a_joint_found_outside_its_range_moves_only_inwards_and_never_snaps(b, d
         assert min(b.low, x) <= step.position <= max(b.high, x)
         assert abs(step.velocity) <= b.velocity
         assert keeps_acceleration(v, step.velocity, b, dt, slack)
-        assert violation(x, v, step.position, step.velocity, b, dt) == ""
+        assert limit_violation(x, v, step.position, step.velocity, b, dt) == ""
         x, v = step.position, step.velocity
 
 
@@ -409,14 +409,14 @@ def test_a_joint_found_outside_its_range_moves_only_inwards_and_never_snaps(b, d
 
 FOUND = {
     "a speed left over at a bound, and a moment": (
-        Bounds(low=-0.1, high=0.0, velocity=61.4, acceleration=1369.6, deceleration=4.0),
+        JointBounds(low=-0.1, high=0.0, velocity=61.4, acceleration=1369.6, deceleration=4.0),
         0.0,
         9e-9,
         1.0,
         1e-9,
     ),
     "the same, at a bound far from zero": (
-        Bounds(low=40.785, high=40.799, velocity=2.04, acceleration=0.1, deceleration=6.5),
+        JointBounds(low=40.785, high=40.799, velocity=2.04, acceleration=0.1, deceleration=6.5),
         40.785,
         -4.7e-08,
         40.7849,
@@ -432,7 +432,7 @@ def test_p5_and_p12_hold_for_the_roundings_that_were_found_to_break_them(name):
     step = limit_joint(x, v, target, b, dt)
     assert step.feasible
     assert b.low <= step.position <= b.high
-    assert violation(x, v, step.position, step.velocity, b, dt) == ""
+    assert limit_violation(x, v, step.position, step.velocity, b, dt) == ""
     assert limit_joint(x, v, step.position, b, dt).code == ""
 
 
@@ -459,18 +459,18 @@ def test_p2_to_p6_and_p12_hold_in_a_storm_of_plain_random_steps(shortest_s):
             assert abs(step.velocity) <= b.velocity
             assert keeps_acceleration(v, step.velocity, b, dt, slack)
             assert (again.position, again.code) == (step.position, "")
-            assert violation(x, v, step.position, step.velocity, b, dt) == ""
+            assert limit_violation(x, v, step.position, step.velocity, b, dt) == ""
             x, v = step.position, step.velocity
 
 
 STORM = max(400, examples(1).max_examples)
 
 
-def random_bounds(draw: random.Random) -> Bounds:
+def random_bounds(draw: random.Random) -> JointBounds:
     width, low = 10.0 ** draw.uniform(-3.0, 2.0), draw.uniform(-100.0, 100.0)
     acceleration = 10.0 ** draw.uniform(-2.0, 4.0)
     low, high = draw.choice([(0.0, width), (-width, 0.0), (low, low + width), (-math.inf, math.inf)])
-    return Bounds(
+    return JointBounds(
         low=low,
         high=high,
         velocity=10.0 ** draw.uniform(-3.0, 3.0),
@@ -481,6 +481,6 @@ def random_bounds(draw: random.Random) -> Bounds:
 
 def test_every_aim_is_drawn():
     """The adversary's means are all in use: a typing error in a kind would weaken every property above."""
-    b = Bounds(low=-1.0, high=1.0, velocity=1.0, acceleration=1.0, deceleration=1.0)
+    b = JointBounds(low=-1.0, high=1.0, velocity=1.0, acceleration=1.0, deceleration=1.0)
     kinds = ("far", "bound", "edge", "inside", "hold", "anything")
     assert all(math.isfinite(Aim(kind, 1.0).target(0.0, (-0.1, 0.1), b, 0.1)) for kind in kinds)

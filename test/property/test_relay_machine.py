@@ -19,8 +19,8 @@ from embodied_env.contract import JointLimits
 from embodied_env.contract.schema import WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.core.types import Severity
-from embodied_env.safety.relay.protocol import Armed, JointFields, RelayReport, RelayState, Tag, write_command
-from embodied_env.safety.relay.relay import RelayCore
+from embodied_env.safety.relay.protocol import Armed, CommandId, JointFields, RelayReport, RelayState, write_command
+from embodied_env.safety.relay.relay import Relay
 
 PERIOD_S = 0.05
 PERIOD_NS = round(PERIOD_S * NS_PER_S)
@@ -64,7 +64,7 @@ class Relays(RuleBasedStateMachine):
         contract = contract_of(self.limits, self.limits, command=self.command, watchdog=SPEC)
         self.clock = ManualClock(start_ns=1_000 * NS_PER_S)
         self.events, self.applied_tags, self.reports, self.states = [], [], [], []
-        self.core = RelayCore(contract, self, clock=self.clock)
+        self.core = Relay(contract, self, clock=self.clock)
         self.layout = self.core._layout
         self.epoch, self.seq = 0, 0  # the model: the last epoch, and its last accepted number
         self.accepted_ns = None
@@ -81,7 +81,7 @@ class Relays(RuleBasedStateMachine):
         self.events.append(Event(self.clock.now_ns(), self.core.tag.epoch, command))
 
     def applied(self, fields):
-        self.applied_tags.append(Tag.from_text(fields.frame_id))
+        self.applied_tags.append(CommandId.from_text(fields.frame_id))
 
     def report(self, report):
         self.reports.append(RelayReport.from_text(report.to_text()))
@@ -116,7 +116,7 @@ class Relays(RuleBasedStateMachine):
 
     @rule(wanted=finite_vectors(2))
     def a_command_comes(self, wanted):
-        tag = Tag(epoch=self.epoch, seq=self.seq + 1)
+        tag = CommandId(epoch=self.epoch, seq=self.seq + 1)
         self._expected_stop()
         may = self.armed
         report = self._send(write_command(tag, wanted, self.layout))
@@ -137,7 +137,7 @@ class Relays(RuleBasedStateMachine):
 
     @rule()
     def braking_is_asked_for(self):
-        tag = Tag(epoch=self.epoch, seq=self.seq + 1)
+        tag = CommandId(epoch=self.epoch, seq=self.seq + 1)
         self._expected_stop()
         may = self.armed
         report = self._send(write_command(tag, None, self.layout))
@@ -149,25 +149,27 @@ class Relays(RuleBasedStateMachine):
 
     @rule(wanted=finite_vectors(2), back=st.integers(0, 5))
     def an_old_number_comes(self, wanted, back):
-        report = self._send(write_command(Tag(epoch=self.epoch, seq=max(0, self.seq - back)), wanted, self.layout))
+        report = self._send(
+            write_command(CommandId(epoch=self.epoch, seq=max(0, self.seq - back)), wanted, self.layout)
+        )
         assert not report.published
 
     @rule(wanted=finite_vectors(2), by=st.sampled_from([-1, 1, -1000, 10**6]), ahead=st.integers(1, 99))
     def a_command_of_another_epoch_comes(self, wanted, by, ahead):
-        tag = Tag(epoch=max(0, self.epoch + by), seq=self.seq + ahead)
+        tag = CommandId(epoch=max(0, self.epoch + by), seq=self.seq + ahead)
         if tag.epoch != self.epoch:
             assert not self._send(write_command(tag, wanted, self.layout)).published
 
     @rule(changes=MALFORMED)
     def a_malformed_command_comes(self, changes):
-        tag = Tag(epoch=self.epoch, seq=self.seq + 1)
+        tag = CommandId(epoch=self.epoch, seq=self.seq + 1)
         fields = JointFields(frame_id=tag.to_text(), names=("j0", "j1"), positions=(), velocities=())
         assert not self._send(dataclasses.replace(fields, **changes)).published
 
     @rule(off=st.sampled_from([-1.0, 0.2, 3600.0]))
     def a_command_with_another_times_stamp_comes(self, off):
         stamp_ns = self.clock.system_ns() + round(off * NS_PER_S)
-        tag = Tag(epoch=self.epoch, seq=self.seq + 1)
+        tag = CommandId(epoch=self.epoch, seq=self.seq + 1)
         assert not self._send(write_command(tag, np.zeros(2), self.layout, stamp_ns=stamp_ns)).published
 
     @rule(ticks=st.sampled_from([1, 3, 12]))
@@ -194,11 +196,11 @@ class Relays(RuleBasedStateMachine):
 
     @rule()
     def the_joints_are_measured(self):
-        assert self.core.measured("joints", self.where, self.clock.now_ns())
+        assert self.core.on_joint_positions("joints", self.where, self.clock.now_ns())
 
     @rule(positions=st.sampled_from([(math.nan, 0.0), (math.inf, 0.0)]))
     def a_bad_measurement_comes(self, positions):
-        assert not self.core.measured("joints", np.array(positions), self.clock.now_ns())
+        assert not self.core.on_joint_positions("joints", np.array(positions), self.clock.now_ns())
 
     @rule(measured=st.booleans())
     def it_is_armed(self, measured):

@@ -21,8 +21,15 @@ from embodied_env.contract import load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_transition, read_run
 from embodied_env.record.arrays import from_bytes, is_reference, refer_to, references, to_bytes
-from embodied_env.record.rows import RowEncoder, kept, kept_action, plain, raw_transition_row, transition_row
-from embodied_env.record.rows import strict as strict_row
+from embodied_env.record.rows import (
+    RowEncoder,
+    detached_action,
+    detached_copy,
+    raw_transition_row,
+    to_json_types,
+    transition_row,
+)
+from embodied_env.record.rows import to_json_row as strict_row
 
 SHARE = 1 if SEEDED else 3  # a third of the examples in each run, and all of them where .ci/long gives a seed
 few = settings(max_examples=25 // SHARE, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -78,23 +85,23 @@ anything = st.recursive(
 @many
 @given(anything)
 def test_what_is_kept_for_later_becomes_the_same_row(value):
-    assert json.dumps(plain(kept(value))) == json.dumps(plain(value))
+    assert json.dumps(to_json_types(detached_copy(value))) == json.dumps(to_json_types(value))
 
 
 def test_what_is_kept_holds_nothing_that_its_owner_can_change():
     mine = {"array": np.zeros(3), "list": [np.zeros(2)], "deep": {"dict": {"array": np.zeros((2, 2, 3))}}}
-    before, copied = json.dumps(plain(mine)), kept(mine)
+    before, copied = json.dumps(to_json_types(mine)), detached_copy(mine)
     for array in (mine["array"], mine["list"][0], mine["deep"]["dict"]["array"]):
         array[:] = 1
     mine["list"].append(1)
     mine["deep"]["dict"]["more"] = 1
-    assert json.dumps(plain(copied)) == before
+    assert json.dumps(to_json_types(copied)) == before
 
 
 def test_a_list_that_holds_itself_is_kept():
     mine = [1.0]
     mine.append(mine)
-    assert json.dumps(plain(kept(mine)))
+    assert json.dumps(to_json_types(detached_copy(mine)))
 
 
 def dumped(value):
@@ -106,15 +113,17 @@ def dumped(value):
 @given(anything, st.booleans())
 def test_the_text_of_a_row_is_that_of_its_plain_values_byte_for_byte(value, stores):
     shelf = Shelf() if stores else None
-    row = {"value": kept(value, shelf), "action": kept_action(value)}
-    expected = dumped({"value": plain(value, shelf), "action": plain(value)})
+    row = {"value": detached_copy(value, shelf), "action": detached_action(value)}
+    expected = dumped({"value": to_json_types(value, shelf), "action": to_json_types(value)})
     assert RowEncoder().encode(row, shelf) == dumped(strict_row(row, shelf)) == expected
 
 
 @pytest.mark.parametrize("value", [2**1024 - 1, 2**1024, -(2**1024), 10**5000], ids=["number", "wide", "low", "long"])
 def test_integers_too_wide_for_a_number_are_described_in_the_text_of_a_row_too(value):
     for given_value in (value, {"deep": {"in": value}}, [value]):
-        assert RowEncoder().encode({"value": kept(given_value)}) == dumped({"value": plain(given_value)})
+        assert RowEncoder().encode({"value": detached_copy(given_value)}) == dumped(
+            {"value": to_json_types(given_value)}
+        )
 
 
 def strict(text):
@@ -129,26 +138,26 @@ def strict(text):
 @many
 @given(anything)
 def test_anything_becomes_strict_json(value):
-    strict(json.dumps(plain(value), allow_nan=False))
+    strict(json.dumps(to_json_types(value), allow_nan=False))
 
 
 @many
 @given(json_values)
 def test_json_stays_as_it_is(value):
-    assert plain(value) == value
-    assert strict(json.dumps(plain(value), allow_nan=False)) == value
+    assert to_json_types(value) == value
+    assert strict(json.dumps(to_json_types(value), allow_nan=False)) == value
 
 
 @many
 @given(anything)
 def test_what_is_plain_stays_as_it_is(value):
-    assert plain(plain(value)) == plain(value)
+    assert to_json_types(to_json_types(value)) == to_json_types(value)
 
 
 @many
 @given(npst.arrays(st.sampled_from(["f8", "f4", "f2"]), npst.array_shapes(min_dims=1, max_dims=3, max_side=4)))
 def test_every_finite_float_of_an_array_keeps_every_bit_and_every_other_is_null(array):
-    again = np.array(strict(json.dumps(plain(array), allow_nan=False)), dtype=object)
+    again = np.array(strict(json.dumps(to_json_types(array), allow_nan=False)), dtype=object)
     assert again.shape == array.shape
     for before, after in zip(array.flat, again.flat, strict=True):
         if math.isfinite(before):
@@ -160,7 +169,7 @@ def test_every_finite_float_of_an_array_keeps_every_bit_and_every_other_is_null(
 @many
 @given(npst.arrays(npst.integer_dtypes() | npst.boolean_dtypes(), npst.array_shapes(max_dims=2, max_side=4)))
 def test_every_integer_and_boolean_of_an_array_comes_back(array):
-    assert np.array_equal(np.array(strict(json.dumps(plain(array))), dtype=array.dtype), array)
+    assert np.array_equal(np.array(strict(json.dumps(to_json_types(array))), dtype=array.dtype), array)
 
 
 @many
@@ -170,7 +179,7 @@ def test_what_is_plain_shares_nothing_that_can_change(values, depth):
     value = [array, list(values)]
     for _ in range(depth):
         value = {"deeper": value}
-    before = plain(value)
+    before = to_json_types(value)
     kept = copy.deepcopy(before)
     array[:] = 7.0
     assert before == kept
@@ -199,7 +208,7 @@ numbers = st.one_of(npst.boolean_dtypes(), npst.integer_dtypes(), npst.floating_
 @given(npst.arrays(numbers, npst.array_shapes(min_dims=3, max_dims=4, min_side=0, max_side=4)))
 def test_every_image_comes_back_from_beside_its_row_bit_by_bit(array):
     shelf = Shelf()
-    row = strict(json.dumps(plain({"deep": [array]}, shelf), allow_nan=False))
+    row = strict(json.dumps(to_json_types({"deep": [array]}, shelf), allow_nan=False))
     ((where, reference),) = references(row)
     found = from_bytes(reference, shelf.kept[reference["sha256"]])
     assert where == "deep[0]"
@@ -210,7 +219,7 @@ def test_every_image_comes_back_from_beside_its_row_bit_by_bit(array):
 @many
 @given(anything)
 def test_anything_with_its_arrays_beside_it_is_strict_json(value):
-    strict(json.dumps(plain(value, Shelf()), allow_nan=False))
+    strict(json.dumps(to_json_types(value, Shelf()), allow_nan=False))
 
 
 @many
@@ -218,7 +227,7 @@ def test_anything_with_its_arrays_beside_it_is_strict_json(value):
 def test_an_array_stands_beside_its_row_when_it_is_an_image_or_has_more_than_4096_numbers(ndim, is_large, data):
     size = 4097 if is_large else data.draw(st.integers(0, 4096))
     array = np.zeros((size,) if ndim == 1 else (size, 1))
-    assert is_reference(plain(array, Shelf())) == is_large
+    assert is_reference(to_json_types(array, Shelf())) == is_large
 
 
 # ------------------------------------------------------------------------------------------------------- whole episodes
@@ -273,9 +282,9 @@ def test_the_text_of_a_step_is_that_of_its_plain_row_byte_for_byte(sent, wrong, 
         made = env.last_transition
         fields = ("observation", "reward", "terminated", "truncated", "info")
         outer = {"action": action, **dict(zip(fields, returned, strict=True))}
-        given_out = {"action": kept_action(action), **{name: kept(outer[name]) for name in fields}}
+        given_out = {"action": detached_action(action), **{name: detached_copy(outer[name]) for name in fields}}
         known = {"row": 1, "evaluator": ["true_distance"]}
-        raw = raw_transition_row(made, outer=given_out, action=kept_action(made.action), **known)
+        raw = raw_transition_row(made, outer=given_out, action=detached_action(made.action), **known)
         assert encoder.encode(raw) == dumped(transition_row(made, outer=outer, **known))
         if returned[2] or returned[3]:
             env.reset()

@@ -12,8 +12,8 @@ from safety_strategies import bounds, contract_of, safe_state
 
 from embodied_env.contract import JointLimits
 from embodied_env.core.clock import ManualClock
-from embodied_env.core.types import Finding, Sent, Severity
-from embodied_env.safety import Arbiter, Reference, SafetyGate
+from embodied_env.core.types import Finding, SentCommand, Severity
+from embodied_env.safety import Arbiter, CommandState, SafetyGate
 from embodied_env.safety.joint_limits import braking_bounds, keeps, velocity_interval
 
 PERIOD_S = 0.05
@@ -37,16 +37,16 @@ class Robot:
         self.start = np.zeros(self.size) if positions is None else np.array(positions)
         self.sent.clear()
         self.gate.reset()
-        self.arbiter.resync(self.start, 0)
+        self.arbiter.reset(self.start, 0)
 
     def _send(self, command):
         self.sent.append(command)
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
     def step(self, action):
         if self.gate.has_velocity:
-            self.arbiter.measure(self.positions(), np.zeros(self.size))
-        with self.arbiter.turn() as (reference, dt_s):
+            self.arbiter.update_measured(self.positions(), np.zeros(self.size))
+        with self.arbiter.exclusive() as (reference, dt_s):
             command = self.gate.judge(np.full(self.size, action), reference, dt_s)
             self.arbiter.send(command)
         return command.report
@@ -211,6 +211,6 @@ def test_the_limits_after_a_reset_are_kept_strictly_again():
     robot = Robot()
     change(robot, velocity=0.5)
     robot.begin()
-    moving = Reference(positions=np.zeros(1), velocities=np.array([2.0]), seq=0, epoch=0)
+    moving = CommandState(positions=np.zeros(1), velocities=np.array([2.0]), seq=0, epoch=0)
     report = robot.gate.judge(np.ones(1), moving, PERIOD_S).report
     assert report.disposition is Severity.STOP  # a reference beyond them can only be a fault

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.time_sync import STEP_NS, ClockWatch, SimulatedTime
+from embodied_env.core.time_sync import STEP_NS, SimTimeTracker, SystemClockMonitor
 
 MS = 1_000_000
 READING_NS = 200
@@ -40,19 +40,19 @@ happenings = st.lists(st.tuples(st.integers(1 * MS, 3 * NS_PER_S), st.floats(-50
 @given(happenings)
 def test_ages_never_change_by_a_step_and_each_step_is_counted_once(happened):
     clock = FreeClock()
-    watch = ClockWatch(clock)
-    held_ns, held_at_ns = watch.place_ns(clock.system_ns()), clock.steady_ns
+    watch = SystemClockMonitor(clock)
+    held_ns, held_at_ns = watch.to_world_ns(clock.system_ns()), clock.steady_ns
     steps = 0
     for passed_ns, slew, step_ns in happened:
         clock.steady_ns += passed_ns
         clock.ahead_ns += round(slew * passed_ns)
         clock.ahead_ns += step_ns
         steps += step_ns != 0
-        watch.notice(clock.now_ns(), clock.system_ns())
-        fresh_ns = watch.place_ns(clock.system_ns())
+        watch.check_pair(clock.now_ns(), clock.system_ns())
+        fresh_ns = watch.to_world_ns(clock.system_ns())
         assert abs(watch.now_ns() - fresh_ns) <= STEP_NS + DOUBT_NS + 500e-6 * NS_PER_S
         assert abs((watch.now_ns() - held_ns) - (clock.steady_ns - held_at_ns)) <= DOUBT_NS
-        account = watch.account()
+        account = watch.status()
         assert account.jump == ("stepped" if step_ns else "")
         assert account.jumps == account.epoch == steps
 
@@ -60,12 +60,12 @@ def test_ages_never_change_by_a_step_and_each_step_is_counted_once(happened):
 @given(st.lists(st.tuples(st.integers(1 * MS, NS_PER_S), st.integers(0, 500 * NS_PER_S)), min_size=1, max_size=40))
 def test_whatever_a_simulator_says_a_reading_that_is_held_is_never_of_the_future(messages):
     clock = FreeClock()
-    time = SimulatedTime(ClockWatch(clock), period_ns=50 * MS)
+    time = SimTimeTracker(SystemClockMonitor(clock), period_ns=50 * MS)
     held = []
     for passed_ns, sim_ns in messages:
         clock.steady_ns += passed_ns
         epoch = time.epoch
-        was_set = time.hear(sim_ns, clock.now_ns())
-        assert was_set == (time.epoch == epoch + 1) == bool(time.account().jump)
-        held.append(time.place_ns(sim_ns))
+        was_set = time.on_clock(sim_ns, clock.now_ns())
+        assert was_set == (time.epoch == epoch + 1) == bool(time.status().jump)
+        held.append(time.to_world_ns(sim_ns))
         assert all(time.now_ns() >= placed_ns for placed_ns in held)

@@ -12,15 +12,15 @@ from safety_strategies import bounds, examples, finite_vectors, rounding, steps_
 
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.core.clock import ManualClock
-from embodied_env.core.types import Finding, Sent, Severity
-from embodied_env.safety import Arbiter, Reference, SafetyGate
+from embodied_env.core.types import Finding, SentCommand, Severity
+from embodied_env.safety import Arbiter, CommandState, SafetyGate
 from embodied_env.safety.joint_limits import (
     brake_velocity,
     joint_bounds,
     limit_velocity,
+    limit_violation,
     lowered_velocity,
     velocity_interval,
-    violation,
 )
 
 MIXED = """
@@ -48,8 +48,8 @@ LIMITS = LAYOUT.limits
 AXES = LAYOUT.is_velocity
 
 
-def reference(velocities=(0.0, 0.0, 0.0, 0.0), positions=(0.0, 0.0, 0.0, 0.0)) -> Reference:
-    return Reference(positions=np.array(positions), velocities=np.array(velocities), seq=0, epoch=0)
+def reference(velocities=(0.0, 0.0, 0.0, 0.0), positions=(0.0, 0.0, 0.0, 0.0)) -> CommandState:
+    return CommandState(positions=np.array(positions), velocities=np.array(velocities), seq=0, epoch=0)
 
 
 def as_action(vector):
@@ -105,7 +105,7 @@ def test_rounding_does_not_lead_a_joint_over_the_end_of_its_range(high, position
     b = dataclasses.replace(joint_bounds(LIMITS)[2], low=-1.0, high=high)
     step = limit_velocity(position, velocity, desired, b, 0.1)
     assert step.velocity == pytest.approx(0.0, abs=1e-100)
-    assert violation(position, velocity, step.position, step.velocity, b, 0.1) == ""
+    assert limit_violation(position, velocity, step.position, step.velocity, b, 0.1) == ""
 
 
 @pytest.mark.parametrize("bad", [np.full(2, np.nan), np.full(2, np.inf), np.zeros(3), "stop"])
@@ -157,15 +157,15 @@ class World:
         self.arbiter = Arbiter(
             self.send, self.gate, clock=self.clock, control_period_s=0.1, free_running=True, **options
         )
-        self.arbiter.resync(np.zeros(4), 0)
+        self.arbiter.reset(np.zeros(4), 0)
 
     def send(self, command):
         self.sent.append(command)
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
     def publish(self, action):
         self.clock.advance_ns(100_000_000)
-        with self.arbiter.turn() as (state, dt_s):
+        with self.arbiter.exclusive() as (state, dt_s):
             self.arbiter.send(self.gate.judge(as_action(action), state, dt_s))
 
 
@@ -174,7 +174,7 @@ def test_stopping_brakes_a_twist_to_rest_step_by_step():
     for _ in range(10):
         world.publish([1.0, -1.0, 0.0, 0.0])
     fast = world.sent[-1].values
-    world.arbiter.stop(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop"))
+    world.arbiter.brake_to_rest(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop"))
     speeds = np.abs([command.values[:2] for command in world.sent[9:]])
     np.testing.assert_allclose(fast[:2], LIMITS.velocity[:2] * [1, -1])
     assert (np.diff(speeds, axis=0) <= 0).all()
@@ -186,7 +186,7 @@ def test_after_a_pause_a_commanded_velocity_still_counts():
     for _ in range(10):
         world.publish([1.0, 0.0, 0.0, 0.0])
     world.clock.advance_ns(5_000_000_000)
-    with world.arbiter.turn() as (state, dt_s):
+    with world.arbiter.exclusive() as (state, dt_s):
         assert state.velocities[0] == pytest.approx(LIMITS.velocity[0])  # it was never told to stop
         assert dt_s == pytest.approx(0.1)
 
@@ -257,7 +257,7 @@ def test_braking_after_the_timeout_of_the_controller_publishes_exactly_zero(paus
     world = driven(downstream_timeout_s=0.5)
     world.clock.advance_ns(round(pause_s * 1e9))
     assert speeds(world.arbiter.brake(HOLD)) == [0.0, 0.0, 0.0]
-    world.arbiter.stop(HOLD)
+    world.arbiter.brake_to_rest(HOLD)
     assert speeds(world.sent[-1]) == [0.0, 0.0, 0.0]
 
 
@@ -278,7 +278,7 @@ def test_a_timeout_shorter_than_three_periods_counts_too():
 def test_after_the_timeout_the_policy_accelerates_from_rest():
     world = driven(downstream_timeout_s=0.5)
     world.clock.advance_ns(900_000_000)
-    with world.arbiter.turn() as (state, dt_s):
+    with world.arbiter.exclusive() as (state, dt_s):
         approved = world.gate.judge(as_action([1.0, -1.0, 0.475, 0.0]), state, dt_s)
     assert (np.abs(approved.values[AXES]) <= LIMITS.acceleration[AXES] * 0.1 * (1 + 1e-12)).all()
 
@@ -295,7 +295,7 @@ def test_noise_does_not_lower_a_joint_that_follows_its_command():
     measured = world.sent[-1].values - 0.01
     before = world.sent[-1].values
     world.clock.advance_ns(900_000_000)
-    with world.arbiter.turn() as (state, _):
+    with world.arbiter.exclusive() as (state, _):
         assert state.velocities[AXES].tolist() == before[AXES].tolist()
         assert state.before_gap is None
 
@@ -304,7 +304,7 @@ def test_a_reading_that_is_too_old_lowers_nothing():
     world = driven(measured_velocities=lambda: (np.zeros(4), np.full(4, 0.85)))
     before = world.sent[-1].values
     world.clock.advance_ns(900_000_000)
-    with world.arbiter.turn() as (state, _):
+    with world.arbiter.exclusive() as (state, _):
         assert abs(state.velocities[0]) == abs(before[0])  # 2 m/s^2 for 0.85 s is beyond 1 m/s
 
 
@@ -331,7 +331,7 @@ def test_a_gap_is_told_in_the_report_with_the_velocity_that_was_used():
     world = driven(downstream_timeout_s=0.5)
     last = world.sent[-1].values
     world.clock.advance_ns(900_000_000)
-    with world.arbiter.turn() as (state, dt_s):
+    with world.arbiter.exclusive() as (state, dt_s):
         report = world.gate.judge(as_action(np.zeros(4)), state, dt_s).report
     (told,) = [finding for finding in report.findings if finding.code == "vel.gap"]
     assert told.joints == ("linear.x", "angular.z", "rail")
@@ -362,7 +362,7 @@ def test_a_robot_with_a_timeout_is_never_set_in_motion_by_braking_and_keeps_its_
         if brakes:
             world.arbiter.brake(HOLD)
         else:
-            with world.arbiter.turn() as (state, dt_s):
+            with world.arbiter.exclusive() as (state, dt_s):
                 world.arbiter.send(world.gate.judge(as_action([asked, 0.0, 0.0, 0.0]), state, dt_s))
         now = float(world.sent[-1].values[0])
         dt_s = min(pause_ns / 1e9, 0.1)
@@ -375,13 +375,13 @@ def test_a_robot_with_a_timeout_is_never_set_in_motion_by_braking_and_keeps_its_
 
 def test_the_measured_position_is_that_of_velocity_commands_only():
     world = World()
-    world.arbiter.measure(np.array([7.0, 7.0, 0.25, 7.0]), np.zeros(4))
+    world.arbiter.update_measured(np.array([7.0, 7.0, 0.25, 7.0]), np.zeros(4))
     assert world.arbiter.reference.positions[2:].tolist() == [0.25, 0.0]
 
 
 def test_an_old_measurement_brings_the_limits_nearer_by_what_may_have_been_driven_since():
     world = World()
-    world.arbiter.measure(np.array([0.0, 0.0, 0.25, 0.0]), np.array([0.0, 0.0, 0.5, 9.0]))
+    world.arbiter.update_measured(np.array([0.0, 0.0, 0.25, 0.0]), np.array([0.0, 0.0, 0.5, 9.0]))
     slack = world.arbiter.reference.slack
     np.testing.assert_allclose(slack, [0.0, 0.0, 0.5 * LIMITS.velocity[2], 0.0])
 

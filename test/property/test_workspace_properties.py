@@ -18,13 +18,13 @@ from embodied_env.contract.schema import BoxSpec, CapsuleSpec, KeepOutSpec, Sphe
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.urdf import load_urdf
 from embodied_env.safety.command_limiter import joint_bounds
-from embodied_env.safety.joint_limits import Bounds, brake_velocity, limit_velocity
+from embodied_env.safety.joint_limits import JointBounds, brake_velocity, limit_velocity
 from embodied_env.safety.workspace.filter import SAMPLING_BOUND_M, SHARES, Workspace
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.profile import load_profile
 
 PLANAR = load_urdf(Path(__file__).parents[1] / "unit" / "data" / "planar.urdf")
-PLANAR_BOUNDS = [Bounds(low=-6.3, high=6.3, velocity=3.0, acceleration=8.0, deceleration=10.0)] * 2
+PLANAR_BOUNDS = [JointBounds(low=-6.3, high=6.3, velocity=3.0, acceleration=8.0, deceleration=10.0)] * 2
 CONTRACT = load_contract("arm_reach")
 ARM = MujocoKinematics(CONTRACT, load_profile(CONTRACT, "mujoco"))
 ARM_BOUNDS = joint_bounds(ActionLayout(CONTRACT).limits)
@@ -78,7 +78,7 @@ def made(spec: WorkspaceSpec, model, bounds) -> Workspace:
 class Mover:
     """Steps as the gate does: an interval of velocities by joint, then the largest share, or braking."""
 
-    def __init__(self, workspace: Workspace, positions: np.ndarray, bounds: list[Bounds], latency_s: float = 0.0):
+    def __init__(self, workspace: Workspace, positions: np.ndarray, bounds: list[JointBounds], latency_s: float = 0.0):
         self.workspace, self.bounds, self.latency_s = workspace, bounds, latency_s
         self.positions, self.velocities = positions.copy(), np.zeros(len(bounds))
 

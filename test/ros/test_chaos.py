@@ -58,7 +58,7 @@ class Ends:
             self.take(0.002)  # now and then: the queue holds ten
 
     def take(self, timeout_s):
-        self.received += [arrival.message for arrival in self.ros.receiver.take(timeout_s)]
+        self.received += [arrival.message for arrival in self.ros.receiver.receive(timeout_s)]
 
     def receive(self, count):
         """Return the next messages; fewer when no more come in time."""

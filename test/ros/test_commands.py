@@ -17,10 +17,16 @@ from std_msgs.msg import Float32, Int64MultiArray
 from embodied_env.contract import ActuatorSpec, JointLimits, load_contract
 from embodied_env.contract.message_types import ACTUATOR_MESSAGES
 from embodied_env.core.clock import NS_PER_S, ManualClock
-from embodied_env.ros.command_messages import Prepared, from_command, prepared_command, prepared_integers, to_command
-from embodied_env.ros.robot.command_publishers import ActuatorTopics
+from embodied_env.ros.command_messages import (
+    CommandEncoder,
+    command_encoder,
+    from_command,
+    prepared_integers,
+    to_command,
+)
+from embodied_env.ros.robot.command_publishers import ActuatorPublishers
 from embodied_env.ros.serialization.cdr import to_cdr
-from embodied_env.ros.serialization.layout_cache import Decoder
+from embodied_env.ros.serialization.layout_cache import LayoutDecoder
 
 pytestmark = pytest.mark.ros
 
@@ -162,7 +168,7 @@ def test_what_is_not_a_whole_command_is_none(case):
 
 @pytest.mark.parametrize("name", ACTUATORS)
 def test_a_command_is_read_from_its_bytes_as_from_its_message(name):
-    decoder, size = Decoder(type(command(name))), len(ACTUATORS[name].joints)
+    decoder, size = LayoutDecoder(type(command(name))), len(ACTUATORS[name].joints)
     for values in (np.zeros(size), np.linspace(-0.0, 1e-310, size), np.arange(size) - 0.1):
         received = from_command(ACTUATORS[name], decoder.take(to_cdr(command(name, values))).decoded())
         assert received.tobytes() == values.tobytes()
@@ -171,7 +177,7 @@ def test_a_command_is_read_from_its_bytes_as_from_its_message(name):
 @pytest.mark.parametrize("case", MALFORMED)
 def test_what_is_not_a_whole_command_is_none_by_its_bytes_too(case):
     name, message = MALFORMED[case]()
-    decoder = Decoder(type(message))
+    decoder = LayoutDecoder(type(message))
     decoder.take(to_cdr(command(name)))
     assert from_command(ACTUATORS[name], decoder.take(to_cdr(message)).decoded()) is None
 
@@ -181,7 +187,7 @@ def test_what_is_not_a_whole_command_is_none_by_its_bytes_too(case):
 @given(data=st.data())
 def test_a_prepared_command_is_the_same_command(name, data):
     spec = ACTUATORS[name]
-    ready = prepared_command(spec, period_s=PERIOD_S)
+    ready = command_encoder(spec, period_s=PERIOD_S)
     finite = st.floats(allow_nan=False)
     for _ in range(2):
         values = np.array(data.draw(st.lists(finite, min_size=len(spec.joints), max_size=len(spec.joints))))
@@ -198,7 +204,7 @@ def test_prepared_integers_are_what_they_say(values):
 
 
 def test_a_message_that_does_not_keep_the_numbers_is_made_each_time():
-    ready = Prepared(lambda values, _: Float32(data=float(values[0])), 1, np.float64)
+    ready = CommandEncoder(lambda values, _: Float32(data=float(values[0])), 1, np.float64)
     assert ready.message(np.array([0.5])) == Float32(data=0.5)
 
 
@@ -219,6 +225,6 @@ class Acknowledged:
 @pytest.mark.parametrize(("looks", "waits_on"), [(3, False), (-1, True)], ids=["it arrives", "nobody receives it"])
 def test_the_outlet_waits_until_the_last_command_has_arrived_but_not_without_end(looks, waits_on):
     node, clock = Acknowledged(looks=looks), ManualClock()
-    ActuatorTopics(load_contract("cart_goal"), node, clock).flush()
+    ActuatorPublishers(load_contract("cart_goal"), node, clock).flush()
     assert (node.looks < 0) == waits_on
     assert clock.now_ns() <= NS_PER_S

@@ -21,7 +21,7 @@ from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import LATCHED as LATCHED_QOS
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.receive_thread import Listener
+from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.robot.operator_confirmation import REQUEST_TOPIC, ByService, ByTopic, Prompt, make_confirmation
 from embodied_env.ros.robot.profile import ResetSpec
 
@@ -122,7 +122,7 @@ def test_a_pipe_that_says_yes_is_no_person():
 def nodes(domain_id):
     """Our node with its listener, and a person's."""
     ours = RosNode("environment", namespace="/robot", clock=CLOCK, domain_id=domain_id)
-    listener = Listener(ours.node, CLOCK)
+    listener = ReceiveThread(ours.node, CLOCK)
     person = RosNode("person", namespace="/robot", clock=CLOCK, domain_id=domain_id)
     yield SimpleNamespace(ours=ours, listener=listener, person=person)
     listener.stop()
@@ -175,7 +175,7 @@ def test_the_question_stands_on_a_topic_while_it_is_asked(by_topic, nodes):
     heard = []
     topic = REQUEST_TOPIC.replace("~", "environment")
     nodes.person.node.create_subscription(String, topic, lambda message: heard.append(message.data), LATCHED_QOS)
-    hearing = Listener(nodes.person.node, CLOCK)
+    hearing = ReceiveThread(nodes.person.node, CLOCK)
     hearing.start()
 
     def answer():

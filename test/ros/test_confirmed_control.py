@@ -16,7 +16,7 @@ from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.ros.external_sim.control.base import FAULTS, SimulatorNotReadyError
 from embodied_env.ros.external_sim.control.embedded import Embedded
-from embodied_env.ros.external_sim.control.verified_control import ConfirmedControl
+from embodied_env.ros.external_sim.control.verified_control import VerifiedSimControl
 from embodied_env.ros.node import RosNode
 
 pytestmark = pytest.mark.ros
@@ -35,7 +35,7 @@ def stack(lasting_domain):
     with lasting_domain() as domain_id, small_simulator(CONTRACT, domain_id) as small:
         node = RosNode("environment", namespace="/", clock=SteadyClock(), domain_id=domain_id)
         dialect = Embedded(world="toy", prefix=None)
-        control = ConfirmedControl(dialect, node.receiver, step_ns=PERIOD_NS, reply_timeout_s=0.3)
+        control = VerifiedSimControl(dialect, node.receiver, step_ns=PERIOD_NS, reply_timeout_s=0.3)
         control.connect(soon(10))
         yield small, control
         node.close()
@@ -176,7 +176,7 @@ def test_a_clock_that_never_stands_is_told_before_the_first_request(exact, small
 
 def test_a_control_without_its_services_names_them(domain_id):
     node = RosNode("lonely", namespace="/", clock=SteadyClock())
-    control = ConfirmedControl(Embedded(world="toy", prefix="/absent"), node.receiver, step_ns=PERIOD_NS)
+    control = VerifiedSimControl(Embedded(world="toy", prefix="/absent"), node.receiver, step_ns=PERIOD_NS)
     try:
         with pytest.raises(BackendNotReadyError, match="/absent/simulator/step_once"):
             control.connect(soon(0.1))

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 import embodied_env
-from embodied_env.core.latency.delay_model import DelayModel, Draw
+from embodied_env.core.latency.delay_model import DelayDistribution, DelayModel
 from embodied_env.errors import UsageError
 
 pytestmark = pytest.mark.ros
@@ -19,9 +19,11 @@ STEPS = 40
 def delays(contract):
     seen = [name for name, sensor in contract.sensors.items() if sensor.visibility == "agent"]
     return DelayModel(
-        sensors={name: Draw(kind="lognormal", values=(0.02 + 0.01 * i, 0.4)) for i, name in enumerate(seen)},
-        inference=Draw(kind="empirical", values=(0.003, 0.011)),
-        actuation=Draw(kind="lognormal", values=(0.06, 0.3)),
+        sensors={
+            name: DelayDistribution(kind="lognormal", values=(0.02 + 0.01 * i, 0.4)) for i, name in enumerate(seen)
+        },
+        inference=DelayDistribution(kind="empirical", values=(0.003, 0.011)),
+        actuation=DelayDistribution(kind="lognormal", values=(0.06, 0.3)),
     )
 
 

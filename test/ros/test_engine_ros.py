@@ -11,7 +11,7 @@ import pytest
 import embodied_env
 from embodied_env.cli.evaluate import evaluate
 from embodied_env.evaluation.engine import LocalEngine
-from embodied_env.evaluation.episodes import Job
+from embodied_env.evaluation.episodes import EvaluationJob
 from embodied_env.record import audit_run
 
 ARM = embodied_env.load_contract("arm_reach")
@@ -23,7 +23,7 @@ def test_workers_over_ros_come_to_the_same_summary_as_one_process(tmp_path):
     short = replace(ARM, episode=replace(ARM.episode, horizon_steps=40))
     options = {"contract": short, "backend": "mujoco_ros", "policy": "scripted", "seed": 3}
     one = evaluate(**options, episodes=12, out=tmp_path, clock="virtual")
-    job = Job(**options, options={"clock": "virtual"})
+    job = EvaluationJob(**options, options={"clock": "virtual"})
     three = LocalEngine(3).evaluate(job, episodes=12, out=tmp_path, ended=lambda: None)
     assert three.problem == ""
     assert three.losses == ()

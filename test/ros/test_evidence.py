@@ -12,7 +12,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 import embodied_env
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import ContractError
-from embodied_env.ros.receiver import Arrival
+from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.actuation_feedback import ControllerState, ControllerStateSpec, check_controller_state
 
 ARM = ActionLayout(embodied_env.load_contract("arm_reach"))
@@ -27,14 +27,14 @@ def command(seq, values):
 
 def said(values, at_ns, names=ARM.joints, velocity=()):
     message = SimpleNamespace(name=list(names), position=list(values), velocity=list(velocity))
-    return Arrival(key="controller state", message=message, info={}, arrival_ns=at_ns, arrival_system_ns=0)
+    return ReceivedMessage(key="controller state", message=message, info={}, arrival_ns=at_ns, arrival_system_ns=0)
 
 
 def after(*story, spec=JOINT_STATE, layout=ARM):
     """Return the evidence when these commands were sent and these messages came, in order."""
     state = ControllerState(spec, layout)
     for event in story:
-        state.put(event) if isinstance(event, Arrival) else state.sent(event)
+        state.put(event) if isinstance(event, ReceivedMessage) else state.sent(event)
     found = state.take()
     return None if found is None else (found.seq, found.acted_ns, found.method)
 
@@ -94,7 +94,7 @@ def test_velocities_are_read_of_what_is_commanded_so():
 def test_other_types_are_read_by_path():
     spec = ControllerStateSpec(topic="t", type="trajectory_msgs/msg/JointTrajectoryPoint", path="positions")
     messages = [
-        Arrival(key="", message=SimpleNamespace(positions=list(v)), info={}, arrival_ns=at, arrival_system_ns=0)
+        ReceivedMessage(key="", message=SimpleNamespace(positions=list(v)), info={}, arrival_ns=at, arrival_system_ns=0)
         for v, at in ((A, 1), (B, 5))
     ]
     assert after(messages[0], command(7, B), messages[1], spec=spec) == (7, 5, "controller")

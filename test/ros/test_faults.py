@@ -311,7 +311,7 @@ class Rig:
 
     def begin(self):
         """Begin an episode with nothing wrong."""
-        assert self.robot.exit_code is None, self.robot.last_words()
+        assert self.robot.exit_code is None, self.robot.stderr_tail()
         self.chaos.set_faults()
         self.bystander.all_is_well()
         self.env.unwrapped.clear_estop()

@@ -15,9 +15,9 @@ from sensor_msgs.msg import JointState
 import embodied_env
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import BackendNotReadyError, ContractError
-from embodied_env.ros.receiver import Arrival
+from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.profile import load_real_profile
-from embodied_env.ros.robot.sensor_set import Intake, make_readers
+from embodied_env.ros.robot.sensor_set import MessageFilter, make_readers
 from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader
 from embodied_env.ros.transforms import NoTransformError, Transform, TransformedReader, check_frame
 
@@ -50,7 +50,7 @@ def pose(stamp_ns=NS_PER_S, frame="camera"):
 
 
 def arrival(message, arrival_ns=0):
-    return Arrival(key="tcp", message=message, info={}, arrival_ns=arrival_ns, arrival_system_ns=arrival_ns)
+    return ReceivedMessage(key="tcp", message=message, info={}, arrival_ns=arrival_ns, arrival_system_ns=arrival_ns)
 
 
 def reader(frames):
@@ -90,7 +90,7 @@ def test_what_cannot_be_transformed_is_malformed_and_says_why(message, frames, p
 @pytest.fixture
 def bench():
     frames, handed = SpyFrames(known_until_ns=NS_PER_S), []
-    return frames, Intake(TCP, reader(frames), handed.append), handed
+    return frames, MessageFilter(TCP, reader(frames), handed.append), handed
 
 
 def test_a_message_waits_for_its_transform_and_keeps_its_arrival(bench):
@@ -123,12 +123,12 @@ def test_a_message_waits_no_longer_than_a_reading_may_be_old(bench):
 
 def test_a_message_of_other_joints_is_passed_over_and_one_with_some_of_ours_is_not():
     joints, handed = ARM.sensors["joints"], []
-    intake = Intake(joints, SensorReader("joints", joints), handed.append)
-    intake.put(arrival(JointState(name=["finger"], position=[0.1])))
-    intake.put(arrival(JointState()))
+    intake = MessageFilter(joints, SensorReader("joints", joints), handed.append)
+    intake.on_message(arrival(JointState(name=["finger"], position=[0.1])))
+    intake.on_message(arrival(JointState()))
     assert handed == []
     some = arrival(JointState(name=["finger", joints.fields["position"].joints[0]], position=[0.1, 0.2]))
-    intake.put(some)
+    intake.on_message(some)
     assert handed == [some]
 
 

@@ -76,7 +76,7 @@ class Driver:
         heard = {name: [] for name in self.contract.sensors}
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            for arrival in self.ros.receiver.take(0.05):
+            for arrival in self.ros.receiver.receive(0.05):
                 heard[arrival.key].append(arrival)
         return heard
 
@@ -85,7 +85,7 @@ class Driver:
         asked_ns = time.time_ns()
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
-            for arrival in self.ros.receiver.take(0.05):
+            for arrival in self.ros.receiver.receive(0.05):
                 if arrival.key == name and stamp_ns(arrival.message) > asked_ns:
                     return self.readers[name].read(arrival.message)
         raise AssertionError(f"{name} is silent")
@@ -302,7 +302,7 @@ def test_its_process_ends_when_its_parent_is_killed(domain_id):
         "from embodied_env.core.process.child import Child, simulator\n"
         "contract = load_contract('arm_reach')\n"
         "child = Child(simulator('-', free_running=True), first_line=dump_contract(contract))\n"
-        "while 'wall time' not in child.last_words():\n"
+        "while 'wall time' not in child.stderr_tail():\n"
         "    time.sleep(0.1)\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"

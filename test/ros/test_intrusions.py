@@ -19,7 +19,7 @@ import embodied_env
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendNotReadyError, ResetNeededError, UsageError
-from embodied_env.ros.embedded_sim.protocol import FAULT_TOPIC, PICTURE_TOPIC, STEPPED_TOPIC, Stepped
+from embodied_env.ros.embedded_sim.protocol import FAULT_TOPIC, PICTURE_TOPIC, STEPPED_TOPIC, StepAck
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
 
@@ -122,7 +122,7 @@ def test_an_acknowledgement_of_a_step_that_was_not_asked_for_is_ignored(env, str
     assert stranger.wait_until(lambda: stepped.get_subscription_count() > 0, 5.0)
     newest = tuple((0, 0) for _ in env.unwrapped.contract.sensors)
     stepped.publish(
-        stepped.msg_type(data=array.array("q", Stepped(epoch=backend._epoch, step=99, newest=newest).to_data()))
+        stepped.msg_type(data=array.array("q", StepAck(epoch=backend._epoch, step=99, newest=newest).to_data()))
     )
     time.sleep(0.2)
     *_, info = env.step(ZERO)

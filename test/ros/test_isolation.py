@@ -14,7 +14,7 @@ from held import FLAT_KB, grown_kb, held, more, resident_kb
 import embodied_env
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import SteadyClock
-from embodied_env.ros.embedded_sim.protocol import STEP_TOPIC, StepToken
+from embodied_env.ros.embedded_sim.protocol import STEP_TOPIC, StepRequest
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.serialization.cdr import from_cdr
@@ -132,7 +132,7 @@ def test_duplicates_of_the_own_commands_never_add_a_step(env, reference):
 
 
 def last_token(backend, tokens):
-    return StepToken.from_data(from_cdr(backend._token, tokens.msg_type).data)
+    return StepRequest.from_data(from_cdr(backend._token, tokens.msg_type).data)
 
 
 def test_a_late_token_of_an_old_step_never_adds_a_step(env, intruder, reference):
@@ -142,7 +142,7 @@ def test_a_late_token_of_an_old_step_never_adds_a_step(env, intruder, reference)
 
     def replay():
         last = last_token(backend, tokens)
-        old = StepToken(epoch=backend._epoch, step=1, digests=last.digests)
+        old = StepRequest(epoch=backend._epoch, step=1, digests=last.digests)
         tokens.publish(tokens.msg_type(data=array.array("q", old.to_data())))
 
     assert readings(env, seed=6, between=replay) == reference(6)
@@ -155,7 +155,7 @@ def test_a_token_of_a_foreign_epoch_never_adds_a_step(env, intruder, reference):
 
     def intrude():
         last = last_token(backend, tokens)
-        foreign = StepToken(epoch=last.epoch + 1, step=last.step + 1, digests=last.digests)
+        foreign = StepRequest(epoch=last.epoch + 1, step=last.step + 1, digests=last.digests)
         tokens.publish(tokens.msg_type(data=array.array("q", foreign.to_data())))
 
     assert readings(env, seed=7, between=intrude) == reference(7)

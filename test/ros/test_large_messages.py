@@ -76,7 +76,7 @@ def segment_of(child):
     """Return the size of the shared-memory segment that a process has made for what it sends, once it has."""
     end = time.monotonic() + PATIENCE_S
     while not (names := [name for name in segments_of(child.pid) if "port" not in name]):
-        assert child.exit_code is None, child.last_words()
+        assert child.exit_code is None, child.stderr_tail()
         assert time.monotonic() < end
         time.sleep(0.05)
     return max((SHARED_MEMORY / name).stat().st_size for name in names)

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import embodied_env
-from embodied_env.core.process.shared_memory import remove_abandoned, segments_of
+from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
 from embodied_env.errors import BackendNotReadyError
 
 pytestmark = pytest.mark.ros
@@ -130,7 +130,7 @@ def test_a_simulator_dies_with_its_killed_parent(domain_id):
     parent.kill()
     parent.communicate()
     wait_for_end(pid)
-    remove_abandoned(segments)
+    remove_orphaned_segments(segments)
 
 
 def test_the_simulator_of_an_environment_that_nobody_holds_ends(domain_id):

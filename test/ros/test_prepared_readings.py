@@ -22,7 +22,7 @@ import embodied_env
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.ros.embedded_sim.sensor_messages import ReadingWriter, to_message
 from embodied_env.ros.serialization.cdr import to_cdr
-from embodied_env.ros.serialization.template import PreparedMessage
+from embodied_env.ros.serialization.template import MessageTemplate
 
 pytestmark = pytest.mark.ros
 
@@ -164,5 +164,5 @@ def test_what_does_more_than_lay_down_numbers_is_made_each_time():
     def half(numbers, stamp_ns):
         return Float32(data=float(numbers["x"][0]) / 2)
 
-    ready = PreparedMessage(half, {"x": np.zeros(1)})
+    ready = MessageTemplate(half, {"x": np.zeros(1)})
     assert ready.message({"x": np.array([3.0])}) == Float32(data=1.5)

@@ -16,7 +16,7 @@ pytest.importorskip("rclpy")
 from embodied_env.contract import load_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, ManualClock, SteadyClock
-from embodied_env.core.types import Sent
+from embodied_env.core.types import SentCommand
 from embodied_env.ros.command_messages import to_command
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
@@ -95,27 +95,27 @@ def published(contract, steps, seed):
 
         def send(command):
             publisher.publish(to_command(actuator, command.values, stamp_ns=clock.now_ns(), period_s=0.05))
-            return Sent(seq=command.seq, values=command.values)
+            return SentCommand(seq=command.seq, values=command.values)
 
         arbiter = Arbiter(send, gate, clock=clock, control_period_s=contract.control_period_s, free_running=True)
         limits = gate.layout.limits
         low, high = np.nan_to_num(limits.position_low, neginf=-1.0), np.nan_to_num(limits.position_high, posinf=1.0)
         middle = (low + high) / 2
-        arbiter.resync(middle, epoch=0)
+        arbiter.reset(middle, epoch=0)
         adversary, received, dts_s, silences_s = Adversary(gate.layout.size, rng), {}, [], []
         for step in range(steps):
             jitter = rng.choice([1.0, rng.uniform(0.05, 1.5), rng.uniform(3.5, 6.0)], p=[0.5, 0.45, 0.05])
             clock.advance_ns(max(1, round(jitter * period_ns)))
             silences_s.append(jitter * period_ns / NS_PER_S)
-            arbiter.measure(middle, np.zeros(gate.layout.size))  # of velocities: far from any bound
-            with arbiter.turn() as (reference, dt_s):
+            arbiter.update_measured(middle, np.zeros(gate.layout.size))  # of velocities: far from any bound
+            with arbiter.exclusive() as (reference, dt_s):
                 command = gate.judge(adversary.act(step), reference, dt_s)
                 arbiter.send(command)
             dts_s.append(command.report.dt_s)
             if gate.latched is not None:
                 gate.reset()
             while step + 1 - len(received) >= (BATCH if step + 1 < steps else 1):
-                for arrival in ros.receiver.take(1.0):
+                for arrival in ros.receiver.receive(1.0):
                     received[arrival.info["publication_sequence_number"]] = list(values_of(arrival.message, actuator))
         assert sorted(received) == list(range(1, steps + 1))
         return (

@@ -33,7 +33,7 @@ from embodied_env.ros.embedded_sim.sensor_messages import to_message
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import LATCHED as LATCHED_QOS
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.robot.clock_sync import ClockSpec, Sync, Timekeeper
+from embodied_env.ros.robot.clock_sync import ClockSpec, RobotClock, Sync
 from embodied_env.ros.robot.profile import load_real_profile
 from embodied_env.ros.robot.safety_inputs import CONTENTION
 from embodied_env.sim.kinematics import MujocoKinematics
@@ -577,7 +577,7 @@ def test_a_clock_that_is_not_ours_is_refused_with_what_to_declare(hand_made, mak
 
 def test_the_default_is_of_the_sensors_that_are_not_named():
     clocks = {"default": ClockSpec(sync="none"), "tcp": ClockSpec(sync="same_host")}
-    stampings = Timekeeper(ARM, SteadyClock(), clocks=clocks).stampings
+    stampings = RobotClock(ARM, SteadyClock(), clocks=clocks).stampings
     assert (stampings["joints"].sync, stampings["tcp"].sync) == (Sync.UNKNOWN, Sync.SAME)
 
 

@@ -30,21 +30,21 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.latency.info import ACTUATION_METHODS
 from embodied_env.core.process.child import Child, relay, simulator
-from embodied_env.core.process.shared_memory import remove_abandoned, segments_of
+from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
 from embodied_env.core.types import CODES, Finding, Severity
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError, UsageError
 from embodied_env.ros.node import RosNode
-from embodied_env.ros.receive_thread import Listener
+from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.robot.command_publishers import Trigger
-from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayOutlet
+from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayClient
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.safety import GATES
 from embodied_env.safety.relay.protocol import (
     Armed,
+    CommandId,
     JointFields,
     RelayReport,
     RelayState,
-    Tag,
     limits_fingerprint,
     write_command,
 )
@@ -88,7 +88,7 @@ class Witness:
 
     def __init__(self, namespace, contract=ARM, *, domain_id):
         self.ros = RosNode("witness", namespace=namespace, clock=SteadyClock(), domain_id=domain_id)
-        self.listener = Listener(self.ros.node, SteadyClock())
+        self.listener = ReceiveThread(self.ros.node, SteadyClock())
         self.reports, self.states, self.commands, self.moves = [], [], {}, []
         self.services = {
             name: Trigger(self.ros.node, f"relay/{name}", SteadyClock()) for name in ("arm", "estop", "clear_estop")
@@ -117,13 +117,15 @@ class Witness:
     def until(self, condition, timeout_s=PATIENCE_S):
         end = time.monotonic() + timeout_s
         while not (found := condition()):
-            self.listener.check()
+            self.listener.raise_if_failed()
             assert time.monotonic() < end, (self.states[-1:], self.reports[-1:])
             time.sleep(0.01)
         return found
 
     def call(self, name):
-        response = self.services[name].call(time.monotonic_ns() + round(PATIENCE_S * NS_PER_S), self.listener.check)
+        response = self.services[name].call(
+            time.monotonic_ns() + round(PATIENCE_S * NS_PER_S), self.listener.raise_if_failed
+        )
         return response.success, response.message
 
     def published(self):
@@ -207,7 +209,7 @@ def remove_left(names):
     """Remove the segments of killed processes that nobody who lives uses; a port may be shared by several."""
     others = [process.pid for process in psutil.process_iter() if process.pid != os.getpid()]
     ours = {name for name in segments_of(os.getpid()) if name.startswith("fastrtps_port")}
-    remove_abandoned(names.difference(ours, *(segments_of(pid) for pid in others)))
+    remove_orphaned_segments(names.difference(ours, *(segments_of(pid) for pid in others)))
 
 
 @pytest.fixture(scope="module")
@@ -431,7 +433,7 @@ def test_an_intruder_who_commands_the_relay_ends_the_episode_by_name_and_no_othe
     info = {"end_reason": ""}
     try:
         while not info["end_reason"]:
-            tag = Tag(epoch=witness.states[-1].epoch, seq=10**15)
+            tag = CommandId(epoch=witness.states[-1].epoch, seq=10**15)
             intruder.publish(write_command(tag, np.ones(6), LAYOUT).fill(JointState()))
             *_, info = env.step(FORWARD)
         assert info["end_reason"] == "safety_stop:robot.contention"
@@ -750,7 +752,7 @@ class FakeRelay:
 
     def __init__(self, namespace):
         self.ros = RosNode("relay", namespace=namespace, clock=SteadyClock())
-        self.listener = Listener(self.ros.node, SteadyClock())
+        self.listener = ReceiveThread(self.ros.node, SteadyClock())
         self.reports = self.ros.node.create_publisher(String, "relay/report", DEEP)
         self.ros.node.create_service(TriggerType, "relay/arm", self._arm)
         self.listener.subscribe("command", "sensor_msgs/msg/JointState", "relay/command", DEEP, self._take)
@@ -769,7 +771,7 @@ class FakeRelay:
 
     def _take(self, arrival):
         fields = JointFields.of(arrival.message)
-        tag = Tag.from_text(fields.frame_id)
+        tag = CommandId.from_text(fields.frame_id)
         if tag.seq == 0:
             text = self.refusal(fields, "act.dup").to_text()
         else:
@@ -783,7 +785,7 @@ class FakeRelay:
         """A report that it was published as it came; of braking: that it stands."""
         values = np.array(fields.positions) if fields.names else self.begins
         plain = dict(
-            tag=Tag.from_text(fields.frame_id),
+            tag=CommandId.from_text(fields.frame_id),
             cause="command" if fields.names else "brake",
             published=True,
             disposition=Severity.PASS,
@@ -814,8 +816,8 @@ def fake(domain_id, remains):
     namespace = f"/fake_{os.getpid()}"
     fake = FakeRelay(namespace)
     ros = RosNode("client", namespace=namespace, clock=SteadyClock())
-    listener = Listener(ros.node, SteadyClock())
-    fake.outlet = RelayOutlet(ARM, ros.node, listener, SteadyClock())
+    listener = ReceiveThread(ros.node, SteadyClock())
+    fake.outlet = RelayClient(ARM, ros.node, listener, SteadyClock())
     listener.start()
     yield fake
     listener.stop()
@@ -897,7 +899,7 @@ def test_a_refused_command_keeps_the_code_of_the_relay_and_guarantees_nothing(fa
     "answer",
     [
         lambda _fake, _fields: None,
-        lambda fake, fields: fake.report(fields, tag=Tag(epoch=1, seq=99)),
+        lambda fake, fields: fake.report(fields, tag=CommandId(epoch=1, seq=99)),
     ],
     ids=["silence", "of another command"],
 )

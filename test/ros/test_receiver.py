@@ -18,7 +18,7 @@ from std_srvs.srv import Trigger
 from embodied_env.core.clock import ManualClock, SteadyClock
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.receiver import REPEAT_S, ExecutorReceiver, WaitSetReceiver
+from embodied_env.ros.receiver import RETRY_S, ExecutorReceiver, WaitSetReceiver
 
 pytestmark = pytest.mark.ros
 
@@ -230,7 +230,7 @@ def test_what_is_asked_is_sent_once_however_long_it_takes(nodes, make_receiver, 
     context, ours, _ = nodes
     receiver = make_receiver(ours, context, SteadyClock())
     answer = receiver.ask(Trigger, "work", Trigger.Request(), 5.0)
-    end = time.monotonic() + 1.2 * REPEAT_S
+    end = time.monotonic() + 1.2 * RETRY_S
     while time.monotonic() < end:
         receiver.take(0.05)
     servant.serve(1)

@@ -20,7 +20,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 import embodied_env
 from embodied_env.contract.message_types import ACTUATOR_MESSAGES, SENSOR_MESSAGES, message_class
 from embodied_env.core.clock import SteadyClock
-from embodied_env.core.message_tap import WireMessage
+from embodied_env.core.message_tap import TappedMessage
 from embodied_env.record.raw_messages import MessageLog, definition, problem_of_messages, read_messages
 from embodied_env.ros.message_tap import qos_text
 from embodied_env.ros.node import RosNode
@@ -73,7 +73,7 @@ def test_a_definition_that_is_installed_is_taken_as_it_is(tmp_path, monkeypatch)
 
 
 def wire(name, *, topic="/a", log_ns=5, is_ours=True, message=None):
-    return WireMessage(
+    return TappedMessage(
         topic=topic,
         type=name,
         message=message_class(name)() if message is None else message,

@@ -33,8 +33,8 @@ from embodied_env.contract import parse_contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.process.child import Child, relay
-from embodied_env.core.process.shared_memory import remove_abandoned, segments_of
-from embodied_env.safety.relay.protocol import Armed, JointFields, RelayReport, RelayState, Tag, write_command
+from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
+from embodied_env.safety.relay.protocol import Armed, CommandId, JointFields, RelayReport, RelayState, write_command
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills]
 
@@ -131,7 +131,7 @@ class Bench:
 
     def send(self, values, epoch=None, seq=None):
         self.seq += seq is None
-        tag = Tag(epoch=epoch or self.epoch, seq=seq or self.seq)
+        tag = CommandId(epoch=epoch or self.epoch, seq=seq or self.seq)
         vector = None if values is None else np.array(values)
         self.command.publish(write_command(tag, vector, self.layout).fill(JointState()))
         return tag
@@ -215,7 +215,7 @@ def remains(domain_id):
     """Names of shared memory that killed or suspended processes used: removed when everybody has gone."""
     names = set()
     yield names
-    remove_abandoned(names)
+    remove_orphaned_segments(names)
 
 
 @pytest.fixture

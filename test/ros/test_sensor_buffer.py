@@ -11,12 +11,12 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 from embodied_env.contract import FieldSpec, SensorSpec
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.time_sync import ClockWatch, SimulatedTime
+from embodied_env.core.time_sync import SimTimeTracker, SystemClockMonitor
 from embodied_env.core.types import Quality, Sample
 from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.ros.embedded_sim.sensor_messages import to_message
-from embodied_env.ros.receiver import Arrival
-from embodied_env.ros.robot.clock_sync import ClockSpec, Stamping
+from embodied_env.ros.receiver import ReceivedMessage
+from embodied_env.ros.robot.clock_sync import ClockSpec, StampTranslator
 from embodied_env.ros.sensor_buffer import SensorBuffer
 
 pytestmark = pytest.mark.ros
@@ -32,7 +32,7 @@ SENSOR = SensorSpec(
 
 
 def arrival(*, stamp_ns, number, values=(1.0, 2.0, 3.0)):
-    return Arrival(
+    return ReceivedMessage(
         key="point",
         message=to_message(SENSOR, {"position": np.array(values)}, stamp_ns),
         info={"source_timestamp": 10, "received_timestamp": 20, "publication_sequence_number": number},
@@ -113,7 +113,7 @@ def test_a_malformed_message_is_an_invalid_sample_with_its_reason():
     message = to_message(joints, {"position": np.zeros(2)}, 5)
     message.name = ["a", "c"]
     info = {"source_timestamp": 1, "received_timestamp": 2, "publication_sequence_number": 1}
-    buffer.put(Arrival(key="joints", message=message, info=info, arrival_ns=1, arrival_system_ns=1))
+    buffer.add(ReceivedMessage(key="joints", message=message, info=info, arrival_ns=1, arrival_system_ns=1))
     sample = buffer.sample()
     assert sample.quality is Quality.INVALID
     assert "position of b is missing" in sample.reason
@@ -142,9 +142,9 @@ class Judged:
 
     def __init__(self, *, sensor=SENSOR, simulated=False, require_stamp=True):
         self.clock = HandClock()
-        self.watch = ClockWatch(self.clock)
-        self.simulated = SimulatedTime(self.watch, period_ns=50 * MS) if simulated else None
-        stamping = Stamping(
+        self.watch = SystemClockMonitor(self.clock)
+        self.simulated = SimTimeTracker(self.watch, period_ns=50 * MS) if simulated else None
+        stamping = StampTranslator(
             "point",
             ClockSpec(),
             timeline=self.simulated or self.watch,
@@ -152,7 +152,7 @@ class Judged:
             require_stamp=require_stamp,
             future_tolerance_s=0.005,
         )
-        stamping.found(True)
+        stamping.set_publisher_locality(True)
         self.buffer = SensorBuffer("point", sensor, stamping)
         self.number = 0
 
@@ -161,10 +161,10 @@ class Judged:
         self.clock.steady_ns += 50 * MS
         self.number += 1
         now_ns = self.clock.system_ns()
-        self.watch.notice(self.clock.now_ns(), now_ns)
+        self.watch.check_pair(self.clock.now_ns(), now_ns)
         header_ns = now_ns + round(ahead_s * NS_PER_S) if header_ns is None else header_ns
-        self.buffer.put(
-            Arrival(
+        self.buffer.add(
+            ReceivedMessage(
                 key="point",
                 message=to_message(SENSOR, {"position": np.zeros(3)}, header_ns),
                 info={
@@ -253,7 +253,7 @@ def test_a_sensor_by_receipt_counts_from_its_arrival_whatever_its_header_says():
 
 def test_a_stamp_of_simulated_time_is_not_put_beside_the_middlewares():
     judged = Judged(simulated=True)
-    judged.simulated.hear(100 * MS, judged.clock.now_ns())
+    judged.simulated.on_clock(100 * MS, judged.clock.now_ns())
     sample = judged.publish(header_ns=90 * MS)
     assert (sample.stamp_ns, sample.header_ns, sample.quality) == (90 * MS, None, Quality.OK)
 
@@ -261,7 +261,7 @@ def test_a_stamp_of_simulated_time_is_not_put_beside_the_middlewares():
 def test_what_is_flushed_is_forgotten_and_counted_on():
     judged = Judged()
     judged.publish()
-    judged.buffer.flush()
+    judged.buffer.clear_readings()
     assert judged.buffer.sample() is None
     assert judged.publish(ahead_s=-60.0).seq == 1
 
@@ -280,7 +280,7 @@ TOUCH = SensorSpec(
 def touch(*, number, value=1):
     info = {"source_timestamp": 10, "received_timestamp": 20, "publication_sequence_number": number}
     message = to_message(TOUCH, {"data": np.array([value], dtype=np.int8)}, 0)
-    return Arrival(key="touch", message=message, info=info, arrival_ns=30, arrival_system_ns=40)
+    return ReceivedMessage(key="touch", message=message, info=info, arrival_ns=30, arrival_system_ns=40)
 
 
 @pytest.fixture
@@ -366,7 +366,7 @@ def test_a_header_that_a_type_does_not_have_is_refused():
 def test_a_malformed_message_has_no_values():
     spec = dataclasses.replace(SENSOR, frame="map")
     buffer = SensorBuffer("point", spec)
-    buffer.put(arrival(stamp_ns=5, number=1))
+    buffer.add(arrival(stamp_ns=5, number=1))
     sample = buffer.sample()
     assert (sample.quality, dict(sample.values)) == (Quality.INVALID, {})
     assert "map" in sample.reason

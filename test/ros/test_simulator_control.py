@@ -1,4 +1,4 @@
-"""`ConfirmedControl` over each dialect and its stand-in, over real DDS: what goes well, and each fault by its name."""
+"""`VerifiedSimControl` over each dialect and its stand-in, over real DDS: what goes well, and each fault by its name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendLostError, UsageError
 from embodied_env.ros.external_sim.control import make_dialect
 from embodied_env.ros.external_sim.control.base import SimulatorNotReadyError
-from embodied_env.ros.external_sim.control.verified_control import ConfirmedControl
+from embodied_env.ros.external_sim.control.verified_control import VerifiedSimControl
 from embodied_env.ros.node import RosNode
 
 pytestmark = pytest.mark.ros
@@ -36,7 +36,7 @@ def attached(name, domain_id, *, prefix=None):
     node = RosNode("environment", namespace="/", clock=SteadyClock(), domain_id=domain_id)
     try:
         dialect = make_dialect(name, world="toy", prefix=prefix)
-        yield ConfirmedControl(dialect, node.receiver, step_ns=STEP_NS, still_s=0.05)
+        yield VerifiedSimControl(dialect, node.receiver, step_ns=STEP_NS, still_s=0.05)
     finally:
         node.close()
 

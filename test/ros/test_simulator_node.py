@@ -140,7 +140,7 @@ def test_simulated_time_is_published_and_never_goes_back(hosted):
         env.reset(seed=seed)
         env.step(np.zeros(6))
     stamps = []
-    while arrivals := listener.receiver.take(0.3):
+    while arrivals := listener.receiver.receive(0.3):
         stamps += [a.message.clock.sec * 10**9 + a.message.clock.nanosec for a in arrivals]
     listener.close()
     env.close()

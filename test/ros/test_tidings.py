@@ -10,19 +10,19 @@ from nav_msgs.msg import Odometry
 from std_msgs.msg import Bool
 
 from embodied_env.contract import load_contract
-from embodied_env.ros.external_sim.entity_topics import Tidings
+from embodied_env.ros.external_sim.entity_topics import EntityTopics
 from embodied_env.ros.external_sim.profile import load_simulator_profile
-from embodied_env.ros.receiver import Arrival
+from embodied_env.ros.receiver import ReceivedMessage
 
 
-def of(name) -> Tidings:
+def of(name) -> EntityTopics:
     contract = load_contract(name)
-    return Tidings(contract, load_simulator_profile(contract, "gazebo")[0])
+    return EntityTopics(contract, load_simulator_profile(contract, "gazebo")[0])
 
 
-def arrival(key, message) -> Arrival:
+def arrival(key, message) -> ReceivedMessage:
     info = {"publication_sequence_number": 1, "source_timestamp": 1, "received_timestamp": 1}
-    return Arrival(key=key, message=message, info=info, arrival_ns=0, arrival_system_ns=0)
+    return ReceivedMessage(key=key, message=message, info=info, arrival_ns=0, arrival_system_ns=0)
 
 
 def odometry(x, stamp_ns) -> Odometry:

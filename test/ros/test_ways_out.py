@@ -22,10 +22,10 @@ from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.process.child import Child, relay, simulator
-from embodied_env.core.process.shared_memory import remove_abandoned, segments_of
+from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.receive_thread import Listener
+from embodied_env.ros.receive_thread import ReceiveThread
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills]
 
@@ -199,7 +199,7 @@ class Robot:
         specs += [relay("-", namespace=self.namespace, source=str(self.path))] if is_relayed else []
         self.children = [Child(s, first_line=dump_contract(self.contract), environment=SURROUNDINGS) for s in specs]
         self.ros = RosNode("witness", namespace=self.namespace, clock=SteadyClock(), domain_id=DOMAIN_ID)
-        self.listener = Listener(self.ros.node, SteadyClock())
+        self.listener = ReceiveThread(self.ros.node, SteadyClock())
         self.commands = []
         ((_, actuator),) = self.contract.actuators.items()
         self.listener.subscribe("commands", actuator.type, actuator.topic, RELIABLE, self._take)
@@ -211,7 +211,7 @@ class Robot:
         self.commands.append((arrival.info["source_timestamp"], value))
 
     def begin(self):
-        with self.listener.changed:
+        with self.listener.condition:
             self.commands.clear()
 
     def until_quiet(self):
@@ -245,7 +245,7 @@ def robots(request, tmp_path_factory):
     yield SimpleNamespace(each=made, remains=remains)
     for robot in made:
         robot.close()
-    remove_abandoned(remains)
+    remove_orphaned_segments(remains)
 
 
 def start(text, robot, folder="", other=None):

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from embodied_env.analysis.calibration.actuator_response import Move, course_of
+from embodied_env.analysis.calibration.actuator_response import Move, command_trajectory
 from embodied_env.analysis.calibration.excitation import velocities
-from embodied_env.backends.fake import Delays, FakeBackend, Fault
+from embodied_env.backends.fake import FakeBackend, FakeDelays, Fault
 
 STEP_S = 2e-4
 
@@ -32,7 +32,7 @@ def _move(rng, dead_s, poles, jitter_s, noise, *, period_s=0.05, read_s=0.004, s
     acting_s = at_s + dead_s + rng.uniform(-jitter_s, jitter_s, len(profile)) / 2.0
     grid_s = STEP_S * np.arange(int((at_s[-1] + 0.1) / STEP_S))
     acting = _as_move(acting_s, commands)
-    motion = _filtered(course_of(acting, period_s, shape).at(grid_s), poles)
+    motion = _filtered(command_trajectory(acting, period_s, shape).at(grid_s), poles)
     stamps_s = np.arange(rng.uniform(0.0, read_s), at_s[-1] + 0.05, read_s)
     readings = np.interp(stamps_s, grid_s, motion) + noise * rng.normal(size=len(stamps_s))
     return Move(
@@ -106,7 +106,7 @@ class MovingBackend(FakeBackend):
 
 def moving(contract, *, clock):
     """Return what is scripted; the factory of an entry point."""
-    delays = Delays(driver_s=DRIVER_S, transport_s=0.001, actuation_s=ACTUATION_S)
+    delays = FakeDelays(driver_s=DRIVER_S, transport_s=0.001, actuation_s=ACTUATION_S)
     backend = MovingBackend(contract, clock=clock, free_running=True, faults=SCRIPT.faults, delays=delays)
     SCRIPT.made.append(backend)
     return backend

@@ -12,7 +12,7 @@ from scripted_tasks import NoParameters, Running
 
 from embodied_env.contract import Contract
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
-from embodied_env.record.rows import plain
+from embodied_env.record.rows import to_json_types
 
 
 class Solved(Running):
@@ -53,7 +53,7 @@ class Telling(Running):
     def reset(self, snapshot: Snapshot, options: Mapping[str, Any]) -> Verdict | None:
         samples = {name: vars(sample) for name, sample in sorted(snapshot.samples.items())}
         told = [options, snapshot.now_ns, samples, snapshot.clock, snapshot.injected, vars(snapshot.reset)]
-        return Verdict.failed(json.dumps(plain(told), sort_keys=True))
+        return Verdict.failed(json.dumps(to_json_types(told), sort_keys=True))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.errors import ContractError
 from embodied_env.ros.robot.required_active import (
     ActiveSpec,
-    Activities,
+    RequiredActiveState,
     check_active,
     controller_state,
     lifecycle_state,
@@ -24,7 +24,7 @@ ACTIVE, OFF = (True, ""), (False, "/arm_driver is deactivating")
 
 def activities(spec=DRIVER):
     clock = ManualClock(start_ns=NS_PER_S)
-    return Activities({"driver": spec}, clock, bound_ns=BOUND_NS), clock
+    return RequiredActiveState({"driver": spec}, clock, bound_ns=BOUND_NS), clock
 
 
 def test_what_was_never_heard_of_is_not_active():

@@ -10,7 +10,7 @@ import scripted_tasks
 from scripted_tasks import DECELERATION, PERIOD_NS, PERIOD_S, VELOCITY
 
 from embodied_env.core.clock import ManualClock
-from embodied_env.core.types import Finding, Sent, Severity
+from embodied_env.core.types import Finding, SentCommand, Severity
 from embodied_env.errors import BackendLostError, ClosedError
 from embodied_env.safety import Arbiter, SafetyGate
 
@@ -33,10 +33,10 @@ class Bench:
         if self.broken:
             raise BackendLostError("gone", "the wire is cut")
         self.sent.append(command)
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
     def publish(self, action=(0.0, 0.0)):
-        with self.arbiter.turn() as (reference, dt_s):
+        with self.arbiter.exclusive() as (reference, dt_s):
             approved = self.gate.judge(list(action), reference, dt_s)
             self.arbiter.send(approved)
         return approved
@@ -45,14 +45,14 @@ class Bench:
 @pytest.fixture
 def lockstep():
     bench = Bench(free_running=False)
-    bench.arbiter.resync(np.zeros(2), 0)
+    bench.arbiter.reset(np.zeros(2), 0)
     return bench
 
 
 @pytest.fixture
 def running():
     bench = Bench(free_running=True)
-    bench.arbiter.resync(np.zeros(2), 0)
+    bench.arbiter.reset(np.zeros(2), 0)
     return bench
 
 
@@ -163,7 +163,7 @@ def test_braking_publishes_and_says_why(lockstep):
 
 def test_stopping_before_the_first_reset_publishes_nothing():
     bench = Bench(free_running=True)
-    bench.arbiter.stop(HOLD)
+    bench.arbiter.brake_to_rest(HOLD)
     assert bench.sent == []
 
 
@@ -192,7 +192,7 @@ def test_what_has_reached_nobody_leaves_the_joints_where_they_are_measured(runni
     running.publish((1.0, 0.0))
     before, published_ns = running.arbiter.reference, running.arbiter._published_ns
     assert before.velocities[0] > 0.0
-    running.arbiter.stand_at(np.array([0.25, 0.0]))
+    running.arbiter.set_position_reference(np.array([0.25, 0.0]))
     after = running.arbiter.reference
     assert after.positions.tolist() == [0.25, 0.0]
     assert after.velocities.tolist() == before.velocities.tolist()

@@ -18,7 +18,7 @@ import strategies
 from gymnasium.wrappers import RescaleAction, TimeLimit, TransformObservation, TransformReward
 from scripted_tasks import OneClock
 
-from embodied_env.backends.fake import Delays, Fault
+from embodied_env.backends.fake import FakeDelays, Fault
 from embodied_env.contract import load_contract
 from embodied_env.core.clock import ManualClock
 from embodied_env.core.types import Quality
@@ -149,7 +149,7 @@ def arm(**options):
 
 
 FAULTS = [Fault(kind=kind, step=2 + i) for i, kind in enumerate(("drop", "nan", "stale", "future"))]
-DELAYS = Delays(driver_s=0.002, transport_s=0.001, queue_s=0.0005, publish_s=0.003, actuation_s=0.02)
+DELAYS = FakeDelays(driver_s=0.002, transport_s=0.001, queue_s=0.0005, publish_s=0.003, actuation_s=0.02)
 SAME = {"tcp": [0.3, 0.3, 0.3], "target": [0.3, 0.3, 0.3]}
 MALFORMED = [[math.nan] * 6, np.zeros(3), "left", None, [1e308] * 6, np.full(6, 2.0), object(), [True] * 6, {"arm": 1}]
 

@@ -12,7 +12,7 @@ from plants import ACTUATION_S, DRIVER_S, SCRIPT, Script
 
 import embodied_env
 from embodied_env.analysis.calibration import calibrate
-from embodied_env.analysis.calibration.excitation import places, velocities
+from embodied_env.analysis.calibration.excitation import find_joint_readings, velocities
 from embodied_env.backends.fake import Fault
 from embodied_env.cli import main
 from embodied_env.contract.loader import dump_contract
@@ -34,9 +34,15 @@ def test_a_move_is_gentle_and_ends_where_it_began(seed, fastest, change, way):
 
 
 def test_the_motion_of_a_joint_is_read_where_a_sensor_reports_it():
-    assert places(ARM, ["j3"])["j3"].field == "position"
-    assert places(CART, ["angular.z"])["angular.z"] == places(CART, CART.actuators["base"].joints)["angular.z"]
-    assert (places(CART, ["angular.z"])["angular.z"].field, places(CART, ["angular.z"])["angular.z"].index) == (
+    assert find_joint_readings(ARM, ["j3"])["j3"].field == "position"
+    assert (
+        find_joint_readings(CART, ["angular.z"])["angular.z"]
+        == find_joint_readings(CART, CART.actuators["base"].joints)["angular.z"]
+    )
+    assert (
+        find_joint_readings(CART, ["angular.z"])["angular.z"].field,
+        find_joint_readings(CART, ["angular.z"])["angular.z"].index,
+    ) == (
         "angular",
         2,
     )
@@ -46,7 +52,7 @@ def test_a_twist_that_nobody_reports_is_refused():
     odom = replace(CART.sensors["odom"], fields={"position": CART.sensors["odom"].fields["position"]})
     blind = replace(CART, sensors={**CART.sensors, "odom": odom})
     with pytest.raises(UsageError, match=r"no sensor of the agent reports the velocity of linear\.x"):
-        places(blind, ["linear.x"])
+        find_joint_readings(blind, ["linear.x"])
 
 
 @pytest.mark.parametrize("backend", ["fake", "mujoco"])

@@ -11,7 +11,7 @@ import pytest
 from embodied_env.contract.schema import FieldSpec, SensorSpec
 from embodied_env.sim.profile import Contact, Source
 from embodied_env.sim.sensor_channel import Reading, SensorChannel
-from embodied_env.sim.sensors import Measured
+from embodied_env.sim.sensors import SensorOutput
 
 PERIOD_NS = 100_000_000
 ORIGIN_NS = 300_000_000
@@ -30,11 +30,11 @@ def channel_of(sensor: SensorSpec | None = None, name: str = "pose", **source: A
     return SensorChannel(name, sensor or spec(), Source(**source), PERIOD_NS)
 
 
-def measured(mark: float = 0.0, **extras: Any) -> Measured:
-    return Measured(values={"position": np.full(3, mark), "orientation": IDENTITY.copy()}, extras=extras)
+def measured(mark: float = 0.0, **extras: Any) -> SensorOutput:
+    return SensorOutput(values={"position": np.full(3, mark), "orientation": IDENTITY.copy()}, extras=extras)
 
 
-def begun(channel: SensorChannel, seed: int = 0, first: Measured | None = None) -> SensorChannel:
+def begun(channel: SensorChannel, seed: int = 0, first: SensorOutput | None = None) -> SensorChannel:
     channel.begin(seed, ORIGIN_NS, first or measured())
     return channel
 
@@ -62,7 +62,7 @@ def after_reset_ms(readings: list[Reading]) -> list[int]:
     return [(reading.stamp_ns - ORIGIN_NS) // 1_000_000 for reading in readings]
 
 
-def many(channel: SensorChannel, count: int, first: Measured) -> list[Reading]:
+def many(channel: SensorChannel, count: int, first: SensorOutput) -> list[Reading]:
     """Return so many readings of the same thing."""
     begun(channel, first=first)
     readings = []
@@ -218,7 +218,7 @@ def test_orientation_noise_turns_by_the_declared_deviation_about_each_axis() -> 
 
 def test_orientation_noise_turns_what_was_measured() -> None:
     tipped = np.array([1.0, 0.0, 0.0, 0.0])  # half a turn about x
-    first = Measured(values={"position": np.zeros(3), "orientation": tipped}, extras={})
+    first = SensorOutput(values={"position": np.zeros(3), "orientation": tipped}, extras={})
     for reading in many(channel_of(noise={"orientation": 0.05}), 100, first):
         assert abs(reading.values["orientation"] @ tipped) > math.cos(0.15)  # half of the angle between them
 
@@ -231,7 +231,7 @@ def test_a_field_without_noise_stays_as_it_was_measured() -> None:
 def test_a_field_called_orientation_that_is_no_quaternion_has_plain_noise() -> None:
     heading = FieldSpec(unit="rad", low=-9.0, high=9.0, path="heading.orientation", dtype="float32")
     channel = channel_of(spec("any/msg/Heading", fields={"orientation": heading}), noise={"orientation": 0.1})
-    first = Measured(values={"orientation": np.ones(1, dtype=np.float32)}, extras={})
+    first = SensorOutput(values={"orientation": np.ones(1, dtype=np.float32)}, extras={})
     errors = [reading.values["orientation"][0] - 1.0 for reading in many(channel, 1000, first)]
     assert np.std(errors) == pytest.approx(0.1, rel=0.1)
 
@@ -239,7 +239,7 @@ def test_a_field_called_orientation_that_is_no_quaternion_has_plain_noise() -> N
 def test_noise_keeps_the_precision_of_the_message() -> None:
     scan = FieldSpec(unit="m", shape=(2,), low=0.0, high=9.0)
     channel = channel_of(spec("sensor_msgs/msg/LaserScan", fields={"ranges": scan}), noise={"ranges": 0.1})
-    first = Measured(values={"ranges": np.ones(2, dtype=np.float32)}, extras={})
+    first = SensorOutput(values={"ranges": np.ones(2, dtype=np.float32)}, extras={})
     assert newest(begun(channel, first=first)).values["ranges"].dtype == np.float32
 
 
@@ -248,7 +248,7 @@ def scan_of(*ranges: float, deviation: float) -> np.ndarray:
     scan = FieldSpec(unit="m", shape=(len(ranges),), low=0.0, high=9.0)
     channel = channel_of(spec("sensor_msgs/msg/LaserScan", fields={"ranges": scan}), noise={"ranges": deviation})
     values = {"ranges": np.array(ranges, dtype=np.float32)}
-    first = Measured(values=values, extras={"range_min_m": 0.5, "range_max_m": 8.0})
+    first = SensorOutput(values=values, extras={"range_min_m": 0.5, "range_max_m": 8.0})
     return np.array([reading.values["ranges"] for reading in many(channel, 200, first)])
 
 
@@ -265,14 +265,14 @@ def test_noise_leaves_what_is_out_of_range_as_it_is() -> None:
 def test_noise_leaves_a_negative_distance_as_it_is() -> None:
     distance = FieldSpec(unit="m", low=0.0, high=9.0)
     channel = channel_of(spec("sensor_msgs/msg/Range", fields={"range": distance}), noise={"range": 0.5})
-    first = Measured(values={"range": np.array([-1.0], dtype=np.float32)}, extras={})
+    first = SensorOutput(values={"range": np.array([-1.0], dtype=np.float32)}, extras={})
     assert {reading.values["range"][0] for reading in many(channel, 100, first)} == {-1.0}
 
 
 def test_noise_makes_no_distance_negative() -> None:
     distance = FieldSpec(unit="m", low=0.0, high=9.0)
     channel = channel_of(spec("sensor_msgs/msg/Range", fields={"range": distance}), noise={"range": 0.5})
-    first = Measured(values={"range": np.array([0.01], dtype=np.float32)}, extras={})
+    first = SensorOutput(values={"range": np.array([0.01], dtype=np.float32)}, extras={})
     assert min(reading.values["range"][0] for reading in many(channel, 100, first)) == 0.0
 
 
@@ -343,7 +343,7 @@ def test_noise_adds_to_the_covariance_of_an_instrument() -> None:
 def test_a_covariance_that_the_contract_declares_is_a_field() -> None:
     fields = {"position": POSITION, "covariance": COVARIANCE}
     channel = channel_of(spec(POSE_COVARIANCE, fields=fields), noise={"position": 0.3})
-    reading = newest(begun(channel, first=Measured(values={"position": np.zeros(3)}, extras={})))
+    reading = newest(begun(channel, first=SensorOutput(values={"position": np.zeros(3)}, extras={})))
     np.testing.assert_array_equal(reading.values["covariance"], reading.extras["covariance"])
 
 
@@ -375,8 +375,8 @@ def bump(**source: Any) -> SensorChannel:
     return begun(channel_of(sensor, contact=Contact(body="base"), **source), first=touch(0))
 
 
-def touch(value: int) -> Measured:
-    return Measured(values={"data": np.array([value], dtype=np.int8)}, extras={})
+def touch(value: int) -> SensorOutput:
+    return SensorOutput(values={"data": np.array([value], dtype=np.int8)}, extras={})
 
 
 def told(channel: SensorChannel, *touches: int) -> int:
@@ -432,6 +432,6 @@ class Draws:
 
 
 def test_a_reading_without_values_keeps_its_reason() -> None:
-    first = Measured(values={}, extras={}, problem="x does not fit")
+    first = SensorOutput(values={}, extras={}, problem="x does not fit")
     reading = newest(begun(channel_of(noise={"position": 0.1}), first=first))
     assert (reading.values, reading.problem, reading.copy().problem) == ({}, "x does not fit", "x does not fit")

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from embodied_env.cli import main
-from embodied_env.cli.launch.targets import USES
+from embodied_env.cli.launch.targets import TARGETS
 
 PATIENCE_S = 60.0
 COMMAND = [sys.executable, "-m", "embodied_env.cli", "launch"]
@@ -115,11 +115,11 @@ def test_a_starter_that_is_killed_at_any_moment_leaves_no_child_behind(gazebo, t
             time.sleep(0.05)
 
 
-@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize("name", TARGETS)
 def test_it_shows_every_argument_with_its_default_and_what_is_allowed(name, capsys):
     assert main(["launch", name, "--show-args"]) == 0
     said = capsys.readouterr().out
-    for argument in USES[name].arguments:
+    for argument in TARGETS[name].arguments:
         assert f"  {argument.name}:\n      {argument.description}" in said
         assert repr(argument.default) in said
 

@@ -90,13 +90,13 @@ def test_the_steady_clock_knows_the_time_of_day():
 def test_the_steady_clock_does_not_follow_the_world():
     clock = SteadyClock()
     before_ns = clock.now_ns()
-    clock.follow_ns(10**15)
+    clock.on_world_advanced(10**15)
     assert clock.now_ns() - before_ns < 10**12
 
 
 def test_a_manual_clock_moves_only_by_hand():
     clock = ManualClock(start_ns=10)
-    clock.follow_ns(5)
+    clock.on_world_advanced(5)
     assert clock.now_ns() == 10
     clock.advance_ns(7)
     assert clock.now_ns() == clock.system_ns() == 17
@@ -121,7 +121,7 @@ def test_sleeping_on_a_manual_clock_until_the_past_does_not_go_back():
 
 def test_a_virtual_clock_moves_with_the_world():
     clock = VirtualClock()
-    clock.follow_ns(50_000_000)
+    clock.on_world_advanced(50_000_000)
     assert clock.now_ns() == 50_000_000
 
 

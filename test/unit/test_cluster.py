@@ -18,10 +18,10 @@ from embodied_env.cli.evaluate import evaluate
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, PolicyError, RecordError, UsageError
 from embodied_env.evaluation import ray_workers as cluster_team
 from embodied_env.evaluation.engine import RayEngine, make_engine
-from embodied_env.evaluation.episodes import Job
+from embodied_env.evaluation.episodes import EvaluationJob
 from embodied_env.evaluation.ray_cluster import RayCluster
 from embodied_env.evaluation.ray_host import Host, describe
-from embodied_env.evaluation.ray_workers import ClusterTeam, HostLostError
+from embodied_env.evaluation.ray_workers import HostLostError, RayWorkers
 from embodied_env.record import read_run
 
 ARM = embodied_env.load_contract("arm_reach")
@@ -76,7 +76,7 @@ class FakeCluster:
 
 
 def job(**changes):
-    return Job(**(VALUES | {"options": {"clock": "virtual"}} | changes))
+    return EvaluationJob(**(VALUES | {"options": {"clock": "virtual"}} | changes))
 
 
 def on(cluster, tmp_path, **more):
@@ -143,7 +143,7 @@ def test_a_cluster_that_places_nobody_is_given_up_and_its_room_is_named(tmp_path
 
 def test_a_folder_that_cannot_be_written_to_is_found_before_the_cluster_is_joined(tmp_path):
     cluster = FakeCluster()
-    team = ClusterTeam(job(), tmp_path / "absent", cluster)
+    team = RayWorkers(job(), tmp_path / "absent", cluster)
     with pytest.raises(RecordError, match="cannot be written to"), team:
         pass
     assert not cluster.is_joined

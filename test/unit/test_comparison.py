@@ -16,7 +16,7 @@ from run_files import seal
 
 from embodied_env.analysis.comparison.comparability import NotComparableError
 from embodied_env.analysis.comparison.compare import compare_runs
-from embodied_env.analysis.comparison.features import MOST_STREAMS, Name, RunFeatures
+from embodied_env.analysis.comparison.features import MOST_STREAMS, FeatureName, RunFeatures
 from embodied_env.cli import main
 from embodied_env.contract.fingerprint import differences
 from embodied_env.envs.embodied_env import EmbodiedEnv
@@ -512,7 +512,7 @@ def test_images_are_compared_by_their_means():
             reference = {"sha256": f"{brightness}-{step}", "dtype": "uint8", "shape": [2, 2, 3]}
             features.add({"schema": TRANSITION, "observation": {"front_image": reference}})
         features.look_at(lambda found: np.full((2, 2, 3), int(found["sha256"].split("-")[0]), dtype=np.uint8))
-        return features.streams[Name(kind="observation", group="front_image", component="mean of each array")]
+        return features.streams[FeatureName(kind="observation", group="front_image", component="mean of each array")]
 
     dark, bright = features_of(10).numbers(), features_of(200).numbers()
     assert (dark.mean, bright.mean, dark.count) == (10.0, 200.0, 40)

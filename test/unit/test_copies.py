@@ -10,10 +10,10 @@ from scripted_tasks import OneClock
 from test_delays import VARYING
 from test_info_schema import MiddlewareBackend, two_actuators
 
-from embodied_env.backends.fake import Delays, FakeBackend, Fault
+from embodied_env.backends.fake import FakeBackend, FakeDelays, Fault
 from embodied_env.contract import load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.envs.info import copied_step
+from embodied_env.envs.info import copy_step_result
 from embodied_env.envs.stepper import Stepper
 from embodied_env.tasks import load_task
 
@@ -32,7 +32,7 @@ WORLDS = {
     "with what only the evaluator sees": lambda: stepper(ARM, evaluator_info=True),
     "with faults": lambda: stepper(ARM, faults=FAULTS, evaluator_info=True),
     "that moves by itself": lambda: stepper(ARM, free_running=True),
-    "that moves by itself behind a middleware": lambda: stepper(ARM, free_running=True, delays=Delays()),
+    "that moves by itself behind a middleware": lambda: stepper(ARM, free_running=True, delays=FakeDelays()),
     "behind a middleware": lambda: stepper(ARM, MiddlewareBackend),
     "of two actuators": lambda: stepper(two_actuators()),
     "of images": lambda: stepper(load_contract("door_open")),
@@ -93,7 +93,7 @@ def test_what_an_agent_gets_equals_the_account_and_shares_nothing_with_it(world,
         hold = stepped._gate.hold_action(stepped._arbiter.reference)
         stepped.begin(None if value is None else stepped._gate.layout.as_action(np.full_like(hold, value)))
         done = stepped.finish()
-        observation, *outcome, info = copied_step(done)
+        observation, *outcome, info = copy_step_result(done)
         assert shared(info, done.info) == shared(observation, dict(done.observation)) == []
         assert_same(info, done.info)
         assert_same(observation, done.observation)

@@ -10,12 +10,12 @@ import pytest
 
 import embodied_env
 from embodied_env.analysis.profile_from_run import profile_of_run
-from embodied_env.core.latency.delay_model import DelayModel, Draw, delays_of, load_delays, schedule_of
+from embodied_env.core.latency.delay_model import DelayDistribution, DelayModel, delays_of, load_delays, schedule_of
 from embodied_env.core.latency.profile import (
     Estimate,
     LatencyProfile,
     LatencyProfileError,
-    StepDelays,
+    MeasuredStepDelays,
     StepDelaysError,
     read_profile,
     write_profile,
@@ -32,22 +32,22 @@ TURN = np.array([0.3, 0.0, 0.0, 0.0, 0.0, 0.0])
 
 
 def constant(value_s):
-    return Draw(kind="constant", values=(value_s,))
+    return DelayDistribution(kind="constant", values=(value_s,))
 
 
 def model(age_s=0.0, inference_s=0.0, actuation_s=0.0, **options):
-    late = dict.fromkeys(SENSORS, age_s if isinstance(age_s, Draw) else constant(age_s))
+    late = dict.fromkeys(SENSORS, age_s if isinstance(age_s, DelayDistribution) else constant(age_s))
     return DelayModel(sensors=late, inference=constant(inference_s), actuation=constant(actuation_s), **options)
 
 
 VARYING = DelayModel(
     sensors={
-        "joints": Draw(kind="lognormal", values=(0.03, 0.5)),
-        "tcp": Draw(kind="empirical", values=(0.011, 0.047, 0.093)),
+        "joints": DelayDistribution(kind="lognormal", values=(0.03, 0.5)),
+        "tcp": DelayDistribution(kind="empirical", values=(0.011, 0.047, 0.093)),
         "target": constant(0.02),
     },
-    inference=Draw(kind="empirical", values=(0.004, 0.009)),
-    actuation=Draw(kind="lognormal", values=(0.04, 0.3)),
+    inference=DelayDistribution(kind="empirical", values=(0.004, 0.009)),
+    actuation=DelayDistribution(kind="lognormal", values=(0.04, 0.3)),
 )
 
 
@@ -263,7 +263,7 @@ def steps_like_a_robots(count=600):
             block.append(tuple(round(v) for v in (9e6 * load, camera, 12e6, 6e6 * load, 35e6 + 8e6 * rng.random())))
             phase += 1
         blocks.append(tuple(block))
-    return StepDelays(sensors=SENSORS, blocks=tuple(blocks))
+    return MeasuredStepDelays(sensors=SENSORS, blocks=tuple(blocks))
 
 
 def test_the_ages_and_the_end_to_end_latencies_of_a_profile_come_back():
@@ -399,8 +399,8 @@ def test_a_calibration_says_how_late_readings_come():
     [
         (lambda: constant(-0.1), "0 to"),
         (lambda: constant(float("nan")), "0 to"),
-        (lambda: Draw(kind="lognormal", values=(0.1,)), "allowed: 2"),
-        (lambda: Draw(kind="uniform", values=(0.1,)), "constant, empirical, lognormal"),
+        (lambda: DelayDistribution(kind="lognormal", values=(0.1,)), "allowed: 2"),
+        (lambda: DelayDistribution(kind="uniform", values=(0.1,)), "constant, empirical, lognormal"),
         (lambda: DelayModel(order="shuffled"), "as_drawn"),
         (lambda: load_delays("/nowhere.json"), "cannot be read"),
         (lambda: load_delays(7), "allowed: a file"),
@@ -422,4 +422,4 @@ def test_what_is_no_delay_is_refused_by_name(make, words):
 @pytest.mark.parametrize("row", [(1, 2), (1, -2, None), (None, 1, 1), (1.5, 1, 1), (1, 1, True)])
 def test_a_step_that_is_none_is_refused(row):
     with pytest.raises(StepDelaysError):
-        StepDelays(sensors=("joints",), blocks=((row,),))
+        MeasuredStepDelays(sensors=("joints",), blocks=((row,),))

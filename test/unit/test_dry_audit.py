@@ -9,7 +9,7 @@ import pytest
 
 import embodied_env
 from embodied_env.core.types import DRY_RUN
-from embodied_env.record.audit.order_rules import Sequence
+from embodied_env.record.audit.order_rules import SequenceRule
 
 CONTRACT = embodied_env.load_contract("arm_reach")
 TOO_FAR = 0.5  # rad, within a period of 0.05 s: 10 rad/s
@@ -35,7 +35,7 @@ def rows(recorded):
 
 
 def rules_broken(rows):
-    sequence = Sequence(CONTRACT)
+    sequence = SequenceRule(CONTRACT)
     return {violation.rule for row in rows for violation in sequence.add(row)}
 
 

@@ -26,8 +26,8 @@ from embodied_env.evaluation.engine import (
     domain_ids,
     longest_episode_s,
 )
-from embodied_env.evaluation.episodes import Episodes, Job, policy_seed
-from embodied_env.evaluation.local_workers import SHORT_GRACE_S, Worker
+from embodied_env.evaluation.episodes import EpisodeRunner, EvaluationJob, policy_seed
+from embodied_env.evaluation.local_workers import SHORT_GRACE_S, LocalWorker
 from embodied_env.evaluation.merge import merged_summary
 from embodied_env.record import read_run
 
@@ -105,7 +105,7 @@ def evaluated(capsys, *words):
 
 def job(**changes):
     values = {"contract": ARM, "backend": "fake", "policy": "random", "seed": 3, "options": {"clock": "virtual"}}
-    return Job(**(values | changes))
+    return EvaluationJob(**(values | changes))
 
 
 def test_workers_come_to_the_same_summary_as_one_process_each_in_a_domain_of_its_own(folder, capsys):
@@ -144,7 +144,7 @@ class FakeTeam:
     def start(self, number, domain_id):
         self.started.append((number, domain_id))
 
-    def bury(self, worker, *, grace_s=0.0):
+    def reap(self, worker, *, grace_s=0.0):
         self.buried.append(worker)
         return "killed by signal 9"
 
@@ -166,10 +166,10 @@ def shared_run(monkeypatch):
 def test_an_episode_that_kills_every_worker_is_given_up(shared_run):
     team = FakeTeam()
     for _ in range(MOST_ATTEMPTS - 1):
-        worker = Worker(number=0, domain_id=8, child=FakeChild())
+        worker = LocalWorker(number=0, domain_id=8, child=FakeChild())
         shared_run._take(team, worker, {"worker": 0})
         shared_run._take(team, worker, None)
-    worker = Worker(number=0, domain_id=8, child=FakeChild())
+    worker = LocalWorker(number=0, domain_id=8, child=FakeChild())
     shared_run._take(team, worker, {"worker": 0})
     with pytest.raises(BackendError, match="episode 0 was lost with its worker 3 times: killed by signal 9"):
         shared_run._take(team, worker, None)
@@ -179,13 +179,13 @@ def test_an_episode_that_kills_every_worker_is_given_up(shared_run):
 def test_workers_that_never_start_are_given_up(shared_run):
     team = FakeTeam()
     for _ in range(MOST_ATTEMPTS - 1):
-        shared_run._take(team, Worker(number=0, domain_id=8, child=FakeChild()), None)
+        shared_run._take(team, LocalWorker(number=0, domain_id=8, child=FakeChild()), None)
     with pytest.raises(BackendNotReadyError, match="without an episode, 3 times"):
-        shared_run._take(team, Worker(number=0, domain_id=8, child=FakeChild()), None)
+        shared_run._take(team, LocalWorker(number=0, domain_id=8, child=FakeChild()), None)
 
 
 def test_what_a_worker_failed_by_is_raised_here_under_what_it_printed(shared_run, capsys):
-    worker = Worker(number=0, domain_id=8, child=FakeChild())
+    worker = LocalWorker(number=0, domain_id=8, child=FakeChild())
     with pytest.raises(PolicyError, match="out of ideas"):
         shared_run._take(FakeTeam(), worker, {"failed": "PolicyError", "message": "out of ideas"})
     assert "killed by signal 9" in capsys.readouterr().err
@@ -206,13 +206,13 @@ class HungTeam(FakeTeam):
 
     def start(self, number, domain_id):
         super().start(number, domain_id)
-        self.workers.append(Worker(number=number, domain_id=domain_id, child=FakeChild()))
+        self.workers.append(LocalWorker(number=number, domain_id=domain_id, child=FakeChild()))
         self.workers[-1].said = [{"worker": number}, {"ready": f"run_{len(self.started)}"}]
 
     def busy(self):
         return [worker for worker in self.workers if worker.episode is not None]
 
-    def bury(self, worker, *, grace_s):
+    def reap(self, worker, *, grace_s):
         self.workers.remove(worker)
         self.graces = [*getattr(self, "graces", []), grace_s]
         return super().bury(worker)
@@ -329,7 +329,7 @@ def test_an_episode_is_the_same_whichever_were_run_before(tmp_path, backend):
     short = replace(ARM, episode=replace(ARM.episode, horizon_steps=3))
     rows = {}
     for order in ([0, 1, 2, 3], [3, 1], [2, 0]):
-        with Episodes(job(contract=short, backend=backend), tmp_path) as run:
+        with EpisodeRunner(job(contract=short, backend=backend), tmp_path) as run:
             for episode in order:
                 run.run(episode)
         for row in read_run(run.path).rows():
@@ -346,7 +346,7 @@ def test_an_episode_is_the_same_whichever_were_run_before(tmp_path, backend):
 
 
 def test_the_merged_summary_needs_every_episode_whole(tmp_path):
-    with Episodes(job(), tmp_path) as run:
+    with EpisodeRunner(job(), tmp_path) as run:
         run.run(0)
     assert merged_summary({0: run.path}, "f")["episodes"] == 1
     with pytest.raises(RecordError, match="episode 1 is not whole"):
@@ -366,7 +366,7 @@ def test_seeds_of_a_policy_differ_by_seed_and_by_episode():
 
 
 def test_a_job_is_the_same_on_the_other_side():
-    again = Job.from_json(json.loads(json.dumps(job().as_json())))
+    again = EvaluationJob.from_json(json.loads(json.dumps(job().as_json())))
     assert again.contract.fingerprint == ARM.fingerprint
     assert replace(again, contract=ARM) == job()
 

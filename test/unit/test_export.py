@@ -18,8 +18,8 @@ from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.export import FORMATS, export_run
-from embodied_env.record.export.episodes import Step, open_source
-from embodied_env.record.export.lerobot import Running
+from embodied_env.record.export.episodes import Step, open_episodes
+from embodied_env.record.export.lerobot import RunningStatistics
 
 ARM = embodied_env.load_contract("arm_reach")
 SHORT = replace(ARM, episode=replace(ARM.episode, horizon_steps=4))
@@ -57,11 +57,11 @@ def seen_run(tmp_path_factory):
 
 
 def steps_of(run, **options):
-    return [item for item in open_source(read_run(run), **options) if isinstance(item, Step)]
+    return [item for item in open_episodes(read_run(run), **options) if isinstance(item, Step)]
 
 
 def endings_of(run, **options):
-    return [item for item in open_source(read_run(run), **options) if not isinstance(item, Step)]
+    return [item for item in open_episodes(read_run(run), **options) if not isinstance(item, Step)]
 
 
 # --------------------------------------------------------------------------------------------------- what is exported
@@ -327,7 +327,7 @@ def test_lerobot_goes_on_in_the_next_file_when_one_is_full(run, tmp_path):
     from embodied_env.record.export.lerobot import LerobotDataset
 
     (tmp_path / "out").mkdir()
-    source = open_source(read_run(run))
+    source = open_episodes(read_run(run))
     writer = LerobotDataset(tmp_path / "out", source, most_bytes_per_file=1)
     for item in source:
         (writer.step if isinstance(item, Step) else writer.end)(item)
@@ -340,11 +340,11 @@ def test_lerobot_goes_on_in_the_next_file_when_one_is_full(run, tmp_path):
 
 def test_lerobot_gets_no_image_that_only_the_evaluator_sees(seen_run, tmp_path):
     needs("pyarrow")
-    source = open_source(read_run(seen_run))
-    from embodied_env.record.export.fields import Leaf
+    source = open_episodes(read_run(seen_run))
+    from embodied_env.record.export.fields import ArrayField
     from embodied_env.record.export.lerobot import LerobotDataset
 
-    source.evaluator = {"above.image": Leaf(dtype="uint8", shape=(4, 4, 3))}
+    source.evaluator = {"above.image": ArrayField(dtype="uint8", shape=(4, 4, 3))}
     with pytest.raises(UsageError, match=r"take the images above\.image for their own"):
         LerobotDataset(tmp_path, source)
 
@@ -352,7 +352,7 @@ def test_lerobot_gets_no_image_that_only_the_evaluator_sees(seen_run, tmp_path):
 @pytest.mark.parametrize("is_image", [False, True])
 def test_running_statistics_are_those_of_all_values(is_image):
     values = np.random.default_rng(0).integers(0, 255, (20, 4, 5, 3)).astype(np.uint8)
-    first, second = Running((4, 5, 3), is_image=is_image), Running((4, 5, 3), is_image=is_image)
+    first, second = RunningStatistics((4, 5, 3), is_image=is_image), RunningStatistics((4, 5, 3), is_image=is_image)
     for index, value in enumerate(values):
         (first if index < 7 else second).add(value)
     first.merge(second)
@@ -365,7 +365,7 @@ def test_running_statistics_are_those_of_all_values(is_image):
 
 
 def test_statistics_leave_out_what_is_not_known():
-    running = Running((2,))
+    running = RunningStatistics((2,))
     for value in ([1.0, np.nan], [3.0, np.nan]):
         running.add(np.array(value))
     assert running.as_json() == {

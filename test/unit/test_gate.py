@@ -11,9 +11,9 @@ from scripted_tasks import ACCELERATION, DECELERATION, PERIOD_S, VELOCITY
 
 from embodied_env.core.types import CODES, Finding, Severity
 from embodied_env.errors import InternalFaultError
-from embodied_env.safety import GATES, Reference, SafetyGate
+from embodied_env.safety import GATES, CommandState, SafetyGate
 from embodied_env.safety import command_limiter as limiter
-from embodied_env.safety.findings import severity_and_code
+from embodied_env.safety.findings import gate_arrays
 
 STOP = Finding(gate="latch", severity=Severity.STOP, code="latch.stop")
 ESTOP = Finding(gate="latch", severity=Severity.ESTOP, code="latch.estop")
@@ -27,7 +27,9 @@ def gate():
 
 def at(*states, seq=0, epoch=0):
     positions, velocities = zip(*states, strict=True)
-    return Reference(positions=np.array(positions, float), velocities=np.array(velocities, float), seq=seq, epoch=epoch)
+    return CommandState(
+        positions=np.array(positions, float), velocities=np.array(velocities, float), seq=seq, epoch=epoch
+    )
 
 
 REST = at((0.0, 0.0), (0.0, 0.0))
@@ -391,7 +393,7 @@ def test_commands_are_numbered_from_the_reference_and_keep_its_epoch(gate):
 def test_severity_and_code_show_the_gravest_finding_of_each_gate(gate):
     for _ in range(3):
         report = gate.judge(None, REST, PERIOD_S).report
-    severity, code = severity_and_code(report)
+    severity, code = gate_arrays(report)
     form = GATES.index("form")
     assert (severity[form], code[form]) == (Severity.STOP, CODES["form.repeated"])
     assert severity.sum() == Severity.STOP

@@ -16,7 +16,7 @@ from embodied_env.contract.schema import BoxSpec, KeepOutSpec, SphereSpec, Works
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.urdf import load_urdf
 from embodied_env.core.types import CODES
-from embodied_env.envs.filters_from_contract import make_shapers
+from embodied_env.envs.filters_from_contract import make_command_filters
 from embodied_env.errors import ContractError
 
 DATA = Path(__file__).parent / "data"
@@ -79,12 +79,12 @@ def test_what_is_wrong_in_a_urdf_is_named(folder):
 def test_without_a_shape_of_the_robot_a_workspace_is_refused():
     contract = replace(OWN, safety=replace(OWN.safety, workspace=CELL), backends={"fake": {}})
     with pytest.raises(ContractError, match="nothing says what the robot looks like"):
-        make_shapers(contract)
+        make_command_filters(contract)
 
 
 def test_the_shape_may_come_from_the_urdf(folder):
     contract = parse_contract(with_urdf(workspace=CELL), source=str(folder / "arm.yaml"))
-    assert list(make_shapers(replace(contract, backends={"fake": {}}))) == ["workspace"]
+    assert list(make_command_filters(replace(contract, backends={"fake": {}}))) == ["workspace"]
 
 
 def walled(wall_x_m):
@@ -99,7 +99,7 @@ def test_whatever_the_agent_does_no_link_is_sent_through_a_wall(seed):
     pytest.importorskip("mujoco")
     contract = walled(0.45)
     env = embodied_env.make(contract, backend="mujoco")
-    workspace = make_shapers(contract)["workspace"]._workspace
+    workspace = make_command_filters(contract)["workspace"]._workspace
     rng = np.random.default_rng(seed)
     env.reset(seed=seed)
     codes = set()

@@ -10,7 +10,7 @@ import pytest
 import embodied_env
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.core.types import Quality
-from embodied_env.ros.robot.diagnostics import Health, Level
+from embodied_env.ros.robot.diagnostics import DiagnosticsAggregator, Level
 from embodied_env.testing import SpyObserver
 
 ARM = embodied_env.load_contract("arm_reach")
@@ -31,7 +31,7 @@ def transitions():
 @pytest.fixture
 def bench():
     clock = ManualClock(start_ns=NS_PER_S)
-    return Health(ARM, clock), clock
+    return DiagnosticsAggregator(ARM, clock), clock
 
 
 def levels(health):

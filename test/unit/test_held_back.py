@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embodied_env.record.mcap_log import HeldBack
+from embodied_env.record.mcap_log import BufferedFile
 
 LARGE = bytes(2**17)
 
@@ -28,7 +28,7 @@ class Disk:
 
 def test_small_writes_wait_and_go_in_one():
     disk = Disk()
-    file = HeldBack(disk)
+    file = BufferedFile(disk)
     for part in (b"a", b"bc", b""):
         file.write(part)
     assert (disk.writes, file.tell(), file.flushed) == ([], 3, 0)
@@ -38,13 +38,13 @@ def test_small_writes_wait_and_go_in_one():
 
 def test_nothing_is_written_when_nothing_waits():
     disk = Disk()
-    HeldBack(disk).flush()
+    BufferedFile(disk).flush()
     assert disk.writes == []
 
 
 def test_a_large_write_goes_at_once_behind_what_waited():
     disk = Disk()
-    file = HeldBack(disk)
+    file = BufferedFile(disk)
     file.write(b"a")
     file.write(LARGE)
     assert disk.writes == [b"a", LARGE]
@@ -52,7 +52,7 @@ def test_a_large_write_goes_at_once_behind_what_waited():
 
 def test_what_waits_is_bounded():
     disk = Disk()
-    file = HeldBack(disk)
+    file = BufferedFile(disk)
     for _ in range(100):
         file.write(bytes(2**14))
         assert file.tell() - file.flushed <= 2**18
@@ -61,7 +61,7 @@ def test_what_waits_is_bounded():
 
 def test_a_disk_that_takes_a_part_is_given_the_rest():
     disk = Disk(at_once=2)
-    file = HeldBack(disk)
+    file = BufferedFile(disk)
     file.write(b"abcde")
     file.flush()
     assert disk.writes == [b"ab", b"cd", b"e"]
@@ -69,7 +69,7 @@ def test_a_disk_that_takes_a_part_is_given_the_rest():
 
 def test_after_a_failed_write_the_file_has_a_prefix_and_the_rest_never_comes():
     disk = Disk(room=3)
-    file = HeldBack(disk)
+    file = BufferedFile(disk)
     file.write(b"abcde")
     with pytest.raises(OSError, match="no room"):
         file.flush()

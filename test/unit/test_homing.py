@@ -14,13 +14,13 @@ from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 
 from embodied_env.backends.fake import FakeBackend, Fault
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.reset_spec import Routine, home_problems
+from embodied_env.core.reset_spec import ResetRoutine, validate_home
 from embodied_env.core.types import Severity
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError
-from embodied_env.safety.command_filters import Ruling
+from embodied_env.safety.command_filters import FilterDecision
 
 HOME = {"shoulder": 0.6, "elbow": -0.4}
-ROUTINE = Routine(home=HOME, speed=0.5)
+ROUTINE = ResetRoutine(home=HOME, speed=0.5)
 
 
 class Elsewhere(FakeBackend):
@@ -139,7 +139,7 @@ def test_from_anywhere_home_is_reached_and_no_command_is_faster_than_its_share(w
         "actuators__arm__command": way["command"],
         "actuators__arm__scale": way["scale"],
     }
-    routine = Routine(home=dict(zip(HOME, home, strict=True)), speed=speed)
+    routine = ResetRoutine(home=dict(zip(HOME, home, strict=True)), speed=speed)
     with closing(scene_of(routine, start=start, **contract)) as scene:
         scene.reset()
         moved = velocities(scene, start)
@@ -324,8 +324,8 @@ class Wall:
     def reset(self):
         pass
 
-    def rule(self, proposal):
-        return Ruling(severity=Severity.HOLD, detail="a wall") if proposal.positions[0] > 0.3 else None
+    def filter(self, proposal):
+        return FilterDecision(severity=Severity.HOLD, detail="a wall") if proposal.positions[0] > 0.3 else None
 
 
 def test_a_way_that_a_gate_holds_for_good_says_so():
@@ -384,7 +384,7 @@ def test_a_person_is_asked_when_the_robot_is_home_and_shown_options_and_joints()
 
 
 def test_without_a_persons_consent_nothing_moves():
-    with closing(scene_of(Routine(confirm="topic"), backend=Asking)) as scene:
+    with closing(scene_of(ResetRoutine(confirm="topic"), backend=Asking)) as scene:
         scene.backend.declines = True
         with pytest.raises(BackendNotReadyError, match="declined"):
             scene.reset()
@@ -393,7 +393,7 @@ def test_without_a_persons_consent_nothing_moves():
 
 
 def test_what_a_person_agreed_to_set_up_counts_as_set():
-    with closing(scene_of(Routine(confirm="service"), backend=Unseedable)) as scene:
+    with closing(scene_of(ResetRoutine(confirm="service"), backend=Unseedable)) as scene:
         info = scene.reset(goal=[0.2, 0.3, 0.4])[1]["reset"]
         assert info["sampled"]["goal"].tolist() == [0.2, 0.3, 0.4]
         assert (info["options_ignored"], info["routine"], info["confirmed_by"]) == ("", "", "service")
@@ -401,7 +401,7 @@ def test_what_a_person_agreed_to_set_up_counts_as_set():
 
 
 def test_options_that_mean_nothing_are_told_and_warned_of():
-    with closing(scene_of(Routine(), backend=Unseedable)) as scene:
+    with closing(scene_of(ResetRoutine(), backend=Unseedable)) as scene:
         with pytest.warns(UserWarning, match="fake ignores these reset options: goal, load"):
             info = scene.reset(goal=[0.2, 0.3, 0.4], load=1.0)[1]["reset"]
         assert (info["options_ignored"], info["seed_applied"], info["confirmed_by"]) == ("goal,load", -1, "")
@@ -436,7 +436,7 @@ def test_a_reset_that_fails_after_the_world_moved_never_commands_where_the_robot
 
 
 def test_a_home_names_every_joint_that_is_commanded_by_position():
-    assert home_problems(scripted_tasks.contract(), HOME) == {}
+    assert validate_home(scripted_tasks.contract(), HOME) == {}
 
 
 @pytest.mark.parametrize(
@@ -449,11 +449,11 @@ def test_a_home_names_every_joint_that_is_commanded_by_position():
     ],
 )
 def test_a_home_that_cannot_be_is_named_by_joint(home, joint, problem):
-    problems = home_problems(scripted_tasks.contract(), home)
+    problems = validate_home(scripted_tasks.contract(), home)
     assert list(problems) == [joint]
     assert problem in problems[joint]
 
 
 def test_a_joint_that_is_commanded_by_velocity_cannot_be_sent_home():
-    problems = home_problems(scripted_tasks.contract(actuators__arm__command="velocity"), HOME)
+    problems = validate_home(scripted_tasks.contract(actuators__arm__command="velocity"), HOME)
     assert "commanded by velocity and cannot be sent home; allowed: none" in problems["shoulder"]

@@ -19,8 +19,8 @@ from embodied_env.core.clock import ManualClock
 from embodied_env.core.types import CODES, END_REASONS, Quality, Severity
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.envs.stepper import Stepper
-from embodied_env.record.rows import plain
-from embodied_env.record.schema import misfits, step_info_schema, transition_schema
+from embodied_env.record.rows import to_json_types
+from embodied_env.record.schema import schema_violations, step_info_schema, transition_schema
 from embodied_env.safety import GATES
 from embodied_env.tasks import load_task
 
@@ -163,13 +163,13 @@ def case(request):
 
 def test_the_json_form_of_the_info_of_reset_is_valid(case):
     _, (reset, *_) = case
-    validator("reset").validate(plain(reset))
+    validator("reset").validate(to_json_types(reset))
 
 
 def test_the_json_form_of_the_info_of_every_step_is_valid(case):
     _, (_, *steps) = case
     for info in steps:
-        validator("step").validate(plain(info))
+        validator("step").validate(to_json_types(info))
 
 
 def test_in_memory_every_leaf_has_its_dtype_and_shape(case):
@@ -255,9 +255,9 @@ def middleware_infos():
 
 def test_stages_of_the_transport_are_valid_also_where_a_stamp_was_not_there(middleware_infos):
     for info in middleware_infos:
-        validator("step").validate(plain(info))
-    assert plain(middleware_infos[1])["latency"]["transport_s"]["joints"] == 2e-7
-    assert plain(middleware_infos[2])["latency"]["transport_s"]["joints"] is None
+        validator("step").validate(to_json_types(info))
+    assert to_json_types(middleware_infos[1])["latency"]["transport_s"]["joints"] == 2e-7
+    assert to_json_types(middleware_infos[2])["latency"]["transport_s"]["joints"] is None
 
 
 def test_the_keys_stay_where_a_stamp_was_not_there(middleware_infos):
@@ -270,7 +270,7 @@ def test_the_keys_stay_where_a_stamp_was_not_there(middleware_infos):
 @pytest.fixture(scope="module")
 def step_info():
     env = EmbodiedEnv("arm_reach", backend="fake", clock="virtual")
-    info = plain(play(env)[1])
+    info = to_json_types(play(env)[1])
     env.close()
     return info
 
@@ -278,7 +278,7 @@ def step_info():
 @pytest.fixture(scope="module")
 def reset_info():
     env = EmbodiedEnv("arm_reach", backend="fake", clock="virtual")
-    info = plain(play(env)[0])
+    info = to_json_types(play(env)[0])
     env.close()
     return info
 
@@ -355,12 +355,12 @@ def test_the_audit_and_jsonschema_agree_on_every_change_of_an_info(step_info, va
     reference = validator("step")
     for path in places(step_info):
         info = changed(step_info, path, value)
-        assert bool(misfits(info, closed)) != reference.is_valid(info), path
+        assert bool(schema_violations(info, closed)) != reference.is_valid(info), path
 
 
 def test_the_audit_names_path_value_and_what_is_allowed(step_info):
     info = changed(step_info, ("sensors", "joints", "quality"), 99)
-    (violation,) = misfits(info, step_info_schema(), path="info")
+    (violation,) = schema_violations(info, step_info_schema(), path="info")
     assert violation.text == f"info.sensors.joints.quality is 99; allowed: enum {[q.value for q in Quality]}"
 
 

@@ -16,7 +16,7 @@ from embodied_env.errors import ContractError
 from embodied_env.sim.instruments import Bumper, Odometer, Scanner
 from embodied_env.sim.model import Model
 from embodied_env.sim.profile import Contact, Rays, Source, WheelOdometry, WorldProfile
-from embodied_env.sim.sensors import Measured
+from embodied_env.sim.sensors import SensorOutput
 from embodied_env.sim.world import World
 
 ARM = load_contract("arm_reach")
@@ -510,7 +510,9 @@ def test_a_field_with_a_path_is_read_from_a_sensor_of_the_model(tmp_path: Path) 
     assert (values.shape, values.dtype) == ((7,), np.float32)
 
 
-def whole(folder: Path, value: float, dtype: str = "uint8", kind: str = "any/msg/Any", path: str = "data") -> Measured:
+def whole(
+    folder: Path, value: float, dtype: str = "uint8", kind: str = "any/msg/Any", path: str = "data"
+) -> SensorOutput:
     """Return a reading of a whole number with a path, from a sensor of the model that measured `value`."""
     field = f"seven: {{unit: m, path: {path}, low: 0, high: 1, dtype: {dtype}}}"
     world = lab_world(lab(folder, kind, field, keys=", timeline: receive"), sensors={"seven": "clock"})

@@ -17,13 +17,13 @@ from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 from embodied_env.backends.fake import FakeBackend
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.core.process import signals as interrupts
-from embodied_env.core.reset_spec import Routine
-from embodied_env.core.types import Finding, Sent, Severity
+from embodied_env.core.reset_spec import ResetRoutine
+from embodied_env.core.types import Finding, SentCommand, Severity
 from embodied_env.errors import BackendLostError
 from embodied_env.safety import Arbiter, SafetyGate, arbiter, homing
 from embodied_env.safety.relay import relay as core
-from embodied_env.safety.relay.protocol import Armed, Tag, write_command
-from embodied_env.safety.relay.relay import RelayCore
+from embodied_env.safety.relay.protocol import Armed, CommandId, write_command
+from embodied_env.safety.relay.relay import Relay
 
 HOME = {"shoulder": 0.6, "elbow": -0.4}
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
@@ -96,7 +96,7 @@ class Bench:
         self.arbiter = Arbiter(
             self.transport, self.gate, clock=self.clock, control_period_s=PERIOD_S, free_running=free_running
         )
-        self.arbiter.resync(np.zeros(2), 0)
+        self.arbiter.reset(np.zeros(2), 0)
         for _ in range(3):
             self.publish()
         self.clock.advance_ns(PERIOD_NS)
@@ -104,11 +104,11 @@ class Bench:
     def transport(self, command):
         message = command
         self.sent.append(message)
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
     def publish(self):
         self.clock.advance_ns(PERIOD_NS)
-        with self.arbiter.turn() as (reference, dt_s):
+        with self.arbiter.exclusive() as (reference, dt_s):
             self.arbiter.send(self.gate.judge([1.0, -1.0], reference, dt_s))
 
 
@@ -220,14 +220,14 @@ class Outlet:
 def moving_relay():
     """Return a relay with both joints in motion, its clock, its outlet, and a function that sends the next command."""
     contract, clock, outlet = PLAIN, ManualClock(start_ns=1_000 * NS_PER_S), Outlet()
-    relay = RelayCore(contract, outlet, clock=clock)
-    relay.measured("joints", np.zeros(2), clock.now_ns())
+    relay = Relay(contract, outlet, clock=clock)
+    relay.on_joint_positions("joints", np.zeros(2), clock.now_ns())
     epoch = Armed.from_text(relay.arm()[1]).epoch
     numbers = itertools.count(1)
 
     def command():
         clock.advance_ns(PERIOD_NS)
-        tag = Tag(epoch=epoch, seq=next(numbers))
+        tag = CommandId(epoch=epoch, seq=next(numbers))
         relay.command(write_command(tag, np.array([1.5, -1.5]), SafetyGate(contract).layout))
 
     for _ in range(4):
@@ -258,7 +258,7 @@ def test_a_signal_at_any_line_of_a_command_home_leaves_the_reference_at_what_was
     published_or_not = set()
     for at in itertools.count():
         bench = Bench()
-        way = homing.Homing(CONTRACT, Routine(home=HOME), bench.gate, bench.arbiter, bench.clock)
+        way = homing.HomingMotion(CONTRACT, ResetRoutine(home=HOME), bench.gate, bench.arbiter, bench.clock)
         count = len(bench.sent)
         injection = Injection(at, raising_signal)
         situation = partial(calm, bench.arbiter.reference)
@@ -278,7 +278,7 @@ def test_after_a_signal_on_the_way_home_the_robot_brakes_without_a_jump_back():
             return sent
 
     scene = Scene(CONTRACT, backend=Pressed, free_running=True)
-    scene.backend.routine = Routine(home=HOME)
+    scene.backend.routine = ResetRoutine(home=HOME)
     with pytest.raises(KeyboardInterrupt):
         scene.reset()
     positions = np.array([[0.0, 0.0], *(command.values for command in scene.sent)])

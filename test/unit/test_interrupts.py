@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from embodied_env.core.process.signals import held_interrupts
+from embodied_env.core.process.signals import deferred_signals
 
 
 @pytest.fixture
@@ -21,13 +21,13 @@ def heard():
 
 def hold(*numbers):
     """Hold while these signals come."""
-    with held_interrupts():
+    with deferred_signals():
         for number in numbers:
             signal.raise_signal(number)
 
 
 def test_a_signal_waits_for_the_end_of_the_hold(heard):
-    with held_interrupts():
+    with deferred_signals():
         signal.raise_signal(signal.SIGTERM)
         during = list(heard)
     assert during == []
@@ -35,15 +35,15 @@ def test_a_signal_waits_for_the_end_of_the_hold(heard):
 
 
 def test_outside_of_a_hold_a_signal_is_handled_at_once(heard):
-    with held_interrupts():
+    with deferred_signals():
         pass
     signal.raise_signal(signal.SIGTERM)
     assert heard == [signal.SIGTERM]
 
 
 def test_an_inner_hold_does_not_end_the_outer_one(heard):
-    with held_interrupts():
-        with held_interrupts():
+    with deferred_signals():
+        with deferred_signals():
             signal.raise_signal(signal.SIGTERM)
         assert heard == []
     assert heard == [signal.SIGTERM]
@@ -69,7 +69,7 @@ def test_a_hold_that_fails_hands_on_what_waited(heard):
 def test_a_signal_that_is_ignored_stays_ignored():
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        with held_interrupts():
+        with deferred_signals():
             signal.raise_signal(signal.SIGTERM)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:

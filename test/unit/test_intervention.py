@@ -9,10 +9,10 @@ from scripted_tasks import PERIOD_S
 
 from embodied_env.contract.schema import Intervention
 from embodied_env.core.types import Severity
-from embodied_env.safety import Reference, SafetyGate
+from embodied_env.safety import CommandState, SafetyGate
 from embodied_env.safety.interlocks import InterventionRate
 
-REST = Reference(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0)
+REST = CommandState(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0)
 CLIPPED, KEPT = [5.0, 5.0], [0.0, 0.0]
 
 

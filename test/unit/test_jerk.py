@@ -12,8 +12,8 @@ from scripted_tasks import ACCELERATION, PERIOD_S, VELOCITY
 
 from embodied_env.contract.schema import EffectiveLimits
 from embodied_env.core.clock import ManualClock
-from embodied_env.core.types import Finding, Sent, Severity
-from embodied_env.safety import Arbiter, Reference, SafetyGate
+from embodied_env.core.types import Finding, SentCommand, Severity
+from embodied_env.safety import Arbiter, CommandState, SafetyGate
 from embodied_env.safety.joint_limits import keeps_jerk, limit_jerk
 
 JERK = 16.0  # x 0.0625 s = 1 unit/s^2 per step
@@ -126,17 +126,17 @@ class Bench:
         self.clock = ManualClock()
         self.gate = SafetyGate(contract_with_jerk(**changes), fixed_rate=not free_running)
         self.arbiter = Arbiter(
-            lambda command: Sent(seq=command.seq, values=command.values),
+            lambda command: SentCommand(seq=command.seq, values=command.values),
             self.gate,
             clock=self.clock,
             control_period_s=PERIOD_S,
             free_running=free_running,
         )
-        self.arbiter.resync(np.zeros(2), 0)
+        self.arbiter.reset(np.zeros(2), 0)
 
     def step(self, *action, after_ns=50_000_000):
         self.clock.advance_ns(after_ns)
-        with self.arbiter.turn() as (reference, dt_s):
+        with self.arbiter.exclusive() as (reference, dt_s):
             approved = self.gate.judge(list(action), reference, dt_s)
             self.arbiter.send(approved)
         return approved
@@ -189,13 +189,13 @@ def test_a_jerk_is_promised_where_the_rate_is_fixed_and_it_was_kept():
     assert Bench().step(1.0, 0.0).report.guaranteed["jerk"]
     assert not Bench(free_running=True).step(1.0, 0.0).report.guaranteed["jerk"]
     gate = SafetyGate(contract_with_jerk())
-    moving = Reference(positions=np.zeros(2), velocities=np.array([0.5, 0.0]), seq=0, epoch=0)
+    moving = CommandState(positions=np.zeros(2), velocities=np.array([0.5, 0.0]), seq=0, epoch=0)
     assert not gate.brake(moving, PERIOD_S, HOLD).report.guaranteed["jerk"]
 
 
 def test_a_contract_without_jerk_promises_none():
     gate = SafetyGate(scripted_tasks.contract())
-    rest = Reference(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0)
+    rest = CommandState(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0)
     assert not gate.judge([0.0, 0.0], rest, PERIOD_S).report.guaranteed["jerk"]
 
 
@@ -247,7 +247,7 @@ def test_after_a_pause_no_acceleration_is_left_and_none_is_made_up():
     for _ in range(10):
         bench.step(1.0, 0.0)
     bench.clock.advance_ns(1_000_000_000)
-    with bench.arbiter.turn() as (reference, _):
+    with bench.arbiter.exclusive() as (reference, _):
         assert reference.accelerations is None
     bench.step(0.0, 0.0, after_ns=0)
     assert bench.arbiter.reference.accelerations.tolist() == [0.0, 0.0]  # not that of the velocity of long ago
@@ -257,7 +257,7 @@ def test_a_reset_begins_without_acceleration():
     bench = Bench()
     for _ in range(3):
         bench.step(1.0, 0.0)
-    bench.arbiter.resync(np.zeros(2), 1)
+    bench.arbiter.reset(np.zeros(2), 1)
     assert bench.arbiter.reference.accelerations is None
     assert bench.step(1.0, 0.0).report.velocity_si[0] == pytest.approx(40.0 * PERIOD_S**2)
 
@@ -278,7 +278,7 @@ def test_without_time_there_is_no_acceleration():
 
 def test_what_is_commanded_by_velocity_keeps_its_jerk_too():
     gate = SafetyGate(contract_with_jerk(actuators__arm__command="velocity"))
-    rest = Reference(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0)
+    rest = CommandState(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0)
     approved = gate.judge([1.0, 1.0], rest, PERIOD_S)
     assert approved.values[0] == pytest.approx(40.0 * PERIOD_S**2)
     assert approved.values[1] == pytest.approx(ACCELERATION * PERIOD_S)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from embodied_env.core.json_messages import ARRAY, MAX_BYTES, MAX_DEPTH, check_object, read_object
 from embodied_env.core.types import Finding, Severity
 from embodied_env.ros.embedded_sim.protocol import ResetReply, SimulatorFault
-from embodied_env.safety.findings import severity_and_code
-from embodied_env.safety.relay.protocol import Armed, RelayReport, RelayState, Tag
+from embodied_env.safety.findings import gate_arrays
+from embodied_env.safety.relay.protocol import Armed, CommandId, RelayReport, RelayState
 
 REPORT = RelayReport(
-    tag=Tag(epoch=1, seq=2),
+    tag=CommandId(epoch=1, seq=2),
     cause="command",
     published=True,
     disposition=Severity.LIMIT,
@@ -63,7 +63,7 @@ def check_entry(topic, text):
         assert len(problem) < 600
         return
     if kind is RelayReport:
-        severity_and_code(message)
+        gate_arrays(message)
         assert message.applied.shape == (len(message.joints),)
     json.loads(message.to_text())
 

@@ -12,11 +12,11 @@ from embodied_env.ros import fastdds as large_messages
 from embodied_env.ros.fastdds import (
     PROFILE,
     VARIABLES,
-    large_topics,
-    make_room,
+    enable_large_segments,
+    profile_environment,
     segment_bytes,
-    surroundings,
-    warn_where_there_is_no_room,
+    topics_above_limit,
+    warn_if_segment_too_small,
 )
 
 ARM = embodied_env.load_contract("arm_reach")
@@ -47,7 +47,7 @@ def nobody_was_warned(monkeypatch):
 
 
 def test_large_topics_are_images_and_clouds_beyond_the_usual_segment():
-    found = large_topics(
+    found = topics_above_limit(
         with_sensors(
             big=image("big"),
             small=image("small", shape=(84, 84, 3)),
@@ -61,27 +61,27 @@ def test_large_topics_are_images_and_clouds_beyond_the_usual_segment():
 
 def test_the_contracts_that_are_shipped_have_none():
     for name in ("arm_reach", "cart_goal", "door_open"):
-        assert large_topics(embodied_env.load_contract(name)) == {}
+        assert topics_above_limit(embodied_env.load_contract(name)) == {}
 
 
 def test_a_process_with_large_topics_gets_the_profile():
-    assert surroundings(LARGE, {}) == dict.fromkeys(VARIABLES, str(PROFILE))
+    assert profile_environment(LARGE, {}) == dict.fromkeys(VARIABLES, str(PROFILE))
 
 
 def test_a_process_without_large_topics_is_left_as_it_is():
-    assert surroundings(ARM, {}) == {}
+    assert profile_environment(ARM, {}) == {}
 
 
 @pytest.mark.parametrize("variable", VARIABLES)
 def test_a_profile_of_the_users_own_stays(variable):
     environment = {variable: "/etc/mine.xml"}
-    make_room(LARGE, environment)
+    enable_large_segments(LARGE, environment)
     assert environment == {variable: "/etc/mine.xml"}
 
 
 def test_room_is_made_in_the_environment_that_is_given():
     environment = {"HOME": "/"}
-    make_room(LARGE, environment)
+    enable_large_segments(LARGE, environment)
     assert environment == {"HOME": "/", **dict.fromkeys(VARIABLES, str(PROFILE))}
 
 
@@ -99,23 +99,23 @@ def test_a_file_that_says_nothing_of_it_has_the_usual_segment(tmp_path, text):
 
 def test_a_large_topic_without_room_is_warned_of_once_with_the_remedy():
     with pytest.warns(UserWarning, match=r"camera/image_raw: messages of 0.9 MB do not fit") as warned:
-        warn_where_there_is_no_room(LARGE, {})
+        warn_if_segment_too_small(LARGE, {})
     assert str(PROFILE) in str(warned[0].message)
     assert VARIABLES[0] in str(warned[0].message)
-    warn_where_there_is_no_room(LARGE, {})  # a second warning would be an error here
+    warn_if_segment_too_small(LARGE, {})  # a second warning would be an error here
 
 
 def test_each_large_topic_is_warned_of():
     two = with_sensors(left=image("left"), right=image("right"))
     with pytest.warns(UserWarning, match="do not fit") as warned:
-        warn_where_there_is_no_room(two, {})
+        warn_if_segment_too_small(two, {})
     assert ["left" in str(warned[0].message), "right" in str(warned[1].message), len(warned)] == [True, True, 2]
 
 
 def test_a_message_that_is_larger_than_the_room_that_was_made_is_warned_of():
     huge = with_sensors(camera=image("huge", shape=(4000, 4000, 3)))
     with pytest.warns(UserWarning, match="huge: messages of 48.0 MB"):
-        warn_where_there_is_no_room(huge, dict.fromkeys(VARIABLES, str(PROFILE)))
+        warn_if_segment_too_small(huge, dict.fromkeys(VARIABLES, str(PROFILE)))
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ def test_a_message_that_is_larger_than_the_room_that_was_made_is_warned_of():
     ids=["with the profile", "another middleware"],
 )
 def test_nobody_is_warned_where_nothing_is_wrong(environment):
-    warn_where_there_is_no_room(LARGE, environment)
+    warn_if_segment_too_small(LARGE, environment)
     assert large_messages._warned == set()
 
 
 def test_small_topics_are_not_warned_of():
-    warn_where_there_is_no_room(ARM, {})
+    warn_if_segment_too_small(ARM, {})
     assert large_messages._warned == set()

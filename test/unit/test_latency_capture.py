@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from plants import simulated
 
-from embodied_env.analysis.calibration.sensor_delay import Behind, Seen, behind, captured, lateness
+from embodied_env.analysis.calibration.sensor_delay import (
+    MoveSamples,
+    SensorLag,
+    combine_evidence,
+    estimate_lag,
+    stamp_latency,
+)
 
 RNG = np.random.default_rng(0)
 MOVES = simulated(np.random.default_rng(1), dead_s=0.03, filter_s=0.04, moves=6)
@@ -25,7 +31,7 @@ def seen(delay_s, *, noise=1e-4, integral=False, every_s=0.02):
         )
         x = np.interp(stamped_s - delay_s, move.read_s, motion)
         values = np.stack([0.4 * x - 0.1 * x**2, 0.2 * x, np.full_like(x, 7.0)], axis=1)
-        found.append(Seen(stamped_s=stamped_s, values=values + noise * RNG.normal(size=values.shape)))
+        found.append(MoveSamples(stamped_s=stamped_s, values=values + noise * RNG.normal(size=values.shape)))
     return found
 
 
@@ -33,19 +39,19 @@ def seen(delay_s, *, noise=1e-4, integral=False, every_s=0.02):
 @pytest.mark.parametrize("integral", [False, True])
 def test_the_delay_of_what_moves_with_the_joints_is_found(delay_s, integral):
     noise = 1e-6 if integral else 1e-4
-    found = behind(MOVES, seen(delay_s, integral=integral, noise=noise), 0.6, integrated=integral)
-    assert isinstance(found, Behind)
+    found = estimate_lag(MOVES, seen(delay_s, integral=integral, noise=noise), 0.6, integrated=integral)
+    assert isinstance(found, SensorLag)
     assert abs(found.delay_s - delay_s) <= max(2.0 * found.half_s, 0.001)
     assert found.half_s < 0.01
 
 
 def test_what_stands_still_says_so():
-    still = [Seen(stamped_s=each.stamped_s, values=np.ones((len(each.stamped_s), 2))) for each in seen(0.0)]
-    assert behind(MOVES, still, 0.6, integrated=False) == "nothing in it moves"
+    still = [MoveSamples(stamped_s=each.stamped_s, values=np.ones((len(each.stamped_s), 2))) for each in seen(0.0)]
+    assert estimate_lag(MOVES, still, 0.6, integrated=False) == "nothing in it moves"
 
 
 def test_noise_is_not_taken_for_motion():
-    found = behind(MOVES, seen(0.0, noise=10.0), 0.6, integrated=False)
+    found = estimate_lag(MOVES, seen(0.0, noise=10.0), 0.6, integrated=False)
     assert isinstance(found, str)
     assert "nothing in it moves with the joints" in found
 
@@ -54,28 +60,28 @@ def test_fields_of_which_each_has_a_delay_of_its_own_are_late_by_none():
     """So does what moves by chance when the joints do."""
     early, late = seen(0.0), seen(0.15)
     mixed = [(early, late)[i % 2][i] for i in range(len(MOVES))]
-    assert "no delay that is common" in str(behind(MOVES, mixed, 0.6, integrated=False))
+    assert "no delay that is common" in str(estimate_lag(MOVES, mixed, 0.6, integrated=False))
 
 
 def test_a_joint_that_hardly_moves_the_sensor_does_not_spoil_what_the_others_say():
     both = seen(0.02, noise=1e-6)
     late = seen(0.2, noise=0.0)[0]
     both[0] = replace(late, values=1e-4 * late.values + 1e-5 * RNG.normal(size=late.values.shape))
-    found = behind(MOVES, both, 0.6, integrated=False)
+    found = estimate_lag(MOVES, both, 0.6, integrated=False)
     assert abs(found.delay_s - 0.02) <= found.half_s
 
 
 def test_few_readings_are_not_enough():
-    assert "too few readings" in str(behind(MOVES, seen(0.0, every_s=0.5), 0.6, integrated=False))
+    assert "too few readings" in str(estimate_lag(MOVES, seen(0.0, every_s=0.5), 0.6, integrated=False))
 
 
-STAMPS = lateness(np.full(50, 0.004))
-LATE = Behind(delay_s=0.02, half_s=0.001, correlation=0.99, moves=6)
-IN_TIME = Behind(delay_s=0.0005, half_s=0.001, correlation=0.99, moves=6)
+STAMPS = stamp_latency(np.full(50, 0.004))
+LATE = SensorLag(delay_s=0.02, half_s=0.001, correlation=0.99, moves=6)
+IN_TIME = SensorLag(delay_s=0.0005, half_s=0.001, correlation=0.99, moves=6)
 
 
 def test_what_stamps_hide_is_added_to_what_they_show():
-    found = captured(STAMPS, LATE, is_stamped=True)
+    found = combine_evidence(STAMPS, LATE, is_stamped=True)
     assert found.value_s == pytest.approx(0.024)
     assert found.method == "stamp+xcorr"
     assert found.low_s <= 0.0231
@@ -83,11 +89,11 @@ def test_what_stamps_hide_is_added_to_what_they_show():
 
 
 def test_honest_stamps_are_believed():
-    found = captured(STAMPS, IN_TIME, is_stamped=True)
+    found = combine_evidence(STAMPS, IN_TIME, is_stamped=True)
     assert (found.value_s, found.method) == (0.004, "stamp")
     assert found.high_s == pytest.approx(0.004 + 0.0015)  # what motion does not exclude
 
 
 def test_without_stamps_and_motion_nothing_is_known():
-    found = captured(STAMPS, "nothing in it moves", is_stamped=False)
+    found = combine_evidence(STAMPS, "nothing in it moves", is_stamped=False)
     assert found == "its messages carry no time of acquisition, and nothing in it moves"

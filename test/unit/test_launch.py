@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from embodied_env.cli.launch.ros_launch import ProcessFailedError, describe
-from embodied_env.cli.launch.targets import USES
+from embodied_env.cli.launch.targets import TARGETS
 from embodied_env.errors import ContractError, MissingDependencyError, UsageError
 from embodied_env.ros.fastdds import PROFILE, VARIABLES
 
@@ -50,9 +50,9 @@ class DeclareLaunchArgument(Recorded):
     pass
 
 
-@pytest.fixture(params=USES)
+@pytest.fixture(params=TARGETS)
 def use(request):
-    return USES[request.param]
+    return TARGETS[request.param]
 
 
 @pytest.fixture
@@ -149,13 +149,13 @@ def test_every_argument_has_a_default_and_a_description(use, description):
 
 
 def test_every_use_has_a_launch_file_and_there_is_no_other():
-    assert {file.name for file in LAUNCH.glob("*.py")} == {f"{name}.launch.py" for name in USES}
+    assert {file.name for file in LAUNCH.glob("*.py")} == {f"{name}.launch.py" for name in TARGETS}
 
 
 def test_without_launch_the_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "launch", None)
     with pytest.raises(MissingDependencyError, match=r"apt install ros-.*-launch-ros"):
-        describe(USES["sim"])
+        describe(TARGETS["sim"])
 
 
 # ------------------------------------------------------------------------------------------------ when one ends
@@ -163,7 +163,7 @@ def test_without_launch_the_package_that_is_missing_is_named(monkeypatch):
 
 def exits(launch, name="gazebo", **said):
     """Return, by role, what happens when a process has ended with an exit status."""
-    use = USES[name]
+    use = TARGETS[name]
     values = {**{argument.name: argument.default for argument in use.arguments}, **said}
     actions = started(describe(use).arguments[0], values)
     roles = [spec.role for spec in use.processes(values)]
@@ -206,11 +206,11 @@ def test_who_started_the_controllers_may_end(launch, packages):
 
 
 def roles(name, **said):
-    return [spec.role for spec in USES[name].processes(said)]
+    return [spec.role for spec in TARGETS[name].processes(said)]
 
 
 def words(name, role, **said):
-    (spec,) = [spec for spec in USES[name].processes(said) if spec.role == role]
+    (spec,) = [spec for spec in TARGETS[name].processes(said) if spec.role == role]
     return list(spec.arguments)
 
 
@@ -240,15 +240,15 @@ def test_a_robot_has_a_relay_unless_it_has_not():
 
 
 def test_a_relay_has_the_time_to_brake():
-    (relay,) = USES["relay"].processes({})
-    (server,) = USES["sim"].processes({})
+    (relay,) = TARGETS["relay"].processes({})
+    (server,) = TARGETS["sim"].processes({})
     assert relay.grace_s > server.grace_s
 
 
 def test_gazebo_starts_paused_beside_its_world_with_its_bridge_and_an_evaluation(packages):
     said = {"contract": str(packages)}
     assert roles("gazebo", **said) == ["gazebo", "bridge", "evaluation"]
-    server, bridge, evaluation = USES["gazebo"].processes(said)
+    server, bridge, evaluation = TARGETS["gazebo"].processes(said)
     assert server.arguments[2:6] == ("gz", "sim", "-s", "--headless-rendering")
     assert "-r" not in server.arguments
     assert server.arguments[-1] == str(packages.parent / "gazebo" / "arm.sdf")
@@ -315,7 +315,7 @@ def test_gazebo_starts_with_every_contract_that_is_shipped(packages, contract):
     said = {"contract": contract, "headless": "false"}
     rest = ["description", "controllers"] if contract == "arm_reach" else []
     assert roles("gazebo", **said) == ["gazebo", "bridge", *rest, "evaluation"]
-    server = USES["gazebo"].processes(said)[0]
+    server = TARGETS["gazebo"].processes(said)[0]
     assert Path(server.folder, f"{contract}.sdf").is_file()
 
 
@@ -351,10 +351,10 @@ def test_an_example_is_found_by_its_name(tmp_path, monkeypatch):
 )
 def test_what_is_wrong_is_named_with_what_is_allowed(name, said, error, problem):
     with pytest.raises(error, match=problem):
-        USES[name].processes(said)
+        TARGETS[name].processes(said)
 
 
 def test_a_bridge_that_is_not_installed_is_named_with_its_package(packages, monkeypatch):
     monkeypatch.setenv("AMENT_PREFIX_PATH", "")
     with pytest.raises(MissingDependencyError, match=r"apt install ros-.*-ros-gz-bridge"):
-        USES["gazebo"].processes({"contract": str(packages)})
+        TARGETS["gazebo"].processes({"contract": str(packages)})

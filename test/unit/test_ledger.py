@@ -10,7 +10,7 @@ import scripted_tasks
 from scripted_tasks import PERIOD_NS, Scene, SlowBackend
 
 from embodied_env.core.clock import ManualClock, VirtualClock
-from embodied_env.core.latency.ledger import Ledger, Slot
+from embodied_env.core.latency.ledger import Ledger, StepEvent
 from embodied_env.core.types import Quality
 from embodied_env.errors import BackendLostError, UsageError
 
@@ -206,7 +206,7 @@ def test_the_raw_stamps_are_those_of_this_step():
     """When it returned is not known before it has: that is a stamp of the next step."""
     ledger = Ledger(ManualClock())
     ledger.mark("policy")
-    assert set(ledger.stamps_ns()) == {slot.name.lower() for slot in Slot if slot is not Slot.RETURNED}
+    assert set(ledger.stamps_ns()) == {slot.name.lower() for slot in StepEvent if slot is not StepEvent.RETURNED}
 
 
 def test_a_wrapper_that_hands_over_later_lengthens_the_handoff_and_not_the_inference(line):

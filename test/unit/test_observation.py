@@ -84,7 +84,7 @@ def test_a_fault_holds_the_last_valid_reading_with_its_quality_and_mask(builder,
 def test_a_fault_of_a_sensor_that_must_not_fail_is_a_gap(fault):
     strict = ObservationBuilder(scripted_tasks.contract(sensors__beacon__on_gap="stop"))
     strict.begin(snapshot())
-    _, gaps = strict.settle(snapshot(LATER_NS, beacon=FAULTS[fault][0]))
+    _, gaps = strict.apply_gap_policy(snapshot(LATER_NS, beacon=FAULTS[fault][0]))
     assert gaps == ["beacon"]
 
 

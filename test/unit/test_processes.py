@@ -57,14 +57,14 @@ def test_the_last_words_of_a_dead_child_are_kept(module):
     child = Child(module("raise SystemExit('no more steam')"))
     wait_for(lambda: child.exit_code is not None)
     assert child.exit_code == 1
-    assert "no more steam" in child.last_words()
+    assert "no more steam" in child.stderr_tail()
     child.stop()
 
 
 def test_the_first_line_is_handed_to_the_child(module):
     child = Child(module("print(input(), flush=True)\n"), first_line="hello")
     wait_for(lambda: child.exit_code is not None)
-    assert child.last_words() == "hello"
+    assert child.stderr_tail() == "hello"
     child.stop()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import embodied_env
-from embodied_env.backends.mujoco_realtime import Follower
+from embodied_env.backends.mujoco_realtime import RealtimeStepper
 from embodied_env.backends.registry import make_backend
 from embodied_env.core.clock import Domain, ManualClock, Stamp
 from embodied_env.core.types import ResetRequest
@@ -240,7 +240,7 @@ def test_on_the_steady_clock_steps_keep_the_grid():
 def followed(tick_ns, cost_ns, patience_ns):
     clock = ManualClock()
     world = TickingWorld(clock, tick_ns, cost_ns)
-    return clock, world, Follower(world, clock, patience_ns=patience_ns)
+    return clock, world, RealtimeStepper(world, clock, patience_ns=patience_ns)
 
 
 @many

@@ -21,7 +21,7 @@ from embodied_env.contract import load_contract, parse_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, ClosedError, RecordError, ResetNeededError, UsageError
 from embodied_env.record import RecordTransitions, audit_transition, read_run
-from embodied_env.record.rows import RESET, TRANSITION, plain
+from embodied_env.record.rows import RESET, TRANSITION, to_json_types
 
 STILL = np.zeros(6)
 
@@ -67,12 +67,12 @@ def test_the_agent_gets_what_it_gets_without_recording(tmp_path):
     whole = {"complete": True, "lost": 0}
     observation, info = recorded.reset(seed=5)
     assert info.pop("record") == whole
-    assert plain((observation, info)) == plain(plain_env.reset(seed=5))
+    assert to_json_types((observation, info)) == to_json_types(plain_env.reset(seed=5))
     for value in (0.0, 0.5, np.nan):
         action = np.full(6, value)
         *returned, info = recorded.step(action)
         assert info.pop("record") == whole
-        assert plain((*returned, info)) == plain(plain_env.step(action))
+        assert to_json_types((*returned, info)) == to_json_types(plain_env.step(action))
     recorded.close()
     plain_env.close()
 
@@ -126,8 +126,8 @@ def test_a_reset_row_has_what_was_asked_and_what_came_back(env):
         "row": 0,
         "seed": 7,
         "options": {"target": [-0.4, 0.1, 0.2]},
-        "observation": plain(observation),
-        "info": plain(without_account(info)),
+        "observation": to_json_types(observation),
+        "info": to_json_types(without_account(info)),
         "inner": row["inner"],
     }
 
@@ -186,9 +186,9 @@ def test_a_transition_row_has_what_was_given_and_what_came_back(env):
     env.close()
     (row,) = read_run(env.path).transitions()
     assert row["action"] == [0.0] * 6
-    assert row["observation"] == plain(observation)
+    assert row["observation"] == to_json_types(observation)
     assert (row["reward"], row["terminated"], row["truncated"]) == (reward, terminated, truncated)
-    assert row["info"] == plain(without_account(info))
+    assert row["info"] == to_json_types(without_account(info))
 
 
 def test_a_transition_row_has_the_account_of_the_environment(env):

@@ -10,8 +10,8 @@ import pytest
 import scripted_tasks
 from scripted_tasks import JOINTS, PERIOD_S
 
-from embodied_env.core.types import CODES, Finding, Quality, SensorState, Severity, Situation
-from embodied_env.safety import GATES, Reference, SafetyGate
+from embodied_env.core.types import CODES, Finding, Quality, SafetyContext, SensorStatus, Severity
+from embodied_env.safety import GATES, CommandState, SafetyGate
 from embodied_env.safety.interlocks import (
     ActionAgeGate,
     ClockGate,
@@ -20,21 +20,21 @@ from embodied_env.safety.interlocks import (
     LatencyGate,
     ObservationGate,
     TrackingGate,
-    input_findings,
-    make_refusals,
+    make_interlocks,
+    safety_input_findings,
 )
 
 MAX_AGE_S = 0.15  # of the joints, in the contract
-REST = Reference(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0)
-MOVING = Reference(positions=np.zeros(2), velocities=np.array([0.5, -0.3]), seq=0, epoch=0)
+REST = CommandState(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0)
+MOVING = CommandState(positions=np.zeros(2), velocities=np.array([0.5, -0.3]), seq=0, epoch=0)
 ZERO = np.zeros(2)
 FORCES = {"beacon": {"field": "position", "limit": 5.0}}
 
 
-def beside(quality=Quality.OK, age_s=0.0, measured=(0.0, 0.0), **others) -> Situation:
+def beside(quality=Quality.OK, age_s=0.0, measured=(0.0, 0.0), **others) -> SafetyContext:
     """Return a situation in which nothing is wrong, but for what is given."""
-    sensors = {"joints": SensorState(quality=quality, age_s=age_s)}
-    return Situation(**{"sensors": sensors, "measured": np.array(measured, float), **others})
+    sensors = {"joints": SensorStatus(quality=quality, age_s=age_s)}
+    return SafetyContext(**{"sensors": sensors, "measured": np.array(measured, float), **others})
 
 
 CALM = beside()
@@ -47,7 +47,7 @@ def contract_with(**safety):
 def gate_of(kind, **safety):
     """Return the one refusing gate of this class, of the scripted contract."""
     contract = contract_with(**safety)
-    (found,) = [gate for gate in make_refusals(contract, SafetyGate(contract).layout) if isinstance(gate, kind)]
+    (found,) = [gate for gate in make_interlocks(contract, SafetyGate(contract).layout) if isinstance(gate, kind)]
     return found
 
 
@@ -64,7 +64,7 @@ def codes(approved) -> list[str]:
 
 def test_every_gate_that_refuses_is_in_the_chain_and_in_its_order():
     contract = scripted_tasks.contract()
-    kinds = [type(gate) for gate in make_refusals(contract, SafetyGate(contract).layout)]
+    kinds = [type(gate) for gate in make_interlocks(contract, SafetyGate(contract).layout)]
     assert kinds == [EstopGate, ClockGate, ObservationGate, ActionAgeGate, TrackingGate, ForceGate, LatencyGate]
 
 
@@ -83,7 +83,7 @@ def test_clocks_that_run_on_are_nothing():
 
 def test_without_tracking_in_the_contract_there_is_no_such_gate():
     contract = contract_with(tracking=None)
-    assert TrackingGate not in [type(gate) for gate in make_refusals(contract, SafetyGate(contract).layout)]
+    assert TrackingGate not in [type(gate) for gate in make_interlocks(contract, SafetyGate(contract).layout)]
 
 
 ALL_WRONG = {"age_s": 1.0, "measured": (1.0, 1.0), "action_age_s": 1.0, "latency_s": 1.0, "forces": {"beacon": 6.0}}
@@ -95,10 +95,10 @@ STRICT = {
 }
 
 
-def all_wrong() -> Situation:
+def all_wrong() -> SafetyContext:
     """Return a situation in which everything but the safety inputs is wrong. The beacon measures a force, but well."""
     situation = beside(**ALL_WRONG)
-    sensors = {**situation.sensors, "beacon": SensorState(quality=Quality.OK, age_s=0.0)}
+    sensors = {**situation.sensors, "beacon": SensorStatus(quality=Quality.OK, age_s=0.0)}
     return dataclasses.replace(situation, sensors=sensors)
 
 
@@ -166,7 +166,7 @@ INPUTS = [
 
 @pytest.mark.parametrize(("state", "code", "severity"), INPUTS)
 def test_each_state_of_a_safety_input_has_its_code(state, code, severity):
-    (finding,) = input_findings({"door": state})
+    (finding,) = safety_input_findings({"door": state})
     assert (finding.gate, finding.code, finding.severity) == ("estop", code, severity)
     assert "door" in finding.detail
 
@@ -180,17 +180,17 @@ def test_what_has_just_lapsed_only_holds_and_latches_nothing():
 
 
 def test_a_state_says_why_after_a_colon():
-    (finding,) = input_findings({"driver": "inactive: /arm is finalized: overcurrent"})
+    (finding,) = safety_input_findings({"driver": "inactive: /arm is finalized: overcurrent"})
     assert (finding.code, finding.severity) == ("robot.inactive", Severity.STOP)
     assert finding.detail == "driver is inactive: /arm is finalized: overcurrent"
 
 
 def test_a_safety_input_that_is_ok_says_nothing():
-    assert input_findings({"door": "ok", "button": "ok"}) == []
+    assert safety_input_findings({"door": "ok", "button": "ok"}) == []
 
 
 def test_every_safety_input_is_told_by_name():
-    found = input_findings({"door": "active", "lamp": "ok", "button": "expired"})
+    found = safety_input_findings({"door": "active", "lamp": "ok", "button": "expired"})
     assert [finding.detail for finding in found] == ["door is active", "button is expired"]
 
 
@@ -285,7 +285,7 @@ def test_each_required_sensor_that_fails_is_told_by_name():
 
 
 def test_a_sensor_that_is_not_required_may_fail():
-    sensors = {**CALM.sensors, "goal": SensorState(quality=Quality.LOST, age_s=math.nan)}
+    sensors = {**CALM.sensors, "goal": SensorStatus(quality=Quality.LOST, age_s=math.nan)}
     assert gate_of(ObservationGate).check(dataclasses.replace(CALM, sensors=sensors), ZERO) == []
 
 
@@ -474,7 +474,7 @@ def test_a_force_that_nobody_limits_may_be_anything():
 
 def test_too_large_a_force_is_latched_until_the_reset():
     gate = SafetyGate(contract_with(forces=FORCES))
-    sensors = {**CALM.sensors, "beacon": SensorState(quality=Quality.OK, age_s=0.0)}
+    sensors = {**CALM.sensors, "beacon": SensorStatus(quality=Quality.OK, age_s=0.0)}
     fine = dataclasses.replace(CALM, sensors=sensors, forces={"beacon": 0.0})
     gate.judge([0.0, 0.0], REST, PERIOD_S, dataclasses.replace(fine, forces={"beacon": 6.0}))
     assert gate.judge([0.0, 0.0], REST, PERIOD_S, fine).report.disposition is Severity.STOP

@@ -19,8 +19,8 @@ from embodied_env.core.process.child import relay
 from embodied_env.core.types import Finding, Severity
 from embodied_env.errors import ContractError, InternalFaultError
 from embodied_env.safety import SafetyGate
-from embodied_env.safety.relay.protocol import Armed, JointFields, Tag, write_command
-from embodied_env.safety.relay.relay import RelayCore, check_relayed, stopping_time_s
+from embodied_env.safety.relay.protocol import Armed, CommandId, JointFields, write_command
+from embodied_env.safety.relay.relay import Relay, check_relayed, stopping_time_s
 
 PERIOD_S = 0.05
 PERIOD_NS = round(PERIOD_S * NS_PER_S)
@@ -55,7 +55,7 @@ class Robot:
         self.contract = contract or plain_contract(watchdog=WATCHDOG)
         self.clock = ManualClock(start_ns=1_000 * NS_PER_S)
         self.spy = Spy()
-        self.core = RelayCore(self.contract, self.spy, clock=self.clock, gate=gate, **options)
+        self.core = Relay(self.contract, self.spy, clock=self.clock, gate=gate, **options)
         self.layout = SafetyGate(self.contract).layout
         self.epoch, self.seq = 0, 0
         if armed:
@@ -63,7 +63,7 @@ class Robot:
 
     def measure(self, positions=None, age_s=0.0):
         values = np.zeros(self.layout.size) if positions is None else np.array(positions)
-        return self.core.measured("joints", values, self.clock.now_ns() - round(age_s * NS_PER_S))
+        return self.core.on_joint_positions("joints", values, self.clock.now_ns() - round(age_s * NS_PER_S))
 
     def arm(self, positions=None):
         self.measure(positions)
@@ -75,7 +75,7 @@ class Robot:
         """Command `values` (None: brake) under the next number; return the report."""
         self.seq += 1
         vector = None if values is None else np.array(values, dtype=np.float64)
-        said = Tag(**{"epoch": self.epoch, "seq": self.seq, **tag})
+        said = CommandId(**{"epoch": self.epoch, "seq": self.seq, **tag})
         self.core.command(write_command(said, vector, self.layout))
         return self.spy.reports[-1]
 
@@ -257,14 +257,14 @@ def test_a_command_of_the_epoch_before_is_refused(robot):
 @pytest.mark.parametrize("age_s", [0.11, -0.11, 3600.0])
 def test_a_command_whose_stamp_is_not_of_now_is_refused(robot, age_s):
     stamp_ns = robot.clock.system_ns() - round(age_s * NS_PER_S)
-    tag = Tag(epoch=robot.epoch, seq=1)
+    tag = CommandId(epoch=robot.epoch, seq=1)
     robot.core.command(write_command(tag, np.zeros(2), robot.layout, stamp_ns=stamp_ns))
     assert robot.core.refused == {"act.late": 1}
 
 
 def test_a_malformed_command_is_refused_and_does_not_use_up_its_number(robot):
     robot.clock.advance_ns(PERIOD_NS)
-    said = write_command(Tag(epoch=robot.epoch, seq=1), np.zeros(2), robot.layout)
+    said = write_command(CommandId(epoch=robot.epoch, seq=1), np.zeros(2), robot.layout)
     robot.core.command(dataclasses.replace(said, positions=(0.0, math.nan)))
     robot.core.command(said)
     assert [report.published for report in robot.spy.reports] == [False, True]

@@ -16,11 +16,11 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.types import Finding, GateReport, Severity
 from embodied_env.safety.relay.protocol import (
     Armed,
+    CommandId,
     JointFields,
     MalformedCommandError,
     RelayReport,
     RelayState,
-    Tag,
     limits_fingerprint,
     read_command,
     write_command,
@@ -28,7 +28,7 @@ from embodied_env.safety.relay.protocol import (
 
 BY_POSITION = ActionLayout(plain_contract())
 BY_VELOCITY = ActionLayout(contract_of(joint_limits(), joint_limits(), command="velocity"))
-TAG = Tag(epoch=1_700_000_000_000_000, seq=12)
+TAG = CommandId(epoch=1_700_000_000_000_000, seq=12)
 NAN = math.nan
 
 
@@ -36,9 +36,9 @@ def fields(names=("j0", "j1"), positions=(0.5, -0.25), velocities=(), frame_id="
     return JointFields(frame_id=frame_id, names=names, positions=positions, velocities=velocities)
 
 
-@pytest.mark.parametrize("tag", [TAG, Tag(epoch=0, seq=0), Tag(epoch=2**63 - 1, seq=3, tick=9)])
+@pytest.mark.parametrize("tag", [TAG, CommandId(epoch=0, seq=0), CommandId(epoch=2**63 - 1, seq=3, tick=9)])
 def test_a_tag_reads_back(tag):
-    assert Tag.from_text(tag.to_text()) == tag
+    assert CommandId.from_text(tag.to_text()) == tag
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,16 @@ def test_a_tag_reads_back(tag):
 )
 def test_what_is_no_tag_is_not_read(text):
     with pytest.raises(ValueError, match="no tag"):
-        Tag.from_text(text)
+        CommandId.from_text(text)
 
 
 def test_tags_are_ordered_by_epoch_then_number_then_tick():
-    assert Tag(epoch=1, seq=9, tick=9) < Tag(epoch=2, seq=1) < Tag(epoch=2, seq=1, tick=1) < Tag(epoch=2, seq=2)
+    assert (
+        CommandId(epoch=1, seq=9, tick=9)
+        < CommandId(epoch=2, seq=1)
+        < CommandId(epoch=2, seq=1, tick=1)
+        < CommandId(epoch=2, seq=2)
+    )
 
 
 @pytest.mark.parametrize("layout", [BY_POSITION, BY_VELOCITY], ids=["position", "velocity"])
@@ -109,7 +114,7 @@ def test_what_is_not_one_finite_value_per_joint_is_malformed(said, code):
 def test_a_malformed_command_keeps_its_tag():
     with pytest.raises(MalformedCommandError) as caught:
         read_command(fields(positions=(0.0, NAN)), BY_POSITION)
-    assert caught.value.tag == Tag(epoch=7, seq=1)
+    assert caught.value.tag == CommandId(epoch=7, seq=1)
 
 
 def test_positions_for_joints_commanded_by_velocity_are_malformed():

@@ -10,7 +10,7 @@ import pytest
 import embodied_env
 from embodied_env.backends.fake import FakeBackend
 from embodied_env.core.clock import SteadyClock
-from embodied_env.core.types import Finding, Sent, Severity
+from embodied_env.core.types import Finding, SentCommand, Severity
 from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import UsageError
 from embodied_env.tasks import load_task
@@ -31,7 +31,7 @@ class Relayed(FakeBackend):
         super().send(command)
         slow = np.clip(command.report.velocity_si, -1.0, 1.0)  # the steps of a test follow each other at once
         report = dataclasses.replace(command.report, **{"velocity_si": slow, **self.changes})
-        return Sent(seq=command.seq, values=report.applied_si, report=report)
+        return SentCommand(seq=command.seq, values=report.applied_si, report=report)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from run_files import rewrite_log
 
 import embodied_env
 from embodied_env.analysis.replay import replay_policy, replay_run
-from embodied_env.backends.fake import Delays, Fault
+from embodied_env.backends.fake import FakeDelays, Fault
 from embodied_env.contract import load_contract
 from embodied_env.contract.schema import LatencyBudget, Tracking, WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, SteadyClock
@@ -197,7 +197,7 @@ def test_a_readings_values_out_of_range_are_judged_anew(tmp_path):
 def test_decisions_about_time_are_replayed_from_the_record(tmp_path):
     budget = replace(ARM.safety.latency, budget_s=0.1, misses=1, action="hold")
     contract = replace(ARM, safety=replace(ARM.safety, latency=budget, tracking=Tracking()))
-    world = {"backend": "fake", "free_running": True, "delays": Delays(driver_s=0.002)}
+    world = {"backend": "fake", "free_running": True, "delays": FakeDelays(driver_s=0.002)}
     with RecordTransitions(EmbodiedEnv(contract, **world), tmp_path) as env:
         env.reset(seed=1)
         for step in range(8):

@@ -9,7 +9,7 @@ from array import array
 import numpy as np
 import pytest
 
-from embodied_env.analysis.comparison.features import QUANTILES, Event, Stream, as_on_the_robot
+from embodied_env.analysis.comparison.features import QUANTILES, EventCounter, Stream, as_on_the_robot
 from embodied_env.analysis.statistics import ks_distance
 from embodied_env.core.latency.statistics import KEPT, Reservoir
 
@@ -124,7 +124,7 @@ def test_many_numbers_of_a_step_say_no_more_of_steps_than_their_mean():
 
 
 def test_an_event_counts_steps_once_and_knows_how_they_hang_together():
-    scattered, together = Event(), Event()
+    scattered, together = EventCounter(), EventCounter()
     for step in range(0, 1000, 10):
         scattered.add(step)
         scattered.add(step)
@@ -137,7 +137,7 @@ def test_an_event_counts_steps_once_and_knows_how_they_hang_together():
 
 
 def test_an_event_that_never_was_is_no_share():
-    assert Event().share(10, 1).share == 0.0
+    assert EventCounter().share(10, 1).share == 0.0
 
 
 def test_delays_that_were_injected_have_the_names_of_a_robot_and_replace_what_the_simulator_has():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_env.sim.setpoint_interpolation import SetPoints
+from embodied_env.sim.setpoint_interpolation import SetpointInterpolator
 
 BOTH = np.array([False, True])  # a position, a velocity
 PERIOD = 20
@@ -39,7 +39,7 @@ def led(start, target, since, at):
 @given(st.lists(st.tuples(parts, st.floats(-1.0, 1.0), st.floats(-1.0, 1.0)), min_size=1, max_size=3), lags)
 def test_steps_are_given_what_small_steps_find(drawn, lag):
     """Positions where a step begins, velocities in the mean over it."""
-    points, commands, fine, steps = SetPoints(BOTH, period_steps=PERIOD, lag_steps=lag), [], 100, 30
+    points, commands, fine, steps = SetpointInterpolator(BOTH, period_steps=PERIOD, lag_steps=lag), [], 100, 30
     found = []
     for k in range(steps):
         within = []
@@ -47,7 +47,7 @@ def test_steps_are_given_what_small_steps_find(drawn, lag):
             after, *values = drawn[len(commands)]
             within = [(after, np.array(values))]
             commands.append((k + after, np.array(values)))
-        found.append(points.over_step(within))
+        found.append(points.advance(within))
     way = course(commands, steps, lag, fine=fine)
     positions, velocities = way[::fine, 0], way[:, 1].reshape(steps, fine).mean(axis=1)
     np.testing.assert_allclose(np.array(found).T, [positions, velocities], atol=5.0 / fine)
@@ -57,24 +57,24 @@ def test_steps_are_given_what_small_steps_find(drawn, lag):
 @given(st.floats(0.0, 0.999), st.floats(0.1, 16.0))
 def test_a_joint_trails_a_steady_motion_by_the_lag_and_nothing_else(after, lag):
     """Commands of a steady motion, once a period: from their arrival a line, so a whole period behind what they say."""
-    points = SetPoints(BOTH[:1], period_steps=PERIOD, lag_steps=lag)
+    points = SetpointInterpolator(BOTH[:1], period_steps=PERIOD, lag_steps=lag)
     for k in range(15 * PERIOD):
         due = [(after, np.array([float(k)]))] if k % PERIOD == 0 else []
-        at = points.over_step(due)[0]
+        at = points.advance(due)[0]
     trailing = k - at - PERIOD - after
     assert trailing == pytest.approx(lag, abs=1e-6)
 
 
 def test_in_steps_the_way_is_that_of_lockstep_to_the_last_bit():
-    points, home, there = SetPoints(BOTH, period_steps=4), np.array([0.3, 0.0]), np.array([0.7, 0.8])
+    points, home, there = SetpointInterpolator(BOTH, period_steps=4), np.array([0.3, 0.0]), np.array([0.7, 0.8])
     points.begin(home)
     points.command(there)
-    found = [points.over_step() for _ in range(6)]
+    found = [points.advance() for _ in range(6)]
     expected = [[0.3 + part / 4 * (0.7 - 0.3), 0.8] for part in (1, 2, 3, 4)] + [[0.7, 0.8]] * 2
     np.testing.assert_array_equal(found, expected)
 
 
 def test_what_rests_stays_at_rest():
-    points = SetPoints(BOTH, period_steps=4, lag_steps=3.0)
+    points = SetpointInterpolator(BOTH, period_steps=4, lag_steps=3.0)
     points.begin(np.array([0.3, 0.0]))
-    np.testing.assert_allclose([points.over_step() for _ in range(5)], [[0.3, 0.0]] * 5, rtol=1e-12)
+    np.testing.assert_allclose([points.advance() for _ in range(5)], [[0.3, 0.0]] * 5, rtol=1e-12)

@@ -13,17 +13,17 @@ from scripted_tasks import JOINTS, PERIOD_S
 
 from embodied_env.core.types import Severity
 from embodied_env.errors import ContractError
-from embodied_env.safety import Reference, SafetyGate
-from embodied_env.safety.command_filters import GROUP, Ruling, make_plugins, share_of
+from embodied_env.safety import CommandState, SafetyGate
+from embodied_env.safety.command_filters import GROUP, FilterDecision, load_plugin_filters, scale_of
 
-HALF = Ruling(severity=Severity.LIMIT, share=0.5, detail="near the table")
+HALF = FilterDecision(severity=Severity.LIMIT, share=0.5, detail="near the table")
 STATE = {"positions": (0.25, 0.0), "velocities": (0.5, -0.25)}
 BRAKED = (0.1, 0.0)  # one step of full braking from there
 ASKED = (0.7, -0.45)  # what speeding up fully leads to
 
 
-def reference() -> Reference:
-    return Reference(**{key: np.array(values) for key, values in STATE.items()}, seq=0, epoch=0)
+def reference() -> CommandState:
+    return CommandState(**{key: np.array(values) for key, values in STATE.items()}, seq=0, epoch=0)
 
 
 class Says:
@@ -35,7 +35,7 @@ class Says:
     def reset(self):
         self.resets += 1
 
-    def rule(self, proposal):
+    def filter(self, proposal):
         self.asked.append(proposal)
         answer = self.answers[(len(self.asked) - 1) % len(self.answers)]
         if isinstance(answer, BaseException):
@@ -73,7 +73,7 @@ def test_half_a_share_is_half_the_way_from_braking_to_the_proposal():
 
 @pytest.mark.parametrize("share", [0.01, 0.25, 0.9])
 def test_a_share_is_that_part_of_the_way_from_braking_to_the_proposal(share):
-    approved = judged(fence=Says(Ruling(severity=Severity.LIMIT, share=share)))
+    approved = judged(fence=Says(FilterDecision(severity=Severity.LIMIT, share=share)))
     part = np.array(BRAKED) + share * (np.array(ASKED) - np.array(BRAKED))
     assert approved.report.velocity_si.tolist() == pytest.approx(part.tolist())
     assert approved.report.disposition is Severity.LIMIT
@@ -132,14 +132,14 @@ def test_a_share_of_a_velocity_is_published_as_a_velocity():
 
 
 def test_a_ruling_that_passes_changes_no_bit_and_says_nothing():
-    approved = judged(action=(0.3, -0.1), fence=Says(Ruling(severity=Severity.PASS, share=0.3)))
+    approved = judged(action=(0.3, -0.1), fence=Says(FilterDecision(severity=Severity.PASS, share=0.3)))
     assert approved.values.tobytes() == judged(action=(0.3, -0.1)).values.tobytes()
     assert of(approved, "plugins") == []
 
 
 @pytest.mark.parametrize("share", [math.ulp(0.0), 1e-9, 0.5, math.nextafter(1.0, 0.0)])
 def test_a_share_between_nothing_and_everything_is_a_share(share):
-    assert share_of(Ruling(severity=Severity.LIMIT, share=share)) == share
+    assert scale_of(FilterDecision(severity=Severity.LIMIT, share=share)) == share
 
 
 NONSENSE = [0.0, -0.0, -1e-9, -1.0, 1.0, math.nextafter(1.0, 2.0), 2.0, math.nan, math.inf, -math.inf, "all", None]
@@ -147,12 +147,12 @@ NONSENSE = [0.0, -0.0, -1e-9, -1.0, 1.0, math.nextafter(1.0, 2.0), 2.0, math.nan
 
 @pytest.mark.parametrize("share", NONSENSE, ids=repr)
 def test_any_other_share_is_none(share):
-    assert share_of(Ruling(severity=Severity.LIMIT, share=share)) == 0.0
+    assert scale_of(FilterDecision(severity=Severity.LIMIT, share=share)) == 0.0
 
 
 @pytest.mark.parametrize("share", NONSENSE, ids=repr)
 def test_a_limit_with_a_share_that_is_none_brakes(share):
-    approved = judged(fence=Says(Ruling(severity=Severity.LIMIT, share=share)))
+    approved = judged(fence=Says(FilterDecision(severity=Severity.LIMIT, share=share)))
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
     assert approved.report.disposition is Severity.HOLD
 
@@ -163,28 +163,28 @@ def test_a_limit_with_a_share_that_is_none_brakes(share):
 @pytest.mark.parametrize("severity", [Severity.HOLD, Severity.STOP, Severity.ESTOP])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_a_gate_that_refuses_brakes_whatever_share_it_names(severity, share):
-    approved = judged(fence=Says(Ruling(severity=severity, share=share)))
+    approved = judged(fence=Says(FilterDecision(severity=severity, share=share)))
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
     assert approved.report.disposition is severity
 
 
 @pytest.mark.parametrize("severity", [Severity.STOP, Severity.ESTOP])
 def test_a_stop_of_a_plug_in_is_latched(severity):
-    gate = gate_with(fence=Says(Ruling(severity=severity), None))
+    gate = gate_with(fence=Says(FilterDecision(severity=severity), None))
     gate.judge([1.0, 1.0], reference(), PERIOD_S)
     assert (gate.latched.severity, gate.latched.code) == (severity, "gate.plugin")
     assert gate.judge([1.0, 1.0], reference(), PERIOD_S).report.disposition is severity
 
 
 def test_a_hold_of_a_plug_in_is_over_when_it_says_so():
-    gate = gate_with(fence=Says(Ruling(severity=Severity.HOLD), None))
+    gate = gate_with(fence=Says(FilterDecision(severity=Severity.HOLD), None))
     gate.judge([0.0, 0.0], reference(), PERIOD_S)
     assert gate.latched is None
     assert gate.judge([1.0, 1.0], reference(), PERIOD_S).report.disposition is Severity.LIMIT  # of acceleration
 
 
 def test_the_gravest_of_several_wins():
-    stop, half = Says(Ruling(severity=Severity.STOP)), Says(HALF)
+    stop, half = Says(FilterDecision(severity=Severity.STOP)), Says(HALF)
     for shapers in ({"a": stop, "b": half}, {"a": half, "b": stop}):
         approved = judged(**shapers)
         assert approved.report.disposition is Severity.STOP
@@ -201,7 +201,7 @@ def test_an_answer_that_is_no_ruling_stops(answer):
 
 @pytest.mark.parametrize("severity", [1, 9, -1, None, "LIMIT", math.nan], ids=repr)
 def test_a_ruling_of_no_severity_stops(severity):
-    approved = judged(fence=Says(Ruling(severity=severity, share=0.5)))
+    approved = judged(fence=Says(FilterDecision(severity=severity, share=0.5)))
     assert approved.report.disposition is Severity.STOP
 
 
@@ -234,12 +234,12 @@ class Mute:
     __str__ = __repr__ = __format__ = MuteText.__str__
 
 
-class Bare(Ruling):
+class Bare(FilterDecision):
     def __init__(self):
         pass
 
 
-class Broken(Ruling):
+class Broken(FilterDecision):
     severity = property(MuteText.__str__)
 
     def __init__(self):
@@ -249,7 +249,7 @@ class Broken(Ruling):
 @pytest.mark.parametrize("detail", [Mute(), None, 7, b"text", ["text"]], ids=lambda detail: type(detail).__name__)
 @pytest.mark.parametrize("severity", [Severity.LIMIT, Severity.HOLD])
 def test_a_ruling_whose_detail_is_no_text_stops(severity, detail):
-    gate = gate_with(fence=Says(Ruling(severity=severity, share=0.5, detail=detail)))
+    gate = gate_with(fence=Says(FilterDecision(severity=severity, share=0.5, detail=detail)))
     approved = gate.judge([1.0, -1.0], reference(), PERIOD_S)
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
     assert (approved.report.disposition, gate.latched.code) == (Severity.STOP, "gate.plugin")
@@ -264,7 +264,7 @@ def test_a_ruling_without_readable_fields_stops(answer):
 
 @pytest.mark.parametrize("text", [MuteText("near"), "\ud800", "x" * 10**6], ids=["mute", "surrogate", "long"])
 def test_any_text_of_a_gate_can_be_printed_and_is_short(text):
-    (finding,) = of(judged(fence=Says(Ruling(severity=Severity.LIMIT, share=0.5, detail=text))), "plugins")
+    (finding,) = of(judged(fence=Says(FilterDecision(severity=Severity.LIMIT, share=0.5, detail=text))), "plugins")
     assert finding.severity is Severity.LIMIT
     assert len(finding.detail.encode()) < 1000
 
@@ -314,9 +314,9 @@ def test_a_gate_that_weakens_is_not_asked_about_what_is_refused_anyway():
 
 def test_braking_is_not_asked_about():
     """It must always be possible; a gate that weakens towards it could only say the same."""
-    fence, gate = Says(Ruling(severity=Severity.STOP)), None
+    fence, gate = Says(FilterDecision(severity=Severity.STOP)), None
     gate = gate_with(fence=fence)
-    gate.latch(judged(fence=Says(Ruling(severity=Severity.STOP))).report.findings[-1])
+    gate.latch(judged(fence=Says(FilterDecision(severity=Severity.STOP))).report.findings[-1])
     gate.judge([1.0, 1.0], reference(), PERIOD_S)
     assert fence.asked == []
 
@@ -334,7 +334,7 @@ def test_a_command_that_comes_without_an_action_is_weakened_too():
 
 
 def test_a_stop_of_a_command_without_an_action_is_latched():
-    gate = gate_with(fence=Says(Ruling(severity=Severity.STOP)))
+    gate = gate_with(fence=Says(FilterDecision(severity=Severity.STOP)))
     gate.limit(np.array([0.25, 0.0]), reference(), PERIOD_S)
     assert gate.latched.code == "gate.plugin"
 
@@ -351,7 +351,7 @@ class Slow:
     def reset(self):
         pass
 
-    def rule(self, proposal):
+    def filter(self, proposal):
         from embodied_env.safety.command_filters import Ruling
         from embodied_env.core.types import Severity
         return Ruling(severity=Severity.LIMIT, share=self.share, detail="slow")
@@ -406,26 +406,26 @@ def contract_naming(**gates):
 
 
 def test_without_names_there_is_no_plug_in():
-    assert make_plugins(scripted_tasks.contract()) == {}
+    assert load_plugin_filters(scripted_tasks.contract()) == {}
 
 
 @pytest.mark.usefixtures("installed")
 def test_a_gate_of_a_third_party_is_made_with_the_contract_and_its_parameters():
     contract = contract_naming(slow={"share": 0.25})
-    made = make_plugins(contract)["slow"]
+    made = load_plugin_filters(contract)["slow"]
     assert (made.contract, made.share) == (contract, 0.25)
 
 
 @pytest.mark.usefixtures("installed")
 def test_the_order_of_plug_ins_is_that_of_the_contract():
-    assert list(make_plugins(contract_naming(still={}, slow={}))) == ["still", "slow"]
-    assert list(make_plugins(contract_naming(slow={}, still={}))) == ["slow", "still"]
+    assert list(load_plugin_filters(contract_naming(still={}, slow={}))) == ["still", "slow"]
+    assert list(load_plugin_filters(contract_naming(slow={}, still={}))) == ["slow", "still"]
 
 
 @pytest.mark.usefixtures("installed")
 def test_a_gate_of_a_third_party_weakens():
     contract = contract_naming(slow={})
-    approved = SafetyGate(contract, shapers=make_plugins(contract)).judge([1.0, -1.0], reference(), PERIOD_S)
+    approved = SafetyGate(contract, shapers=load_plugin_filters(contract)).judge([1.0, -1.0], reference(), PERIOD_S)
     assert approved.report.velocity_si.tolist() == pytest.approx(((np.array(BRAKED) + ASKED) / 2).tolist())
 
 
@@ -440,7 +440,7 @@ def test_a_gate_of_a_third_party_weakens():
 )
 def test_a_plug_in_that_cannot_be_made_is_a_contract_error(gates, message):
     with pytest.raises(ContractError, match=message) as caught:
-        make_plugins(contract_naming(**gates))
+        load_plugin_filters(contract_naming(**gates))
     assert caught.value.path == f"safety.gates.{next(iter(gates))}"
 
 
@@ -448,5 +448,5 @@ def test_a_plug_in_that_cannot_be_made_is_a_contract_error(gates, message):
 @pytest.mark.parametrize("name", ["gone", "absent", "raising", "unparsable", "number", "unfinished"])
 def test_a_plug_in_with_a_broken_entry_point_is_a_contract_error(name):
     with pytest.raises(ContractError) as caught:
-        make_plugins(contract_naming(**{name: {}}))
+        load_plugin_filters(contract_naming(**{name: {}}))
     assert caught.value.path == f"safety.gates.{name}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_env.core.process.shared_memory import remove_abandoned
+from embodied_env.core.process.shared_memory import remove_orphaned_segments
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - not a temporary file: where segments are
 
@@ -27,13 +27,13 @@ def port():
 
 def test_a_port_that_a_living_process_has_open_stays(port):
     file, _ = port
-    assert remove_abandoned([file.name]) == []
+    assert remove_orphaned_segments([file.name]) == []
     assert file.exists()
 
 
 def test_a_port_is_removed_once_nobody_has_it_open(port):
     file, mapped = port
-    remove_abandoned([file.name])
+    remove_orphaned_segments([file.name])
     mapped.close()
-    assert file.name in remove_abandoned(())
+    assert file.name in remove_orphaned_segments(())
     assert not file.exists()

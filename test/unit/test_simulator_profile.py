@@ -137,16 +137,16 @@ def test_a_heading_turns_about_the_vertical():
 
 
 @pytest.mark.parametrize(
-    ("stamp_ns", "now_ns", "is_there"), [(100, 100, True), (99, 100, False), (120, 100, True), (-1, 100, False)]
+    ("stamp_ns", "now_ns", "satisfies"), [(100, 100, True), (99, 100, False), (120, 100, True), (-1, 100, False)]
 )
-def test_a_sensor_without_a_rate_is_there_from_the_end_of_the_step_on(stamp_ns, now_ns, is_there):
+def test_a_sensor_without_a_rate_is_there_from_the_end_of_the_step_on(stamp_ns, now_ns, satisfies):
     due = DueReading.of(ARM.sensors["joints"], 1_000_000)
-    assert due.is_there(stamp_ns, now_ns) is is_there
+    assert due.satisfies(stamp_ns, now_ns) is satisfies
 
 
 def test_a_sensor_with_a_rate_is_due_a_period_after_its_last_reading_and_a_step_of_physics():
     due = DueReading(period_ns=100, slack_ns=5)
-    assert due.is_there(1000, 1104)
-    assert not due.is_there(1000, 1105)
+    assert due.satisfies(1000, 1104)
+    assert not due.satisfies(1000, 1105)
     assert not due.must_have_come(0, 105)
     assert due.must_have_come(0, 106)

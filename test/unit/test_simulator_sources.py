@@ -12,7 +12,7 @@ from embodied_env.core.clock import VirtualClock
 from embodied_env.errors import ContractError
 from embodied_env.ros.external_sim.control.base import EntityState
 from embodied_env.ros.external_sim.profile import SimulatorSource, load_simulator_profile
-from embodied_env.ros.external_sim.sensors import Unplugged
+from embodied_env.ros.external_sim.sensors import DerivedSensors
 
 CART, DOOR = load_contract("cart_goal"), load_contract("door_open")
 QUARTER = (0.0, 0.0, np.sqrt(0.5), np.sqrt(0.5))  # a turn to the left
@@ -23,7 +23,7 @@ def state(position, orientation=(0.0, 0.0, 0.0, 1.0)) -> EntityState:
 
 
 def reading(contract, sensor, source, states, *, events=()):
-    made = Unplugged(contract, {sensor: SimulatorSource(**source)}, VirtualClock())
+    made = DerivedSensors(contract, {sensor: SimulatorSource(**source)}, VirtualClock())
     return made.complete({}, states, 100_000_000, events)[sensor].values
 
 
@@ -62,7 +62,7 @@ def test_entities_that_are_needed_are_asked_for_and_sensors_are_not():
         "goal": SimulatorSource(entity="goal", relative_to="cart"),
         "collision": SimulatorSource(event="touched"),
     }
-    assert Unplugged(CART, sources, VirtualClock()).entities(0) == {"goal", "cart"}
+    assert DerivedSensors(CART, sources, VirtualClock()).entities(0) == {"goal", "cart"}
 
 
 @pytest.mark.parametrize(("events", "value"), [(("collision",), 1), ((), 0)])
@@ -72,7 +72,7 @@ def test_an_event_is_1_when_it_came_and_0_when_nothing_came(events, value):
 
 
 def test_an_event_is_over_when_it_came_no_more():
-    made = Unplugged(CART, {"collision": SimulatorSource(event="touched")}, VirtualClock())
+    made = DerivedSensors(CART, {"collision": SimulatorSource(event="touched")}, VirtualClock())
     values = [
         made.complete({}, {}, now_ns, events)["collision"].values["data"].item()
         for now_ns, events in ((1, ()), (2, ("collision",)), (3, ()))

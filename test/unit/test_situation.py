@@ -13,7 +13,7 @@ from scripted_tasks import JOINTS, PERIOD_NS, Scene
 from embodied_env import load_contract
 from embodied_env.core.types import Quality, Sample, Snapshot
 from embodied_env.envs.observation import MeasuredJoints
-from embodied_env.safety.context import SituationReader, required_sensors
+from embodied_env.safety.context import SafetyContextBuilder, required_sensors
 
 NOW_NS = 1_000_000_000
 
@@ -38,8 +38,8 @@ def snapshot(**ages_ns) -> Snapshot:
 
 
 def read(contract, of=None, *, joints=JOINTS, since_frozen_ns=0, since_returned_ns=0, estops=None):
-    reader = SituationReader(contract, MeasuredJoints(contract, joints))
-    return reader.read(
+    reader = SafetyContextBuilder(contract, MeasuredJoints(contract, joints))
+    return reader.build(
         of or snapshot(), since_frozen_ns=since_frozen_ns, since_returned_ns=since_returned_ns, estops=estops or {}
     )
 

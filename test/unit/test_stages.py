@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_tasks import PERIOD_NS, PERIOD_S, OneClock
 
-from embodied_env.backends.fake import Delays, FakeBackend
+from embodied_env.backends.fake import FakeBackend, FakeDelays
 from embodied_env.core.clock import NS_PER_S, Domain, ManualClock, Stamp
-from embodied_env.core.latency.info import CommandsInFlight, StageAccount
-from embodied_env.core.latency.ledger import Ledger, Slot
-from embodied_env.core.types import Actuation, ClockAccount, Quality, Sample, Snapshot
+from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
+from embodied_env.core.latency.ledger import Ledger, StepEvent
+from embodied_env.core.types import ActuationEvidence, ClockStatus, Quality, Sample, Snapshot
 from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import UsageError
 from embodied_env.tasks import load_task
@@ -40,7 +40,7 @@ SUMS = {
 def latency_with(*, inference_s=0.0, **delays):
     """Return the latency of the third step of a world with these delays, as one flat dict."""
     clock = OneClock(start_ns=NS_PER_S)
-    backend = FakeBackend(CONTRACT, clock=clock, free_running=True, delays=Delays(**delays))
+    backend = FakeBackend(CONTRACT, clock=clock, free_running=True, delays=FakeDelays(**delays))
     stepper = Stepper(CONTRACT, backend, load_task(CONTRACT, trust=True), clock=clock)
     stepper.reset(world_seed=1, options={}, seeded=True)
     for _ in range(3):
@@ -97,7 +97,7 @@ def test_the_jitter_is_the_period_less_the_control_period():
 
 def test_delays_belong_to_a_world_that_moves_by_itself():
     with pytest.raises(UsageError, match="free_running=True"):
-        FakeBackend(CONTRACT, clock=OneClock(), delays=Delays())
+        FakeBackend(CONTRACT, clock=OneClock(), delays=FakeDelays())
 
 
 def test_a_world_that_waits_has_neither_data_age_nor_deadlines_nor_clock():
@@ -128,13 +128,13 @@ def sample(name="joints", **fields):
     return Sample(sensor=name, **whole)
 
 
-WALL = ClockAccount(mode="wall")
+WALL = ClockStatus(mode="wall")
 
 
 def account(*samples, clock=WALL, actuation=None, commands=None):
     """Return the latency of a step that began and ended with these samples, and sent its command at NOW_NS."""
     names = tuple(each.sensor for each in samples)
-    stages = StageAccount(
+    stages = LatencyInfoBuilder(
         names,
         primary=names[0],
         period_ns=PERIOD_NS,
@@ -144,12 +144,12 @@ def account(*samples, clock=WALL, actuation=None, commands=None):
         actuation=True,
     )
     ledger = Ledger(ManualClock(start_ns=NOW_NS))
-    for slot in Slot:
+    for slot in StepEvent:
         ledger.stamp(slot)
     snapshot = Snapshot(
         now_ns=NOW_NS, samples={each.sensor: each for each in samples}, clock=clock, actuation=actuation
     )
-    return stages.latency(ledger, snapshot, snapshot, commands or CommandsInFlight())
+    return stages.build(ledger, snapshot, snapshot, commands or CommandsInFlight())
 
 
 def stage(latency, name, sensor="joints"):
@@ -247,13 +247,13 @@ def test_the_skew_is_as_good_as_the_worst_stamp():
 
 @pytest.mark.parametrize("rtf", [0.2, 0.98, 1.02, 5.0])
 def test_simulated_and_wall_time_are_added_only_where_they_run_alike(rtf):
-    value, quality = stage(account(sample(), clock=ClockAccount(mode="sim", rtf=rtf)), "data_age_s")
+    value, quality = stage(account(sample(), clock=ClockStatus(mode="sim", rtf=rtf)), "data_age_s")
     assert math.isnan(value)
     assert quality == Quality.UNSYNCED
 
 
 def test_a_world_that_is_lost_keeps_what_was_known_of_its_clock():
-    stages = StageAccount(
+    stages = LatencyInfoBuilder(
         ("joints",),
         primary=None,
         period_ns=PERIOD_NS,
@@ -263,10 +263,10 @@ def test_a_world_that_is_lost_keeps_what_was_known_of_its_clock():
         actuation=False,
     )
     ledger = Ledger(ManualClock())
-    known = Snapshot(now_ns=NOW_NS, samples={"joints": sample()}, clock=ClockAccount(mode="wall", epoch=3))
-    stages.latency(ledger, known, known, CommandsInFlight())
+    known = Snapshot(now_ns=NOW_NS, samples={"joints": sample()}, clock=ClockStatus(mode="wall", epoch=3))
+    stages.build(ledger, known, known, CommandsInFlight())
     lost = replace(known, clock=None)
-    assert stages.latency(ledger, known, lost, CommandsInFlight())["clock"]["epoch"] == 3
+    assert stages.build(ledger, known, lost, CommandsInFlight())["clock"]["epoch"] == 3
 
 
 # ----------------------------------------------------------------------------------------------------- actuation
@@ -275,12 +275,12 @@ def test_a_world_that_is_lost_keeps_what_was_known_of_its_clock():
 def in_flight(*left):
     commands = CommandsInFlight()
     for seq, published_ns in left:
-        commands.left(seq, published_ns)
+        commands.record_sent(seq, published_ns)
     return commands
 
 
 def test_evidence_is_of_the_command_whose_number_it_has():
-    evidence = Actuation(seq=1, acted_ns=NOW_NS + 30_000_000, method="echo")
+    evidence = ActuationEvidence(seq=1, acted_ns=NOW_NS + 30_000_000, method="echo")
     latency = account(sample(), actuation=evidence, commands=in_flight((1, NOW_NS), (2, NOW_NS + 1), (4, NOW_NS + 2)))
     assert stage(latency, "actuation_s") == (0.03, Quality.OK)
     assert latency["actuation_behind"] == 2
@@ -288,7 +288,7 @@ def test_evidence_is_of_the_command_whose_number_it_has():
 
 
 def test_evidence_of_a_command_that_nobody_knows_is_none():
-    evidence = Actuation(seq=3, acted_ns=NOW_NS, method="echo")
+    evidence = ActuationEvidence(seq=3, acted_ns=NOW_NS, method="echo")
     latency = account(sample(), actuation=evidence, commands=in_flight((1, NOW_NS)))
     assert stage(latency, "actuation_s")[1] == Quality.UNKNOWN
     assert latency["actuation_behind"] == -1
@@ -296,14 +296,14 @@ def test_evidence_of_a_command_that_nobody_knows_is_none():
 
 
 def test_evidence_from_before_the_command_is_negative_and_named():
-    evidence = Actuation(seq=1, acted_ns=NOW_NS - 1, method="controller")
+    evidence = ActuationEvidence(seq=1, acted_ns=NOW_NS - 1, method="controller")
     assert stage(account(sample(), actuation=evidence, commands=in_flight((1, NOW_NS))), "actuation_s")[1] == (
         Quality.NEGATIVE
     )
 
 
 def test_what_was_only_declared_is_no_measurement():
-    evidence = Actuation(seq=1, acted_ns=NOW_NS + 1, method="declared")
+    evidence = ActuationEvidence(seq=1, acted_ns=NOW_NS + 1, method="declared")
     latency = account(sample(), actuation=evidence, commands=in_flight((1, NOW_NS)))
     assert stage(latency, "actuation_s")[1] == stage(latency, "end_to_end_s")[1] == Quality.DECLARED
 
@@ -362,11 +362,11 @@ def test_the_stages_of_a_reading_do_not_depend_on_the_others_and_those_of_all_ar
 
 
 def test_what_no_sensor_tells_is_unknown():
-    stages = StageAccount(
+    stages = LatencyInfoBuilder(
         (), primary=None, period_ns=PERIOD_NS, transport=False, moves_by_itself=False, pacer=None, actuation=False
     )
     nothing = Snapshot(now_ns=NOW_NS, samples={})
-    latency = stages.latency(Ledger(ManualClock()), nothing, nothing, CommandsInFlight())
+    latency = stages.build(Ledger(ManualClock()), nothing, nothing, CommandsInFlight())
     for name in ("obs_skew_s", "obs_age_max_s"):
         assert math.isnan(latency[name])
         assert latency["quality"][name] == Quality.UNKNOWN

@@ -7,9 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.time_sync import ClockWatch, SimulatedTime
+from embodied_env.core.time_sync import SimTimeTracker, SystemClockMonitor
 from embodied_env.core.types import Quality
-from embodied_env.ros.robot.clock_sync import ClockSpec, LeastOfLate, Stamping, Sync, is_on_our_host, suspect_clock
+from embodied_env.ros.robot.clock_sync import (
+    ClockSpec,
+    SlidingMinimum,
+    StampTranslator,
+    Sync,
+    is_on_our_host,
+    suspect_clock,
+)
 
 MS = 1_000_000
 UTC_NS = 1_700_000_000 * NS_PER_S
@@ -37,9 +44,9 @@ class Scene:
 
     def __init__(self, *, host=True, simulated=False, require_stamp=True, **spec):
         self.clock = HandClock()
-        self.watch = ClockWatch(self.clock)
-        self.simulated = SimulatedTime(self.watch, period_ns=50 * MS) if simulated else None
-        self.stamping = Stamping(
+        self.watch = SystemClockMonitor(self.clock)
+        self.simulated = SimTimeTracker(self.watch, period_ns=50 * MS) if simulated else None
+        self.stamping = StampTranslator(
             "tcp",
             ClockSpec(**spec),
             timeline=self.simulated or self.watch,
@@ -47,7 +54,7 @@ class Scene:
             require_stamp=require_stamp,
             future_tolerance_s=0.005,
         )
-        self.stamping.found(host)
+        self.stamping.set_publisher_locality(host)
 
     def arrival(self, *, source_s=0.002, received_s=0.0, source_ns=None):
         """A message that arrives now and was published so long ago, by the clock of who published it."""
@@ -61,14 +68,14 @@ class Scene:
     def place(self, *, age_s=0.005, header_ns=None, **stamps):
         if header_ns is None:
             header_ns = self.clock.system_ns() - round(age_s * NS_PER_S)
-        return self.stamping.place(self.arrival(**stamps), header_ns)
+        return self.stamping.translate(self.arrival(**stamps), header_ns)
 
     def age_s(self, placed):
         return (self.watch.now_ns() - placed.stamp_ns) / NS_PER_S
 
     def step_utc(self, seconds):
         self.clock.ahead_ns += round(seconds * NS_PER_S)
-        self.watch.look()
+        self.watch.resync()
 
 
 # ------------------------------------------------------------------------------------------- a clock that we know
@@ -209,7 +216,7 @@ def test_with_a_declared_least_delay_its_differences_count(skew_s):
 
 
 def test_the_least_is_forgotten_with_the_window():
-    least = LeastOfLate(10)
+    least = SlidingMinimum(10)
     assert [least.add(at, value) for at, value in [(0, 5), (4, 9), (8, 7), (11, 8), (30, 9)]] == [5, 5, 5, 7, 9]
 
 
@@ -218,18 +225,18 @@ def test_the_least_is_forgotten_with_the_window():
 
 def test_on_our_host_transport_is_what_the_stamps_say():
     scene = Scene()
-    travel = scene.stamping.travel(scene.arrival())
+    travel = scene.stamping.transport(scene.arrival())
     assert (travel.quality, travel.excess_s) == (Quality.OK, None)
 
 
 def test_a_negative_transport_is_named():
     scene = Scene()
-    assert scene.stamping.travel(scene.arrival(source_s=-0.001)).quality is Quality.NEGATIVE
+    assert scene.stamping.transport(scene.arrival(source_s=-0.001)).quality is Quality.NEGATIVE
 
 
 def test_a_middleware_without_stamps_tells_no_transport():
     scene = Scene()
-    assert scene.stamping.travel(scene.arrival(source_ns=0)).quality is Quality.UNKNOWN
+    assert scene.stamping.transport(scene.arrival(source_ns=0)).quality is Quality.UNKNOWN
 
 
 @pytest.mark.parametrize("skew_s", [0.1, -0.1])
@@ -239,7 +246,7 @@ def test_a_skewed_clock_never_makes_a_confident_transport(spec, skew_s):
     excess_s = []
     for took_s in (0.002, 0.012, 0.002):
         scene.clock.steady_ns += 50 * MS
-        travel = scene.stamping.travel(scene.arrival(source_s=took_s + skew_s))
+        travel = scene.stamping.transport(scene.arrival(source_s=took_s + skew_s))
         assert travel.quality is Quality.UNSYNCED
         excess_s.append(travel.excess_s)
     assert excess_s == pytest.approx([0.0, 0.01, 0.0])
@@ -248,7 +255,7 @@ def test_a_skewed_clock_never_makes_a_confident_transport(spec, skew_s):
 @pytest.mark.parametrize(("took_s", "quality"), [(0.0019, Quality.UNSYNCED), (0.0021, Quality.OK)])
 def test_a_transport_below_twice_the_error_of_a_synchronised_clock_says_so(took_s, quality):
     scene = Scene(host=False, sync="chrony", error_s=0.001)
-    travel = scene.stamping.travel(scene.arrival(source_s=took_s))
+    travel = scene.stamping.transport(scene.arrival(source_s=took_s))
     assert (travel.quality, travel.excess_s) == (quality, None)
 
 
@@ -258,9 +265,9 @@ def test_a_message_between_whose_stamps_utc_was_set_says_so_and_later_ones_do_no
     source_ns = scene.clock.system_ns()
     scene.clock.steady_ns += 2 * MS
     scene.step_utc(step_s)
-    assert scene.stamping.travel(scene.arrival(source_ns=source_ns)).quality is Quality.JUMP
+    assert scene.stamping.transport(scene.arrival(source_ns=source_ns)).quality is Quality.JUMP
     scene.clock.steady_ns += 2 * NS_PER_S
-    assert scene.stamping.travel(scene.arrival()).quality is Quality.OK
+    assert scene.stamping.transport(scene.arrival()).quality is Quality.OK
 
 
 def test_an_acquisition_before_a_small_step_of_utc_says_so_and_the_next_does_not():
@@ -278,16 +285,16 @@ def test_right_after_a_large_step_back_a_message_of_now_is_told_from_one_of_befo
     scene.step_utc(-10.0)
     scene.clock.steady_ns += 20 * MS
     assert scene.place(age_s=0.005).stamp_quality is Quality.OK
-    assert scene.stamping.travel(scene.arrival()).quality is Quality.OK
+    assert scene.stamping.transport(scene.arrival()).quality is Quality.OK
 
 
 def test_a_step_of_utc_does_not_pollute_what_is_least():
     scene = Scene(host=False)
-    scene.stamping.travel(scene.arrival(source_s=0.1))
+    scene.stamping.transport(scene.arrival(source_s=0.1))
     scene.step_utc(10.0)
-    assert scene.stamping.travel(scene.arrival(source_s=0.1, received_s=10.0)).quality is Quality.JUMP
+    assert scene.stamping.transport(scene.arrival(source_s=0.1, received_s=10.0)).quality is Quality.JUMP
     scene.clock.steady_ns += 2 * NS_PER_S
-    travel = scene.stamping.travel(scene.arrival(source_s=10.1))  # of another host: nobody stepped its clock
+    travel = scene.stamping.transport(scene.arrival(source_s=10.1))  # of another host: nobody stepped its clock
     assert travel.excess_s == pytest.approx(0.0)
 
 
@@ -299,7 +306,7 @@ def simulated():
     scene = Scene(simulated=True, host=None)
     for sim_ns in range(0, NS_PER_S, 10 * MS):
         scene.clock.steady_ns += 10 * MS
-        scene.simulated.hear(sim_ns, scene.clock.now_ns())
+        scene.simulated.on_clock(sim_ns, scene.clock.now_ns())
     scene.sim_ns = sim_ns
     return scene
 

@@ -17,11 +17,11 @@ from embodied_env.cli import main
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.core.process.child import simulator
 from embodied_env.errors import ClosedError, ContractError, UsageError
-from embodied_env.sim.async_rendering import Filming
+from embodied_env.sim.async_rendering import AsyncCameras
 from embodied_env.sim.model import Model
 from embodied_env.sim.profile import Driver, StandIn, load_profile
-from embodied_env.sim.robot_emulation import CommandsUnderWay, Controller, Drivers, DueQueue
-from embodied_env.sim.sensors import Measured
+from embodied_env.sim.robot_emulation import CommandDelayLine, EmulatedController, EmulatedDrivers, TimedQueue
+from embodied_env.sim.sensors import SensorOutput
 from embodied_env.sim.world import World
 
 ARM = embodied_env.load_contract("arm_reach")
@@ -39,7 +39,7 @@ seeds = st.integers(0, 2**53)
 
 @given(st.lists(st.integers(0, 20)), st.integers(0, 20))
 def test_what_is_due_comes_out_in_order_and_nothing_before_its_time(times, now):
-    queue = DueQueue()
+    queue = TimedQueue()
     for number, due_ns in enumerate(times):
         queue.put(due_ns, number)
     taken = []
@@ -50,7 +50,7 @@ def test_what_is_due_comes_out_in_order_and_nothing_before_its_time(times, now):
 
 
 def test_what_was_cleared_never_comes_out():
-    queue = DueQueue()
+    queue = TimedQueue()
     queue.put(1, "old")
     queue.clear()
     assert (queue.take_one(10), queue.next_ns) == (None, None)
@@ -69,7 +69,7 @@ def arrivals_of(gaps):
 
 def in_force(gaps, *, delay_s, jitter_s=0.0, seed=0):
     """Return since when each command is in force, and its number, in the order in which they come into force."""
-    under_way = CommandsUnderWay(delay_s, jitter_s)
+    under_way = CommandDelayLine(delay_s, jitter_s)
     under_way.begin(seed)
     for number, arrival_ns in enumerate(arrivals_of(gaps)):
         under_way.put(arrival_ns, number, np.zeros(1))
@@ -113,7 +113,7 @@ def test_jitter_differs_from_seed_to_seed():
 
 def controller(stand_in, *, velocities=(False, False), timeout_s=None, target=(0.0, 0.0)):
     """A controller of two actuators of a joint each, an episode begun at 0."""
-    made = Controller([slice(0, 1), slice(1, 2)], np.array(velocities), stand_in=stand_in, timeout_s=timeout_s)
+    made = EmulatedController([slice(0, 1), slice(1, 2)], np.array(velocities), stand_in=stand_in, timeout_s=timeout_s)
     made.begin(0, 0, np.array(target))
     return made
 
@@ -190,7 +190,7 @@ def test_a_target_that_was_told_is_not_changed_afterwards():
 
 @given(delays_s, st.integers(0, 10**18))
 def test_a_reading_is_published_its_delay_after_it_was_there(delay_s, there_ns):
-    drivers = Drivers(StandIn(sensors={"late": Driver(driver_delay_s=delay_s)}))
+    drivers = EmulatedDrivers(StandIn(sensors={"late": Driver(driver_delay_s=delay_s)}))
     assert drivers.due_ns("late", there_ns) - there_ns == round(delay_s * NS_PER_S)
     assert drivers.due_ns("another", there_ns) == there_ns
 
@@ -201,7 +201,7 @@ def test_a_reading_is_published_its_delay_after_it_was_there(delay_s, there_ns):
 )
 def test_a_header_has_the_stamp_that_is_declared_on_the_clock_that_is(stamp, header_ns):
     driver = Driver(stamp=stamp, clock_offset_s=0.25)
-    drivers = Drivers(StandIn(clock_offset_s=0.1, sensors={"a": driver}))
+    drivers = EmulatedDrivers(StandIn(clock_offset_s=0.1, sensors={"a": driver}))
     assert drivers.header_ns("a", 1_000, 2_000) == header_ns
     assert drivers.header_ns("b", 1_000, 2_000) == 1_000 + 100 * MS
     assert drivers.robot_ns(1_000) == 1_000 + 100 * MS
@@ -447,7 +447,7 @@ class HeldSenses:
     def read(self, sensor):
         self.looks.append(sensor)
         self.let_go.wait(30.0)
-        return Measured(values={}, extras={})
+        return SensorOutput(values={}, extras={})
 
 
 def wait_until(condition):
@@ -459,16 +459,16 @@ def wait_until(condition):
 
 def test_what_is_due_while_the_camera_is_at_work_is_left_out_and_of_what_waits_the_newest_is_taken():
     model = Model(DOOR, load_profile(DOOR, "mujoco"), "backends.mujoco")
-    film, data, senses = Filming(DOOR, load_profile(DOOR, "mujoco"), model), model.new_data(), HeldSenses()
+    film, data, senses = AsyncCameras(DOOR, load_profile(DOOR, "mujoco"), model), model.new_data(), HeldSenses()
     film._senses = senses
-    film.shoot("camera", 1, data)
+    film.request("camera", 1, data)
     wait_until(lambda: senses.looks)
     for sensor, taken_ns in (("camera", 2), ("depth", 3), ("depth", 4), ("camera", 5)):
-        film.shoot(sensor, taken_ns, data)
+        film.request(sensor, taken_ns, data)
     senses.let_go.set()
     wait_until(lambda: len(film._done) == 2)
     film.close()
-    assert [(sensor, taken_ns) for sensor, taken_ns, _ in film.developed()] == [("camera", 1), ("depth", 4)]
+    assert [(sensor, taken_ns) for sensor, taken_ns, _ in film.finished()] == [("camera", 1), ("depth", 4)]
 
 
 def test_no_picture_of_an_old_episode_is_ever_there(door):

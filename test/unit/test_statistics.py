@@ -13,7 +13,7 @@ import pytest
 from embodied_env.core.latency import LatencyStatistics, StageStatistics, latency_statistics, statistics
 from embodied_env.core.types import Quality
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.record.rows import plain
+from embodied_env.record.rows import to_json_types
 
 
 def of_gate(value, quality=Quality.OK):
@@ -137,7 +137,7 @@ def test_the_period_of_a_first_step_counts_not(infos):
 
 
 def test_recorded_infos_have_the_same_statistics(infos):
-    recorded = json.loads(json.dumps([plain(info) for info in infos]))
+    recorded = json.loads(json.dumps([to_json_types(info) for info in infos]))
     assert latency_statistics(recorded) == latency_statistics(infos)
 
 

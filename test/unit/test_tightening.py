@@ -9,7 +9,7 @@ import pytest
 import strategies
 
 from embodied_env.errors import ContractError, UsageError
-from embodied_env.safety import Reference, SafetyGate
+from embodied_env.safety import CommandState, SafetyGate
 
 CONTRACT = strategies.parse(strategies.document())
 OWN = CONTRACT.actuators["arm"].joints["a"]
@@ -24,10 +24,12 @@ def gate():
 
 def fastest(gate):
     """Return the largest velocity that joint a reaches from rest, asked for its upper end again and again."""
-    reference, fastest = Reference(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0), 0.0
+    reference, fastest = CommandState(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0), 0.0
     for _ in range(30):
         command = gate.judge([1.0, 0.0], reference, PERIOD_S)
-        reference = Reference(positions=command.values, velocities=command.report.velocity_si, seq=command.seq, epoch=0)
+        reference = CommandState(
+            positions=command.values, velocities=command.report.velocity_si, seq=command.seq, epoch=0
+        )
         fastest = max(fastest, float(command.report.velocity_si[0]))
     return fastest
 
@@ -89,7 +91,7 @@ def test_an_unknown_joint_is_named(gate):
 def test_the_action_keeps_its_meaning(gate):
     """The action space is the contract's; what tighter limits take away shows as clipping."""
     gate.change_limits({"a": SLOW})
-    reference = Reference(positions=np.zeros(2), velocities=np.array([0.95, 0.0]), seq=0, epoch=0)
+    reference = CommandState(positions=np.zeros(2), velocities=np.array([0.95, 0.0]), seq=0, epoch=0)
     report = gate.judge([0.5, 0.0], reference, PERIOD_S).report
     assert report.intervened
     assert [finding.code for finding in report.findings if "a" in finding.joints] == ["vel.limit"]

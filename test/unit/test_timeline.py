@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from embodied_env.core.clock import NS_PER_S, SteadyClock
-from embodied_env.core.time_sync import GOOD_PAIR_NS, STEP_NS, ClockWatch, SimulatedTime, read_pair
+from embodied_env.core.time_sync import GOOD_PAIR_NS, STEP_NS, SimTimeTracker, SystemClockMonitor, read_clock_pair
 
 MS = 1_000_000
 UTC_NS = 1_700_000_000 * NS_PER_S
@@ -50,7 +50,7 @@ def clock():
 
 @pytest.fixture
 def watch(clock):
-    return ClockWatch(clock)
+    return SystemClockMonitor(clock)
 
 
 def look(clock, watch):
@@ -62,26 +62,26 @@ def look(clock, watch):
 
 
 def test_a_pair_is_bracketed(clock):
-    pair = read_pair(clock)
+    pair = read_clock_pair(clock)
     assert abs(pair.offset_ns - UTC_NS) <= pair.error_ns
     assert 2 * pair.error_ns <= GOOD_PAIR_NS
 
 
 def test_a_pair_that_was_interrupted_is_read_again():
-    pair = read_pair(FreeClock(reading_ns=[100, 3 * MS, 100, *[100] * 10]))
+    pair = read_clock_pair(FreeClock(reading_ns=[100, 3 * MS, 100, *[100] * 10]))
     assert 2 * pair.error_ns <= GOOD_PAIR_NS
 
 
 def test_where_no_pair_is_good_the_best_is_kept_with_its_error():
     clock = FreeClock(reading_ns=[MS * n for n in range(20, 0, -1)])
-    pair = read_pair(clock)
+    pair = read_clock_pair(clock)
     assert GOOD_PAIR_NS < pair.error_ns < 10 * MS
     assert abs(pair.offset_ns - UTC_NS) <= pair.error_ns
 
 
 def test_the_clocks_of_this_host_make_a_pair():
     clock = SteadyClock()
-    pair = read_pair(clock)
+    pair = read_clock_pair(clock)
     assert abs(pair.offset_ns - (clock.system_ns() - clock.now_ns())) < NS_PER_S
     assert clock.boot_ns() >= clock.now_ns() - NS_PER_S
 
@@ -170,13 +170,13 @@ def test_an_episode_begins_without_jumps_but_never_forgets_a_sleep(clock, watch)
 def test_a_bad_pair_does_not_hide_a_step():
     """While this process is interrupted nothing is known better than before: a step shows when it is."""
     clock = FreeClock()
-    watch = ClockWatch(clock)
+    watch = SystemClockMonitor(clock)
     clock.utc_ahead_ns += 4 * MS
     clock.reading_ns = itertools.chain(itertools.repeat(10 * MS, 17), itertools.repeat(100))
-    watch.look()
-    assert watch.account().jump == ""
-    watch.look()
-    assert watch.account().jump == "stepped"
+    watch.resync()
+    assert watch.status().jump == ""
+    watch.resync()
+    assert watch.status().jump == "stepped"
 
 
 # ------------------------------------------------------------------------------------------------- simulated time
@@ -190,7 +190,7 @@ class Simulator:
 
     def __init__(self, clock, watch):
         self.clock = clock
-        self.time = SimulatedTime(watch, period_ns=PERIOD_NS)
+        self.time = SimTimeTracker(watch, period_ns=PERIOD_NS)
         self.sim_ns = 100 * NS_PER_S
 
     def run(self, seconds, *, rtf=1.0):
@@ -200,7 +200,7 @@ class Simulator:
             self.tell()
 
     def tell(self):
-        return self.time.hear(self.sim_ns, self.clock.now_ns())
+        return self.time.on_clock(self.sim_ns, self.clock.now_ns())
 
     def age_s(self, stamp_ns):
         return (self.time.now_ns() - stamp_ns) / NS_PER_S
@@ -214,7 +214,7 @@ def simulator(clock, watch):
 
 
 def test_before_the_first_message_there_is_no_simulated_time(watch):
-    assert SimulatedTime(watch, period_ns=PERIOD_NS).now_ns() == 0
+    assert SimTimeTracker(watch, period_ns=PERIOD_NS).now_ns() == 0
 
 
 @pytest.mark.parametrize("rtf", [0.2, 1.0, 5.0])

@@ -12,7 +12,7 @@ from scripted_tasks import PERIOD_NS, PERIOD_S
 
 from embodied_env.contract.schema import WatchdogSpec
 from embodied_env.core.clock import ManualClock, SteadyClock
-from embodied_env.core.types import Sent, Severity
+from embodied_env.core.types import SentCommand, Severity
 from embodied_env.errors import BackendLostError
 from embodied_env.safety import Arbiter, SafetyGate, Watchdog, WatchdogThread
 
@@ -30,14 +30,14 @@ class Bench:
         self.watchdog = Watchdog(
             self.arbiter, self.gate, SPEC, clock=clock, control_period_s=period_s, estops=self._estops
         )
-        self.arbiter.resync(np.zeros(2), 0)
+        self.arbiter.reset(np.zeros(2), 0)
 
     def _send(self, command):
         if self.failures:
             self.failures -= 1
             raise BackendLostError("refused", "not now")
         self.sent.append(command)
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
     def _estops(self):
         if isinstance(self.inputs, Exception):
@@ -47,7 +47,7 @@ class Bench:
     def cruise(self):
         for _ in range(4):
             self.clock.advance_ns(PERIOD_NS)
-            with self.arbiter.turn() as (reference, dt_s):
+            with self.arbiter.exclusive() as (reference, dt_s):
                 self.arbiter.send(self.gate.judge([0.5, 0.0], reference, dt_s))
         self.watchdog.feed()
 

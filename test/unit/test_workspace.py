@@ -15,15 +15,15 @@ from embodied_env.contract.urdf import UrdfRobot, load_urdf, parse_urdf
 from embodied_env.contract.validation import check_workspace
 from embodied_env.core.types import Severity
 from embodied_env.errors import ContractError, UsageError
-from embodied_env.safety.command_filters import Proposal
+from embodied_env.safety.command_filters import ProposedCommand
 from embodied_env.safety.command_limiter import joint_bounds
-from embodied_env.safety.joint_limits import Bounds
-from embodied_env.safety.workspace.filter import Scaling, Workspace, WorkspaceGate
+from embodied_env.safety.joint_limits import JointBounds
+from embodied_env.safety.workspace.filter import Scaling, Workspace, WorkspaceFilter
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.profile import load_profile
 
 DATA = Path(__file__).parent / "data"
-BOUNDS = Bounds(low=-6.3, high=6.3, velocity=3.0, acceleration=8.0, deceleration=10.0)
+BOUNDS = JointBounds(low=-6.3, high=6.3, velocity=3.0, acceleration=8.0, deceleration=10.0)
 WALL = KeepOutSpec(box=BoxSpec(low_m=(-2.0, 0.3, -1.0), high_m=(2.0, 0.5, 1.0)))
 DT_S = 0.05
 STRAIGHT = np.zeros(2)
@@ -189,8 +189,8 @@ def test_a_robot_that_slides_a_long_way_fast_is_refused_near_something_rather_th
 # ------------------------------------------------------------------------------------------------------------- the gate
 
 
-def proposal(velocities, positions=(0.15, 0.0)) -> Proposal:
-    return Proposal(
+def proposal(velocities, positions=(0.15, 0.0)) -> ProposedCommand:
+    return ProposedCommand(
         joints=("shoulder", "elbow"),
         positions=np.array(positions),
         previous=REST,
@@ -201,18 +201,18 @@ def proposal(velocities, positions=(0.15, 0.0)) -> Proposal:
 
 
 def test_the_gate_lets_what_is_granted_pass():
-    assert WorkspaceGate(workspace()).rule(proposal([-0.5, 0.0])) is None
+    assert WorkspaceFilter(workspace()).filter(proposal([-0.5, 0.0])) is None
 
 
 def test_the_gate_limits_to_the_share_and_says_why():
-    ruling = WorkspaceGate(workspace()).rule(proposal([1.5, 0.0]))
+    ruling = WorkspaceFilter(workspace()).filter(proposal([1.5, 0.0]))
     assert ruling is not None
     assert (ruling.severity, ruling.detail) == (Severity.LIMIT, "fore to keep_out.wall: 0.0906 m left")
     assert ruling.share == asked(workspace(), [0.15, 0.0], [1.5, 0.0]).share
 
 
 def test_the_gate_holds_where_nothing_is_granted():
-    ruling = WorkspaceGate(workspace()).rule(proposal([1.5, 0.0], (0.3, 0.0)))
+    ruling = WorkspaceFilter(workspace()).filter(proposal([1.5, 0.0], (0.3, 0.0)))
     assert ruling is not None
     assert ruling.severity == Severity.HOLD
 

@@ -7,20 +7,20 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_env.ros.external_sim.control.clock_monitor import WorldClock
+from embodied_env.ros.external_sim.control.clock_monitor import ClockMonitor
 
 stamps = st.lists(st.integers(min_value=0, max_value=5), max_size=30)
 
 
 def heard(values):
-    clock = WorldClock()
+    clock = ClockMonitor()
     for at_s, stamp_ns in enumerate(values):
-        clock.hear(stamp_ns, float(at_s))
+        clock.on_clock(stamp_ns, float(at_s))
     return clock
 
 
 def test_a_clock_that_was_never_heard_knows_nothing():
-    clock = WorldClock()
+    clock = ClockMonitor()
     assert (clock.now_ns, clock.seen, clock.heard, clock.rewinds, clock.from_ns) == (None, 0, 0, 0, None)
 
 

@@ -20,7 +20,7 @@ from gymnasium.wrappers import TimeLimit
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
 from embodied_env.record import RecordTransitions, audit_run, read_run
-from embodied_env.record.writer_thread import MOST_JOBS_IN_LOCKSTEP, Aside, Losses
+from embodied_env.record.writer_thread import MOST_JOBS_IN_LOCKSTEP, LossCounter, WriterThread
 
 STILL = np.zeros(6)
 
@@ -38,118 +38,118 @@ def gate():
 
 def test_jobs_are_done_in_order_and_the_last_is_the_last():
     done = []
-    worker = Aside()
-    assert all(worker.put(lambda n=n: done.append(n)) for n in range(100))
+    worker = WriterThread()
+    assert all(worker.submit(lambda n=n: done.append(n)) for n in range(100))
     assert worker.finish(lambda: done.append("last"))
     assert done == [*range(100), "last"]
 
 
 def test_aside_put_does_not_wait_for_a_job(gate):
-    worker = Aside()
+    worker = WriterThread()
     start = time.monotonic()
-    worker.put(gate.wait)
-    worker.put(gate.wait)
+    worker.submit(gate.wait)
+    worker.submit(gate.wait)
     assert time.monotonic() - start < 1.0
     gate.set()
     assert worker.finish(lambda: None)
 
 
 def test_aside_what_finds_no_room_is_refused_and_what_is_being_written_counts(gate):
-    worker = Aside(most_bytes=10)
-    assert worker.put(gate.wait, 8)
-    assert not worker.put(gate.wait, 3)
-    assert worker.put(gate.wait, 2)
+    worker = WriterThread(most_bytes=10)
+    assert worker.submit(gate.wait, 8)
+    assert not worker.submit(gate.wait, 3)
+    assert worker.submit(gate.wait, 2)
     gate.set()
     assert worker.finish(lambda: None)
 
 
 def test_aside_no_more_jobs_wait_than_were_allowed(gate):
-    worker = Aside(most_jobs=2)
-    assert [worker.put(gate.wait) for _ in range(3)] == [True, True, False]
+    worker = WriterThread(most_jobs=2)
+    assert [worker.submit(gate.wait) for _ in range(3)] == [True, True, False]
     gate.set()
     assert worker.finish(lambda: None)
 
 
 def test_aside_a_job_larger_than_all_room_is_done_when_nothing_waits():
     done = []
-    worker = Aside(most_bytes=10)
-    assert worker.put(lambda: done.append(1), 11)
+    worker = WriterThread(most_bytes=10)
+    assert worker.submit(lambda: done.append(1), 11)
     assert worker.finish(lambda: None)
     assert done == [1]
 
 
 def test_aside_the_end_is_not_waited_for_for_ever(gate):
-    worker = Aside(patience_s=0.05)
-    worker.put(gate.wait)
+    worker = WriterThread(patience_s=0.05)
+    worker.submit(gate.wait)
     assert not worker.finish(lambda: None)
     gate.set()
     assert worker.finish(lambda: None)
 
 
 def test_aside_after_the_end_nothing_is_taken():
-    worker = Aside()
+    worker = WriterThread()
     worker.finish(lambda: None)
-    assert not worker.put(lambda: None)
+    assert not worker.submit(lambda: None)
 
 
 def test_aside_a_job_waits_until_it_is_settled(gate):
-    worker = Aside(gate.wait, most_jobs=2, patience_s=0.05)
-    assert [worker.put(lambda: None) for _ in range(3)] == [True, True, False]
-    assert not worker.drain()
+    worker = WriterThread(gate.wait, most_jobs=2, patience_s=0.05)
+    assert [worker.submit(lambda: None) for _ in range(3)] == [True, True, False]
+    assert not worker.wait_idle()
     gate.set()
-    while not worker.drain():
+    while not worker.wait_idle():
         time.sleep(0.001)
-    assert worker.put(lambda: None)
+    assert worker.submit(lambda: None)
     assert worker.finish(lambda: None)
 
 
 def test_aside_what_was_drained_is_done_and_settled():
     done = []
-    worker = Aside(lambda: done.append("settled"))
-    worker.put(lambda: done.append("job"))
-    assert worker.drain()
+    worker = WriterThread(lambda: done.append("settled"))
+    worker.submit(lambda: done.append("job"))
+    assert worker.wait_idle()
     assert done == ["job", "settled"]
     assert worker.finish(lambda: None)
 
 
 def test_aside_who_waits_for_room_gets_it_when_the_thread_gets_on(gate):
     done = []
-    worker = Aside(waits=True, most_jobs=2)
-    worker.put(gate.wait)
-    worker.put(lambda: done.append(1))
+    worker = WriterThread(waits=True, most_jobs=2)
+    worker.submit(gate.wait)
+    worker.submit(lambda: done.append(1))
     threading.Timer(0.05, gate.set).start()
-    assert worker.put(lambda: done.append(2))
+    assert worker.submit(lambda: done.append(2))
     assert worker.finish(lambda: done.append(3))
     assert done == [1, 2, 3]
 
 
 def test_aside_who_waits_for_a_thread_that_does_not_get_on_gives_up_once_until_it_does(gate):
-    worker = Aside(waits=True, most_jobs=1, patience_s=0.3)
-    worker.put(gate.wait)
+    worker = WriterThread(waits=True, most_jobs=1, patience_s=0.3)
+    worker.submit(gate.wait)
     before = time.monotonic()
-    assert not worker.put(lambda: None)
+    assert not worker.submit(lambda: None)
     waited = time.monotonic() - before
-    assert [worker.put(lambda: None) for _ in range(5)] == [False] * 5
+    assert [worker.submit(lambda: None) for _ in range(5)] == [False] * 5
     assert time.monotonic() - before < 2 * waited
     gate.set()
-    while not worker.drain():
+    while not worker.wait_idle():
         time.sleep(0.001)
-    assert worker.put(lambda: None)
+    assert worker.submit(lambda: None)
     assert worker.finish(lambda: None)
 
 
 def test_aside_a_thread_that_is_slow_but_gets_on_is_waited_for_longer_than_one_patience():
-    worker = Aside(patience_s=0.3)
+    worker = WriterThread(patience_s=0.3)
     for _ in range(8):
-        worker.put(lambda: time.sleep(0.05))
+        worker.submit(lambda: time.sleep(0.05))
     assert worker.finish(lambda: None)
 
 
 def test_aside_a_thread_that_is_retired_does_what_waits_and_ends():
     done = []
-    worker = Aside()
-    worker.put(lambda: done.append(1))
-    worker.retire()
+    worker = WriterThread()
+    worker.submit(lambda: done.append(1))
+    worker.finish_when_empty()
     assert worker.finish(lambda: done.append("too late"))
     assert done == [1]
 
@@ -170,38 +170,40 @@ class Row:
 
 def test_aside_what_is_held_is_not_begun_before_there_is_time_for_it():
     done = []
-    worker = Aside(waits=True)
-    worker.put(lambda: done.append("put"))
-    assert worker.hold(Row("held", done))
-    worker.put(lambda: done.append("overtakes it"), overtakes=True)
+    worker = WriterThread(waits=True)
+    worker.submit(lambda: done.append("put"))
+    assert worker.defer(Row("held", done))
+    worker.submit(lambda: done.append("overtakes it"), overtakes=True)
     while len(done) < 2:
         time.sleep(0.001)
     assert done == ["put", "overtakes it"]
-    worker.go_on()
-    assert worker.drain()
+    worker.encode_deferred()
+    assert worker.wait_idle()
     assert done == ["put", "overtakes it", "held"]
     worker.finish(lambda: None)
 
 
 def test_aside_what_is_held_is_prepared_by_who_has_time_and_done_by_the_thread():
     done = []
-    worker = Aside(waits=True)
+    worker = WriterThread(waits=True)
     row = Row("held", done)
-    worker.hold(row)
-    worker.go_on()
-    worker.go_on()  # there is nothing more
+    worker.defer(row)
+    worker.encode_deferred()
+    worker.encode_deferred()  # there is nothing more
     assert worker.finish(lambda: None)
     assert (row.prepared_by, done) == (threading.current_thread(), ["held"])
 
 
 @pytest.mark.parametrize(
-    "end", [Aside.drain, Aside.retire, lambda worker: worker.finish(lambda: None)], ids=["drain", "retire", "finish"]
+    "end",
+    [WriterThread.wait_idle, WriterThread.finish_when_empty, lambda worker: worker.finish(lambda: None)],
+    ids=["drain", "retire", "finish"],
 )
 def test_aside_what_is_held_is_done_when_it_is_waited_for_or_the_end_comes(end):
     done = []
-    worker = Aside(waits=True)
+    worker = WriterThread(waits=True)
     row = Row("held", done)
-    worker.hold(row)
+    worker.defer(row)
     end(worker)
     assert worker.finish(lambda: None)
     assert done == ["held"]
@@ -210,9 +212,9 @@ def test_aside_what_is_held_is_done_when_it_is_waited_for_or_the_end_comes(end):
 
 def test_aside_of_what_is_held_there_is_one_and_the_next_lets_it_go():
     done = []
-    worker = Aside(waits=True)
+    worker = WriterThread(waits=True)
     for name in "abc":
-        worker.hold(Row(name, done))
+        worker.defer(Row(name, done))
     while len(done) < 2:
         time.sleep(0.001)
     assert done == ["a", "b"]
@@ -222,42 +224,42 @@ def test_aside_of_what_is_held_there_is_one_and_the_next_lets_it_go():
 
 def test_aside_what_is_held_is_done_before_what_comes_behind_it():
     done = []
-    worker = Aside(waits=True)
-    worker.hold(Row("held", done))
-    worker.put(lambda: done.append("put"))
+    worker = WriterThread(waits=True)
+    worker.defer(Row("held", done))
+    worker.submit(lambda: done.append("put"))
     assert worker.finish(lambda: None)
     assert done == ["held", "put"]
 
 
 def test_aside_what_is_held_takes_room(gate):
-    worker = Aside(most_bytes=10)
-    assert worker.put(gate.wait, 5)
-    assert worker.hold(Row("held", []), 5)
-    assert not worker.put(gate.wait, 1)
-    assert not worker.hold(Row("another", []), 1)
+    worker = WriterThread(most_bytes=10)
+    assert worker.submit(gate.wait, 5)
+    assert worker.defer(Row("held", []), 5)
+    assert not worker.submit(gate.wait, 1)
+    assert not worker.defer(Row("another", []), 1)
     gate.set()
     assert worker.finish(lambda: None)
-    assert not worker.hold(Row("late", []))
+    assert not worker.defer(Row("late", []))
 
 
 def test_aside_before_a_fork_everything_is_done_and_both_sides_go_on():
     done = []
-    worker = Aside()
-    worker.put(lambda: time.sleep(0.02))
-    worker.put(lambda: done.append("before"))
+    worker = WriterThread()
+    worker.submit(lambda: time.sleep(0.02))
+    worker.submit(lambda: done.append("before"))
     pid = os.fork()
     if pid == 0:
         before = list(done)
-        is_well = worker.put(lambda: done.append("child")) and worker.finish(lambda: None)
+        is_well = worker.submit(lambda: done.append("child")) and worker.finish(lambda: None)
         os._exit(0 if is_well and (before, done) == (["before"], ["before", "child"]) else 1)
     assert os.waitpid(pid, 0)[1] == 0
-    worker.put(lambda: done.append("parent"))
+    worker.submit(lambda: done.append("parent"))
     assert worker.finish(lambda: None)
     assert done == ["before", "parent"]
 
 
 def test_of_losses_the_first_problem_is_kept_and_everything_is_counted():
-    losses = Losses()
+    losses = LossCounter()
     assert losses.as_json() == {"complete": True, "lost_rows": 0, "lost_messages": 0}
     losses.note("first", rows=1)
     losses.note("second", messages=2)
@@ -285,7 +287,7 @@ class SlowDisk:
 def recorded(tmp_path, gate, *, pacing="realtime", **aside):
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake", free_running=pacing == "realtime"), tmp_path)
     env._run._log = SlowDisk(env._run._log, gate)
-    env._worker = Aside(env._run.settle, waits=pacing == "lockstep", **aside)
+    env._worker = WriterThread(env._run.settle, waits=pacing == "lockstep", **aside)
     return env
 
 
@@ -439,7 +441,7 @@ def test_an_environment_whose_world_is_waited_for_and_that_is_forgotten_leaves_a
     path, worker = env.path, env._worker
     del env
     gc.collect()
-    worker.drain()
+    worker.wait_idle()
     assert len(list(read_run(path).rows())) == 4
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from embodied_env.analysis.calibration.excitation import CalibrationError, Heard, Run, places
-from embodied_env.backends.registry import offers_option
+from embodied_env.analysis.calibration.excitation import CalibrationError, Excitation, SampleLog, find_joint_readings
+from embodied_env.backends.registry import accepts_option
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, SteadyClock
@@ -58,9 +58,9 @@ def calibrate(
     if repeats < 2:
         raise UsageError(f"repeats {repeats} is not allowed; allowed: 2 or more")
     chosen = tuple(joints) or ActionLayout(contract).joints
-    known = places(contract, chosen)
-    heard = Heard()
-    told = offers_option(backend, "on_sample", pacing=options.get("pacing"))
+    known = find_joint_readings(contract, chosen)
+    heard = SampleLog()
+    told = accepts_option(backend, "on_sample", pacing=options.get("pacing"))
     if told:
         options["on_sample"] = heard.take
     env = make(contract, backend=backend, **options)
@@ -70,7 +70,7 @@ def calibrate(
                 f"{backend} waits for the agent: commands act at once there by definition, and latencies are 0; "
                 "allowed: a world that moves by itself, as real"
             )
-        run = Run(env, heard, every_step=not told, joints=chosen, amplitude=amplitude)
+        run = Excitation(env, heard, every_step=not told, joints=chosen, amplitude=amplitude)
         run.moves(repeats=repeats, seed=seed, progress=progress)
     finally:
         env.close()

@@ -42,7 +42,7 @@ def delay_by_correlation(moves: Sequence[Move], period_s: float, shape: Shape, l
     for i, delay_s in enumerate(delays):
         both = commands = readings = 0.0
         for move in moves:
-            commanded = course_of(move, period_s, shape).at(move.read_s - delay_s)
+            commanded = command_trajectory(move, period_s, shape).at(move.read_s - delay_s)
             x, y = commanded - commanded.mean(), move.readings - move.readings.mean()
             both, commands, readings = both + float(x @ y), commands + float(x @ x), readings + float(y @ y)
         score[i] = abs(both) / max(1e-300, (commands * readings) ** 0.5)
@@ -60,7 +60,7 @@ def peak(x: FloatArray, y: FloatArray, best: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class CommandTrajectory:
     """What a controller makes of commands, less what it began with: straight between its corners."""
 
     corners_s: FloatArray
@@ -82,13 +82,13 @@ class Course:
         return means
 
 
-def course_of(move: Move, period_s: float, shape: Shape) -> Course:
+def command_trajectory(move: Move, period_s: float, shape: Shape) -> CommandTrajectory:
     """Return what a controller makes of the commands of `move`, which acts them out as `shape` says, at once."""
     first = float(move.commands[0])
     if shape == "step":
         before = np.concatenate([[first], move.commands[:-1]])
         corners, values = np.repeat(move.commanded_s, 2), np.stack([before, move.commands], axis=1).ravel()
-        return Course(corners_s=corners, values=values - first)
+        return CommandTrajectory(corners_s=corners, values=values - first)
     corners_s, line = [float(move.commanded_s[0])], [first]
     start_s, start, target = corners_s[0], first, first
     for at_s, value in zip(move.commanded_s[1:].tolist(), move.commands[1:].tolist(), strict=True):
@@ -101,7 +101,7 @@ def course_of(move: Move, period_s: float, shape: Shape) -> Course:
         start_s, target = at_s, value
     corners_s.append(start_s + period_s)
     line.append(target)
-    return Course(corners_s=np.array(corners_s), values=np.array(line) - first)
+    return CommandTrajectory(corners_s=np.array(corners_s), values=np.array(line) - first)
 
 
 _GRID_S = 0.001
@@ -160,7 +160,10 @@ class _Residuals:
 
     def __init__(self, move: Move, period_s: float, shape: Shape) -> None:
         grid_s = np.arange(move.commanded_s[0] - _GRID_S, move.read_s[-1] + _GRID_S, _GRID_S)
-        self._commands, self._ends_s = course_of(move, period_s, shape).averaged(grid_s), grid_s + _GRID_S / 2.0
+        self._commands, self._ends_s = (
+            command_trajectory(move, period_s, shape).averaged(grid_s),
+            grid_s + _GRID_S / 2.0,
+        )
         self._read_s, self._motion = move.read_s, move.readings - move.readings.mean()
 
     def __call__(self, parameters: FloatArray) -> FloatArray:

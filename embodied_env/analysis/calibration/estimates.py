@@ -9,8 +9,14 @@ from typing import Any
 import numpy as np
 
 from embodied_env.analysis.calibration.actuator_response import Move, Response, delay_by_correlation, fit_response
-from embodied_env.analysis.calibration.excitation import CalibrationError, Heard, Place, Run, Trace
-from embodied_env.analysis.calibration.sensor_delay import Seen, behind, captured, lateness
+from embodied_env.analysis.calibration.excitation import (
+    CalibrationError,
+    Excitation,
+    JointReading,
+    MoveTrace,
+    SampleLog,
+)
+from embodied_env.analysis.calibration.sensor_delay import MoveSamples, combine_evidence, estimate_lag, stamp_latency
 from embodied_env.analysis.statistics import median_interval
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
@@ -42,7 +48,7 @@ class Found:
     unknown: Mapping[str, str]
 
 
-def estimated(contract: Contract, run: Run, heard: Heard, known: Mapping[str, Place]) -> Found:
+def estimated(contract: Contract, run: Excitation, heard: SampleLog, known: Mapping[str, JointReading]) -> Found:
     """Return what the moves of `run` say; raises CalibrationError when there are too few readings of them.
 
     Args:
@@ -73,7 +79,7 @@ def estimated(contract: Contract, run: Run, heard: Heard, known: Mapping[str, Pl
     )
 
 
-def _missing(run: Run) -> dict[str, str]:
+def _missing(run: Excitation) -> dict[str, str]:
     """Return which moves the estimates lack."""
     if not run.missing:
         return {}
@@ -81,7 +87,9 @@ def _missing(run: Run) -> dict[str, str]:
     return {"moves": f"{len(run.missing)} of {count} moves are missing: {'; '.join(run.missing)}"}
 
 
-def _as_move(contract: Contract, trace: Trace, heard: Heard, known: Mapping[str, Place], offset_ns: int) -> Move:
+def _as_move(
+    contract: Contract, trace: MoveTrace, heard: SampleLog, known: Mapping[str, JointReading], offset_ns: int
+) -> Move:
     """Put commands and readings of a move on one clock: seconds of our steady clock since its begin."""
     joint = ActionLayout(contract).joints[trace.joint]
     place = known[joint]
@@ -197,10 +205,10 @@ def _by_correlation(
 
 def _captures(
     contract: Contract,
-    traces: Sequence[Trace],
+    traces: Sequence[MoveTrace],
     moves: Sequence[Move],
-    heard: Heard,
-    known: Mapping[str, Place],
+    heard: SampleLog,
+    known: Mapping[str, JointReading],
     offset_ns: int,
 ) -> tuple[dict[str, Estimate], dict[str, Estimate], dict[str, str]]:
     """Return how late each sensor's readings are, the middleware's part of it, and what is unknown and why."""
@@ -218,20 +226,20 @@ def _captures(
         if name not in references:
             seen = [_seen(trace, samples, offset_ns) for trace in traces]
             integrated = any(spec.is_velocity for spec in contract.actuators.values())
-            found = behind(moves, seen, _LONGEST_S, integrated=integrated)
-        estimate = captured(lateness(late_s), found, is_stamped=sensor.timeline == "header")
+            found = estimate_lag(moves, seen, _LONGEST_S, integrated=integrated)
+        estimate = combine_evidence(stamp_latency(late_s), found, is_stamped=sensor.timeline == "header")
         if isinstance(estimate, str):
             unknown[f"capture_s.{name}"] = estimate
         else:
             capture[name] = estimate
         both = [(s.received_ns - s.source_ns) / NS_PER_S for s in samples if s.received_ns and s.source_ns]
         if len(both) >= _LEAST_TOLD and min(both) >= 0.0:
-            transport[name] = lateness(np.array(both))
+            transport[name] = stamp_latency(np.array(both))
     return capture, transport, unknown
 
 
-def _seen(trace: Trace, samples: Sequence[Sample], offset_ns: int) -> Seen:
+def _seen(trace: MoveTrace, samples: Sequence[Sample], offset_ns: int) -> MoveSamples:
     during = [s for s in samples if trace.begin_ns <= s.stamp_ns + offset_ns < trace.end_ns + NS_PER_S]
     stamped_s = np.array([(s.stamp_ns + offset_ns - trace.begin_ns) / NS_PER_S for s in during])
     rows = [np.concatenate([np.asarray(v, dtype=np.float64).ravel() for v in s.values.values()]) for s in during]
-    return Seen(stamped_s=stamped_s, values=np.array(rows) if rows else np.zeros((0, 0)))
+    return MoveSamples(stamped_s=stamped_s, values=np.array(rows) if rows else np.zeros((0, 0)))

@@ -42,7 +42,7 @@ class _HeldError(CalibrationError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class JointReading:
     """Where the motion of a joint is read: sensor, field and index in it."""
 
     sensor: str
@@ -51,7 +51,7 @@ class Place:
 
 
 @dataclass(kw_only=True)
-class Trace:
+class MoveTrace:
     """What was sent and heard during one move of one joint."""
 
     joint: int
@@ -61,7 +61,7 @@ class Trace:
     commands: list[float] = field(default_factory=list)
 
 
-class Heard:
+class SampleLog:
     """The readings of all sensors as they arrive, from any thread."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Heard:
             self.samples.setdefault(sample.sensor, []).append(sample)
 
 
-def places(contract: Contract, joints: Sequence[str]) -> dict[str, Place]:
+def find_joint_readings(contract: Contract, joints: Sequence[str]) -> dict[str, JointReading]:
     """Return where the motion of each of `joints` is read.
 
     Raises:
@@ -96,7 +96,7 @@ def places(contract: Contract, joints: Sequence[str]) -> dict[str, Place]:
     return found
 
 
-def _places_of(contract: Contract, joint: str, actuator: ActuatorSpec) -> Iterator[Place]:
+def _places_of(contract: Contract, joint: str, actuator: ActuatorSpec) -> Iterator[JointReading]:
     kind = "velocity" if actuator.is_velocity else "position"
     for name, sensor in contract.sensors.items():
         if sensor.visibility != "agent":
@@ -104,9 +104,9 @@ def _places_of(contract: Contract, joint: str, actuator: ActuatorSpec) -> Iterat
         if sensor.type == JOINT_SENSOR and kind in sensor.fields:
             known = sensor.fields[kind].joints or ()
             if joint in known:
-                yield Place(sensor=name, field=kind, index=known.index(joint))
+                yield JointReading(sensor=name, field=kind, index=known.index(joint))
         if actuator.command == "twist" and joint in _TWIST and _TWIST[joint][0] in sensor.fields:
-            yield Place(sensor=name, field=_TWIST[joint][0], index=_TWIST[joint][1])
+            yield JointReading(sensor=name, field=_TWIST[joint][0], index=_TWIST[joint][1])
 
 
 def velocities(rng: np.random.Generator, *, fastest: float, change: float, way: float, period_s: float) -> FloatArray:
@@ -134,10 +134,12 @@ def velocities(rng: np.random.Generator, *, fastest: float, change: float, way: 
     return np.concatenate([there, rest, -there[::-1], rest])
 
 
-class Run:
+class Excitation:
     """One run of moves in an environment."""
 
-    def __init__(self, env: Any, heard: Heard, *, every_step: bool, joints: Sequence[str], amplitude: float) -> None:  # noqa: ANN401 - Gymnasium's
+    def __init__(
+        self, env: Any, heard: SampleLog, *, every_step: bool, joints: Sequence[str], amplitude: float
+    ) -> None:  # noqa: ANN401 - Gymnasium's
         """Move `joints` of `env`; `every_step`: hear what each step read, since nobody tells of every reading."""
         self._env, self._heard, self._every_step = env, heard, every_step
         self._base: EmbodiedEnv = env.unwrapped
@@ -147,7 +149,7 @@ class Run:
         self._amplitude = amplitude
         self._reference = self._applied = np.zeros(self._layout.size)  # what is wanted next; what was sent last
         self._was_reset = False
-        self.traces: list[Trace] = []
+        self.traces: list[MoveTrace] = []
         self.missing: list[str] = []  # moves that were not made, each with the reason
         self.offsets_ns: list[int] = []  # of our steady clock from the world's, at each step; a little too great
         self.acted: dict[str, list[float]] = {}  # what evidence of actuation each step had, by method
@@ -230,7 +232,7 @@ class Run:
         return True
 
     def _measured(self, joint: str) -> float:
-        place = places(self._contract, [joint])[joint]
+        place = find_joint_readings(self._contract, [joint])[joint]
         snapshot = self._base.last_reset
         assert snapshot is not None  # noqa: S101 - a reset came first
         return float(snapshot.samples[place.sensor].values[place.field][place.index])
@@ -238,7 +240,7 @@ class Run:
     def _move(self, joint: int, profile: FloatArray) -> bool:
         """Do one move, and keep it; return False when the task ended the episode within it."""
         before = self._last()
-        trace = Trace(joint=joint, begin_ns=before.stamps_ns["published"])
+        trace = MoveTrace(joint=joint, begin_ns=before.stamps_ns["published"])
         self._keep(trace, before)
         for velocity in profile.tolist():
             wanted = np.zeros(self._layout.size)
@@ -254,7 +256,7 @@ class Run:
         self.traces.append(trace)
         return True
 
-    def _keep(self, trace: Trace, transition: Transition) -> None:
+    def _keep(self, trace: MoveTrace, transition: Transition) -> None:
         trace.published_ns.append(transition.stamps_ns["published"])
         trace.commands.append(float(transition.report.applied_si[trace.joint]))
 

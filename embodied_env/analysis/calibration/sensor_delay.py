@@ -33,7 +33,7 @@ _EARLY_S = 0.1  # a sensor may be that much ahead of the joints
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class MoveSamples:
     """What a sensor said during a move: when by its own stamps, shape (m,), and what, shape (m, n_values)."""
 
     stamped_s: FloatArray
@@ -41,7 +41,7 @@ class Seen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Behind:
+class SensorLag:
     """How much later than the joints a sensor is; the half width is that of the interval of confidence."""
 
     delay_s: float
@@ -50,7 +50,7 @@ class Behind:
     moves: int
 
 
-def lateness(samples_s: FloatArray) -> Estimate:
+def stamp_latency(samples_s: FloatArray) -> Estimate:
     """Return the estimate of a stage whose single measurements are `samples_s`, shape (n,), in order of time."""
     value_s, low_s, high_s = median_interval(samples_s)
     p95_s = float(np.percentile(samples_s, 95.0))
@@ -65,7 +65,9 @@ def lateness(samples_s: FloatArray) -> Estimate:
     )
 
 
-def behind(moves: Sequence[Move], seen: Sequence[Seen], longest_s: float, *, integrated: bool) -> Behind | str:
+def estimate_lag(
+    moves: Sequence[Move], seen: Sequence[MoveSamples], longest_s: float, *, integrated: bool
+) -> SensorLag | str:
     """Return how much later than the readings of `moves` those in `seen` are, move by move, or why it is not known.
 
     Args:
@@ -99,7 +101,7 @@ def behind(moves: Sequence[Move], seen: Sequence[Seen], longest_s: float, *, int
     if n < _LEAST_GROUPS:
         return f"too few moves show in it: {n}"
     spread_s = math.sqrt((n - 1) / n * float(((np.array(alone) - np.mean(alone)) ** 2).sum()))
-    return Behind(
+    return SensorLag(
         delay_s=peak(fine, score, best),
         half_s=student_quantile(n - 1) * spread_s + _STAMPS_S,
         correlation=math.sqrt(max(0.0, alike.explained)),
@@ -107,7 +109,7 @@ def behind(moves: Sequence[Move], seen: Sequence[Seen], longest_s: float, *, int
     )
 
 
-def captured(stamps: Estimate | None, found: Behind | str, *, is_stamped: bool) -> Estimate | str:
+def combine_evidence(stamps: Estimate | None, found: SensorLag | str, *, is_stamped: bool) -> Estimate | str:
     """Put together what stamps and motion say of a sensor, or say why nothing is known.
 
     Args:
@@ -172,7 +174,7 @@ class _Likeness:
 
 
 def _likeness(
-    pairs: Sequence[tuple[Move, Seen]],
+    pairs: Sequence[tuple[Move, MoveSamples]],
     delays: FloatArray,
     is_integral: bool,  # noqa: FBT001 - of a pure function, by name at every call but one
     only: Sequence[tuple[int, int]] | None = None,
@@ -202,7 +204,9 @@ def _likeness(
     )
 
 
-def _left_over(move: Move, seen: Seen, delays: FloatArray, *, is_integral: bool) -> tuple[FloatArray, FloatArray]:
+def _left_over(
+    move: Move, seen: MoveSamples, delays: FloatArray, *, is_integral: bool
+) -> tuple[FloatArray, FloatArray]:
     """Return the fields that move, and of each the share that the motion does not explain, shape (n_fields, n_delays).
 
     Linear and quadratic: a field depends smoothly on a joint that moves little.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from embodied_env.analysis.report.row_access import mapping, text_of
+from embodied_env.analysis.report.row_access import get_mapping, text_of
 from embodied_env.contract import Contract
 from embodied_env.contract.fingerprint import SHIPPED_TASKS, differences, meaning
 from embodied_env.errors import ContractError, EmbodiedEnvError, RecordError
@@ -84,7 +84,7 @@ def comparability(a: Run, b: Run, ignore: Iterable[str] = ()) -> Comparability:
     ] + [
         f"The fingerprint in the manifest of run {name} is not what the text of its contract makes here."
         for name, run, (contract, _) in zip("AB", (a, b), contracts, strict=True)
-        if contract is not None and contract.fingerprint != mapping(run.manifest, "contract").get("fingerprint")
+        if contract is not None and contract.fingerprint != get_mapping(run.manifest, "contract").get("fingerprint")
     ]
     found = [
         *_of_contracts(a, b, contracts[0][0], contracts[1][0]),
@@ -120,7 +120,7 @@ def _contract_of(run: Run) -> tuple[Contract | None, str]:
 
 
 def _of_contracts(a: Run, b: Run, of_a: Contract | None, of_b: Contract | None) -> list[Mismatch]:
-    said = [text_of(mapping(run.manifest, "contract").get("fingerprint")) for run in (a, b)]
+    said = [text_of(get_mapping(run.manifest, "contract").get("fingerprint")) for run in (a, b)]
     if of_a is not None and of_b is not None:
         inside = [
             Mismatch(path=path.replace("task.parameters.", "task."), a=x, b=y)
@@ -139,7 +139,7 @@ def _of_tasks(a: Run, b: Run, contracts: Sequence[Contract | None]) -> list[Mism
     if all(contract is not None and contract.task.type in SHIPPED_TASKS for contract in contracts):
         return []
     keys = ("version", "terms", "source_sha256")
-    first, second = ({key: mapping(run.manifest, "task").get(key) for key in keys} for run in (a, b))
+    first, second = ({key: get_mapping(run.manifest, "task").get(key) for key in keys} for run in (a, b))
     return [Mismatch(path=f"task.{path}", a=x, b=y) for path, x, y in differences(first, second)]
 
 
@@ -153,7 +153,7 @@ def _of_wrappers(a: Run, b: Run) -> list[Mismatch]:
 
 def _of_what_moved(a: Run, b: Run) -> list[Mismatch]:
     """A run whose manifest does not say that it was dry was none."""
-    first, second = (mapping(run.manifest, "capabilities").get("actuates") is not False for run in (a, b))
+    first, second = (get_mapping(run.manifest, "capabilities").get("actuates") is not False for run in (a, b))
     return [] if first == second else [Mismatch(path=ACTUATES, a=first, b=second)]
 
 

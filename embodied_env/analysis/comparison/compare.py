@@ -11,9 +11,9 @@ from typing import Any
 
 from embodied_env.analysis.comparison.comparability import Comparability, comparability
 from embodied_env.analysis.comparison.episode_pairing import Ended, Pairing, paired
-from embodied_env.analysis.comparison.features import Name, Numbers, RunFeatures, Share, Stream
+from embodied_env.analysis.comparison.features import FeatureName, Numbers, RunFeatures, Share, Stream
 from embodied_env.analysis.report.formatting import Unwatched, Watcher
-from embodied_env.analysis.report.row_access import mapping
+from embodied_env.analysis.report.row_access import get_mapping
 from embodied_env.analysis.statistics import (
     PairedTest,
     difference_interval,
@@ -25,7 +25,7 @@ from embodied_env.analysis.statistics import (
 )
 from embodied_env.contract import Contract
 from embodied_env.record import Run, read_run
-from embodied_env.record.rows import plain
+from embodied_env.record.rows import to_json_types
 
 CHANCE = 0.05
 """How likely it may be that any difference at all is called more than chance where there is none."""
@@ -75,7 +75,7 @@ class Gap:
         b: the same of run B.
     """
 
-    name: Name
+    name: FeatureName
     distance: float
     noise: float
     a: Numbers | Share
@@ -99,7 +99,7 @@ class Ranked:
 class OneSided:
     """What only one of the runs tells: "A" or "B", and how often."""
 
-    name: Name
+    name: FeatureName
     run: str
     count: int
 
@@ -158,7 +158,7 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """Return everything in types of JSON; what is not known is None."""
-        found: dict[str, Any] = plain(
+        found: dict[str, Any] = to_json_types(
             {
                 "refused": False,
                 "sound": self.sound,
@@ -313,14 +313,14 @@ def _gaps(of_a: RunFeatures, of_b: RunFeatures, a: Side, b: Side) -> list[Gap]:
     ]
 
 
-def _gap_of_streams(name: Name, a: Stream, b: Stream, chance: float) -> Gap:
+def _gap_of_streams(name: FeatureName, a: Stream, b: Stream, chance: float) -> Gap:
     said, samples = (a.numbers(), b.numbers()), (a.values(), b.values())
     counts = [min(numbers.effective_count, len(kept)) for numbers, kept in zip(said, samples, strict=True)]
     noise = ks_noise(counts[0], counts[1], chance=chance)
     return Gap(name=name, distance=ks_distance(*samples), noise=noise, a=said[0], b=said[1])
 
 
-def _gap_of_shares(name: Name, a: Share, b: Share, chance: float) -> Gap:
+def _gap_of_shares(name: FeatureName, a: Share, b: Share, chance: float) -> Gap:
     return Gap(
         name=name,
         distance=abs(a.share - b.share),
@@ -330,26 +330,26 @@ def _gap_of_shares(name: Name, a: Share, b: Share, chance: float) -> Gap:
     )
 
 
-def _shares_of_steps(a: RunFeatures, b: RunFeatures) -> Iterator[tuple[Name, Share, Share]]:
+def _shares_of_steps(a: RunFeatures, b: RunFeatures) -> Iterator[tuple[FeatureName, Share, Share]]:
     if not (a.steps and b.steps):
         return
     for name in dict.fromkeys((*a.events, *b.events)):
         yield name, a.share(name), b.share(name)
 
 
-def _successes(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[Name, Share, Share]]:
+def _successes(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[FeatureName, Share, Share]]:
     for _, how, of in _OUTCOMES:
         if a[of] and b[of]:
-            name = Name(kind="outcome", group="success", component=how)
+            name = FeatureName(kind="outcome", group="success", component=how)
             yield name, _of_episodes(a["successes"], a[of]), _of_episodes(b["successes"], b[of])
 
 
-def _reasons(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[Name, Share, Share]]:
+def _reasons(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[FeatureName, Share, Share]]:
     if not (a["episodes"] and b["episodes"]):
         return
     for reason in dict.fromkeys((*a["end_reasons"], *b["end_reasons"])):
         first, second = (_of_episodes(found["end_reasons"].get(reason, 0), found["episodes"]) for found in (a, b))
-        yield Name(kind="outcome", group="ended by", component=reason), first, second
+        yield FeatureName(kind="outcome", group="ended by", component=reason), first, second
 
 
 def _of_episodes(count: int, total: int) -> Share:
@@ -364,7 +364,7 @@ def _one_sided(a: RunFeatures, b: RunFeatures) -> Iterator[OneSided]:
 
 
 def _side_as_json(side: Side) -> dict[str, Any]:
-    contract = mapping(side.manifest, "contract")
+    contract = get_mapping(side.manifest, "contract")
     return {
         "path": side.path,
         "backend": side.manifest.get("backend"),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from embodied_env.analysis.report.row_access import finite, mapping
+from embodied_env.analysis.report.row_access import finite, get_mapping
 from embodied_env.core.outcome_counts import counted_apart, solved_at_reset
 from embodied_env.record.rows import RESET
 
@@ -86,7 +86,7 @@ class Episodes:
         return self._reward, self._steps
 
     def _begun(self, row: Mapping[str, Any]) -> tuple[Situation | None, str]:
-        inner = mapping(row, "inner")
+        inner = get_mapping(row, "inner")
         drawn = _hash(inner.get("sampled"))
         seed = inner.get("seed_applied")
         if not isinstance(seed, int) or isinstance(seed, bool):
@@ -101,7 +101,7 @@ class Episodes:
         if situation is None:
             self.unseeded += 1
         elif len(self.ended) < MOST_EPISODES:
-            info = mapping(row, "info")
+            info = get_mapping(row, "info")
             success = not truncated and info.get("is_success") is True
             apart = counted_apart(solved=self._solved, success=success, info=info, steps=self._steps)
             self.ended[situation] = Ended(success=success, truncated=truncated, drawn=drawn, rated=not apart)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from embodied_env.analysis.comparison.episode_pairing import Episodes
 from embodied_env.analysis.report.collectors import Outcomes, firings
-from embodied_env.analysis.report.row_access import count_of, finite, flat, mapping, text_of
+from embodied_env.analysis.report.row_access import count_of, finite, flat, get_mapping, text_of
 from embodied_env.analysis.report.timing_collectors import quality_name
 from embodied_env.analysis.statistics import autoregressive_count
 from embodied_env.contract import Contract
@@ -158,7 +158,7 @@ class Share:
         return self.count / self.total if self.total else math.nan
 
 
-class Event:
+class EventCounter:
     """Counts the steps in which something was so. It need not be told of the others."""
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ Kind = Literal["outcome", "latency", "tracking", "observation", "evaluator", "ac
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class Name:
+class FeatureName:
     """What a number or an event is of: its kind, its group, and which of the group. `unit` is "" where none is."""
 
     kind: Kind
@@ -227,18 +227,18 @@ class RunFeatures:
 
     def __init__(self, contract: Contract | None) -> None:
         """Begin with no row; `contract` names what is told, None: components have numbers, and nothing is tracked."""
-        self.streams: dict[Name, Stream] = {}
-        self.events: dict[Name, Event] = {}
+        self.streams: dict[FeatureName, Stream] = {}
+        self.events: dict[FeatureName, EventCounter] = {}
         self.outcomes = Outcomes()
         self.episodes = Episodes()
         self.steps = self.resets = self.left_out = self.unreadable = 0
         self._labels = {} if contract is None else _labels(contract)
         self._tracked, self.untracked = ([], ()) if contract is None else _tracked(contract)
-        self._arrays: dict[Name, _Thinned] = {}
+        self._arrays: dict[FeatureName, _Thinned] = {}
 
     def add(self, row: object) -> None:
         """Take in one row, whatever it is."""
-        known = mapping(row)
+        known = get_mapping(row)
         if known.get("schema") not in (RESET, TRANSITION):
             self.unreadable += 1
             return
@@ -270,43 +270,45 @@ class RunFeatures:
                     stream.miss()
         self._arrays = {}
 
-    def share(self, name: Name) -> Share:
+    def share(self, name: FeatureName) -> Share:
         """Return in which share of the steps an event was; there must be a step."""
-        event = self.events.get(name) or Event()
+        event = self.events.get(name) or EventCounter()
         return event.share(self.steps, max(1, min(self.resets, self.steps)))
 
     def _add_latency(self, row: Mapping[str, Any]) -> None:
-        for stage, seconds in as_on_the_robot(dict(measured(mapping(row, "info", "latency")))).items():
+        for stage, seconds in as_on_the_robot(dict(measured(get_mapping(row, "info", "latency")))).items():
             name, _, sensor = stage.removesuffix("]").partition("[")
-            self._put(Name(kind="latency", group=name, component=sensor, unit="s"), seconds)
+            self._put(FeatureName(kind="latency", group=name, component=sensor, unit="s"), seconds)
 
     def _add_values(self, row: Mapping[str, Any]) -> None:
         for key, value in _fields(row.get("observation"), "observation"):
             self._add_field("observation", key, value)
-        for sensor, fields in mapping(row, "inner", "evaluator").items():
-            for field, value in mapping(fields).items():
+        for sensor, fields in get_mapping(row, "inner", "evaluator").items():
+            for field, value in get_mapping(fields).items():
                 self._add_field("evaluator", f"{sensor}_{field}", value)
-        names = list(mapping(row, "info", "action", "applied_si"))
+        names = list(get_mapping(row, "info", "action", "applied_si"))
         for kind in ("requested", "applied"):
-            values = list(flat(mapping(row, "info", "action").get(kind)))
+            values = list(flat(get_mapping(row, "info", "action").get(kind)))
             labels = names if len(names) == len(values) else [f"[{index}]" for index in range(len(values))]
             for label, number in zip(labels[:MOST_COMPONENTS], values, strict=False):
-                self._put(Name(kind="action", group=kind, component=text_of(label)), number)
+                self._put(FeatureName(kind="action", group=kind, component=text_of(label)), number)
 
     def _add_field(self, kind: Kind, key: str, value: object) -> None:
         group = text_of(key)
         if isinstance(value, dict) and is_reference(value):
-            name = Name(kind=kind, group=group, component="mean of each array")
+            name = FeatureName(kind=kind, group=group, component="mean of each array")
             if name in self._arrays or len(self._arrays) < MOST_COMPONENTS:
                 self._arrays.setdefault(name, _Thinned()).add(value)
             return
         values = list(flat(value))
         if len(values) <= MOST_COMPONENTS:
             for (component, unit), number in zip(self._labels_of(group, len(values)), values, strict=True):
-                self._put(Name(kind=kind, group=group, component=component, unit=unit), number)
+                self._put(FeatureName(kind=kind, group=group, component=component, unit=unit), number)
             return
         units = {unit for _, unit in self._labels.get(group, ())}
-        name = Name(kind=kind, group=group, component="all together", unit=units.pop() if len(units) == 1 else "")
+        name = FeatureName(
+            kind=kind, group=group, component="all together", unit=units.pop() if len(units) == 1 else ""
+        )
         self._put_all(name, values)
 
     def _labels_of(self, key: str, size: int) -> Sequence[tuple[str, str]]:
@@ -316,39 +318,39 @@ class RunFeatures:
         return [("" if size == 1 else f"[{index}]", "") for index in range(size)]
 
     def _add_tracking(self, row: Mapping[str, Any]) -> None:
-        applied = mapping(row, "inner", "report").get("applied_si")
-        sensors, observation = mapping(row, "info", "sensors"), mapping(row, "inner", "observation")
+        applied = get_mapping(row, "inner", "report").get("applied_si")
+        sensors, observation = get_mapping(row, "info", "sensors"), get_mapping(row, "inner", "observation")
         for place in self._tracked:
-            if mapping(sensors, place.sensor).get("quality") not in _GOOD:
+            if get_mapping(sensors, place.sensor).get("quality") not in _GOOD:
                 continue
             told = observation.get(place.key)
             error = _error(_at(told, place.index), _at(applied, place.joint_index), wraps=place.wraps)
-            self._put(Name(kind="tracking", group=place.quantity, component=place.joint, unit=place.unit), error)
+            self._put(FeatureName(kind="tracking", group=place.quantity, component=place.joint, unit=place.unit), error)
 
     def _add_events(self, row: Mapping[str, Any]) -> None:
-        safety = mapping(row, "info", "safety")
+        safety = get_mapping(row, "info", "safety")
         if safety.get("intervened") is True:
-            self._note(Name(kind="gate", group="any gate", component="changed the action"))
+            self._note(FeatureName(kind="gate", group="any gate", component="changed the action"))
         for (gate, code, joint), severity in firings(row):
             if severity > Severity.PASS:
                 self._note(
-                    Name(kind="gate", group=gate or "unknown", component=" · ".join(filter(None, (code, joint))))
+                    FeatureName(kind="gate", group=gate or "unknown", component=" · ".join(filter(None, (code, joint))))
                 )
-                self._note(Name(kind="gate", group=gate or "unknown"))
-        for sensor, account in mapping(row, "info", "sensors").items():
-            quality = mapping(account).get("quality")
+                self._note(FeatureName(kind="gate", group=gate or "unknown"))
+        for sensor, account in get_mapping(row, "info", "sensors").items():
+            quality = get_mapping(account).get("quality")
             if quality != Quality.OK:
                 said = quality_name(quality) if isinstance(quality, int) else "no quality"
-                self._note(Name(kind="sensor", group=text_of(sensor), component=said))
-            if count_of(mapping(account).get("lost")):
-                self._note(Name(kind="sensor", group=text_of(sensor), component="messages lost"))
+                self._note(FeatureName(kind="sensor", group=text_of(sensor), component=said))
+            if count_of(get_mapping(account).get("lost")):
+                self._note(FeatureName(kind="sensor", group=text_of(sensor), component="messages lost"))
 
     def _add_episode(self, reward: float | None, steps: int) -> None:
         lone = self.episodes.count  # each is of its own
         for group, unit, value in (("return", "", reward), ("length", "steps", float(steps))):
-            self._put(Name(kind="outcome", group=group, unit=unit), value, episode=lone)
+            self._put(FeatureName(kind="outcome", group=group, unit=unit), value, episode=lone)
 
-    def _put(self, name: Name, value: float | None, *, episode: int | None = None) -> None:
+    def _put(self, name: FeatureName, value: float | None, *, episode: int | None = None) -> None:
         stream = self._stream(name)
         if stream is None:
             return
@@ -357,7 +359,7 @@ class RunFeatures:
         else:
             stream.add(value, self.resets if episode is None else episode)
 
-    def _put_all(self, name: Name, values: Sequence[float | None]) -> None:
+    def _put_all(self, name: FeatureName, values: Sequence[float | None]) -> None:
         """Take some numbers of a large field, at each step others."""
         stream = self._stream(name)
         if stream is None:
@@ -369,7 +371,7 @@ class RunFeatures:
         else:
             stream.miss()
 
-    def _stream(self, name: Name) -> Stream | None:
+    def _stream(self, name: FeatureName) -> Stream | None:
         stream = self.streams.get(name)
         if stream is None:
             if len(self.streams) >= MOST_STREAMS:
@@ -378,11 +380,11 @@ class RunFeatures:
             stream = self.streams[name] = Stream(seed=f"{name.kind}/{name.group}/{name.component}")
         return stream
 
-    def _note(self, name: Name) -> None:
+    def _note(self, name: FeatureName) -> None:
         if name not in self.events and len(self.events) >= MOST_STREAMS:
             self.left_out += 1
             return
-        self.events.setdefault(name, Event()).add(self.steps + self.resets)  # a reset lies between two episodes
+        self.events.setdefault(name, EventCounter()).add(self.steps + self.resets)  # a reset lies between two episodes
 
 
 class _Thinned:

@@ -10,9 +10,9 @@ from pathlib import Path
 from embodied_env._version import __version__
 from embodied_env.analysis.comparison.comparability import Mismatch
 from embodied_env.analysis.comparison.compare import CHANCE, Comparison, Gap, Outcome, Ranked, Rate, Side
-from embodied_env.analysis.comparison.features import MOST_STREAMS, QUANTILES, Name, Numbers, Share
+from embodied_env.analysis.comparison.features import MOST_STREAMS, QUANTILES, FeatureName, Numbers, Share
 from embodied_env.analysis.report.figures import Line, library, lines_figure
-from embodied_env.analysis.report.formatting import milliseconds, percent, plural, short
+from embodied_env.analysis.report.formatting import format_number, milliseconds, percent, plural
 from embodied_env.analysis.report.html import (
     BLUE,
     VERMILION,
@@ -35,7 +35,7 @@ from embodied_env.analysis.report.html import (
     write_page,
 )
 from embodied_env.analysis.report.outcome_sections import said_of
-from embodied_env.analysis.report.row_access import mapping
+from embodied_env.analysis.report.row_access import get_mapping
 from embodied_env.analysis.report.timing_collectors import stage_label
 from embodied_env.core.latency.statistics import KEPT, STAGES
 from embodied_env.core.outcome_counts import said_of_counts
@@ -54,7 +54,7 @@ _WORDS: Mapping[str, str] = {
 }
 
 
-def label(name: Name) -> str:
+def label(name: FeatureName) -> str:
     """Return what a gap is of, for people: "latency · end to end", "observation · joints_position · j3"."""
     return " · ".join(filter(None, (_WORDS[name.kind], label_in_kind(name))))
 
@@ -64,19 +64,19 @@ def said(gap: Gap) -> tuple[str, str]:
     return _said(gap.name, gap.a), _said(gap.name, gap.b)
 
 
-def label_in_kind(name: Name) -> str:
+def label_in_kind(name: FeatureName) -> str:
     """Return what a gap is of among those of its kind: "end to end", "joints_position · j3"."""
     if name.kind == "latency":
         return stage_label((name.group, name.component))
     return " · ".join(filter(None, (name.group, name.component)))
 
 
-def _said(name: Name, found: Numbers | Share) -> str:
+def _said(name: FeatureName, found: Numbers | Share) -> str:
     if isinstance(found, Share):
         return share_text(found)
     if name.unit == "s":
         return f"{milliseconds(found.quantile(0.5))} ms"
-    return " ".join(filter(None, (short(found.quantile(0.5)), "" if name.unit == "1" else name.unit)))
+    return " ".join(filter(None, (format_number(found.quantile(0.5)), "" if name.unit == "1" else name.unit)))
 
 
 def share_text(found: Share) -> str:
@@ -86,7 +86,7 @@ def share_text(found: Share) -> str:
     return "> 99.9 %" if found.total * 0.999 < found.count < found.total else percent(found.share)
 
 
-def gap_table(what: str, gaps: Sequence[Gap], *, label_of: Callable[[Name], str] = label_in_kind) -> Block:
+def gap_table(what: str, gaps: Sequence[Gap], *, label_of: Callable[[FeatureName], str] = label_in_kind) -> Block:
     """Return gaps, the largest first if there are too many; `label_of` names a gap."""
     is_share = all(isinstance(gap.a, Share) for gap in gaps)
     how = what if is_share else f"{what or 'median'}{': median' if what else ''} (5 % to 95 %)"
@@ -94,7 +94,7 @@ def gap_table(what: str, gaps: Sequence[Gap], *, label_of: Callable[[Name], str]
 
 
 def gap_rows(
-    what: str, gaps: Sequence[Gap], *, label_of: Callable[[Name], str], cell: Callable[[Numbers | Share], str]
+    what: str, gaps: Sequence[Gap], *, label_of: Callable[[FeatureName], str], cell: Callable[[Numbers | Share], str]
 ) -> Block:
     """Return gaps as a table; `cell` says what one run tells of one."""
     shown = gaps if len(gaps) <= MOST_ROWS else sorted(gaps, key=lambda gap: -gap.distance)[:MOST_ROWS]
@@ -105,7 +105,7 @@ def gap_rows(
     return group(found, note, left_out(gaps))
 
 
-def label_with_unit(name: Name) -> str:
+def label_with_unit(name: FeatureName) -> str:
     """Return the same with the unit."""
     return label_in_kind(name) + (f" ({name.unit})" if name.unit not in ("", "1") else "")
 
@@ -114,7 +114,7 @@ def _cell(found: Numbers | Share) -> str:
     if isinstance(found, Share):
         return share_text(found)
     low, middle, high = (found.quantile(share) for share in (0.05, 0.5, 0.95))
-    return f"{short(middle)} ({short(low)} to {short(high)})"
+    return f"{format_number(middle)} ({format_number(low)} to {format_number(high)})"
 
 
 def _distance(gap: Gap) -> str:
@@ -162,7 +162,7 @@ def write_comparison(comparison: Comparison, path: str | Path) -> None:
 def build_comparison_page(comparison: Comparison) -> Html:
     """Return the page of `comparison`."""
     names = [_where(side) for side in (comparison.a, comparison.b)]
-    contract = said_of(mapping(comparison.a.manifest, "contract").get("name"))
+    contract = said_of(get_mapping(comparison.a.manifest, "contract").get("name"))
     title = f"{contract}: {names[0]} beside {names[1]}"
     blocks = [
         _head(title, comparison),
@@ -351,7 +351,7 @@ def _paired(comparison: Comparison) -> Block:
         (
             outcome.how,
             *(f"{n:,}" for n in (test.pairs, test.both, test.only_a, test.only_b, test.neither)),
-            short(test.p_value),
+            format_number(test.p_value),
         )
         for outcome in comparison.outcomes
         if (test := outcome.paired) is not None
@@ -454,14 +454,14 @@ def _what_ran_section(comparison: Comparison) -> Block:
 
 def _facts(a: Side, b: Side) -> Iterable[tuple[str, str, str]]:
     def both(name: str, *keys: str) -> tuple[str, str, str]:
-        first, second = (said_of(mapping(side.manifest, *keys[:-1]).get(keys[-1])) for side in (a, b))
+        first, second = (said_of(get_mapping(side.manifest, *keys[:-1]).get(keys[-1])) for side in (a, b))
         return name, first, second
 
     yield both("contract fingerprint", "contract", "fingerprint")
     for key in ("backend", "backend_fingerprint", "policy", "pacing", "clock", "started_utc"):
         yield both(key.replace("_", " ").replace("utc", "(UTC)"), key)
     yield both("host", "host", "platform")
-    for name in dict.fromkeys((*mapping(a.manifest, "versions"), *mapping(b.manifest, "versions"))):
+    for name in dict.fromkeys((*get_mapping(a.manifest, "versions"), *get_mapping(b.manifest, "versions"))):
         yield both(f"version of {name}", "versions", str(name))
     yield "steps", f"{a.steps:,}", f"{b.steps:,}"
     yield "resets", f"{a.resets:,}", f"{b.resets:,}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from embodied_env.analysis.report.collectors import Fired, Firing, Joint, RunAccount
+from embodied_env.analysis.report.collectors import Firing, GateCount, JointDifference, RunCollector
 from embodied_env.analysis.report.figures import Line, heat_figure, lines_figure
-from embodied_env.analysis.report.formatting import plural, share_of, short
+from embodied_env.analysis.report.formatting import format_number, plural, share_of
 from embodied_env.analysis.report.html import BLUE, PALE_ORANGE, Block, grid, paragraph, picture, section, table
 from embodied_env.analysis.report.key_frames import Fetch, Frame, pillow_is_here, png_base64
 from embodied_env.analysis.report.time_series import Timeline
@@ -18,7 +18,7 @@ _MOST_JOINTS = 16
 _BANDS = {BLUE: "rgba(0,114,178,0.16)", PALE_ORANGE: "rgba(230,159,0,0.18)"}
 
 
-def gates_section(account: RunAccount) -> Block:
+def gates_section(account: RunCollector) -> Block:
     """Return which gates fired, at which joint, and when."""
     gates = account.gates
     if not gates.steps and not gates.fired:
@@ -39,7 +39,7 @@ def gates_section(account: RunAccount) -> Block:
     return section("Gates fired, by joint", *parts, anchor="gates")
 
 
-def actions_section(account: RunAccount) -> Block:
+def actions_section(account: RunCollector) -> Block:
     """Return requested beside applied, by joint."""
     actions, title = account.actions, "Requested and applied, by joint"
     if not actions.joints:
@@ -63,7 +63,7 @@ def actions_section(account: RunAccount) -> Block:
     return section(title, *parts, anchor="actions")
 
 
-def frames_section(account: RunAccount, fetch: Fetch) -> Block:
+def frames_section(account: RunCollector, fetch: Fetch) -> Block:
     """Return a few images of each camera."""
     frames, title = account.frames.frames(), "Key frames"
     if not frames:
@@ -76,7 +76,7 @@ def frames_section(account: RunAccount, fetch: Fetch) -> Block:
     return section(title, shown, _left(len(account.frames.cameras_left_out), "camera"), anchor="frames")
 
 
-def _firing(firing: Firing, fired: Fired, steps: int) -> tuple[str, ...]:
+def _firing(firing: Firing, fired: GateCount, steps: int) -> tuple[str, ...]:
     gate, code, joint = firing
     counts = (f"{fired.steps:,}", share_of(fired.steps, steps), f"{fired.first_step:,}", f"{fired.last_step:,}")
     return (gate, code, joint or "all", Severity(fired.gravest).name, *counts)
@@ -89,12 +89,12 @@ def _map(timeline: Timeline, firings: list[Firing]) -> Block:
     return heat_figure(title, timeline.first_steps, names, shares, x_title=step_axis(timeline), scale_title="")
 
 
-def _joint(name: str, joint: Joint) -> tuple[str, ...]:
+def _joint(name: str, joint: JointDifference) -> tuple[str, ...]:
     spread = joint.differences.percentiles()
     compared = spread.count > 0
-    mean = short(joint.total_difference / spread.count) if compared else "none"
+    mean = format_number(joint.total_difference / spread.count) if compared else "none"
     at = f"{joint.worst_step:,}" if joint.worst_step else ""
-    most = short(spread.most) if compared else "none"
+    most = format_number(spread.most) if compared else "none"
     return (name, f"{joint.changed:,}", share_of(joint.changed, joint.steps), mean, most, at, f"{joint.no_number:,}")
 
 

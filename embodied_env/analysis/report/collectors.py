@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from embodied_env.analysis.report.key_frames import KeyFrames
-from embodied_env.analysis.report.row_access import finite, flat, mapping, text_of
+from embodied_env.analysis.report.row_access import finite, flat, get_mapping, text_of
 from embodied_env.analysis.report.time_series import MOST_NAMES, Timeline
 from embodied_env.analysis.report.timing_collectors import Clocks, Sensors, Stages
 from embodied_env.analysis.statistics import QuantileSketch
@@ -26,7 +26,7 @@ Firing = tuple[str, str, str]
 
 
 @dataclass(kw_only=True)
-class Fired:
+class GateCount:
     """What is counted of one firing: in how many steps, how far it went, when."""
 
     steps: int = 0
@@ -35,12 +35,12 @@ class Fired:
     last_step: int = 0
 
 
-class Gates:
+class GateCollector:
     """What the gates did in all steps. A gate that only says something (PASS) is told, and did not fire."""
 
     def __init__(self, timeline: Timeline) -> None:
         """Begin with no step."""
-        self.fired: dict[Firing, Fired] = {}
+        self.fired: dict[Firing, GateCount] = {}
         self.told: Counter[tuple[str, str]] = Counter()
         self.dispositions: Counter[str] = Counter()
         self.intervened = 0
@@ -49,7 +49,7 @@ class Gates:
 
     def add(self, step: int, row: Mapping[str, Any]) -> None:
         """Take in the row of the step number `step`."""
-        safety = mapping(row, "info", "safety")
+        safety = get_mapping(row, "info", "safety")
         if safety:
             self.steps += 1
             self.intervened += safety.get("intervened") is True
@@ -71,7 +71,7 @@ class Gates:
         if firing not in self.fired and len(self.fired) >= MOST_NAMES:
             self._timeline.leave_out()
             return
-        fired = self.fired.setdefault(firing, Fired(first_step=step))
+        fired = self.fired.setdefault(firing, GateCount(first_step=step))
         fired.steps += 1
         fired.gravest = max(fired.gravest, severity)
         fired.last_step = step
@@ -80,12 +80,12 @@ class Gates:
 
 def firings(row: Mapping[str, Any]) -> Iterator[tuple[Firing, int]]:
     """Yield what the gates found in a row, with its severity: each finding once for each of its joints."""
-    findings = mapping(row, "inner").get("findings")
+    findings = get_mapping(row, "inner").get("findings")
     if not isinstance(findings, list):
-        yield from _firings_of_info(mapping(row, "info", "safety"))
+        yield from _firings_of_info(get_mapping(row, "info", "safety"))
         return
     for finding in findings:
-        said = mapping(finding)
+        said = get_mapping(finding)
         severity = _SEVERITIES.get(text_of(said.get("severity")), int(Severity.ESTOP))
         joints = said.get("joints")
         for joint in joints if isinstance(joints, list) and joints else ("",):
@@ -109,7 +109,7 @@ def _severity_name(value: object) -> str:
         return "unknown"
 
 
-class Joint:
+class JointDifference:
     """Requested and applied of one component of the action, over all steps, in the units of the action."""
 
     def __init__(self) -> None:
@@ -127,14 +127,14 @@ class Actions:
 
     def __init__(self, timeline: Timeline) -> None:
         """Begin with no step."""
-        self.joints: dict[str, Joint] = {}
+        self.joints: dict[str, JointDifference] = {}
         self.no_account = 0  # steps whose account of the action is missing, or of another length
         self._timeline = timeline
 
     def add(self, step: int, row: Mapping[str, Any]) -> None:
         """Take in the row of the step number `step`."""
-        action = mapping(row, "info", "action")
-        names = [text_of(name) for name in mapping(action, "applied_si")]
+        action = get_mapping(row, "info", "action")
+        names = [text_of(name) for name in get_mapping(action, "applied_si")]
         requested, applied = list(flat(action.get("requested"))), list(flat(action.get("applied")))
         if not names or not len(names) == len(applied) == len(requested) or len(names) > MOST_NAMES:
             self.no_account += 1
@@ -148,7 +148,7 @@ class Actions:
             if name not in self.joints and len(self.joints) >= MOST_NAMES:
                 self._timeline.leave_out()
                 continue
-            joint = self.joints.setdefault(name, Joint())
+            joint = self.joints.setdefault(name, JointDifference())
             joint.steps += 1
             if done is not None:
                 self._timeline.add(("applied", name), done)
@@ -160,7 +160,7 @@ class Actions:
                 _compare(joint, step, abs(done - asked))
 
 
-def _compare(joint: Joint, step: int, difference: float) -> None:
+def _compare(joint: JointDifference, step: int, difference: float) -> None:
     if finite(difference) is None:
         return
     joint.changed += difference != 0.0
@@ -207,9 +207,9 @@ class Outcomes:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Take in one row, of a reset or of a transition."""
-        info = mapping(row, "info")
+        info = get_mapping(row, "info")
         reason = self._known(text_of(info.get("end_reason")))
-        missed = mapping(info, "latency").get("missed_deadlines")
+        missed = get_mapping(info, "latency").get("missed_deadlines")
         terminated, truncated = row.get("terminated") is True, row.get("truncated") is True
         self._summary.add(  # without the stages, which it would keep
             {
@@ -218,7 +218,7 @@ class Outcomes:
                 "terminated": terminated,
                 "truncated": truncated,
                 "info": {**info, "end_reason": reason, "latency": {"missed_deadlines": missed}},
-                "inner": {"details": {}, "verdict": mapping(row, "inner").get("verdict")},
+                "inner": {"details": {}, "verdict": get_mapping(row, "inner").get("verdict")},
             }
         )
         if row.get("schema") == RESET:
@@ -232,7 +232,7 @@ class Outcomes:
 
     def _begin(self, row: Mapping[str, Any]) -> None:
         self.resets += 1
-        made = mapping(row, "info", "reset")
+        made = get_mapping(row, "info", "reset")
         if level := text_of(made.get("level")):
             told = (f"{label} {text_of(made.get(key))}" for key, label in _OF_RESETS.items() if text_of(made.get(key)))
             how = ", ".join([level, *told])
@@ -253,7 +253,7 @@ class Outcomes:
         if terminated or truncated:
             episode.ended = "truncated" if truncated else "terminated"
             episode.reason = reason or OUTSIDE
-            info = mapping(row, "info")
+            info = get_mapping(row, "info")
             success = not truncated and info.get("is_success") is True
             episode.apart = counted_apart(solved=episode.solved, success=success, info=info, steps=episode.steps)
             episode.success = success and not episode.apart
@@ -268,7 +268,7 @@ class Outcomes:
         return reason
 
 
-class RunAccount:
+class RunCollector:
     """Takes in the rows of a run in order.
 
     Attributes:
@@ -284,14 +284,14 @@ class RunAccount:
         self.stages = Stages(self.timeline)
         self.sensors = Sensors(self.timeline)
         self.clocks = Clocks()
-        self.gates = Gates(self.timeline)
+        self.gates = GateCollector(self.timeline)
         self.actions = Actions(self.timeline)
         self.frames = KeyFrames()
         self.steps = self.unreadable = self.unaccounted = 0
 
     def add(self, row: object) -> None:
         """Take in one row, whatever it is."""
-        known = mapping(row)
+        known = get_mapping(row)
         if known.get("schema") not in (RESET, TRANSITION):
             self.unreadable += 1
             return
@@ -303,7 +303,7 @@ class RunAccount:
         self.frames.add(self.steps, known)
 
     def _add_step(self, row: Mapping[str, Any]) -> None:
-        info = mapping(row, "info")
+        info = get_mapping(row, "info")
         self.unaccounted += row.get("inner") is None
         self.stages.add(self.steps, info)
         self.sensors.add(info)
@@ -312,9 +312,9 @@ class RunAccount:
         self.actions.add(self.steps, row)
 
 
-def account_of(rows: Iterable[object], steps: int) -> RunAccount:
+def account_of(rows: Iterable[object], steps: int) -> RunCollector:
     """Return the account of `rows`, of which `steps` are transitions."""
-    account = RunAccount(steps)
+    account = RunCollector(steps)
     for row in rows:
         account.add(row)
     return account

@@ -29,7 +29,7 @@ MEANING_OF_QUALITY: Mapping[int, str] = {
 }
 
 
-def short(value: float) -> str:
+def format_number(value: float) -> str:
     """Return `value` with three digits that say something, without an exponent where that can be read."""
     if not math.isfinite(value):
         return "none"
@@ -44,7 +44,7 @@ def short(value: float) -> str:
 
 def milliseconds(seconds: float) -> str:
     """Return a duration as a number of milliseconds, without the unit."""
-    return short(1e3 * seconds)
+    return format_number(1e3 * seconds)
 
 
 def percent(share: float | None) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from embodied_env.analysis.report.collectors import LISTED, Episode, RunAccount
-from embodied_env.analysis.report.formatting import milliseconds, percent, plural, share_of, short
+from embodied_env.analysis.report.collectors import LISTED, Episode, RunCollector
+from embodied_env.analysis.report.formatting import format_number, milliseconds, percent, plural, share_of
 from embodied_env.analysis.report.html import (
     Block,
     Cell,
@@ -24,7 +24,7 @@ from embodied_env.analysis.report.html import (
     table,
     verdict,
 )
-from embodied_env.analysis.report.row_access import mapping
+from embodied_env.analysis.report.row_access import get_mapping
 from embodied_env.analysis.statistics import wilson_interval
 from embodied_env.core.outcome_counts import said_of_counts
 from embodied_env.record import AuditReport
@@ -38,9 +38,9 @@ _MOST_SEEDS = 40
 _LONGEST_POLICY = 80  # characters at the top; all of it stands below
 
 
-def head(run_id: str, manifest: Mapping[str, Any], audit: AuditReport, account: RunAccount) -> Block:
+def head(run_id: str, manifest: Mapping[str, Any], audit: AuditReport, account: RunCollector) -> Block:
     """Return what stands at the top: which run, the verdict, and the numbers that matter most."""
-    contract = mapping(manifest, "contract")
+    contract = get_mapping(manifest, "contract")
     policy = said_of(manifest.get("policy"))
     policy = policy if len(policy) <= _LONGEST_POLICY else f"{policy[:_LONGEST_POLICY]}…"
     said = [f"policy {policy}", f"started {when_of(manifest.get('started_utc'))}", run_id]
@@ -48,7 +48,7 @@ def head(run_id: str, manifest: Mapping[str, Any], audit: AuditReport, account: 
     return group(heading(title, " · ".join(said)), _verdict(audit), cards(_cards(account)))
 
 
-def outcome_section(account: RunAccount) -> Block:
+def outcome_section(account: RunCollector) -> Block:
     """Return both success rates with their intervals, why episodes ended, and the first episodes."""
     summary = account.outcomes.summary()
     parts = [_rates(summary)]
@@ -74,7 +74,7 @@ def outcome_section(account: RunAccount) -> Block:
     return section("Outcome", *parts, anchor="outcome")
 
 
-def audit_section(audit: AuditReport, account: RunAccount) -> Block:
+def audit_section(audit: AuditReport, account: RunCollector) -> Block:
     """Return the verdict of the audit with its findings."""
     parts = []
     if audit.sound:
@@ -95,9 +95,9 @@ def audit_section(audit: AuditReport, account: RunAccount) -> Block:
     return section("Audit", *parts, anchor="audit")
 
 
-def what_ran_section(manifest: Mapping[str, Any], account: RunAccount) -> Block:
+def what_ran_section(manifest: Mapping[str, Any], account: RunCollector) -> Block:
     """Return contract, fingerprints, versions, host, seeds, pacing, policy and wrappers."""
-    contract, host = mapping(manifest, "contract"), mapping(manifest, "host")
+    contract, host = get_mapping(manifest, "contract"), get_mapping(manifest, "host")
     seeds = manifest.get("seeds")
     levels = ", ".join(f"{level} ({count:,})" for level, count in account.outcomes.reset_levels.items())
     pairs: list[tuple[str, Cell]] = [
@@ -116,7 +116,7 @@ def what_ran_section(manifest: Mapping[str, Any], account: RunAccount) -> Block:
         ("Ended, UTC", said_of(manifest.get("ended_utc"))),
         ("Host", f"{said_of(host.get('platform'))}, {said_of(host.get('cpu_count'))} CPUs"),
     ]
-    versions = [(name, said_of(version)) for name, version in mapping(manifest, "versions").items()]
+    versions = [(name, said_of(version)) for name, version in get_mapping(manifest, "versions").items()]
     parts = [facts(pairs), table(("software", "version"), versions) if versions else None]
     return section("What ran", *parts, _wrappers(manifest.get("wrappers")), _processes(manifest), anchor="what-ran")
 
@@ -144,7 +144,7 @@ def _verdict(audit: AuditReport) -> Block:
     return verdict(good=False, word="Not sound evidence", said=audit.problems[0])
 
 
-def _cards(account: RunAccount) -> list[tuple[str, str, str]]:
+def _cards(account: RunCollector) -> list[tuple[str, str, str]]:
     summary = account.outcomes.summary()
     found = [
         (f"{label} ({how})", percent(summary[key]), _interval(summary["successes"], summary[of], unit))
@@ -185,7 +185,7 @@ def _rates(summary: Mapping[str, Any]) -> Block:
     return table(header, rows, numbers=(1, 2, 3))
 
 
-def _episodes(account: RunAccount) -> Block:
+def _episodes(account: RunCollector) -> Block:
     episodes = account.outcomes.episodes
     if not episodes:
         return paragraph("There was no reset, so no episode.", kind="note")
@@ -198,7 +198,7 @@ def _episodes(account: RunAccount) -> Block:
 
 
 def _episode(episode: Episode) -> Sequence[str]:
-    reward = "not known" if episode.rewards_missing else short(episode.reward)
+    reward = "not known" if episode.rewards_missing else format_number(episode.reward)
     how = "success" if episode.success else episode.apart.replace("_", " ")
     ended = f"{episode.ended}{', ' if how else ''}{how}" if episode.ended else "cut"
     seed = "" if episode.seed is None else str(episode.seed)
@@ -213,7 +213,7 @@ def _seeds(seeds: object) -> str:
 
 
 def _wrappers(stack: object) -> Block:
-    layers = [mapping(layer) for layer in stack] if isinstance(stack, list) else []
+    layers = [get_mapping(layer) for layer in stack] if isinstance(stack, list) else []
     rows = [
         (
             code(said_of(layer.get("class"))),
@@ -227,6 +227,7 @@ def _wrappers(stack: object) -> Block:
 def _processes(manifest: Mapping[str, Any]) -> Block | None:
     found = manifest.get("processes")
     rows = [
-        (said_of(p.get("role")), said_of(p.get("pid"))) for p in map(mapping, found if isinstance(found, list) else ())
+        (said_of(p.get("role")), said_of(p.get("pid")))
+        for p in map(get_mapping, found if isinstance(found, list) else ())
     ]
     return table(("process", "pid"), rows[:50], numbers=(1,)) if rows else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 
-def mapping(value: object, *keys: str) -> Mapping[str, Any]:
+def get_mapping(value: object, *keys: str) -> Mapping[str, Any]:
     """Return the mapping at `keys` inside of `value`; an empty one where there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from embodied_env._version import __version__
 from embodied_env.analysis.report.action_sections import actions_section, frames_section, gates_section
-from embodied_env.analysis.report.collectors import RunAccount, account_of
+from embodied_env.analysis.report.collectors import RunCollector, account_of
 from embodied_env.analysis.report.figures import check_installed, library
 from embodied_env.analysis.report.formatting import Unwatched, Watcher, plural
 from embodied_env.analysis.report.html import Block, Html, bullets, render_page, section, write_page
@@ -68,7 +68,7 @@ def write_report(
     return Report(path=path, transitions=account.steps, sound=audit.sound, problems=audit.problems)
 
 
-def build_page(run: Run, audit: AuditReport, account: RunAccount) -> Html:
+def build_page(run: Run, audit: AuditReport, account: RunCollector) -> Html:
     """Return the page of `run`, whose rows were counted in `account`."""
     manifest, name = run.manifest, run.path.resolve().name
     blocks = [

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from embodied_env.analysis.report.row_access import count_of, finite, mapping, text_of
+from embodied_env.analysis.report.row_access import count_of, finite, get_mapping, text_of
 from embodied_env.analysis.report.time_series import MOST_NAMES, Timeline
 from embodied_env.analysis.statistics import QuantileSketch
 from embodied_env.core.latency.statistics import STAGES
@@ -61,7 +61,7 @@ class Stages:
 
     def add(self, step: int, info: Mapping[str, Any]) -> None:
         """Take in the info of the step number `step`."""
-        latency = mapping(info, "latency")
+        latency = get_mapping(info, "latency")
         self.steps += bool(latency)
         for stage, code, value in _entries(latency):
             seconds = finite(value)
@@ -102,9 +102,9 @@ class Stages:
 
 
 def _entries(latency: Mapping[str, Any]) -> Iterator[tuple[Stage, int, object]]:
-    qualities = mapping(latency, "quality")
+    qualities = get_mapping(latency, "quality")
     yield from _entries_of(latency, {name: code for name, code in qualities.items() if name != "injected"}, "")
-    yield from _entries_of(mapping(latency, "injected"), mapping(qualities, "injected"), "injected.")
+    yield from _entries_of(get_mapping(latency, "injected"), get_mapping(qualities, "injected"), "injected.")
 
 
 def _entries_of(
@@ -115,7 +115,7 @@ def _entries_of(
         name, value = f"{prefix}{text_of(key)}", values.get(key)
         if isinstance(quality, Mapping):
             for sensor, code in quality.items():
-                yield (name, text_of(sensor)), _code(code), mapping(value).get(sensor)
+                yield (name, text_of(sensor)), _code(code), get_mapping(value).get(sensor)
         else:
             yield (name, ""), _code(quality), value
 
@@ -154,11 +154,11 @@ class Sensors:
 
     def add(self, info: Mapping[str, Any]) -> None:
         """Take in the info of one step."""
-        for name, account in mapping(info, "sensors").items():
+        for name, account in get_mapping(info, "sensors").items():
             if name not in self.by_name and len(self.by_name) >= MOST_NAMES:
                 self._timeline.leave_out()
                 continue
-            self._add(text_of(name), mapping(account))
+            self._add(text_of(name), get_mapping(account))
 
     def _add(self, name: str, account: Mapping[str, Any]) -> None:
         sensor = self.by_name.setdefault(name, Sensor())
@@ -199,8 +199,8 @@ class Clocks:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Take in the row of one step."""
-        clock = mapping(row, "info", "latency", "clock")
-        if jump := text_of(mapping(row, "inner", "clock").get("jump")):
+        clock = get_mapping(row, "info", "latency", "clock")
+        if jump := text_of(get_mapping(row, "inner", "clock").get("jump")):
             self.noticed[jump] += 1
         if not clock:
             return

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from embodied_env.analysis.report.collectors import RunAccount
+from embodied_env.analysis.report.collectors import RunCollector
 from embodied_env.analysis.report.figures import Line, lines_figure
-from embodied_env.analysis.report.formatting import MEANING_OF_QUALITY, milliseconds, plural, share_of, short
+from embodied_env.analysis.report.formatting import MEANING_OF_QUALITY, format_number, milliseconds, plural, share_of
 from embodied_env.analysis.report.html import (
     BLUE,
     ORANGE,
@@ -36,7 +36,7 @@ MOST_FIGURES = 48
 _SPREAD = ("count", "p50, ms", "p95, ms", "p99, ms", "most, ms")
 
 
-def latency_section(account: RunAccount) -> Block:
+def latency_section(account: RunCollector) -> Block:
     """Return each stage in a table, and over time."""
     stages = account.stages.in_order()
     if not stages:
@@ -57,7 +57,7 @@ def latency_section(account: RunAccount) -> Block:
     return section("Latency by stage", *parts, anchor="latency")
 
 
-def not_measured_section(account: RunAccount) -> Block:
+def not_measured_section(account: RunCollector) -> Block:
     """Return what was not measured, and why."""
     stages = account.stages
     rows = [
@@ -81,7 +81,7 @@ def not_measured_section(account: RunAccount) -> Block:
     return section("What was not measured", *parts, anchor="not-measured")
 
 
-def sensors_section(account: RunAccount) -> Block:
+def sensors_section(account: RunCollector) -> Block:
     """Return how old readings were, what was known about them, and what was lost."""
     sensors = account.sensors.by_name
     if not sensors:
@@ -112,7 +112,7 @@ def sensors_section(account: RunAccount) -> Block:
     return section("Sensor ages", *parts, anchor="sensors")
 
 
-def clock_section(account: RunAccount) -> Block:
+def clock_section(account: RunCollector) -> Block:
     """Return deadlines, and what was known of the clocks of a world that moves by itself."""
     clocks, summary = account.clocks, account.outcomes.summary()
     if not clocks.steps:
@@ -126,7 +126,10 @@ def clock_section(account: RunAccount) -> Block:
         ("Middleware", _counted(clocks.middleware, str)),
         ("Clock was set", f"{plural(clocks.most_epochs, 'time')} since the connection"),
         ("Noticed in steps", noticed),
-        ("Real-time factor", f"{short(rtf.least)} to {short(rtf.most)}, median {short(rtf.p50)}"),
+        (
+            "Real-time factor",
+            f"{format_number(rtf.least)} to {format_number(rtf.most)}, median {format_number(rtf.p50)}",
+        ),
         ("Error of the clock's offset", f"at most {milliseconds(error.most)} ms, median {milliseconds(error.p50)} ms"),
     ]
     return section("Deadlines and clocks", facts(pairs), anchor="clocks")
@@ -136,7 +139,7 @@ def _clock_name(mode: str) -> str:
     return {"wall": "UTC, steps:", "sim": "simulated time, steps:"}.get(mode, mode)
 
 
-def _charted(account: RunAccount, stages: list[Stage]) -> list[Stage]:
+def _charted(account: RunCollector, stages: list[Stage]) -> list[Stage]:
     """Return what gets a figure: stages of the step first, then those of sensors by their p95."""
     of_sensors = sorted(
         (stage for stage in stages if stage[1]), key=lambda stage: -account.stages.sketches[stage].quantile(0.95)
@@ -152,7 +155,7 @@ def _figures(timeline: Timeline, named: list[tuple[str, Hashable]]) -> Block:
         curve = timeline.curve(name)
         values = {value for side in (curve.least, curve.most) for value in side if math.isfinite(value)}
         if len(values) == 1 and timeline.buckets > 1:
-            constant.append(f"{title} ({short(values.pop())} ms)")
+            constant.append(f"{title} ({format_number(values.pop())} ms)")
         else:
             drawn.append(_figure(timeline, title, curve))
     said = paragraph(f"The same at every step, so not drawn: {', '.join(constant)}.", kind="note") if constant else None
@@ -188,7 +191,7 @@ def _lost(sensor: Sensor) -> str:
 
 def _confidence(sensor: Sensor) -> str:
     if sensor.confidence.count:
-        return short(sensor.confidence.percentiles().p50)
+        return format_number(sensor.confidence.percentiles().p50)
     return "unknown" if sensor.confidence_unknown else "none told"
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from embodied_env.core.terminal import say
 
 if TYPE_CHECKING:
-    from embodied_env.cli.launch.targets import Use
+    from embodied_env.cli.launch.targets import LaunchTarget
     from embodied_env.core.process.child import ProcessSpec
 
 HELP = "start the processes of one use: a simulator, Gazebo or a robot, and what runs on it"
@@ -24,9 +24,9 @@ _GLANCE_S = 0.05
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    from embodied_env.cli.launch.targets import USES
+    from embodied_env.cli.launch.targets import TARGETS
 
-    parser.add_argument("use", choices=USES, metavar="USE", help=f"what for: {', '.join(USES)}")
+    parser.add_argument("use", choices=TARGETS, metavar="USE", help=f"what for: {', '.join(TARGETS)}")
     parser.add_argument("said", nargs="*", metavar="NAME:=VALUE", help="its arguments, as of ros2 launch")
     parser.add_argument("-s", "--show-args", action="store_true", help="show the arguments of the use, and end")
 
@@ -39,9 +39,9 @@ def run(args: argparse.Namespace) -> int:
         ContractError: for a contract that there is not, or a wrong one.
         MissingDependencyError: for a program of others that is not installed.
     """
-    from embodied_env.cli.launch.targets import USES
+    from embodied_env.cli.launch.targets import TARGETS
 
-    use = USES[args.use]
+    use = TARGETS[args.use]
     if args.show_args:
         _show(use)
         return 0
@@ -67,7 +67,7 @@ def _said(words: Sequence[str]) -> dict[str, str]:
     return said
 
 
-def _show(use: Use) -> None:
+def _show(use: LaunchTarget) -> None:
     say(f"{use.name}: {use.help}\n\nArguments (pass them as name:=value):")
     for argument in use.arguments:
         allowed = f" ({', '.join(argument.allowed)})" if argument.allowed else ""
@@ -99,7 +99,7 @@ class _Running:
         pipes: dict[str, Any] = {} if shares else {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         try:
             process = subprocess.Popen(  # noqa: S603 - of the table, no shell
-                spec.kept(python),
+                spec.supervised_command(python),
                 stdin=None if shares else subprocess.DEVNULL,
                 cwd=spec.folder or None,
                 start_new_session=True,  # Ctrl-C is ours to hand on

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from embodied_env.cli.launch.targets import Use
+from embodied_env.cli.launch.targets import LaunchTarget
 from embodied_env.core.process.child import ProcessSpec
 from embodied_env.errors import MissingDependencyError
 
 
-def describe(use: Use) -> Any:  # noqa: ANN401 - launch has no type stubs
+def describe(use: LaunchTarget) -> Any:  # noqa: ANN401 - launch has no type stubs
     """Return the launch description of `use`: its arguments, and its processes, worked out when they are started.
 
     Each process runs under a keeper (`embodied_env.core.process.supervisor`): ``ros2 launch`` that gets SIGTERM, or is killed, ends
@@ -52,7 +52,7 @@ def _action(spec: ProcessSpec, python: str, *, has_work: bool) -> Any:  # noqa: 
     from launch.actions import ExecuteProcess  # noqa: PLC0415 - see `describe`
     from launch_ros.actions import Node  # noqa: PLC0415
 
-    command = spec.kept(python)
+    command = spec.supervised_command(python)
     rest: dict[str, Any] = {
         "output": "screen",
         "cwd": spec.folder or None,

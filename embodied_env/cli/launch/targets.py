@@ -16,7 +16,7 @@ from pathlib import Path
 from embodied_env.contract.loader import config_folders, find_contract, load_contract
 from embodied_env.core.process.child import CLI, STOP_GRACE_S, ProcessSpec, relay, simulator
 from embodied_env.errors import MissingDependencyError, UsageError
-from embodied_env.ros.fastdds import surroundings
+from embodied_env.ros.fastdds import profile_environment
 from embodied_env.ros.setup_checks import apt_package, check_namespace
 from embodied_env.safety.relay.relay import stopping_time_s
 
@@ -46,7 +46,7 @@ class Argument:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Use:
+class LaunchTarget:
     """One use: a line of help, its arguments, and which processes it needs for their values."""
 
     name: str
@@ -89,12 +89,12 @@ def _training(values: Values, backend: str) -> ProcessSpec:
     """Return a training script, which is told contract, backend, seed and folder, and what else it is to be told."""
     told = [values["contract"], "--backend", backend, "--seed", values["seed"], "--out", values["out"]]
     arguments = (values["python"], str(_script(values["script"])), *told, *shlex.split(values["script_args"]))
-    return _with_room(ProcessSpec(role="training", module="", arguments=arguments, is_work=True), values)
+    return _with_large_segments(ProcessSpec(role="training", module="", arguments=arguments, is_work=True), values)
 
 
-def _with_room(program: ProcessSpec, values: Values) -> ProcessSpec:
+def _with_large_segments(program: ProcessSpec, values: Values) -> ProcessSpec:
     """Return a program of others, with the Fast DDS profile where the contract has large messages; ours take it."""
-    settings = [f"{name}={value}" for name, value in surroundings(load_contract(values["contract"])).items()]
+    settings = [f"{name}={value}" for name, value in profile_environment(load_contract(values["contract"])).items()]
     return replace(program, arguments=("env", *settings, *program.arguments)) if settings else program
 
 
@@ -169,7 +169,7 @@ def _gazebo(values: Values) -> Iterator[ProcessSpec]:
     )
     topics = _file(values, "bridge", world.parent / f"{world.stem}.bridge.yaml")
     bridge = _of_package("bridge", "ros_gz_bridge", "parameter_bridge", "--ros-args", "-p", f"config_file:={topics}")
-    yield _with_room(bridge, values)
+    yield _with_large_segments(bridge, values)
     is_stepped = bool(values["script"] or values["policy"])
     yield from _controllers(world, _SWITCH_TIMEOUT_S if is_stepped else _STEPPED_BY_HAND_S)
     if values["script"]:
@@ -246,34 +246,34 @@ _SCRIPT_ARGS = Argument(
 )
 
 
-def _either(name: str, default: str, description: str) -> Argument:
+def _bool_argument(name: str, default: str, description: str) -> Argument:
     """Return an argument that is true or false."""
     return Argument(name=name, default=default, description=description, allowed=_YES_OR_NO)
 
 
-USES: Mapping[str, Use] = {
+TARGETS: Mapping[str, LaunchTarget] = {
     use.name: use
     for use in (
-        Use(
+        LaunchTarget(
             name="sim",
             help="the embedded simulator, and a policy on it when one is named",
             arguments=(
                 _CONTRACT,
                 _NAMESPACE,
                 Argument(name="profile", default="mujoco_ros", description="which of the contract's backends"),
-                _either("free_running", "false", "it waits for nobody, like a robot"),
+                _bool_argument("free_running", "false", "it waits for nobody, like a robot"),
                 replace(_POLICY, default=_NOTHING, description=f"{_POLICY.description}; none: the simulator alone"),
                 *_OF_A_RUN,
                 _PYTHON,
             ),
             plan=_sim,
         ),
-        Use(
+        LaunchTarget(
             name="gazebo",
             help="Gazebo, its bridge, and a policy or a training script",
             arguments=(
                 _CONTRACT,
-                _either("headless", "true", "the server alone; false: with its window"),
+                _bool_argument("headless", "true", "the server alone; false: with its window"),
                 Argument(name="world", default=_NOTHING, description="an SDF file; none: gazebo/<contract>.sdf"),
                 Argument(name="bridge", default=_NOTHING, description="its YAML file; none: <world>.bridge.yaml"),
                 Argument(
@@ -289,22 +289,26 @@ USES: Mapping[str, Use] = {
             ),
             plan=_gazebo,
         ),
-        Use(
+        LaunchTarget(
             name="real",
             help="a relay and a policy on a robot: a dry run, unless armed:=true",
             arguments=(
                 _CONTRACT,
                 _NAMESPACE,
-                _either("armed", "false", "true: the robot moves; false: all but that, nothing is published to it"),
-                _either("relay", "true", "start a relay; false: what the contract's profile says, and who runs it"),
+                _bool_argument(
+                    "armed", "false", "true: the robot moves; false: all but that, nothing is published to it"
+                ),
+                _bool_argument(
+                    "relay", "true", "start a relay; false: what the contract's profile says, and who runs it"
+                ),
                 _POLICY,
                 *(replace(a, default="1") if a.name == "episodes" else a for a in _OF_A_RUN),
-                _either("record_messages", "false", "record the raw ROS 2 messages, too"),
+                _bool_argument("record_messages", "false", "record the raw ROS 2 messages, too"),
                 _PYTHON,
             ),
             plan=_real,
         ),
-        Use(
+        LaunchTarget(
             name="relay",
             help="the relay that owns the actuator topics",
             arguments=(
@@ -315,7 +319,7 @@ USES: Mapping[str, Use] = {
             ),
             plan=_relay,
         ),
-        Use(
+        LaunchTarget(
             name="evaluate",
             help="a policy on any backend",
             arguments=(
@@ -325,12 +329,12 @@ USES: Mapping[str, Use] = {
                 *_OF_A_RUN,
                 Argument(name="namespace", default=_NOTHING, description="of a backend over ROS 2; none: its own"),
                 Argument(name="pacing", default=_NOTHING, description="lockstep or realtime; none: the backend's"),
-                _either("attach", "false", "use a simulator that runs instead of starting one"),
+                _bool_argument("attach", "false", "use a simulator that runs instead of starting one"),
                 _PYTHON,
             ),
             plan=_evaluate,
         ),
-        Use(
+        LaunchTarget(
             name="train",
             help="a training script",
             arguments=(

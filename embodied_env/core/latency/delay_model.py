@@ -26,7 +26,7 @@ from embodied_env.core.latency.profile import (
     LARGEST_PROFILE,
     Estimate,
     LatencyProfile,
-    StepDelays,
+    MeasuredStepDelays,
     StepDelaysError,
     read_profile,
     read_steps,
@@ -43,7 +43,7 @@ _LONGEST_S = 1000.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draw:
+class DelayDistribution:
     """What a delay is drawn from, anew for each step.
 
     `values`: of ``constant`` the delay, s; of ``empirical`` measured ones, s; of ``lognormal`` its median, s, and the
@@ -99,10 +99,10 @@ class DelayModel:
     slower acts after it, late. Readings keep their order either way: an old one is not handed out after a newer.
     """
 
-    sensors: Mapping[str, Draw] = field(default_factory=dict)
-    inference: Draw | None = None
-    actuation: Draw | None = None
-    steps: StepDelays | None = None
+    sensors: Mapping[str, DelayDistribution] = field(default_factory=dict)
+    inference: DelayDistribution | None = None
+    actuation: DelayDistribution | None = None
+    steps: MeasuredStepDelays | None = None
     order: Order = "keep"
 
     def __post_init__(self) -> None:
@@ -161,16 +161,16 @@ def parse_model(data: Any) -> DelayModel:  # noqa: ANN401 - whatever a file hold
     )
 
 
-def _parse_draw(data: Any) -> Draw:  # noqa: ANN401 - whatever a file holds
+def _parse_draw(data: Any) -> DelayDistribution:  # noqa: ANN401 - whatever a file holds
     if not isinstance(data, Mapping) or data.keys() != {"kind", "values"} or not isinstance(data["values"], list):
         raise UsageError(f"a draw is {data!r}; allowed: a mapping of kind and a list values")
     if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in data["values"]):
         raise UsageError(f"the values of a draw are {data['values']!r}; allowed: numbers")
-    return Draw(kind=data["kind"], values=tuple(float(value) for value in data["values"]))
+    return DelayDistribution(kind=data["kind"], values=tuple(float(value) for value in data["values"]))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PlannedDelays:
     """The delays around observation k, which is frozen at `frozen_ns` of the world's time; 0: that of the reset.
 
     `taken_ns`: by sensor, when its reading is taken. `early`: the sensors of which no reading since the reset is old
@@ -210,10 +210,10 @@ class _Single:
         return ages, inference, actuation
 
 
-class _Blocks:
+class _BlockBootstrap:
     """Whole steps, block by block."""
 
-    def __init__(self, model: DelayModel, steps: StepDelays, seed: int) -> None:
+    def __init__(self, model: DelayModel, steps: MeasuredStepDelays, seed: int) -> None:
         self._blocks = steps.blocks
         self._rng, self._actuation_rng = _rng(seed, "steps"), _rng(seed, "actuation")
         self._actuation = model.actuation
@@ -233,7 +233,7 @@ def _rng(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, *b"delays/", *name.encode()])
 
 
-class Schedule:
+class DelaySchedule:
     """The plans of an episode, by the number of the observation. Equal seeds have equal plans."""
 
     def __init__(self, model: DelayModel, *, period_ns: int, intervals_ns: Mapping[str, float]) -> None:
@@ -260,12 +260,12 @@ class Schedule:
     def begin(self, seed: int, origin_ns: int) -> None:
         """Begin an episode whose reset was frozen at `origin_ns`."""
         model = self.model
-        self._drawn: _Drawn = _Single(model, seed) if model.steps is None else _Blocks(model, model.steps, seed)
+        self._drawn: _Drawn = _Single(model, seed) if model.steps is None else _BlockBootstrap(model, model.steps, seed)
         self._origin_ns = origin_ns
-        self._plans: dict[int, Plan] = {}
+        self._plans: dict[int, PlannedDelays] = {}
         self._next = 0
 
-    def plan(self, k: int) -> Plan:
+    def plan(self, k: int) -> PlannedDelays:
         """Return the plan of observation `k`; of those long past there is none any more."""
         while self._next <= k:
             self._plans[self._next] = self._follow(self._plans.get(self._next - 1), self._next)
@@ -273,7 +273,7 @@ class Schedule:
             self._next += 1
         return self._plans[k]
 
-    def _follow(self, last: Plan | None, k: int) -> Plan:
+    def _follow(self, last: PlannedDelays | None, k: int) -> PlannedDelays:
         ages, inference_ns, actuation_ns = self._drawn.next()
         now_ns = self._origin_ns + k * self._period_ns
         taken: dict[str, int] = {}
@@ -287,7 +287,7 @@ class Schedule:
                 early.append(name)
         if self.model.order == "keep" and last is not None:
             actuation_ns = max(actuation_ns, last.acts_ns - now_ns - inference_ns)
-        return Plan(
+        return PlannedDelays(
             frozen_ns=now_ns,
             taken_ns=taken,
             early=tuple(early),
@@ -370,10 +370,10 @@ def check_delays(model: DelayModel, contract: Contract) -> None:
         )
 
 
-def schedule_of(model: DelayModel, contract: Contract) -> Schedule:
+def schedule_of(model: DelayModel, contract: Contract) -> DelaySchedule:
     """Return the schedule of `model` in a world of `contract`; whoever makes one has the same."""
     intervals_ns = {name: NS_PER_S / spec.rate_hz for name, spec in contract.sensors.items() if spec.rate_hz}
-    return Schedule(model, period_ns=contract.control_period_ns, intervals_ns=intervals_ns)
+    return DelaySchedule(model, period_ns=contract.control_period_ns, intervals_ns=intervals_ns)
 
 
 class DelaysFile:
@@ -404,14 +404,14 @@ def _seconds(delays_ns: Sequence[int]) -> tuple[float, ...]:
     return tuple(ns / NS_PER_S for ns in delays_ns)
 
 
-def _draw(estimate: Estimate | None, kind: Kind, samples_s: Sequence[float] = ()) -> Draw:
+def _draw(estimate: Estimate | None, kind: Kind, samples_s: Sequence[float] = ()) -> DelayDistribution:
     """Return what to draw from: the samples, or, where there are none, the value alone."""
     given = samples_s or (() if estimate is None else estimate.samples_s)
     samples = np.array([max(0.0, s) for s in given])  # a lateness below zero is an error of its clocks
     if kind == "constant" or len(samples) == 0:
         middle = float(np.median(samples)) if estimate is None else max(0.0, estimate.value_s)
-        return Draw(kind="constant", values=(middle,))
+        return DelayDistribution(kind="constant", values=(middle,))
     if kind == "empirical":
-        return Draw(kind="empirical", values=tuple(samples.tolist()))
+        return DelayDistribution(kind="empirical", values=tuple(samples.tolist()))
     logs = np.log(np.maximum(samples, 1.0 / NS_PER_S))
-    return Draw(kind="lognormal", values=(float(np.exp(logs.mean())), float(logs.std())))
+    return DelayDistribution(kind="lognormal", values=(float(np.exp(logs.mean())), float(logs.std())))

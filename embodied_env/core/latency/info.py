@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.latency.ledger import Ledger, Slot
+from embodied_env.core.latency.ledger import Ledger, StepEvent
 from embodied_env.core.pacing import Pacer
-from embodied_env.core.types import Actuation, ClockAccount, Quality, Sample, Snapshot
+from embodied_env.core.types import ActuationEvidence, ClockStatus, Quality, Sample, Snapshot
 
 Stages = dict[str, object]
 Stage = tuple[float, Quality]
@@ -34,7 +34,7 @@ OF_EACH_SENSOR = ("capture_age_s", "hold_s", "transport_s", "queue_s", "data_age
 
 _OK, _NEGATIVE, _JUMP = Quality.OK, Quality.NEGATIVE, Quality.JUMP  # a name of a module is found sooner than a member
 _GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
-_OBSERVED = Slot.OBSERVED
+_OBSERVED = StepEvent.OBSERVED
 _REMEMBERED = 64  # commands whose evidence may still come
 _ALIKE = 0.01  # how far the real-time factor may be from 1 for durations of both clocks to be added
 _UNKNOWN: Stage = (math.nan, Quality.UNKNOWN)
@@ -51,7 +51,7 @@ class CommandsInFlight:
         """Forget those of the last episode."""
         self._left.clear()
 
-    def left(self, seq: int, published_ns: int) -> None:
+    def record_sent(self, seq: int, published_ns: int) -> None:
         """The command `seq` left at `published_ns` of the steady clock."""
         self._left.append((seq, published_ns))
 
@@ -63,7 +63,7 @@ class CommandsInFlight:
         return None
 
 
-class StageAccount:
+class LatencyInfoBuilder:
     """Builds ``info["latency"]`` for one stepper. Its keys are fixed by the world's capabilities."""
 
     def __init__(  # noqa: PLR0913 - each a fact of its own
@@ -98,10 +98,10 @@ class StageAccount:
         self._pacer = pacer
         self._actuation = actuation
         self._injected = injected
-        self._clock = ClockAccount(mode="sim")
+        self._clock = ClockStatus(mode="sim")
         self._all_ok: dict[str, object] = dict.fromkeys(sensors, int(Quality.OK))
 
-    def latency(self, ledger: Ledger, before: Snapshot, now: Snapshot, commands: CommandsInFlight) -> Stages:
+    def build(self, ledger: Ledger, before: Snapshot, now: Snapshot, commands: CommandsInFlight) -> Stages:
         """Return the stages of the step that is being accounted for.
 
         Args:
@@ -122,7 +122,7 @@ class StageAccount:
             _put(stages, quality, "jitter_s", self._jitter(ledger))
             if self._transport:
                 self._put_each(stages, quality, "driver_s", _driver, now)
-                self._put_each(stages, quality, "transport_excess_s", _excess, now)
+                self._put_each(stages, quality, "transport_excess_s", _transport_excess, now)
         if self._pacer is not None:
             _put(stages, quality, "overrun_s", (self._pacer.overrun_ns / NS_PER_S, Quality.OK))
             stages["overruns"], stages["missed_deadlines"] = self._pacer.overruns, self._pacer.missed
@@ -132,7 +132,7 @@ class StageAccount:
             stages["actuation_behind"], stages["actuation_method"] = behind, ACTUATION_METHODS[method]
             if self._primary is not None:
                 data_age = self._data_age(before.samples[self._primary], before, ledger)
-                _put(stages, quality, "end_to_end_s", _sum(data_age, acted))
+                _put(stages, quality, "end_to_end_s", _add(data_age, acted))
         if self._injected:
             stages["injected"], quality["injected"] = self._put_in(before, now)
         stages["quality"] = quality
@@ -169,7 +169,9 @@ class StageAccount:
         """Say how good each of them is. The skew is as good as the worst stamp, and the oldest age as the worst age."""
         fresh = {name: now.samples[name] for name in self._sensors}
         ages = {name: _age(sample, now.now_ns)[1] for name, sample in fresh.items()}
-        holds = {name: _of_sample(frozen_ns - sample.arrival_ns, sample)[1] for name, sample in fresh.items()}
+        holds = {
+            name: _duration_with_quality(frozen_ns - sample.arrival_ns, sample)[1] for name, sample in fresh.items()
+        }
         quality["capture_age_s"] = {name: int(code) for name, code in ages.items()}
         quality["hold_s"] = {name: int(code) for name, code in holds.items()}
         stamps = [_stamp_quality(sample) for sample in fresh.values()]
@@ -243,7 +245,7 @@ class StageAccount:
         }
 
     @staticmethod
-    def _acted(evidence: Actuation | None, commands: CommandsInFlight) -> tuple[Stage, int, str]:
+    def _acted(evidence: ActuationEvidence | None, commands: CommandsInFlight) -> tuple[Stage, int, str]:
         """Return the duration, how many commands have left since, and how it is known."""
         found = None if evidence is None else commands.find(evidence.seq)
         if evidence is None or found is None:
@@ -288,7 +290,7 @@ def _stamp_quality(sample: Sample) -> Quality:
     return sample.stamp_quality if quality is _OK or quality in _GOOD else quality
 
 
-def _of_sample(ns: int, sample: Sample) -> Stage:
+def _duration_with_quality(ns: int, sample: Sample) -> Stage:
     value = ns / NS_PER_S
     if value < 0:
         return value, _NEGATIVE
@@ -326,7 +328,7 @@ def _driver(sample: Sample) -> Stage:
     return _measured(sample.source_ns - sample.header_ns, sample, _OK)
 
 
-def _excess(sample: Sample) -> Stage:
+def _transport_excess(sample: Sample) -> Stage:
     """How much longer it took than the quickest of late: what is known of a way between clocks that do not agree."""
     if sample.transport_excess_s is None:
         return _UNKNOWN
@@ -338,7 +340,7 @@ def _measured(ns: int, sample: Sample, quality: Quality) -> Stage:
     value = ns / NS_PER_S
     if quality is not _OK:
         return value, quality
-    return _of_sample(ns, sample)
+    return _duration_with_quality(ns, sample)
 
 
 def _sign(value: float) -> Quality:
@@ -353,5 +355,5 @@ def _worst(qualities: list[Quality]) -> Quality:
     return _OK
 
 
-def _sum(first: Stage, second: Stage) -> Stage:
+def _add(first: Stage, second: Stage) -> Stage:
     return first[0] + second[0], _worst([second[1], first[1]])

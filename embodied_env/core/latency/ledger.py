@@ -21,7 +21,7 @@ from embodied_env.core.types import Quality
 from embodied_env.errors import UsageError
 
 
-class Slot(IntEnum):
+class StepEvent(IntEnum):
     """The stamps of a step; all in the steady domain."""
 
     PREVIOUS_ENTERED = 0
@@ -35,8 +35,8 @@ class Slot(IntEnum):
     RETURNED = 8
 
 
-_PREVIOUS_ENTERED, _PREVIOUS_OBSERVED = int(Slot.PREVIOUS_ENTERED), int(Slot.PREVIOUS_OBSERVED)
-_ENTERED, _PUBLISHED = int(Slot.ENTERED), int(Slot.PUBLISHED)
+_PREVIOUS_ENTERED, _PREVIOUS_OBSERVED = int(StepEvent.PREVIOUS_ENTERED), int(StepEvent.PREVIOUS_OBSERVED)
+_ENTERED, _PUBLISHED = int(StepEvent.ENTERED), int(StepEvent.PUBLISHED)
 
 
 class Ledger:
@@ -45,21 +45,21 @@ class Ledger:
     def __init__(self, clock: Clock) -> None:
         """Read stamps from `clock`."""
         self._clock = clock
-        self._ns = [0] * len(Slot)
+        self._ns = [0] * len(StepEvent)
         self._marked = False
         self._first = True
 
     def begin_episode(self) -> None:
         """The first snapshot of an episode was frozen now."""
-        self.stamp(Slot.OBSERVED)
+        self.stamp(StepEvent.OBSERVED)
         self._first = True
 
-    def stamp(self, slot: Slot, at_ns: int | None = None) -> int:
+    def stamp(self, slot: StepEvent, at_ns: int | None = None) -> int:
         """Stamp `slot` and return its stamp; `at_ns`: when it was, None: now."""
         stamp_ns = self._ns[slot] = self._clock.now_ns() if at_ns is None else at_ns
         return stamp_ns
 
-    def at_ns(self, slot: Slot) -> int:
+    def at_ns(self, slot: StepEvent) -> int:
         """Return the stamp of `slot`."""
         return self._ns[slot]
 
@@ -68,12 +68,12 @@ class Ledger:
         ns = self._ns
         *_, entered, _, _, observed, returned = ns
         ns[:3] = returned if self._first else entered, observed, returned  # the three that are of the past
-        self.stamp(Slot.ENTERED)
+        self.stamp(StepEvent.ENTERED)
 
     def leave_step(self) -> int:
         """Stamp the return to the agent and return it; the agent's next mark counts from here."""
         self._marked = False
-        return self.stamp(Slot.RETURNED)
+        return self.stamp(StepEvent.RETURNED)
 
     def step_is_accounted(self) -> None:
         """The durations of this step have been read: the next is not the first."""
@@ -90,7 +90,7 @@ class Ledger:
             UsageError: for another name.
         """
         if name == "policy":
-            self.stamp(Slot.MARKED)
+            self.stamp(StepEvent.MARKED)
             self._marked = True
         elif name == "returned":
             self.leave_step()

@@ -26,7 +26,7 @@ class StepDelaysError(EmbodiedEnvError, ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepDelays:
+class MeasuredStepDelays:
     """Blocks of consecutive steps. A step is a row of integer nanoseconds.
 
     First, by sensor in the order of `sensors`, how old its reading was when the observation was frozen; then how long
@@ -71,8 +71,8 @@ class StepDelays:
         return {"sensors": list(self.sensors), "blocks_ns": [[list(row) for row in block] for block in self.blocks]}
 
 
-def read_steps(data: Any) -> StepDelays:  # noqa: ANN401 - whatever a file holds
-    """Read what `StepDelays.as_mapping` wrote; raises StepDelaysError for anything else."""
+def read_steps(data: Any) -> MeasuredStepDelays:  # noqa: ANN401 - whatever a file holds
+    """Read what `MeasuredStepDelays.as_mapping` wrote; raises StepDelaysError for anything else."""
     if not isinstance(data, Mapping) or data.keys() != {"sensors", "blocks_ns"}:
         raise StepDelaysError("the steps are not a mapping of sensors and blocks_ns")
     sensors, blocks = data["sensors"], data["blocks_ns"]
@@ -82,14 +82,14 @@ def read_steps(data: Any) -> StepDelays:  # noqa: ANN401 - whatever a file holds
         rows = tuple(tuple(tuple(row) for row in block) for block in blocks)
     except TypeError:
         raise StepDelaysError("blocks_ns are not lists of lists of lists") from None
-    return StepDelays(sensors=tuple(sensors), blocks=rows)
+    return MeasuredStepDelays(sensors=tuple(sensors), blocks=rows)
 
 
 def _is_delay(value: object) -> bool:
     return type(value) is int and 0 <= value <= _LONGEST_NS
 
 
-class BlockKeeper:
+class BlockReservoir:
     """Takes steps one after another, and keeps evenly chosen blocks of them: never more than twice `most`."""
 
     def __init__(self, most: int = 1000) -> None:
@@ -196,7 +196,7 @@ class LatencyProfile:
     transport_s: Mapping[str, Estimate] = field(default_factory=dict)
     age_s: Mapping[str, Estimate] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
-    steps: StepDelays | None = field(default=None, repr=False)
+    steps: MeasuredStepDelays | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Freeze the mappings."""

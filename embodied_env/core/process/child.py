@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, ClassVar
 
-from embodied_env.core.process.shared_memory import remove_abandoned, segments_of
+from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
 from embodied_env.errors import BackendNotReadyError
 
 STOP_GRACE_S = 5.0
@@ -48,7 +48,7 @@ class ProcessSpec:
         """Return the command line; `python` is the interpreter that has this package."""
         return [python, "-m", self.module, *self.arguments] if self.module else list(self.arguments)
 
-    def kept(self, python: str = sys.executable) -> list[str]:
+    def supervised_command(self, python: str = sys.executable) -> list[str]:
         """Return the command line under a keeper (`embodied_env.core.process.supervisor`): it does not outlive this process."""
         keeper = [python, str(Path(__file__).with_name("supervisor.py")), "--starter", str(os.getpid())]
         return [*keeper, "--grace", str(self.grace_s), "--", *self.command(python)]
@@ -166,7 +166,7 @@ class Child:
         """None while it runs."""
         return self._process.poll()
 
-    def last_words(self, limit: int = 2000) -> str:
+    def stderr_tail(self, limit: int = 2000) -> str:
         """Return the end of what it printed."""
         size = self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, size - limit))
@@ -204,7 +204,7 @@ class Child:
             except subprocess.TimeoutExpired:
                 continue
         self._output.close()
-        remove_abandoned(self._segments if self._process.returncode != 0 else ())
+        remove_orphaned_segments(self._segments if self._process.returncode != 0 else ())
 
     def _say(self, line: str) -> None:
         pipe = self._process.stdin

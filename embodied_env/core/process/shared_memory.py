@@ -34,7 +34,7 @@ def segments_of(pid: int | str) -> frozenset[str]:
     return frozenset(Path(path).name for path in paths if path.startswith(_PREFIX))
 
 
-def remove_abandoned(names: Iterable[str]) -> list[str]:
+def remove_orphaned_segments(names: Iterable[str]) -> list[str]:
     """Remove those of the segments called `names` that no living process owns, nor has open as a port; return them."""
     wanted = {*names, *_still_open}
     ports = {name for name in wanted if name.startswith(_PORT)}
@@ -49,7 +49,7 @@ def _open_anywhere() -> set[str]:
     return {name for process in Path("/proc").glob("[0-9]*") for name in segments_of(process.name)}
 
 
-def is_owned(name: str) -> bool:
+def is_in_use(name: str) -> bool:
     """Tell whether a living process holds the lock of the segment called `name`."""
     return not _with_lock(name, lambda: None)
 

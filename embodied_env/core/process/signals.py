@@ -40,14 +40,14 @@ class _Holding:
             self._handler(number, frame)
 
 
-class held_interrupts(ContextDecorator):  # noqa: N801 - used like a function, with `with` and as a decorator
+class deferred_signals(ContextDecorator):  # noqa: N801 - used like a function, with `with` and as a decorator
     """Delay the Python handlers of all signals until this ends, for moments only; no effect outside the main thread.
 
     The handlers that a program has at the time stay in force: they are wrapped, not replaced.
     """
 
-    def _recreate_cm(self) -> held_interrupts:
-        return held_interrupts()  # a call of its own: calls of a decorated function may overlap in threads
+    def _recreate_cm(self) -> deferred_signals:
+        return deferred_signals()  # a call of its own: calls of a decorated function may overlap in threads
 
     def __enter__(self) -> None:
         """Begin to hold."""
@@ -155,7 +155,7 @@ def _close_at_exit_of_worker() -> None:
 
 
 def _close_all() -> None:
-    with held_interrupts():  # a second Ctrl-C must not cut the braking short
+    with deferred_signals():  # a second Ctrl-C must not cut the braking short
         things = list(_open.items())
         _open.clear()
         here = [thing.close for thing, aside in things if not aside]

@@ -65,8 +65,8 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"{program[0]} cannot be started: {error}\n")
         return _CANNOT_START
-    _keep(process, has_ended, arguments.grace)
-    _end_group(process.pid, arguments.grace)
+    _supervise(process, has_ended, arguments.grace)
+    _terminate_group(process.pid, arguments.grace)
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
@@ -85,7 +85,7 @@ def _watch(starter: int, parent: int) -> Callable[[], bool]:
     return has_ended
 
 
-def _keep(process: subprocess.Popen[bytes], has_ended: Callable[[], bool], grace_s: float) -> None:
+def _supervise(process: subprocess.Popen[bytes], has_ended: Callable[[], bool], grace_s: float) -> None:
     """Wait until `process` has ended, by itself or asked."""
     insist = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
     next_s: float | None = None  # when to insist; None: nobody has asked
@@ -95,21 +95,21 @@ def _keep(process: subprocess.Popen[bytes], has_ended: Callable[[], bool], grace
         if is_asked and next_s is None:
             next_s = time.monotonic()
         if next_s is not None and time.monotonic() >= next_s and insist:
-            _tell(process.pid, insist.pop(0))
+            _signal_group(process.pid, insist.pop(0))
             next_s += grace_s
 
 
-def _end_group(group: int, grace_s: float) -> None:
+def _terminate_group(group: int, grace_s: float) -> None:
     """End what is left of the group."""
     for insist in (signal.SIGTERM, signal.SIGKILL):
-        if not _tell(group, insist):
+        if not _signal_group(group, insist):
             return
         end_s = time.monotonic() + grace_s
-        while time.monotonic() < end_s and _tell(group, 0):
+        while time.monotonic() < end_s and _signal_group(group, 0):
             signal.sigtimedwait(_WATCHED, _GROUP_GLANCE_S)
 
 
-def _tell(group: int, number: int) -> bool:
+def _signal_group(group: int, number: int) -> bool:
     """Send a signal to a process group; say whether there is one."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)

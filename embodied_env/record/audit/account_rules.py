@@ -22,7 +22,7 @@ from embodied_env.core.types import (
 )
 from embodied_env.record.audit.latency_rules import known_stages, sensor_stages, stages, stamps, total, total_of_info
 from embodied_env.record.audit.sensor_rules import accounts
-from embodied_env.record.audit.violation import Violation, found, shortened
+from embodied_env.record.audit.violation import Violation, make_violation, short_repr
 from embodied_env.record.rows import FIELDS, Row
 from embodied_env.record.schema import gates
 
@@ -46,8 +46,8 @@ def _outside(row: Row) -> Iterator[Violation]:
             where, outer, inner = changes[0]
             others = f" (and {len(changes) - 1} more differences)" if len(changes) > 1 else ""
             did = "was given" if field == "action" else "returned"
-            text = f"{where} is {shortened(outer)}, but the environment {did} {shortened(inner)}{others}: "
-            yield found(_OUTSIDE[field], where, outer, f"{text}an outer wrapper changed it")
+            text = f"{where} is {short_repr(outer)}, but the environment {did} {short_repr(inner)}{others}: "
+            yield make_violation(_OUTSIDE[field], where, outer, f"{text}an outer wrapper changed it")
 
 
 # --------------------------------------------------------------------------------------------------------- the ending
@@ -61,13 +61,13 @@ def _ending(row: Row) -> Iterator[Violation]:
     for flag, kinds in (("terminated", TERMINATED_REASONS), ("truncated", TRUNCATED_REASONS)):
         if flags[flag] != (end_kind(reason) in kinds):
             text = f"{where}{flag} is {flags[flag]}, but the end reason is {reason!r}; {flag}: {', '.join(kinds)}"
-            yield found("ending.flags", f"{where}{flag}", flags[flag], text)
+            yield make_violation("ending.flags", f"{where}{flag}", flags[flag], text)
     if info["end_reason"] != reason:
         text = f"info.end_reason is {info['end_reason']!r}, but the first of inner.end_reasons is {reason!r}"
-        yield found("ending.reason", "info.end_reason", info["end_reason"], text)
+        yield make_violation("ending.reason", "info.end_reason", info["end_reason"], text)
     if info["is_success"] != (reason == "success"):
         text = f"info.is_success is {info['is_success']}, but the end reason is {reason!r}"
-        yield found("ending.success", "info.is_success", info["is_success"], text)
+        yield make_violation("ending.success", "info.is_success", info["is_success"], text)
 
 
 def _end_reason(row: Row) -> str:
@@ -81,14 +81,14 @@ def verdict_of_reset(row: Row) -> Iterator[Violation]:
     for key, expected in (("judged", solved is not None), ("solved", solved is True)):
         if told[key] != expected:
             text = f"info.reset.{key} is {told[key]}, but inner.verdict makes it {expected}"
-            yield found("reset.solved", f"info.reset.{key}", told[key], text)
+            yield make_violation("reset.solved", f"info.reset.{key}", told[key], text)
 
 
 def solved_in_place(row: Row) -> Iterator[Violation]:
     """The world was left as it was, and the task was solved already: likely by the episode before."""
     if row["inner"]["level"] == "none" and solved_at_reset(row["inner"]):
         text = "info.reset.solved is true, and the level of the reset is none: the task was solved before the episode"
-        yield found("reset.solved_in_place", "info.reset.solved", True, text)
+        yield make_violation("reset.solved_in_place", "info.reset.solved", True, text)
 
 
 def _reasons(row: Row) -> Iterator[Violation]:
@@ -96,7 +96,7 @@ def _reasons(row: Row) -> Iterator[Violation]:
     reasons = row["inner"]["end_reasons"]
     if (ordered := list(order_end_reasons(reasons))) != reasons:
         text = f"inner.end_reasons is {reasons}; allowed: in the order {ordered}"
-        yield found("ending.order", "inner.end_reasons", reasons, text)
+        yield make_violation("ending.order", "inner.end_reasons", reasons, text)
 
 
 # ---------------------------------------------------------------------------------------------------------- the gates
@@ -113,11 +113,11 @@ def _gates(row: Row) -> Iterator[Violation]:
     for key, expected in (("severity", severity), ("code", code), ("disposition", max(severity))):
         if safety[key] != expected:
             text = f"info.safety.{key} is {safety[key]}, but inner.findings make it {expected}"
-            yield found("gates.account", f"info.safety.{key}", safety[key], text)
+            yield make_violation("gates.account", f"info.safety.{key}", safety[key], text)
     disposition = row["inner"]["report"]["disposition"]
     if Severity[disposition] != max(severity):
         text = f"inner.report.disposition is {disposition}, but inner.findings make it {Severity(max(severity)).name}"
-        yield found("gates.account", "inner.report.disposition", disposition, text)
+        yield make_violation("gates.account", "inner.report.disposition", disposition, text)
 
 
 _TELLING = ("latency", "intervention", "joint_limits")
@@ -130,11 +130,11 @@ def _gates_of_info(row: Row) -> Iterator[Violation]:
     if safety["disposition"] != max(safety["severity"]):
         text = f"but the gravest of info.safety.severity is {max(safety['severity'])}"
         text = f"info.safety.disposition is {safety['disposition']}, {text}"
-        yield found("gates.account", "info.safety.disposition", safety["disposition"], text)
+        yield make_violation("gates.account", "info.safety.disposition", safety["disposition"], text)
     for gate, level, code in zip(gates(), safety["severity"], safety["code"], strict=True):
         if (code == 0 and level > 0) or (code > 0 and level == 0 and gate not in _TELLING):
             text = f"info.safety.code of {gate} is {code}, but its severity is {level}; allowed: both 0, or none"
-            yield found("gates.code", "info.safety.code", code, text)
+            yield make_violation("gates.code", "info.safety.code", code, text)
 
 
 def _clipping(row: Row) -> Iterator[Violation]:
@@ -148,14 +148,14 @@ def _clipping(row: Row) -> Iterator[Violation]:
     for name, said in saying.items():
         if said != (disposition >= least):
             text = f"{name} is {said}, but the disposition is {disposition.name}; clipped: from {least.name} on"
-            yield found("clipping.said", name, said, text)
+            yield make_violation("clipping.said", name, said, text)
     requested, applied = report["requested"], report["applied"]
     if disposition is Severity.PASS and applied != requested:
-        text = f"what was applied is {shortened(applied)}, but no gate fired and {shortened(requested)} was requested"
-        yield found("clipping.hidden", "info.action.applied", applied, text)
+        text = f"what was applied is {short_repr(applied)}, but no gate fired and {short_repr(requested)} was requested"
+        yield make_violation("clipping.hidden", "info.action.applied", applied, text)
     if disposition is least is Severity.LIMIT and applied == requested and not _has_changed_something(row):
-        text = f"what was applied is {shortened(applied)}, just as requested, but the disposition is LIMIT"
-        yield found("clipping.idle", "info.action.applied", applied, text)
+        text = f"what was applied is {short_repr(applied)}, just as requested, but the disposition is LIMIT"
+        yield make_violation("clipping.idle", "info.action.applied", applied, text)
 
 
 def _has_changed_something(row: Row) -> bool:
@@ -176,8 +176,8 @@ def _report(row: Row) -> Iterator[Violation]:
     saying |= {f"safety.{key}": (safety[key], report[key]) for key in ("dt_s", "guaranteed")}
     for name, (said, reported) in saying.items():
         if said != reported:
-            text = f"info.{name} is {shortened(said)}, but inner.report makes it {shortened(reported)}"
-            yield found("action.account", f"info.{name}", said, text)
+            text = f"info.{name} is {short_repr(said)}, but inner.report makes it {short_repr(reported)}"
+            yield make_violation("action.account", f"info.{name}", said, text)
 
 
 def _flat(action: Any) -> list[Any]:  # noqa: ANN401 - one vector, or a dict of vectors or of numbers

@@ -14,7 +14,7 @@ from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.types import Quality, Severity, end_kind
 from embodied_env.record.arrays import is_reference
 from embodied_env.record.audit.sensor_rules import mask, readings
-from embodied_env.record.audit.violation import Violation, found, shortened
+from embodied_env.record.audit.violation import Violation, make_violation, short_repr
 from embodied_env.record.rows import Row
 from embodied_env.record.schema import gates
 
@@ -26,7 +26,7 @@ def _fingerprint(row: Row, contract: Contract) -> Iterator[Violation]:
     named = row["info"]["contract"]
     if named != contract.fingerprint:
         text = f"info.contract is {named}, but the fingerprint of {contract.name} is {contract.fingerprint}"
-        yield found("contract.fingerprint", "info.contract", named, text)
+        yield make_violation("contract.fingerprint", "info.contract", named, text)
 
 
 def _observation(row: Row, contract: Contract) -> Iterator[Violation]:
@@ -34,21 +34,21 @@ def _observation(row: Row, contract: Contract) -> Iterator[Violation]:
     where, observation = inside(row, "observation")
     space = contract.observation_space
     if not isinstance(observation, dict):
-        text = f"{where} is {shortened(observation)}; allowed: a mapping of {', '.join(space.spaces)}"
-        yield found("space.observation", where, observation, text)
+        text = f"{where} is {short_repr(observation)}; allowed: a mapping of {', '.join(space.spaces)}"
+        yield make_violation("space.observation", where, observation, text)
         return
     sensor_of = {layout.key: name for name, spec in contract.sensors.items() for layout in field_layouts(name, spec)}
     for key in dict.fromkeys([*space.spaces, *observation]):
         if key not in observation:
-            yield found("space.observation", f"{where}.{key}", None, f"{where}.{key} is missing")
+            yield make_violation("space.observation", f"{where}.{key}", None, f"{where}.{key} is missing")
         elif key not in space.spaces:
             text = f"{where}.{key} is not in the contract; allowed: {', '.join(space.spaces)}"
-            yield found("space.observation", f"{where}.{key}", observation[key], text)
+            yield make_violation("space.observation", f"{where}.{key}", observation[key], text)
         else:
             quality = row["info"]["sensors"].get(sensor_of.get(key), {}).get("quality", Quality.OK)
             if problem := _outside_of(observation[key], space.spaces[key], checked=quality == Quality.OK):
-                text = f"{where}.{key} is {shortened(observation[key])}; allowed: {problem}"
-                yield found("space.observation", f"{where}.{key}", observation[key], text)
+                text = f"{where}.{key} is {short_repr(observation[key])}; allowed: {problem}"
+                yield make_violation("space.observation", f"{where}.{key}", observation[key], text)
 
 
 def _outside_of(value: Any, space: Any, *, checked: bool) -> str:  # noqa: ANN401 - JSON types, a Box
@@ -66,7 +66,7 @@ def _outside_of(value: Any, space: Any, *, checked: bool) -> str:  # noqa: ANN40
     if array.dtype.kind not in "if" or array.shape != space.shape:
         return f"numbers of the shape {space.shape}"
     if checked and not ((space.low <= array) & (array <= space.high)).all():
-        return f"{shortened(space.low.tolist())} to {shortened(space.high.tolist())}, unless its quality is not OK"
+        return f"{short_repr(space.low.tolist())} to {short_repr(space.high.tolist())}, unless its quality is not OK"
     return ""
 
 
@@ -75,8 +75,8 @@ def _action(row: Row, contract: Contract) -> Iterator[Violation]:
     where, action = inside(row, "action")
     refused = row["info"]["safety"]["severity"][gates().index("form")] >= Severity.HOLD
     if not refused and not _fits(action, contract.action_space):
-        text = f"{where} is {shortened(action)}, and no gate refused it; allowed: {contract.action_space}"
-        yield found("space.action", where, action, text)
+        text = f"{where} is {short_repr(action)}, and no gate refused it; allowed: {contract.action_space}"
+        yield make_violation("space.action", where, action, text)
 
 
 def _fits(action: Any, space: spaces.Space[Any]) -> bool:  # noqa: ANN401 - JSON types
@@ -115,13 +115,13 @@ def _horizon(row: Row, contract: Contract) -> Iterator[Violation]:
     due = _LIMITS_OF_TIME[episode.kind]
     if wrong := kinds & ({*_LIMITS_OF_TIME.values()} - {due}):
         text = f"the end reason is {min(wrong)!r}, but an episode of the kind {episode.kind} ends by {due!r}"
-        yield found("time_limit.kind", "info.end_reason", min(wrong), text)
+        yield make_violation("time_limit.kind", "info.end_reason", min(wrong), text)
     elif due in kinds and step < episode.horizon_steps:
         text = f"the episode ended by {due!r} at step {step}; allowed: at its horizon, step {episode.horizon_steps}"
-        yield found("time_limit.early", "info.step_index", step, text)
+        yield make_violation("time_limit.early", "info.step_index", step, text)
     elif step >= episode.horizon_steps and due not in kinds and ("inner" in row or kinds == {""}):
         text = f"the episode goes on at step {step}; allowed: to its horizon, step {episode.horizon_steps}"
-        yield found("time_limit.missed", "info.step_index", step, text)
+        yield make_violation("time_limit.missed", "info.step_index", step, text)
 
 
 def _time_remaining(row: Row, contract: Contract) -> Iterator[Violation]:
@@ -132,8 +132,8 @@ def _time_remaining(row: Row, contract: Contract) -> Iterator[Violation]:
         return
     left = max(0, episode.horizon_steps - row["info"]["step_index"]) / episode.horizon_steps
     if (said := observation[TIME_REMAINING]) != [left]:
-        text = f"{where}.{TIME_REMAINING} is {shortened(said)}, but {left} of the horizon is left"
-        yield found("time_limit.remaining", f"{where}.{TIME_REMAINING}", said, text)
+        text = f"{where}.{TIME_REMAINING} is {short_repr(said)}, but {left} of the horizon is left"
+        yield make_violation("time_limit.remaining", f"{where}.{TIME_REMAINING}", said, text)
 
 
 # ----------------------------------------------------------------------------------------------- what the agent is told
@@ -147,8 +147,8 @@ def _applied(row: Row, contract: Contract) -> Iterator[Violation]:
     applied = row["inner"]["report"]["applied"]
     told = observation.get(APPLIED_ACTIONS)
     if isinstance(told, list) and (last := told[-len(applied) :]) != applied:
-        text = f"{where}.{APPLIED_ACTIONS} ends with {shortened(last)}, but {shortened(applied)} was applied"
-        yield found("action.observed", f"{where}.{APPLIED_ACTIONS}", told, text)
+        text = f"{where}.{APPLIED_ACTIONS} ends with {short_repr(last)}, but {short_repr(applied)} was applied"
+        yield make_violation("action.observed", f"{where}.{APPLIED_ACTIONS}", told, text)
 
 
 def _of_evaluator(row: Row, contract: Contract) -> Iterator[Violation]:
@@ -158,7 +158,7 @@ def _of_evaluator(row: Row, contract: Contract) -> Iterator[Violation]:
     for name in row["info"]["sensors"]:
         if name in contract.sensors and contract.sensors[name].visibility == "evaluator":
             text = f"info.sensors.{name} is there, but {name} is of the evaluator alone and info.evaluator is not"
-            yield found("evaluator.told", f"info.sensors.{name}", row["info"]["sensors"][name], text)
+            yield make_violation("evaluator.told", f"info.sensors.{name}", row["info"]["sensors"][name], text)
 
 
 def evaluator_options(row: Row, contract: Contract) -> Iterator[Violation]:
@@ -167,8 +167,8 @@ def evaluator_options(row: Row, contract: Contract) -> Iterator[Violation]:
         return
     for name, value in row["info"]["reset"]["sampled"].items():
         if name in contract.reset_options and contract.reset_options[name].visibility == "evaluator":
-            text = f"info.reset.sampled.{name} is {shortened(value)}, but {name} is of the evaluator alone"
-            yield found("evaluator.told", f"info.reset.sampled.{name}", value, text)
+            text = f"info.reset.sampled.{name} is {short_repr(value)}, but {name} is of the evaluator alone"
+            yield make_violation("evaluator.told", f"info.reset.sampled.{name}", value, text)
 
 
 RULES_OF_CONTRACT: tuple[Callable[[Row, Contract], Iterator[Violation]], ...] = (

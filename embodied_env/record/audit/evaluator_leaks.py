@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.record.arrays import MOST_IN_A_ROW, is_reference
-from embodied_env.record.audit.violation import Violation, found
+from embodied_env.record.audit.violation import Violation, make_violation
 from embodied_env.record.rows import RESET
 
 STEPS = 20
@@ -55,7 +55,7 @@ class LeakWatch:
         self._settle()
         text = "{} equals evaluator {} over {} steps in which it varies: the evaluator's reading reaches the agent"
         return [
-            found("evaluator.leak", agent, truth, text.format(agent, truth, steps))
+            make_violation("evaluator.leak", agent, truth, text.format(agent, truth, steps))
             for (agent, truth), steps in self._leaks.items()
         ]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.types import Quality
-from embodied_env.record.audit.violation import Violation, found
+from embodied_env.record.audit.violation import Violation, make_violation
 from embodied_env.record.rows import Row
 
 _PARTS = ("handoff", "inference", "gate", "publish")
@@ -30,7 +30,7 @@ def stamps(row: Row) -> Iterator[Violation]:
     for earlier, later in pairs:
         if stamps[earlier] > stamps[later]:
             text = f"inner.stamps_ns.{later} is {stamps[later]}, before inner.stamps_ns.{earlier} {stamps[earlier]}; "
-            yield found(
+            yield make_violation(
                 "stamps.order", f"inner.stamps_ns.{later}", stamps[later], f"{text}allowed: {' <= '.join(chain)}"
             )
 
@@ -41,7 +41,7 @@ def stages(row: Row) -> Iterator[Violation]:
     for stage, ns in _durations_ns(row["inner"]["stamps_ns"]).items():
         if latency[f"{stage}_s"] != ns / NS_PER_S:
             where, said = f"info.latency.{stage}_s", latency[f"{stage}_s"]
-            yield found("latency.stage", where, said, f"{where} is {said}, but its stamps lie {ns} ns apart")
+            yield make_violation("latency.stage", where, said, f"{where} is {said}, but its stamps lie {ns} ns apart")
 
 
 def _durations_ns(ns: Mapping[str, int]) -> dict[str, int]:
@@ -63,7 +63,7 @@ def total(row: Row) -> Iterator[Violation]:
     expected_ms = _durations_ns(row["inner"]["stamps_ns"])["obs_to_command"] / 1e6
     if (said := row["info"]["latency_ms"]) != expected_ms:
         text = f"info.latency_ms is {said}, but its stamps lie {expected_ms} ms apart"
-        yield found("latency.total", "info.latency_ms", said, text)
+        yield make_violation("latency.total", "info.latency_ms", said, text)
 
 
 def total_of_info(row: Row) -> Iterator[Violation]:
@@ -74,10 +74,10 @@ def total_of_info(row: Row) -> Iterator[Violation]:
     if sum_ns != total_ns:
         where, said = "info.latency.obs_to_command_s", latency["obs_to_command_s"]
         text = f"{where} is {total_ns} ns, but {' + '.join(_PARTS)} is {sum_ns} ns"
-        yield found("latency.total", where, said, text)
+        yield make_violation("latency.total", where, said, text)
     if (said := row["info"]["latency_ms"]) != total_ns / 1e6:
         text = f"info.latency_ms is {said}, but info.latency.obs_to_command_s is {total_ns} ns"
-        yield found("latency.total", "info.latency_ms", said, text)
+        yield make_violation("latency.total", "info.latency_ms", said, text)
 
 
 def sensor_stages(row: Row) -> Iterator[Violation]:
@@ -92,10 +92,10 @@ def sensor_stages(row: Row) -> Iterator[Violation]:
         later = observed_ns if stage == "hold_s" else later
         if later is None or earlier is None:
             text = f"{where} is {value}, but a stamp that it needs is not there"
-            yield found("latency.sensor", where, value, text)
+            yield make_violation("latency.sensor", where, value, text)
         elif value != (later - earlier) / NS_PER_S:
             text = f"{where} is {value}, but its stamps lie {later - earlier} ns apart"
-            yield found("latency.sensor", where, value, text)
+            yield make_violation("latency.sensor", where, value, text)
 
 
 def known_stages(row: Row) -> Iterator[Violation]:
@@ -107,13 +107,13 @@ def known_stages(row: Row) -> Iterator[Violation]:
         if not isinstance(values, dict) or values.keys() != codes.keys():
             where = f"info.latency.quality.{stage}"
             text = f"{where} is of {sorted(codes)}, but info.latency.{stage} is {values}"
-            yield found("latency.quality", where, quality, text)
+            yield make_violation("latency.quality", where, quality, text)
             continue
         for sensor, code in codes.items():
             value, where = values[sensor], f"info.latency.{stage}.{sensor}".rstrip(".")
             if code == Quality.OK and (value is None or (value < 0 and stage != "jitter_s")):
                 text = f"{where} is {value}, but its quality is OK; allowed: a measured duration"
-                yield found("latency.quality", where, value, text)
+                yield make_violation("latency.quality", where, value, text)
 
 
 def _of_sensors(latency: Mapping[str, Any], stages: tuple[str, ...]) -> Iterator[tuple[str, str, float | None]]:

@@ -12,7 +12,7 @@ from embodied_env.core.types import DRY_RUN
 from embodied_env.record.arrays import is_reference
 from embodied_env.record.audit.sensor_rules import ns_of
 from embodied_env.record.audit.sequence_rules import PAIRS, Limits, is_reset
-from embodied_env.record.audit.violation import Violation, found
+from embodied_env.record.audit.violation import Violation, make_violation
 from embodied_env.record.rows import RESET, TRANSITION, Row
 
 BLOCK = 50
@@ -24,7 +24,7 @@ STILL = 100
 _MOVED = 0.1  # rad or m of a joint, between two of these steps
 
 
-class Order:
+class EpisodeOrderRule:
     """Takes rows in order: resets, steps and episodes follow each other, and nothing lies behind an end.
 
     Rows whose info has no ``episode_index`` and ``step_index`` are not judged.
@@ -58,23 +58,23 @@ class Order:
         where = "info.episode_index"
         if row.get("seed") is not None and episode != 0:
             text = f"{where} is {episode}, but the reset was seeded; allowed: 0"
-            yield found("episode.index", where, episode, text)
+            yield make_violation("episode.index", where, episode, text)
         elif row.get("seed") is None and self._before is not None and episode <= self._before[0]:
             text = f"{where} is {episode}, but the episode before it is {self._before[0]}; allowed: the next"
-            yield found("episode.index", where, episode, text)
+            yield make_violation("episode.index", where, episode, text)
 
     def _step(self, episode: int, step: int) -> Iterator[Violation]:
         where = "info.step_index"
         is_new = self._before is not None and (episode != self._before[0] or (self._ended and step == 1))
         if self._resets and (not self._begun or is_new):
             text = f"{where} is {step} of episode {episode}, but there is no reset before it"
-            yield found("episode.reset_missing", where, step, text)
+            yield make_violation("episode.reset_missing", where, step, text)
         elif self._ended and not is_new:
             text = f"{where} is {step}, behind the end of the episode; allowed: a reset"
-            yield found("episode.after_end", where, step, text)
+            yield make_violation("episode.after_end", where, step, text)
         elif self._before is not None and step != (expected := 1 if is_new else self._before[1] + 1):
             text = f"{where} is {step}; allowed: {expected}, the next of its episode"
-            yield found("episode.step", where, step, text)
+            yield make_violation("episode.step", where, step, text)
 
     def warnings(self, row: Row) -> Iterator[Violation]:
         """Say what is odd of `row`, which is the next, but no proof of anything."""
@@ -84,7 +84,7 @@ class Order:
         if place[0] > self._before[0] + 1:
             missing = place[0] - self._before[0] - 1
             text = f"{where} is {place[0]} after {self._before[0]}: {missing} resets failed, or were not recorded"
-            yield found("episode.gap", where, place[0], text)
+            yield make_violation("episode.gap", where, place[0], text)
 
 
 def _place(row: Row) -> tuple[int, int] | None:
@@ -94,7 +94,7 @@ def _place(row: Row) -> tuple[int, int] | None:
     return (indices[0], indices[1]) if all(type(index) is int for index in indices) else None  # type: ignore[return-value] # both
 
 
-class Sequence:
+class SequenceRule:
     """Takes rows in order whose structure is sound, and holds each against the one right before it."""
 
     def __init__(self, contract: Contract | None) -> None:
@@ -136,7 +136,7 @@ class Sequence:
         if is_first and self._observed_ns is not None and stamps["previous_observed"] < self._observed_ns:
             where = "inner.stamps_ns.previous_observed"
             text = f"{where} is {stamps['previous_observed']}, before the last step, which ended at {self._observed_ns}"
-            yield found("clock.steady", where, stamps["previous_observed"], text)
+            yield make_violation("clock.steady", where, stamps["previous_observed"], text)
         self._observed_ns = stamps["observed"]
 
     def _kept(self, row: Row) -> Iterator[Violation]:
@@ -145,7 +145,7 @@ class Sequence:
         has_moved = self._start is not None and self._last not in (None, self._start)
         if is_seeded and has_moved and row["observation"] == self._last:
             text = "observation is that with which the last episode ended: the reset has changed nothing"
-            yield found("reset.kept", "observation", row["observation"], text)
+            yield make_violation("reset.kept", "observation", row["observation"], text)
 
 
 def _follows(before: Row, row: Row) -> bool:
@@ -153,7 +153,7 @@ def _follows(before: Row, row: Row) -> bool:
     return _place(row) == (episode, step + 1)
 
 
-class Drift:
+class PeriodDriftRule:
     """Takes rows in order: in a paced world, steps keep to the grid of the contract's period.
 
     The grid is the pacer's: it begins anew where a wait began more than a period too late. How late a step was read is
@@ -201,10 +201,10 @@ class Drift:
                 f"inner.stamps_ns.observed has drifted by {drift_ns / NS_PER_S} s from the grid of the control period "
                 f"{self._period_ns / NS_PER_S} s, beyond what overrun_s tells; allowed: one period"
             )
-            yield found("period.drift", "inner.stamps_ns.observed", drift_ns / NS_PER_S, text)
+            yield make_violation("period.drift", "inner.stamps_ns.observed", drift_ns / NS_PER_S, text)
 
 
-class Stillness:
+class FrozenCameraRule:
     """Takes rows in order: a picture that never changes while its stamps and the robot do is told of, as a warning."""
 
     def __init__(self, contract: Contract) -> None:
@@ -242,4 +242,4 @@ class Stillness:
         if count >= STILL and moved > _MOVED:
             self._told.add(key)
             text = f"observation.{key} is the very same picture in {count} readings, while a joint moved by {moved}"
-            yield found("frame.frozen", f"observation.{key}", picture, text)
+            yield make_violation("frame.frozen", f"observation.{key}", picture, text)

@@ -15,10 +15,10 @@ from embodied_env.errors import RecordError
 from embodied_env.record.arrays import references
 from embodied_env.record.audit.account_rules import solved_in_place
 from embodied_env.record.audit.evaluator_leaks import LeakWatch
-from embodied_env.record.audit.order_rules import Drift, Order, Sequence, Stillness
+from embodied_env.record.audit.order_rules import EpisodeOrderRule, FrozenCameraRule, PeriodDriftRule, SequenceRule
 from embodied_env.record.audit.run_rules import (
-    OfManifest,
-    Tally,
+    ManifestRules,
+    SummaryTally,
     contract_of,
     first_of,
     of_manifest,
@@ -26,7 +26,7 @@ from embodied_env.record.audit.run_rules import (
     wrappers_between,
 )
 from embodied_env.record.audit.transition_audit import Inspection, audit_transition, inspect_reset, inspect_transition
-from embodied_env.record.audit.violation import Violation, found, shortened
+from embodied_env.record.audit.violation import Violation, make_violation, short_repr
 from embodied_env.record.mcap_log import DEEPEST, LARGEST_ROW
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.run import Run, inspect_run
@@ -86,13 +86,13 @@ class _Auditor:
         self.counts: Counter[str] = Counter()
         self.rows: list[Violation] = []
         self.warnings: list[Violation] = []
-        self.tally: Tally | None = Tally()
+        self.tally: SummaryTally | None = SummaryTally()
         self._contract, self._resets = contract, resets
         self._leaks = LeakWatch()
-        self._order = Order(resets=resets)
-        self._sequence = Sequence(contract)
-        self._drift = None if contract is None else Drift(contract.control_period_ns)
-        self._still = None if contract is None or not pictures else Stillness(contract)
+        self._order = EpisodeOrderRule(resets=resets)
+        self._sequence = SequenceRule(contract)
+        self._drift = None if contract is None else PeriodDriftRule(contract.control_period_ns)
+        self._still = None if contract is None or not pictures else FrozenCameraRule(contract)
 
     def keep(self, violations: Iterable[Violation], number: int, row: object, line: int | None = None) -> None:
         """Count what is wrong with a row, and list it while there is room."""
@@ -104,12 +104,17 @@ class _Auditor:
     def add(self, row: Any, number: int, line: int | None = None) -> None:  # noqa: ANN401 - JSON types
         """Take in one row."""
         if not isinstance(row, dict):
-            self.keep([found("row.object", "", row, f"it is {shortened(row)}; allowed: an object")], number, row, line)
+            self.keep(
+                [make_violation("row.object", "", row, f"it is {short_repr(row)}; allowed: an object")],
+                number,
+                row,
+                line,
+            )
             self.forget()
             return
         if self._resets and (schema := row.get("schema")) not in (RESET, TRANSITION):
-            text = f"schema is {shortened(schema)}; allowed: {RESET}, {TRANSITION}"
-            self.keep([found("row.schema", "schema", schema, text)], number, row, line)
+            text = f"schema is {short_repr(schema)}; allowed: {RESET}, {TRANSITION}"
+            self.keep([make_violation("row.schema", "schema", schema, text)], number, row, line)
             self.forget()
             return
         is_reset = row.get("schema") == RESET
@@ -152,7 +157,7 @@ class _Auditor:
         first = [*of_run, *self._leaks.violations()]
         if not self.transitions:
             text = "the run has no transition: there is no evidence in it"
-            first.append(found("run.empty", "", 0, text))
+            first.append(make_violation("run.empty", "", 0, text))
         for violation in first:
             self.counts[violation.rule] += 1
         counted = {} if self.tally is None or not self.tally.resets else self.tally.apart()
@@ -190,7 +195,7 @@ def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditRepor
     contract, doubts = contract_of(run.manifest)
     doubts += of_manifest(broken, is_contract_told=bool(doubts))
     auditor = _Auditor(contract, resets=True, pictures=run.manifest.get("backend") != _CONSTANT)
-    manifest = OfManifest(run.manifest)
+    manifest = ManifestRules(run.manifest)
     outside = wrappers_between(run.manifest)
     first: Any = None
     for number, row in enumerate(run.unchecked_rows()):
@@ -203,7 +208,7 @@ def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditRepor
             auditor.keep(manifest.add(row), number, row)
         if watcher is not None:
             watcher()
-    of_run = [found("run.unclean", "", run.problem, run.problem)] if run.problem else []
+    of_run = [make_violation("run.unclean", "", run.problem, run.problem)] if run.problem else []
     of_run += [*doubts, *manifest.of_run()]
     if auditor.tally is not None and not run.problem:
         of_run += summary_of(run.path, auditor.tally, run.manifest)
@@ -227,8 +232,8 @@ def _with_wrappers(violation: Violation, outside: str) -> Violation:
 def _misplaced(row: Any, number: int) -> Iterator[Violation]:  # noqa: ANN401 - JSON types
     """The number of a row is its place in the log."""
     if isinstance(row, dict) and (said := row.get("row")) != number:
-        text = f"row is {shortened(said)}; allowed: {number}, its place in the log"
-        yield found("row.number", "row", said, text)
+        text = f"row is {short_repr(said)}; allowed: {number}, its place in the log"
+        yield make_violation("row.number", "row", said, text)
 
 
 def _missing_arrays(row: Any, run: Run) -> Iterator[Violation]:  # noqa: ANN401 - JSON types
@@ -237,7 +242,7 @@ def _missing_arrays(row: Any, run: Run) -> Iterator[Violation]:  # noqa: ANN401 
         try:
             run.array(reference)
         except RecordError as error:
-            yield found("array.missing", where, reference, f"{where}: {error}")
+            yield make_violation("array.missing", where, reference, f"{where}: {error}")
 
 
 def audit_lines(
@@ -263,14 +268,16 @@ def audit_lines(
         try:
             row = parse_json(text, max_bytes=LARGEST_ROW, max_depth=DEEPEST)
         except ValueError as error:
-            problem = f"it is no JSON: {error}; it begins with {shortened(text[:40].decode(errors='replace'))}"
-            auditor.keep([found("line.broken", "", text[:40].decode(errors="replace"), problem)], number, None, line)
+            problem = f"it is no JSON: {error}; it begins with {short_repr(text[:40].decode(errors='replace'))}"
+            auditor.keep(
+                [make_violation("line.broken", "", text[:40].decode(errors="replace"), problem)], number, None, line
+            )
         else:
             auditor.add(row, number, line)
             said = _version(row)
             if version is not None and said not in (None, version):
-                problem = f"info.wrapper_version is {shortened(said)}, but {shortened(version)} in the rows before it"
-                change = found("version.changed", "info.wrapper_version", said, problem)
+                problem = f"info.wrapper_version is {short_repr(said)}, but {short_repr(version)} in the rows before it"
+                change = make_violation("version.changed", "info.wrapper_version", said, problem)
                 auditor.keep([change], number, row, line)
             version = said or version
         number += 1

@@ -13,7 +13,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.fingerprint import differences
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.errors import ContractError
-from embodied_env.record.audit.violation import Violation, found, shortened
+from embodied_env.record.audit.violation import Violation, make_violation, short_repr
 from embodied_env.record.manifest import contract_of_manifest
 from embodied_env.record.rows import RESET, TRANSITION, Row
 from embodied_env.record.run import read_json
@@ -29,20 +29,20 @@ def contract_of(manifest: Mapping[str, Any]) -> tuple[Contract | None, list[Viol
     said = manifest.get("contract")
     text, fingerprint = (said.get("text"), said.get("fingerprint")) if isinstance(said, dict) else (None, None)
     if not isinstance(text, str):
-        problem = f"{MANIFEST}: contract.text is {shortened(text)}; allowed: the text of a contract"
-        return None, [found("manifest.contract", f"{MANIFEST}: contract.text", text, problem)]
+        problem = f"{MANIFEST}: contract.text is {short_repr(text)}; allowed: the text of a contract"
+        return None, [make_violation("manifest.contract", f"{MANIFEST}: contract.text", text, problem)]
     try:
         contract = contract_of_manifest(manifest)
         made = contract.fingerprint
     except ContractError as error:
         problem = f"{MANIFEST}: contract.text cannot be read: {error}"
-        return None, [found("manifest.contract", f"{MANIFEST}: contract.text", text, problem)]
+        return None, [make_violation("manifest.contract", f"{MANIFEST}: contract.text", text, problem)]
     if made != fingerprint:
         problem = (
-            f"{MANIFEST}: contract.fingerprint is {shortened(fingerprint)}, but contract.text makes it {made}: "
+            f"{MANIFEST}: contract.fingerprint is {short_repr(fingerprint)}, but contract.text makes it {made}: "
             "one of them was changed"
         )
-        return None, [found("manifest.fingerprint", f"{MANIFEST}: contract.fingerprint", fingerprint, problem)]
+        return None, [make_violation("manifest.fingerprint", f"{MANIFEST}: contract.fingerprint", fingerprint, problem)]
     return contract, list(_backend_fingerprint(manifest, contract))
 
 
@@ -64,11 +64,11 @@ def _backend_fingerprint(manifest: Mapping[str, Any], contract: Contract) -> Ite
         return
     if said != (made := contract.backend_fingerprint(backend)):
         where = f"{MANIFEST}: backend_fingerprint"
-        text = f"{where} is {shortened(said)}, but the profile of {backend} in contract.text makes it {made}"
-        yield found("manifest.backend_fingerprint", where, said, text)
+        text = f"{where} is {short_repr(said)}, but the profile of {backend} in contract.text makes it {made}"
+        yield make_violation("manifest.backend_fingerprint", where, said, text)
 
 
-class OfManifest:
+class ManifestRules:
     """Takes rows in order: they are of the backend, the versions and the seeds that the manifest names."""
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
@@ -85,8 +85,8 @@ class OfManifest:
         wrappers = self._manifest.get("wrappers")
         first = wrappers[0].get("class") if isinstance(wrappers, list) and wrappers else None
         if isinstance(wrappers, list) and first != _RECORDER:
-            text = f"{MANIFEST}: the outermost of wrappers is {shortened(first)}; allowed: {_RECORDER}"
-            yield found("manifest.wrappers", f"{MANIFEST}: wrappers", first, text)
+            text = f"{MANIFEST}: the outermost of wrappers is {short_repr(first)}; allowed: {_RECORDER}"
+            yield make_violation("manifest.wrappers", f"{MANIFEST}: wrappers", first, text)
 
     def add(self, row: Row) -> Iterator[Violation]:
         """Take in one row, of a reset or of a transition."""
@@ -96,8 +96,8 @@ class OfManifest:
             if said is None or expected is None or said in (expected, self._told.get(key)):
                 continue
             self._told[key] = said
-            text = f"info.{key} is {shortened(said)}, but {MANIFEST} makes it {shortened(expected)}"
-            yield found(rule, f"info.{key}", said, text)
+            text = f"info.{key} is {short_repr(said)}, but {MANIFEST} makes it {short_repr(expected)}"
+            yield make_violation(rule, f"info.{key}", said, text)
         if row.get("schema") == TRANSITION and isinstance(info, dict):
             yield from self._task(info.get("task"))
         if row.get("schema") == RESET and row.get("seed") is not None:
@@ -108,8 +108,8 @@ class OfManifest:
         if names in (self._terms, self._told.get("task")):
             return
         self._told["task"] = names
-        text = f"info.task has the terms {shortened(names)}, but {MANIFEST} names {shortened(self._terms)}"
-        yield found("manifest.task", "info.task", names, text)
+        text = f"info.task has the terms {short_repr(names)}, but {MANIFEST} names {short_repr(self._terms)}"
+        yield make_violation("manifest.task", "info.task", names, text)
 
     def _expected(self) -> dict[str, tuple[str, str | None]]:
         versions, contract = self._manifest.get("versions"), self._manifest.get("contract")
@@ -129,12 +129,12 @@ class OfManifest:
         self._next_seed += 1
         if listed != seed:
             text = (
-                f"seed is {shortened(seed)}, but the {self._next_seed}. of seeds in {MANIFEST} is {shortened(listed)}"
+                f"seed is {short_repr(seed)}, but the {self._next_seed}. of seeds in {MANIFEST} is {short_repr(listed)}"
             )
-            yield found("manifest.seeds", "seed", seed, text)
+            yield make_violation("manifest.seeds", "seed", seed, text)
 
 
-class Tally:
+class SummaryTally:
     """Takes rows in order and counts what ``summary.json`` counts, but for the latencies, in a memory of its own.
 
     Attributes:
@@ -212,12 +212,12 @@ class Tally:
         }
 
 
-def summary_of(folder: Path, tally: Tally, manifest: Mapping[str, Any]) -> Iterator[Violation]:
+def summary_of(folder: Path, tally: SummaryTally, manifest: Mapping[str, Any]) -> Iterator[Violation]:
     """Hold ``summary.json`` against what the rows make; a run that was never closed has none."""
     file = folder / SUMMARY
     if not file.exists():
         if manifest.get("clean") is True:
-            yield found("summary.missing", SUMMARY, None, f"{SUMMARY} is not there, but {MANIFEST} says clean")
+            yield make_violation("summary.missing", SUMMARY, None, f"{SUMMARY} is not there, but {MANIFEST} says clean")
         return
     try:
         said = read_json(file)
@@ -225,12 +225,12 @@ def summary_of(folder: Path, tally: Tally, manifest: Mapping[str, Any]) -> Itera
         told["return"] = {"mean": told["return"]["mean"]}
     except (ValueError, KeyError, TypeError) as error:
         text = f"{SUMMARY} cannot be read: {type(error).__name__}: {error}"
-        yield found("summary.differs", SUMMARY, None, text)
+        yield make_violation("summary.differs", SUMMARY, None, text)
         return
     for where, written, counted in differences(told, tally.as_summary()):
         if not _alike(written, counted):
-            text = f"{SUMMARY}: {where} is {shortened(written)}, but the rows make it {shortened(counted)}"
-            yield found("summary.differs", f"{SUMMARY}: {where}", written, text)
+            text = f"{SUMMARY}: {where} is {short_repr(written)}, but the rows make it {short_repr(counted)}"
+            yield make_violation("summary.differs", f"{SUMMARY}: {where}", written, text)
             return
 
 
@@ -240,11 +240,11 @@ def first_of(folder: Path, first: Any) -> Iterator[Violation]:  # noqa: ANN401 -
     try:
         said = read_json(file) if first is not None or file.exists() else None
     except ValueError as error:
-        yield found("first.differs", FIRST_TRANSITION, None, str(error))
+        yield make_violation("first.differs", FIRST_TRANSITION, None, str(error))
         return
     for where, written, logged in differences(said, first)[:1]:
-        text = f"{FIRST_TRANSITION}: {where or 'it'} is {shortened(written)}, but {shortened(logged)} in the log"
-        yield found("first.differs", f"{FIRST_TRANSITION}: {where}", written, text)
+        text = f"{FIRST_TRANSITION}: {where or 'it'} is {short_repr(written)}, but {short_repr(logged)} in the log"
+        yield make_violation("first.differs", f"{FIRST_TRANSITION}: {where}", written, text)
 
 
 def _alike(a: object, b: object) -> bool:
@@ -259,6 +259,6 @@ def wrappers_between(manifest: Mapping[str, Any]) -> str:
     names = []
     for layer in layers:
         kwargs = layer.get("kwargs") if isinstance(layer, dict) else None
-        arguments = ", ".join(f"{k}={shortened(v)}" for k, v in kwargs.items()) if isinstance(kwargs, dict) else "..."
+        arguments = ", ".join(f"{k}={short_repr(v)}" for k, v in kwargs.items()) if isinstance(kwargs, dict) else "..."
         names.append(f"{str(layer.get('class') if isinstance(layer, dict) else layer).split(':')[-1]}({arguments})")
     return ", ".join(names)

@@ -8,7 +8,7 @@ from typing import Any
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.types import Quality
-from embodied_env.record.audit.violation import Violation, found
+from embodied_env.record.audit.violation import Violation, make_violation
 from embodied_env.record.rows import Row
 
 GOOD = (int(Quality.OK), int(Quality.OUT_OF_RANGE))
@@ -37,10 +37,10 @@ def readings(row: Row, contract: Contract) -> Iterator[Violation]:
         most_s = contract.sensors[name].max_age_s
         if age_ns > most_s * NS_PER_S:
             text = f"{where} is {sensor['age_s']}, and its quality is OK; allowed: max_age_s {most_s}"
-            yield found("sensor.stale", where, sensor["age_s"], text)
+            yield make_violation("sensor.stale", where, sensor["age_s"], text)
         elif age_ns < -ahead_ns:
             text = f"{where} is {sensor['age_s']}, and its quality is OK; allowed: a stamp that is not of the future"
-            yield found("sensor.future", where, sensor["age_s"], text)
+            yield make_violation("sensor.future", where, sensor["age_s"], text)
 
 
 def mask(row: Row, contract: Contract) -> Iterator[Violation]:
@@ -56,7 +56,7 @@ def mask(row: Row, contract: Contract) -> Iterator[Violation]:
         quality = info["sensors"][name]["quality"]
         if observation[key] in ([0], [1]) and observation[key] != [int(quality in GOOD)]:
             text = f"observation.{key} is {observation[key]}, but the quality of {name} is {Quality(quality).name}"
-            yield found("sensor.mask", f"observation.{key}", observation[key], text)
+            yield make_violation("sensor.mask", f"observation.{key}", observation[key], text)
 
 
 def accounts(row: Row) -> Iterator[Violation]:
@@ -66,14 +66,14 @@ def accounts(row: Row) -> Iterator[Violation]:
     for name, sensor in told.items():
         if name not in noted:
             text = f"info.sensors.{name} is there, but inner.sensors has {', '.join(noted) or 'none'}"
-            yield found("sensor.account", f"info.sensors.{name}", sensor, text)
+            yield make_violation("sensor.account", f"info.sensors.{name}", sensor, text)
             continue
         sample = noted[name]
         instants[name] = (sensor["stamp_ns"] + ns_of(sensor["age_s"]), sample["stamp_ns"] - sensor["stamp_ns"])
         if Quality[sample["quality"]] != sensor["quality"]:
             where = f"info.sensors.{name}.quality"
             text = f"{where} is {sensor['quality']}, but inner.sensors makes it {sample['quality']}"
-            yield found("sensor.account", where, sensor["quality"], text)
+            yield make_violation("sensor.account", where, sensor["quality"], text)
     first = next(iter(instants.values()), None)
     for name, instant in instants.items():
         if first is not None and instant != first:
@@ -82,5 +82,5 @@ def accounts(row: Row) -> Iterator[Violation]:
                 f"{where}: its age and stamp are of {instant[0]} ns since {instant[1]} ns, "
                 f"but those of {next(iter(instants))} of {first[0]} ns since {first[1]} ns"
             )
-            yield found("sensor.account", where, told[name]["age_s"], text)
+            yield make_violation("sensor.account", where, told[name]["age_s"], text)
             return

@@ -13,7 +13,7 @@ from embodied_env.contract.schema import is_latched
 from embodied_env.contract.spaces import ActionLayout, field_layouts
 from embodied_env.core.types import Severity, end_kind
 from embodied_env.record.audit.sensor_rules import GOOD, moves_by_itself, ns_of
-from embodied_env.record.audit.violation import Violation, found
+from embodied_env.record.audit.violation import Violation, make_violation
 from embodied_env.record.rows import RESET, Row
 
 Contracted = Contract | None
@@ -37,7 +37,7 @@ def _chain(before: Row, row: Row, _: Contracted) -> Iterator[Violation]:
         where = f"inner.stamps_ns.previous_{name}"
         if now[f"previous_{name}"] != earlier[name]:
             text = f"{where} is {now[f'previous_{name}']}, but the step before it has {name} at {earlier[name]}"
-            yield found("stamps.chain", where, now[f"previous_{name}"], text)
+            yield make_violation("stamps.chain", where, now[f"previous_{name}"], text)
             return
 
 
@@ -54,7 +54,7 @@ def _origin(before: Row, row: Row, _: Contracted) -> Iterator[Violation]:
             if origins[0] != origins[1]:
                 where = f"info.sensors.{name}.stamp_ns"
                 text = f"{where} counts from {origins[1]} ns, but that of the step before from {origins[0]} ns"
-                yield found("clock.origin", where, told["stamp_ns"], text)
+                yield make_violation("clock.origin", where, told["stamp_ns"], text)
             return
 
 
@@ -68,10 +68,10 @@ def _world_time(before: Row, row: Row, contract: Contracted) -> Iterator[Violati
     if moves_by_itself(row["info"]):
         if passed_ns < 0 and not _clock_was_set(before, row):
             text = f"{where} is {now_ns} ns since the reset, {-passed_ns} ns before the step before it"
-            yield found("clock.world", "info.sensors", now_ns, text)
+            yield make_violation("clock.world", "info.sensors", now_ns, text)
     elif contract is not None and passed_ns != contract.control_period_ns:
         text = f"{where} went on by {passed_ns} ns; allowed: one control period, {contract.control_period_ns} ns"
-        yield found("period.lockstep", "info.sensors", passed_ns, text)
+        yield make_violation("period.lockstep", "info.sensors", passed_ns, text)
 
 
 def _now_ns(row: Row) -> int | None:
@@ -108,13 +108,13 @@ def _frames(before: Row, row: Row, _: Contracted) -> Iterator[Violation]:
         where = f"info.sensors.{name}"
         if now["stamp_ns"] < earlier["stamp_ns"]:
             text = f"{where}.stamp_ns is {now['stamp_ns']}, before that of the row before, {earlier['stamp_ns']}"
-            yield found("frame.back", f"{where}.stamp_ns", now["stamp_ns"], text)
+            yield make_violation("frame.back", f"{where}.stamp_ns", now["stamp_ns"], text)
         elif now["seq"] < earlier["seq"]:
             text = f"{where}.seq is {now['seq']}, but that of the row before is {earlier['seq']}"
-            yield found("frame.seq", f"{where}.seq", now["seq"], text)
+            yield make_violation("frame.seq", f"{where}.seq", now["seq"], text)
         elif now["seq"] > earlier["seq"] and now["stamp_ns"] == earlier["stamp_ns"]:
             text = f"{where}.stamp_ns is {now['stamp_ns']} again, but seq went from {earlier['seq']} to {now['seq']}"
-            yield found("frame.repeated", f"{where}.stamp_ns", now["stamp_ns"], text)
+            yield make_violation("frame.repeated", f"{where}.stamp_ns", now["stamp_ns"], text)
 
 
 def _held(before: Row, row: Row, contract: Contracted) -> Iterator[Violation]:
@@ -130,7 +130,7 @@ def _held(before: Row, row: Row, contract: Contracted) -> Iterator[Violation]:
         for layout in field_layouts(name, contract.sensors[name]):
             if layout.key in now and layout.key in earlier and now[layout.key] != earlier[layout.key]:
                 text = f"{where}.{layout.key} has changed, though {name} had no good reading: it must be held"
-                yield found("frame.held", f"{where}.{layout.key}", now[layout.key], text)
+                yield make_violation("frame.held", f"{where}.{layout.key}", now[layout.key], text)
 
 
 def _seen(row: Row) -> tuple[str, Any]:
@@ -160,7 +160,7 @@ def _leaked(before: Row, row: Row, contract: Contracted) -> Iterator[Violation]:
                 f"{where} of the reset is {sensor['stamp_ns']}, {sensor['age_s']} s old: "
                 f"it was read before the reset, which took {before['info']['reset']['duration_s']} s"
             )
-            yield found("reset.leak", where, sensor["stamp_ns"], text)
+            yield make_violation("reset.leak", where, sensor["stamp_ns"], text)
 
 
 def _latched(before: Row, row: Row, _: Contracted) -> Iterator[Violation]:
@@ -169,7 +169,7 @@ def _latched(before: Row, row: Row, _: Contracted) -> Iterator[Violation]:
         return
     if any(finding["code"] == "latch.stop" for finding in row["inner"]["findings"]):
         text = "inner.findings has latch.stop at the first step: what was latched before the reset was kept"
-        yield found("reset.latched", "inner.findings", "latch.stop", text)
+        yield make_violation("reset.latched", "inner.findings", "latch.stop", text)
 
 
 PAIRS: tuple[Pair, ...] = (_chain, _origin, _world_time, _frames, _held, _leaked, _latched)
@@ -199,11 +199,11 @@ class Limits:
             low, high, most, is_velocity = self._limits[joint]
             where = f"info.action.applied_si.{joint}"
             if guaranteed["position"] and not is_velocity and not low - _SLACK <= value <= high + _SLACK:
-                yield found("limits.position", where, value, f"{where} is {value}; allowed: {low} to {high}")
+                yield make_violation("limits.position", where, value, f"{where} is {value}; allowed: {low} to {high}")
             speed = value if is_velocity else reached.get(joint)
             if guaranteed["velocity"] and speed is not None and abs(speed) > most * (1 + _SLACK) + _SLACK:
                 text = f"{where} is {value}, which makes a velocity of {speed}; allowed: {most} either way"
-                yield found("limits.velocity", where, value, text)
+                yield make_violation("limits.velocity", where, value, text)
 
     def _moved_from_reference(self, row: Row) -> dict[str, float]:
         """Return the velocities that a command makes from the reference in its own row."""

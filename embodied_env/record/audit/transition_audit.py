@@ -13,9 +13,9 @@ import numpy as np
 from embodied_env.contract import Contract
 from embodied_env.record.audit.account_rules import RULES, RULES_OF_INFO, verdict_of_reset
 from embodied_env.record.audit.contract_rules import RULES_OF_CONTRACT, RULES_OF_RESET
-from embodied_env.record.audit.violation import Violation, found, shortened
-from embodied_env.record.rows import FIELDS, Row, plain
-from embodied_env.record.schema import misfits, reset_schema, step_info_schema, transition_schema
+from embodied_env.record.audit.violation import Violation, make_violation, short_repr
+from embodied_env.record.rows import FIELDS, Row, to_json_types
+from embodied_env.record.schema import reset_schema, schema_violations, step_info_schema, transition_schema
 
 _OURS = "embodied_env/"
 
@@ -54,11 +54,11 @@ def inspect_transition(row: Mapping[str, Any], contract: Contract | None = None)
         return Inspection(violations=tuple(problems))
     if row["terminated"] and row["truncated"]:
         text = "terminated and truncated are both true; allowed: one of them, or none"
-        problems.append(found("ending.both", "truncated", True, text))
+        problems.append(make_violation("ending.both", "truncated", True, text))
     ours = str(row.get("schema", "")).startswith(_OURS)
     if contract is None and not ours:
         return Inspection(violations=tuple(problems))
-    account = {field: plain(value) for field, value in row.items() if isinstance(field, str)}
+    account = {field: to_json_types(value) for field, value in row.items() if isinstance(field, str)}
     if broken := _structural_problems(account, ours=ours):
         return Inspection(violations=(*problems, *broken))
     for rule in RULES if "inner" in account else RULES_OF_INFO:
@@ -73,8 +73,8 @@ def inspect_reset(row: Row, contract: Contract | None) -> Inspection:
     """Return what is wrong with the row of a reset, in types of JSON."""
     if row.get("inner", row) is None:
         text = "inner is null: an outer wrapper answered a reset that the environment did not make"
-        return Inspection(violations=(found("row.made_up", "inner", None, text),))
-    if broken := misfits(row, reset_schema()):
+        return Inspection(violations=(make_violation("row.made_up", "inner", None, text),))
+    if broken := schema_violations(row, reset_schema()):
         return Inspection(violations=tuple(broken))
     of_contract = [] if contract is None else [broken for rule in RULES_OF_RESET for broken in rule(row, contract)]
     return Inspection(violations=(*verdict_of_reset(row), *of_contract), account=row)
@@ -85,7 +85,7 @@ def _plain_problems(row: Mapping[str, Any]) -> Iterator[Violation]:
     for field in FIELDS:
         if field not in row:
             text = f"{field} is missing; a transition has {', '.join(FIELDS)}"
-            yield found("field.missing", field, None, text)
+            yield make_violation("field.missing", field, None, text)
     if "reward" in row and not _is_finite(row["reward"]):
         yield _mistyped("reward", row["reward"], "a finite number")
     for flag in ("terminated", "truncated"):
@@ -107,13 +107,13 @@ def _plain_problems_of_info(info: Mapping[str, Any]) -> Iterator[Violation]:
     for key, (holds, allowed) in rules.items():
         if key not in info:
             text = f"info.{key} is missing; the info of a transition has {', '.join(rules)}"
-            yield found("field.missing", f"info.{key}", None, text)
+            yield make_violation("field.missing", f"info.{key}", None, text)
         elif not holds(info[key]):
             yield _mistyped(f"info.{key}", info[key], allowed)
 
 
 def _mistyped(field: str, value: object, allowed: str) -> Violation:
-    return found("field.type", field, value, f"{field} is {shortened(value)}; allowed: {allowed}")
+    return make_violation("field.type", field, value, f"{field} is {short_repr(value)}; allowed: {allowed}")
 
 
 def _is_finite(value: object) -> bool:
@@ -128,8 +128,8 @@ def _is_finite(value: object) -> bool:
 def _structural_problems(row: Row, *, ours: bool) -> list[Violation]:
     """Check fields, types and codes, so that the rules need not."""
     if not ours and "inner" not in row:
-        return misfits(row["info"], step_info_schema(), path="info")
+        return schema_violations(row["info"], step_info_schema(), path="info")
     if row.get("inner", row) is None:
         text = "inner is null: an outer wrapper returned a step that the environment did not make"
-        return [found("row.made_up", "inner", None, text)]
-    return misfits(row, transition_schema())
+        return [make_violation("row.made_up", "inner", None, text)]
+    return schema_violations(row, transition_schema())

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from embodied_env.record.rows import plain
+from embodied_env.record.rows import to_json_types
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 120
@@ -54,14 +54,14 @@ class Violation:
         return replace(self, row=number, line=line, episode=episode, step=step)
 
 
-def found(rule: str, field: str, value: object, text: str) -> Violation:
+def make_violation(rule: str, field: str, value: object, text: str) -> Violation:
     """Return a violation whose place is not known yet."""
-    told = plain(value)
+    told = to_json_types(value)
     if len(written := json.dumps(told)) > _MOST_OF_A_VALUE:
         told = f"{written[:_MOST_OF_A_VALUE]}..."
     return Violation(rule=rule, field=field, value=told, text=text)
 
 
-def shortened(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return the repr of `value`, cut where it is long, for a message."""
     return _short.repr(value)

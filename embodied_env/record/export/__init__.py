@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from embodied_env._version import __version__
 from embodied_env.errors import RecordError, UsageError
-from embodied_env.record.export.episodes import Ending, Source, Step, open_source
+from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step, open_episodes
 from embodied_env.record.export.json_lines import JsonLines
 from embodied_env.record.export.lerobot import LerobotDataset
 from embodied_env.record.export.minari import MinariDataset
@@ -28,7 +28,7 @@ class Writer(Protocol):
         """Take in one step."""
         ...
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: EpisodeEnd) -> None:
         """Take in the end of the episode whose steps were taken in."""
         ...
 
@@ -74,7 +74,7 @@ def export_run(
     run = read_run(path)
     if run.problem and not allow_unclean:
         raise RecordError(f"{path} is not clean: {run.problem}; --allow-unclean exports what is whole")
-    source = open_source(run, evaluator=evaluator)
+    source = open_episodes(run, evaluator=evaluator)
     try:
         partial.mkdir(parents=True)
         account = _written(partial, source, format, out.name, progress or (lambda _steps: None))
@@ -94,7 +94,9 @@ def _place_beside(out: Path) -> Path:
     return partial
 
 
-def _written(folder: Path, source: Source, kind: str, name: str, progress: Callable[[int], None]) -> dict[str, Any]:
+def _written(
+    folder: Path, source: EpisodeReader, kind: str, name: str, progress: Callable[[int], None]
+) -> dict[str, Any]:
     writer = _writer(kind, folder, source, name)
     counts = {"episodes": 0, "unfinished": 0, "steps": 0}
     try:
@@ -114,7 +116,7 @@ def _written(folder: Path, source: Source, kind: str, name: str, progress: Calla
     return account
 
 
-def _writer(kind: str, folder: Path, source: Source, name: str) -> Writer:
+def _writer(kind: str, folder: Path, source: EpisodeReader, name: str) -> Writer:
     if kind == "jsonl":
         return JsonLines(folder, source)
     if kind == "parquet":
@@ -122,7 +124,7 @@ def _writer(kind: str, folder: Path, source: Source, name: str) -> Writer:
     return MinariDataset(folder, source, name=name) if kind == "minari" else LerobotDataset(folder, source)
 
 
-def _account(source: Source, kind: str, counts: Mapping[str, int]) -> dict[str, Any]:
+def _account(source: EpisodeReader, kind: str, counts: Mapping[str, int]) -> dict[str, Any]:
     """Return what was exported, and from what; for the metadata."""
     manifest = source.run.manifest
     return {

@@ -13,7 +13,7 @@ from typing import Any
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import RecordError
-from embodied_env.record.export.fields import Arrays, Leaf, Leaves, leaves_of_space, leaves_of_value, parts
+from embodied_env.record.export.fields import ArrayField, Arrays, Leaves, leaves_of_space, leaves_of_value, parts
 from embodied_env.record.manifest import contract_of_manifest
 from embodied_env.record.rows import RESET, Row
 from embodied_env.record.run import Run
@@ -65,7 +65,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class EpisodeEnd:
     """How an episode of one step or more ended.
 
     Attributes:
@@ -105,7 +105,7 @@ class _Episode:
 
 
 @dataclass
-class Source:
+class EpisodeReader:
     """A run to be exported.
 
     Attributes:
@@ -128,7 +128,7 @@ class Source:
     has_wrappers: bool
     left_out: dict[str, int] = field(default_factory=lambda: {"steps": 0, "resets": 0})
 
-    def __iter__(self) -> Iterator[Step | Ending]:
+    def __iter__(self) -> Iterator[Step | EpisodeEnd]:
         """Yield each step, and after the last of an episode its ending.
 
         Raises:
@@ -186,13 +186,13 @@ class Source:
         episode.newest, episode.seen, episode.evaluator = step, row["observation"], _told(row)
         return step
 
-    def _closed(self, episode: _Episode, *, ended: bool) -> Iterator[Ending]:
+    def _closed(self, episode: _Episode, *, ended: bool) -> Iterator[EpisodeEnd]:
         newest = episode.newest
         if newest is None:
             self.left_out["resets"] += 1
             return
         inner = episode.reset["inner"]
-        yield Ending(
+        yield EpisodeEnd(
             episode_index=episode.index,
             length=episode.length,
             seed=episode.reset["seed"] if isinstance(episode.reset["seed"], int) else None,
@@ -222,7 +222,7 @@ class Source:
         return {key: leaves[key].unknown() if array is None else array for key, array in made.items()}
 
 
-def open_source(run: Run, *, evaluator: bool = False) -> Source:
+def open_episodes(run: Run, *, evaluator: bool = False) -> EpisodeReader:
     """Prepare `run` for export, with the values of the evaluator if asked for.
 
     Raises:
@@ -236,7 +236,7 @@ def open_source(run: Run, *, evaluator: bool = False) -> Source:
     if reset is None or first is None:
         raise RecordError(f"{run.path}: there is no step to export")
     told = leaves_of_value(_told(reset), run.array) if evaluator and _told(reset) else {}
-    return Source(
+    return EpisodeReader(
         run=run,
         contract=contract,
         observation=_seen(leaves_of_value(reset["observation"], run.array))
@@ -255,10 +255,10 @@ def _told(row: Row) -> Mapping[str, Any]:
     return {} if inner is None else inner.get("evaluator", {})
 
 
-def _seen(leaves: dict[str, Leaf]) -> dict[str, Leaf]:
+def _seen(leaves: dict[str, ArrayField]) -> dict[str, ArrayField]:
     """Return `leaves` that were read off a value: numbers in lists become float64, which has a NaN."""
     return {
-        key: leaf if leaf.is_image or leaf.dtype == "float32" else Leaf(dtype="float64", shape=leaf.shape)
+        key: leaf if leaf.is_image or leaf.dtype == "float32" else ArrayField(dtype="float64", shape=leaf.shape)
         for key, leaf in leaves.items()
     }
 

@@ -27,7 +27,7 @@ _IMAGE = 3  # dimensions: height, width, channels
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leaf:
+class ArrayField:
     """One array of a space.
 
     Attributes:
@@ -72,16 +72,16 @@ class Leaf:
         return np.full(self.shape, np.nan, self.dtype)
 
 
-Leaves = Mapping[str, Leaf]
+Leaves = Mapping[str, ArrayField]
 
 
-def leaves_of_space(space: gymnasium.Space[Any]) -> dict[str, Leaf]:
+def leaves_of_space(space: gymnasium.Space[Any]) -> dict[str, ArrayField]:
     """Return the leaves of a Box, or of a Dict of Boxes."""
     boxes = space.spaces if isinstance(space, spaces.Dict) else {"": space}
-    return {key: Leaf(dtype=str(np.dtype(box.dtype)), shape=tuple(box.shape or ())) for key, box in boxes.items()}
+    return {key: ArrayField(dtype=str(np.dtype(box.dtype)), shape=tuple(box.shape or ())) for key, box in boxes.items()}
 
 
-def leaves_of_value(value: Any, load: Load) -> dict[str, Leaf]:  # noqa: ANN401 - JSON types
+def leaves_of_value(value: Any, load: Load) -> dict[str, ArrayField]:  # noqa: ANN401 - JSON types
     """Return the leaves that a value of a row has: where wrappers stand between, no space is on record.
 
     Raises:
@@ -95,7 +95,7 @@ def leaves_of_value(value: Any, load: Load) -> dict[str, Leaf]:  # noqa: ANN401 
             raise RecordError(
                 f"{key or 'a value'} cannot be exported: it is no array of numbers: {item!r:.200}"
             ) from None
-        leaves[key] = Leaf(dtype=str(found.dtype), shape=found.shape)
+        leaves[key] = ArrayField(dtype=str(found.dtype), shape=found.shape)
     return leaves
 
 

@@ -14,8 +14,8 @@ from typing import IO, Any
 import numpy as np
 
 from embodied_env.record.arrays import is_reference
-from embodied_env.record.export.episodes import Ending, Source, Step
-from embodied_env.record.export.fields import Leaf, png
+from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
+from embodied_env.record.export.fields import ArrayField, png
 from embodied_env.record.manifest import write_json
 
 THE_ACTION = "action: what the agent asked for, word for word. action_applied: what was executed, null if not known"
@@ -24,7 +24,7 @@ THE_ACTION = "action: what the agent asked for, word for word. action_applied: w
 class JsonLines:
     """Writes ``transitions.jsonl`` and ``arrays/``."""
 
-    def __init__(self, out: Path, source: Source) -> None:
+    def __init__(self, out: Path, source: EpisodeReader) -> None:
         """Begin in the folder `out`."""
         self._out, self._source = out, source
         self._file: IO[str] = (out / "transitions.jsonl").open("x", encoding="utf-8")
@@ -56,7 +56,7 @@ class JsonLines:
         json.dump(self._with_files(line), self._file, allow_nan=False, separators=(",", ":"))
         self._file.write("\n")
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: EpisodeEnd) -> None:
         """Nothing: each line has its next observation."""
 
     def close(self, account: Mapping[str, Any]) -> None:
@@ -79,7 +79,7 @@ class JsonLines:
         return {key: self._with_files(item) if isinstance(item, (list, dict)) else item for key, item in value.items()}
 
     def _stored(self, reference: dict[str, Any]) -> str:
-        is_image = Leaf(dtype=reference["dtype"], shape=tuple(reference["shape"])).is_image
+        is_image = ArrayField(dtype=reference["dtype"], shape=tuple(reference["shape"])).is_image
         name = f"arrays/{reference['sha256']}.{'png' if is_image else 'npy'}"
         path = self._out / name
         if not path.exists():

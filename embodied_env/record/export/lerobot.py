@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.errors import UsageError
-from embodied_env.record.export.episodes import Ending, Source, Step
-from embodied_env.record.export.fields import Arrays, Leaf, Leaves, named, png
+from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
+from embodied_env.record.export.fields import ArrayField, Arrays, Leaves, named, png
 from embodied_env.record.export.parquet import TableFile, arrow
 from embodied_env.record.manifest import write_json
 
@@ -95,7 +95,7 @@ class EpisodesFile:
 
     def add(
         self,
-        ending: Ending,
+        ending: EpisodeEnd,
         *,
         task: str,
         place: tuple[int, int],
@@ -142,7 +142,7 @@ def _nested(statistic: str, depth: int) -> Any:  # noqa: ANN401 - of pyarrow
 FloatArray = NDArray[np.float64]
 
 
-class Running:
+class RunningStatistics:
     """Least, greatest, mean and standard deviation of each element; values that are not finite do not count.
 
     Of an image they are per channel, shaped (channels, 1, 1), of pixels between 0 and 1.
@@ -181,7 +181,7 @@ class Running:
         np.minimum(self._least, low, out=self._least)
         np.maximum(self._greatest, high, out=self._greatest)
 
-    def merge(self, other: Running) -> None:
+    def merge(self, other: RunningStatistics) -> None:
         """Take in what another has taken in."""
         self.count += other.count
         self._join(other._known, other._mean, other._spread)
@@ -224,7 +224,7 @@ MOST_BYTES_PER_FILE = 100 * 2**20
 class LerobotDataset:
     """Writes the dataset, episode by episode: one or more groups of rows of each, never of two."""
 
-    def __init__(self, out: Path, source: Source, *, most_bytes_per_file: int = MOST_BYTES_PER_FILE) -> None:
+    def __init__(self, out: Path, source: EpisodeReader, *, most_bytes_per_file: int = MOST_BYTES_PER_FILE) -> None:
         """Begin in the folder `out`.
 
         Raises:
@@ -243,7 +243,7 @@ class LerobotDataset:
         self._apart = {key: leaf for key, leaf in source.observation.items() if key not in self._state}
         self._features = self._all_features()
         self._stats = {name: self._running(name) for name in self._features}
-        self._of_episode: dict[str, Running] = {}
+        self._of_episode: dict[str, RunningStatistics] = {}
         self._frames = 0
         self._file: TableFile | None = None
         self._place = (0, -1)  # chunk and file
@@ -284,7 +284,7 @@ class LerobotDataset:
             self._file.add(row)
         self._frames += 1
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: EpisodeEnd) -> None:
         """Write the group of rows, and the row of the episode."""
         if self._file is not None:
             self._file.flush()
@@ -336,9 +336,9 @@ class LerobotDataset:
         pa = arrow()
         self._file = TableFile(path, pa.schema([(name, _type(feature)) for name, feature in self._features.items()]))
 
-    def _running(self, name: str) -> Running:
+    def _running(self, name: str) -> RunningStatistics:
         feature = self._features[name]
-        return Running(tuple(feature["shape"]), is_image=feature["dtype"] == "image")
+        return RunningStatistics(tuple(feature["shape"]), is_image=feature["dtype"] == "image")
 
     def _all_features(self) -> dict[str, dict[str, Any]]:
         source = self._source
@@ -363,7 +363,7 @@ class LerobotDataset:
         }
 
 
-def _apart(key: str, leaf: Leaf) -> str:
+def _apart(key: str, leaf: ArrayField) -> str:
     return named("observation.images" if leaf.is_image else "observation", key).replace("/", "_")
 
 
@@ -373,7 +373,7 @@ def _vector(leaves: Leaves) -> dict[str, Any]:
     return {"dtype": "float32", "shape": [len(names)], "names": names}
 
 
-def _array(leaf: Leaf) -> dict[str, Any]:
+def _array(leaf: ArrayField) -> dict[str, Any]:
     if leaf.is_image:
         return {"dtype": "image", "shape": list(leaf.shape), "names": ["height", "width", "channels"]}
     return {"dtype": leaf.dtype, "shape": list(leaf.shape) or [1], "names": None}

@@ -16,8 +16,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from embodied_env.record.export.episodes import Ending, Source, Step
-from embodied_env.record.export.fields import Arrays, Leaf, Leaves, library, named
+from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
+from embodied_env.record.export.fields import ArrayField, Arrays, Leaves, library, named
 from embodied_env.record.manifest import write_json
 
 THE_ACTION = (
@@ -30,7 +30,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-v\d+")
 class MinariDataset:
     """Writes ``data/``; the folder is a dataset of its own name where that ends in ``-v0`` or so."""
 
-    def __init__(self, out: Path, source: Source, *, name: str) -> None:
+    def __init__(self, out: Path, source: EpisodeReader, *, name: str) -> None:
         """Begin in the folder `out`, which is going to be called `name`.
 
         Raises:
@@ -58,7 +58,7 @@ class MinariDataset:
         """Keep one step: Minari takes whole episodes."""
         self._steps.append(step)
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: EpisodeEnd) -> None:
         """Hand the episode over."""
         steps, self._steps = self._steps, []
         source = self._source
@@ -102,7 +102,7 @@ class MinariDataset:
         """Minari holds no file open."""
 
 
-def _space(leaves: Leaves, of_contract: gymnasium.Space[Any], source: Source) -> gymnasium.Space[Any]:
+def _space(leaves: Leaves, of_contract: gymnasium.Space[Any], source: EpisodeReader) -> gymnasium.Space[Any]:
     """Return the contract's space; without bounds where wrappers stand between."""
     if not source.has_wrappers:
         return of_contract
@@ -110,7 +110,7 @@ def _space(leaves: Leaves, of_contract: gymnasium.Space[Any], source: Source) ->
     return boxes[""] if list(boxes) == [""] else spaces.Dict(boxes)
 
 
-def _box(leaf: Leaf) -> spaces.Box:
+def _box(leaf: ArrayField) -> spaces.Box:
     dtype = np.dtype(leaf.dtype)
     low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     return spaces.Box(low, high, leaf.shape, dtype.type)

@@ -8,8 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from embodied_env.record.export.episodes import Ending, Source, Step
-from embodied_env.record.export.fields import Leaf, Leaves, library, named, png
+from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
+from embodied_env.record.export.fields import ArrayField, Leaves, library, named, png
 from embodied_env.record.manifest import write_json
 
 MOST_ROWS = 1024
@@ -22,7 +22,7 @@ def arrow(module: str = "pyarrow") -> Any:  # noqa: ANN401 - a module without ty
     return library(module, needed_for="this export")
 
 
-def type_of(leaf: Leaf) -> Any:  # noqa: ANN401 - of pyarrow
+def type_of(leaf: ArrayField) -> Any:  # noqa: ANN401 - of pyarrow
     """Return the Arrow type of a leaf: PNG as binary, a scalar, or a list of one length, in C order."""
     pa = arrow()
     if leaf.is_image:
@@ -31,14 +31,14 @@ def type_of(leaf: Leaf) -> Any:  # noqa: ANN401 - of pyarrow
     return number if not leaf.shape else pa.list_(number, leaf.size)
 
 
-def cell(leaf: Leaf, array: NDArray[Any]) -> Any:  # noqa: ANN401 - what pyarrow takes
+def cell(leaf: ArrayField, array: NDArray[Any]) -> Any:  # noqa: ANN401 - what pyarrow takes
     """Return what stands in a cell for `array`."""
     if leaf.is_image:
         return png(array)
     return array.reshape(-1).tolist() if leaf.shape else array.item()
 
 
-def columns_of(prefix: str, leaves: Leaves) -> dict[str, Leaf]:
+def columns_of(prefix: str, leaves: Leaves) -> dict[str, ArrayField]:
     """Return the leaves by the names of their columns."""
     return {named(prefix, key): leaf for key, leaf in leaves.items()}
 
@@ -97,7 +97,7 @@ THE_ACTION = (
 class ParquetFiles:
     """Writes the two files and ``metadata.json``."""
 
-    def __init__(self, out: Path, source: Source) -> None:
+    def __init__(self, out: Path, source: EpisodeReader) -> None:
         """Begin in the folder `out`.
 
         Raises:
@@ -105,13 +105,13 @@ class ParquetFiles:
         """
         pa = arrow()
         self._out, self._source = out, source
-        self._leaves: dict[str, Leaf] = {
+        self._leaves: dict[str, ArrayField] = {
             **columns_of("observation", source.observation),
             **columns_of("action", source.action),
             **columns_of("action_applied", source.applied),
             **columns_of("evaluator", source.evaluator),
         }
-        self._last: dict[str, Leaf] = {
+        self._last: dict[str, ArrayField] = {
             **columns_of("final_observation", source.observation),
             **columns_of("final_evaluator", source.evaluator),
         }
@@ -133,7 +133,7 @@ class ParquetFiles:
             }
         )
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: EpisodeEnd) -> None:
         """Write the row of the episode."""
         self._episodes.add(
             {
@@ -186,5 +186,5 @@ def _of_episode(pa: Any) -> dict[str, Any]:  # noqa: ANN401 - pyarrow
     }
 
 
-def _schema(fixed: Mapping[str, Any], leaves: Mapping[str, Leaf]) -> Any:  # noqa: ANN401 - of pyarrow
+def _schema(fixed: Mapping[str, Any], leaves: Mapping[str, ArrayField]) -> Any:  # noqa: ANN401 - of pyarrow
     return arrow().schema([*fixed.items(), *((name, type_of(leaf)) for name, leaf in leaves.items())])

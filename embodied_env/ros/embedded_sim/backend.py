@@ -17,28 +17,28 @@ from embodied_env.contract import Contract
 from embodied_env.contract.loader import profile_of
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S, Clock, Stamp, monotonic_s
+from embodied_env.core.clock import NS_PER_S, Clock, Stamp, deadline_to_monotonic_s
 from embodied_env.core.latency.delay_model import DelayModel, DelaysFile
-from embodied_env.core.message_tap import Feed
+from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.process.child import simulator
-from embodied_env.core.process.signals import held_interrupts
-from embodied_env.core.types import Approved, ResetReport, ResetRequest, Sent, Snapshot
+from embodied_env.core.process.signals import deferred_signals
+from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
-from embodied_env.ros.command_messages import Prepared, prepared_command, prepared_integers
-from embodied_env.ros.embedded_sim.inbox import Heard
-from embodied_env.ros.embedded_sim.process import OwnSimulator
+from embodied_env.ros.command_messages import CommandEncoder, command_encoder, prepared_integers
+from embodied_env.ros.embedded_sim.inbox import SimulatorInbox
+from embodied_env.ros.embedded_sim.process import SimulatorProcess
 from embodied_env.ros.embedded_sim.protocol import (
     STEP_TOPIC,
     ResetReply,
-    StepToken,
-    digest,
+    StepRequest,
+    command_crc32,
 )
 from embodied_env.ros.embedded_sim.services import SimulatorServices, picture_of
-from embodied_env.ros.fastdds import warn_where_there_is_no_room
+from embodied_env.ros.fastdds import warn_if_segment_too_small
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.receiver import PATROL_S, REPEAT_S
-from embodied_env.ros.setup_checks import check_place, own_namespace, timeout_s
+from embodied_env.ros.receiver import POLL_S, RETRY_S
+from embodied_env.ros.setup_checks import check_namespace_and_domain, timeout_s, unique_namespace
 
 
 class MujocoRosBackend:
@@ -98,15 +98,15 @@ class MujocoRosBackend:
         self._delays = None if delays is None else DelaysFile(delays)
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, profile.get("step_timeout_s", 5.0))
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, profile.get("reset_timeout_s", 30.0))
-        check_place(namespace, domain_id)
+        check_namespace_and_domain(namespace, domain_id)
         self._parts = tuple(ActionLayout(contract).slices.values())
         self._epoch_base = secrets.randbits(62)
-        self.feed = Feed()
-        self._heard = Heard(contract)
-        self._simulator = OwnSimulator(contract, domain_id=domain_id)
+        self.feed = MessageTap()
+        self._heard = SimulatorInbox(contract)
+        self._simulator = SimulatorProcess(contract, domain_id=domain_id)
         self._ros: RosNode | None = None
         self._publishers: list[Any] = []
-        self._prepared: list[Prepared] = []  # by actuator, then the step token
+        self._prepared: list[CommandEncoder] = []  # by actuator, then the step token
         self._step_publisher: Any = None
         self._usable = False
         self._origin_ns = 0
@@ -125,17 +125,17 @@ class MujocoRosBackend:
             raise
 
     def _open(self) -> None:
-        namespace = self._namespace or (own_namespace() if self._spawn else "/")
+        namespace = self._namespace or (unique_namespace() if self._spawn else "/")
         if self._spawn:
             delays = None if self._delays is None else self._delays.path()
             self._simulator.start(simulator("-", namespace=namespace, source=self._contract.source, delays=delays))
         else:
-            warn_where_there_is_no_room(self._contract)
+            warn_if_segment_too_small(self._contract)
         self._ros = RosNode(
             "environment", namespace=namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
         )
         node = self._ros.node
-        self._heard.listen(self._ros.receiver, clock=self.feed.sink is not None)
+        self._heard.subscribe(self._ros.receiver, clock=self.feed.sink is not None)
         self._publishers = [
             node.create_publisher(message_class(actuator.type), actuator.topic, RELIABLE)
             for actuator in self._contract.actuators.values()
@@ -144,8 +144,8 @@ class MujocoRosBackend:
             message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE
         )
         actuators, period_s = self._contract.actuators.values(), self._contract.control_period_ns / NS_PER_S
-        self._prepared = [prepared_command(actuator, period_s=period_s) for actuator in actuators]
-        self._prepared.append(prepared_integers(StepToken.LENGTH + len(actuators)))
+        self._prepared = [command_encoder(actuator, period_s=period_s) for actuator in actuators]
+        self._prepared.append(prepared_integers(StepRequest.LENGTH + len(actuators)))
 
     def _connect(self, end: float) -> RosNode:
         """Return our node once the simulator hears and is heard; restart a simulator that has died."""
@@ -159,7 +159,7 @@ class MujocoRosBackend:
         listening = [*self._publishers, self._step_publisher]
 
         def connected() -> bool:
-            self._simulator.patrol()
+            self._simulator.raise_if_exited()
             return all(publisher.get_subscription_count() for publisher in listening) and all(
                 node.count_publishers(sensor.topic) == 1 for sensor in self._contract.sensors.values()
             )
@@ -180,18 +180,18 @@ class MujocoRosBackend:
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
         """Reset the world by seed and options; every sensor is newer than the reset."""
-        end = monotonic_s(deadline, self._clock)
+        end = deadline_to_monotonic_s(deadline, self._clock)
         self._usable = False
         try:
             ros = self._connect(end)
             self._begin_epoch(ros, request)
-            services = SimulatorServices(receiver=ros.receiver, patrol=self._simulator.patrol)
+            services = SimulatorServices(receiver=ros.receiver, patrol=self._simulator.raise_if_exited)
             services.set_reset_parameters(self._epoch, request, end)
             reply = services.reset(self._epoch, self._contract.fingerprint, end)
             self._await_first_samples(ros, reply, services, end)
         except (TimeoutError, BackendLostError) as error:
             raise BackendNotReadyError(f"reset: {error}") from None
-        self._simulator.note_shared_memory()
+        self._simulator.record_shm_segments()
         self._usable = True
         self._origin_ns = reply.stamp_ns
         report = ResetReport(level="world", seed_applied=request.seed, sampled=reply.sampled, details=reply.details)
@@ -199,32 +199,32 @@ class MujocoRosBackend:
 
     def _begin_epoch(self, ros: RosNode, request: ResetRequest) -> None:
         """Forget the last episode, and what of it is still on its way."""
-        ros.receiver.take(0.0)
+        ros.receiver.receive(0.0)
         self._commands, self._token = [], None
         self._epoch = self._epoch_base + request.epoch
-        self._heard.begin(self._epoch)
+        self._heard.start_epoch(self._epoch)
 
     def _await_first_samples(self, ros: RosNode, reply: ResetReply, services: SimulatorServices, end: float) -> None:
         """Wait for a sample of the reset from every sensor; ask again for those sent before we were heard."""
-        repeat = time.monotonic() + REPEAT_S
+        repeat = time.monotonic() + RETRY_S
         while missing := self._heard.missing():
             if time.monotonic() > end:
                 raise TimeoutError(f"no reading newer than the reset from {', '.join(missing)}")
             if time.monotonic() > repeat:
                 services.reset(self._epoch, self._contract.fingerprint, end)
-                repeat = time.monotonic() + REPEAT_S
-            self._heard.take(ros.receiver.take(min(PATROL_S, max(0.0, end - time.monotonic()))))
-            self._simulator.patrol()
+                repeat = time.monotonic() + RETRY_S
+            self._heard.dispatch(ros.receiver.receive(min(POLL_S, max(0.0, end - time.monotonic()))))
+            self._simulator.raise_if_exited()
         self._check_not_ahead(ros, reply.stamp_ns)
-        if old := self._heard.behind(reply.stamp_ns):
+        if old := self._heard.from_past(reply.stamp_ns):
             raise BackendNotReadyError(f"these readings are older than the reset: {', '.join(old)}")
 
     # ----------------------------------------------------------------------------------------------- step
 
-    @held_interrupts()
-    def send(self, command: Approved) -> Sent:
+    @deferred_signals()
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish one message per actuator."""
-        if not isinstance(command, Approved):
+        if not isinstance(command, ApprovedCommand):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
         self._running()
         parts = [command.values[part] for part in self._parts]
@@ -232,9 +232,9 @@ class MujocoRosBackend:
         self._commands = [ready.message(part, now_ns) for ready, part in zip(self._prepared, parts, strict=False)]
         for publisher, message in zip(self._publishers, self._commands, strict=True):
             publisher.publish(message)
-        token = StepToken(epoch=self._epoch, step=self._heard.step + 1, digests=tuple(map(digest, parts)))
+        token = StepRequest(epoch=self._epoch, step=self._heard.step + 1, digests=tuple(map(command_crc32, parts)))
         self._token = self._prepared[-1].message(np.array(token.to_data()))
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - `read` waits
         """Publish the step token; `read` waits for the world."""
@@ -247,40 +247,42 @@ class MujocoRosBackend:
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
         """Wait until the step has been run, and every reading that it delivered is here."""
         ros = self._running()
-        end = monotonic_s(deadline, self._clock)
-        repeat = time.monotonic() + REPEAT_S
+        end = deadline_to_monotonic_s(deadline, self._clock)
+        repeat = time.monotonic() + RETRY_S
         while missing := self._heard.missing():
             now = time.monotonic()
             if now > end:
                 raise BackendLostError("timeout", f"at {after.ns} ns these are missing: {', '.join(missing)}")
             if now > repeat:
                 self._publish_again()
-                repeat = now + REPEAT_S
-            self._heard.take(ros.receiver.take(min(PATROL_S, end - now), self._heard.awaited))
+                repeat = now + RETRY_S
+            self._heard.dispatch(ros.receiver.receive(min(POLL_S, end - now), self._heard.wake_on))
             if (fault := self._heard.fault) is not None:
                 raise BackendLostError(fault.why, fault.detail)
-            self._simulator.patrol()
+            self._simulator.raise_if_exited()
         self._check_not_ahead(ros, after.ns)
         return Snapshot(now_ns=after.ns, samples=self._heard.samples())
 
     def _check_not_ahead(self, ros: RosNode, now_ns: int) -> None:
         """Raise BackendLostError for a reading of the future: in this epoch the simulator has published none."""
-        if not self._heard.ahead(now_ns):
+        if not self._heard.from_future(now_ns):
             return
-        self._heard.take(ros.receiver.take(PATROL_S))  # a simulator that was reset or stepped by another client says so
+        self._heard.dispatch(
+            ros.receiver.receive(POLL_S)
+        )  # a simulator that was reset or stepped by another client says so
         if (fault := self._heard.fault) is not None:
             raise BackendLostError(fault.why, fault.detail)
-        stamps = ", ".join(f"{name} at {stamp_ns} ns" for name, stamp_ns in self._heard.ahead(now_ns).items())
+        stamps = ", ".join(f"{name} at {stamp_ns} ns" for name, stamp_ns in self._heard.from_future(now_ns).items())
         detail = f"{stamps} (expected at most {now_ns} ns); see who else publishes it"
         raise BackendLostError("future_reading", detail)
 
-    @held_interrupts()
+    @deferred_signals()
     def _publish_token(self) -> None:
         if self._token is None:
             raise BackendLostError("no_command", "advance() without a command since the reset")
         self._step_publisher.publish(self._token)
 
-    @held_interrupts()
+    @deferred_signals()
     def _publish_again(self) -> None:
         """Repeat the commands and the token of this step. The simulator knows both: nothing runs twice."""
         for publisher, message in zip(self._publishers, self._commands, strict=False):
@@ -298,12 +300,12 @@ class MujocoRosBackend:
         """
         ros, end = self._running(), time.monotonic() + self.step_timeout_s
         self._heard.picture = None
-        taken_ns = SimulatorServices(receiver=ros.receiver, patrol=self._simulator.patrol).render(end)
+        taken_ns = SimulatorServices(receiver=ros.receiver, patrol=self._simulator.raise_if_exited).render(end)
         while (picture := picture_of(self._heard.picture, taken_ns)) is None:
             if time.monotonic() > end:
                 raise BackendLostError("timeout", "the picture did not come")
-            self._heard.take(ros.receiver.take(PATROL_S))
-            self._simulator.patrol()
+            self._heard.dispatch(ros.receiver.receive(POLL_S))
+            self._simulator.raise_if_exited()
         return picture
 
     # ------------------------------------------------------------------------------------------------ end
@@ -328,7 +330,7 @@ class MujocoRosBackend:
 
     def processes(self) -> list[dict[str, Any]]:
         """Return the simulator that we started."""
-        return self._simulator.told()
+        return self._simulator.describe()
 
     def _running(self) -> RosNode:
         if not self._usable or self._ros is None:

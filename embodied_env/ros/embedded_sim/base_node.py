@@ -35,12 +35,12 @@ from embodied_env.ros.embedded_sim.protocol import (
     ResetReply,
 )
 from embodied_env.ros.embedded_sim.sensor_messages import Message, ReadingWriter, to_message
-from embodied_env.ros.serialization.layout_cache import Decoder
-from embodied_env.ros.setup_checks import LOG_HINT, importing_rclpy
+from embodied_env.ros.serialization.layout_cache import LayoutDecoder
+from embodied_env.ros.setup_checks import LOG_HINT, rclpy_import_errors
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World
 
-with importing_rclpy("the embedded simulator over ROS 2"):
+with rclpy_import_errors("the embedded simulator over ROS 2"):
     import rclpy
     from rclpy.context import Context
     from rclpy.executors import Executor, SingleThreadedExecutor
@@ -117,7 +117,7 @@ class WorldNode:
         node.create_service(message_class("std_srvs/srv/Trigger"), "~/render", self._on_render)
 
     def _command_callback(self, index: int, actuator: ActuatorSpec) -> Any:  # noqa: ANN401 - a callback
-        decoder = Decoder(message_class(actuator.type))
+        decoder = LayoutDecoder(message_class(actuator.type))
 
         def on_command(data: bytes) -> None:
             message = decoder.take(data)

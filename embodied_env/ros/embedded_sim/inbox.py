@@ -15,11 +15,11 @@ from embodied_env.ros.embedded_sim.protocol import (
     PICTURE_TOPIC,
     STEPPED_TOPIC,
     SimulatorFault,
-    Stepped,
+    StepAck,
 )
-from embodied_env.ros.receiver import Arrival, Receiver
+from embodied_env.ros.receiver import ReceivedMessage, Receiver
 from embodied_env.ros.sensor_buffer import SensorBuffer
-from embodied_env.ros.serialization.layout_cache import decoded
+from embodied_env.ros.serialization.layout_cache import as_message
 
 _FAULT = "/fault"  # not a sensor's name
 _STEPPED = "/stepped"
@@ -28,7 +28,7 @@ _CLOCK = "/clock"
 _ENDS = (_STEPPED, _FAULT)  # what the simulator says last: one wait for all that a step brings
 
 
-class Heard:
+class SimulatorInbox:
     """Of the messages of its topics, what is of the present epoch. Anybody may publish there.
 
     Attributes:
@@ -42,11 +42,11 @@ class Heard:
         self._sensors = contract.sensors
         self._buffers: dict[str, SensorBuffer] = {}
         self._epoch = self.step = 0
-        self._stepped: Stepped | None = None  # the last step of this epoch that was acknowledged
+        self._stepped: StepAck | None = None  # the last step of this epoch that was acknowledged
         self.fault: SimulatorFault | None = None
         self.picture: Any = None
 
-    def listen(self, receiver: Receiver, *, clock: bool) -> None:
+    def subscribe(self, receiver: Receiver, *, clock: bool) -> None:
         """Subscribe to all that it says; to its clock, which nobody here needs, if a recorder wants it."""
         self._buffers = {name: SensorBuffer(name, sensor) for name, sensor in self._sensors.items()}
         for name, sensor in self._sensors.items():
@@ -57,7 +57,7 @@ class Heard:
             receiver.subscribe(_CLOCK, message_class("rosgraph_msgs/msg/Clock"), CLOCK_TOPIC, raw=True)
         receiver.subscribe(_STEPPED, message_class("std_msgs/msg/Int64MultiArray"), STEPPED_TOPIC, raw=True)
 
-    def begin(self, epoch: int) -> None:
+    def start_epoch(self, epoch: int) -> None:
         """Forget the last epoch."""
         for buffer in self._buffers.values():
             buffer.clear()
@@ -65,19 +65,19 @@ class Heard:
         self._epoch, self.step = epoch, 0
 
     @property
-    def awaited(self) -> Collection[str]:
+    def wake_on(self) -> Collection[str]:
         """What is waited for now, as `Receiver.take` wants it."""
         return () if self._is_acknowledged() else _ENDS
 
-    def take(self, arrivals: Iterable[Arrival]) -> None:
+    def dispatch(self, arrivals: Iterable[ReceivedMessage]) -> None:
         """Take what has arrived."""
         for arrival in arrivals:
             if (buffer := self._buffers.get(arrival.key)) is not None:
-                buffer.put(arrival)
+                buffer.add(arrival)
             elif arrival.key == _STEPPED:
-                self._take_acknowledgement(decoded(arrival.message).data)
+                self._take_acknowledgement(as_message(arrival.message).data)
             elif arrival.key == _PICTURE:
-                self.picture = decoded(arrival.message)
+                self.picture = as_message(arrival.message)
             elif arrival.key == _FAULT:
                 self._take_fault(arrival.message.data)
 
@@ -86,13 +86,13 @@ class Heard:
         if self._stepped is None or not self._is_acknowledged():
             return ["the simulator's acknowledgement"]
         newest = zip(self._buffers.items(), self._stepped.newest, strict=True)
-        return [name for (name, buffer), (stamp_ns, number) in newest if not buffer.accept(stamp_ns, number)]
+        return [name for (name, buffer), (stamp_ns, number) in newest if not buffer.assign_stamp(stamp_ns, number)]
 
-    def ahead(self, now_ns: int) -> dict[str, int]:
+    def from_future(self, now_ns: int) -> dict[str, int]:
         """Return the stamps, ns, of the newest readings that are of a later time, by sensor."""
         return {name: buffer.stamp_ns for name, buffer in self._buffers.items() if buffer.stamp_ns > now_ns}
 
-    def behind(self, now_ns: int) -> list[str]:
+    def from_past(self, now_ns: int) -> list[str]:
         """Return whose newest reading is of an earlier time."""
         return [name for name, buffer in self._buffers.items() if buffer.stamp_ns < now_ns]
 
@@ -105,7 +105,7 @@ class Heard:
         return self._stepped is not None and self._stepped.step >= self.step
 
     def _take_acknowledgement(self, data: Any) -> None:  # noqa: ANN401 - an array of Python, or one of numpy
-        stepped = Stepped.from_data(data.tolist(), len(self._buffers))
+        stepped = StepAck.from_data(data.tolist(), len(self._buffers))
         if stepped is None or stepped.epoch != self._epoch or stepped.step > self.step:
             return  # not a simulator's, or not this episode's
         if self._stepped is None or stepped.step >= self._stepped.step:

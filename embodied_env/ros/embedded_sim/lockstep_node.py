@@ -21,23 +21,23 @@ from embodied_env.ros.embedded_sim.protocol import (
     OPTIONS_PARAMETER,
     SEED_PARAMETER,
     SimulatorFault,
-    Stepped,
-    StepToken,
-    digest,
+    StepAck,
+    StepRequest,
+    command_crc32,
 )
 from embodied_env.ros.embedded_sim.sensor_messages import set_stamp
-from embodied_env.ros.serialization.layout_cache import Decoder
-from embodied_env.ros.serialization.template import Numbers, PreparedMessage
-from embodied_env.ros.setup_checks import importing_rclpy
+from embodied_env.ros.serialization.layout_cache import LayoutDecoder
+from embodied_env.ros.serialization.template import MessageTemplate, Numbers
+from embodied_env.ros.setup_checks import rclpy_import_errors
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World
 
-with importing_rclpy("the embedded simulator over ROS 2"):
+with rclpy_import_errors("the embedded simulator over ROS 2"):
     from rclpy.context import Context
     from rclpy.parameter import Parameter
 
     from embodied_env.ros.embedded_sim.base_node import NOT_RESET, RELIABLE, WorldNode, turning
-    from embodied_env.ros.embedded_sim.spin import Turns, lockstep_executor
+    from embodied_env.ros.embedded_sim.spin import NodeSpinner, lockstep_executor
 
 _Command = tuple[int, FloatArray]  # its digest, what it says
 _KEPT_COMMANDS = 64  # per actuator: those of the next step, and foreign ones among them
@@ -50,7 +50,7 @@ class SimulatorNode(WorldNode):
         """Create the node, its topics and its services."""
         self._epoch = ANY_EPOCH
         self._step = 0
-        self._token: StepToken | None = None
+        self._token: StepRequest | None = None
         self._reply = ""
         self._commands: list[deque[_Command]] = [deque(maxlen=_KEPT_COMMANDS) for _ in contract.actuators]
         super().__init__(contract, world, namespace=namespace, context=context, default_seed=0)
@@ -58,14 +58,14 @@ class SimulatorNode(WorldNode):
         self._published_ns = dict.fromkeys(self._sensors, -1)
         self._numbers = dict.fromkeys(self._sensors, 0)
         self._clock = node.create_publisher(message_class("rosgraph_msgs/msg/Clock"), CLOCK_TOPIC, RELIABLE)
-        self._tick = PreparedMessage(_clock_message, {})
-        self._acknowledgement = PreparedMessage(
+        self._tick = MessageTemplate(_clock_message, {})
+        self._acknowledgement = MessageTemplate(
             _integers_message, {"data": np.zeros(2 + 2 * len(self._sensors), dtype=np.int64)}
         )
         self._fault = node.create_publisher(message_class("std_msgs/msg/String"), "~/fault", RELIABLE)
         integers = message_class("std_msgs/msg/Int64MultiArray")
         self._stepped = node.create_publisher(integers, "~/stepped", RELIABLE)
-        self._token_decoder = Decoder(integers)
+        self._token_decoder = LayoutDecoder(integers)
         self.token_subscription = node.create_subscription(integers, "~/step", self._on_token, RELIABLE, raw=True)
         node.create_service(message_class("std_srvs/srv/Trigger"), "~/step_once", self._on_step_once)
         node.create_service(message_class("std_srvs/srv/Trigger"), "~/restart", self._on_restart)
@@ -78,7 +78,7 @@ class SimulatorNode(WorldNode):
 
     def _take_command(self, index: int, command: FloatArray | None) -> None:
         if command is not None:
-            self._commands[index].append((digest(command), command))
+            self._commands[index].append((command_crc32(command), command))
             self._try_step()
 
     def _reset(self, epoch: int, seed: int, options: str) -> str:
@@ -146,7 +146,7 @@ class SimulatorNode(WorldNode):
 
     def _on_token(self, data: bytes) -> None:
         message = self._token_decoder.take(data)
-        token = None if message is None else StepToken.from_data(message.decoded().data.tolist())
+        token = None if message is None else StepRequest.from_data(message.decoded().data.tolist())
         if token is None or token.epoch != self._epoch or len(token.digests) != len(self._commands):
             return
         if token.step == self._step:
@@ -190,7 +190,7 @@ class SimulatorNode(WorldNode):
                 self._numbers[name] += 1
                 messages.append((self._sensors[name], self._message(name, reading)))
         newest = tuple(zip(self._published_ns.values(), self._numbers.values(), strict=True))
-        stepped = Stepped(epoch=self._epoch, step=self._step, newest=newest).to_data()
+        stepped = StepAck(epoch=self._epoch, step=self._step, newest=newest).to_data()
         messages.append((self._stepped, self._acknowledgement.message({"data": np.array(stepped, dtype=np.int64)})))
         for publisher, message in messages:  # close together: who waits for all of them wakes less often
             publisher.publish(message)
@@ -244,7 +244,7 @@ def run_simulator(
         return SimulatorNode(contract, world, namespace=namespace, context=context)
 
     with turning(contract, make, lockstep_executor) as (simulator, executor):
-        turns = Turns(simulator.node, executor, [*simulator.command_subscriptions, simulator.token_subscription])
+        turns = NodeSpinner(simulator.node, executor, [*simulator.command_subscriptions, simulator.token_subscription])
         on_ready(simulator.node.get_namespace())
         while not stop.is_set():
-            turns.turn()
+            turns.spin_once()

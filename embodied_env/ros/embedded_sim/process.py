@@ -10,7 +10,7 @@ from embodied_env.core.process.child import Child, ProcessSpec
 from embodied_env.errors import BackendLostError
 
 
-class OwnSimulator:
+class SimulatorProcess:
     """At most one process at a time. Where none was started, nothing here does anything."""
 
     def __init__(self, contract: Contract, *, domain_id: int | None) -> None:
@@ -28,14 +28,14 @@ class OwnSimulator:
         """It was started, and runs no more."""
         return self._child is not None and self._child.exit_code is not None
 
-    def patrol(self) -> None:
+    def raise_if_exited(self) -> None:
         """Raise BackendLostError when it has ended."""
         child = self._child
         if child is not None and (code := child.exit_code) is not None:
-            words = child.last_words() or "no output"
+            words = child.stderr_tail() or "no output"
             raise BackendLostError("simulator_died", f"pid {child.pid} ended with exit code {code}: {words}")
 
-    def note_shared_memory(self) -> None:
+    def record_shm_segments(self) -> None:
         """Remember what it uses, to be removed in its stead should it be killed."""
         if self._child is not None:
             self._child.note_shared_memory()
@@ -51,6 +51,6 @@ class OwnSimulator:
         if child is not None:
             child.stop()
 
-    def told(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[dict[str, Any]]:
         """Return it as `Backend.processes` tells of it."""
         return [] if self._child is None else [{"role": self._child.role, "pid": self._child.pid}]

@@ -24,7 +24,7 @@ from embodied_env.contract import FloatArray
 from embodied_env.core.json_messages import ARRAY, INTEGER, TEXT, WORD, object_of, read_object
 
 NODE = "simulator"
-STEP_TOPIC = f"{NODE}/step"  # std_msgs/msg/Int64MultiArray: StepToken.to_data()
+STEP_TOPIC = f"{NODE}/step"  # std_msgs/msg/Int64MultiArray: StepRequest.to_data()
 STEPPED_TOPIC = f"{NODE}/stepped"  # std_msgs/msg/Int64MultiArray: Stepped.to_data(), after the readings of that step
 FAULT_TOPIC = f"{NODE}/fault"  # std_msgs/msg/String: SimulatorFault.to_text()
 RESET_SERVICE = f"{NODE}/reset"  # std_srvs/srv/Trigger; the message of its response is ResetReply.to_text()
@@ -43,13 +43,13 @@ ENTITY_PARAMETER = "entity."  # before the name of a body: x, y, z, m, and its q
 ANY_EPOCH = -1  # of a reset that is like no other; a world in lockstep refuses it
 
 
-def digest(command: FloatArray) -> int:
+def command_crc32(command: FloatArray) -> int:
     """Return the CRC-32 of a command's bytes."""
     return zlib.crc32(np.ascontiguousarray(command, dtype=np.float64).tobytes())
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepToken:
+class StepRequest:
     """Leave to run step `step` (1, 2, ...) of `epoch`, with the commands of these digests, one per actuator."""
 
     LENGTH: ClassVar = 2  # integers, and one for each actuator
@@ -63,7 +63,7 @@ class StepToken:
         return [self.epoch, self.step, *self.digests]
 
     @classmethod
-    def from_data(cls, data: Sequence[int]) -> StepToken | None:
+    def from_data(cls, data: Sequence[int]) -> StepRequest | None:
         """Read a token; None when it is not one."""
         if len(data) < 3:
             return None
@@ -72,7 +72,7 @@ class StepToken:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stepped:
+class StepAck:
     """Step `step` of `epoch` (0: the reset) was run; `newest` is, by sensor in contract order, its newest reading.
 
     A reading is told by its stamp and by the number of its last publication (from 1, as the middleware counts them).
@@ -87,7 +87,7 @@ class Stepped:
         return [self.epoch, self.step, *(value for pair in self.newest for value in pair)]
 
     @classmethod
-    def from_data(cls, data: Sequence[int], sensors: int) -> Stepped | None:
+    def from_data(cls, data: Sequence[int], sensors: int) -> StepAck | None:
         """Read it for so many sensors; None when it is not one."""
         if len(data) != 2 + 2 * sensors:
             return None

@@ -19,20 +19,20 @@ from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import profile_of
 from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import Clock, Stamp, monotonic_s
-from embodied_env.core.message_tap import Feed
+from embodied_env.core.clock import Clock, Stamp, deadline_to_monotonic_s
+from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.pacing import Pacer
 from embodied_env.core.process.child import simulator
-from embodied_env.core.types import Approved, ResetReport, ResetRequest, Sent, Snapshot
+from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot
 from embodied_env.errors import BackendLostError, BackendNotReadyError
-from embodied_env.ros.embedded_sim.process import OwnSimulator
+from embodied_env.ros.embedded_sim.process import SimulatorProcess
 from embodied_env.ros.embedded_sim.protocol import PICTURE_TOPIC, ResetReply
 from embodied_env.ros.embedded_sim.services import SimulatorServices, picture_of
-from embodied_env.ros.fastdds import surroundings
+from embodied_env.ros.fastdds import profile_environment
 from embodied_env.ros.node import RosNode
-from embodied_env.ros.receiver import PATROL_S
+from embodied_env.ros.receiver import POLL_S
 from embodied_env.ros.robot.backend import RealBackend
-from embodied_env.ros.setup_checks import own_namespace, timeout_s
+from embodied_env.ros.setup_checks import timeout_s, unique_namespace
 
 NAME = "mujoco_ros"
 _PICTURE = "picture"
@@ -95,10 +95,10 @@ class RealtimeMujocoRosBackend:
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, profile.get("reset_timeout_s", 30.0))
         self.downstream_timeout_s = profile.get("command_timeout_s")
         self.pacer = Pacer(clock, contract.control_period_ns)
-        self.feed = Feed()
+        self.feed = MessageTap()
         self._robot = self._make_robot(namespace or "/")
         self._epoch_base = secrets.randbits(62)
-        self._simulator = OwnSimulator(contract, domain_id=domain_id)
+        self._simulator = SimulatorProcess(contract, domain_id=domain_id)
         self._conductor: RosNode | None = None
         self._is_heard = False  # the robot was connected to once
         self._usable = False
@@ -117,7 +117,7 @@ class RealtimeMujocoRosBackend:
         )
         robot.pacer, robot.feed = self.pacer, self.feed  # they outlive the connection
         if self._spawn:  # `embodied-env sim` makes room by itself
-            robot.surroundings_of_senders = {**os.environ, **surroundings(contract)}
+            robot.publisher_environment = {**os.environ, **profile_environment(contract)}
         return robot
 
     # ------------------------------------------------------------------------------------------ connecting
@@ -131,7 +131,7 @@ class RealtimeMujocoRosBackend:
             raise
 
     def _open(self) -> None:
-        namespace = self._namespace or (own_namespace() if self._spawn else "/")
+        namespace = self._namespace or (unique_namespace() if self._spawn else "/")
         if self._spawn:
             source = self._contract.source
             self._simulator.start(simulator("-", namespace=namespace, profile=NAME, source=source, free_running=True))
@@ -154,14 +154,14 @@ class RealtimeMujocoRosBackend:
             reply, snapshot = self._reset(request, deadline)
         except (TimeoutError, BackendLostError) as error:
             raise BackendNotReadyError(f"reset: {error}") from None
-        self._simulator.note_shared_memory()
+        self._simulator.record_shm_segments()
         self._usable = True
         report = ResetReport(level="world", seed_applied=request.seed, sampled=reply.sampled, details=reply.details)
         return replace(snapshot, reset=report)
 
     def _reset(self, request: ResetRequest, deadline: Stamp) -> tuple[ResetReply, Snapshot]:
         """Reset the world, then wait for readings that are newer; the first time only when it is heard."""
-        end = monotonic_s(deadline, self._clock)
+        end = deadline_to_monotonic_s(deadline, self._clock)
         epoch, quiet = self._epoch_base + request.epoch, replace(request, options={})
         services = self._services()
         services.set_reset_parameters(epoch, request, end)
@@ -174,11 +174,11 @@ class RealtimeMujocoRosBackend:
     def _services(self) -> SimulatorServices:
         if self._conductor is None:
             raise BackendLostError("closed", "the connection is closed")
-        return SimulatorServices(receiver=self._conductor.receiver, patrol=self._simulator.patrol)
+        return SimulatorServices(receiver=self._conductor.receiver, patrol=self._simulator.raise_if_exited)
 
     # ----------------------------------------------------------------------------------------------- step
 
-    def send(self, command: Approved) -> Sent:
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish one message per actuator."""
         self._check_usable()
         return self._robot.send(command)
@@ -204,7 +204,7 @@ class RealtimeMujocoRosBackend:
     def _check_usable(self) -> None:
         if not self._usable:
             raise BackendLostError("halted", "the connection was halted, closed, or never reset")
-        self._simulator.patrol()
+        self._simulator.raise_if_exited()
 
     # --------------------------------------------------------------------------------------------- picture
 
@@ -219,10 +219,10 @@ class RealtimeMujocoRosBackend:
         services = self._services()
         taken_ns = services.render(end)
         while time.monotonic() < end:
-            for arrival in services.receiver.take(PATROL_S):
+            for arrival in services.receiver.receive(POLL_S):
                 if (picture := picture_of(arrival.message, taken_ns)) is not None:
                     return picture
-            self._simulator.patrol()
+            self._simulator.raise_if_exited()
         raise BackendLostError("timeout", "the picture did not come")
 
     # ------------------------------------------------------------------------------------------------ end
@@ -247,4 +247,4 @@ class RealtimeMujocoRosBackend:
 
     def processes(self) -> list[dict[str, Any]]:
         """Return the simulator that we started."""
-        return self._simulator.told()
+        return self._simulator.describe()

@@ -27,10 +27,10 @@ from embodied_env.errors import BackendLostError
 from embodied_env.ros.embedded_sim.base_node import LATCHED, RELIABLE, TURN_S, WorldNode, turning
 from embodied_env.ros.embedded_sim.protocol import ANY_EPOCH
 from embodied_env.ros.embedded_sim.sensor_messages import set_stamp
-from embodied_env.ros.serialization.template import Numbers, PreparedMessage
+from embodied_env.ros.serialization.template import MessageTemplate, Numbers
 from embodied_env.sim.emulated_estops import EmulatedEstop, Input
 from embodied_env.sim.profile import StandIn
-from embodied_env.sim.robot_emulation import Controller, Drivers, DueQueue
+from embodied_env.sim.robot_emulation import EmulatedController, EmulatedDrivers, TimedQueue
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World
 
@@ -63,10 +63,12 @@ class FreeRunningNode(WorldNode):
         """Create the node; `command_timeout_s`: a velocity not commanded again for so long ends (None: it acts on)."""
         self._clock = clock
         slices = list(ActionLayout(contract).slices.values())
-        self._controller = Controller(slices, world.is_velocity, stand_in=stand_in, timeout_s=command_timeout_s)
+        self._controller = EmulatedController(slices, world.is_velocity, stand_in=stand_in, timeout_s=command_timeout_s)
         self._is_moving = False
-        self._drivers = Drivers(stand_in)
-        self._readings: DueQueue[tuple[str, Reading, int]] = DueQueue()  # sensor, reading, taken on the steady clock
+        self._drivers = EmulatedDrivers(stand_in)
+        self._readings: TimedQueue[tuple[str, Reading, int]] = (
+            TimedQueue()
+        )  # sensor, reading, taken on the steady clock
         self._anchor_ns = 0  # the world's time is zero there, on the steady clock
         self._epoch, self._reply = ANY_EPOCH, ""
         super().__init__(contract, world, namespace=namespace, context=context, default_seed=_ANY_SEED)
@@ -76,7 +78,7 @@ class FreeRunningNode(WorldNode):
             self.node.create_publisher(state_class, CONTROLLER_STATE, RELIABLE) if stand_in.controller_state else None
         )
         none = np.zeros(len(world.joints))
-        self._state_message = PreparedMessage(self._make_state, {"position": none, "velocity": none})
+        self._state_message = MessageTemplate(self._make_state, {"position": none, "velocity": none})
         self._stamped = -1, 0  # since when the command published last is in force, on the steady clock and in UTC
         self._published_ns = dict.fromkeys(self._sensors, -1)
         self._deadline_ns = clock.now_ns() + world.tick_ns  # of the next tick

@@ -21,7 +21,7 @@ from embodied_env.contract.field_paths import element_type, steps_of
 from embodied_env.contract.message_types import ENCODINGS, SENSOR_MESSAGES, message_class
 from embodied_env.contract.reading_values import to_units
 from embodied_env.errors import MissingDependencyError
-from embodied_env.ros.serialization.template import PreparedMessage
+from embodied_env.ros.serialization.template import MessageTemplate
 from embodied_env.sim.instruments import range_limits_m
 
 Message = Any  # a generated type
@@ -300,7 +300,7 @@ class ReadingWriter:
         """Learn from the first reading."""
         self._sensor = sensor
         self._left = 0 if sensor.type in _TOLD_BY_VALUES else _LEARNINGS
-        self._prepared: PreparedMessage | None = None
+        self._prepared: MessageTemplate | None = None
         self._fields: set[str] = set()
         self._said: Mapping[str, Any] = {}  # beside the numbers, by the messages that are prepared
 
@@ -318,7 +318,7 @@ class ReadingWriter:
             self._prepared = prepared = self._learn(values, numbers, said)
         return prepared.message(numbers, stamp_ns)
 
-    def _learn(self, values: Values, numbers: Values, said: Extras) -> PreparedMessage:
+    def _learn(self, values: Values, numbers: Values, said: Extras) -> MessageTemplate:
         self._left -= 1
         self._said, self._fields = dict(said), set(values)
 
@@ -327,4 +327,4 @@ class ReadingWriter:
             others = {name: value for name, value in numbers.items() if name not in self._fields}
             return to_message(self._sensor, fields, stamp_ns, {**said, **others})
 
-        return PreparedMessage(make, numbers)
+        return MessageTemplate(make, numbers)

@@ -23,7 +23,7 @@ from embodied_env.ros.embedded_sim.protocol import (
     SEED_PARAMETER,
     ResetReply,
 )
-from embodied_env.ros.receiver import Patrol, Receiver
+from embodied_env.ros.receiver import LivenessCheck, Receiver
 from embodied_env.ros.sensor_readers import stamp_ns
 
 
@@ -35,7 +35,7 @@ class SimulatorServices:
     """
 
     receiver: Receiver
-    patrol: Patrol
+    patrol: LivenessCheck
 
     def set_reset_parameters(self, epoch: int, request: ResetRequest, end: float) -> None:
         """Say what the next reset is to be; raises BackendNotReadyError when it is refused."""

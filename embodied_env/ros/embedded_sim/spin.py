@@ -13,9 +13,9 @@ from typing import Any
 
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.ros.embedded_sim.base_node import RELIABLE, TURN_S, make_executor
-from embodied_env.ros.setup_checks import importing_rclpy
+from embodied_env.ros.setup_checks import rclpy_import_errors
 
-with importing_rclpy("the embedded simulator over ROS 2"):
+with rclpy_import_errors("the embedded simulator over ROS 2"):
     from rclpy.context import Context
     from rclpy.executors import Executor, SingleThreadedExecutor
     from rclpy.node import Node
@@ -39,7 +39,7 @@ def lockstep_executor(context: Context) -> Executor:
     return make_executor(context) if private_wait_set() is None else SingleThreadedExecutor(context=context)
 
 
-class Turns:
+class NodeSpinner:
     """The turns of a node in lockstep, each of at most `TURN_S`."""
 
     def __init__(self, node: Node, executor: Executor, subscriptions: Sequence[Subscription]) -> None:
@@ -52,7 +52,7 @@ class Turns:
         sizes = len(subscriptions), 0, 0, 0, len(self._services), 0
         self._wait_set = None if kind is None else kind(*sizes, node.context.handle)
 
-    def turn(self) -> None:
+    def spin_once(self) -> None:
         """Wait for the next thing, and do what is there to do."""
         if self._wait_set is None:
             self._executor.spin_once(timeout_sec=TURN_S)

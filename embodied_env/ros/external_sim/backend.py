@@ -17,28 +17,28 @@ from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S, Clock, Stamp, monotonic_s
-from embodied_env.core.message_tap import Feed
-from embodied_env.core.process.signals import held_interrupts
-from embodied_env.core.reset_spec import Routine
-from embodied_env.core.types import Approved, ResetReport, ResetRequest, Sent, Snapshot
+from embodied_env.core.clock import NS_PER_S, Clock, Stamp, deadline_to_monotonic_s
+from embodied_env.core.message_tap import MessageTap
+from embodied_env.core.process.signals import deferred_signals
+from embodied_env.core.reset_spec import ResetRoutine
+from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.command_messages import to_command
 from embodied_env.ros.embedded_sim.protocol import CLOCK_TOPIC
-from embodied_env.ros.external_sim.command_echo import Echoes
+from embodied_env.ros.external_sim.command_echo import CommandEchoes
 from embodied_env.ros.external_sim.control import make_dialect
 from embodied_env.ros.external_sim.control.base import EntityState
 from embodied_env.ros.external_sim.control.service_session import CLOCK
-from embodied_env.ros.external_sim.control.verified_control import ConfirmedControl
-from embodied_env.ros.external_sim.entity_topics import Tidings
+from embodied_env.ros.external_sim.control.verified_control import VerifiedSimControl
+from embodied_env.ros.external_sim.entity_topics import EntityTopics
 from embodied_env.ros.external_sim.profile import check_offered, load_simulator_profile
-from embodied_env.ros.external_sim.randomization import Placing, placing
-from embodied_env.ros.external_sim.sensors import Plugged, Unplugged
-from embodied_env.ros.fastdds import warn_where_there_is_no_room
+from embodied_env.ros.external_sim.randomization import RandomizedPoses, placing
+from embodied_env.ros.external_sim.sensors import DerivedSensors, PublishedSensors
+from embodied_env.ros.fastdds import warn_if_segment_too_small
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import command_qos
-from embodied_env.ros.receiver import PATROL_S, Arrival
-from embodied_env.ros.setup_checks import check_place, timeout_s
+from embodied_env.ros.receiver import POLL_S, ReceivedMessage
+from embodied_env.ros.setup_checks import check_namespace_and_domain, timeout_s
 
 _NOT_DUE_S = 0.02  # how long a first reading is waited for that need not be there yet
 
@@ -81,7 +81,7 @@ class SimulatorBackend:
         """
         self._profile, control = load_simulator_profile(contract, self.name)
         self._contract, self._clock = contract, clock
-        check_place(namespace, domain_id)
+        check_namespace_and_domain(namespace, domain_id)
         self._namespace, self._domain_id = namespace or "/", domain_id
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, self._profile.step_timeout_s)
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, self._profile.reset_timeout_s)
@@ -94,17 +94,17 @@ class SimulatorBackend:
             transport=True,
             reset_levels=(self._profile.reset,),
         )
-        self.routine = Routine(home=self._profile.home) if self._profile.home else None
-        self.feed = Feed()
+        self.routine = ResetRoutine(home=self._profile.home) if self._profile.home else None
+        self.feed = MessageTap()
         self._layout = ActionLayout(contract)
-        self._plugged = Plugged(contract, self._profile.sources, self._profile.step_ns)
-        self._unplugged = Unplugged(contract, self._profile.sources, clock)
-        self._tidings = Tidings(contract, self._profile)
-        self._echoes = Echoes(contract, self._profile.echo)
+        self._plugged = PublishedSensors(contract, self._profile.sources, self._profile.step_ns)
+        self._unplugged = DerivedSensors(contract, self._profile.sources, clock)
+        self._tidings = EntityTopics(contract, self._profile)
+        self._echoes = CommandEchoes(contract, self._profile.echo)
         self._ros: RosNode | None = None
-        self._control: ConfirmedControl | None = None
+        self._control: VerifiedSimControl | None = None
         self._publishers: dict[str, Any] = {}
-        self._placing = Placing(places={}, sampled={})
+        self._placing = RandomizedPoses(places={}, sampled={})
         self._is_connected = self._usable = False
 
     # ------------------------------------------------------------------------------------------ connecting
@@ -118,7 +118,7 @@ class SimulatorBackend:
             raise
 
     def _open(self) -> None:
-        warn_where_there_is_no_room(self._contract)
+        warn_if_segment_too_small(self._contract)
         ros = self._ros = RosNode(
             "environment", namespace=self._namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
         )
@@ -129,7 +129,7 @@ class SimulatorBackend:
             name: ros.node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator))
             for name, actuator in self._contract.actuators.items()
         }
-        self._control = ConfirmedControl(
+        self._control = VerifiedSimControl(
             self._dialect,
             ros.receiver,
             topic=self._clock_topic,
@@ -137,7 +137,7 @@ class SimulatorBackend:
             hand_on=self._hand_on,
         )
 
-    def _connect(self, end: float) -> tuple[RosNode, ConfirmedControl]:
+    def _connect(self, end: float) -> tuple[RosNode, VerifiedSimControl]:
         """Return our node and the control once the simulator hears and is heard, and stands still."""
         if self._ros is None or self._control is None:
             raise BackendNotReadyError("the node is not open")
@@ -164,7 +164,7 @@ class SimulatorBackend:
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
         """Put the world back, and let it settle; every sensor is newer than the reset."""
-        end = monotonic_s(deadline, self._clock)
+        end = deadline_to_monotonic_s(deadline, self._clock)
         self._usable = False
         try:
             _, control = self._connect(end)
@@ -191,7 +191,7 @@ class SimulatorBackend:
         )
         return replace(snapshot, reset=report)
 
-    def _settle(self, control: ConfirmedControl, end: float) -> Snapshot:
+    def _settle(self, control: VerifiedSimControl, end: float) -> Snapshot:
         """Place the entities, let physics settle, and return a snapshot of readings that are all newer.
 
         A world that was reset settles first: its joints may begin where the entities are going to be.
@@ -208,21 +208,21 @@ class SimulatorBackend:
         self._await_first(control, since_ns, end)
         return self._snapshot(control, end)
 
-    def _place(self, control: ConfirmedControl, end: float) -> None:
+    def _place(self, control: VerifiedSimControl, end: float) -> None:
         for name, place in self._placing.places.items():
             control.set_state(name, np.array(place.position), np.array(place.orientation), end)
 
-    def _await_first(self, control: ConfirmedControl, since_ns: int, end: float) -> None:
+    def _await_first(self, control: VerifiedSimControl, since_ns: int, end: float) -> None:
         """Wait for a reading of each sensor; step on for those whose rate has not made them due yet."""
         while True:
             now_ns = control.now_ns()
             late_by = time.monotonic() + self._profile.sensor_grace_s
             while missing := self._without_first(since_ns, now_ns):
-                certain = [name for name in missing if self._plugged.must_have_come(name, since_ns, now_ns)]
+                certain = [name for name in missing if self._plugged.is_due_since(name, since_ns, now_ns)]
                 waited_s = time.monotonic() - (late_by - self._profile.sensor_grace_s)
                 if time.monotonic() > min(late_by, end) or (not certain and waited_s > _NOT_DUE_S):
                     break
-                control.take(max(0.0, min(PATROL_S, _NOT_DUE_S)))
+                control.take(max(0.0, min(POLL_S, _NOT_DUE_S)))
             if not missing:
                 return
             if certain or time.monotonic() > end:
@@ -231,9 +231,9 @@ class SimulatorBackend:
 
     def _without_first(self, since_ns: int, now_ns: int) -> list[str]:
         """Return who has not told anything since the reset."""
-        return self._plugged.without_first(since_ns, now_ns) + self._tidings.missing(now_ns, now_ns)
+        return self._plugged.not_yet_received(since_ns, now_ns) + self._tidings.missing(now_ns, now_ns)
 
-    def _details(self, control: ConfirmedControl) -> dict[str, str]:
+    def _details(self, control: VerifiedSimControl) -> dict[str, str]:
         """Return what else the reset chose, in words."""
         details = {"control": self._dialect.name, "settle_steps": str(self._profile.settle_steps)}
         if self._profile.command_settle_s:
@@ -248,16 +248,16 @@ class SimulatorBackend:
     def verify(self, deadline: Stamp) -> Snapshot:
         """Put what the way home may have touched back, and read anew, a control period later."""
         control = self._running()
-        end = monotonic_s(deadline, self._clock)
+        end = deadline_to_monotonic_s(deadline, self._clock)
         try:
             return self._verified(control, end)
         except BackendLostError as error:
             raise BackendNotReadyError(f"verify: {error}") from None
 
-    def _verified(self, control: ConfirmedControl, end: float) -> Snapshot:
+    def _verified(self, control: VerifiedSimControl, end: float) -> Snapshot:
         self._place(control, end)
         since_ns = control.now_ns() + 1
-        self._plugged.expect_step()
+        self._plugged.start_step()
         self._tidings.clear()
         control.step(self._contract.control_period_ns, end)
         self._await_first(control, since_ns, end)
@@ -265,10 +265,10 @@ class SimulatorBackend:
 
     # ----------------------------------------------------------------------------------------------- step
 
-    @held_interrupts()
-    def send(self, command: Approved) -> Sent:
+    @deferred_signals()
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish one message per actuator, when nobody else has moved the world since the last step."""
-        if not isinstance(command, Approved):
+        if not isinstance(command, ApprovedCommand):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
         control = self._running()
         control.check()
@@ -279,12 +279,12 @@ class SimulatorBackend:
             message = to_command(actuator, parts[name], stamp_ns=control.now_ns(), period_s=period_s)
             self._echoes.expect(name, message)
             publisher.publish(message)
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
         """Await the echoes, let commands settle, and step; return when the world stands still again."""
         control = self._running()
-        end = monotonic_s(deadline, self._clock)
+        end = deadline_to_monotonic_s(deadline, self._clock)
         self._await_echoes(control, end)
         settled = time.monotonic() + self._profile.command_settle_s
         while (left_s := settled - time.monotonic()) > 0:
@@ -292,32 +292,32 @@ class SimulatorBackend:
         duration_ns = target.ns - control.now_ns()
         if duration_ns != self._contract.control_period_ns:
             raise BackendLostError("out_of_step", f"from {control.now_ns()} ns no step leads to {target.ns} ns")
-        self._plugged.expect_step()
+        self._plugged.start_step()
         control.step(duration_ns, end)
 
-    def _await_echoes(self, control: ConfirmedControl, end: float) -> None:
+    def _await_echoes(self, control: VerifiedSimControl, end: float) -> None:
         end = min(end, time.monotonic() + self._profile.sensor_grace_s)
         while silent := self._echoes.silent():
             if time.monotonic() > end:
                 raise BackendLostError("command_unheard", f"nobody repeated the command on {', '.join(silent)}")
-            control.take(max(0.0, min(PATROL_S, end - time.monotonic())))
+            control.take(max(0.0, min(POLL_S, end - time.monotonic())))
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
         """Wait until every reading of the step that is due is here."""
         control = self._running()
-        end = monotonic_s(deadline, self._clock)
+        end = deadline_to_monotonic_s(deadline, self._clock)
         late_by = min(end, time.monotonic() + self._profile.sensor_grace_s)
         while missing := self._missing(after.ns, control.now_ns()):
             if time.monotonic() > late_by:
                 raise BackendLostError("sensor_late", f"at {after.ns} ns these are missing: {', '.join(missing)}")
-            control.take(max(0.0, min(PATROL_S, late_by - time.monotonic())))
+            control.take(max(0.0, min(POLL_S, late_by - time.monotonic())))
         return self._snapshot(control, end)
 
     def _missing(self, target_ns: int, now_ns: int) -> list[str]:
         """Return whose reading of the end of the step is not here yet."""
         return self._plugged.missing(target_ns, now_ns) + self._tidings.missing(target_ns, now_ns)
 
-    def _snapshot(self, control: ConfirmedControl, end: float) -> Snapshot:
+    def _snapshot(self, control: VerifiedSimControl, end: float) -> Snapshot:
         """Return the newest readings, of a world that nobody else has moved."""
         now_ns = control.now_ns()
         told = self._tidings.states()
@@ -325,7 +325,7 @@ class SimulatorBackend:
         states = {name: told[name] if name in told else self._state(control, name, end) for name in wanted}
         control.check()
         if ahead := self._plugged.ahead(now_ns):
-            control.take(PATROL_S)
+            control.take(POLL_S)
             control.check()  # a world that another client has stepped shows it on its clock
             stamps = ", ".join(f"{name} at {stamp_ns} ns" for name, stamp_ns in ahead.items())
             raise BackendLostError(
@@ -334,7 +334,7 @@ class SimulatorBackend:
         samples = self._unplugged.complete(self._plugged.samples(), states, now_ns, self._tidings.events())
         return Snapshot(now_ns=now_ns, samples=samples)
 
-    def _state(self, control: ConfirmedControl, entity: str, end: float) -> EntityState:
+    def _state(self, control: VerifiedSimControl, entity: str, end: float) -> EntityState:
         """Return where an entity is; where the simulator does not tell, as it was placed."""
         if control.capabilities.state_query:
             return control.state(entity, end)
@@ -343,7 +343,7 @@ class SimulatorBackend:
         place = self._placing.places[entity]
         return EntityState(position=np.array(place.position), orientation=np.array(place.orientation))
 
-    def _hand_on(self, arrival: Arrival) -> None:
+    def _hand_on(self, arrival: ReceivedMessage) -> None:
         if not self._echoes.put(arrival) and not self._tidings.put(arrival):
             self._plugged.put(arrival)
 
@@ -368,7 +368,7 @@ class SimulatorBackend:
         """Return none: nothing was started."""
         return []
 
-    def _running(self) -> ConfirmedControl:
+    def _running(self) -> VerifiedSimControl:
         if not self._usable or self._control is None:
             raise BackendLostError("halted", "the connection was halted, closed, or never reset")
         return self._control

@@ -8,12 +8,12 @@ from typing import Any
 from embodied_env.contract import Contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.ros.qos import ANY
-from embodied_env.ros.receiver import Arrival, Receiver
+from embodied_env.ros.receiver import ReceivedMessage, Receiver
 
 _ECHO = "/echo/"  # before the name of an actuator: not a sensor's
 
 
-class Echoes:
+class CommandEchoes:
     """Which commands were not repeated yet."""
 
     def __init__(self, contract: Contract, topics: Mapping[str, str]) -> None:
@@ -35,7 +35,7 @@ class Echoes:
         if name in self._topics:
             self._unheard[name] = command
 
-    def put(self, arrival: Arrival) -> bool:
+    def put(self, arrival: ReceivedMessage) -> bool:
         """Take a message; return whether it is of one of these topics."""
         if not arrival.key.startswith(_ECHO):
             return False

@@ -9,7 +9,7 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.ros.external_sim.control.base import EntityState
 from embodied_env.ros.external_sim.profile import SimulatorProfile
 from embodied_env.ros.qos import sensor_qos
-from embodied_env.ros.receiver import Arrival, Receiver
+from embodied_env.ros.receiver import ReceivedMessage, Receiver
 from embodied_env.ros.sensor_buffer import SensorBuffer
 
 _STATE = "/state/"  # before the name of an entity: not a sensor's
@@ -17,7 +17,7 @@ _EVENT = "/event/"  # before the name of the sensor that it is the source of
 _FAR = 1e9  # no pose is beyond it
 
 
-class Tidings:
+class EntityTopics:
     """The newest pose of each entity that has a topic, and which events came since they were last asked for.
 
     Attributes:
@@ -43,12 +43,12 @@ class Tidings:
         for key, told in self.topics.items():
             receiver.subscribe(key, message_class(told.type), told.topic, sensor_qos(told))
 
-    def put(self, arrival: Arrival) -> bool:
+    def put(self, arrival: ReceivedMessage) -> bool:
         """Take a message; return whether it is one of these topics."""
         if arrival.key not in self.topics:
             return False
         if arrival.key in self._buffers:
-            self._buffers[arrival.key].put(arrival)
+            self._buffers[arrival.key].add(arrival)
         else:
             self._events.add(arrival.key.removeprefix(_EVENT))
         return True
@@ -63,7 +63,7 @@ class Tidings:
         """Return the topics of entities whose pose at the end of a step is not here; one of a later time is dropped."""
         for buffer in self._buffers.values():
             if buffer.stamp_ns > now_ns:
-                buffer.flush()
+                buffer.clear_readings()
         return [self.topics[key].topic for key, buffer in self._buffers.items() if buffer.stamp_ns < target_ns]
 
     def states(self) -> dict[str, EntityState]:

@@ -11,7 +11,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.loader import parse_as, profile_of
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import check_topic, one_of, require
-from embodied_env.core.reset_spec import home_problems
+from embodied_env.core.reset_spec import validate_home
 from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.ros.external_sim.control.base import ControlCapabilities
 
@@ -204,6 +204,6 @@ def _check_home(profile: SimulatorProfile, contract: Contract, path: str) -> Non
     """All joints that are commanded by position go home, or, where the world is reset, none."""
     is_sent = not ActionLayout(contract).is_velocity.all()
     if profile.home or (profile.reset == "soft" and is_sent):
-        for joint, problem in home_problems(contract, profile.home).items():
+        for joint, problem in validate_home(contract, profile.home).items():
             require(False, f"{path}.home.{joint}", problem)
         require(is_sent, f"{path}.home", "no joint is commanded by position: leave it out")

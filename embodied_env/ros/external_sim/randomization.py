@@ -14,14 +14,14 @@ from embodied_env.ros.external_sim.profile import Place, SimulatorProfile
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placing:
+class RandomizedPoses:
     """Where entities are put, by name, and what was drawn or set, by reset option."""
 
     places: Mapping[str, Place]
     sampled: Mapping[str, FloatArray]
 
 
-def placing(contract: Contract, profile: SimulatorProfile, request: ResetRequest) -> Placing:
+def placing(contract: Contract, profile: SimulatorProfile, request: ResetRequest) -> RandomizedPoses:
     """Draw every option of `contract` by the seed, so that setting one does not shift another, and place entities.
 
     An option that the profile does not draw is left out.
@@ -36,7 +36,7 @@ def placing(contract: Contract, profile: SimulatorProfile, request: ResetRequest
         draw = profile.draws[name]
         before = places.get(draw.name, Place(position=(0.0, 0.0, 0.0)))
         places[draw.name] = _upright(before, value) if draw.pose is not None else _at(before, value)
-    return Placing(places=places, sampled=sampled)
+    return RandomizedPoses(places=places, sampled=sampled)
 
 
 def _at(before: Place, value: FloatArray) -> Place:

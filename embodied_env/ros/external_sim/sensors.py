@@ -17,7 +17,7 @@ from embodied_env.core.types import Sample
 from embodied_env.ros.external_sim.control.base import EntityState
 from embodied_env.ros.external_sim.profile import SimulatorSource
 from embodied_env.ros.qos import sensor_qos
-from embodied_env.ros.receiver import Arrival, Receiver
+from embodied_env.ros.receiver import ReceivedMessage, Receiver
 from embodied_env.ros.sensor_buffer import SensorBuffer
 
 
@@ -38,7 +38,7 @@ class DueReading:
         """Return when `sensor` is due."""
         return cls(period_ns=round(NS_PER_S / sensor.rate_hz) if sensor.rate_hz else 0, slack_ns=slack_ns)
 
-    def is_there(self, stamp_ns: int, now_ns: int) -> bool:
+    def satisfies(self, stamp_ns: int, now_ns: int) -> bool:
         """Return whether with its newest reading at `stamp_ns` none is missing at `now_ns`, the end of a step."""
         if not self.period_ns:
             return stamp_ns >= now_ns
@@ -49,7 +49,7 @@ class DueReading:
         return now_ns > since_ns + self.period_ns + self.slack_ns if self.period_ns else now_ns > since_ns
 
 
-class Unplugged:
+class DerivedSensors:
     """Makes the readings of the sources of a profile, each when it is due."""
 
     def __init__(self, contract: Contract, sources: Mapping[str, SimulatorSource], clock: Clock) -> None:
@@ -96,7 +96,7 @@ class Unplugged:
 
     def _is_due(self, name: str, now_ns: int) -> bool:
         last = self._last.get(name)
-        return last is None or last.stamp_ns > now_ns or not self._due[name].is_there(last.stamp_ns, now_ns)
+        return last is None or last.stamp_ns > now_ns or not self._due[name].satisfies(last.stamp_ns, now_ns)
 
     def _pose(self, name: str, states: Mapping[str, EntityState], now_ns: int) -> Sample:
         source = self._sources[name]
@@ -151,7 +151,7 @@ def _relative(state: EntityState, frame: EntityState) -> EntityState:
     return EntityState(position=position, orientation=orientation, stamp_ns=state.stamp_ns)
 
 
-class Plugged:
+class PublishedSensors:
     """The buffers of the sensors with a topic of their own.
 
     Attributes:
@@ -179,9 +179,9 @@ class Plugged:
         for name, sensor in self.sensors.items():
             receiver.subscribe(name, message_class(sensor.type), sensor.topic, sensor_qos(sensor))
 
-    def put(self, arrival: Arrival) -> None:
+    def put(self, arrival: ReceivedMessage) -> None:
         """Take a message."""
-        self._buffers[arrival.key].put(arrival)
+        self._buffers[arrival.key].add(arrival)
         number = arrival.info["publication_sequence_number"]
         if self.sensors[arrival.key].timeline == "receive" and number is not None:
             self._unstamped[arrival.key] = number
@@ -192,7 +192,7 @@ class Plugged:
             buffer.clear()
         self._unstamped.clear()
 
-    def expect_step(self) -> None:
+    def start_step(self) -> None:
         """Begin a step: what carries no stamp, and comes from now on, is of its end."""
         self._unstamped.clear()
 
@@ -201,23 +201,23 @@ class Plugged:
         missing = []
         for name, buffer in self._buffers.items():
             self._stamp_receipt(name, now_ns)
-            if not self._due[name].is_there(buffer.stamp_ns, target_ns):
+            if not self._due[name].satisfies(buffer.stamp_ns, target_ns):
                 missing.append(name)
         return missing
 
-    def without_first(self, since_ns: int, now_ns: int) -> list[str]:
+    def not_yet_received(self, since_ns: int, now_ns: int) -> list[str]:
         """Return who has no reading since the reset; what is of the time before a clock went back is dropped."""
         missing = []
         for name, buffer in self._buffers.items():
             self._stamp_receipt(name, now_ns)
             if buffer.stamp_ns > now_ns:
-                buffer.flush()
-            is_new = buffer.stamp_ns >= max(since_ns, 1) and self._due[name].is_there(buffer.stamp_ns, now_ns)
+                buffer.clear_readings()
+            is_new = buffer.stamp_ns >= max(since_ns, 1) and self._due[name].satisfies(buffer.stamp_ns, now_ns)
             if not is_new:
                 missing.append(name)
         return missing
 
-    def must_have_come(self, name: str, since_ns: int, now_ns: int) -> bool:
+    def is_due_since(self, name: str, since_ns: int, now_ns: int) -> bool:
         """Return whether `name` must have a reading since the reset; who is no sensor must."""
         return name not in self._due or self._due[name].must_have_come(since_ns, now_ns)
 
@@ -236,4 +236,4 @@ class Plugged:
     def _stamp_receipt(self, name: str, now_ns: int) -> None:
         """What carries no stamp, and came since the step was asked for, is of its end."""
         if name in self._unstamped:
-            self._buffers[name].accept(now_ns, self._unstamped[name])
+            self._buffers[name].assign_stamp(now_ns, self._unstamped[name])

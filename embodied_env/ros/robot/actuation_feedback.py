@@ -17,12 +17,12 @@ from embodied_env.contract import FloatArray
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import check_topic, require
-from embodied_env.core.types import Actuation, Approved
+from embodied_env.core.types import ActuationEvidence, ApprovedCommand
 from embodied_env.errors import ContractError
 from embodied_env.ros.message_fields import Message, follow
 
 if TYPE_CHECKING:
-    from embodied_env.ros.receiver import Arrival
+    from embodied_env.ros.receiver import ReceivedMessage
 
 _REMEMBERED = 64
 _EQUAL = 1e-6  # of a value: float32 on its way loses less
@@ -72,19 +72,19 @@ class ControllerState:
         self._layout = layout
         self._sent: deque[tuple[int, FloatArray]] = deque(maxlen=_REMEMBERED)
         self._in_force: FloatArray | None = None
-        self._found: Actuation | None = None
+        self._found: ActuationEvidence | None = None
 
     def begin(self) -> None:
         """Forget the commands of the last episode."""
         self._sent.clear()
         self._found = None
 
-    def sent(self, command: Approved) -> None:
+    def sent(self, command: ApprovedCommand) -> None:
         """A command leaves. One that repeats the last cannot be told from it, and is not waited for."""
         if not self._sent or not _same(self._sent[-1][1], command.values):
             self._sent.append((command.seq, command.values))
 
-    def put(self, arrival: Arrival) -> None:
+    def put(self, arrival: ReceivedMessage) -> None:
         """Take a message: a change to a command is evidence of it."""
         reference = self._reference(arrival.message)
         if reference is None:
@@ -94,12 +94,12 @@ class ControllerState:
             return
         for number, (seq, values) in enumerate(self._sent):
             if _same(reference, values):
-                self._found = Actuation(seq=seq, acted_ns=arrival.arrival_ns, method="controller")
+                self._found = ActuationEvidence(seq=seq, acted_ns=arrival.arrival_ns, method="controller")
                 for _ in range(number + 1):
                     self._sent.popleft()
                 return
 
-    def take(self) -> Actuation | None:
+    def take(self) -> ActuationEvidence | None:
         """Return the newest evidence since the last call."""
         found, self._found = self._found, None
         return found

@@ -14,17 +14,26 @@ from embodied_env.ros.node import RosNode  # first: it says what is missing wher
 from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S, Clock, Stamp, monotonic_s
-from embodied_env.core.message_tap import Feed
+from embodied_env.core.clock import NS_PER_S, Clock, Stamp, deadline_to_monotonic_s
+from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.pacing import Pacer
-from embodied_env.core.process.signals import held_interrupts
-from embodied_env.core.types import Actuation, Approved, Observer, ResetReport, ResetRequest, Sample, Sent, Snapshot
+from embodied_env.core.process.signals import deferred_signals
+from embodied_env.core.types import (
+    ActuationEvidence,
+    ApprovedCommand,
+    Observer,
+    ResetReport,
+    ResetRequest,
+    Sample,
+    SentCommand,
+    Snapshot,
+)
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
-from embodied_env.ros.fastdds import warn_where_there_is_no_room
+from embodied_env.ros.fastdds import warn_if_segment_too_small
 from embodied_env.ros.qos import ANY
-from embodied_env.ros.receive_thread import Listener
+from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.robot.actuation_feedback import ControllerState
-from embodied_env.ros.robot.command_publishers import ActuatorTopics, NoOutlet, Outlet
+from embodied_env.ros.robot.command_publishers import ActuatorPublishers, CommandSink, DryRunSink
 from embodied_env.ros.robot.diagnostics import Diagnostics
 from embodied_env.ros.robot.operator_confirmation import Confirmation, make_confirmation
 from embodied_env.ros.robot.preflight import (
@@ -34,11 +43,11 @@ from embodied_env.ros.robot.preflight import (
     raise_unless_passed,
 )
 from embodied_env.ros.robot.profile import RESET_LEVELS, load_real_profile, node_parameters, profile_in_force
-from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayOutlet
+from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayClient
 from embodied_env.ros.robot.reset import ResetService, dry_report
 from embodied_env.ros.robot.safety_inputs import CONTENTION, SafetyInputs
-from embodied_env.ros.robot.sensor_set import Readings
-from embodied_env.ros.setup_checks import check_node_name, check_place, ros_arguments, timeout_s
+from embodied_env.ros.robot.sensor_set import SensorSet
+from embodied_env.ros.setup_checks import check_namespace_and_domain, check_node_name, ros_arguments, timeout_s
 from embodied_env.ros.transforms import Frames
 
 
@@ -50,7 +59,7 @@ class RealBackend:
         pacer: the deadlines of the steps of an episode, and what was missed of them.
         observers: who is told of each transition: what publishes the diagnostics.
         feed: gets the messages that our node publishes and receives.
-        surroundings_of_senders: the environment of who publishes the sensors, as far as it is known.
+        publisher_environment: the environment of who publishes the sensors, as far as it is known.
     """
 
     name = "real"
@@ -97,7 +106,7 @@ class RealBackend:
         """
         if clock.virtual:
             raise UsageError(f"a {type(clock).__name__} is not allowed with a robot; allowed: clock='steady'")
-        check_place(namespace, domain_id)
+        check_namespace_and_domain(namespace, domain_id)
         check_node_name(node_name)
         self._node_name, self._ros_args = node_name, tuple(ros_arguments(ros_args))
         self._contract = contract
@@ -128,18 +137,18 @@ class RealBackend:
         self.downstream_timeout_s = self._profile.downstream_timeout_s if by_wall else None
         self.routine = self._profile.reset_spec.routine() if self._is_armed else None
         self.pacer = Pacer(clock, contract.control_period_ns)
-        self.feed = Feed()
-        self.surroundings_of_senders: Mapping[str, str] = os.environ
+        self.feed = MessageTap()
+        self.publisher_environment: Mapping[str, str] = os.environ
         self._ros: RosNode | None = None
-        self._listener: Listener | None = None
-        self._outlet: Outlet | None = None
-        self._relay: RelayOutlet | None = None  # the outlet, where it is one
+        self._listener: ReceiveThread | None = None
+        self._outlet: CommandSink | None = None
+        self._relay: RelayClient | None = None  # the outlet, where it is one
         self._reset_service: ResetService | None = None
         self._confirmation: Confirmation | None = None
         self._controller: ControllerState | None = None
         self._left: tuple[int, int] | None = None  # the number of the last command, and when it left
         self._frames, self._on_sample = frames, on_sample
-        self._readings: Readings | None = None
+        self._readings: SensorSet | None = None
         self._inputs: SafetyInputs | None = None
         self._diagnostics = Diagnostics(contract, clock)
         self.observers: tuple[Observer, ...] = (self._diagnostics,)
@@ -160,7 +169,7 @@ class RealBackend:
         contract, profile = self._contract, self._profile
         self._is_watched = False
         raise_unless_passed(contract_checks(contract, self._written))  # before a node is: SROS2
-        warn_where_there_is_no_room(contract, self.surroundings_of_senders)
+        warn_if_segment_too_small(contract, self.publisher_environment)
         self._ros = RosNode(
             self._node_name,
             namespace=self._namespace,
@@ -171,8 +180,8 @@ class RealBackend:
             feed=self.feed,
         )
         node = self._ros.node
-        listener = self._listener = Listener(node, self._clock)
-        self._readings = Readings(
+        listener = self._listener = ReceiveThread(node, self._clock)
+        self._readings = SensorSet(
             contract,
             profile,
             listener,
@@ -186,18 +195,18 @@ class RealBackend:
             controller = self._controller = ControllerState(state, ActionLayout(contract))
             listener.subscribe("controller state", state.type, state.topic, ANY, controller.put)
         if not self._is_armed:
-            self._outlet = NoOutlet()
+            self._outlet = DryRunSink()
         elif self._is_relayed:
-            self._outlet = self._relay = RelayOutlet(contract, node, listener, self._clock)
+            self._outlet = self._relay = RelayClient(contract, node, listener, self._clock)
         else:
-            self._outlet = ActuatorTopics(contract, node, self._clock)
+            self._outlet = ActuatorPublishers(contract, node, self._clock)
         if self._is_armed:
             self._reset_service = ResetService(profile.reset_spec, node, self._clock, contract.fingerprint)
             self._confirmation = make_confirmation(profile.reset_spec, node, listener, self._clock)
         self._diagnostics.connect(node)
         listener.start()
 
-    def _connect(self, deadline: Stamp) -> tuple[Listener, Readings, SafetyInputs]:
+    def _connect(self, deadline: Stamp) -> tuple[ReceiveThread, SensorSet, SafetyInputs]:
         """Return whom we hear by, once the robot hears and is heard."""
         if self._listener is not None and self._listener.failure is not None:
             self.close()
@@ -215,12 +224,12 @@ class RealBackend:
                 deadline,
                 clock=self._clock,
                 settle_s=settle_s,
-                patrol=listener.check,
+                patrol=listener.raise_if_failed,
             )
         )
         self._is_watched = True
-        inputs.alone()
-        readings.find_publishers()
+        inputs.watch_publishers()
+        readings.inspect_publishers()
         return listener, readings, inputs
 
     # ---------------------------------------------------------------------------------------------- reset
@@ -229,11 +238,11 @@ class RealBackend:
         """Call the reset service, if there is one, then wait for a reading of every sensor that is newer.
 
         A relay is armed before, so that it rests while the robot is reset, and again where the robot is then. What of
-        the routine follows is ordered by the stepper (`RoutineBackend`).
+        the routine follows is ordered by the stepper (`ResettableBackend`).
         """
         self._usable = False
         listener, readings, inputs = self._connect(deadline)
-        readings.await_clock(monotonic_s(deadline, self._clock))
+        readings.await_clock(deadline_to_monotonic_s(deadline, self._clock))
         inputs.check_active(deadline.ns)
         if not self._is_armed:
             return self._verified(deadline, dry_report(request))
@@ -242,7 +251,7 @@ class RealBackend:
         service = self._reset_service
         if service is None:
             raise BackendNotReadyError("the node is not open")
-        return self._verified(deadline, service.call(request, deadline.ns, listener.check))
+        return self._verified(deadline, service.call(request, deadline.ns, listener.raise_if_failed))
 
     def confirm(self, question: str, deadline: Stamp) -> None:
         """Ask a person, as the profile says. A relay is armed before, so that it rests while they take their time."""
@@ -251,7 +260,7 @@ class RealBackend:
             raise BackendNotReadyError("nobody is there to be asked: the profile says confirm: none")
         if self._relay is not None:
             self._relay.arm(deadline.ns)
-        confirmation.ask(question, deadline.ns, listener.check)
+        confirmation.ask(question, deadline.ns, listener.raise_if_failed)
 
     def verify(self, deadline: Stamp) -> Snapshot:
         """Wait for a reading of every sensor that is newer than this call. A relay begins where the robot is then."""
@@ -265,18 +274,18 @@ class RealBackend:
         listener, readings, inputs = self._listener, self._readings, self._inputs
         if listener is None or readings is None or inputs is None:
             raise BackendNotReadyError("the node is not open")
-        end = monotonic_s(deadline, self._clock)
-        readings.await_newer(end)
-        inputs.await_heard(end)
+        end = deadline_to_monotonic_s(deadline, self._clock)
+        readings.wait_for_newer(end)
+        inputs.wait_for_inputs(end)
         inputs.check_active(deadline.ns)  # the reset may have changed it
         raise_unless_passed([check_positions(self._contract, readings.measured(), outside=self._profile.start_outside)])
         if self._relay is not None:
             self._relay.arm(deadline.ns, readings.measured)
-        readings.await_young(end)  # a machine that was busy meanwhile is no robot that is not ready
+        readings.wait_for_fresh(end)  # a machine that was busy meanwhile is no robot that is not ready
         self._usable = True
         self._left = None
         if self._controller is not None:
-            with listener.changed:
+            with listener.condition:
                 self._controller.begin()
         self.pacer.begin()
         readings.begin()
@@ -284,15 +293,15 @@ class RealBackend:
 
     # ----------------------------------------------------------------------------------------------- step
 
-    @held_interrupts()
-    def send(self, command: Approved) -> Sent:
+    @deferred_signals()
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Hand an approved command to the outlet."""
-        if not isinstance(command, Approved):
+        if not isinstance(command, ApprovedCommand):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
         listener, outlet = self._running(), self._outlet
         if outlet is None:
             raise BackendLostError("closed", "the connection is closed")
-        with listener.changed:
+        with listener.condition:
             if self._controller is not None:
                 self._controller.sent(command)
         sent = outlet.send(command)
@@ -318,19 +327,21 @@ class RealBackend:
             raise BackendLostError("closed", "the connection is closed")
         return readings.newest(sensors)
 
-    def _acted(self, listener: Listener) -> Actuation | None:
+    def _acted(self, listener: ReceiveThread) -> ActuationEvidence | None:
         """Return the best evidence there is that a command acts: an echo, a controller's word, a declared figure."""
         if not self._is_armed:
             return None
         if self._relay is not None:
             return self._relay.take_evidence()
         if self._controller is not None:
-            with listener.changed:
+            with listener.condition:
                 return self._controller.take()
         if self._profile.actuation_s is None or self._left is None:
             return None
         seq, left_ns = self._left
-        return Actuation(seq=seq, acted_ns=left_ns + round(self._profile.actuation_s * NS_PER_S), method="declared")
+        return ActuationEvidence(
+            seq=seq, acted_ns=left_ns + round(self._profile.actuation_s * NS_PER_S), method="declared"
+        )
 
     def estops(self) -> Mapping[str, str]:
         """Return the state of each safety input (`EstopInputs.states`). Any thread may ask."""
@@ -343,7 +354,7 @@ class RealBackend:
         listener, unknown = self._listener, dict.fromkeys(names, "unknown")
         if listener is None:
             return unknown
-        with listener.changed:  # `close` takes the node away under it
+        with listener.condition:  # `close` takes the node away under it
             if self._inputs is None or listener.failure is not None:
                 return unknown
             states = self._inputs.states(is_moving=self._usable)
@@ -359,10 +370,10 @@ class RealBackend:
         """End our thread, and destroy our node."""
         self._usable = False
         listener, ros = self._listener, self._ros
-        if isinstance(self._outlet, ActuatorTopics) and self._left is not None:
+        if isinstance(self._outlet, ActuatorPublishers) and self._left is not None:
             self._outlet.flush()
         self._diagnostics.disconnect()
-        with contextlib.nullcontext() if listener is None else listener.changed:
+        with contextlib.nullcontext() if listener is None else listener.condition:
             self._listener = self._ros = self._outlet = self._relay = None
             self._reset_service = self._confirmation = self._readings = self._inputs = None
         try:
@@ -376,7 +387,7 @@ class RealBackend:
         """There is none of ours."""
         return []
 
-    def _running(self) -> Listener:
+    def _running(self) -> ReceiveThread:
         listener = self._listener
         if not self._usable or listener is None:
             raise BackendLostError("halted", "the connection was halted, closed, or never reset")

@@ -15,16 +15,16 @@ from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.core.time_sync import ClockWatch, SimulatedTime, Timeline
-from embodied_env.core.types import ClockAccount, Quality
+from embodied_env.core.time_sync import SimTimeTracker, SystemClockMonitor, WorldClock
+from embodied_env.core.types import ClockStatus, Quality
 from embodied_env.errors import BackendLostError, BackendNotReadyError
-from embodied_env.ros.receive_thread import Listener
-from embodied_env.ros.receiver import PATROL_S, Arrival
+from embodied_env.ros.receive_thread import ReceiveThread
+from embodied_env.ros.receiver import POLL_S, ReceivedMessage
 
 if TYPE_CHECKING:
     from rclpy.node import Node
 
-    from embodied_env.ros.receiver import Arrival
+    from embodied_env.ros.receiver import ReceivedMessage
 
 SYNCED_TOLERANCE_S = 0.02
 """How far ahead of now the stamp of a clock that is synchronised may be, at least."""
@@ -65,7 +65,7 @@ class Sync(StrEnum):
 
 
 @dataclass(kw_only=True, slots=True)
-class Placed:
+class TranslatedStamp:
     """A message's place on the world's clock. `quality` and `reason` are those of a reading that is not to be used.
 
     Nobody writes into it, as into an `Arrival`.
@@ -79,11 +79,11 @@ class Placed:
     quality: Quality = Quality.OK
     reason: str = ""
 
-    def repeats(self, other: Placed) -> bool:
+    def repeats(self, other: TranslatedStamp) -> bool:
         """Tell whether both have one stamp."""
         return self.header_ns == other.header_ns if self.header_ns else self.stamp_ns == other.stamp_ns
 
-    def is_after(self, other: Placed) -> bool:
+    def is_after(self, other: TranslatedStamp) -> bool:
         """Order by what the messages say; where the clock was set in between, by the world's clock."""
         if self.header_ns and other.header_ns and self.epoch == other.epoch:
             return self.header_ns > other.header_ns
@@ -91,7 +91,7 @@ class Placed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Travel:
+class TransportTiming:
     """What the middleware's stamps are worth; `excess_s` where they are of clocks that are not known to agree."""
 
     quality: Quality = Quality.OK
@@ -122,7 +122,7 @@ def is_on_our_host(node: Node, topic: str, rmw: str) -> bool | None:
     return theirs <= ours if ours and theirs else None
 
 
-class LeastOfLate:
+class SlidingMinimum:
     """The least of the values of the last `window_ns`."""
 
     def __init__(self, window_ns: int) -> None:
@@ -141,7 +141,7 @@ class LeastOfLate:
         return kept[0][1]
 
 
-class Stamping:
+class StampTranslator:
     """Judges the stamps of one sensor's messages as they arrive. Used under the lock of its timeline."""
 
     def __init__(
@@ -149,8 +149,8 @@ class Stamping:
         name: str,
         spec: ClockSpec,
         *,
-        timeline: Timeline,
-        watch: ClockWatch,
+        timeline: WorldClock,
+        watch: SystemClockMonitor,
         require_stamp: bool,
         future_tolerance_s: float,
     ) -> None:
@@ -163,12 +163,12 @@ class Stamping:
         self._require_stamp = require_stamp
         self._future_ns = round(future_tolerance_s * NS_PER_S)
         self._error_ns = round((spec.error_s or 0.0) * NS_PER_S)
-        self._least_header = LeastOfLate(round(LATE_S * NS_PER_S))
-        self._least_source = LeastOfLate(round(LATE_S * NS_PER_S))
+        self._least_header = SlidingMinimum(round(LATE_S * NS_PER_S))
+        self._least_source = SlidingMinimum(round(LATE_S * NS_PER_S))
         self.sync = Sync.UNKNOWN
-        self.found(None)
+        self.set_publisher_locality(None)
 
-    def found(self, is_on_our_host: bool | None) -> None:  # noqa: FBT001 - an answer
+    def set_publisher_locality(self, is_on_our_host: bool | None) -> None:  # noqa: FBT001 - an answer
         """Take what the middleware says of the publisher."""
         sync = self._spec.sync
         if sync == "same_host" or (sync == "auto" and is_on_our_host):
@@ -178,17 +178,17 @@ class Stamping:
 
     # ------------------------------------------------------------------------------------------------ acquisition
 
-    def place(self, arrival: Arrival, header_ns: int | None) -> Placed:
+    def translate(self, arrival: ReceivedMessage, header_ns: int | None) -> TranslatedStamp:
         """Place a message; `header_ns` None: it counts from its arrival."""
         if header_ns is None:
-            return Placed(stamp_ns=self._timeline.at_ns(arrival.arrival_ns), epoch=self._timeline.epoch)
+            return TranslatedStamp(stamp_ns=self._timeline.at_ns(arrival.arrival_ns), epoch=self._timeline.epoch)
         if header_ns == 0:
             return self._unstamped(arrival)
         if self.is_wall and self.sync is Sync.UNKNOWN:
             return self._foreign(arrival, header_ns)
-        return self._judged(arrival, self._timeline.place_ns(header_ns), header_ns, Quality.OK)
+        return self._judged(arrival, self._timeline.to_world_ns(header_ns), header_ns, Quality.OK)
 
-    def _judged(self, arrival: Arrival, stamp_ns: int, header_ns: int, quality: Quality) -> Placed:
+    def _judged(self, arrival: ReceivedMessage, stamp_ns: int, header_ns: int, quality: Quality) -> TranslatedStamp:
         """A stamp of a clock that we know: is it of the future, or of another clock than it is said to be?"""
         arrived_ns, epoch = self._timeline.at_ns(arrival.arrival_ns), self._timeline.epoch
         age_ns = arrived_ns - stamp_ns
@@ -199,7 +199,7 @@ class Stamping:
         synced_ns = max(round(SYNCED_TOLERANCE_S * NS_PER_S), self._error_ns) if is_synced else 0
         if age_ns < -max(self._future_ns, synced_ns):
             reason = f"stamped {-age_ns / NS_PER_S:.3f} s after it came" + _by(suspect)
-            return Placed(
+            return TranslatedStamp(
                 stamp_ns=stamp_ns,
                 header_ns=header_ns,
                 epoch=epoch,
@@ -212,12 +212,14 @@ class Stamping:
             quality = Quality.JUMP
         if age_ns < -self._future_ns:  # the clocks do not agree better: it cannot be younger than its arrival
             stamp_ns, quality = arrived_ns, Quality.UNSYNCED
-        return Placed(stamp_ns=stamp_ns, header_ns=header_ns, epoch=epoch, stamp_quality=quality, suspect_clock=suspect)
+        return TranslatedStamp(
+            stamp_ns=stamp_ns, header_ns=header_ns, epoch=epoch, stamp_quality=quality, suspect_clock=suspect
+        )
 
-    def _unstamped(self, arrival: Arrival) -> Placed:
+    def _unstamped(self, arrival: ReceivedMessage) -> TranslatedStamp:
         """A message without a stamp: refused, or taken for as old as its publication or its arrival."""
         if self._require_stamp:
-            return Placed(
+            return TranslatedStamp(
                 stamp_ns=0,
                 header_ns=0,
                 epoch=self._timeline.epoch,
@@ -227,20 +229,20 @@ class Stamping:
             )
         source_ns = arrival.info["source_timestamp"]
         if source_ns and self.is_wall and self.sync is not Sync.UNKNOWN:
-            return self._judged(arrival, self._timeline.place_ns(source_ns), 0, Quality.FALLBACK_SOURCE)
+            return self._judged(arrival, self._timeline.to_world_ns(source_ns), 0, Quality.FALLBACK_SOURCE)
         arrived_ns = self._timeline.at_ns(arrival.arrival_ns)
-        return Placed(
+        return TranslatedStamp(
             stamp_ns=arrived_ns, header_ns=0, epoch=self._timeline.epoch, stamp_quality=Quality.FALLBACK_RECEIVED
         )
 
-    def _foreign(self, arrival: Arrival, header_ns: int) -> Placed:
+    def _foreign(self, arrival: ReceivedMessage, header_ns: int) -> TranslatedStamp:
         """A stamp of a clock that is not known to be ours: its differences count, and what is declared."""
         arrived_ns = self._timeline.at_ns(arrival.arrival_ns)
         took_ns = arrived_ns - header_ns
         excess_ns = took_ns - self._least_header.add(arrived_ns, took_ns)
         if self._spec.least_delay_s is None:
             path = f"backends.real.clocks.{self._name}"
-            return Placed(
+            return TranslatedStamp(
                 stamp_ns=arrived_ns,
                 header_ns=header_ns,
                 epoch=self._timeline.epoch,
@@ -250,7 +252,7 @@ class Stamping:
                 "sync: same_host, sync: ptp or chrony with error_s, or least_delay_s",
             )
         age_ns = excess_ns + round(self._spec.least_delay_s * NS_PER_S)
-        return Placed(
+        return TranslatedStamp(
             stamp_ns=arrived_ns - age_ns,
             header_ns=header_ns,
             epoch=self._timeline.epoch,
@@ -259,27 +261,27 @@ class Stamping:
 
     # -------------------------------------------------------------------------------------------------- transport
 
-    def travel(self, arrival: Arrival) -> Travel:
+    def transport(self, arrival: ReceivedMessage) -> TransportTiming:
         """Judge the middleware's stamps, which are of UTC, whatever the time of the world. Asked of every message."""
         source_ns, received_ns = arrival.info["source_timestamp"], arrival.info["received_timestamp"]
         if not source_ns or not received_ns:
-            return Travel(quality=Quality.UNKNOWN)
-        is_across = self._is_across(arrival, self._watch.place_ns(source_ns))
+            return TransportTiming(quality=Quality.UNKNOWN)
+        is_across = self._is_across(arrival, self._watch.to_world_ns(source_ns))
         if self.sync is Sync.UNKNOWN:
             if is_across:
-                return Travel(quality=Quality.JUMP)
-            received_ns = self._watch.place_ns(received_ns)  # by a clock that nobody sets
+                return TransportTiming(quality=Quality.JUMP)
+            received_ns = self._watch.to_world_ns(received_ns)  # by a clock that nobody sets
             took_ns = received_ns - source_ns
             least_ns = self._least_source.add(received_ns, took_ns)
-            return Travel(quality=Quality.UNSYNCED, excess_s=(took_ns - least_ns) / NS_PER_S)
+            return TransportTiming(quality=Quality.UNSYNCED, excess_s=(took_ns - least_ns) / NS_PER_S)
         if is_across:
-            return Travel(quality=Quality.JUMP)
+            return TransportTiming(quality=Quality.JUMP)
         took_ns = received_ns - source_ns
         if self.sync is Sync.SYNCED and abs(took_ns) < 2 * self._error_ns:
-            return Travel(quality=Quality.UNSYNCED)
-        return Travel(quality=Quality.NEGATIVE if took_ns < 0 else Quality.OK)
+            return TransportTiming(quality=Quality.UNSYNCED)
+        return TransportTiming(quality=Quality.NEGATIVE if took_ns < 0 else Quality.OK)
 
-    def _is_across(self, arrival: Arrival, placed_ns: int) -> bool:
+    def _is_across(self, arrival: ReceivedMessage, placed_ns: int) -> bool:
         """Tell whether UTC may have been set between a stamp, by its place, and the arrival of its message."""
         step = self._watch.last_step
         if step is None:
@@ -304,7 +306,7 @@ CLOCK_TOPIC = "/clock"
 _CLOCK_QOS = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 
-class Timekeeper:
+class RobotClock:
     """Keeps the world's time; all of it is used while the listener's `changed` is held, but for the waits.
 
     Attributes:
@@ -318,12 +320,12 @@ class Timekeeper:
         """Begin: UTC is paired with the steady clock now; simulated time is waited for."""
         self._contract = contract
         self._clock = clock
-        self._watch = ClockWatch(clock)
-        self._simulated = SimulatedTime(self._watch, period_ns=contract.control_period_ns) if use_sim_time else None
-        self.timeline: Timeline = self._simulated or self._watch
+        self._watch = SystemClockMonitor(clock)
+        self._simulated = SimTimeTracker(self._watch, period_ns=contract.control_period_ns) if use_sim_time else None
+        self.timeline: WorldClock = self._simulated or self._watch
         observation = contract.safety.observation
         self.stampings = {
-            name: Stamping(
+            name: StampTranslator(
                 name,
                 clocks.get(name) or clocks.get(EVERY_SENSOR) or ClockSpec(),
                 timeline=self.timeline,
@@ -334,48 +336,48 @@ class Timekeeper:
             for name in contract.sensors
         }
 
-    def listen(self, listener: Listener, on_set: Callable[[], None]) -> None:
+    def listen(self, listener: ReceiveThread, on_set: Callable[[], None]) -> None:
         """Listen to simulated time, where it counts. `on_set`: what is buffered is of a time that is no more."""
         simulated = self._simulated
         if simulated is None:
             return
 
-        def take(arrival: Arrival) -> None:
+        def take(arrival: ReceivedMessage) -> None:
             clock = arrival.message.clock
-            if simulated.hear(int(clock.sec) * NS_PER_S + int(clock.nanosec), arrival.arrival_ns):
+            if simulated.on_clock(int(clock.sec) * NS_PER_S + int(clock.nanosec), arrival.arrival_ns):
                 on_set()
 
         listener.subscribe(CLOCK_TOPIC, "rosgraph_msgs/msg/Clock", CLOCK_TOPIC, _CLOCK_QOS, take)
 
-    def find_hosts(self, node: Node, listener: Listener) -> None:
+    def locate_publishers(self, node: Node, listener: ReceiveThread) -> None:
         """Look at who publishes the sensors: on our host the clock is ours."""
         rmw = get_rmw_implementation_identifier()
         for name, sensor in self._contract.sensors.items():
             is_ours = is_on_our_host(node, sensor.topic, rmw)
-            with listener.changed:
-                self.stampings[name].found(is_ours)
+            with listener.condition:
+                self.stampings[name].set_publisher_locality(is_ours)
 
-    def notice(self, arrival: Arrival) -> None:
+    def on_message(self, arrival: ReceivedMessage) -> None:
         """Look at the clocks as a message arrives."""
-        self._watch.notice(arrival.arrival_ns, arrival.arrival_system_ns)
+        self._watch.check_pair(arrival.arrival_ns, arrival.arrival_system_ns)
 
-    def account(self) -> ClockAccount:
+    def status(self) -> ClockStatus:
         """Return what is known of the clocks, and what happened to them since the last account."""
-        self._watch.notice(self._clock.now_ns(), self._clock.system_ns())
-        return replace(self.timeline.account(), rmw=get_rmw_implementation_identifier())
+        self._watch.check_pair(self._clock.now_ns(), self._clock.system_ns())
+        return replace(self.timeline.status(), rmw=get_rmw_implementation_identifier())
 
-    def await_clock(self, listener: Listener, end: float) -> None:
+    def await_clock(self, listener: ReceiveThread, end: float) -> None:
         """Wait until simulated time is heard to go on, `end` by `time.monotonic`; raises BackendNotReadyError."""
         simulated, asked_ns = self._simulated, self._clock.now_ns()
         if simulated is None:
             return
-        with listener.changed:
+        with listener.condition:
             while (simulated.advanced_ns or 0) < asked_ns:
-                listener.check()
+                listener.raise_if_failed()
                 if (left_s := end - time.monotonic()) <= 0:
                     was = "no message came" if simulated.advanced_ns is None else "it stands still"
                     raise BackendNotReadyError(f"no {CLOCK_TOPIC}: {was} (backends.real.use_sim_time is true)")
-                listener.changed.wait(min(PATROL_S, left_s))
+                listener.condition.wait(min(POLL_S, left_s))
 
     def check(self, timeout_s: float) -> None:
         """Raise BackendLostError when simulated time has stood still for longer."""

@@ -13,25 +13,25 @@ from embodied_env.contract import Contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.core.types import Approved, Sent
+from embodied_env.core.types import ApprovedCommand, SentCommand
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.command_messages import to_command
 from embodied_env.ros.qos import command_qos
-from embodied_env.ros.receiver import PATROL_S, Patrol
+from embodied_env.ros.receiver import POLL_S, LivenessCheck
 
 _NOW = Duration()
 _DELIVERY_NS = NS_PER_S // 2
 
 
-class Outlet(Protocol):
+class CommandSink(Protocol):
     """Where approved commands go."""
 
-    def send(self, command: Approved) -> Sent:
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish, and return what was really sent."""
         ...
 
 
-class ActuatorTopics:
+class ActuatorPublishers:
     """The outlet to the actuators' own topics. They know no epochs: a robot obeys the newest message."""
 
     def __init__(self, contract: Contract, node: Node, clock: Clock) -> None:
@@ -44,14 +44,14 @@ class ActuatorTopics:
             for actuator in contract.actuators.values()
         ]
 
-    def send(self, command: Approved) -> Sent:
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish one message per actuator, stamped with the system's time."""
-        if not isinstance(command, Approved):
+        if not isinstance(command, ApprovedCommand):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
         now_ns, parts = self._clock.system_ns(), self._layout.split(command.values)
         for (actuator, publisher), part in zip(self._publishers, parts.values(), strict=True):
             publisher.publish(to_command(actuator, part, stamp_ns=now_ns, period_s=self._period_s))
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
     def flush(self) -> None:
         """Wait a little until the last command has arrived: a publisher that is destroyed takes along what has not."""
@@ -62,14 +62,14 @@ class ActuatorTopics:
                     self._clock.sleep_until_ns(now_ns + _GLANCE_NS)  # the middleware might hold the interpreter
 
 
-class NoOutlet:
+class DryRunSink:
     """The outlet of a dry run: there is no publisher that a command could leave by."""
 
-    def send(self, command: Approved) -> Sent:
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish nothing; what was approved stands in the account."""
-        if not isinstance(command, Approved):
+        if not isinstance(command, ApprovedCommand):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
 
 class ServiceCaller:
@@ -85,7 +85,7 @@ class ServiceCaller:
         """Return a request with these fields."""
         return self._client.srv_type.Request(**fields)
 
-    def call(self, deadline_ns: int, patrol: Patrol, request: Any = None) -> Any:  # noqa: ANN401 - a generated type
+    def call(self, deadline_ns: int, patrol: LivenessCheck, request: Any = None) -> Any:  # noqa: ANN401 - a generated type
         """Call once, and return the response.
 
         Args:
@@ -104,7 +104,7 @@ class ServiceCaller:
             self._clock.sleep_until_ns(now_ns + _GLANCE_NS)
         future = client.call_async(self.request() if request is None else request)
         future.add_done_callback(lambda _: answered.set())
-        while not answered.wait(PATROL_S):
+        while not answered.wait(POLL_S):
             patrol()
             if self._clock.now_ns() > deadline_ns:
                 client.remove_pending_request(future)

@@ -73,7 +73,7 @@ class _Window:
     bad: Counter[str] = field(default_factory=Counter)  # readings that were not as they should be, by sensor
 
 
-class Health:
+class DiagnosticsAggregator:
     """Adds up transitions, and says what they mean. Nothing here knows of ROS. Not for two threads at once."""
 
     def __init__(self, contract: Contract, clock: Clock) -> None:
@@ -87,8 +87,8 @@ class Health:
         self._is_running = False
         self._stepped_ns: int | None = None
         self._total_missed = 0
-        self._fallen = dict.fromkeys(("gates", "latency", "sensors"), Level.OK)
-        self._told: Mapping[str, Level] = {}
+        self._final_levels = dict.fromkeys(("gates", "latency", "sensors"), Level.OK)
+        self._published_levels: Mapping[str, Level] = {}
 
     def add(self, transition: Transition) -> bool:
         """Take in a step; return whether something is worse than was told last, or no longer stale."""
@@ -107,7 +107,10 @@ class Health:
         self._is_running = not self._end_reason
         self._stepped_ns = self._clock.now_ns()
         levels = self._current()
-        return any(level > self._told.get(name, Level.OK) or self._was_stale(name) for name, level in levels.items())
+        return any(
+            level > self._published_levels.get(name, Level.OK) or self._was_stale(name)
+            for name, level in levels.items()
+        )
 
     def _count_missed(self, total: int) -> None:
         """The account counts from the reset; a number that falls is that of a new episode."""
@@ -115,15 +118,15 @@ class Health:
         self._total_missed = total
 
     def _was_stale(self, name: str) -> bool:
-        return self._told.get(name) is Level.STALE
+        return self._published_levels.get(name) is Level.STALE
 
-    def tell(self) -> tuple[Status, ...]:
+    def publishable(self) -> tuple[Status, ...]:
         """Return how it is, and begin to add up anew."""
         window, levels = self._window, self._current()
         self._window = _Window()
         if window.steps:
-            self._fallen = levels  # that of an ended episode stays
-        self._told = levels
+            self._final_levels = levels  # that of an ended episode stays
+        self._published_levels = levels
         stale = f"no step for {self._silent_s():.1f} s" if self._stepped_ns is not None else "no step yet"
         end = f"ended: {self._end_reason}" if self._end_reason else ""
         messages = {
@@ -147,9 +150,9 @@ class Health:
 
     def _current(self) -> dict[str, Level]:
         if self._stepped_ns is None or (self._is_running and self._silent_s() * NS_PER_S > self._stale_ns):
-            return dict.fromkeys(self._fallen, Level.STALE)
+            return dict.fromkeys(self._final_levels, Level.STALE)
         if not self._window.steps:
-            return dict(self._fallen)
+            return dict(self._final_levels)
         window, end = self._window, end_kind(self._end_reason)
         share = float(self._info["safety"]["intervention_share"])
         is_stopped = window.severity >= Severity.STOP or end in ("safety_stop", "backend_lost")
@@ -201,7 +204,7 @@ class Diagnostics:
 
     def __init__(self, contract: Contract, clock: Clock) -> None:
         """Observe; nothing is published before `connect`."""
-        self._health = Health(contract, clock)
+        self._health = DiagnosticsAggregator(contract, clock)
         self._hardware_id = f"{contract.name} {contract.fingerprint[:12]}"
         self._lock = threading.Lock()
         self._node: Node | None = None
@@ -247,7 +250,7 @@ class Diagnostics:
                 hardware_id=self._hardware_id,
                 values=[key_value(key=key, value=value) for key, value in status.values.items()],
             )
-            for status in self._health.tell()
+            for status in self._health.publishable()
         ]
         with contextlib.suppress(RuntimeError):  # whoever took hold of all contexts has shut ours down
             publisher.publish(message)

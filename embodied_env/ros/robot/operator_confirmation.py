@@ -17,8 +17,8 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.receive_thread import Listener
-from embodied_env.ros.receiver import PATROL_S, Arrival, Patrol
+from embodied_env.ros.receive_thread import ReceiveThread
+from embodied_env.ros.receiver import POLL_S, LivenessCheck, ReceivedMessage
 from embodied_env.ros.robot.profile import ResetSpec
 
 REQUEST_TOPIC = "~/confirm_request"
@@ -35,7 +35,7 @@ _READ_BYTES = 4096
 class Confirmation(Protocol):
     """Asks a person."""
 
-    def ask(self, question: str, deadline_ns: int, patrol: Patrol) -> None:
+    def ask(self, question: str, deadline_ns: int, patrol: LivenessCheck) -> None:
         """Return when a person agrees.
 
         Args:
@@ -49,7 +49,7 @@ class Confirmation(Protocol):
         ...
 
 
-def make_confirmation(spec: ResetSpec, node: Node, listener: Listener, clock: Clock) -> Confirmation | None:
+def make_confirmation(spec: ResetSpec, node: Node, listener: ReceiveThread, clock: Clock) -> Confirmation | None:
     """Return who asks, None for nobody. The listener must not have started.
 
     Raises:
@@ -87,7 +87,7 @@ class Prompt:
                 "run it in one, or set confirm: topic or service"
             )
 
-    def ask(self, question: str, deadline_ns: int, patrol: Patrol) -> None:
+    def ask(self, question: str, deadline_ns: int, patrol: LivenessCheck) -> None:
         """See `Confirmation.ask`."""
         self._forget()
         heard = ""
@@ -113,10 +113,10 @@ class Prompt:
         self._out.write(text)
         self._out.flush()
 
-    def _read(self, deadline_ns: int, patrol: Patrol) -> str:
+    def _read(self, deadline_ns: int, patrol: LivenessCheck) -> str:
         """Return what is typed next."""
         descriptor = self._source.fileno()
-        while not select.select([descriptor], [], [], PATROL_S)[0]:
+        while not select.select([descriptor], [], [], POLL_S)[0]:
             patrol()
             if self._clock.now_ns() > deadline_ns:
                 raise _silent("at the prompt")
@@ -149,7 +149,7 @@ class _Notice:
 class ByTopic:
     """Waits for a std_msgs/Bool that is newer than the question: true agrees, false declines."""
 
-    def __init__(self, topic: str, node: Node, listener: Listener, clock: Clock) -> None:
+    def __init__(self, topic: str, node: Node, listener: ReceiveThread, clock: Clock) -> None:
         """Subscribe to `topic`."""
         self._name = node.resolve_topic_name(topic)
         self._listener, self._clock = listener, clock
@@ -158,15 +158,15 @@ class ByTopic:
         self._answer: bool | None = None
         listener.subscribe("confirm", "std_msgs/msg/Bool", topic, RELIABLE, self._take)
 
-    def _take(self, arrival: Arrival) -> None:
+    def _take(self, arrival: ReceivedMessage) -> None:
         """Take a message, under the listener's lock. One that waited in a queue since before the question is old."""
         received_ns = arrival.info.get("received_timestamp") or arrival.arrival_system_ns
         if self._asked_ns is not None and received_ns > self._asked_ns:
             self._answer = bool(arrival.message.data)
 
-    def ask(self, question: str, deadline_ns: int, patrol: Patrol) -> None:
+    def ask(self, question: str, deadline_ns: int, patrol: LivenessCheck) -> None:
         """See `Confirmation.ask`."""
-        changed = self._listener.changed
+        changed = self._listener.condition
         with changed:
             self._asked_ns, self._answer = self._clock.system_ns(), None
         try:
@@ -176,7 +176,7 @@ class ByTopic:
                     left_s = (deadline_ns - self._clock.now_ns()) / NS_PER_S
                     if left_s <= 0.0:
                         raise _silent(f"on {self._name}")
-                    changed.wait(min(PATROL_S, left_s))
+                    changed.wait(min(POLL_S, left_s))
         finally:
             self._asked_ns = None
         if not self._answer:
@@ -201,7 +201,7 @@ class ByService:
             self._is_answered.set()
         return response
 
-    def ask(self, question: str, deadline_ns: int, patrol: Patrol) -> None:
+    def ask(self, question: str, deadline_ns: int, patrol: LivenessCheck) -> None:
         """See `Confirmation.ask`."""
         self._is_answered.clear()
         self._is_asked.set()
@@ -211,8 +211,8 @@ class ByService:
         finally:
             self._is_asked.clear()
 
-    def _wait(self, deadline_ns: int, patrol: Patrol) -> None:
-        while not self._is_answered.wait(PATROL_S):
+    def _wait(self, deadline_ns: int, patrol: LivenessCheck) -> None:
+        while not self._is_answered.wait(POLL_S):
             patrol()
             if self._clock.now_ns() > deadline_ns:
                 raise _silent(f"by {self._name}")

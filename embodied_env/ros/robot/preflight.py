@@ -32,7 +32,7 @@ from embodied_env.ros.transforms import as_it_comes
 
 if TYPE_CHECKING:
     from embodied_env.ros.node import RosNode
-    from embodied_env.ros.receiver import Patrol
+    from embodied_env.ros.receiver import LivenessCheck
 
 SETTLE_S = 3.5
 """How long the graph must stay right before the first motion: another publisher may not have been discovered yet.
@@ -83,7 +83,7 @@ def preflight(
     *,
     clock: Clock,
     settle_s: float = SETTLE_S,
-    patrol: Patrol | None = None,
+    patrol: LivenessCheck | None = None,
 ) -> tuple[Check, ...]:
     """Return every check but that of the positions, when the graph has been right for `settle_s`, or at `deadline`.
 

@@ -11,7 +11,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.loader import parse_as, profile_of
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.value_checks import check_topic, one_of, require
-from embodied_env.core.reset_spec import Routine, home_problems
+from embodied_env.core.reset_spec import ResetRoutine, validate_home
 from embodied_env.errors import ContractError
 from embodied_env.ros.robot.actuation_feedback import ControllerStateSpec, check_controller_state
 from embodied_env.ros.robot.clock_sync import EVERY_SENSOR, ClockSpec
@@ -38,9 +38,9 @@ class ResetSpec:
     confirm_topic: str | None = None
     confirm_service: str | None = None
 
-    def routine(self) -> Routine:
+    def routine(self) -> ResetRoutine:
         """Return what follows the service."""
-        return Routine(
+        return ResetRoutine(
             home=dict(self.home or {}),
             speed=self.speed,
             tolerance=self.tolerance,
@@ -68,7 +68,7 @@ def check_reset(spec: ResetSpec, contract: Contract, reset_timeout_s: float, pat
     for key, value, allowed, holds in _reset_conditions(spec, reset_timeout_s):
         require(holds, f"{path}.{key}", f"{value} is not allowed; allowed: {allowed}")
     if spec.home is not None:
-        for joint, problem in home_problems(contract, spec.home).items():
+        for joint, problem in validate_home(contract, spec.home).items():
             require(False, f"{path}.home.{joint}", problem)
         require(bool(spec.home), f"{path}.home", "no joint is commanded by position: leave it out")
 

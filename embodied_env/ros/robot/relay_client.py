@@ -15,11 +15,11 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.json_messages import INVALID_MESSAGE
-from embodied_env.core.types import Actuation, Approved, Finding, GateReport, Sent, Severity
+from embodied_env.core.types import ActuationEvidence, ApprovedCommand, Finding, GateReport, SentCommand, Severity
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.receive_thread import Listener
-from embodied_env.ros.receiver import Arrival
+from embodied_env.ros.receive_thread import ReceiveThread
+from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.command_publishers import Trigger
 from embodied_env.ros.robot.graph_checks import UNNAMED, publishers_of
 from embodied_env.safety.relay.protocol import (
@@ -29,9 +29,9 @@ from embodied_env.safety.relay.protocol import (
     REPORT_TOPIC,
     STATE_TOPIC,
     Armed,
+    CommandId,
     RelayReport,
     RelayState,
-    Tag,
     limits_fingerprint,
     write_command,
 )
@@ -51,7 +51,7 @@ _NAMING_NS = NS_PER_S // 2
 _GLANCE_NS = NS_PER_S // 100
 
 
-class RelayOutlet:
+class RelayClient:
     """Sends to a relay, and waits for its answer. `send` is called by one thread at a time: the arbiter's turn.
 
     An answer that does not come within a control period is silence. The command is then withdrawn by a request to
@@ -59,7 +59,7 @@ class RelayOutlet:
     row as the watchdog's ``stop_steps`` is a lost robot, and so is a report that is invalid.
     """
 
-    def __init__(self, contract: Contract, node: Node, listener: Listener, clock: Clock) -> None:
+    def __init__(self, contract: Contract, node: Node, listener: ReceiveThread, clock: Clock) -> None:
         """Create the publisher and the subscriptions; `listener` has not started yet."""
         self._clock = clock
         self._node = node
@@ -73,10 +73,10 @@ class RelayOutlet:
         self._publisher = node.create_publisher(self._message, COMMAND_TOPIC, RELIABLE)
         self._arming = Trigger(node, ARM_SERVICE, clock)
         self._clearing = node.resolve_service_name(CLEAR_ESTOP_SERVICE)
-        self._tag = Tag(epoch=0, seq=0)  # of our last command
+        self._tag = CommandId(epoch=0, seq=0)  # of our last command
         self._answer: RelayReport | None = None  # to it
         self._published_ns = self._answered_ns = 0  # our last command, and the answer to it, on our steady clock
-        self._acted: Actuation | None = None  # what the relay's last echo is evidence of
+        self._acted: ActuationEvidence | None = None  # what the relay's last echo is evidence of
         self._last: RelayReport | None = None  # of any command or tick: what acts
         self._state: RelayState | None = None
         self._no_state = ""  # why the newest message on the state topic is none
@@ -87,7 +87,7 @@ class RelayOutlet:
 
     # ------------------------------------------------------------------------- in the listener's thread, under its lock
 
-    def _take_report(self, arrival: Arrival) -> None:
+    def _take_report(self, arrival: ReceivedMessage) -> None:
         try:
             report = RelayReport.from_text(arrival.message.data)
         except ValueError as error:
@@ -101,7 +101,7 @@ class RelayOutlet:
         if report.tag == self._tag:
             self._answer, self._answered_ns = report, arrival.arrival_ns
 
-    def _take_state(self, arrival: Arrival) -> None:
+    def _take_state(self, arrival: ReceivedMessage) -> None:
         try:
             self._state, self._no_state = RelayState.from_text(arrival.message.data), ""
         except ValueError as error:
@@ -138,9 +138,9 @@ class RelayOutlet:
 
     def _arming_problem(self, deadline_ns: int, measure: Callable[[], FloatArray] | None) -> str:
         """Arm once. Return what may pass, or ""; raise for what will not."""
-        response = self._arming.call(deadline_ns, self._listener.check)
+        response = self._arming.call(deadline_ns, self._listener.raise_if_failed)
         if not response.success:
-            with self._listener.changed:
+            with self._listener.condition:
                 latched = self.estop() == "active"
             if latched:
                 remedy = f"see why, then call {self._clearing} by hand, and clear_estop() of the environment"
@@ -163,7 +163,7 @@ class RelayOutlet:
     def _probe(self, epoch: int, deadline_ns: int) -> RelayReport:
         """Ask with the number 0, which a relay always refuses: nothing moves, and the report says where it begins."""
         while True:
-            answer = self._ask(Tag(epoch=epoch, seq=0), None, _AGAIN_NS)
+            answer = self._ask(CommandId(epoch=epoch, seq=0), None, _AGAIN_NS)
             if answer is not None:
                 if answer.published or [finding.code for finding in answer.findings] != ["act.dup"]:
                     said = "; ".join(f"{finding.code}: {finding.detail}" for finding in answer.findings)
@@ -186,13 +186,13 @@ class RelayOutlet:
 
     # ---------------------------------------------------------------------------------------------- sending
 
-    def send(self, command: Approved) -> Sent:
+    def send(self, command: ApprovedCommand) -> SentCommand:
         """Send a command, or the wish to brake; return what the relay made of it.
 
         Raises:
             BackendLostError: when it has been silent for too long, or obeys somebody else, or for an invalid report.
         """
-        if not isinstance(command, Approved):
+        if not isinstance(command, ApprovedCommand):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
         is_braking = command.report.disposition >= Severity.HOLD
         report = self._ask(self._next(), None if is_braking else command.values, self._period_ns)
@@ -205,7 +205,7 @@ class RelayOutlet:
             return self._unknown(command)
         self._silent = 0
         if report.published:
-            self._acted = Actuation(seq=command.seq, acted_ns=self._answered_ns, method="echo")
+            self._acted = ActuationEvidence(seq=command.seq, acted_ns=self._answered_ns, method="echo")
         codes = {finding.code for finding in report.findings}
         if _FOREIGN in codes:
             raise BackendLostError("relay_taken", "somebody else has armed the relay since")
@@ -232,21 +232,21 @@ class RelayOutlet:
         detail = f"{who} also publishes {self._publisher.topic_name} (expected this node alone): {said}"
         return Finding(gate="relay", severity=Severity.STOP, code="robot.contention", detail=detail)
 
-    def _next(self) -> Tag:
-        return Tag(epoch=self._tag.epoch, seq=self._tag.seq + 1)
+    def _next(self) -> CommandId:
+        return CommandId(epoch=self._tag.epoch, seq=self._tag.seq + 1)
 
-    def _ask(self, tag: Tag, values: FloatArray | None, timeout_ns: int) -> RelayReport | None:
+    def _ask(self, tag: CommandId, values: FloatArray | None, timeout_ns: int) -> RelayReport | None:
         """Send, and return the report of that tag; None: it did not come in time."""
         listener, end_ns = self._listener, self._clock.now_ns() + timeout_ns
-        with listener.changed:
+        with listener.condition:
             self._check_reports()
             self._publish(tag, values)
             while self._answer is None:
-                listener.check()
+                listener.raise_if_failed()
                 self._check_reports()
                 if (left_ns := end_ns - self._clock.now_ns()) <= 0:
                     return None
-                listener.changed.wait(left_ns / NS_PER_S)
+                listener.condition.wait(left_ns / NS_PER_S)
             return self._answer
 
     def _check_reports(self) -> None:
@@ -255,29 +255,29 @@ class RelayOutlet:
             self._publish(self._next(), None)
             raise BackendLostError(INVALID_MESSAGE, self._invalid)
 
-    def _publish(self, tag: Tag, values: FloatArray | None) -> None:
+    def _publish(self, tag: CommandId, values: FloatArray | None) -> None:
         """Publish a command; None: brake. A report of an earlier one is no answer any more."""
         fields = write_command(tag, values, self._layout, stamp_ns=self._clock.system_ns())
-        with self._listener.changed:
+        with self._listener.condition:
             self._tag, self._answer = tag, None
             self._publisher.publish(fields.fill(self._message()))
             self._published_ns = self._clock.now_ns()
 
-    def take_evidence(self) -> Actuation | None:
+    def take_evidence(self) -> ActuationEvidence | None:
         """Return what the newest echo since the last call is evidence of: its arrival is an upper bound."""
         acted, self._acted = self._acted, None
         return acted
 
     # --------------------------------------------------------------------------------------------- accounts
 
-    def _answered(self, command: Approved, report: RelayReport) -> Sent:
+    def _answered(self, command: ApprovedCommand, report: RelayReport) -> SentCommand:
         """Return what the relay says. A finding without a code only repeats that we asked for braking."""
         findings = tuple(finding for finding in report.findings if finding.code)
         as_sent = report.applied_si == command.values  # then it is bit for bit what was asked for
         applied = np.where(as_sent, command.report.applied, report.applied)
         return self._sent(command, report, findings, applied, dt_s=report.dt_s, guaranteed=report.guaranteed)
 
-    def _unknown(self, command: Approved) -> Sent:
+    def _unknown(self, command: ApprovedCommand) -> SentCommand:
         """Return what is known when the relay is silent: what acted when it was last heard."""
         last = self._last
         if last is None:
@@ -293,14 +293,14 @@ class RelayOutlet:
 
     def _sent(
         self,
-        command: Approved,
+        command: ApprovedCommand,
         report: RelayReport,
         findings: tuple[Finding, ...],
         applied: FloatArray,
         *,
         dt_s: float,
         guaranteed: Mapping[str, bool],
-    ) -> Sent:
+    ) -> SentCommand:
         disposition = max((finding.severity for finding in findings), default=Severity.PASS)
         applied.flags.writeable = False
         account = GateReport(
@@ -314,4 +314,6 @@ class RelayOutlet:
             dt_s=dt_s,
             guaranteed={name: guaranteed.get(name, False) for name in command.report.guaranteed},
         )
-        return Sent(seq=command.seq, values=report.applied_si, report=account, published_ns=self._published_ns or None)
+        return SentCommand(
+            seq=command.seq, values=report.applied_si, report=account, published_ns=self._published_ns or None
+        )

@@ -20,8 +20,8 @@ from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.errors import BackendNotReadyError, ContractError, MissingDependencyError
 from embodied_env.ros.message_fields import Message, follow
 from embodied_env.ros.qos import RELIABLE, input_qos
-from embodied_env.ros.receive_thread import Listener
-from embodied_env.ros.receiver import PATROL_S, Arrival
+from embodied_env.ros.receive_thread import ReceiveThread
+from embodied_env.ros.receiver import POLL_S, ReceivedMessage
 from embodied_env.ros.robot.estops import estop_specs, is_one_of
 from embodied_env.ros.setup_checks import apt_package
 
@@ -109,16 +109,16 @@ def _check_topic(name: str, spec: ActiveSpec, path: str) -> None:
 
 # ----------------------------------------------------------------------------------------------- what they say
 
-Said = tuple[bool, str]
+ActiveStatus = tuple[bool, str]
 """Whether it is active, and why not."""
 
 
-def lifecycle_state(state: Message, node: str) -> Said:
+def lifecycle_state(state: Message, node: str) -> ActiveStatus:
     """Read a lifecycle_msgs/msg/State: of a response, or the goal of a transition."""
     return int(state.id) == _ACTIVE_ID, f"{node} is {state.label or f'in the state {state.id}'}"
 
 
-def controller_state(response: Message, controller: str, manager: str) -> Said:
+def controller_state(response: Message, controller: str, manager: str) -> ActiveStatus:
     """Find a controller in the response of ListControllers."""
     for found in response.controller:
         if found.name == controller:
@@ -126,7 +126,7 @@ def controller_state(response: Message, controller: str, manager: str) -> Said:
     return False, f"{manager} has no controller {controller}"
 
 
-def topic_state(message: Message, spec: ActiveSpec) -> Said:
+def topic_state(message: Message, spec: ActiveSpec) -> ActiveStatus:
     """Read a message of the topic of `spec`; one that cannot be read is not active."""
     try:
         value = follow(message, spec.path)
@@ -146,7 +146,7 @@ class _Heard:
     at_ns: int
 
 
-class Activities:
+class RequiredActiveState:
     """The states of what must be active. Once one was not, it stays so until `begin`: its controller has let go.
 
     A state is "ok", "lapsed: <why>" (HOLD) or, `bound_ns` after it was noticed, "inactive: <why>" (STOP).
@@ -165,7 +165,7 @@ class Activities:
         self._lapsed.clear()
         self._heard = {name: heard for name, heard in self._heard.items() if self.specs[name].topic is not None}
 
-    def say(self, name: str, said: Said) -> None:
+    def say(self, name: str, said: ActiveStatus) -> None:
         """Take what was heard of `name` just now."""
         is_active, why = said
         now_ns = self._clock.now_ns()
@@ -229,14 +229,14 @@ def create_client(node: Node, type_name: str, service: str) -> Client:
     return node.create_client(kind, service)
 
 
-class ActivityWatch:
+class RequiredActiveMonitor:
     """Subscribes to the transitions of lifecycle nodes and to topics, and asks the services twice a second."""
 
     def __init__(
         self,
         specs: Mapping[str, ActiveSpec],
         node: Node,
-        listener: Listener,
+        listener: ReceiveThread,
         clock: Clock,
         *,
         bound_ns: int,
@@ -258,7 +258,7 @@ class ActivityWatch:
         self._node = node
         self._listener = listener
         self._clock = clock
-        self._activities = Activities(specs, clock, bound_ns=bound_ns)
+        self._activities = RequiredActiveState(specs, clock, bound_ns=bound_ns)
         self._questions: list[_Question] = []
         for name, spec in specs.items():
             if spec.service is not None:
@@ -273,8 +273,8 @@ class ActivityWatch:
         if specs:
             node.create_timer(POLL_S, self._poll, clock=RosClock(clock_type=ClockType.STEADY_TIME))
 
-    def _taker(self, name: str, spec: ActiveSpec) -> Callable[[Arrival], None]:
-        def take(arrival: Arrival) -> None:
+    def _taker(self, name: str, spec: ActiveSpec) -> Callable[[ReceivedMessage], None]:
+        def take(arrival: ReceivedMessage) -> None:
             if spec.node is not None:
                 said = lifecycle_state(arrival.message.goal_state, spec.node)
             else:
@@ -284,13 +284,13 @@ class ActivityWatch:
         return take
 
     def _answered(self, question: _Question, future: Any) -> None:  # noqa: ANN401 - rclpy's
-        with self._listener.changed:
+        with self._listener.condition:
             if (said := question.answer(future)) is not None:
                 self._activities.say(question.name, said)
-                self._listener.changed.notify_all()
+                self._listener.condition.notify_all()
 
     def _poll(self) -> None:
-        with self._listener.changed:
+        with self._listener.condition:
             for question in self._questions:
                 question.ask()
             self._find_orphans()
@@ -320,16 +320,16 @@ class ActivityWatch:
             BackendLostError: when nobody listens any more.
         """
         listener, activities = self._listener, self._activities
-        with listener.changed:
+        with listener.condition:
             activities.begin()
             for question in self._questions:
                 question.forget()
                 question.ask()
             while unheard := activities.unheard():
-                listener.check()
+                listener.raise_if_failed()
                 if (left_ns := deadline_ns - self._clock.now_ns()) <= 0:
                     raise BackendNotReadyError(f"nothing was heard of what must be active: {self._named(unheard)}")
-                listener.changed.wait(min(PATROL_S, left_ns / NS_PER_S))
+                listener.condition.wait(min(POLL_S, left_ns / NS_PER_S))
             problems = [f"{name} is {state}" for name, state in activities.states().items() if state != "ok"]
         if problems:
             raise BackendNotReadyError(f"what must be active is not: {'; '.join(problems)} (backends.real.active)")
@@ -375,7 +375,7 @@ class _Question:
         future = self._pending = self._client.call_async(self._client.srv_type.Request())
         future.add_done_callback(lambda done: self._answered(self, done))
 
-    def answer(self, future: Any) -> Said | None:  # noqa: ANN401 - rclpy's
+    def answer(self, future: Any) -> ActiveStatus | None:  # noqa: ANN401 - rclpy's
         """Return what the response says; None: it is one of the past."""
         if future is not self._pending:
             return None

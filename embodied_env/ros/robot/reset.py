@@ -17,7 +17,7 @@ from embodied_env.ros.embedded_sim.protocol import (
     SEED_PARAMETER,
     ResetReply,
 )
-from embodied_env.ros.receiver import Patrol
+from embodied_env.ros.receiver import LivenessCheck
 from embodied_env.ros.robot.command_publishers import ServiceCaller, Trigger
 from embodied_env.ros.robot.profile import ResetSpec
 
@@ -46,7 +46,7 @@ class ResetService:
             name = f"{service.rpartition('/')[0]}/set_parameters"
             self._setting = ServiceCaller(node, "rcl_interfaces/srv/SetParameters", name, clock)
 
-    def call(self, request: ResetRequest, deadline_ns: int, patrol: Patrol) -> ResetReport:
+    def call(self, request: ResetRequest, deadline_ns: int, patrol: LivenessCheck) -> ResetReport:
         """Reset, once: who knows what a second call would do. Without a service nothing happens.
 
         Args:
@@ -74,7 +74,7 @@ class ResetService:
             routine="" if self._trigger is None else "service",
         )
 
-    def _set(self, setting: ServiceCaller, request: ResetRequest, deadline_ns: int, patrol: Patrol) -> None:
+    def _set(self, setting: ServiceCaller, request: ResetRequest, deadline_ns: int, patrol: LivenessCheck) -> None:
         """Say what the next reset is to be: one like no other, so that it is no repetition."""
         from rclpy.parameter import Parameter  # noqa: PLC0415 - it imports rcl_interfaces
 
@@ -89,7 +89,7 @@ class ResetService:
         if refused := [result.reason for result in results if not result.successful]:
             raise BackendNotReadyError(f"{setting.name} refused seed and options: {'; '.join(refused)}")
 
-    def _reset(self, trigger: Trigger, deadline_ns: int, patrol: Patrol) -> ResetReply | None:
+    def _reset(self, trigger: Trigger, deadline_ns: int, patrol: LivenessCheck) -> ResetReply | None:
         """Call the service; return the reply of an embedded simulator, None for a robot's own words."""
         response = trigger.call(deadline_ns, patrol)
         if not response.success:

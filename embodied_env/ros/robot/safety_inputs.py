@@ -10,11 +10,11 @@ from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.qos import input_qos
-from embodied_env.ros.receive_thread import Listener
-from embodied_env.ros.receiver import PATROL_S, Arrival
+from embodied_env.ros.receive_thread import ReceiveThread
+from embodied_env.ros.receiver import POLL_S, ReceivedMessage
 from embodied_env.ros.robot.estops import EstopInputs
 from embodied_env.ros.robot.graph_checks import contention
-from embodied_env.ros.robot.required_active import ActivityWatch
+from embodied_env.ros.robot.required_active import RequiredActiveMonitor
 
 if TYPE_CHECKING:
     from embodied_env.ros.robot.profile import RealProfile
@@ -34,7 +34,7 @@ class SafetyInputs:
         contract: Contract,
         profile: RealProfile,
         written: Mapping[str, Any],
-        listener: Listener,
+        listener: ReceiveThread,
         clock: Clock,
     ) -> None:
         """Subscribe, and prepare to ask; `listener` has not started yet. `written`: the profile as it is written."""
@@ -51,17 +51,17 @@ class SafetyInputs:
         for spec in self._inputs.specs:
             listener.subscribe(spec.name, spec.type, spec.topic, input_qos(latched=spec.latched), self._take)
         bound_ns = contract.safety.observation.stop_steps * contract.control_period_ns
-        self._activity = ActivityWatch(profile.active, node, listener, clock, bound_ns=bound_ns)
+        self._activity = RequiredActiveMonitor(profile.active, node, listener, clock, bound_ns=bound_ns)
 
-    def _take(self, arrival: Arrival) -> None:
+    def _take(self, arrival: ReceivedMessage) -> None:
         self._inputs.put(arrival.key, arrival.message)
         self._input_ns[arrival.key] = arrival.arrival_ns
 
-    def alone(self) -> None:
+    def watch_publishers(self) -> None:
         """Preflight has just seen that nobody else publishes commands."""
         self._contention = "ok"
 
-    def await_heard(self, end: float) -> None:
+    def wait_for_inputs(self, end: float) -> None:
         """Wait until every input has said something: one that is only late is no emergency.
 
         Args:
@@ -71,13 +71,13 @@ class SafetyInputs:
             BackendNotReadyError: naming those of which nothing was heard.
         """
         listener = self._listener
-        with listener.changed:
+        with listener.condition:
             while unheard := [name for name, state in self._inputs.states().items() if state == "unknown"]:
-                listener.check()
+                listener.raise_if_failed()
                 if (left_s := end - time.monotonic()) <= 0:
                     names = ", ".join(f"{name} (no message on {self._profile.estop[name].topic})" for name in unheard)
                     raise BackendNotReadyError(f"nothing was heard of these safety inputs: {names}")
-                listener.changed.wait(min(PATROL_S, left_s))
+                listener.condition.wait(min(POLL_S, left_s))
 
     def check_active(self, deadline_ns: int) -> None:
         """Ask anew what must be active; raises BackendNotReadyError unless all of it is."""

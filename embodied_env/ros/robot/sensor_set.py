@@ -13,9 +13,9 @@ from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.types import ResetReport, Sample, Snapshot
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.qos import sensor_qos
-from embodied_env.ros.receive_thread import Listener
-from embodied_env.ros.receiver import PATROL_S, Arrival
-from embodied_env.ros.robot.clock_sync import Timekeeper
+from embodied_env.ros.receive_thread import ReceiveThread
+from embodied_env.ros.receiver import POLL_S, ReceivedMessage
+from embodied_env.ros.robot.clock_sync import RobotClock
 from embodied_env.ros.robot.preflight import measured_positions
 from embodied_env.ros.sensor_buffer import SensorBuffer
 from embodied_env.ros.sensor_readers import SensorReader
@@ -37,21 +37,21 @@ def make_readers(contract: Contract, wanted: Mapping[str, str], frames: Frames |
     return {name: readers[name] for name in contract.sensors}
 
 
-class Intake:
+class MessageFilter:
     """Hands the messages that concern a sensor on, in order.
 
     One whose transform is not known yet waits, as in tf2's message filter, for no longer than a reading may be old.
     Then it is handed on all the same, and its reading says what was missing. Who waits keeps the stamps of his arrival.
     """
 
-    def __init__(self, sensor: SensorSpec, reader: SensorReader, hand_on: Callable[[Arrival], None]) -> None:
+    def __init__(self, sensor: SensorSpec, reader: SensorReader, hand_on: Callable[[ReceivedMessage], None]) -> None:
         """Hand on to `hand_on` what `reader` can read of `sensor`."""
         self._reader = reader
         self._hand_on = hand_on
         self._patience_ns = round(sensor.max_age_s * NS_PER_S)
-        self._waiting: deque[Arrival] = deque(maxlen=_KEPT)
+        self._waiting: deque[ReceivedMessage] = deque(maxlen=_KEPT)
 
-    def put(self, arrival: Arrival) -> None:
+    def on_message(self, arrival: ReceivedMessage) -> None:
         """Take a message that has arrived."""
         if not self._reader.concerns(arrival.message):
             return
@@ -59,9 +59,9 @@ class Intake:
             self._hand_on(arrival)
             return
         self._waiting.append(arrival)
-        self.look(arrival.arrival_ns)
+        self.flush_ready(arrival.arrival_ns)
 
-    def look(self, now_ns: int) -> None:
+    def flush_ready(self, now_ns: int) -> None:
         """Hand on those that need not wait any longer at `now_ns` of the steady clock."""
         if not isinstance(self._reader, TransformedReader):
             return
@@ -79,14 +79,14 @@ if TYPE_CHECKING:
 TellSample = Callable[[Sample], None]
 
 
-class Readings:
+class SensorSet:
     """What one connection hears of its sensors. All of it is read under the listener's lock."""
 
     def __init__(
         self,
         contract: Contract,
         profile: RealProfile,
-        listener: Listener,
+        listener: ReceiveThread,
         clock: Clock,
         *,
         silence_s: float,
@@ -110,25 +110,25 @@ class Readings:
         self._silence_s = silence_s
         self._on_sample = on_sample
         self._heard_ns = clock.now_ns()  # any sensor, on the steady clock
-        self._time = Timekeeper(contract, clock, clocks=profile.clocks, use_sim_time=profile.use_sim_time)
+        self._time = RobotClock(contract, clock, clocks=profile.clocks, use_sim_time=profile.use_sim_time)
         readers = make_readers(contract, profile.tf, frames or (Tf2Frames(listener.node) if profile.tf else None))
         self.buffers = {
             name: SensorBuffer(name, sensor, self._time.stampings[name], readers[name])
             for name, sensor in contract.sensors.items()
         }
         self._intakes = {
-            name: Intake(sensor, readers[name], self._taker(name)) for name, sensor in contract.sensors.items()
+            name: MessageFilter(sensor, readers[name], self._taker(name)) for name, sensor in contract.sensors.items()
         }
         for name, sensor in contract.sensors.items():
-            listener.subscribe(name, sensor.type, sensor.topic, sensor_qos(sensor), self._intakes[name].put)
+            listener.subscribe(name, sensor.type, sensor.topic, sensor_qos(sensor), self._intakes[name].on_message)
         self._time.listen(listener, self._flush)
 
-    def _taker(self, name: str) -> Callable[[Arrival], None]:
+    def _taker(self, name: str) -> Callable[[ReceivedMessage], None]:
         buffer = self.buffers[name]
 
-        def take(arrival: Arrival) -> None:
-            self._time.notice(arrival)
-            buffer.put(arrival)
+        def take(arrival: ReceivedMessage) -> None:
+            self._time.on_message(arrival)
+            buffer.add(arrival)
             self._heard_ns = arrival.arrival_ns
             if self._on_sample is not None and (newest := buffer.newest()) is not None:
                 self._on_sample(newest)
@@ -137,22 +137,22 @@ class Readings:
 
     def _flush(self) -> None:
         for buffer in self.buffers.values():
-            buffer.flush()
+            buffer.clear_readings()
 
     # ------------------------------------------------------------------------------------------------ a reset
 
-    def find_publishers(self) -> None:
+    def inspect_publishers(self) -> None:
         """Look at who publishes, and judge what has come by whose clock it is stamped."""
-        self._time.find_hosts(self._listener.node, self._listener)
-        with self._listener.changed:
+        self._time.locate_publishers(self._listener.node, self._listener)
+        with self._listener.condition:
             for buffer in self.buffers.values():
-                buffer.judge_again()
+                buffer.reevaluate()
 
     def await_clock(self, end: float) -> None:
         """Wait for simulated time, where it counts, until `end` of `time.monotonic`; raises BackendNotReadyError."""
         self._time.await_clock(self._listener, end)
 
-    def await_newer(self, end: float) -> None:
+    def wait_for_newer(self, end: float) -> None:
         """Wait until every sensor has a reading stamped after now.
 
         What is latched is said once and holds until the next: of it any reading counts, as long as its age allows.
@@ -165,21 +165,21 @@ class Readings:
             BackendLostError: when nobody listens any more.
         """
         sensors, listener = self._contract.sensors, self._listener
-        with listener.changed:
+        with listener.condition:
             reset_ns = self._time.timeline.now_ns()
             since_ns = {name: -1 if is_latched(sensors[name].qos) else reset_ns for name in self.buffers}
             for name, buffer in self.buffers.items():
                 if since_ns[name] >= 0:
                     buffer.clear()
             while missing := [name for name, buffer in self.buffers.items() if buffer.stamp_ns <= since_ns[name]]:
-                listener.check()
+                listener.raise_if_failed()
                 self._look_at_waiting()
                 if (left_s := end - time.monotonic()) <= 0:
                     raise BackendNotReadyError(
                         "no reading newer than the reset from "
                         + ", ".join(f"{name} ({self._newest(name, reset_ns)})" for name in missing)
                     )
-                listener.changed.wait(min(PATROL_S, left_s))
+                listener.condition.wait(min(POLL_S, left_s))
 
     def _newest(self, name: str, reset_ns: int) -> str:
         placed = self.buffers[name].placed
@@ -190,48 +190,48 @@ class Readings:
         by = f"; by {placed.suspect_clock}?" if placed.suspect_clock else ""
         return f"stamped {(reset_ns - placed.stamp_ns) / NS_PER_S:.3f} s before it: is its clock that of this host{by}?"
 
-    def await_young(self, end: float) -> None:
+    def wait_for_fresh(self, end: float) -> None:
         """Wait until no reading is older than it may be, but not beyond `end`: what is old then is told by its age."""
         sensors, listener = self._contract.sensors, self._listener
-        with listener.changed:
+        with listener.condition:
             while (left_s := end - time.monotonic()) > 0:
-                listener.check()
+                listener.raise_if_failed()
                 self._look_at_waiting()
                 now_ns = self._time.timeline.now_ns()
                 ages_s = {name: (now_ns - buffer.stamp_ns) / NS_PER_S for name, buffer in self.buffers.items()}
                 if all(age_s <= sensors[name].max_age_s for name, age_s in ages_s.items()):
                     return
-                listener.changed.wait(min(PATROL_S, left_s))
+                listener.condition.wait(min(POLL_S, left_s))
 
     def begin(self) -> None:
         """Begin an episode: jumps of the clocks are counted from here."""
-        with self._listener.changed:
+        with self._listener.condition:
             self._time.timeline.begin()
 
     # --------------------------------------------------------------------------------------------- the newest
 
     def measured(self) -> FloatArray:
         """Return the newest positions of the joints, shape (n_joints,), in contract order; NaN where unknown."""
-        with self._listener.changed:
+        with self._listener.condition:
             samples = self._samples()
         return measured_positions(self._contract, {name: sample.values for name, sample in samples.items()})
 
     def newest(self, sensors: Iterable[str]) -> Snapshot:
         """Return the newest reading of each of these sensors; nothing is counted."""
-        with self._listener.changed:
+        with self._listener.condition:
             found = {name: self.buffers[name].newest() for name in sensors}
             samples = {name: sample for name, sample in found.items() if sample is not None}
             return Snapshot(now_ns=self._time.timeline.now_ns(), samples=samples)
 
     def snapshot(self, report: ResetReport | None = None) -> Snapshot:
         """Return the newest readings; raises BackendLostError when no sensor says anything any more."""
-        with self._listener.changed:
-            samples, account = self._samples(), self._time.account()
+        with self._listener.condition:
+            samples, account = self._samples(), self._time.status()
             return Snapshot(now_ns=self._time.timeline.now_ns(), samples=samples, reset=report, clock=account)
 
     def _samples(self) -> dict[str, Sample]:
         """Return the newest reading of each sensor that has one, under the lock."""
-        self._listener.check()
+        self._listener.raise_if_failed()
         self._time.check(self._silence_s)
         silent_s = (self._clock.now_ns() - self._heard_ns) / NS_PER_S
         if silent_s > self._silence_s:
@@ -244,4 +244,4 @@ class Readings:
         """Hand on the messages whose transform has come, under the lock."""
         now_ns = self._clock.now_ns()
         for intake in self._intakes.values():
-            intake.look(now_ns)
+            intake.flush_ready(now_ns)

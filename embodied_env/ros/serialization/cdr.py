@@ -13,7 +13,7 @@ from typing import Any
 
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.message_tap import ARRAY, SEQUENCE
-from embodied_env.ros.setup_checks import importing_rclpy
+from embodied_env.ros.setup_checks import rclpy_import_errors
 
 _HEADER = 4  # bytes that say how the others are written
 _WIDTHS = {
@@ -27,7 +27,7 @@ _WIDTHS = {
 @functools.cache
 def _serialization() -> Any:  # noqa: ANN401 - a module of rclpy
     """Return what rclpy has; where a profile is only read, it need not be there."""
-    with importing_rclpy("messages of ROS 2"):
+    with rclpy_import_errors("messages of ROS 2"):
         from rclpy import serialization  # noqa: PLC0415 - see above
     return serialization
 

@@ -44,7 +44,7 @@ class RawMessage:
 
     __slots__ = ("_layout", "_typed", "data")
 
-    def __init__(self, data: bytes, layout: Layout | None, typed: Message = None) -> None:
+    def __init__(self, data: bytes, layout: ByteLayout | None, typed: Message = None) -> None:
         """Keep the bytes, with a layout that fits them or the message that they are."""
         self.data = data
         self._layout = layout
@@ -67,18 +67,18 @@ class RawMessage:
         return to_cdr(self._typed) if self._layout is None else self.data[: self._layout.size]
 
 
-def decoded(message: Message) -> Message:
+def as_message(message: Message) -> Message:
     """Return a message, or its like (`RawMessage.decoded`), whether it was received raw or not."""
     return message.decoded() if isinstance(message, RawMessage) else message
 
 
-class Decoder:
+class LayoutDecoder:
     """Decodes the messages of one topic: by a learned layout where it fits, and as rclpy does it where not."""
 
     def __init__(self, kind: Any) -> None:  # noqa: ANN401 - a generated type
         """`kind` is the message class."""
         self._kind = kind
-        self._layout: Layout | None = None
+        self._layout: ByteLayout | None = None
         self._left = _LEARNINGS
 
     def take(self, data: bytes) -> RawMessage | None:
@@ -92,12 +92,12 @@ class Decoder:
             return None
         if self._left:
             self._left -= 1
-            self._layout = learn(typed, data) or layout
+            self._layout = infer_layout(typed, data) or layout
         return RawMessage(data, None, typed)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ByteLayout:
     """Where what changes stands in messages that are alike.
 
     Attributes:
@@ -127,15 +127,15 @@ class Layout:
         return message
 
 
-def learn(typed: Message, data: bytes) -> Layout | None:
+def infer_layout(typed: Message, data: bytes) -> ByteLayout | None:
     """Return the layout of `data`, of which `typed` is the message; None where it is not found, or reads otherwise."""
     if data[:2] != LITTLE_ENDIAN:
         return None
-    walk = _Walk(data)
+    walk = _LayoutBuilder(data)
     try:
         skeleton = walk.message(typed)
         pattern = re.compile(b"".join(walk.pattern), re.DOTALL)
-        layout = Layout(
+        layout = ByteLayout(
             size=walk.at,
             fits=pattern.match,
             scalars=struct.Struct("<" + "".join(walk.format)),
@@ -164,7 +164,7 @@ class _UnreadableError(Exception):
     """The bytes are not what the message says: a text that is not UTF-8, wide characters."""
 
 
-class _Walk:
+class _LayoutBuilder:
     """Goes through the bytes of a message, field by field."""
 
     def __init__(self, data: bytes) -> None:

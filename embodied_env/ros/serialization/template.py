@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.ros.serialization.cdr import from_cdr, to_cdr
-from embodied_env.ros.serialization.layout_cache import LITTLE_ENDIAN, learn
+from embodied_env.ros.serialization.layout_cache import LITTLE_ENDIAN, infer_layout
 
 Message = Any  # a generated type
 Numbers = Mapping[str, NDArray[Any]]
@@ -31,7 +31,7 @@ _MOST = 64  # numbers that are looked for one by one
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Slot:
+class _Hole:
     """Where numbers stand: their name, what they are, which of them, and what they are in the message."""
 
     name: str
@@ -43,7 +43,7 @@ class _Slot:
     end: int
 
 
-class PreparedMessage:
+class MessageTemplate:
     """Makes the messages of one topic as `make` does: the same bytes, where they are known."""
 
     def __init__(self, make: Make, example: Numbers) -> None:
@@ -51,16 +51,16 @@ class PreparedMessage:
         self._make = make
         self._names = len(example)
         self._pieces: list[Any] = []  # of bytes
-        self._slots: list[tuple[int, _Slot]] = []  # and which piece it is
+        self._slots: list[tuple[int, _Hole]] = []  # and which piece it is
         self._is_stamped = False
-        first, second = (_like(example, seed) for seed in (1, 2))
+        first, second = (_unique_values(example, seed) for seed in (1, 2))
         data = to_cdr(make(first, _STAMPS_NS[0]))
         slots = _slots(data, first) if data[:2] == LITTLE_ENDIAN else None
         if slots is not None:
             self._cut(data, slots)
         self._fits = slots is not None and self._is_right(second, _STAMPS_NS[1])
 
-    def _cut(self, data: bytes, slots: list[_Slot]) -> None:
+    def _cut(self, data: bytes, slots: list[_Hole]) -> None:
         """Cut the message into what never changes and what does."""
         at = 0
         self._is_stamped = data[_STAMP_AT] == _STAMP.pack(*divmod(_STAMPS_NS[0], _NS_PER_S))
@@ -77,7 +77,11 @@ class PreparedMessage:
         """Return whether the bytes say, bit for bit, what the message does."""
         typed = self._make(numbers, stamp_ns)
         wanted, made = to_cdr(typed), self._joined(numbers, stamp_ns)
-        return made is not None and len(made) == len(wanted) and learn(from_cdr(wanted, type(typed)), made) is not None
+        return (
+            made is not None
+            and len(made) == len(wanted)
+            and infer_layout(from_cdr(wanted, type(typed)), made) is not None
+        )
 
     def message(self, numbers: Numbers, stamp_ns: int = 0) -> Message:
         """Return what says them, to be published: bytes, or a message where its bytes are not known."""
@@ -100,7 +104,7 @@ class PreparedMessage:
         return b"".join(pieces)
 
 
-def _like(example: Numbers, seed: int) -> dict[str, NDArray[Any]]:
+def _unique_values(example: Numbers, seed: int) -> dict[str, NDArray[Any]]:
     """Return numbers of the same types and shapes, each with bytes that no other number has."""
     rng = np.random.default_rng(seed)
     made = {}
@@ -113,9 +117,9 @@ def _like(example: Numbers, seed: int) -> dict[str, NDArray[Any]]:
     return made
 
 
-def _slots(data: bytes, numbers: Numbers) -> list[_Slot] | None:
+def _slots(data: bytes, numbers: Numbers) -> list[_Hole] | None:
     """Return where the numbers stand, in order; None where some do not stand, or could be elsewhere too."""
-    slots: list[_Slot] = []
+    slots: list[_Hole] = []
     for name, values in numbers.items():
         found = _found(data, name, values, values.dtype)
         if found is None and values.dtype.kind == "f":
@@ -126,7 +130,7 @@ def _slots(data: bytes, numbers: Numbers) -> list[_Slot] | None:
     return sorted(slots, key=lambda slot: slot.begin)
 
 
-def _found(data: bytes, name: str, values: NDArray[Any], wire: np.dtype[Any]) -> list[_Slot] | None:
+def _found(data: bytes, name: str, values: NDArray[Any], wire: np.dtype[Any]) -> list[_Hole] | None:
     """Return where numbers stand as `wire`: all together, or, of a few, each by itself; None where one does not."""
     laid = values.astype(wire).reshape(-1)
     parts: list[slice | None] = [None]
@@ -139,7 +143,7 @@ def _found(data: bytes, name: str, values: NDArray[Any], wire: np.dtype[Any]) ->
         if begin is None:
             return None
         end, dtype, shape = begin + len(wanted), values.dtype, values.shape
-        found.append(_Slot(name=name, dtype=dtype, shape=shape, part=part, wire=wire, begin=begin, end=end))
+        found.append(_Hole(name=name, dtype=dtype, shape=shape, part=part, wire=wire, begin=begin, end=end))
     return found
 
 

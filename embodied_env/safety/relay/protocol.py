@@ -57,7 +57,7 @@ _TAG = re.compile(r"([0-9]{1,19})/([0-9]{1,19})(?:\+([0-9]{1,19}))?")
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class Tag:
+class CommandId:
     """What a command is known by: ``<epoch>/<seq>``; a braking tick after it is ``<epoch>/<seq>+<tick>``."""
 
     epoch: int
@@ -69,7 +69,7 @@ class Tag:
         return f"{self.epoch}/{self.seq}" + (f"+{self.tick}" if self.tick else "")
 
     @classmethod
-    def from_text(cls, text: str) -> Tag:
+    def from_text(cls, text: str) -> CommandId:
         """Read it; raises ValueError when it is none."""
         found = _TAG.fullmatch(text)
         if found is None:
@@ -114,7 +114,7 @@ class JointFields:
 class Command:
     """A command that could be read: its `target` in SI units, shape (n_joints,) in contract order; None: brake."""
 
-    tag: Tag
+    tag: CommandId
     target: FloatArray | None
     stamp_ns: int
 
@@ -122,14 +122,14 @@ class Command:
 class MalformedCommandError(Exception):
     """A command that cannot be read: a code of findings, the reason, and its tag where it had one."""
 
-    def __init__(self, code: str, detail: str, tag: Tag | None = None) -> None:
+    def __init__(self, code: str, detail: str, tag: CommandId | None = None) -> None:
         """Keep them."""
         self.finding_code = code
         self.tag = tag
         super().__init__(detail)
 
 
-def write_command(tag: Tag, values: FloatArray | None, layout: ActionLayout, *, stamp_ns: int = 0) -> JointFields:
+def write_command(tag: CommandId, values: FloatArray | None, layout: ActionLayout, *, stamp_ns: int = 0) -> JointFields:
     """Return what says `values`: positions or velocities in SI units, shape (n_joints,), in contract order.
 
     Also what was applied is said so. None asks for braking.
@@ -153,7 +153,7 @@ def read_command(fields: JointFields, layout: ActionLayout) -> Command:
         MalformedCommandError: for anything that is not exactly one finite value per joint, of its kind.
     """
     try:
-        tag = Tag.from_text(fields.frame_id)
+        tag = CommandId.from_text(fields.frame_id)
     except ValueError as error:
         raise MalformedCommandError("form.type", f"header.frame_id: {error}") from None
     if tag.tick:
@@ -176,7 +176,7 @@ def read_command(fields: JointFields, layout: ActionLayout) -> Command:
     return Command(tag=tag, target=target, stamp_ns=fields.stamp_ns)
 
 
-def _value(fields: JointFields, joint: str, *, is_velocity: bool, tag: Tag) -> float:
+def _value(fields: JointFields, joint: str, *, is_velocity: bool, tag: CommandId) -> float:
     """Return the one value that a command has for a joint."""
     index = fields.names.index(joint)
     position = fields.positions[index] if fields.positions else math.nan
@@ -232,7 +232,7 @@ class RelayReport:
     the life of the relay (0: refused); `published_ns` is its steady clock.
     """
 
-    tag: Tag | None
+    tag: CommandId | None
     cause: str
     published: bool
     disposition: Severity
@@ -272,7 +272,7 @@ class RelayReport:
         return cls(
             **{
                 **plain,
-                "tag": None if plain["tag"] is None else Tag.from_text(plain["tag"]),
+                "tag": None if plain["tag"] is None else CommandId.from_text(plain["tag"]),
                 "disposition": Severity(plain["disposition"]),
                 "findings": tuple(_finding_from_plain(finding) for finding in plain["findings"]),
                 "dt_s": float(plain["dt_s"]),

@@ -23,19 +23,19 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.measured_velocities import MeasuredVelocities, Reading
-from embodied_env.core.types import Approved, Finding, Sent, Severity
+from embodied_env.core.types import ApprovedCommand, Finding, SentCommand, Severity
 from embodied_env.errors import ContractError, InternalFaultError
 from embodied_env.safety import Arbiter, SafetyGate
-from embodied_env.safety.findings import as_latch
-from embodied_env.safety.interlocks import input_findings
+from embodied_env.safety.findings import latched_finding
+from embodied_env.safety.interlocks import safety_input_findings
 from embodied_env.safety.relay.protocol import (
     Armed,
     Command,
+    CommandId,
     JointFields,
     MalformedCommandError,
     RelayReport,
     RelayState,
-    Tag,
     limits_fingerprint,
     read_command,
     write_command,
@@ -118,10 +118,10 @@ NS_PER_US = 1_000
 _MAX_LOST = 1_000  # commands in a row: a greater number would lock out the client whose numbers follow each other
 
 
-class Outlet(Protocol):
+class RelayPublisher(Protocol):
     """Where a relay publishes."""
 
-    def publish(self, command: Approved) -> None:
+    def publish(self, command: ApprovedCommand) -> None:
         """To the actuator topics."""
         ...
 
@@ -138,13 +138,13 @@ class Outlet(Protocol):
         ...
 
 
-class RelayCore:
+class Relay:
     """One robot's relay. Called from one thread."""
 
     def __init__(
         self,
         contract: Contract,
-        outlet: Outlet,
+        outlet: RelayPublisher,
         *,
         clock: Clock,
         gate: SafetyGate | None = None,
@@ -184,7 +184,7 @@ class RelayCore:
         self._fingerprint = contract.fingerprint
         self._limits = limits_fingerprint(self._layout)
         self._measured = MeasuredPositions(contract, self._layout.joints)
-        self._tag = Tag(epoch=0, seq=0)  # of the last accepted command, and of the braking ticks since
+        self._tag = CommandId(epoch=0, seq=0)  # of the last accepted command, and of the braking ticks since
         self._armed = self._ending = self._asked_to_brake = False
         self._fed_ns: int | None = None
         self._published_ns = clock.now_ns()
@@ -212,7 +212,7 @@ class RelayCore:
         return not self._arbiter.reference.velocities.any()
 
     @property
-    def tag(self) -> Tag:
+    def tag(self) -> CommandId:
         """The tag of the last accepted command, or of the last tick after it."""
         return self._tag
 
@@ -244,7 +244,7 @@ class RelayCore:
 
     # ---------------------------------------------------------------------------------------------- what may happen
 
-    def measured(self, sensor: str, positions: FloatArray, acquired_ns: int) -> bool:
+    def on_joint_positions(self, sensor: str, positions: FloatArray, acquired_ns: int) -> bool:
         """Take a reading of joint positions, acquired at `acquired_ns` of the steady clock; False: it is refused."""
         return self._measured.put(sensor, positions, acquired_ns, self._clock.now_ns())
 
@@ -258,7 +258,7 @@ class RelayCore:
         Disarmed and at rest nothing is latched: but `arm` is refused until all are "ok".
         """
         self._inputs, latched = inputs, self._gate.latched
-        for finding in input_findings(inputs) if self._armed or not self.at_rest else []:
+        for finding in safety_input_findings(inputs) if self._armed or not self.at_rest else []:
             self._latch(finding)
         if self._gate.latched is not latched:
             self.tick()
@@ -269,9 +269,9 @@ class RelayCore:
         if problem := self._arming_problem():
             return False, problem
         positions = self._measured.positions.copy()
-        self._tag = Tag(epoch=max(self._tag.epoch + 1, self._clock.system_ns() // NS_PER_US), seq=0)
+        self._tag = CommandId(epoch=max(self._tag.epoch + 1, self._clock.system_ns() // NS_PER_US), seq=0)
         self._gate.reset()
-        self._arbiter.resync(positions, self._tag.epoch)
+        self._arbiter.reset(positions, self._tag.epoch)
         self._armed, self._asked_to_brake, self._fed_ns = True, False, None
         self.announce()
         limits = self._layout.limits
@@ -282,7 +282,7 @@ class RelayCore:
 
     def command(self, fields: JointFields) -> None:
         """Take a command: it is published as the gates let it, or refused; a report says which."""
-        self._expire()
+        self._check_command_timeout()
         try:
             command = read_command(fields, self._layout)
         except MalformedCommandError as error:
@@ -304,11 +304,11 @@ class RelayCore:
 
     def tick(self) -> None:
         """A control period has passed: brake, if there is a reason to."""
-        self._expire()
+        self._check_command_timeout()
         reason = self._braking_reason()
         repeats = self._armed and bool(self._layout.is_velocity.any())
         if reason is not None and (repeats or not self.at_rest):
-            self._tag = Tag(epoch=self._tag.epoch, seq=self._tag.seq, tick=self._tag.tick + 1)
+            self._tag = CommandId(epoch=self._tag.epoch, seq=self._tag.seq, tick=self._tag.tick + 1)
             self._brake(reason, cause="tick")
         self.announce()
 
@@ -319,7 +319,7 @@ class RelayCore:
 
     def clear_estop(self) -> tuple[bool, str]:
         """Make of an ESTOP a STOP, unless an input still asks for it. Returns success, and what was done."""
-        if active := [f.detail for f in input_findings(self._inputs) if f.severity is Severity.ESTOP]:
+        if active := [f.detail for f in safety_input_findings(self._inputs) if f.severity is Severity.ESTOP]:
             return False, f"not cleared: {'; '.join(active)}"
         if self._gate.latched is None or self._gate.latched.severity < Severity.ESTOP:
             return True, "no ESTOP was latched"
@@ -345,7 +345,7 @@ class RelayCore:
             return "the relay is ending"
         if latched is not None and latched.severity is Severity.ESTOP:
             return f"an ESTOP is latched ({latched.code}: {latched.detail}); clear it by ~/clear_estop"
-        if findings := input_findings(self._inputs):
+        if findings := safety_input_findings(self._inputs):
             return "; ".join(f"{finding.code}: {finding.detail}" for finding in findings)
         if not self.at_rest:
             return "the robot is in motion; stop sending commands, and ask again when it rests"
@@ -355,7 +355,7 @@ class RelayCore:
         """Return why a command that could be read is refused, or None."""
         latched = self._gate.latched
         if latched is not None:
-            return as_latch(latched)
+            return latched_finding(latched)
         if not self._armed:
             return Finding(gate="latch", severity=Severity.STOP, code="latch.stop", detail="the relay is not armed")
         if command.tag.epoch != self._tag.epoch:
@@ -370,7 +370,7 @@ class RelayCore:
             return _untimely("act.late", detail)
         return None
 
-    def _refuse(self, tag: Tag | None, finding: Finding, *causes: Finding) -> None:
+    def _refuse(self, tag: CommandId | None, finding: Finding, *causes: Finding) -> None:
         """Report a command that is not published, and why; `causes`: what latched. It does not feed the watchdog."""
         self.refused[finding.code] += 1
         reference = self._arbiter.reference
@@ -394,7 +394,7 @@ class RelayCore:
         )
         self.announce()
 
-    def _expire(self) -> None:
+    def _check_command_timeout(self) -> None:
         """Latch a STOP when commands have been missing for too long."""
         if self._armed and self._fed_ns is not None:
             age_ns = self._clock.now_ns() - self._fed_ns
@@ -410,7 +410,7 @@ class RelayCore:
     def _braking_reason(self) -> Finding | None:
         """Return why a tick brakes now, or None."""
         if self._gate.latched is not None:
-            return as_latch(self._gate.latched)
+            return latched_finding(self._gate.latched)
         if self._ending:
             return Finding(gate="latch", severity=Severity.STOP, code="latch.stop", detail="the relay is ending")
         if not self._armed or self._fed_ns is None:
@@ -422,9 +422,9 @@ class RelayCore:
 
     def _limit(self, target: FloatArray) -> None:
         """Publish what the gates make of `target`."""
-        self._look()
+        self._update_measured()
         try:
-            with self._arbiter.turn() as (reference, dt_s):
+            with self._arbiter.exclusive() as (reference, dt_s):
                 approved = self._gate.limit(target, reference, dt_s)
                 self._arbiter.send(approved)
         except InternalFaultError as error:
@@ -433,21 +433,21 @@ class RelayCore:
         for finding in approved.report.findings:
             if finding.severity >= Severity.STOP:
                 self._latch(finding)
-        self._tell(approved, "command")
+        self._report_published(approved, "command")
 
     def _brake(self, reason: Finding, *, cause: str) -> None:
         """Publish one tick of braking."""
-        self._look()
+        self._update_measured()
         try:
             approved = self._arbiter.brake(reason)
         except InternalFaultError as error:
             self.fault(str(error))
             return
-        self._tell(approved, cause)
+        self._report_published(approved, cause)
 
-    def _look(self) -> None:
+    def _update_measured(self) -> None:
         """Take the measured positions of what is commanded by velocity."""
-        self._arbiter.measure(self._measured.positions, self._measured.ages_s(self._clock.now_ns()))
+        self._arbiter.update_measured(self._measured.positions, self._measured.ages_s(self._clock.now_ns()))
 
     def _measured_velocities(self) -> tuple[FloatArray, FloatArray]:
         now_ns = self._clock.now_ns()
@@ -458,12 +458,12 @@ class RelayCore:
 
         return self._velocities.read(newest)
 
-    def _send(self, command: Approved) -> Sent:
+    def _send(self, command: ApprovedCommand) -> SentCommand:
         self._outlet.publish(command)
         self._published_ns = self._clock.now_ns()
-        return Sent(seq=command.seq, values=command.values)
+        return SentCommand(seq=command.seq, values=command.values)
 
-    def _tell(self, approved: Approved, cause: str) -> None:
+    def _report_published(self, approved: ApprovedCommand, cause: str) -> None:
         """Say what was published."""
         report = approved.report
         self.last_dt_s = report.dt_s

@@ -45,8 +45,8 @@ from embodied_env.contract import FloatArray, KinematicModel
 from embodied_env.contract.schema import WorkspaceSpec
 from embodied_env.core.types import Severity
 from embodied_env.errors import UsageError
-from embodied_env.safety.command_filters import Proposal, Ruling
-from embodied_env.safety.joint_limits import Bounds
+from embodied_env.safety.command_filters import FilterDecision, ProposedCommand
+from embodied_env.safety.joint_limits import JointBounds
 from embodied_env.safety.workspace.clearance import Clearances
 
 SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -78,7 +78,7 @@ class Workspace:
         spec: WorkspaceSpec,
         model: KinematicModel,
         joints: tuple[str, ...],
-        bounds: Sequence[Bounds],
+        bounds: Sequence[JointBounds],
         *,
         path: str = "safety.workspace",
     ) -> None:
@@ -227,7 +227,7 @@ class Workspace:
         return self._clearances.measure(knots[before] * (1.0 - parts) + knots[before + 1] * parts, rows)
 
 
-class WorkspaceGate:
+class WorkspaceFilter:
     """The gate `workspace`: it lets the share of a motion pass that keeps the robot in its workspace.
 
     It must be the last of the gates that weaken: a smaller share than the one granted is not checked.
@@ -244,7 +244,7 @@ class WorkspaceGate:
         """Begin an episode: nothing is known."""
         self.is_kept = False
 
-    def rule(self, proposal: Proposal) -> Ruling | None:
+    def filter(self, proposal: ProposedCommand) -> FilterDecision | None:
         """Return None when all of it may be gone, LIMIT with the share, or HOLD."""
         places = [proposal.joints.index(joint) for joint in self._workspace.joints]
         scaling = self._workspace.scale(
@@ -258,4 +258,6 @@ class WorkspaceGate:
         if scaling.share == 1.0:
             return None
         severity = Severity.LIMIT if scaling.share > 0.0 else Severity.HOLD
-        return Ruling(severity=severity, share=scaling.share, detail=f"{scaling.nearest}: {scaling.h_m:.4f} m left")
+        return FilterDecision(
+            severity=severity, share=scaling.share, detail=f"{scaling.nearest}: {scaling.h_m:.4f} m left"
+        )

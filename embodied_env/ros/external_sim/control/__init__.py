@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Protocol, cast
 
-from embodied_env.ros.external_sim.control.base import Dialect
+from embodied_env.ros.external_sim.control.base import SimulatorApi
 
 _CONTROL = "embodied_env.ros.external_sim.control"
 
@@ -21,7 +21,7 @@ DIALECTS: Mapping[str, str] = {
 class DialectFactory(Protocol):
     """How a dialect is built."""
 
-    def __call__(self, *, world: str, prefix: str | None) -> Dialect:
+    def __call__(self, *, world: str, prefix: str | None) -> SimulatorApi:
         """Build it.
 
         Args:
@@ -34,7 +34,7 @@ class DialectFactory(Protocol):
         ...
 
 
-def make_dialect(name: str, *, world: str, prefix: str | None) -> Dialect:
+def make_dialect(name: str, *, world: str, prefix: str | None) -> SimulatorApi:
     """Build the dialect called `name`, one of `DIALECTS`; raises MissingDependencyError without its messages."""
     module, _, attribute = DIALECTS[name].partition(":")
     factory = cast("DialectFactory", getattr(importlib.import_module(module), attribute))

@@ -123,7 +123,7 @@ class SimulatorNotReadyError(BackendNotReadyError):
         super().__init__(f"{why}: {detail}")
 
 
-class Dialect(Protocol):
+class SimulatorApi(Protocol):
     """What one family of simulators wants to be asked. It sends nothing; each method builds one `Request`.
 
     A method whose request the simulator does not offer raises UsageError that names the service that is missing.

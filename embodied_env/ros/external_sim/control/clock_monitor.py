@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class WorldClock:
+class ClockMonitor:
     """Follows the stamps of a clock, in the order of their arrival. No ROS needed; times are ns.
 
     Attributes:
@@ -22,7 +22,7 @@ class WorldClock:
         self.from_ns: int | None = None
         self.changed_s = 0.0
 
-    def hear(self, stamp_ns: int, at_s: float) -> None:
+    def on_clock(self, stamp_ns: int, at_s: float) -> None:
         """Take a stamp that was heard at `at_s`, monotonic s."""
         self.heard += 1
         if stamp_ns == self.now_ns:

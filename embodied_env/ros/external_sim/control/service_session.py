@@ -11,27 +11,27 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import BackendLostError
 from embodied_env.ros.external_sim.control.base import Request, SimulatorRefusedError
-from embodied_env.ros.external_sim.control.clock_monitor import WorldClock
+from embodied_env.ros.external_sim.control.clock_monitor import ClockMonitor
 from embodied_env.ros.qos import EVERY_TICK
-from embodied_env.ros.receiver import PATROL_S, Answer, Arrival, Patrol, Receiver
+from embodied_env.ros.receiver import POLL_S, LivenessCheck, ReceivedMessage, Receiver, ServiceReply
 
 CLOCK = "/clock"  # the key of its arrivals: not a sensor's name
 _DRAINS = 64  # an executor hands out one message at a time
 
 
 @dataclass(kw_only=True)
-class Asked:
+class PendingRequest:
     """A request that is in flight; monotonic s."""
 
     request: Request
-    answer: Answer
+    answer: ServiceReply
     asked_s: float
     answered_s: float | None = None
     said: Any = None  # what its reply was read as
     about: str = ""  # an entity
 
 
-class Conversation:
+class ServiceSession:
     """Asks, and takes what arrives.
 
     Attributes:
@@ -42,11 +42,11 @@ class Conversation:
     def __init__(
         self,
         receiver: Receiver,
-        clock: WorldClock,
+        clock: ClockMonitor,
         *,
         topic: str,
-        patrol: Patrol,
-        hand_on: Callable[[Arrival], None],
+        patrol: LivenessCheck,
+        hand_on: Callable[[ReceivedMessage], None],
         reply_timeout_s: float,
         turn_s: float,
     ) -> None:
@@ -72,11 +72,11 @@ class Conversation:
 
     def take(self, timeout_s: float) -> bool:
         """Take what has arrived, waiting for the first at most so long; return whether anything has."""
-        arrivals = self._receiver.take(timeout_s)
+        arrivals = self._receiver.receive(timeout_s)
         now_s = time.monotonic()
         for arrival in arrivals:
             if arrival.key == CLOCK:
-                self.clock.hear(_ns(arrival.message.clock), now_s)
+                self.clock.on_clock(_ns(arrival.message.clock), now_s)
             else:
                 self._hand_on(arrival)
         self._patrol()
@@ -88,21 +88,21 @@ class Conversation:
             if not self.take(0.0):
                 break
 
-    def ask(self, request: Request, end: float) -> Asked:
+    def ask(self, request: Request, end: float) -> PendingRequest:
         """Send a request, and do not wait; raises BackendLostError where nobody is there to be asked.
 
         `end`, here and below, is the monotonic time, s, at which everything must be over.
         """
         left_s = max(0.0, min(self.reply_timeout_s, end - time.monotonic()))
         try:
-            answer = self._receiver.ask(request.type, request.service, request.message, left_s, self._patrol)
+            answer = self._receiver.call_async(request.type, request.service, request.message, left_s, self._patrol)
         except TimeoutError as error:
             raise BackendLostError("reply_lost", f"{error}; nothing was asked") from None
-        return Asked(request=request, answer=answer, asked_s=time.monotonic())
+        return PendingRequest(request=request, answer=answer, asked_s=time.monotonic())
 
-    def turn(self, asked: Asked, end: float) -> None:
+    def turn(self, asked: PendingRequest, end: float) -> None:
         """Take what arrives, and read the reply when it is there."""
-        self.take(max(0.0, min(PATROL_S, self._turn_s, end - time.monotonic())))
+        self.take(max(0.0, min(POLL_S, self._turn_s, end - time.monotonic())))
         if asked.answered_s is None and asked.answer.response is not None:
             asked.answered_s = time.monotonic()
             try:
@@ -111,7 +111,7 @@ class Conversation:
                 about = f" for {asked.about}" if asked.about else ""
                 raise BackendLostError("refused", f"{asked.request.service}{about}: {error}") from None
 
-    def await_reply(self, asked: Asked, end: float, *, clock_tells: Callable[[], str] = lambda: "") -> None:
+    def await_reply(self, asked: PendingRequest, end: float, *, clock_tells: Callable[[], str] = lambda: "") -> None:
         """Take what arrives until a reply; raises BackendLostError, with what the clock tells, when it is late."""
         end = min(end, asked.asked_s + self.reply_timeout_s)
         while asked.answered_s is None:

@@ -1,4 +1,4 @@
-"""`ConfirmedControl`: the one `SimControl` over any dialect. It believes the clock (`control.base`).
+"""`VerifiedSimControl`: the one `SimControl` over any dialect. It believes the clock (`control.base`).
 
 How a request is sent and its reply awaited is `conversation`'s; here it is compared with the clock.
 """
@@ -14,16 +14,16 @@ from embodied_env.core.types import FloatArray
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.ros.external_sim.control.base import (
     ControlCapabilities,
-    Dialect,
     EntityState,
     Request,
     ResetResult,
+    SimulatorApi,
     SimulatorNotReadyError,
     StepResult,
 )
-from embodied_env.ros.external_sim.control.clock_monitor import WorldClock
-from embodied_env.ros.external_sim.control.service_session import CLOCK, Asked, Conversation
-from embodied_env.ros.receiver import PATROL_S, Arrival, Patrol, Receiver
+from embodied_env.ros.external_sim.control.clock_monitor import ClockMonitor
+from embodied_env.ros.external_sim.control.service_session import CLOCK, PendingRequest, ServiceSession
+from embodied_env.ros.receiver import POLL_S, LivenessCheck, ReceivedMessage, Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ _SILENT_S = 0.6  # a clock that is not heard for so long is silent while it stan
 _AHEAD_S = 0.02  # a reply that is so much earlier than the end of its step was sent when the request was queued
 
 
-class ConfirmedControl:
+class VerifiedSimControl:
     """Moves a simulator by the requests of a dialect, and checks on its clock what became of them.
 
     A step is one request, then the clock at its target, seen twice.
@@ -46,16 +46,16 @@ class ConfirmedControl:
 
     def __init__(  # noqa: PLR0913 - its parts
         self,
-        dialect: Dialect,
+        dialect: SimulatorApi,
         receiver: Receiver,
         *,
-        patrol: Patrol = lambda: None,
-        clock: WorldClock | None = None,
+        patrol: LivenessCheck = lambda: None,
+        clock: ClockMonitor | None = None,
         topic: str = CLOCK,
         step_ns: int,
         reply_timeout_s: float = 1.0,
         still_s: float = 0.1,
-        hand_on: Callable[[Arrival], None] = lambda _: None,
+        hand_on: Callable[[ReceivedMessage], None] = lambda _: None,
     ) -> None:
         """Listen to the clock; nothing is asked.
 
@@ -70,8 +70,8 @@ class ConfirmedControl:
             still_s: a clock that falls silent when it stands is taken to stand after so much silence.
             hand_on: gets each message that is not of the clock.
         """
-        self.clock = clock or WorldClock()
-        self._talk = Conversation(
+        self.clock = clock or ClockMonitor()
+        self._talk = ServiceSession(
             receiver,
             self.clock,
             topic=topic,
@@ -158,7 +158,7 @@ class ConfirmedControl:
         """Wait until steps that a client asked for that is no more have run down."""
         since_s = time.monotonic()
         while True:
-            self.take(PATROL_S)
+            self.take(POLL_S)
             now_s = time.monotonic()
             if self.clock.now_ns is None and now_s - since_s > _SILENT_S:
                 return
@@ -205,7 +205,7 @@ class ConfirmedControl:
         self._mark()
         return StepResult(before_ns=before_ns, after_ns=target_ns, steps=steps)
 
-    def _is_over(self, asked: Asked, target_ns: int) -> bool:
+    def _is_over(self, asked: PendingRequest, target_ns: int) -> bool:
         """Whether the clock stands at its target, and the reply is here."""
         clock = self.clock
         if clock.now_ns != target_ns or asked.answered_s is None:
@@ -216,7 +216,7 @@ class ConfirmedControl:
             return True
         return time.monotonic() - clock.changed_s > self._still_s
 
-    def _check_in_time(self, asked: Asked, before_ns: int, target_ns: int, end: float) -> None:
+    def _check_in_time(self, asked: PendingRequest, before_ns: int, target_ns: int, end: float) -> None:
         """Raise when there is no more sense in waiting, and say why."""
         now_s, at_ns = time.monotonic(), self.now_ns()
         moved_s = max(asked.asked_s, self.clock.changed_s)
@@ -242,7 +242,7 @@ class ConfirmedControl:
         self._talk.drain()
         begun_s, heard = time.monotonic(), self.clock.seen
         while True:
-            self.take(min(PATROL_S, self._still_s))
+            self.take(min(POLL_S, self._still_s))
             now_s = time.monotonic()
             if now_s - max(begun_s, self.clock.changed_s) > self._still_s:
                 return
