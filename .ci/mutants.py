@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMITS, GATE = "test/property/test_limits_properties.py", "test/property/test_gate_properties.py"
-MACHINE, UNIT_GATE = "test/property/test_gate_machine.py", "test/unit/test_gate.py"
-VELOCITY = "test/property/test_velocity_properties.py"
-ARBITER, WATCHDOG = "test/unit/test_arbiter.py", "test/unit/test_watchdog.py"
-CHAIN, JERK = "test/property/test_chain_properties.py", "test/unit/test_jerk.py"
-REFUSALS, SHAPING = "test/unit/test_refusals.py", "test/unit/test_shaping.py"
-INTERVENTION, SITUATION = "test/unit/test_intervention.py", "test/unit/test_situation.py"
-TIGHTENING = "test/unit/test_tightening.py"
-RULES, STEPPER = "test/unit/test_safety_rules.py", "test/unit/test_stepper.py"
+LIMITS, GATE = "test/safety/test_joint_limits_properties.py", "test/safety/test_gate_properties.py"
+MACHINE, UNIT_GATE = "test/safety/test_gate_machine.py", "test/safety/test_gate.py"
+VELOCITY = "test/safety/test_velocity_properties.py"
+ARBITER, WATCHDOG = "test/safety/test_arbiter.py", "test/safety/test_watchdog.py"
+CHAIN, JERK = "test/safety/test_gate_chain_properties.py", "test/safety/test_jerk.py"
+REFUSALS, SHAPING = "test/safety/test_interlocks.py", "test/safety/test_command_filters.py"
+INTERVENTION, SITUATION = "test/safety/test_intervention.py", "test/safety/test_context.py"
+TIGHTENING = "test/safety/test_limit_changes.py"
+RULES, STEPPER = "test/contract/test_safety_rules.py", "test/envs/test_stepper.py"
 ROOM = (
     *(LIMITS, GATE, VELOCITY, CHAIN, MACHINE, UNIT_GATE, ARBITER, WATCHDOG),
     *(REFUSALS, SHAPING, JERK, INTERVENTION, SITUATION, RULES, STEPPER, TIGHTENING),

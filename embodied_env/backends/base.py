@@ -76,7 +76,7 @@ class Capabilities:
 class Backend(Protocol):
     """A world behind the environment. See the module's docstring for what each call promises.
 
-    One that moves by itself may have a `pacer` (`embodied_env.core.pacing.Pacer`): what is counted there is told. One that
+    One that moves by itself may have a `pacer` (`core.pacing.Pacer`): what is counted there is told. One that
     plays back what another did has a `playback`.
 
     One that moves by itself may have ``newest(sensors) -> Snapshot``: the newest readings of these sensors, which any

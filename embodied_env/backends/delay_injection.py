@@ -1,7 +1,8 @@
 """Worlds that wait, with delays put in: told beside a world that does it itself, or done at the seam to any other.
 
 A world that takes `delays` itself (`mujoco`, `mujoco_ros`) takes readings at the exact instants; whoever knows model
-and seed knows them too, so `ReportedDelays` only tells of them. To any other world `PeriodDelays` does it from outside, which
+and seed knows them too, so `ReportedDelays` only tells of them. To any other world `PeriodDelays` does it from
+outside, which
 sees it at the ends of control periods alone: a reading is the newest that is at least as old as was drawn, and a
 command begins to act with the first period that does not begin before its instant. Its stamps are those of the world,
 so ages are whole periods there, and what is told is what was done.

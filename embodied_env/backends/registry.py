@@ -51,8 +51,8 @@ __all__ = [
     "Backend",
     "BackendFactory",
     "Capabilities",
-    "make_backend",
     "accepts_option",
+    "make_backend",
 ]
 
 

@@ -238,7 +238,7 @@ RESERVED = ("source", "text", "files", "trusted")
 """Fields of a `Contract` that are not keys of its file."""
 
 SHAPE = "safety.workspace"
-"""The key of `Contract.files` for the shape that a MuJoCo model gave the robot (`embodied_env.contract.recorded_shapes`)."""
+"""The key of `Contract.files` for the shape that a MuJoCo model gave the robot (`contract.recorded_shapes`)."""
 
 TIME_REMAINING = "time_remaining"
 APPLIED_ACTIONS = "applied_actions"

@@ -105,7 +105,7 @@ class ActionScale:
         return np.array(self.each_from_si(si.tolist()))
 
     def each_to_si(self, action: list[float]) -> list[float]:
-        """Map an action to SI units, joint by joint: as in `embodied_env.safety.joint_limits`, plain floats beat arrays."""
+        """Map an action to SI units, joint by joint: as in `safety.joint_limits`, plain floats beat arrays."""
         mapped = []
         for x, (offset, span, low, high, si_low, si_high) in zip(action, self._joints, strict=True):
             y = offset + span * x

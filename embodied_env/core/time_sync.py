@@ -1,6 +1,7 @@
 """The world's clock of a robot: UTC, or simulated time on a topic, made into a clock that never jumps.
 
-`SystemClockMonitor` pairs the steady clock with UTC and finds steps of UTC and sleeps of the host. `SimTimeTracker` follows a
+`SystemClockMonitor` pairs the steady clock with UTC and finds steps of UTC and sleeps of the host. `SimTimeTracker`
+follows a
 simulator's clock. Both place the stamps of messages on a clock that goes on where it was when the clock behind it is
 set, so that no age changes by a step. Nothing here knows ROS.
 """

@@ -27,7 +27,7 @@ _OK, _ESTOP = Quality.OK, Severity.ESTOP  # a name of a module is found sooner t
 
 
 class InfoBuilder:
-    """Builds infos for one stepper, but for ``latency`` (`embodied_env.core.latency.info`). What does not change is resolved once.
+    """Builds infos for one stepper, but for ``latency`` (`core.latency.info`). What does not change is resolved once.
 
     Attributes:
         sensors: whose account is told.

@@ -1,7 +1,8 @@
 """One world behind several robots: each sees a backend of its own, and the world moves when all of them have sent.
 
 A view holds the command of its robot; the last of them to be told `advance` moves the world, once, by the commands of
-all. A reset is one too: it is asked for with `SharedBackend.ask_reset`, done by the first view that is reset, and read by
+all. A reset is one too: it is asked for with `SharedBackend.ask_reset`, done by the first view that is reset, and
+read by
 all. What breaks the world breaks it for everybody, and so does a view that is halted.
 """
 

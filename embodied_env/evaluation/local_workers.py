@@ -1,6 +1,6 @@
 """The worker processes of the local engine: started, listened to, dismissed.
 
-A worker is a child like any other (`embodied_env.core.process.child`): it ends when its parent does. Both sides talk over a
+A worker is a child like any other (`core.process.child`): it ends when its parent does. Both sides talk over a
 socket of their own in lines of JSON. Parent: ``{"episode": k}``. Worker: ``{"worker": n, "pid": pid}`` at once,
 ``{"ready": path}`` when it has made its run, ``{"ended": k}``, ``{"failed": class, "message": text}``; the end of the
 line is its end.

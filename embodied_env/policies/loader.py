@@ -29,7 +29,7 @@ def make_policy(name: str, contract: Contract, *, backend: str, seed: int) -> Po
 
     Args:
         name: ``hold`` (stay where the joints are), ``random`` (uniform over the action space), ``scripted`` (the
-            task's own), ``checkpoint:FOLDER`` (what was learned, `embodied_env.policies.checkpoint`), or ``module:callable``:
+            task's own), ``checkpoint:FOLDER`` (what was learned, `policies.checkpoint`), or ``module:callable``:
             a callable that takes an observation and returns an action.
         contract: whose spaces it acts in.
         backend: whose profile describes the robot to a scripted policy; one of the contract's other profiles when it

@@ -1,4 +1,4 @@
-"""Approved commands to messages. What the embedded simulator does with them is in `embodied_env.ros.command_messages`."""
+"""Approved commands to messages. What the embedded simulator does with them is in `ros.command_messages`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ROS 2 node of a relay (`embodied_env.safety.relay.relay`): one thread, one loop, deadlines of the steady clock."""
+"""The ROS 2 node of a relay (`safety.relay.relay`): one thread, one loop, deadlines of the steady clock."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class SensorReader:
 
         Raises:
             MissingDependencyError: for a package of messages, or a decoder of images, that is not installed.
-            ContractError: for a sensor that its message type cannot be (`embodied_env.contract.field_paths.check_message`).
+            ContractError: for a sensor that its message type cannot be (`contract.field_paths.check_message`).
         """
         check_message(name, sensor)
         self._sensor = sensor

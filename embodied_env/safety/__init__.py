@@ -11,9 +11,9 @@ from embodied_env.safety.watchdog import Watchdog, WatchdogThread
 __all__ = [
     "GATES",
     "Arbiter",
+    "CommandFilter",
     "CommandState",
     "SafetyGate",
-    "CommandFilter",
     "Watchdog",
     "WatchdogThread",
     "concatenate_commands",

@@ -48,7 +48,7 @@ class Arbiter:
 
     In a lockstep world time moves one control period per step, whatever the wall clock says. In a free-running world dt
     is the time since the last publication, at most one control period: a pause never enlarges the allowed jump. After
-    a pause the reference is lowered to what the robot can still be doing, never raised (`embodied_env.safety.joint_limits`).
+    a pause the reference is lowered to what the robot can still be doing, never raised (`safety.joint_limits`).
     """
 
     def __init__(

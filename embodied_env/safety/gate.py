@@ -240,8 +240,12 @@ class SafetyGate:
         return approved
 
     def _judge(
-        self, action: Any, reference: CommandState, dt_s: float, situation: SafetyContext | None
-    ) -> ApprovedCommand:  # noqa: ANN401
+        self,
+        action: Any,  # noqa: ANN401 - agents send anything
+        reference: CommandState,
+        dt_s: float,
+        situation: SafetyContext | None,
+    ) -> ApprovedCommand:
         """Refuse, or hand on what is an action."""
         inputs = [] if situation is None else safety_input_findings(situation.estops)
         for finding in inputs:

@@ -189,8 +189,8 @@ class HomingMotion:
         latched = self._gate.latched
         if latched is not None and latched.severity is Severity.ESTOP:
             raise BackendNotReadyError(
-                f"the robot was not driven home: an ESTOP is latched, {_describe(latched)} (expected none); release it, "
-                "then call clear_estop() of the environment and reset() again"
+                f"the robot was not driven home: an ESTOP is latched, {_describe(latched)} (expected none); "
+                "release it, then call clear_estop() of the environment and reset() again"
             )
 
     def _check_gate_result(self, answered: ApprovedCommand) -> None:

@@ -45,7 +45,7 @@ _FITS: Mapping[str, tuple[str, ...]] = {  # kind of source -> what can be read f
 @quick
 @dataclass(frozen=True, kw_only=True)
 class SensorOutput:
-    """What a sensor measured: its fields, and what its message says beside them (`embodied_env.ros.embedded_sim.sensor_messages`).
+    """What a sensor measured: its fields, and what its message says beside them (`ros.embedded_sim.sensor_messages`).
 
     `problem`: why there are no values, when they do not fit into the message.
     """

@@ -67,7 +67,7 @@ class World:
             free_running: a step is not a control period but a tick: about a fifth of it, or the profile's
                 ``stand_in.tick_s``, a whole number of physics steps. A sensor without a rate is due at every tick.
                 Pictures are not waited for but at a reset: they are as late as rendering them takes.
-            delays: are put in (`embodied_env.sim.delayed_world`), in lockstep alone. A sensor that they name has neither
+            delays: are put in (`sim.delayed_world`), in lockstep alone. A sensor that they name has neither
                 delay nor drop-outs of its own.
 
         Raises:

@@ -30,7 +30,7 @@ from embodied_env.errors import BackendError, ClosedError, ResetNeededError
 from embodied_env.safety import CommandState, SafetyGate
 
 if TYPE_CHECKING:
-    from embodied_env.testing.fault_injection.node import ChaosNode as ChaosNode  # noqa: PLC0414 - exported, by __getattr__
+    from embodied_env.testing.fault_injection.node import ChaosNode as ChaosNode
 
 __all__ = [
     "BackendContract",

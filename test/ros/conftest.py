@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-_HERE = Path(__file__).parent
+_SUPPORT = Path(__file__).parents[1] / "support"
 _ONLY_LONG = "action"  # folder of definitions that only long tests need: they take as long as all others together
 
 
@@ -30,8 +30,8 @@ def message_package(request, tmp_path_factory):
         runs_long = any(item.get_closest_marker("long") for item in request.session.items)
         definitions = folder / "definitions" / name
         skipped = None if runs_long else shutil.ignore_patterns(_ONLY_LONG)
-        shutil.copytree(_HERE / "interfaces" / name, definitions, ignore=skipped)
-        command = [sys.executable, _HERE / "generate_interfaces.py", definitions, folder]
+        shutil.copytree(_SUPPORT / "interfaces" / name, definitions, ignore=skipped)
+        command = [sys.executable, _SUPPORT / "generate_interfaces.py", definitions, folder]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
         sys.path.append(str(folder))

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 import psutil
 import pytest
-from held import FLAT_KB, grown_kb, held, more, resident_kb
+from held_executor import FLAT_KB, grown_kb, held, more, resident_kb
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 

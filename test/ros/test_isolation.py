@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from held import FLAT_KB, grown_kb, held, more, resident_kb
+from held_executor import FLAT_KB, grown_kb, held, more, resident_kb
 
 import embodied_env
 from embodied_env.contract.message_types import message_class

@@ -138,8 +138,14 @@ class Excitation:
     """One run of moves in an environment."""
 
     def __init__(
-        self, env: Any, heard: SampleLog, *, every_step: bool, joints: Sequence[str], amplitude: float
-    ) -> None:  # noqa: ANN401 - Gymnasium's
+        self,
+        env: Any,  # noqa: ANN401 - an environment under any wrappers
+        heard: SampleLog,
+        *,
+        every_step: bool,
+        joints: Sequence[str],
+        amplitude: float,
+    ) -> None:
         """Move `joints` of `env`; `every_step`: hear what each step read, since nobody tells of every reading."""
         self._env, self._heard, self._every_step = env, heard, every_step
         self._base: EmbodiedEnv = env.unwrapped

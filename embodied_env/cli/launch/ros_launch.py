@@ -12,18 +12,18 @@ from embodied_env.errors import MissingDependencyError
 def describe(use: LaunchTarget) -> Any:  # noqa: ANN401 - launch has no type stubs
     """Return the launch description of `use`: its arguments, and its processes, worked out when they are started.
 
-    Each process runs under a keeper (`embodied_env.core.process.supervisor`): ``ros2 launch`` that gets SIGTERM, or is killed, ends
+    Each process runs under a keeper (`core.process.supervisor`): ``ros2 launch`` that gets SIGTERM, or is killed, ends
     without a word to what it has started. All end when one does; when the work has failed, so has the launch.
 
     Raises:
         MissingDependencyError: where launch or launch_ros is not installed.
     """
     try:
-        from launch.actions import DeclareLaunchArgument, OpaqueFunction  # noqa: PLC0415
-        from launch.substitutions import LaunchConfiguration  # noqa: PLC0415
-        from launch_ros.actions import Node  # noqa: F401, PLC0415 - missed here rather than at the start
+        from launch.actions import DeclareLaunchArgument, OpaqueFunction
+        from launch.substitutions import LaunchConfiguration
+        from launch_ros.actions import Node  # noqa: F401 - missed here rather than at the start
 
-        from launch import LaunchDescription  # noqa: PLC0415 - only ROS 2 installations have it
+        from launch import LaunchDescription
     except ImportError as error:
         raise MissingDependencyError(
             f"launch ({error})", needed_for="a launch file", remedy="apt install ros-$ROS_DISTRO-launch-ros"
@@ -49,8 +49,8 @@ def describe(use: LaunchTarget) -> Any:  # noqa: ANN401 - launch has no type stu
 
 def _action(spec: ProcessSpec, python: str, *, has_work: bool) -> Any:  # noqa: ANN401
     """Return the action that starts `spec`: a node, so that remappings and parameters of the launch reach it."""
-    from launch.actions import ExecuteProcess  # noqa: PLC0415 - see `describe`
-    from launch_ros.actions import Node  # noqa: PLC0415
+    from launch.actions import ExecuteProcess
+    from launch_ros.actions import Node
 
     command = spec.supervised_command(python)
     rest: dict[str, Any] = {
@@ -66,7 +66,7 @@ def _action(spec: ProcessSpec, python: str, *, has_work: bool) -> Any:  # noqa: 
 
 def _on_exit(spec: ProcessSpec, *, has_work: bool) -> Any:  # noqa: ANN401
     """Return what happens when `spec` has ended: everything else ends; a failure, or work left alone, is an error."""
-    from launch.actions import Shutdown  # noqa: PLC0415 - see `describe`
+    from launch.actions import Shutdown
 
     def ended(event: Any, context: Any) -> Any:  # noqa: ANN401
         if spec.may_end and event.returncode == 0:

@@ -303,7 +303,7 @@ def delays_of(profile: LatencyProfile, *, draw: Kind = "empirical", order: Order
     """Return the delays that `profile` has measured.
 
     Args:
-        profile: of a run (`profile_of_run`) or of a calibration (`embodied_env.analysis.calibration.calibrate`). Of a run, ages
+        profile: of a run (`profile_of_run`) or of a calibration (`analysis.calibration.calibrate`). Of a run, ages
             are those that readings had when the observation was frozen; of a calibration, those that they came with.
         draw: ``empirical``: single measurements, of a run whole steps in blocks as they followed each other;
             ``constant``: the median; ``lognormal``: fitted to the measurements by the moments of their logarithms.

@@ -1,4 +1,4 @@
-"""Our processes (`embodied_env.cli.launch.targets` is the table of who needs which), and a child that never outlives its parent.
+"""Our processes (`cli.launch.targets` is the table of who needs which), and a child that never outlives its parent.
 
 A child reads its standard input to the end: a pipe whose other end only the parent holds. When the parent ends, however
 it ends, the pipe ends, and the child stops. (A parent-death signal would fire when the *thread* that started it ends.)
@@ -49,7 +49,7 @@ class ProcessSpec:
         return [python, "-m", self.module, *self.arguments] if self.module else list(self.arguments)
 
     def supervised_command(self, python: str = sys.executable) -> list[str]:
-        """Return the command line under a keeper (`embodied_env.core.process.supervisor`): it does not outlive this process."""
+        """Return the command line under a keeper (`core.process.supervisor`): it does not outlive this process."""
         keeper = [python, str(Path(__file__).with_name("supervisor.py")), "--starter", str(os.getpid())]
         return [*keeper, "--grace", str(self.grace_s), "--", *self.command(python)]
 

@@ -180,7 +180,8 @@ def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditRepor
     summary against the rows.
 
     A leak is a component of the observation, as the outermost wrapper returned it, that equals a component of an
-    evaluator sensor over at least 20 steps in which it varies (`embodied_env.record.audit.evaluator_leaks`). ``info`` is not searched:
+    evaluator sensor over at least 20 steps in which it varies (`record.audit.evaluator_leaks`). ``info`` is not
+    searched:
     the evaluator's readings stand there only when the user asked for them with ``evaluator_info=True``.
 
     Args:

@@ -1,6 +1,6 @@
 """What every ROS 2 node over one world has: its sensors, its pictures, and what a reset is to be.
 
-The world that waits for tokens is hosted by `embodied_env.ros.embedded_sim.lockstep_node`, the one that does not by `free_running`.
+The world that waits for tokens is hosted by `ros.embedded_sim.lockstep_node`, the one that does not by `free_running`.
 """
 
 from __future__ import annotations

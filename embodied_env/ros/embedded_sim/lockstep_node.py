@@ -1,4 +1,4 @@
-"""The ROS 2 node that hosts the world: one step per token, resets by a service (`embodied_env.ros.embedded_sim.protocol`)."""
+"""The ROS 2 node that hosts the world: one step per token, resets by a service (`ros.embedded_sim.protocol`)."""
 
 from __future__ import annotations
 

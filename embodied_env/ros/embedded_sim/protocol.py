@@ -6,7 +6,7 @@ the commands that it names are in. It names them by a digest of their bytes, so 
 commands neither add a step nor take part in one. Then it publishes what has a new reading, and an acknowledgement that
 says of every sensor which message is its newest: so nobody waits for a reading that is late, lost, or not due.
 
-Whoever moves other simulators too (`embodied_env.ros.external_sim.control`) may step it by a service, without tokens: the
+Whoever moves other simulators too (`ros.external_sim.control`) may step it by a service, without tokens: the
 commands that were heard last act, as nothing says which were meant. That ends an epoch of tokens with a fault.
 """
 

@@ -3,7 +3,7 @@
 A tick of the world is run at each of its absolute deadlines, and is the time of the wall clock that ends there: stamps
 are of the system clock then, and commands act from the very time that they are in force.
 Ticks that are late, up to a control period, are run one after the other. There is neither simulated time on a topic nor
-a step token. The delays of a robot are those of the profile (`embodied_env.sim.robot_emulation`): readings are published when
+a step token. The delays of a robot are those of the profile (`sim.robot_emulation`): readings are published when
 they are due, between ticks, too.
 """
 

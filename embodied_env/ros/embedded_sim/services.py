@@ -1,4 +1,4 @@
-"""The services of the embedded simulator, called: its reset, and its pictures (`embodied_env.ros.embedded_sim.protocol`)."""
+"""The services of the embedded simulator, called: its reset, and its pictures (`ros.embedded_sim.protocol`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A simulator that others wrote, over ROS 2, in lockstep: Gazebo, or any with the standard interfaces.
 
-It is attached to, never started. How it is told to move is `embodied_env.ros.external_sim.control`. Of its sensors a step
+It is attached to, never started. How it is told to move is `ros.external_sim.control`. Of its sensors a step
 delivers those that are due, stamped at its end or later: what is older is counted and never taken for fresh, what is
 late (rendering) is waited for.
 """

@@ -1,7 +1,7 @@
 """Preflight: what must be right before the first motion of a real robot, as a checklist.
 
 Three parts: `contract_checks` reads only the contract, its profile and the environment variables, and needs no ROS;
-`preflight` also looks at the graph (`embodied_env.ros.robot.graph_checks`) until it is right; `check_positions` compares
+`preflight` also looks at the graph (`ros.robot.graph_checks`) until it is right; `check_positions` compares
 the first measured positions with the limits. What is unknown or missing is never taken for good.
 """
 
@@ -31,7 +31,6 @@ from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader,
 from embodied_env.ros.transforms import as_it_comes
 
 if TYPE_CHECKING:
-    from embodied_env.ros.node import RosNode
     from embodied_env.ros.receiver import LivenessCheck
 
 SETTLE_S = 3.5

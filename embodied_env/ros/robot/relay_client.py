@@ -1,4 +1,4 @@
-"""The outlet to a relay (`embodied_env.safety.relay`): commands go there, and what it says of each is what was applied."""
+"""The outlet to a relay (`safety.relay`): commands go there, and what it says of each is what was applied."""
 
 from __future__ import annotations
 

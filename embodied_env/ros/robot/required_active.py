@@ -206,7 +206,7 @@ class RequiredActiveState:
         return f"{spec.service or spec.topic} is silent for {silent_s:.1f} s" if is_late else ""
 
 
-POLL_S = 0.5
+ACTIVE_POLL_S = 0.5
 """Between two questions. A lifecycle node also says so by itself, at once."""
 
 _SETTLED_NS = NS_PER_S
@@ -271,7 +271,7 @@ class RequiredActiveMonitor:
                 qos = input_qos(latched=spec.latched)
                 listener.subscribe(f"active/{name}", spec.type, spec.topic, qos, self._taker(name, spec))
         if specs:
-            node.create_timer(POLL_S, self._poll, clock=RosClock(clock_type=ClockType.STEADY_TIME))
+            node.create_timer(ACTIVE_POLL_S, self._poll, clock=RosClock(clock_type=ClockType.STEADY_TIME))
 
     def _taker(self, name: str, spec: ActiveSpec) -> Callable[[ReceivedMessage], None]:
         def take(arrival: ReceivedMessage) -> None:

@@ -1,7 +1,7 @@
 """Where the numbers of a topic's messages stand in their bytes: learned from one message, as the next are alike.
 
 A message of robots has the same length, names and counts each time; only its numbers change. So the layout of one
-(plain CDR, little-endian, see `embodied_env.ros.serialization.cdr`) is that of the next, as long as everything else in it is
+(plain CDR, little-endian, see `ros.serialization.cdr`) is that of the next, as long as everything else in it is
 the same, byte for byte. What stands between for alignment is not looked at: it is whatever was in the memory.
 """
 

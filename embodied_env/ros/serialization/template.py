@@ -1,7 +1,8 @@
 """Messages whose bytes are there already, all but their numbers and their stamp: quick to make, and to publish.
 
 A topic's messages have the same length, names and counts each time. So where the numbers stand (plain CDR,
-little-endian, see `embodied_env.ros.serialization.cdr`) is learned from one message with numbers like no others, and tried with a second.
+little-endian, see `ros.serialization.cdr`) is learned from one message with numbers like no others, and tried with a
+second.
 """
 
 from __future__ import annotations

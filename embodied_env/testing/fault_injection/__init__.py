@@ -10,7 +10,8 @@ As a context manager, in tests::
         ...
         chaos.set_faults(Freeze())
 
-As a process: ``python -m embodied_env.testing.fault_injection --help``. `ChaosNode` is imported, and rclpy with it, when it is asked for.
+As a process: ``python -m embodied_env.testing.fault_injection --help``. `ChaosNode` is imported, and rclpy with it,
+when it is asked for.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from embodied_env.errors import ContractError
 from embodied_env.record import audit_run, read_run
 from embodied_env.sim.model import SHIPPED
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "support" / "data"
 ARM = load_contract("arm_reach")
 CELL = WorkspaceSpec(
     keep_in={"cell": BoxSpec(low_m=(-0.7, -0.7, -0.05), high_m=(0.7, 0.7, 0.9))}, ignore_links=("base",)

@@ -19,11 +19,11 @@ P12   the report is sound: test_gate_properties::test_p12_*, test_limits_propert
 P13   no further gate lowers the disposition: test_gate_properties::test_p13_*, here test_p13_*
 P14   latches: test_gate_machine::FreeRunningRobot (steps, malformed steps, inputs on and off, a person's clearing,
       resets, silent sensors, late actions, time, suspension), here test_p14_*
-P15   the watchdog: test_gate_machine::FreeRunningRobot, test/unit/test_watchdog.py
+P15   the watchdog: test_gate_machine::FreeRunningRobot, test/safety/test_watchdog.py
 P16   numbers increase, over threads: test_gate_machine::test_p16_*, here test_p16_*
 P17   nothing crosses a reset: test_gate_machine::FreeRunningRobot, here test_p17_*
 P18   configuration: test_limits_properties::test_p18_*, test_gate_properties::test_p18_*,
-      test/unit/test_safety_rules.py
+      test/contract/test_safety_rules.py
 P19   determinism: here test_p19_*
 P20   two worlds, one report: here test_p20_*
 P21   does not apply: joints are clipped one by one, there is no mode that scales them together. Only the gate of the

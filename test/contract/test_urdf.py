@@ -13,7 +13,7 @@ from embodied_env.errors import ContractError, UsageError
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.profile import load_profile
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "support" / "data"
 CONTRACT = load_contract("arm_reach")
 LIMITS = CONTRACT.actuators["arm"].joints
 CART = (DATA / "gripper_cart.urdf").read_text()

@@ -19,7 +19,7 @@ from embodied_env.core.types import CODES
 from embodied_env.envs.filters_from_contract import make_command_filters
 from embodied_env.errors import ContractError
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "support" / "data"
 OWN = load_contract("arm_reach")
 CELL = WorkspaceSpec(
     keep_in={"cell": BoxSpec(low_m=(-0.7, -0.7, -0.05), high_m=(0.7, 0.7, 0.9))}, ignore_links=("base",)

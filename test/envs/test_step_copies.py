@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_tasks import OneClock
-from test_delays import VARYING
+from test_delay_model import VARYING
 from test_info_schema import MiddlewareBackend, two_actuators
 
 from embodied_env.backends.fake import FakeBackend, FakeDelays, Fault

@@ -1,6 +1,6 @@
 """Properties of the workspace, stepped as the gate steps: joint limits first, then the share, or braking.
 
-Distances are those of `Workspace.h`; that they are right is the business of ``test/unit/test_capsules.py``.
+Distances are those of `Workspace.h`; that they are right is the business of ``test/safety/test_workspace_capsules.py``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from embodied_env.safety.workspace.filter import SAMPLING_BOUND_M, SHARES, Works
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.profile import load_profile
 
-PLANAR = load_urdf(Path(__file__).parents[1] / "unit" / "data" / "planar.urdf")
+PLANAR = load_urdf(Path(__file__).parents[1] / "support" / "data" / "planar.urdf")
 PLANAR_BOUNDS = [JointBounds(low=-6.3, high=6.3, velocity=3.0, acceleration=8.0, deceleration=10.0)] * 2
 CONTRACT = load_contract("arm_reach")
 ARM = MujocoKinematics(CONTRACT, load_profile(CONTRACT, "mujoco"))

@@ -22,7 +22,7 @@ from embodied_env.safety.workspace.filter import Scaling, Workspace, WorkspaceFi
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.profile import load_profile
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "support" / "data"
 BOUNDS = JointBounds(low=-6.3, high=6.3, velocity=3.0, acceleration=8.0, deceleration=10.0)
 WALL = KeepOutSpec(box=BoxSpec(low_m=(-2.0, 0.3, -1.0), high_m=(2.0, 0.5, 1.0)))
 DT_S = 0.05
