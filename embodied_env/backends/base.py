@@ -6,7 +6,7 @@ told to; a free-running world moves by itself.
 1. `open` connects; it is called once, before the first `reset`. After a lost world `reset` may be called again, and
    starts the world anew if it can.
 2. `reset` returns a snapshot in which every sensor is newer than the reset, or raises BackendNotReadyError.
-3. `send` takes only `Approved` (else TypeError), publishes exactly its values, and never moves a lockstep world.
+3. `send` takes only `ApprovedCommand` (else TypeError), publishes exactly its values, and never moves a lockstep world.
 4. `advance` sets the world moving towards `target`. It may return before the world is there: `read` waits.
 5. `read` returns the newest sample of each sensor; in lockstep, all that the world has delivered by `after`: a sensor
    without a rate, which is due at every step, is stamped `after`, unless delays were asked for. It never returns arrays

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.joint_positions import MeasuredJoints
 from embodied_env.core.types import FloatArray, ResetReport, ResetRequest
-from embodied_env.envs.observation import MeasuredJoints
 
 
 @dataclass(frozen=True, kw_only=True)

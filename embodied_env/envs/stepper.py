@@ -22,6 +22,7 @@ from embodied_env.backends.base import Backend, ReplaySource, ResettableBackend
 from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.reset_options import checked_options
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
+from embodied_env.core.joint_positions import MeasuredJoints
 from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
 from embodied_env.core.latency.ledger import Ledger, StepEvent
 from embodied_env.core.measured_velocities import MeasuredVelocities, Reading
@@ -44,7 +45,7 @@ from embodied_env.core.types import (
     order_end_reasons,
 )
 from embodied_env.envs.info import Info, InfoBuilder, reset_info
-from embodied_env.envs.observation import GOOD, MeasuredJoints, ObservationBuilder
+from embodied_env.envs.observation import GOOD, ObservationBuilder
 from embodied_env.errors import (
     BackendError,
     BackendLostError,

@@ -56,7 +56,7 @@ class WorkerHandle(Protocol):
     due_s: float
 
     def send(self, word: Mapping[str, Any]) -> None:
-        """Tell it something; one that has ended does not hear, which `Crew.hear` will show."""
+        """Tell it something; one that has ended does not hear, which `WorkerPool.hear` will show."""
         ...
 
 

@@ -1,7 +1,8 @@
 """The thread that writes a run, the queue before it, and what was lost on the way.
 
 In real time nobody waits for it: what finds no room is dropped. In lockstep the step waits for room, since the world
-waits too, and `Aside.drain` waits for all that was handed over. A disk that does not answer is waited for, but not for
+waits too, and `WriterThread.drain` waits for all that was handed over. A disk that does not answer is waited for, but
+not for
 ever.
 """
 

@@ -1,4 +1,4 @@
-"""A node that hands its messages on to a `Feed`: of its publishers, and of its subscriptions with a callback."""
+"""A node that hands its messages on to a `MessageTap`: of its publishers, and of its subscriptions with a callback."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class SensorBuffer:
     A stamp of the future is never the measure of those that follow: it is replaced by the next message.
 
     With the timeline ``receive`` a message has no stamp of its own: it gets the one that `accept` is asked for, or that
-    of its arrival where a `Stamping` knows it.
+    of its arrival where a `StampTranslator` knows it.
 
     Attributes:
         stamp_ns: the newest stamp, on the world's clock, or -1 before the first.

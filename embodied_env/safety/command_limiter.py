@@ -1,6 +1,6 @@
 """From a command to what is published: jerk, joint limits, what weakens, the post-condition; and braking.
 
-The only place that makes an `Approved`.
+The only place that makes an `ApprovedCommand`.
 """
 
 from __future__ import annotations
@@ -390,7 +390,7 @@ class CommandLimiter:
         *,
         sound: bool = True,
     ) -> ApprovedCommand:
-        """Build the approved command and its report, to be read only: the only place that makes an `Approved`."""
+        """Build the approved command and its report, read-only: the only place that makes an `ApprovedCommand`."""
         for array in (requested, applied, published, velocities):
             array.setflags(write=False)
         if reference.before_gap is not None:

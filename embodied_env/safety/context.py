@@ -8,8 +8,8 @@ import numpy as np
 
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.joint_positions import MeasuredJoints
 from embodied_env.core.types import SafetyContext, SensorStatus, Snapshot
-from embodied_env.envs.observation import MeasuredJoints
 
 
 def required_sensors(contract: Contract) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """The gates that refuse an action for what is known beside it, before it is touched: each one idea, in order.
 
-Each looks at the `Situation` and at the last published command and says what is wrong. HOLD brakes for this step, STOP
+Each looks at the `SafetyContext` and at the last published command and says what is wrong. HOLD brakes for this step,
+STOP
 and ESTOP are latched by the chain.
 """
 

@@ -24,9 +24,8 @@ from embodied_env.contract import (
     SensorSpec,
     load_contract,
     parse_contract,
+    schema,
 )
-from embodied_env.contract import schema as contract_safety
-from embodied_env.contract import schema as workspace
 from embodied_env.contract.loader import config_folders, find_contract
 from embodied_env.contract.message_types import ACTUATOR_MESSAGES, ENCODINGS, PATH_DTYPES, SENSOR_MESSAGES, TWIST_AXES
 from embodied_env.contract.schema import RESERVED
@@ -410,10 +409,11 @@ def test_pydantic_and_yaml_are_imported_only_to_load():
     assert done.stdout.splitlines() == ["[]", "['pydantic', 'yaml']"]
 
 
-SAFETY = [
-    *(thing for thing in vars(contract_safety).values() if dataclasses.is_dataclass(thing)),
-    *(thing for thing in vars(workspace).values() if dataclasses.is_dataclass(thing)),
-]
+SAFETY_PARTS = (
+    *("Margins", "Nonfinite", "WatchdogSpec", "ObservationAge", "ActionAge", "Tracking", "LatencyBudget"),
+    *("Intervention", "ForceLimit", "Safety", "BoxSpec", "SphereSpec", "CapsuleSpec", "KeepOutSpec", "WorkspaceSpec"),
+)
+SAFETY = [getattr(schema, name) for name in SAFETY_PARTS]
 PAGE = (Path(__file__).parents[2] / "docs" / "contract.md").read_text()
 
 

@@ -54,8 +54,8 @@ def watch(clock):
 
 
 def look(clock, watch):
-    watch.notice(clock.now_ns(), clock.system_ns())
-    return watch.account()
+    watch.check_pair(clock.now_ns(), clock.system_ns())
+    return watch.status()
 
 
 # --------------------------------------------------------------------------------------------------------- pairs
@@ -91,14 +91,14 @@ def test_the_clocks_of_this_host_make_a_pair():
 
 def test_at_the_connection_the_worlds_clock_is_utc(clock, watch):
     assert abs(watch.now_ns() - clock.system_ns()) < STEP_NS
-    assert watch.place_ns(123) == 123
+    assert watch.to_world_ns(123) == 123
 
 
 @pytest.mark.parametrize("step_s", [10.0, -10.0, 0.0025, -0.0025])
 def test_a_step_of_utc_is_told_once_and_changes_no_age(clock, watch, step_s):
     clock.pass_s(0.3)
     stamp_ns = clock.system_ns()
-    placed_ns = watch.place_ns(stamp_ns)
+    placed_ns = watch.to_world_ns(stamp_ns)
     clock.utc_ahead_ns += round(step_s * NS_PER_S)
     clock.pass_s(0.1)
     accounts = [look(clock, watch) for _ in range(3)]
@@ -106,7 +106,7 @@ def test_a_step_of_utc_is_told_once_and_changes_no_age(clock, watch, step_s):
     assert (accounts[-1].epoch, accounts[-1].jumps) == (1, 1)
     age_ns = watch.now_ns() - placed_ns
     assert abs(age_ns - NS_PER_S // 10) < MS
-    fresh_ns = watch.place_ns(clock.system_ns())
+    fresh_ns = watch.to_world_ns(clock.system_ns())
     assert abs(watch.now_ns() - fresh_ns) < MS
 
 
@@ -125,14 +125,14 @@ def test_a_slew_is_followed_without_a_jump(clock, watch):
         clock.utc_ahead_ns += round(1.5 * 400e-6 * NS_PER_S)
         assert look(clock, watch).jump == ""
     assert abs(watch.shift_ns - 60 * MS) < MS
-    assert abs(watch.now_ns() - watch.place_ns(clock.system_ns())) < MS
+    assert abs(watch.now_ns() - watch.to_world_ns(clock.system_ns())) < MS
 
 
 def test_readings_that_were_interrupted_are_no_step(clock, watch):
     steady_ns = clock.now_ns()
     clock.pass_s(0.2)
-    watch.notice(steady_ns, clock.system_ns())
-    assert watch.account().jump == ""
+    watch.check_pair(steady_ns, clock.system_ns())
+    assert watch.status().jump == ""
 
 
 def test_a_sleep_of_the_host_is_told_as_that(clock, watch):
@@ -140,7 +140,7 @@ def test_a_sleep_of_the_host_is_told_as_that(clock, watch):
     account = look(clock, watch)
     assert (account.jump, account.epoch, account.jumps) == ("suspended", 1, 1)
     assert look(clock, watch).jump == ""
-    assert abs(watch.now_ns() - watch.place_ns(clock.system_ns())) < MS
+    assert abs(watch.now_ns() - watch.to_world_ns(clock.system_ns())) < MS
 
 
 def test_a_nap_is_a_step(clock, watch):
@@ -150,21 +150,21 @@ def test_a_nap_is_a_step(clock, watch):
 
 def test_a_sleep_is_not_hidden_by_a_step_that_follows(clock, watch):
     clock.sleep_s(600.0)
-    watch.look()
+    watch.resync()
     clock.utc_ahead_ns += NS_PER_S
     assert look(clock, watch).jump == "suspended"
 
 
 def test_an_episode_begins_without_jumps_but_never_forgets_a_sleep(clock, watch):
     clock.utc_ahead_ns += NS_PER_S
-    watch.look()
+    watch.resync()
     watch.begin()
-    account = watch.account()
+    account = watch.status()
     assert (account.jump, account.jumps, account.epoch) == ("", 0, 1)
     clock.sleep_s(60.0)
-    watch.look()
+    watch.resync()
     watch.begin()
-    assert watch.account().jump == "suspended"
+    assert watch.status().jump == "suspended"
 
 
 def test_a_bad_pair_does_not_hide_a_step():
@@ -220,9 +220,9 @@ def test_before_the_first_message_there_is_no_simulated_time(watch):
 @pytest.mark.parametrize("rtf", [0.2, 1.0, 5.0])
 def test_ages_are_of_simulated_time_at_any_speed(simulator, rtf):
     simulator.run(3.0, rtf=rtf)
-    stamp_ns = simulator.time.place_ns(simulator.sim_ns)
+    stamp_ns = simulator.time.to_world_ns(simulator.sim_ns)
     simulator.run(0.1, rtf=rtf)
-    account = simulator.time.account()
+    account = simulator.time.status()
     assert simulator.age_s(stamp_ns) == pytest.approx(0.1, abs=0.001)
     assert account.rtf == pytest.approx(rtf, rel=0.05)
     assert (account.mode, account.jump, account.jumps) == ("sim", "", 0)
@@ -230,7 +230,7 @@ def test_ages_are_of_simulated_time_at_any_speed(simulator, rtf):
 
 def test_when_the_clock_stands_ages_grow_on_by_its_own_speed(simulator):
     simulator.run(3.0, rtf=0.5)
-    stamp_ns = simulator.time.place_ns(simulator.sim_ns)
+    stamp_ns = simulator.time.to_world_ns(simulator.sim_ns)
     simulator.clock.pass_s(1.0)
     assert simulator.age_s(stamp_ns) == pytest.approx(0.5, abs=0.02)
 
@@ -238,15 +238,15 @@ def test_when_the_clock_stands_ages_grow_on_by_its_own_speed(simulator):
 @pytest.mark.parametrize(("to_ns", "jump"), [(0, "rewound"), (200 * NS_PER_S, "skipped")])
 def test_time_that_is_set_is_a_new_epoch_and_no_age_changes(simulator, to_ns, jump):
     simulator.run(3.0)
-    stamp_ns = simulator.time.place_ns(simulator.sim_ns)
+    stamp_ns = simulator.time.to_world_ns(simulator.sim_ns)
     simulator.clock.pass_s(0.01)
     simulator.sim_ns = to_ns
     assert simulator.tell()
     assert simulator.age_s(stamp_ns) == pytest.approx(0.01, abs=0.002)
-    assert [simulator.time.account().jump for _ in range(2)] == [jump, ""]
+    assert [simulator.time.status().jump for _ in range(2)] == [jump, ""]
     simulator.run(0.05)
-    assert simulator.age_s(simulator.time.place_ns(simulator.sim_ns)) == pytest.approx(0.0, abs=0.001)
-    assert (simulator.time.account().epoch, simulator.time.account().jumps) == (1, 1)
+    assert simulator.age_s(simulator.time.to_world_ns(simulator.sim_ns)) == pytest.approx(0.0, abs=0.001)
+    assert (simulator.time.status().epoch, simulator.time.status().jumps) == (1, 1)
 
 
 def test_a_late_stamp_of_the_old_epoch_is_of_the_future_after_a_rewind(simulator):
@@ -254,7 +254,7 @@ def test_a_late_stamp_of_the_old_epoch_is_of_the_future_after_a_rewind(simulator
     late_ns = simulator.sim_ns
     simulator.sim_ns = 0
     simulator.tell()
-    assert simulator.age_s(simulator.time.place_ns(late_ns)) < -90.0
+    assert simulator.age_s(simulator.time.to_world_ns(late_ns)) < -90.0
 
 
 def test_a_late_stamp_of_the_old_epoch_is_old_after_a_skip(simulator):
@@ -262,7 +262,7 @@ def test_a_late_stamp_of_the_old_epoch_is_old_after_a_skip(simulator):
     late_ns = simulator.sim_ns
     simulator.sim_ns += 100 * NS_PER_S
     simulator.tell()
-    assert simulator.age_s(simulator.time.place_ns(late_ns)) > 90.0
+    assert simulator.age_s(simulator.time.to_world_ns(late_ns)) > 90.0
 
 
 def test_a_fast_simulator_after_a_pause_of_ours_does_not_skip(simulator):
@@ -274,13 +274,13 @@ def test_a_fast_simulator_after_a_pause_of_ours_does_not_skip(simulator):
 
 def test_a_stamp_just_ahead_of_the_clock_moves_the_worlds_time(simulator):
     simulator.run(1.0)
-    stamp_ns = simulator.time.place_ns(simulator.sim_ns + 15 * MS)
+    stamp_ns = simulator.time.to_world_ns(simulator.sim_ns + 15 * MS)
     assert simulator.age_s(stamp_ns) >= 0.0
 
 
 def test_a_stamp_far_ahead_of_the_clock_does_not(simulator):
     simulator.run(1.0)
-    stamp_ns = simulator.time.place_ns(simulator.sim_ns + NS_PER_S)
+    stamp_ns = simulator.time.to_world_ns(simulator.sim_ns + NS_PER_S)
     assert simulator.age_s(stamp_ns) == pytest.approx(-1.0, abs=0.01)
 
 
@@ -294,9 +294,9 @@ def test_the_same_time_again_is_no_progress(simulator):
 
 def test_a_sleep_of_the_host_is_told_in_simulated_time_too_and_a_step_of_utc_is_not(simulator, clock, watch):
     clock.utc_ahead_ns += NS_PER_S
-    watch.look()
-    assert simulator.time.account().jump == ""
+    watch.resync()
+    assert simulator.time.status().jump == ""
     clock.sleep_s(60.0)
-    watch.look()
-    account = simulator.time.account()
+    watch.resync()
+    account = simulator.time.status()
     assert (account.jump, account.jumps) == ("suspended", 1)

@@ -66,7 +66,7 @@ def test_the_reference_is_what_was_published_last(lockstep):
 
 def test_a_resync_begins_at_rest_at_the_measured_positions(lockstep):
     lockstep.publish((0.1, 0.1))
-    lockstep.arbiter.resync(np.array([0.5, -0.5]), 3)
+    lockstep.arbiter.reset(np.array([0.5, -0.5]), 3)
     reference = lockstep.arbiter.reference
     assert reference.positions.tolist() == [0.5, -0.5]
     assert reference.velocities.tolist() == [0.0, 0.0]
@@ -75,13 +75,13 @@ def test_a_resync_begins_at_rest_at_the_measured_positions(lockstep):
 
 def test_a_resync_does_not_begin_the_numbers_anew(lockstep):
     lockstep.publish()
-    lockstep.arbiter.resync(np.zeros(2), 1)
+    lockstep.arbiter.reset(np.zeros(2), 1)
     assert lockstep.publish().seq == 2
 
 
 def test_a_resync_keeps_a_copy_of_the_measured_positions(lockstep):
     measured = np.zeros(2)
-    lockstep.arbiter.resync(measured, 1)
+    lockstep.arbiter.reset(measured, 1)
     measured[:] = 9.0
     assert lockstep.arbiter.reference.positions.tolist() == [0.0, 0.0]
 
@@ -113,7 +113,7 @@ def test_after_a_short_pause_the_robot_still_has_its_velocity(running):
         running.clock.advance_ns(PERIOD_NS)
         running.publish((0.3, 0.0))
     running.clock.advance_ns(2 * PERIOD_NS)
-    with running.arbiter.turn() as (reference, _):
+    with running.arbiter.exclusive() as (reference, _):
         assert reference.velocities[0] > 0.0
 
 
@@ -122,7 +122,7 @@ def test_after_a_long_pause_the_servo_has_arrived_and_starts_from_rest(running):
         running.clock.advance_ns(PERIOD_NS)
         running.publish((0.3, 0.0))
     running.clock.advance_ns(4 * PERIOD_NS)
-    with running.arbiter.turn() as (reference, _):
+    with running.arbiter.exclusive() as (reference, _):
         assert reference.velocities.tolist() == [0.0, 0.0]
 
 
@@ -169,7 +169,7 @@ def test_stopping_before_the_first_reset_publishes_nothing():
 
 def test_stopping_in_lockstep_is_one_braking_command(lockstep):
     lockstep.publish((1.0, 1.0))
-    lockstep.arbiter.stop(HOLD)
+    lockstep.arbiter.brake_to_rest(HOLD)
     assert len(lockstep.sent) == 2
 
 
@@ -180,7 +180,7 @@ def test_stopping_a_free_running_robot_brakes_period_by_period_until_it_rests(ru
     cruising = len(running.sent)
     running.clock.advance_ns(PERIOD_NS)
     began_ns = running.clock.now_ns()
-    running.arbiter.stop(HOLD)
+    running.arbiter.brake_to_rest(HOLD)
     braking = running.sent[cruising:]
     assert [round(float(c.report.velocity_si[0]), 9) for c in braking] == [0.6, 0.2, 0.0]
     assert pytest.approx(VELOCITY - 0.6) == DECELERATION * PERIOD_S
@@ -210,5 +210,5 @@ def test_after_close_nothing_but_braking_is_published(running):
     with pytest.raises(ClosedError):
         running.publish((0.5, 0.0))
     assert len(running.sent) == count
-    running.arbiter.stop(HOLD)
+    running.arbiter.brake_to_rest(HOLD)
     assert running.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]

@@ -352,9 +352,9 @@ class Slow:
         pass
 
     def filter(self, proposal):
-        from embodied_env.safety.command_filters import Ruling
+        from embodied_env.safety.command_filters import FilterDecision
         from embodied_env.core.types import Severity
-        return Ruling(severity=Severity.LIMIT, share=self.share, detail="slow")
+        return FilterDecision(severity=Severity.LIMIT, share=self.share, detail="slow")
 
 
 class Still(Slow):

@@ -138,7 +138,7 @@ def test_a_step_that_has_its_turn_first_is_not_overdue_any_more(bench):
     """The watchdog waits for its turn to publish; what it then does is decided then."""
     bench.clock.advance_ns(10 * PERIOD_NS)
     looking = threading.Thread(target=bench.watchdog.check)
-    with bench.arbiter.turn() as (reference, dt_s):
+    with bench.arbiter.exclusive() as (reference, dt_s):
         looking.start()
         bench.watchdog.feed()
         time.sleep(0.05)  # it looks now, and waits
@@ -232,7 +232,7 @@ def test_a_safety_input_that_was_asserted_for_a_moment_stays_latched(bench):
     bench.watchdog.check()
     bench.inputs = {"door": "ok"}
     assert bench.watchdog.check() is None
-    with bench.arbiter.turn() as (reference, dt_s):
+    with bench.arbiter.exclusive() as (reference, dt_s):
         assert bench.gate.judge([1.0, 0.0], reference, dt_s).report.disposition is Severity.ESTOP
 
 

@@ -109,7 +109,7 @@ class Ledger:
 
     def durations_s(self) -> dict[str, object]:
         """Return the stages of this step in seconds, keyed ``<stage>_s``: floats, in a fresh dict."""
-        previous_entered, before, returned, marked, entered, gated, published, observed, _ = self._ns  # as in `Slot`
+        previous_entered, before, returned, marked, entered, gated, published, observed, _ = self._ns
         return {
             "handoff_s": (returned - before) / NS_PER_S,
             "inference_s": (entered - returned) / NS_PER_S,
@@ -137,7 +137,7 @@ class Ledger:
 
     def stamps_ns(self) -> dict[str, int]:
         """Return the raw stamps of this step by name, for the record; ``marked`` only where the agent marked."""
-        previous_entered, before, returned, marked, entered, gated, published, observed, _ = self._ns  # as in `Slot`
+        previous_entered, before, returned, marked, entered, gated, published, observed, _ = self._ns
         stamps = {
             "previous_entered": previous_entered,
             "previous_observed": before,

@@ -68,7 +68,7 @@ class Sync(StrEnum):
 class TranslatedStamp:
     """A message's place on the world's clock. `quality` and `reason` are those of a reading that is not to be used.
 
-    Nobody writes into it, as into an `Arrival`.
+    Nobody writes into it, as into an `ReceivedMessage`.
     """
 
     stamp_ns: int

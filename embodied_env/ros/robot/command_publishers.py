@@ -73,7 +73,7 @@ class DryRunSink:
 
 
 class ServiceCaller:
-    """The client of a service; the responses come in by a thread that turns the node (`Listener`)."""
+    """The client of a service; the responses come in by a thread that turns the node (`ReceiveThread`)."""
 
     def __init__(self, node: Node, kind: str, service: str, clock: Clock) -> None:
         """Create the client of `service`, a name that is resolved in the node's namespace, of the type `kind`."""

@@ -200,7 +200,7 @@ TELL_S = 1.0
 
 
 class Diagnostics:
-    """The observer that publishes `Health`. It never reaches back: what cannot be published is not told."""
+    """Observer that publishes the status of a `DiagnosticsAggregator`; a failed publication never affects the step."""
 
     def __init__(self, contract: Contract, clock: Clock) -> None:
         """Observe; nothing is published before `connect`."""

@@ -249,7 +249,7 @@ class RequiredActiveMonitor:
             node: asks and hears.
             listener: whose thread turns the node, and whose lock guards what was heard.
             clock: the steady clock.
-            bound_ns: how long after something was noticed it is a STOP (`Activities`).
+            bound_ns: how long after something was noticed it is a STOP (`RequiredActiveState`).
             make_client: makes the clients; a test has its own.
 
         Raises:
@@ -306,7 +306,7 @@ class RequiredActiveMonitor:
                 self._activities.say(name, (False, f"nobody publishes {spec.topic} any more"))
 
     def states(self) -> dict[str, str]:
-        """Return the states (`Activities.states`), under the listener's lock."""
+        """Return the states (`RequiredActiveState.states`), under the listener's lock."""
         return self._activities.states()
 
     def begin(self, deadline_ns: int) -> None:

@@ -18,7 +18,8 @@ left is the rest of B. Braking needs no check of its own, so s = 0 is always adm
 becomes less, but may grow: moving away from a region is never refused on its account.
 
 How exact (b) is. B is not looked at everywhere. A stretch is passed without a closer look only where the distances at
-its ends, and the length that the row can change by (`Levers`), leave no room for a dip; else it is sampled so that no
+its ends, and the length that the row can change by (`MotionBounds`), leave no room for a dip; else it is sampled so
+that no
 row changes by more than 10 mm between two samples. Between them it may be lower by half of that at most:
 `SAMPLING_BOUND_M`, 5 mm. It does not add up over steps, and is meant to be less than the margin. A stretch that would
 take more than `MOST_SAMPLES` is refused.

@@ -1,4 +1,4 @@
-"""`SimControl`: a simulator that others wrote, moved in lockstep; and `Dialect`: what it wants to be asked.
+"""`SimControl`: a simulator that others wrote, moved in lockstep; and `SimulatorApi`: what it wants to be asked.
 
 A reply says at most that a request was taken. That something has *happened* is read from the simulator's clock, by
 one implementation for all of them; a dialect only builds requests, and reads what their replies claim. Rules:
@@ -184,7 +184,7 @@ class SimControl(Protocol):
         """Find its services, wait until its clock stands still, and pause it.
 
         Raises:
-            BackendNotReadyError: when a service is missing (`Dialect.probe`), or as a SimulatorNotReadyError.
+            BackendNotReadyError: when a service is missing (`SimulatorApi.probe`), or as a SimulatorNotReadyError.
         """
         ...
 
