@@ -146,7 +146,7 @@ def _ros_checks(contract: Contract, backend: str) -> list[Check]:
         if isinstance(error, MissingDependencyError):
             remedy = f'pip install "embodied_env[ros]", or apt install {apt_package("rclpy")} and source its setup.bash'
         return [Check(name="rclpy", passed=False, detail=str(error), remedy=remedy, code="missing")]
-    from embodied_env.ros.robot.preflight import middleware
+    from embodied_env.ros.robot.sensor_survey import middleware
 
     domain = os.environ.get("ROS_DOMAIN_ID") or "0 (unset)"
     reach = os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET (unset): every host of this network"
@@ -312,7 +312,7 @@ def _robot_checks(contract: Contract, sections: Sections, *, namespace: str, tim
     if wrong:
         yield Check(name="robot", passed=None, detail=f"not looked at, because of: {', '.join(wrong)}")
         return
-    from embodied_env.ros.robot.preflight import survey
+    from embodied_env.ros.robot.sensor_survey import survey
 
     already = {check.name for check in sections["contract"]}
     try:

@@ -163,14 +163,14 @@ def test_a_step_cannot_be_begun_twice(env):
 def test_a_step_that_is_given_up_ends_the_episode(env):
     env.reset(seed=0)
     env.begin(HOLD)
-    env.abandon()
+    env.abort_step()
     with pytest.raises(ResetNeededError):
         env.step(HOLD)
 
 
 def test_without_a_step_under_way_nothing_is_given_up(env):
     env.reset(seed=0)
-    env.abandon()
+    env.abort_step()
     env.step(HOLD)
     assert env.step_index == 1
 

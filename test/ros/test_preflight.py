@@ -36,8 +36,8 @@ from embodied_env.ros.robot.preflight import (
     preflight,
     raise_unless_passed,
     security_check,
-    survey,
 )
+from embodied_env.ros.robot.sensor_survey import survey
 
 pytestmark = pytest.mark.ros
 

@@ -1,0 +1,111 @@
+"""Checks a robot without controlling it: the checks of `preflight`, and one reading of every sensor."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.utilities import get_rmw_implementation_identifier
+
+from embodied_env.contract import Contract
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp, SteadyClock
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import input_qos, sensor_qos
+from embodied_env.ros.robot.clock_sync import suspect_clock
+from embodied_env.ros.robot.preflight import SETTLE_S, Check, check_positions, measured_positions, preflight
+from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader, stamp_ns
+from embodied_env.ros.transforms import as_it_comes
+
+_SURVEY_POLL_S = 0.05
+
+middleware = get_rmw_implementation_identifier
+"""Return the name of the RMW implementation that is loaded."""
+
+
+def survey(
+    contract: Contract, profile: Mapping[str, Any], *, namespace: str, timeout_s: float, settle_s: float = SETTLE_S
+) -> tuple[Check, ...]:
+    """Check the robot in `namespace`, without a publisher: a robot that moves is not disturbed.
+
+    Args:
+        contract: what the robot must be.
+        profile: that of the backend ``real``.
+        namespace: absolute.
+        timeout_s: how long the graph may take to become right; then as long again for the first readings.
+        settle_s: how long it must stay right.
+
+    Raises:
+        BackendNotReadyError: when ROS 2 cannot be initialised.
+    """
+    clock = SteadyClock()
+    ros = RosNode(f"doctor_{os.getpid()}", namespace=namespace, clock=clock)
+    newest: dict[str, tuple[Any, int]] = {}  # sensor -> message, when it came on the system clock
+    readers: dict[str, SensorReader] = {}
+    executor = SingleThreadedExecutor(context=ros.node.context)
+    try:
+        for name, sensor in contract.sensors.items():
+            readers[name] = SensorReader(name, as_it_comes(sensor) if name in (profile.get("tf") or {}) else sensor)
+            take = _taker(newest, name, clock, readers[name])
+            ros.node.create_subscription(message_class(sensor.type), sensor.topic, take, sensor_qos(sensor))
+        for estop in (profile.get("estop") or {}).values():
+            qos = input_qos(latched=estop.get("latched") is True)
+            kind = message_class(estop.get("type", "std_msgs/msg/Bool"))
+            ros.node.create_subscription(kind, estop["topic"], lambda _: None, qos)
+        executor.add_node(ros.node)
+        deadline = Stamp(clock.now_ns() + round(timeout_s * NS_PER_S), Domain.STEADY)
+        checks = preflight(contract, profile, ros, deadline, clock=clock, settle_s=settle_s)
+        if any(check.passed is False for check in checks):
+            detail = "not looked at, because of what failed"
+            return (*checks, Check(name="readings", passed=None, detail=detail))
+        end = time.monotonic() + timeout_s
+        while len(newest) < len(contract.sensors) and time.monotonic() < end:
+            executor.spin_once(timeout_sec=_SURVEY_POLL_S)
+        readings = [_reading(contract, name, newest.get(name), readers[name]) for name in contract.sensors]
+        values = {name: found for name, (_, found) in zip(contract.sensors, readings, strict=True)}
+        outside = str(profile.get("start_outside", "refuse"))
+        positions = check_positions(contract, measured_positions(contract, values), outside=outside)
+        return (*checks, *(check for check, _ in readings), positions)
+    finally:
+        executor.shutdown()
+        ros.close()
+
+
+def _taker(
+    newest: dict[str, tuple[Any, int]], name: str, clock: Clock, reader: SensorReader
+) -> Callable[[Any, Any], None]:
+    def take(message: Any, info: Any) -> None:  # noqa: ANN401 - a generated type, and a dict
+        if reader.concerns(message):
+            newest[name] = message, info["received_timestamp"] or clock.system_ns()
+
+    return take
+
+
+def _reading(
+    contract: Contract, name: str, found: tuple[Any, int] | None, reader: SensorReader
+) -> tuple[Check, Mapping[str, Any]]:
+    """Return what can be said of the newest message of a sensor, and its values; none when they do not count."""
+    sensor = contract.sensors[name]
+    title = f"readings.{name}"
+    if found is None:
+        remedy = "see that it publishes: ros2 topic hz"
+        return Check(name=title, passed=False, detail="no message came", remedy=remedy, code="obs.silent"), {}
+    message, arrival_ns = found
+    try:
+        values = reader.read(message)
+    except MalformedMessageError as error:
+        return Check(name=title, passed=False, detail=str(error), remedy="", code="obs.invalid"), {}
+    if sensor.timeline == "receive":
+        return Check(name=title, passed=True, detail="a message came"), values
+    age_s = (arrival_ns - stamp_ns(message)) / NS_PER_S
+    if not -sensor.max_age_s <= age_s <= sensor.max_age_s:
+        suspect = suspect_clock(age_s)
+        by = f", by the clock {suspect!r}?" if suspect else ""
+        detail = f"stamped {age_s:.3f} s before it came{by}; allowed: {sensor.max_age_s} s"
+        remedy = "see that its clock is that of this host (chrony, PTP), and that it stamps its messages"
+        code = "obs.stale" if age_s > 0 else "obs.future"
+        return Check(name=title, passed=False, detail=detail, remedy=remedy, code=code), {}
+    return Check(name=title, passed=True, detail=f"stamped {age_s:.3f} s before it came"), values
