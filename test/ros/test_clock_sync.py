@@ -65,7 +65,7 @@ class Scene:
         }
         return SimpleNamespace(info=info, arrival_ns=self.clock.now_ns(), arrival_system_ns=now_ns)
 
-    def place(self, *, age_s=0.005, header_ns=None, **stamps):
+    def translate(self, *, age_s=0.005, header_ns=None, **stamps):
         if header_ns is None:
             header_ns = self.clock.system_ns() - round(age_s * NS_PER_S)
         return self.stamping.translate(self.arrival(**stamps), header_ns)
@@ -83,7 +83,7 @@ class Scene:
 
 def test_the_stamp_of_our_host_is_its_place():
     scene = Scene()
-    placed = scene.place(age_s=0.005)
+    placed = scene.translate(age_s=0.005)
     assert scene.age_s(placed) == pytest.approx(0.005)
     assert (placed.quality, placed.stamp_quality, placed.suspect_clock) == (Quality.OK, Quality.OK, "")
 
@@ -92,18 +92,18 @@ def test_the_stamp_of_our_host_is_its_place():
 def test_after_a_step_of_utc_the_stamps_of_our_host_have_the_ages_that_they_had(step_s):
     scene = Scene()
     scene.step_utc(step_s)
-    placed = scene.place(age_s=0.005)
+    placed = scene.translate(age_s=0.005)
     assert scene.age_s(placed) == pytest.approx(0.005)
     assert placed.quality is Quality.OK
 
 
 def test_a_stamp_a_little_ahead_is_two_readings_of_one_clock():
-    placed = Scene().place(age_s=-0.004)
+    placed = Scene().translate(age_s=-0.004)
     assert (placed.quality, placed.stamp_quality) == (Quality.OK, Quality.OK)
 
 
 def test_a_stamp_further_ahead_is_of_the_future():
-    placed = Scene().place(age_s=-0.006)
+    placed = Scene().translate(age_s=-0.006)
     assert (placed.quality, placed.stamp_quality) == (Quality.FUTURE, Quality.FUTURE)
     assert placed.reason == "stamped 0.006 s after it came"
 
@@ -111,19 +111,19 @@ def test_a_stamp_further_ahead_is_of_the_future():
 @pytest.mark.parametrize(("age_s", "quality"), [(-0.019, Quality.OK), (-0.021, Quality.FUTURE)])
 def test_a_clock_that_is_synchronised_may_be_further_ahead(age_s, quality):
     scene = Scene(host=False, sync="chrony", error_s=0.001)
-    assert scene.place(age_s=age_s).quality is quality
+    assert scene.translate(age_s=age_s).quality is quality
 
 
 def test_what_is_ahead_within_the_bound_of_a_synchronised_clock_is_as_old_as_its_arrival():
     scene = Scene(host=False, sync="chrony", error_s=0.001)
-    placed = scene.place(age_s=-0.015)
+    placed = scene.translate(age_s=-0.015)
     assert (scene.age_s(placed), placed.stamp_quality) == (0.0, Quality.UNSYNCED)
 
 
 @pytest.mark.parametrize(("age_s", "quality"), [(0.003, Quality.UNSYNCED), (0.0041, Quality.OK)])
 def test_an_age_below_twice_the_error_of_a_synchronised_clock_says_so(age_s, quality):
     scene = Scene(host=False, sync="ptp", error_s=0.002)
-    placed = scene.place(age_s=age_s)
+    placed = scene.translate(age_s=age_s)
     assert (placed.quality, placed.stamp_quality) == (Quality.OK, quality)
     assert scene.age_s(placed) == pytest.approx(age_s)
 
@@ -145,24 +145,24 @@ def test_an_age_below_twice_the_error_of_a_synchronised_clock_says_so(age_s, qua
 )
 def test_another_clock_is_suspected_by_how_far_it_is_off(age_s, suspect):
     assert suspect_clock(age_s) == suspect
-    assert Scene().place(age_s=age_s).suspect_clock == suspect
+    assert Scene().translate(age_s=age_s).suspect_clock == suspect
 
 
 def test_the_reason_names_the_suspected_clock():
-    assert Scene().place(age_s=-37.0).reason == "stamped 37.000 s after it came (by TAI?)"
+    assert Scene().translate(age_s=-37.0).reason == "stamped 37.000 s after it came (by TAI?)"
 
 
 # ------------------------------------------------------------------------------------------------------ no stamp
 
 
 def test_a_message_without_a_stamp_is_refused():
-    placed = Scene().place(header_ns=0)
+    placed = Scene().translate(header_ns=0)
     assert (placed.quality, placed.reason) == (Quality.ZERO_STAMP, "the message carries no stamp")
 
 
 def test_where_no_stamp_is_required_its_publication_stands_for_it():
     scene = Scene(require_stamp=False)
-    placed = scene.place(header_ns=0, source_s=0.002)
+    placed = scene.translate(header_ns=0, source_s=0.002)
     assert (placed.quality, placed.stamp_quality) == (Quality.OK, Quality.FALLBACK_SOURCE)
     assert scene.age_s(placed) == pytest.approx(0.002)
 
@@ -179,13 +179,13 @@ def test_where_no_stamp_is_required_its_publication_stands_for_it():
 def test_without_that_its_arrival_does(scene, source_ns):
     arrival = scene.arrival(source_ns=0)
     arrival.info["source_timestamp"] = source_ns
-    placed = scene.stamping.place(arrival, 0)
+    placed = scene.stamping.translate(arrival, 0)
     assert (placed.quality, placed.stamp_quality) == (Quality.OK, Quality.FALLBACK_RECEIVED)
     assert scene.age_s(placed) == 0.0
 
 
 def test_a_publication_of_the_future_is_of_the_future():
-    assert Scene(require_stamp=False).place(header_ns=0, source_s=-60.0).quality is Quality.FUTURE
+    assert Scene(require_stamp=False).translate(header_ns=0, source_s=-60.0).quality is Quality.FUTURE
 
 
 # --------------------------------------------------------------------------------------------- an unknown clock
@@ -193,14 +193,14 @@ def test_a_publication_of_the_future_is_of_the_future():
 
 @pytest.mark.parametrize("host", [False, None], ids=["another host", "not known"])
 def test_a_clock_that_is_not_known_to_be_ours_makes_no_good_reading_and_says_what_to_declare(host):
-    placed = Scene(host=host).place(age_s=0.005)
+    placed = Scene(host=host).translate(age_s=0.005)
     assert (placed.quality, placed.stamp_quality) == (Quality.UNSYNCED, Quality.UNSYNCED)
     assert "backends.real.clocks.tcp: sync: same_host" in placed.reason
 
 
 def test_what_is_declared_counts_more_than_what_is_found():
-    assert Scene(host=False, sync="same_host").place().quality is Quality.OK
-    assert Scene(host=True, sync="none").place().quality is Quality.UNSYNCED
+    assert Scene(host=False, sync="same_host").translate().quality is Quality.OK
+    assert Scene(host=True, sync="none").translate().quality is Quality.UNSYNCED
 
 
 @pytest.mark.parametrize("skew_s", [0.1, -0.1, 1e6])
@@ -209,7 +209,7 @@ def test_with_a_declared_least_delay_its_differences_count(skew_s):
     ages_s = []
     for late_s in (0.005, 0.005, 0.065, 0.005):
         scene.clock.steady_ns += 50 * MS
-        placed = scene.place(age_s=late_s + skew_s)
+        placed = scene.translate(age_s=late_s + skew_s)
         assert (placed.quality, placed.stamp_quality) == (Quality.OK, Quality.UNSYNCED)
         ages_s.append(scene.age_s(placed))
     assert ages_s == pytest.approx([0.01, 0.01, 0.07, 0.01])
@@ -275,16 +275,16 @@ def test_an_acquisition_before_a_small_step_of_utc_says_so_and_the_next_does_not
     header_ns = scene.clock.system_ns()
     scene.clock.steady_ns += 2 * MS
     scene.step_utc(-0.02)
-    assert scene.place(header_ns=header_ns - 20 * MS).stamp_quality is Quality.JUMP
+    assert scene.translate(header_ns=header_ns - 20 * MS).stamp_quality is Quality.JUMP
     scene.clock.steady_ns += 2 * NS_PER_S
-    assert scene.place(age_s=0.005).stamp_quality is Quality.OK
+    assert scene.translate(age_s=0.005).stamp_quality is Quality.OK
 
 
 def test_right_after_a_large_step_back_a_message_of_now_is_told_from_one_of_before():
     scene = Scene()
     scene.step_utc(-10.0)
     scene.clock.steady_ns += 20 * MS
-    assert scene.place(age_s=0.005).stamp_quality is Quality.OK
+    assert scene.translate(age_s=0.005).stamp_quality is Quality.OK
     assert scene.stamping.transport(scene.arrival()).quality is Quality.OK
 
 
@@ -312,26 +312,26 @@ def simulated():
 
 
 def test_stamps_of_simulated_time_count_whatever_host_publishes_them(simulated):
-    placed = simulated.place(header_ns=simulated.sim_ns - 30 * MS)
+    placed = simulated.translate(header_ns=simulated.sim_ns - 30 * MS)
     assert placed.quality is Quality.OK
     assert simulated.simulated.now_ns() - placed.stamp_ns == 30 * MS
 
 
 def test_a_stamp_of_utc_is_no_simulated_time(simulated):
-    placed = simulated.place(header_ns=simulated.clock.system_ns())
+    placed = simulated.translate(header_ns=simulated.clock.system_ns())
     assert (placed.quality, placed.suspect_clock) == (Quality.FUTURE, "epoch")
 
 
 def test_a_late_message_of_an_old_epoch_is_refused(simulated):
     late_ns = simulated.sim_ns
-    simulated.simulated.hear(0, simulated.clock.now_ns())
-    assert simulated.place(header_ns=late_ns).quality is Quality.FUTURE
+    simulated.simulated.on_clock(0, simulated.clock.now_ns())
+    assert simulated.translate(header_ns=late_ns).quality is Quality.FUTURE
 
 
 def test_in_simulated_time_a_publication_is_no_stamp(simulated):
     simulated.stamping._require_stamp = False
-    simulated.stamping.found(True)
-    assert simulated.place(header_ns=0).stamp_quality is Quality.FALLBACK_RECEIVED
+    simulated.stamping.set_publisher_locality(True)
+    assert simulated.translate(header_ns=0).stamp_quality is Quality.FALLBACK_RECEIVED
 
 
 # ----------------------------------------------------------------------------------------------------- our host

@@ -14,7 +14,7 @@ from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import POLL_S, ReceivedMessage
 from embodied_env.ros.robot.estops import EstopInputs
 from embodied_env.ros.robot.graph_checks import contention
-from embodied_env.ros.robot.required_active import RequiredActiveMonitor
+from embodied_env.ros.robot.required_active_monitor import RequiredActiveMonitor
 
 if TYPE_CHECKING:
     from embodied_env.ros.robot.profile import RealProfile

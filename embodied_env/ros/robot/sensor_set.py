@@ -15,8 +15,8 @@ from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.qos import sensor_qos
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import POLL_S, ReceivedMessage
-from embodied_env.ros.robot.clock_sync import RobotClock
 from embodied_env.ros.robot.preflight import measured_positions
+from embodied_env.ros.robot.robot_clock import RobotClock
 from embodied_env.ros.sensor_buffer import SensorBuffer
 from embodied_env.ros.sensor_readers import SensorReader
 from embodied_env.ros.transforms import Frames, Tf2Frames, TransformedReader
