@@ -96,28 +96,28 @@ def bench():
 def test_a_message_waits_for_its_transform_and_keeps_its_arrival(bench):
     frames, intake, handed = bench
     late = arrival(pose(2 * NS_PER_S), arrival_ns=7)
-    intake.put(late)
+    intake.on_message(late)
     assert handed == []
     frames.known_until_ns = 3 * NS_PER_S
-    intake.look(8)
+    intake.flush_ready(8)
     assert handed == [late]
 
 
 def test_a_message_that_can_be_transformed_does_not_wait_for_one_that_cannot(bench):
     _, intake, handed = bench
-    intake.put(arrival(pose(2 * NS_PER_S)))
+    intake.on_message(arrival(pose(2 * NS_PER_S)))
     ready = arrival(pose(NS_PER_S))
-    intake.put(ready)
+    intake.on_message(ready)
     assert handed == [ready]
 
 
 def test_a_message_waits_no_longer_than_a_reading_may_be_old(bench):
     _, intake, handed = bench
-    intake.put(arrival(pose(2 * NS_PER_S)))
+    intake.on_message(arrival(pose(2 * NS_PER_S)))
     patience_ns = round(TCP.max_age_s * NS_PER_S)
-    intake.look(patience_ns)
+    intake.flush_ready(patience_ns)
     assert handed == []
-    intake.look(patience_ns + 1)
+    intake.flush_ready(patience_ns + 1)
     assert len(handed) == 1
 
 

@@ -19,7 +19,8 @@ from embodied_env.ros.robot.preflight import measured_positions
 from embodied_env.ros.robot.robot_clock import RobotClock
 from embodied_env.ros.sensor_buffer import SensorBuffer
 from embodied_env.ros.sensor_readers import SensorReader
-from embodied_env.ros.transforms import Frames, Tf2Frames, TransformedReader
+from embodied_env.ros.tf2_frames import Tf2Frames
+from embodied_env.ros.transforms import Frames, TransformedReader
 
 _KEPT = 64  # messages that wait
 
