@@ -35,7 +35,7 @@ def bench():
 
 
 def levels(health):
-    return {status.name: status.level for status in health.tell()}
+    return {status.name: status.level for status in health.publishable()}
 
 
 def with_info(transition, **changes):
@@ -58,7 +58,7 @@ def test_before_the_first_step_everything_is_stale(bench):
 
 def test_a_step_like_any_other_is_ok_and_told_at_once_after_being_stale(bench, transitions):
     health, _ = bench
-    health.tell()
+    health.publishable()
     assert health.add(transitions[0])
     assert levels(health) == ALL_OK
     assert not health.add(transitions[0])
@@ -67,9 +67,9 @@ def test_a_step_like_any_other_is_ok_and_told_at_once_after_being_stale(bench, t
 def test_a_hold_is_a_warning_told_at_once_and_once(bench, transitions):
     health, _ = bench
     health.add(transitions[0])
-    health.tell()
+    health.publishable()
     assert health.add(transitions[1])
-    gates = health.tell()[0]
+    gates = health.publishable()[0]
     assert (gates.level, gates.message, gates.values["code.form.nan"]) == (Level.WARN, "HOLD", "1")
     assert not health.add(transitions[1])
 
@@ -77,7 +77,7 @@ def test_a_hold_is_a_warning_told_at_once_and_once(bench, transitions):
 def test_a_level_falls_with_the_next_message(bench, transitions):
     health, _ = bench
     health.add(transitions[1])
-    health.tell()
+    health.publishable()
     assert not health.add(transitions[0])
     assert levels(health) == ALL_OK
 
@@ -85,9 +85,9 @@ def test_a_level_falls_with_the_next_message(bench, transitions):
 def test_a_stop_is_an_error_that_stays_after_the_end(bench, transitions):
     health, clock = bench
     health.add(transitions[0])
-    health.tell()
+    health.publishable()
     assert health.add(transitions[3])
-    assert health.tell()[0].message == "ended: safety_stop:form.repeated"
+    assert health.publishable()[0].message == "ended: safety_stop:form.repeated"
     clock.advance_ns(100 * NS_PER_S)
     assert levels(health)["gates"] is Level.ERROR
 
@@ -106,7 +106,7 @@ def test_a_reading_that_is_not_as_it_should_be_is_a_warning_and_named(bench, tra
     health, _ = bench
     health.add(with_quality(transitions[0], quality))
     health.add(transitions[0])
-    sensors = health.tell()[2]
+    sensors = health.publishable()[2]
     assert (sensors.level, sensors.message, sensors.values["tcp.bad"]) == (Level.WARN, "tcp", "1")
 
 
@@ -120,7 +120,7 @@ def test_missed_deadlines_count_since_the_last_message_and_over_a_reset(bench, t
     health, _ = bench
     for total, expected in ((2, "2"), (5, "3"), (5, "0"), (1, "1")):
         health.add(with_info(transitions[0], latency={**transitions[0].info["latency"], "missed_deadlines": total}))
-        latency = health.tell()[1]
+        latency = health.publishable()[1]
         assert latency.values["missed_deadlines"] == expected
         assert latency.level is (Level.OK if expected == "0" else Level.WARN)
 
@@ -130,6 +130,6 @@ def test_times_are_told_by_their_percentiles_and_a_lost_one_is_left_out(bench, t
     for time_s in (0.01, 0.02, 0.03, float("nan")):
         latency = {**transitions[0].info["latency"], "obs_to_command_s": time_s}
         health.add(with_info(transitions[0], latency=latency))
-    values = health.tell()[1].values
+    values = health.publishable()[1].values
     assert float(values["obs_to_command_s.p50"]) == pytest.approx(0.02)
     assert float(values["obs_to_command_s.p95"]) == pytest.approx(0.029)

@@ -150,7 +150,7 @@ def later(action, seconds=0.1):
 def test_true_on_the_topic_goes_on(by_topic, nodes):
     asking, publisher = by_topic
     timer = later(lambda: publisher.publish(Bool(data=True)))
-    asking.ask("now?", in_s(PATIENCE_S), nodes.listener.check)
+    asking.ask("now?", in_s(PATIENCE_S), nodes.listener.raise_if_failed)
     timer.join()
 
 
@@ -158,7 +158,7 @@ def test_false_on_the_topic_declines(by_topic, nodes):
     asking, publisher = by_topic
     timer = later(lambda: publisher.publish(Bool(data=False)))
     with pytest.raises(BackendNotReadyError, match="declined on /robot/environment/confirm; nothing moves"):
-        asking.ask("now?", in_s(PATIENCE_S), nodes.listener.check)
+        asking.ask("now?", in_s(PATIENCE_S), nodes.listener.raise_if_failed)
     timer.join()
 
 
@@ -167,7 +167,7 @@ def test_a_word_from_before_the_question_is_no_answer(by_topic, nodes):
     publisher.publish(Bool(data=True))
     time.sleep(0.1)
     with pytest.raises(BackendNotReadyError, match="nobody confirmed on /robot/environment/confirm in time"):
-        asking.ask("now?", in_s(0.15), nodes.listener.check)
+        asking.ask("now?", in_s(0.15), nodes.listener.raise_if_failed)
 
 
 def test_the_question_stands_on_a_topic_while_it_is_asked(by_topic, nodes):
@@ -183,7 +183,7 @@ def test_the_question_stands_on_a_topic_while_it_is_asked(by_topic, nodes):
         publisher.publish(Bool(data=True))
 
     timer = later(answer)
-    asking.ask("is the goal at [1.0]?", in_s(PATIENCE_S), nodes.listener.check)
+    asking.ask("is the goal at [1.0]?", in_s(PATIENCE_S), nodes.listener.raise_if_failed)
     timer.join()
     wait_for(lambda: heard[-1] == "")
     hearing.stop()
@@ -209,7 +209,7 @@ def test_a_call_of_the_service_goes_on_and_only_while_the_question_stands(by_ser
     assert (before.success, before.message) == (False, "nothing is asked now")
     answers = []
     timer = later(lambda: answers.append(call()))
-    asking.ask("now?", in_s(PATIENCE_S), nodes.listener.check)
+    asking.ask("now?", in_s(PATIENCE_S), nodes.listener.raise_if_failed)
     timer.join()
     assert answers[0].success
     assert not call().success
@@ -218,7 +218,7 @@ def test_a_call_of_the_service_goes_on_and_only_while_the_question_stands(by_ser
 def test_silence_at_the_service_is_no_consent(by_service, nodes):
     asking, _ = by_service
     with pytest.raises(BackendNotReadyError, match="nobody confirmed by /robot/environment/confirm in time"):
-        asking.ask("now?", in_s(0.15), nodes.listener.check)
+        asking.ask("now?", in_s(0.15), nodes.listener.raise_if_failed)
 
 
 def test_nobody_is_asked_where_the_profile_asks_for_nobody(nodes):

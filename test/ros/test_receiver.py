@@ -55,7 +55,7 @@ def talk(nodes, make_receiver):
 def take_all(receiver, count):
     arrivals, end = [], time.monotonic() + 5
     while len(arrivals) < count and time.monotonic() < end:
-        arrivals += receiver.take(0.1)
+        arrivals += receiver.receive(0.1)
     return arrivals
 
 
@@ -78,7 +78,7 @@ def test_the_middleware_numbers_and_stamps_each_message(talk):
 def test_silence_ends_with_the_timeout(talk):
     receiver, _ = talk
     started = time.monotonic()
-    assert receiver.take(0.05) == []
+    assert receiver.receive(0.05) == []
     assert time.monotonic() - started < 5.0
 
 
@@ -146,9 +146,9 @@ def test_a_wait_ends_with_what_is_named_and_takes_one_of_each_along(pair):
     receiver, joints, words = pair
     joints.publish(JointState(name=["a"], position=[1.0]))
     joints.publish(JointState(name=["a"], position=[2.0]))
-    assert [a.key for a in receiver.take(0.2, until=["words"])] == ["joints"]
+    assert [a.key for a in receiver.receive(0.2, until=["words"])] == ["joints"]
     words.publish(String(data="end"))
-    assert [a.key for a in receiver.take(5.0, until=["words"])] == ["joints", "words"]
+    assert [a.key for a in receiver.receive(5.0, until=["words"])] == ["joints", "words"]
 
 
 def test_a_raw_message_decodes_to_what_was_published(pair):
@@ -170,7 +170,7 @@ def test_a_wait_for_one_is_not_ended_by_another(pair):
     receiver, joints, _ = pair
     joints.publish(JointState(name=["a"]))
     started = time.monotonic()
-    receiver.take(0.3, ["words"])
+    receiver.receive(0.3, ["words"])
     assert time.monotonic() - started >= 0.3
 
 
@@ -179,7 +179,7 @@ def test_a_wait_for_one_takes_the_others_along(pair):
     joints.publish(JointState(name=["a"]))
     time.sleep(0.1)
     words.publish(String(data="b"))
-    assert {arrival.key for arrival in receiver.take(5.0, ["words"])} == {"joints", "words"}
+    assert {arrival.key for arrival in receiver.receive(5.0, ["words"])} == {"joints", "words"}
 
 
 class Servant:
@@ -213,13 +213,13 @@ def servant(nodes):
 def take_until(receiver, condition):
     end = time.monotonic() + 5
     while not condition() and time.monotonic() < end:
-        receiver.take(0.1)
+        receiver.receive(0.1)
 
 
 def test_what_is_asked_is_answered_in_a_later_take(nodes, make_receiver, servant):
     context, ours, _ = nodes
     receiver = make_receiver(ours, context, SteadyClock())
-    answer = receiver.ask(Trigger, "work", Trigger.Request(), 5.0)
+    answer = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
     assert answer.response is None
     servant.serve(1)
     take_until(receiver, lambda: answer.response is not None)
@@ -229,10 +229,10 @@ def test_what_is_asked_is_answered_in_a_later_take(nodes, make_receiver, servant
 def test_what_is_asked_is_sent_once_however_long_it_takes(nodes, make_receiver, servant):
     context, ours, _ = nodes
     receiver = make_receiver(ours, context, SteadyClock())
-    answer = receiver.ask(Trigger, "work", Trigger.Request(), 5.0)
+    answer = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
     end = time.monotonic() + 1.2 * RETRY_S
     while time.monotonic() < end:
-        receiver.take(0.05)
+        receiver.receive(0.05)
     servant.serve(1)
     take_until(receiver, lambda: answer.response is not None)
     servant.serve(2, within_s=0.2)
@@ -242,8 +242,8 @@ def test_what_is_asked_is_sent_once_however_long_it_takes(nodes, make_receiver, 
 def test_an_answer_to_what_was_given_up_is_not_taken_for_another(nodes, make_receiver, servant):
     context, ours, _ = nodes
     receiver = make_receiver(ours, context, SteadyClock())
-    old = receiver.ask(Trigger, "work", Trigger.Request(), 5.0)
-    new = receiver.ask(Trigger, "work", Trigger.Request(), 5.0)
+    old = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
+    new = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
     servant.serve(2)
     take_until(receiver, lambda: new.response is not None)
     assert (old.response, new.response.message) == (None, "answer 2")
@@ -251,7 +251,7 @@ def test_an_answer_to_what_was_given_up_is_not_taken_for_another(nodes, make_rec
 
 def test_messages_arrive_while_an_answer_is_awaited(talk, servant):
     receiver, publisher = talk
-    receiver.ask(Trigger, "work", Trigger.Request(), 5.0)
+    receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
     publisher.publish(String(data="meanwhile"))
     assert [a.message.data for a in take_all(receiver, 1)] == ["meanwhile"]
 
@@ -260,7 +260,7 @@ def test_nothing_is_asked_of_a_service_that_nobody_offers(nodes, make_receiver):
     context, ours, _ = nodes
     receiver = make_receiver(ours, context, SteadyClock())
     with pytest.raises(TimeoutError, match="nobody offers"):
-        receiver.ask(Trigger, "absent", Trigger.Request(), 0.05)
+        receiver.call_async(Trigger, "absent", Trigger.Request(), 0.05)
 
 
 def test_the_services_of_the_graph_are_told_with_their_types(nodes, make_receiver, servant):

@@ -72,7 +72,7 @@ class Bench:
     def __init__(self, states):
         self.client = FakeClient(states)
         self.clock = ManualClock(start_ns=NS_PER_S)
-        self.listener = SimpleNamespace(changed=threading.Condition(), check=lambda: None)
+        self.listener = SimpleNamespace(condition=threading.Condition(), check=lambda: None)
         node = SimpleNamespace(create_timer=self._keep)
         self.watch = RequiredActiveMonitor(
             {"arm": ARM}, node, self.listener, self.clock, bound_ns=BOUND_NS, make_client=lambda *_: self.client
@@ -82,9 +82,9 @@ class Bench:
         self.poll = poll
 
     def poll_and_wait(self):
-        with self.listener.changed:
+        with self.listener.condition:
             self.poll()
-            self.listener.changed.wait(5.0)
+            self.listener.condition.wait(5.0)
 
 
 def test_a_controller_that_is_active_lets_the_episode_begin():
@@ -156,7 +156,7 @@ def test_a_wait_ends_when_nobody_listens_any_more():
 
 @pytest.mark.skipif(importlib.util.find_spec("controller_manager_msgs") is not None, reason="it is installed")
 def test_without_the_messages_of_controllers_the_package_is_named():
-    listener = SimpleNamespace(changed=threading.Condition())
+    listener = SimpleNamespace(condition=threading.Condition())
     with pytest.raises(MissingDependencyError, match=r"apt install ros-[a-z]+-controller-manager-msgs"):
         RequiredActiveMonitor({"arm": ARM}, SimpleNamespace(), listener, ManualClock(), bound_ns=BOUND_NS)
 

@@ -51,54 +51,54 @@ def test_before_the_first_message_there_is_no_sample(buffer):
 
 
 def test_a_sample_carries_every_stamp(buffer):
-    buffer.put(arrival(stamp_ns=5, number=1))
+    buffer.add(arrival(stamp_ns=5, number=1))
     sample = buffer.sample()
     assert (sample.stamp_ns, sample.arrival_ns, sample.arrival_system_ns) == (5, 30, 40)
     assert (sample.source_ns, sample.received_ns) == (10, 20)
 
 
 def test_a_sample_is_what_its_constructor_makes_of_it(buffer):
-    buffer.put(arrival(stamp_ns=5, number=1))
+    buffer.add(arrival(stamp_ns=5, number=1))
     said = vars(buffer.sample())
     assert list(vars(Sample(**said)).items()) == list(said.items())
 
 
 def test_a_gap_in_the_numbers_is_lost_messages(buffer):
-    buffer.put(arrival(stamp_ns=5, number=1))
-    buffer.put(arrival(stamp_ns=6, number=4))
+    buffer.add(arrival(stamp_ns=5, number=1))
+    buffer.add(arrival(stamp_ns=6, number=4))
     assert buffer.sample().lost == 2
 
 
 def test_counts_are_since_the_last_sample(buffer):
-    buffer.put(arrival(stamp_ns=5, number=1))
-    buffer.put(arrival(stamp_ns=6, number=4))
+    buffer.add(arrival(stamp_ns=5, number=1))
+    buffer.add(arrival(stamp_ns=6, number=4))
     buffer.sample()
     assert buffer.sample().lost == 0
 
 
 def test_an_older_stamp_is_counted_and_not_taken(buffer):
-    buffer.put(arrival(stamp_ns=6, number=1))
-    buffer.put(arrival(stamp_ns=5, number=2, values=(9.0, 9.0, 9.0)))
+    buffer.add(arrival(stamp_ns=6, number=1))
+    buffer.add(arrival(stamp_ns=5, number=2, values=(9.0, 9.0, 9.0)))
     sample = buffer.sample()
     assert (sample.reordered, sample.stamp_ns, sample.values["position"][0]) == (1, 6, 1.0)
 
 
 def test_the_same_stamp_again_is_a_duplicate(buffer):
-    buffer.put(arrival(stamp_ns=6, number=1))
-    buffer.put(arrival(stamp_ns=6, number=2))
+    buffer.add(arrival(stamp_ns=6, number=1))
+    buffer.add(arrival(stamp_ns=6, number=2))
     assert buffer.sample().duplicated == 1
 
 
 def test_clearing_forgets_the_reading_but_not_the_numbering(buffer):
-    buffer.put(arrival(stamp_ns=6, number=1))
+    buffer.add(arrival(stamp_ns=6, number=1))
     buffer.clear()
     assert buffer.sample() is None
-    buffer.put(arrival(stamp_ns=7, number=5))
+    buffer.add(arrival(stamp_ns=7, number=5))
     assert buffer.sample().lost == 0
 
 
 def test_a_message_without_a_stamp_is_named(buffer):
-    buffer.put(arrival(stamp_ns=0, number=1))
+    buffer.add(arrival(stamp_ns=0, number=1))
     assert buffer.sample().quality is Quality.ZERO_STAMP
 
 
@@ -289,67 +289,67 @@ def unstamped():
 
 
 def test_a_message_without_a_stamp_is_no_sample_before_it_is_asked_for(unstamped):
-    unstamped.put(touch(number=1))
+    unstamped.add(touch(number=1))
     assert unstamped.sample() is None
 
 
 def test_a_message_without_a_stamp_gets_that_under_which_it_was_delivered(unstamped):
-    unstamped.put(touch(number=1))
-    assert unstamped.accept(stamp_ns=70, number=1)
+    unstamped.add(touch(number=1))
+    assert unstamped.assign_stamp(stamp_ns=70, number=1)
     sample = unstamped.sample()
     assert (sample.stamp_ns, sample.seq, sample.quality) == (70, 0, Quality.OK)
     assert sample.values["data"].tolist() == [1]
 
 
 def test_a_message_that_is_not_there_yet_is_waited_for(unstamped):
-    unstamped.put(touch(number=1))
-    assert not unstamped.accept(stamp_ns=70, number=2)
+    unstamped.add(touch(number=1))
+    assert not unstamped.assign_stamp(stamp_ns=70, number=2)
 
 
 def test_a_repeated_message_without_a_stamp_is_no_new_reading(unstamped):
-    unstamped.put(touch(number=1, value=1))
-    unstamped.accept(stamp_ns=70, number=1)
-    unstamped.put(touch(number=2, value=1))
-    assert unstamped.accept(stamp_ns=70, number=2)
+    unstamped.add(touch(number=1, value=1))
+    unstamped.assign_stamp(stamp_ns=70, number=1)
+    unstamped.add(touch(number=2, value=1))
+    assert unstamped.assign_stamp(stamp_ns=70, number=2)
     assert (unstamped.sample().stamp_ns, unstamped.sample().seq) == (70, 0)
 
 
 def test_a_message_of_an_earlier_epoch_is_not_taken_for_one_of_this(unstamped):
-    unstamped.put(touch(number=1, value=1))
+    unstamped.add(touch(number=1, value=1))
     unstamped.clear()
-    assert not unstamped.accept(stamp_ns=70, number=2)
-    unstamped.put(touch(number=2, value=0))
-    assert unstamped.accept(stamp_ns=70, number=2)
+    assert not unstamped.assign_stamp(stamp_ns=70, number=2)
+    unstamped.add(touch(number=2, value=0))
+    assert unstamped.assign_stamp(stamp_ns=70, number=2)
     assert unstamped.sample().values["data"].tolist() == [0]
 
 
 def test_a_message_of_a_stranger_does_not_stand_for_one_of_the_simulator(unstamped):
     for number in range(1, 200):
-        unstamped.put(touch(number=1000 + number, value=0))  # a stranger's publisher counts for itself
-    unstamped.put(touch(number=7, value=1))
-    assert unstamped.accept(stamp_ns=70, number=7)
+        unstamped.add(touch(number=1000 + number, value=0))  # a stranger's publisher counts for itself
+    unstamped.add(touch(number=7, value=1))
+    assert unstamped.assign_stamp(stamp_ns=70, number=7)
     assert unstamped.sample().values["data"].tolist() == [1]
-    unstamped.put(touch(number=1300, value=0))
-    assert not unstamped.accept(stamp_ns=80, number=8)
+    unstamped.add(touch(number=1300, value=0))
+    assert not unstamped.assign_stamp(stamp_ns=80, number=8)
 
 
 def test_a_simulator_that_was_started_anew_counts_anew(unstamped):
-    unstamped.put(touch(number=500))
-    assert unstamped.accept(stamp_ns=70, number=500)
+    unstamped.add(touch(number=500))
+    assert unstamped.assign_stamp(stamp_ns=70, number=500)
     unstamped.clear()
-    unstamped.put(touch(number=1))
-    assert unstamped.accept(stamp_ns=90, number=1)
+    unstamped.add(touch(number=1))
+    assert unstamped.assign_stamp(stamp_ns=90, number=1)
 
 
 def test_a_middleware_without_numbers_is_refused_for_messages_without_a_stamp(unstamped):
     with pytest.raises(BackendNotReadyError, match=r"does not number its messages.*allowed: rmw_fastrtps_cpp"):
-        unstamped.put(touch(number=None))
+        unstamped.add(touch(number=None))
 
 
 def test_a_stamp_is_waited_for_where_the_message_has_one(buffer):
-    buffer.put(arrival(stamp_ns=5, number=1))
-    assert buffer.accept(stamp_ns=5, number=1)
-    assert not buffer.accept(stamp_ns=6, number=1)
+    buffer.add(arrival(stamp_ns=5, number=1))
+    assert buffer.assign_stamp(stamp_ns=5, number=1)
+    assert not buffer.assign_stamp(stamp_ns=6, number=1)
 
 
 def test_a_header_that_a_type_does_not_have_is_refused():
