@@ -277,7 +277,7 @@ def witness(hosted, remains):
     witness = hosted.witness
     witness.call("clear_estop")  # of the test before
     witness.until(lambda: witness.at_rest() or not witness.reports)
-    with witness.listener.changed:
+    with witness.listener.condition:
         for heard in (witness.reports, witness.commands, witness.moves):
             heard.clear()
     return witness
@@ -490,7 +490,7 @@ def test_the_way_home_goes_through_the_relay_slowly_and_the_episode_begins_there
     env.unwrapped.clear_estop()
     _, info = env.reset(seed=1)
     assert info["reset"]["routine"] == "home"
-    with witness.listener.changed:
+    with witness.listener.condition:
         moves = np.array([report.velocity_si for report in witness.published()])
     assert 0.5 * speed < np.abs(moves / LAYOUT.limits.velocity).max() < 1.3 * speed  # its periods differ from ours
     *_, info = env.step(0.0 * FORWARD)

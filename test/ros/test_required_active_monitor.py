@@ -72,7 +72,7 @@ class Bench:
     def __init__(self, states):
         self.client = FakeClient(states)
         self.clock = ManualClock(start_ns=NS_PER_S)
-        self.listener = SimpleNamespace(condition=threading.Condition(), check=lambda: None)
+        self.listener = SimpleNamespace(condition=threading.Condition(), raise_if_failed=lambda: None)
         node = SimpleNamespace(create_timer=self._keep)
         self.watch = RequiredActiveMonitor(
             {"arm": ARM}, node, self.listener, self.clock, bound_ns=BOUND_NS, make_client=lambda *_: self.client
