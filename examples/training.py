@@ -31,7 +31,8 @@ import numpy as np
 
 import embodied_env
 from embodied_env.cli import print_error
-from embodied_env.cli.evaluate import evaluate_with_progress, print_table
+from embodied_env.cli.evaluation_run import evaluate_with_progress
+from embodied_env.cli.outcome_tables import print_table
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.core.process.child import Child, simulator

@@ -12,7 +12,6 @@ import math
 import os
 import re
 import secrets
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -22,7 +21,6 @@ from typing import Any, Protocol
 
 from embodied_env.backends.registry import accepts_option
 from embodied_env.contract import Contract
-from embodied_env.core.terminal import say
 from embodied_env.errors import BackendError, BackendNotReadyError, RecordError, UsageError
 from embodied_env.evaluation.episodes import Evaluation, EvaluationJob, lost_backends
 from embodied_env.evaluation.local_workers import (
@@ -275,7 +273,7 @@ class _SharedRun:
         if "failed" in said:
             words, error = team.reap(worker), error_from(said)
             if not isinstance(error, UsageError):
-                say(words, file=sys.stderr)  # a policy's own traceback, for one
+                error.add_note(words)  # such as the traceback of a policy
             raise error
         if "ready" in said:
             worker.path = Path(said["ready"])

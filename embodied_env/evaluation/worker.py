@@ -8,13 +8,14 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from embodied_env.core.process.child import first_line, watch_parent
 from embodied_env.core.process.signals import deferred_signals, terminate
-from embodied_env.errors import EmbodiedEnvError
+from embodied_env.errors import EmbodiedEnvError, PolicyError
 from embodied_env.evaluation.episodes import EpisodeRunner, EvaluationJob
 from embodied_env.evaluation.local_workers import GRACE_S
 
@@ -31,6 +32,8 @@ def main() -> int:
         try:
             _serve(said, line)
         except EmbodiedEnvError as error:
+            if isinstance(error, PolicyError):
+                traceback.print_exception(error.__cause__)  # the caller attaches the end of stderr to the error
             _say(line, {"failed": type(error).__name__, "message": str(error)})
             return 1
     return 0

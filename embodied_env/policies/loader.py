@@ -17,8 +17,9 @@ from embodied_env.contract import Contract
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.arguments import checked_path
+from embodied_env.core.policy import Policy
 from embodied_env.errors import UsageError, described
-from embodied_env.tasks import Policy, ScriptedTask, load_task
+from embodied_env.tasks import ScriptedTask, load_task
 
 BUILT_IN = ("hold", "random", "scripted")
 CHECKPOINT = "checkpoint:"

@@ -184,11 +184,11 @@ def test_workers_that_never_start_are_given_up(shared_run):
         shared_run._take(team, LocalWorker(number=0, domain_id=8, child=FakeChild()), None)
 
 
-def test_what_a_worker_failed_by_is_raised_here_under_what_it_printed(shared_run, capsys):
+def test_what_a_worker_failed_by_is_raised_here_with_what_it_printed_as_a_note(shared_run):
     worker = LocalWorker(number=0, domain_id=8, child=FakeChild())
-    with pytest.raises(PolicyError, match="out of ideas"):
+    with pytest.raises(PolicyError, match="out of ideas") as raised:
         shared_run._take(FakeTeam(), worker, {"failed": "PolicyError", "message": "out of ideas"})
-    assert "killed by signal 9" in capsys.readouterr().err
+    assert "killed by signal 9" in raised.value.__notes__[0]
 
 
 class HungTeam(FakeTeam):
