@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         default="scripted",
-        help="hold, random, scripted, checkpoint:FOLDER, or module:callable (default: scripted)",
+        help="hold, random, scripted, or module:callable (default: scripted)",
     )
     add_common_arguments(parser, backend="mujoco", episodes=10)
     parser.add_argument("--clock", default="steady", help="steady or virtual (default: steady)")

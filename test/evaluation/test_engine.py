@@ -215,9 +215,9 @@ class HungTeam(FakeTeam):
     def reap(self, worker, *, grace_s):
         self.workers.remove(worker)
         self.graces = [*getattr(self, "graces", []), grace_s]
-        return super().bury(worker)
+        return super().reap(worker)
 
-    def hear(self):
+    def receive(self):
         self.now_s += 10.0
         for worker in list(self.workers):
             if worker.said:
@@ -225,7 +225,7 @@ class HungTeam(FakeTeam):
             elif worker.episode is not None and worker.episode not in self.hangs:
                 yield worker, {"ended": worker.episode}
 
-    def dismiss(self):
+    def shutdown(self):
         self.dismissed = True
 
 
