@@ -87,7 +87,7 @@ def _print(comparison: Any, output: str | None) -> None:  # noqa: ANN401 - impor
     from rich.table import Table
     from rich.text import Text
 
-    from embodied_env.analysis.comparison.page import label, said
+    from embodied_env.analysis.comparison.gap_tables import describe_gap, label
     from embodied_env.analysis.report.formatting import percent
 
     console = make_console()
@@ -102,7 +102,7 @@ def _print(comparison: Any, output: str | None) -> None:  # noqa: ANN401 - impor
     for column, justify in (("what", "left"), ("A", "right"), ("B", "right"), ("distance", "right")):
         ranking.add_column(column, justify="right" if justify == "right" else "left")
     for gap in shown[:_PRINTED]:
-        ranking.add_row(Text(label(gap.name)), *map(Text, said(gap)), f"{gap.distance:.2f}")
+        ranking.add_row(Text(label(gap.name)), *map(Text, describe_gap(gap)), f"{gap.distance:.2f}")
     if shown:
         console.print(ranking)
     else:

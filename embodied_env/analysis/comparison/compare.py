@@ -11,7 +11,8 @@ from typing import Any
 
 from embodied_env.analysis.comparison.comparability import Comparability, comparability
 from embodied_env.analysis.comparison.episode_pairing import Ended, Pairing, paired
-from embodied_env.analysis.comparison.features import FeatureName, Numbers, RunFeatures, Share, Stream
+from embodied_env.analysis.comparison.features import FeatureName, RunFeatures
+from embodied_env.analysis.comparison.streams import Numbers, Share, Stream
 from embodied_env.analysis.progress import NoProgress, Progress
 from embodied_env.analysis.report.row_access import get_mapping
 from embodied_env.analysis.statistics import (
