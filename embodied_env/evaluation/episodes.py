@@ -1,4 +1,4 @@
-"""Episodes of a policy, one by one and recorded. Each is the same whoever runs it, and after whichever others."""
+"""Run recorded episodes of a policy. An episode is the same in every process, and after any other episodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Evaluation:
         summary: what its episodes came to (``summary.json``).
         problem: why it is not sound evidence, or "".
         parts: the run directories that an engine made.
-        losses: what was lost on the way and made good, in sentences.
+        losses: what was lost and run again, in sentences.
     """
 
     policy: str
@@ -56,13 +56,13 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationJob:
-    """What is evaluated.
+    """What to evaluate.
 
     Attributes:
         contract: of the environment.
-        backend: which world.
-        policy: what acts, by name (`embodied_env.policies.loader`).
-        seed: of the first episode; the others go on from it.
+        backend: name of the backend.
+        policy: address of the policy (`embodied_env.policies.loader`).
+        seed: seed of the first episode; the later ones follow from it.
         options: of `make`, in types of JSON.
         record_messages: the raw ROS 2 messages are recorded too.
     """
@@ -74,20 +74,22 @@ class EvaluationJob:
     options: Mapping[str, Any]
     record_messages: bool = False
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it in types of JSON."""
-        rest = {key: getattr(self, key) for key in _SAID}
+    def to_json(self) -> dict[str, Any]:
+        """Return the job in types of JSON."""
+        rest = {key: getattr(self, key) for key in _PLAIN_FIELDS}
         return {"contract": save_contract(self.contract), **rest, "options": dict(self.options)}
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> EvaluationJob:
-        """Return what `as_json` said."""
+    def from_json(cls, data: Mapping[str, Any]) -> EvaluationJob:
+        """Return the job of `to_json`."""
         return cls(
-            contract=restore_contract(said["contract"]), options=said["options"], **{key: said[key] for key in _SAID}
+            contract=restore_contract(data["contract"]),
+            options=data["options"],
+            **{key: data[key] for key in _PLAIN_FIELDS},
         )
 
 
-_SAID = ("backend", "policy", "seed", "record_messages")
+_PLAIN_FIELDS = ("backend", "policy", "seed", "record_messages")
 
 
 class EpisodeRunner:
@@ -119,7 +121,7 @@ class EpisodeRunner:
         return self._env.losses.problem
 
     def __enter__(self) -> Self:
-        """Nothing: it is there."""
+        """Return itself."""
         return self
 
     def __exit__(

@@ -129,7 +129,7 @@ def test_it_starts_the_processes_of_the_table_each_under_a_keeper(use, descripti
     said = {**said, "python": "/some/python"}
     specs = use.processes(said)
     actions = started(description, said)
-    assert [command(action) for action in actions] == [spec.kept("/some/python") for spec in specs]
+    assert [command(action) for action in actions] == [spec.supervised_command("/some/python") for spec in specs]
     assert [isinstance(action, Node) for action in actions] == [bool(spec.module) for spec in specs]
     assert [action.keywords["cwd"] or "" for action in actions] == [spec.folder for spec in specs]
 
