@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from embodied_env.cli import SOUND, UNSOUND, check_run_directory
+from embodied_env.cli.latency_table import print_profile
 from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
@@ -35,7 +36,6 @@ def run(args: argparse.Namespace) -> int:
         LatencyProfileError: when the run has too few steps whose latencies are known.
     """
     from embodied_env.analysis.profile_from_run import profile_of_run
-    from embodied_env.cli.calibrate import print_table
     from embodied_env.core.latency.profile import as_mapping, write_profile
     from embodied_env.record import read_run
 
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         data["steps"] = {"sensors": data["steps"]["sensors"], "count": profile.steps.count if profile.steps else 0}
         say(json.dumps({**data, "path": str(out)}, indent=1))
     else:
-        print_table(profile, out)
+        print_profile(profile, out)
     if recorded.problem:
         say(f"not sound: {recorded.path}: {recorded.problem}", file=sys.stderr)
     return SOUND if profile.actuation_s is not None and not recorded.problem else UNSOUND

@@ -1,4 +1,4 @@
-"""Policies by name, for the command line. A policy is called with the observation, and nothing else."""
+"""Load a policy by its address: built in, or a callable of a module."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ BUILT_IN = ("hold", "random", "scripted")
 
 
 def make_policy(name: str, contract: Contract, *, backend: str, seed: int) -> Policy:
-    """Return the policy called `name`.
+    """Return the policy at the address `name`.
 
     Args:
         name: ``hold`` (stay where the joints are), ``random`` (uniform over the action space), ``scripted`` (the
             task's own), or ``module:callable``: a callable that takes an observation and returns an action.
-        contract: whose spaces it acts in.
+        contract: the contract of its observations and actions.
         backend: whose profile describes the robot to a scripted policy; one of the contract's other profiles when it
             has none of its own.
-        seed: of ``random``.
+        seed: seed of ``random``.
 
     Raises:
         UsageError: when there is no such policy.

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from embodied_env.analysis.comparison.episode_pairing import Episodes
 from embodied_env.analysis.comparison.streams import EventCounter, Share, Stream
-from embodied_env.analysis.report.collectors import Outcomes, firings
+from embodied_env.analysis.report.action_collectors import firings
+from embodied_env.analysis.report.outcome_collectors import Outcomes
 from embodied_env.analysis.report.row_access import count_of, finite, flat, get_mapping, text_of
 from embodied_env.analysis.report.timing_collectors import quality_name
 from embodied_env.contract import Contract

@@ -9,7 +9,7 @@ from pathlib import Path
 from embodied_env._version import __version__
 from embodied_env.analysis.progress import NoProgress, Progress
 from embodied_env.analysis.report.action_sections import actions_section, frames_section, gates_section
-from embodied_env.analysis.report.collectors import RunCollector, account_of
+from embodied_env.analysis.report.collectors import RunCollector, collect_rows
 from embodied_env.analysis.report.figures import check_installed, library
 from embodied_env.analysis.report.formatting import plural
 from embodied_env.analysis.report.html import Block, Html, bullets, render_page, section, write_page
@@ -61,7 +61,7 @@ def write_report(
     progress.start("audit", None)
     audit = audit_run(run_directory)
     progress.start("reading", audit.transitions)
-    account = account_of(_rows(run, progress), audit.transitions)
+    account = collect_rows(_rows(run, progress), audit.transitions)
     progress.start("drawing", None)
     made = build_page(run, audit, account)
     path = Path(run_directory) / REPORT if output is None else Path(output)
