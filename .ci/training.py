@@ -42,11 +42,14 @@ def trained(folder: Path, steps: int) -> dict[int, Path]:
 
 def success_rate(checkpoint: Path, backend: str, episodes: int, folder: Path) -> float:
     """Return the share of successes, truncation counted as failure, of a run that is sound."""
-    asked = ["evaluate", CONTRACT, "--backend", backend, "--policy", f"checkpoint:{checkpoint}", "--json"]
+    asked = ["evaluate", CONTRACT, "--backend", backend, "--policy", "sb3_policy:act", "--json"]
     asked += ["--episodes", str(episodes), "--seed", str(EVALUATION_SEED), "--out", str(folder)]
+    environment = {**os.environ, "LEARNED_POLICY": str(checkpoint), "PYTHONPATH": str(ROOT / "examples")}
     with stand_in() if backend == "real" else contextlib.nullcontext([]) as more:
         command = [sys.executable, "-m", "embodied_env.cli", *asked, *more]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True, env=environment
+        )
     (run,) = json.loads(done.stdout)["runs"]
     return run["summary"]["success_rate"]
 

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sb3_training import layers_of, learn
+from sb3_training import learn
 from stable_baselines3 import PPO
 from torch import nn
 from training import Training, parser, started
-
-from embodied_env.policies.checkpoint import Actor
 
 STEPS = 2048
 """Of all environments together, between two updates."""
@@ -36,16 +34,9 @@ def make(training: Training, worlds: Any) -> PPO:  # noqa: ANN401 - a VecEnv
     )
 
 
-def export(training: Training, model: PPO) -> Actor:
-    """Return the mean of the policy."""
-    policy = model.policy
-    layers = layers_of(policy.mlp_extractor.policy_net, policy.action_net)
-    return training.actor(layers, activation="tanh", output="clip")
-
-
 def run(training: Training) -> None:
     """Train and evaluate."""
-    learn(training, lambda worlds: make(training, worlds), export)
+    learn(training, lambda worlds: make(training, worlds))
 
 
 def main() -> None:

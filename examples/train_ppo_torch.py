@@ -22,9 +22,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
+from torch_policy import FILE, perceptron
 from training import Training, evaluate, parser, started, stopwatch
-
-from embodied_env.policies.checkpoint import Actor
 
 GAMMA = 0.97
 LAMBDA = 0.95  # of the generalised advantage estimate
@@ -34,10 +33,10 @@ CLIP = 0.2
 LEARNING_RATE = 3e-4
 VALUE_WEIGHT, ENTROPY_WEIGHT = 0.5, 0.0
 LARGEST_GRADIENT = 0.5
-WIDTH = 128
 
+POLICY = "torch_policy:act"
 STATE = "learner.pt"
-"""Networks and optimiser, beside the actor: to go on learning."""
+"""Networks and optimiser, to resume from."""
 
 
 class Agent(nn.Module):
@@ -46,8 +45,8 @@ class Agent(nn.Module):
     def __init__(self, seen: int, acted: int) -> None:
         """Make networks for `seen` features and `acted` action elements."""
         super().__init__()
-        self.mean = _perceptron(seen, acted, gain=0.01)
-        self.value = _perceptron(seen, 1, gain=1.0)
+        self.mean = _orthogonal(perceptron(seen, acted), gain=0.01)
+        self.value = _orthogonal(perceptron(seen, 1), gain=1.0)
         self.log_std = nn.Parameter(torch.full((acted,), -0.5))
 
     def policy(self, features: Tensor) -> torch.distributions.Normal:
@@ -55,12 +54,12 @@ class Agent(nn.Module):
         return torch.distributions.Normal(self.mean(features), self.log_std.exp())
 
 
-def _perceptron(inputs: int, outputs: int, *, gain: float) -> nn.Sequential:
-    layers = [nn.Linear(inputs, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, outputs)]
-    for layer, its_gain in zip(layers[::2], (2**0.5, 2**0.5, gain), strict=True):
+def _orthogonal(network: nn.Sequential, *, gain: float) -> nn.Sequential:
+    """Initialise `network`; `gain` is that of its last layer."""
+    for layer, its_gain in zip(network[::2], (2**0.5, 2**0.5, gain), strict=True):
         nn.init.orthogonal_(layer.weight, its_gain)
         nn.init.zeros_(layer.bias)
-    return nn.Sequential(*layers)
+    return network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,13 +166,6 @@ def update(agent: Agent, optimiser: torch.optim.Optimizer, rollout: Rollout) -> 
             optimiser.step()
 
 
-def export(training: Training, agent: Agent) -> Actor:
-    """Return the mean of the policy."""
-    linear = [layer for layer in agent.mean if isinstance(layer, nn.Linear)]
-    layers = [(layer.weight.detach().numpy().copy(), layer.bias.detach().numpy().copy()) for layer in linear]
-    return training.actor(layers, activation="tanh", output="clip")
-
-
 def train(training: Training) -> Path:
     """Learn, save on the way, and return the last checkpoint."""
     args = training.args
@@ -181,7 +173,7 @@ def train(training: Training) -> Path:
     torch.set_num_threads(1)
     worlds = SyncVectorEnv(training.makers(), autoreset_mode=AutoresetMode.SAME_STEP)
     try:
-        agent = Agent(training.features.size, worlds.single_action_space.shape[0])
+        agent = Agent(len(training.scaling.mean), worlds.single_action_space.shape[0])
         optimiser = torch.optim.Adam(agent.parameters(), lr=LEARNING_RATE, eps=1e-5)
         if args.resume is not None:
             state = torch.load(Path(args.resume) / STATE, weights_only=True)
@@ -217,7 +209,8 @@ def _learn(training: Training, worlds: SyncVectorEnv, agent: Agent, optimiser: t
 
 
 def _save(training: Training, agent: Agent, optimiser: torch.optim.Optimizer, steps: int, name: str | None) -> Path:
-    folder = training.save(export(training, agent), steps=steps, name=name)
+    folder = training.make_policy_folder(name or f"{steps:09d}")
+    torch.save(agent.mean.state_dict(), folder / FILE)
     torch.save({"agent": agent.state_dict(), "optimiser": optimiser.state_dict()}, folder / STATE)
     return folder
 
@@ -227,7 +220,7 @@ def main() -> None:
     args = parser(__doc__, steps=1_000_000, num_envs=8).parse_args()
     with started("ppo_torch", args) as training:
         passed = stopwatch()
-        evaluate(training, train(training), passed())
+        evaluate(training, POLICY, train(training), passed())
 
 
 if __name__ == "__main__":

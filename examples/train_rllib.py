@@ -23,17 +23,17 @@ from ray.tune.registry import register_env
 from rich.console import Console
 from rich.progress import Progress
 from torch import nn
+from torch_policy import FILE, WIDTH, perceptron
 from training import Training, evaluate, parser, started, stopwatch
 
 from embodied_env.evaluation.ray_cluster import RayCluster
-from embodied_env.policies.checkpoint import Actor
 
 STEPS = 2048
 """Of all environments together, between two updates."""
 
-WIDTH = 128
+POLICY = "torch_policy:act"
 STATE = "rllib"
-"""RLlib's own state, beside the actor: to go on learning. (It has pickles: load only what you trust.)"""
+"""RLlib's own state, to resume from. (It has pickles: load only what you trust.)"""
 
 
 def configured(training: Training) -> PPOConfig:
@@ -69,16 +69,17 @@ def configured(training: Training) -> PPOConfig:
     )
 
 
-def export(training: Training, algorithm: PPO) -> Actor:
+def network_of(training: Training, algorithm: PPO) -> nn.Sequential:
     """Return the mean of the policy: the first half of its last layer; the other is the spread."""
     (learned,) = algorithm.learner_group.foreach_learner(lambda learner: learner.module[DEFAULT_MODULE_ID])
     module: Any = learned.get()
     parts = (module.encoder.actor_encoder, module.pi)
     linear = [layer for part in parts for layer in part.modules() if isinstance(layer, nn.Linear)]
-    layers = [(layer.weight.detach().numpy().copy(), layer.bias.detach().numpy().copy()) for layer in linear]
-    weights, biases = layers[-1]
-    half = len(biases) // 2
-    return training.actor([*layers[:-1], (weights[:half], biases[:half])], activation="tanh", output="clip")
+    network = perceptron(len(training.scaling.mean), len(training.scaling.low))
+    for layer, source in zip(network[::2], linear, strict=True):
+        rows = layer.out_features
+        layer.load_state_dict({"weight": source.weight[:rows].detach(), "bias": source.bias[:rows].detach()})
+    return network
 
 
 def train(training: Training) -> Path:
@@ -120,7 +121,8 @@ def _learn(training: Training, algorithm: PPO) -> Path:
 
 
 def _save(training: Training, algorithm: PPO, steps: int, name: str | None) -> Path:
-    folder = training.save(export(training, algorithm), steps=steps, name=name)
+    folder = training.make_policy_folder(name or f"{steps:09d}")
+    torch.save(network_of(training, algorithm).state_dict(), folder / FILE)
     algorithm.save_to_path(str((folder / STATE).resolve()))
     return folder
 
@@ -131,7 +133,7 @@ def main() -> None:
     args = parser(__doc__, steps=1_000_000, num_envs=1).parse_args()
     with started("rllib", args) as training:
         passed = stopwatch()
-        evaluate(training, train(training), passed())
+        evaluate(training, POLICY, train(training), passed())
 
 
 if __name__ == "__main__":

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sb3_training import layers_of, learn
+from sb3_training import learn
 from stable_baselines3 import SAC
 from training import Training, parser, started
-
-from embodied_env.policies.checkpoint import Actor
 
 
 def make(training: Training, worlds: Any) -> SAC:  # noqa: ANN401 - a VecEnv
@@ -34,15 +32,9 @@ def make(training: Training, worlds: Any) -> SAC:  # noqa: ANN401 - a VecEnv
     )
 
 
-def export(training: Training, model: SAC) -> Actor:
-    """Return the policy without its noise."""
-    actor = model.policy.actor
-    return training.actor(layers_of(actor.latent_pi, actor.mu), activation="relu", output="tanh")
-
-
 def run(training: Training) -> None:
     """Train and evaluate."""
-    learn(training, lambda worlds: make(training, worlds), export)
+    learn(training, lambda worlds: make(training, worlds))
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""What the three training examples share: arguments, the run directory, what a learner sees, and the evaluation after.
+"""What the training examples share: arguments, the run directory, and the evaluation afterwards.
 
 A run directory::
 
     training.json         what was asked: arguments, contract and fingerprint, versions
     progress.csv          what the learner said on the way
-    checkpoints/<steps>/  the policy after so many steps (embodied_env.policies.checkpoint)
+    checkpoints/<steps>/  the policy after so many steps: scaling.json, and the file of the learner
     checkpoints/final/
     evaluations/          recorded runs, for embodied-env report, compare and audit
     summary.json          success on each backend, and where its run lies
@@ -26,58 +26,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy as np
+from scaling import LEARNED_POLICY, ScaledEnv, Scaling, action_box, load_scaling, measure_scaling
 
 import embodied_env
 from embodied_env.cli import print_error
-from embodied_env.cli.evaluate import evaluate_with_progress, print_table
+from embodied_env.cli.evaluation_run import evaluate_with_progress
+from embodied_env.cli.outcome_tables import print_table
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.core.process.child import Child, simulator
 from embodied_env.errors import EmbodiedEnvError, UsageError
 from embodied_env.evaluation.episodes import Evaluation
-from embodied_env.policies.checkpoint import (
-    FEATURE_BOUND,
-    Actor,
-    Features,
-    as_vector,
-    flat_action_space,
-    from_unit,
-    load_checkpoint,
-    save_checkpoint,
-    vector_keys,
-)
 from embodied_env.record.manifest import write_json
-
-CONSTANT = 1e-6
-"""A reading that varies by less, in its unit, is a constant: its scale is 1."""
 
 EVALUATION_SEED = 1_000_003
 """Of the evaluations: other episodes than those of training."""
-
-
-class LearnerView(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """The environment as a learner of vectors sees it: features (n,) and actions from -1 to 1, both float32."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any], features: Features, actions: gymnasium.spaces.Box) -> None:
-        """Put `features` around `env`, whose action space is `actions`."""
-        super().__init__(env)
-        self._features, self._actions = features, actions
-        bound = np.full(features.size, FEATURE_BOUND, dtype=np.float32)
-        self.observation_space = gymnasium.spaces.Box(-bound, bound)
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, actions.shape, dtype=np.float32)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode."""
-        observation, info = self.env.reset(seed=seed, options=options)
-        return self._features(observation), info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401 - Gymnasium's
-        """Take one step; what is no number is left to the gate."""
-        asked = from_unit(np.asarray(action, dtype=np.float64), self._actions.low, self._actions.high)
-        observation, *rest = self.env.step(asked)
-        return self._features(observation), *rest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,35 +49,24 @@ class Training:
 
     algorithm: str
     contract: Contract
-    features: Features
+    scaling: Scaling
     args: argparse.Namespace
     path: Path
 
-    def make_env(self) -> LearnerView:
+    def make_env(self) -> ScaledEnv:
         """Make one environment, as the learner sees it."""
-        env = embodied_env.make(self.contract, backend=self.args.backend)
-        return LearnerView(env, self.features, flat_action_space(self.contract))
+        return ScaledEnv(embodied_env.make(self.contract, backend=self.args.backend), self.scaling)
 
-    def makers(self) -> list[Callable[[], LearnerView]]:
+    def makers(self) -> list[Callable[[], ScaledEnv]]:
         """Return what makes each of the environments."""
         return [self.make_env] * self.args.num_envs
 
-    def actor(self, layers: list[tuple[Any, Any]], *, activation: str, output: str) -> Actor:
-        """Return the policy with these weights and biases, for the contract's action space."""
-        space = flat_action_space(self.contract)
-        return Actor(
-            features=self.features,
-            layers=tuple(layers),
-            activation=activation,
-            output=output,
-            low=space.low.astype(np.float64).ravel(),
-            high=space.high.astype(np.float64).ravel(),
-        )
-
-    def save(self, actor: Actor, *, steps: int, name: str | None = None) -> Path:
-        """Save `actor` as it is after `steps` steps."""
-        told = {"algorithm": self.algorithm, "steps": steps, "seed": self.args.seed, "backend": self.args.backend}
-        return save_checkpoint(self.path / "checkpoints" / (name or f"{steps:09d}"), self.contract, actor, told)
+    def make_policy_folder(self, name: str) -> Path:
+        """Make the folder of a policy, with its scaling, and return it."""
+        folder = self.path / "checkpoints" / name
+        folder.mkdir(parents=True)
+        self.scaling.save(folder)
+        return folder
 
 
 def parser(description: str | None, *, steps: int, num_envs: int) -> argparse.ArgumentParser:
@@ -153,11 +105,11 @@ def _start(algorithm: str, args: argparse.Namespace) -> Training:
         if given < least:
             raise UsageError(f"--{name.replace('_', '-')} {given} is not allowed; allowed: {least} or more")
     contract = embodied_env.load_contract(args.contract)
-    flat_action_space(contract)
+    action_box(contract)  # refused before the run directory is made
     if args.resume is None:
-        features = measured_features(contract, args.backend, seed=args.seed, steps=args.feature_steps)
+        scaling = measure_scaling(contract, args.backend, seed=args.seed, steps=args.feature_steps)
     else:
-        features = load_checkpoint(args.resume, contract).actor.features
+        scaling = load_scaling(args.resume, contract)
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     path = Path(args.out) / f"{contract.name}-{algorithm}-seed{args.seed}-{now}-{secrets.token_hex(3)}"
     path.mkdir(parents=True)
@@ -166,42 +118,24 @@ def _start(algorithm: str, args: argparse.Namespace) -> Training:
         "algorithm": algorithm,
         "contract": {"name": contract.name, "version": contract.version, "fingerprint": contract.fingerprint},
         "arguments": vars(args),
-        "features": list(features.keys),
+        "features": list(scaling.keys),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
         "started_utc": now,
     }
     write_json(path / "training.json", asked)
     print(f"training {contract.name} v{contract.version} by {algorithm} in {path}", file=sys.stderr, flush=True)
-    return Training(algorithm=algorithm, contract=contract, features=features, args=args, path=path)
+    return Training(algorithm=algorithm, contract=contract, scaling=scaling, args=args, path=path)
 
 
-def measured_features(contract: Contract, backend: str, *, seed: int, steps: int) -> Features:
-    """Return features whose mean and scale are those of what a random policy observes in so many steps."""
-    keys = vector_keys(contract)
-    env = embodied_env.make(contract, backend=backend)
-    env.action_space.seed(seed)
-    seen = []
-    try:
-        observation, _ = env.reset(seed=seed)
-        for _ in range(steps):
-            seen.append(as_vector(observation, keys))
-            observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
-            if terminated or truncated:
-                observation, _ = env.reset()
-    finally:
-        env.close()
-    spread = np.std(seen, axis=0)
-    return Features(keys=keys, mean=np.mean(seen, axis=0), scale=np.where(spread > CONSTANT, spread, 1.0))
-
-
-def evaluate(training: Training, checkpoint: Path, took_s: float) -> None:
-    """Evaluate the policy of `checkpoint` on the asked backends, recorded, and write summary.json."""
+def evaluate(training: Training, policy: str, folder: Path, took_s: float) -> None:
+    """Evaluate `policy`, which loads `folder`, on the asked backends, recorded, and write summary.json."""
     args, found = training.args, {}
+    os.environ[LEARNED_POLICY] = str(folder.resolve())
     for backend in args.evaluate:
         with _robot(training) if backend == "real" else contextlib.nullcontext({}) as options:
             (evaluation,) = evaluate_with_progress(
                 training.contract,
-                [f"checkpoint:{checkpoint.resolve()}"],
+                [policy],
                 backend=backend,
                 episodes=args.episodes,
                 seed=EVALUATION_SEED,
@@ -216,7 +150,7 @@ def evaluate(training: Training, checkpoint: Path, took_s: float) -> None:
         "steps": args.steps,
         "training_s": round(took_s, 1),
         "contract": {"name": training.contract.name, "fingerprint": training.contract.fingerprint},
-        "checkpoint": {"path": str(checkpoint), "sha256": load_checkpoint(checkpoint, training.contract).sha256},
+        "policy": {"address": policy, "folder": str(folder)},
         "evaluations": found,
     }
     write_json(training.path / "summary.json", summary)

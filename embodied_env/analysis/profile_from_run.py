@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from embodied_env.analysis.progress import NoProgress, Progress
 from embodied_env.analysis.statistics import median_interval
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.latency.profile import (
@@ -37,7 +38,7 @@ class RecordedRun(Protocol):
         ...
 
 
-def profile_of_run(run: RecordedRun, *, most_blocks: int = 1000) -> LatencyProfile:
+def profile_of_run(run: RecordedRun, *, most_blocks: int = 1000, progress: Progress | None = None) -> LatencyProfile:
     """Return the latencies of `run`: of each step how old its readings were, and when its command left and acted.
 
     Only steps count whose stages were all measured; the actuation may be unknown. Where the run's delays were injected,
@@ -51,7 +52,10 @@ def profile_of_run(run: RecordedRun, *, most_blocks: int = 1000) -> LatencyProfi
     keeper = BlockReservoir(most_blocks)
     ages: dict[str, int] | None = None
     seed: int | None = None
+    progress = progress or NoProgress()
+    progress.start("rows", None)
     for row in run.rows():
+        progress.advance()
         info = row.get("info") or {}
         if row.get("inner") is None or "latency" not in info:  # what a reset has read is newer than what a step has
             seed = row.get("seed") if seed is None else seed

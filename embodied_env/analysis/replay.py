@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -11,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.analysis.progress import NoProgress, Progress
 from embodied_env.backends.replay import recorded_contract
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import ManualClock, SteadyClock
+from embodied_env.core.policy import Policy
 from embodied_env.core.types import Severity
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendError, PolicyError, ResetNeededError, UsageError
@@ -22,20 +23,12 @@ from embodied_env.record.arrays import Reference, refer_to, to_bytes
 from embodied_env.record.differences import differences
 from embodied_env.record.row_decoder import RowDecoder, require_replayable
 from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, Row, reset_row, transition_row
-from embodied_env.record.run import Run, read_run
+from embodied_env.record.run import Run, read_json, read_run
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
-from embodied_env.tasks import Policy
 
 _LISTED = 20  # fields of the first transition that differs
 _LAYERS = 2  # of a run without wrappers: the recorder, and the environment
 _VIRTUAL = ("virtual", "VirtualClock", "ManualClock")
-
-Watch = Callable[[], None]
-"""Called after each row."""
-
-
-def _unwatched() -> None:
-    """Nobody looks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +195,7 @@ def replay_run(
     contract: Contract | None = None,
     task: str | Path | None = None,
     trust_task: bool = False,
-    watch: Watch = _unwatched,
+    progress: Progress | None = None,
 ) -> Replay:
     """Replay the run directory at `path` with the actions that reached its environment, up to the first difference.
 
@@ -216,20 +209,22 @@ def replay_run(
         contract: replay under this one, and load its task; None: under the run's own.
         task: load the task from this file, as ``FILE.py`` or ``FILE.py:Class``.
         trust_task: load the task that the contract of the run names.
-        watch: called after each row.
+        progress: receives how far it has come.
 
     Raises:
         RecordError: when it is not a run directory, or too old to be replayed.
         ContractError: when its contract cannot be read, or its task cannot be loaded.
     """
     run = read_run(path)
+    progress = progress or NoProgress()
+    progress.start("replay", _recorded_rows(run))
     replayer = _Replayer(run, contract, task, trust_task=trust_task)
     counts = {True: 0, False: 0}
     left_out = unverified = 0
     difference = None
     try:
         for row, following in pairwise(chain(run.rows(), [None])):
-            watch()
+            progress.advance()
             follows_on = row is not None and replayer.follows_on(row)
             if row is None or row.get("inner") is None:
                 left_out += 1
@@ -341,7 +336,7 @@ def replay_policy(
     policy: Policy,
     *,
     tolerance: float = 0.0,
-    watch: Watch = _unwatched,
+    progress: Progress | None = None,
 ) -> PolicyReplay:
     """Show the recorded observations to `policy`, and compare what it would do with what was done.
 
@@ -351,7 +346,7 @@ def replay_policy(
         path: the run directory.
         policy: called with each observation that an action followed on.
         tolerance: how far apart two components may be, in action units.
-        watch: called after each row.
+        progress: receives how far it has come.
 
     Raises:
         UsageError: for a tolerance that is none.
@@ -361,13 +356,15 @@ def replay_policy(
     if not tolerance >= 0.0:
         raise UsageError(f"tolerance={tolerance} is not allowed; allowed: 0 or more")
     run = read_run(path)
+    progress = progress or NoProgress()
+    progress.start("replay", _recorded_rows(run))
     recorded = recorded_contract(run)
     layout = ActionLayout(recorded)
     reader = RowDecoder(recorded, run.array)
     episodes: list[_DivergenceStats] = []
     observation: dict[str, NDArray[Any]] | None = None
     for row in run.rows():
-        watch()
+        progress.advance()
         if row.get("inner") is None:
             continue
         require_replayable(row)
@@ -439,4 +436,13 @@ def _read(action: Any, layout: ActionLayout) -> FloatArray | None:  # noqa: ANN4
     try:
         return parse_action(action, layout)
     except MalformedActionError:
+        return None
+
+
+def _recorded_rows(run: Run) -> int | None:
+    """Return how many rows a run has, where its summary has the number."""
+    try:
+        summary = read_json(run.path / "summary.json")
+        return int(summary["steps"]) + int(summary["episodes"])
+    except (ValueError, KeyError, TypeError):
         return None

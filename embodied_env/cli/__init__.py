@@ -21,6 +21,7 @@ import select
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -28,7 +29,7 @@ from typing import NoReturn
 from embodied_env import __version__
 from embodied_env.core.process.signals import terminate
 from embodied_env.core.terminal import say
-from embodied_env.errors import ContractError, EmbodiedEnvError, UsageError
+from embodied_env.errors import ContractError, EmbodiedEnvError, PolicyError, UsageError
 
 SOUND = 0
 UNSOUND = 1
@@ -113,7 +114,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def print_error(error: EmbodiedEnvError) -> None:
-    """Print `error` as one line on stderr."""
+    """Print `error` as one line on stderr, below the traceback of a policy and the last output of a worker."""
+    if isinstance(error, PolicyError) and error.__cause__ is not None:
+        traceback.print_exception(error.__cause__)
+    for note in getattr(error, "__notes__", ()):
+        say(note, file=sys.stderr)
     say(f"{PROGRAM}: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
 
 

@@ -7,14 +7,14 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.outcome_counts import said_of_counts
-from embodied_env.core.terminal import make_console, say
+from embodied_env.core.terminal import say
 from embodied_env.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{path} is not there; allowed: a run directory, a file of JSON lines, or -")
     if path.is_dir() and args.contract is not None:
         raise UsageError(f"--contract is of a file of rows; the run {path} has a contract of its own")
-    with _progress() as watcher:
-        report = _audited_run(path, watcher) if path.is_dir() else _audited_lines(args, watcher)
+    with ProgressBar() as progress:
+        progress.start("rows", None)
+        report = _audit_run(path, progress) if path.is_dir() else _audit_lines(args, progress)
     if args.json:
         say(json.dumps(as_json(report), indent=2))
     else:
@@ -57,13 +58,13 @@ def run(args: argparse.Namespace) -> int:
     return SOUND if report.sound else UNSOUND
 
 
-def _audited_run(path: Path, watcher: Callable[[], None]) -> AuditReport:
+def _audit_run(path: Path, progress: ProgressBar) -> AuditReport:
     from embodied_env.record import audit_run
 
-    return audit_run(path, watcher=watcher)
+    return audit_run(path, watcher=progress.advance)
 
 
-def _audited_lines(args: argparse.Namespace, watcher: Callable[[], None]) -> AuditReport:
+def _audit_lines(args: argparse.Namespace, progress: ProgressBar) -> AuditReport:
     from embodied_env.contract import load_contract
     from embodied_env.record import audit_lines
     from embodied_env.record.mcap_log import LARGEST_ROW
@@ -73,7 +74,7 @@ def _audited_lines(args: argparse.Namespace, watcher: Callable[[], None]) -> Aud
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if name == _STDIN else Path(name).open("rb") as lines:
             bounded = iter(lambda: lines.readline(LARGEST_ROW + 1), b"")
-            return audit_lines(bounded, path=name, contract=contract, watcher=watcher)
+            return audit_lines(bounded, path=name, contract=contract, watcher=progress.advance)
     except OSError as error:
         raise RecordError(f"{name}: the file cannot be read: {error}") from None
 
@@ -107,17 +108,3 @@ def print_report(report: AuditReport) -> None:
         say(sentence)
     dry = ", dry run: nothing reached a robot" if report.dry_run else ""
     say(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions{dry}")
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[], None]]:
-    """Count rows on a terminal's stderr, while they are audited; give what is called after each."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("rows"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=make_console(stderr=True), transient=True) as progress:
-        task = progress.add_task("rows", total=None)
-        yield lambda: progress.advance(task)

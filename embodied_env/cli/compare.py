@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND, check_run_directory
+from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.outcome_counts import said_of_counts
 from embodied_env.core.terminal import make_console, say
 
@@ -43,7 +44,6 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.analysis.comparison.compare import compare_runs
     from embodied_env.analysis.comparison.page import write_comparison
     from embodied_env.analysis.report.figures import check_installed
-    from embodied_env.cli.report import Progress
 
     for path in (args.run_a, args.run_b):
         check_run_directory(path)
@@ -51,10 +51,10 @@ def run(args: argparse.Namespace) -> int:
     if output is not None:
         check_installed()
     try:
-        with Progress() as progress:
-            comparison = compare_runs(args.run_a, args.run_b, ignore=args.ignore, watcher=progress)
+        with ProgressBar() as progress:
+            comparison = compare_runs(args.run_a, args.run_b, ignore=args.ignore, progress=progress)
             if output is not None:
-                progress.doing("drawing", None)
+                progress.start("drawing", None)
                 write_comparison(comparison, output)
     except NotComparableError as refusal:
         _print_refusal(refusal.mismatches, as_json=args.json)
@@ -87,7 +87,7 @@ def _print(comparison: Any, output: str | None) -> None:  # noqa: ANN401 - impor
     from rich.table import Table
     from rich.text import Text
 
-    from embodied_env.analysis.comparison.page import label, said
+    from embodied_env.analysis.comparison.gap_tables import describe_gap, label
     from embodied_env.analysis.report.formatting import percent
 
     console = make_console()
@@ -102,7 +102,7 @@ def _print(comparison: Any, output: str | None) -> None:  # noqa: ANN401 - impor
     for column, justify in (("what", "left"), ("A", "right"), ("B", "right"), ("distance", "right")):
         ranking.add_column(column, justify="right" if justify == "right" else "left")
     for gap in shown[:_PRINTED]:
-        ranking.add_row(Text(label(gap.name)), *map(Text, said(gap)), f"{gap.distance:.2f}")
+        ranking.add_row(Text(label(gap.name)), *map(Text, describe_gap(gap)), f"{gap.distance:.2f}")
     if shown:
         console.print(ranking)
     else:

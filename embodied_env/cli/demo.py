@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from embodied_env.cli.evaluate import add_common_arguments, run_policies
+from embodied_env.cli.evaluation_run import add_common_arguments, run_policies
 
 HELP = "run a few episodes and show what each step accounts for"
 

@@ -106,7 +106,7 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 class LiveView:
-    """Shows an account under a bar of episodes; a watcher of `embodied_env.cli.evaluate.evaluate`.
+    """Shows an account under a bar of episodes; an observer of an evaluation.
 
     Where stderr is no terminal, it only writes how it ended.
     """
@@ -166,3 +166,35 @@ class LiveView:
         for name, text in self._account.rows():
             table.add_row(name, text)
         return Group(self._bar, table)
+
+
+class EpisodeBar:
+    """Shows how many episodes of an engine have ended."""
+
+    def __init__(self, contract: Contract, policy: str, episodes: int) -> None:
+        """Prepare the bar."""
+        from rich.progress import Progress
+
+        self._bar = Progress(console=make_console(stderr=True), transient=True)
+        self._line = self._bar.add_task(f"{contract.name} · {policy}", total=episodes)
+
+    def __enter__(self) -> Self:
+        """Show the bar."""
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Remove the bar."""
+        self._bar.stop()
+
+    def resetting(self) -> None:
+        """Ignore: the workers reset."""
+
+    def stepped(self, info: Info) -> None:
+        """Ignore: the workers step."""
+
+    def ended(self, episode: int) -> None:
+        """Show that the `episode`-th episode (from 1) has ended."""
+        self._bar.update(self._line, completed=episode)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND, check_run_directory
-from embodied_env.core.terminal import make_console, say
+from embodied_env.cli.latency_table import print_profile
+from embodied_env.cli.progress import ProgressBar
+from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
 
 HELP = "write the latencies of a recorded run into a file"
@@ -36,10 +35,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: when there is no such directory, or the file cannot be one.
         LatencyProfileError: when the run has too few steps whose latencies are known.
     """
-    from rich.progress import Progress
-
     from embodied_env.analysis.profile_from_run import profile_of_run
-    from embodied_env.cli.calibrate import print_table
     from embodied_env.core.latency.profile import as_mapping, write_profile
     from embodied_env.record import read_run
 
@@ -48,30 +44,15 @@ def run(args: argparse.Namespace) -> int:
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise UsageError(f"--out {out} is not allowed; allowed: a file in a folder that exists")
     recorded = read_run(args.run_directory)
-    with Progress(console=make_console(stderr=True), transient=True) as bar:
-        line = bar.add_task("rows", total=None)
-        profile = profile_of_run(_Watched(manifest=recorded.manifest, of=recorded.rows, tick=lambda: bar.advance(line)))
+    with ProgressBar() as progress:
+        profile = profile_of_run(recorded, progress=progress)
     write_profile(profile, out)
     if args.json:
         data = as_mapping(profile)
         data["steps"] = {"sensors": data["steps"]["sensors"], "count": profile.steps.count if profile.steps else 0}
         say(json.dumps({**data, "path": str(out)}, indent=1))
     else:
-        print_table(profile, out)
+        print_profile(profile, out)
     if recorded.problem:
         say(f"not sound: {recorded.path}: {recorded.problem}", file=sys.stderr)
     return SOUND if profile.actuation_s is not None and not recorded.problem else UNSOUND
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Watched:
-    """A run whose rows are counted as they are read."""
-
-    manifest: Mapping[str, Any]
-    of: Any
-    tick: Any
-
-    def rows(self) -> Iterator[Any]:
-        for row in self.of():
-            self.tick()
-            yield row

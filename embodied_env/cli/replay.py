@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from embodied_env.cli import SOUND, UNSOUND, check_run_directory
+from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.terminal import make_console, say
 from embodied_env.errors import UsageError
 
@@ -52,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
         return _replay_policy(args, contract)
     from embodied_env.analysis.replay import replay_run
 
-    with _progress(args.run_directory) as watch:
+    with ProgressBar() as progress:
         replay = replay_run(
-            args.run_directory, contract=contract, task=args.task, trust_task=args.trust_task, watch=watch
+            args.run_directory, contract=contract, task=args.task, trust_task=args.trust_task, progress=progress
         )
     say(_as_json(replay) if args.json else "\n".join(_told(replay)))
     return SOUND if replay.sound else UNSOUND
@@ -70,8 +69,8 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
     opened = read_run(args.run_directory)
     contract = contract or recorded_contract(opened)
     policy = make_policy(args.policy, contract, backend=str(opened.manifest.get("backend")), seed=args.seed)
-    with _progress(args.run_directory) as watch:
-        replay = replay_policy(args.run_directory, policy, tolerance=args.tolerance, watch=watch)
+    with ProgressBar() as progress:
+        replay = replay_policy(args.run_directory, policy, tolerance=args.tolerance, progress=progress)
     if args.json:
         say(_policy_as_json(args.policy, replay))
     else:
@@ -158,24 +157,3 @@ def _print_policy(policy: str, replay: PolicyReplay) -> None:
         console.print(f"the run is not clean: {replay.problem}", markup=False)
     where = "never" if replay.first is None else f"first in episode {replay.first[0]}, step {replay.first[1]}"
     console.print(f"the actions part by more than {replay.tolerance:g}: {where}")
-
-
-@contextmanager
-def _progress(path: str) -> Iterator[Callable[[], None]]:
-    """Show how far the run is through, on stderr."""
-    from rich.progress import Progress
-
-    with Progress(console=make_console(stderr=True), transient=True) as progress:
-        task = progress.add_task("replay", total=_steps(Path(path)))
-        yield lambda: progress.advance(task)
-
-
-def _steps(path: Path) -> int | None:
-    """Return how many rows a run has, where its summary says it."""
-    from embodied_env.record.run import read_json
-
-    try:
-        summary = read_json(path / "summary.json")
-        return int(summary["steps"]) + int(summary["episodes"])
-    except (ValueError, KeyError, TypeError):
-        return None

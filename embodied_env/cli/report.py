@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Self
 
 from embodied_env.cli import SOUND, UNSOUND, check_run_directory
-from embodied_env.core.terminal import make_console, say
+from embodied_env.cli.progress import ProgressBar
+from embodied_env.core.terminal import say
 
 HELP = "write one page that tells a recorded run, for people"
 
@@ -28,40 +28,11 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.analysis.report.run_report import write_report
 
     check_run_directory(args.run_directory)
-    with Progress() as progress:
-        report = write_report(args.run_directory, args.output, watcher=progress)
+    with ProgressBar() as progress:
+        report = write_report(args.run_directory, args.output, progress=progress)
     if args.json:
         found = {"path": str(report.path), "transitions": report.transitions, "sound": report.sound}
         say(json.dumps({**found, "problems": report.problems}, indent=2))
     else:
         say(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions")
     return SOUND if report.sound else UNSOUND
-
-
-class Progress:
-    """A bar on stderr, where that is a terminal."""
-
-    def __init__(self) -> None:
-        """Begin with nothing to do."""
-        from rich.progress import Progress as Bar
-
-        console = make_console(stderr=True)
-        self._bar = Bar(console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("report", total=None)
-
-    def __enter__(self) -> Self:
-        """Show it."""
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Take it away."""
-        self._bar.stop()
-
-    def doing(self, what: str, total: int | None) -> None:
-        """`what` begins, in `total` parts if that is known."""
-        self._bar.reset(self._task, description=what, total=total)
-
-    def done(self, parts: int) -> None:
-        """`parts` of it are done."""
-        self._bar.update(self._task, completed=parts)

@@ -10,7 +10,7 @@ MOST_BYTES = 4 * 2**20
 """Of a text that people write: a contract, a team, a URDF, a task."""
 
 MOST_DATA_BYTES = 256 * 2**20
-"""Of a file that programs write: a MuJoCo model, a latency profile, a checkpoint."""
+"""Of a file that programs write: a MuJoCo model, a latency profile."""
 
 
 def read_file(path: str | Path, *, most_bytes: int = MOST_BYTES) -> bytes:

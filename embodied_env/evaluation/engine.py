@@ -1,8 +1,8 @@
-"""Engines: who runs the episodes of an evaluation when it is not this process alone.
+"""Run the episodes of an evaluation in worker processes: on this machine, or on a Ray cluster.
 
 ``local``: worker processes on this machine, each with an environment, a run directory and a ROS domain of its own. They
-are given episodes one by one. What a worker has finished stands whole in its log, however the worker ends; the episode
-that it was in is run again by another. ``ray``: the same workers, each beside an actor of a Ray cluster.
+receive episodes one by one. The log of a worker keeps every episode that it has finished, however the worker ends; the
+episode that it was in is run again by another. ``ray``: the same workers, each beside an actor of a Ray cluster.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import math
 import os
 import re
 import secrets
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -22,7 +21,6 @@ from typing import Any, Protocol
 
 from embodied_env.backends.registry import accepts_option
 from embodied_env.contract import Contract
-from embodied_env.core.terminal import say
 from embodied_env.errors import BackendError, BackendNotReadyError, RecordError, UsageError
 from embodied_env.evaluation.episodes import Evaluation, EvaluationJob, lost_backends
 from embodied_env.evaluation.local_workers import (
@@ -54,7 +52,7 @@ DOMAINS = 102
 
 
 class Engine(Protocol):
-    """Runs the episodes of a job somewhere."""
+    """Runs the episodes of a job."""
 
     def check(self, job: EvaluationJob) -> None:
         """Raise UsageError for a job that it cannot run."""
@@ -76,8 +74,8 @@ def make_engine(
 
     Args:
         name: one of `ENGINES`.
-        workers: how many processes.
-        address: of the Ray cluster that is used.
+        workers: number of processes.
+        address: address of the Ray cluster.
         episode_timeout_s: after which a worker counts as hung, s; None: `longest_episode_s` of the job.
 
     Raises:
@@ -98,8 +96,8 @@ def make_engine(
 def longest_episode_s(job: EvaluationJob) -> float:
     """Return a generous bound of the duration of an episode of `job`, its reset included, s."""
     episode, period_s = job.contract.episode, job.contract.control_period_s
-    said = job.contract.backends.get(job.backend, {}).get("reset_timeout_s")
-    reset_s = said if isinstance(said, (int, float)) else _RESET_S  # the backend refuses what is no number
+    declared = job.contract.backends.get(job.backend, {}).get("reset_timeout_s")
+    reset_s = declared if isinstance(declared, (int, float)) else _RESET_S  # the backend refuses what is no number
     return _RESETS * reset_s + episode.horizon_steps * max(_STEP_S, _PERIODS * period_s)
 
 
@@ -107,7 +105,7 @@ def domain_ids(count: int, own: int) -> tuple[int, ...]:
     """Return `count` ROS domain ids, all different, none of them `own`.
 
     Raises:
-        UsageError: when there are not so many.
+        UsageError: when there are fewer.
     """
     if not 1 <= count < DOMAINS:
         raise UsageError(f"--workers {count} is not allowed; allowed: 1 to {DOMAINS - 1}, each has a ROS domain")
@@ -117,7 +115,7 @@ def domain_ids(count: int, own: int) -> tuple[int, ...]:
 
 
 def check_shareable(job: EvaluationJob, engine: str = "local") -> None:
-    """Raise UsageError for a backend that is not there, and what several processes cannot do side by side."""
+    """Raise UsageError for an unknown backend, and for options that several processes cannot share."""
     accepts_option(job.backend, "spawn", pacing=job.options.get("pacing"))
     if job.backend == "real":
         raise UsageError(f"--engine {engine} is not available with real: there is one robot; allowed: no --engine")
@@ -154,8 +152,8 @@ class LocalEngine:
         """Raise UsageError for a job that it cannot run."""
         check_shareable(job, self.name)
 
-    def crew(self, job: EvaluationJob, folder: Path) -> WorkerPool:
-        """Return the workers of one evaluation, not yet begun."""
+    def make_workers(self, job: EvaluationJob, folder: Path) -> WorkerPool:
+        """Return the workers of one evaluation; none is started."""
         return LocalWorkers(job, folder)
 
     def evaluate(self, job: EvaluationJob, *, episodes: int, out: Path, ended: Callable[[], None]) -> Evaluation:
@@ -171,7 +169,7 @@ class LocalEngine:
         limit_s = longest_episode_s(job) if self._episode_timeout_s is None else self._episode_timeout_s
         run = _SharedRun(episodes, min(self._workers, episodes), ended, limit_s=limit_s)
         try:
-            run.finish(self.crew(job, folder))
+            run.finish(self.make_workers(job, folder))
         except BaseException:
             with contextlib.suppress(OSError):  # one that nothing was recorded in
                 folder.rmdir()
@@ -181,7 +179,7 @@ class LocalEngine:
         except RecordError as error:
             summary, problem = merged_summary({}, job.contract.fingerprint), str(error)
         problem = problem or run.not_evaluated() or run.unclean() or lost_backends(summary)
-        account = {"schema": EVALUATION, "engine": self.name, **_account(job, run, summary, problem, episodes)}
+        account = {"schema": EVALUATION, "engine": self.name, **_evaluation_json(job, run, summary, problem, episodes)}
         write_json(folder / "evaluation.json", account)
         return Evaluation(
             policy=job.policy,
@@ -203,8 +201,8 @@ class RayEngine(LocalEngine):
         super().__init__(workers, episode_timeout_s=episode_timeout_s)
         self._cluster = cluster
 
-    def crew(self, job: EvaluationJob, folder: Path) -> WorkerPool:
-        """Return the workers of one evaluation, not yet begun."""
+    def make_workers(self, job: EvaluationJob, folder: Path) -> WorkerPool:
+        """Return the workers of one evaluation; none is started."""
         return RayWorkers(job, folder, self._cluster)
 
 
@@ -215,9 +213,9 @@ class _SharedRun:
         where: the run directory that each finished episode is in.
         paths: all run directories.
         lost: those of workers that ended before their time.
-        losses: what was lost and made good, in sentences.
+        losses: what was lost and run again, in sentences.
         abandoned: episodes that did not end in their time, too often.
-        size: how many workers there are.
+        size: number of workers.
     """
 
     def __init__(
@@ -243,18 +241,18 @@ class _SharedRun:
         self.lost: set[Path] = set()
         self.abandoned: set[int] = set()
 
-    def finish(self, crew: WorkerPool) -> None:
+    def finish(self, pool: WorkerPool) -> None:
         """Run all episodes, then let the workers close their runs."""
-        with crew as team:
+        with pool as workers:
             for number in range(self.size):
-                team.start(number, self._domains[number])
+                workers.start(number, self._domains[number])
             while len(self.where) + len(self.abandoned) < self._count:
-                for worker, said in team.receive():
-                    self._take(team, worker, said)
-                for worker in team.busy():
+                for worker, message in workers.receive():
+                    self._handle(workers, worker, message)
+                for worker in workers.busy():
                     if self._now_s() > worker.due_s:
-                        self._lose(team, worker, is_hung=True)
-            team.shutdown()
+                        self._replace(workers, worker, is_hung=True)
+            workers.shutdown()
 
     def not_evaluated(self) -> str:
         """Return which episodes were given up, or ""."""
@@ -268,58 +266,58 @@ class _SharedRun:
         problems = {path: read_run(path).problem for path in self.paths if path not in self.lost}
         return "; ".join(f"{path}: {problem}" for path, problem in problems.items() if problem)
 
-    def _take(self, team: WorkerPool, worker: WorkerHandle, said: Mapping[str, Any] | None) -> None:
-        if said is None:
-            self._lose(team, worker)
+    def _handle(self, workers: WorkerPool, worker: WorkerHandle, message: Mapping[str, Any] | None) -> None:
+        if message is None:
+            self._replace(workers, worker)
             return
-        if "failed" in said:
-            words, error = team.reap(worker), error_from(said)
+        if "failed" in message:
+            output, error = workers.reap(worker), error_from(message)
             if not isinstance(error, UsageError):
-                say(words, file=sys.stderr)  # a policy's own traceback, for one
+                error.add_note(output)  # such as the traceback of a policy
             raise error
-        if "ready" in said:
-            worker.path = Path(said["ready"])
+        if "ready" in message:
+            worker.path = Path(message["ready"])
             worker.due_s = self._now_s() + self._limit_s
             self.paths.append(worker.path)
-        if "ended" in said and worker.path is not None:
+        if "ended" in message and worker.path is not None:
             worker.episode = None
-            self.where[said["ended"]] = worker.path
+            self.where[message["ended"]] = worker.path
             self._ended()
-        self._employ(worker)
+        self._assign(worker)
 
-    def _employ(self, worker: WorkerHandle) -> None:
-        """Give it the next episode; with none left it waits, since another's may come back."""
+    def _assign(self, worker: WorkerHandle) -> None:
+        """Send the next episode to an idle worker; without one it waits, since a lost episode may come back."""
         if worker.episode is None and self._waiting:
             worker.episode = self._waiting.popleft()
             self._attempts[worker.episode] += 1
             worker.due_s = self._now_s() + self._limit_s + (_START_S if worker.path is None else 0.0)
             worker.send({"episode": worker.episode})
 
-    def _lose(self, team: WorkerPool, worker: WorkerHandle, *, is_hung: bool = False) -> None:
-        """Put back what a worker that has ended or is hung did not finish, and start another in its place."""
-        words = team.reap(worker, grace_s=SHORT_GRACE_S if is_hung else GRACE_S)
+    def _replace(self, workers: WorkerPool, worker: WorkerHandle, *, is_hung: bool = False) -> None:
+        """Put back the episode of a worker that has ended or is hung, and start another worker in its place."""
+        output = workers.reap(worker, grace_s=SHORT_GRACE_S if is_hung else GRACE_S)
         if is_hung:
-            words = f"no end of the episode within {self._limit_s:g} s; {words}"
+            output = f"no end of the episode within {self._limit_s:g} s; {output}"
         episode = worker.episode
         if episode is None:
             self._failed_starts += 1
             if self._failed_starts >= MOST_ATTEMPTS:
-                raise BackendNotReadyError(f"a worker ended without an episode, {MOST_ATTEMPTS} times: {words}")
+                raise BackendNotReadyError(f"a worker ended without an episode, {MOST_ATTEMPTS} times: {output}")
         elif is_hung and self._attempts[episode] >= MOST_ATTEMPTS:
             self.abandoned.add(episode)
-            self.losses.append(f"episode {episode} was not evaluated; its last run: {worker.path}; {words}")
+            self.losses.append(f"episode {episode} was not evaluated; its last run: {worker.path}; {output}")
         else:
             if self._attempts[episode] >= MOST_ATTEMPTS:
-                raise BackendError(f"episode {episode} was lost with its worker {MOST_ATTEMPTS} times: {words}")
+                raise BackendError(f"episode {episode} was lost with its worker {MOST_ATTEMPTS} times: {output}")
             self._waiting.appendleft(episode)
             again = f"worker {worker.number} ended in episode {episode}, which was run again"
-            self.losses.append(f"{again}; its run: {worker.path}; {words}")
+            self.losses.append(f"{again}; its run: {worker.path}; {output}")
         if worker.path is not None:
             self.lost.add(worker.path)
-        for idle in team.idle():
-            self._employ(idle)
+        for idle in workers.idle():
+            self._assign(idle)
         if self._waiting:
-            team.start(worker.number, self._domains[worker.number])
+            workers.start(worker.number, self._domains[worker.number])
 
 
 def _own_domain() -> int:
@@ -338,7 +336,7 @@ def _make_folder(out: Path, contract: Contract, backend: str, engine: str) -> Pa
     return folder
 
 
-def _account(
+def _evaluation_json(
     job: EvaluationJob, run: _SharedRun, summary: Mapping[str, Any], problem: str, episodes: int
 ) -> dict[str, Any]:
     return {

@@ -1,8 +1,7 @@
-"""Episodes of a policy, one by one and recorded. Each is the same whoever runs it, and after whichever others."""
+"""Run recorded episodes of a policy. An episode is the same in every process, and after any other episodes."""
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,38 +12,25 @@ import numpy as np
 
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import restore_contract, save_contract
+from embodied_env.core.policy import Policy
 from embodied_env.core.types import end_kind
 from embodied_env.errors import PolicyError
-from embodied_env.tasks import Policy
 
 
-class Watcher(Protocol):
-    """Told of a run while it runs."""
+class EpisodeObserver(Protocol):
+    """Receives the progress of an evaluation."""
 
     def resetting(self) -> None:
-        """An episode is about to be reset."""
+        """Receive that an episode is about to be reset."""
         ...
 
     def stepped(self, info: Mapping[str, Any]) -> None:
-        """A step was taken; `info` is what it returned."""
+        """Receive the `info` of a step."""
         ...
 
     def ended(self, episode: int) -> None:
-        """An episode has ended; it was the `episode`-th, from 1."""
+        """Receive that the `episode`-th episode (from 1) has ended."""
         ...
-
-
-class Unwatched:
-    """Nobody looks."""
-
-    def resetting(self) -> None:
-        """Nothing."""
-
-    def stepped(self, info: Mapping[str, Any]) -> None:
-        """Nothing."""
-
-    def ended(self, episode: int) -> None:
-        """Nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +43,7 @@ class Evaluation:
         summary: what its episodes came to (``summary.json``).
         problem: why it is not sound evidence, or "".
         parts: the run directories that an engine made.
-        losses: what was lost on the way and made good, in sentences.
+        losses: what was lost and run again, in sentences.
     """
 
     policy: str
@@ -70,13 +56,13 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationJob:
-    """What is evaluated.
+    """What to evaluate.
 
     Attributes:
         contract: of the environment.
-        backend: which world.
-        policy: what acts, by name (`embodied_env.policies.loader`).
-        seed: of the first episode; the others go on from it.
+        backend: name of the backend.
+        policy: address of the policy (`embodied_env.policies.loader`).
+        seed: seed of the first episode; the later ones follow from it.
         options: of `make`, in types of JSON.
         record_messages: the raw ROS 2 messages are recorded too.
     """
@@ -88,20 +74,22 @@ class EvaluationJob:
     options: Mapping[str, Any]
     record_messages: bool = False
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it in types of JSON."""
-        rest = {key: getattr(self, key) for key in _SAID}
+    def to_json(self) -> dict[str, Any]:
+        """Return the job in types of JSON."""
+        rest = {key: getattr(self, key) for key in _PLAIN_FIELDS}
         return {"contract": save_contract(self.contract), **rest, "options": dict(self.options)}
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> EvaluationJob:
-        """Return what `as_json` said."""
+    def from_json(cls, data: Mapping[str, Any]) -> EvaluationJob:
+        """Return the job of `to_json`."""
         return cls(
-            contract=restore_contract(said["contract"]), options=said["options"], **{key: said[key] for key in _SAID}
+            contract=restore_contract(data["contract"]),
+            options=data["options"],
+            **{key: data[key] for key in _PLAIN_FIELDS},
         )
 
 
-_SAID = ("backend", "policy", "seed", "record_messages")
+_PLAIN_FIELDS = ("backend", "policy", "seed", "record_messages")
 
 
 class EpisodeRunner:
@@ -114,12 +102,12 @@ class EpisodeRunner:
         path: the run directory.
     """
 
-    def __init__(self, job: EvaluationJob, out: Path, *, watcher: Watcher | None = None) -> None:
+    def __init__(self, job: EvaluationJob, out: Path, *, observer: EpisodeObserver | None = None) -> None:
         """Make the environment; nothing is started before the first episode."""
         from embodied_env.envs.embodied_env import EmbodiedEnv
         from embodied_env.record import RecordTransitions
 
-        self._job, self._watch = job, watcher or Unwatched()
+        self._job, self._observer = job, observer
         self._policy(0)  # one that there is not leaves no run
         self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **job.options)
         self._env = RecordTransitions(self._embodied, out, messages=job.record_messages)
@@ -133,7 +121,7 @@ class EpisodeRunner:
         return self._env.losses.problem
 
     def __enter__(self) -> Self:
-        """Nothing: it is there."""
+        """Return itself."""
         return self
 
     def __exit__(
@@ -148,7 +136,8 @@ class EpisodeRunner:
         Raises:
             PolicyError: when the policy raises.
         """
-        self._watch.resetting()
+        if self._observer is not None:
+            self._observer.resetting()
         act = self._policy(episode)
         if episode != self._next:
             self._embodied.seek_episode(self._job.seed, episode)
@@ -156,12 +145,14 @@ class EpisodeRunner:
         self._next = episode + 1
         ended = False
         while not ended:
-            action = _asked(act, observation, self._job.policy, episode, self._embodied.step_index)
+            action = _action(act, observation, self._job.policy, episode, self._embodied.step_index)
             self._embodied.mark("policy")
             observation, _, terminated, truncated, info = self._env.step(action)
             ended = terminated or truncated
-            self._watch.stepped(info)
-        self._watch.ended(episode + 1)
+            if self._observer is not None:
+                self._observer.stepped(info)
+        if self._observer is not None:
+            self._observer.ended(episode + 1)
 
     def _policy(self, episode: int) -> Policy:
         from embodied_env.policies.loader import make_policy
@@ -187,11 +178,10 @@ def lost_backends(summary: Mapping[str, Any]) -> str:
     return ", ".join(reason for reason in summary["end_reasons"] if end_kind(reason) == "backend_lost")
 
 
-def _asked(act: Policy, observation: Any, policy: str, episode: int, step: int) -> Any:  # noqa: ANN401 - any action
-    """Ask the policy for an action; an error of its own is shown whole, and then said in a line."""
+def _action(act: Policy, observation: Any, policy: str, episode: int, step: int) -> Any:  # noqa: ANN401 - any action
+    """Return the action of the policy; an error of its own is the cause of the PolicyError."""
     try:
         return act(observation)
     except Exception as error:
-        traceback.print_exc()
         problem = f"{type(error).__name__}: {error}"
         raise PolicyError(f"--policy {policy!r} raised in episode {episode + 1}, step {step + 1}: {problem}") from error

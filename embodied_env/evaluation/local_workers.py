@@ -1,9 +1,9 @@
-"""The worker processes of the local engine: started, listened to, dismissed.
+"""The worker processes of the local engine: start them, exchange messages, end them.
 
-A worker is a child like any other (`core.process.child`): it ends when its parent does. Both sides talk over a
-socket of their own in lines of JSON. Parent: ``{"episode": k}``. Worker: ``{"worker": n, "pid": pid}`` at once,
-``{"ready": path}`` when it has made its run, ``{"ended": k}``, ``{"failed": class, "message": text}``; the end of the
-line is its end.
+A worker is a child process (`core.process.child`): it ends when its parent does. Both sides send lines of JSON
+over a Unix socket. Parent: ``{"episode": k}``. Worker: ``{"worker": n, "pid": pid}`` at once,
+``{"ready": path}`` when it has made its run, ``{"ended": k}``, ``{"failed": class, "message": text}``; it
+ends by closing the socket.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ GRACE_S = 20.0
 SHORT_GRACE_S = 1.0
 """The same after an interrupt, and for a worker that is hung."""
 
-CALL_S = 120.0
-"""For a worker to call after its start."""
+CONNECT_S = 120.0
+"""For a worker to connect after its start."""
 
-_LOOK_S = 0.2
+_POLL_INTERVAL_S = 0.2
 _GREETING_S = 5.0
 _KNOWN = (BackendError, BackendNotReadyError, PolicyError, RecordError, UsageError)
 
 
 class WorkerHandle(Protocol):
-    """A worker as an evaluation sees it: see `Worker`."""
+    """A worker as an evaluation sees it, see `LocalWorker`."""
 
     number: int
     path: Path | None
     episode: int | None
     due_s: float
 
-    def send(self, word: Mapping[str, Any]) -> None:
-        """Tell it something; one that has ended does not hear, which `WorkerPool.hear` will show."""
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message; one that has ended ignores it, which `WorkerPool.receive` reports."""
         ...
 
 
 class WorkerPool(Protocol):
-    """The workers of one evaluation, wherever they are. At its end all have ended, their runs closed if possible."""
+    """The workers of one evaluation. On exit all have ended, their runs closed if possible."""
 
     def __enter__(self) -> Self:
-        """Open what workers are talked to by."""
+        """Open the connection to the workers."""
         ...
 
     def __exit__(
@@ -74,15 +74,15 @@ class WorkerPool(Protocol):
         ...
 
     def start(self, number: int, domain_id: int) -> WorkerHandle | None:
-        """Start the worker of a place, in a ROS domain."""
+        """Start worker `number` in a ROS domain."""
         ...
 
     def idle(self) -> Sequence[WorkerHandle]:
-        """Return the workers that have called and have nothing to do."""
+        """Return the connected workers without an episode."""
         ...
 
     def receive(self) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
-        """Wait a moment, and yield what was said by whom, a `Member`; None: it has ended."""
+        """Wait at most a moment, and yield workers with their messages; None: the worker has ended."""
         ...
 
     def busy(self) -> Sequence[WorkerHandle]:
@@ -90,11 +90,11 @@ class WorkerPool(Protocol):
         ...
 
     def reap(self, worker: Any, *, grace_s: float = GRACE_S) -> str:  # noqa: ANN401 - one of its own members
-        """End a worker, after `grace_s` by force, and return how it ended and its last words."""
+        """End a worker, after `grace_s` by force, and return how it ended and the end of its stderr."""
         ...
 
     def shutdown(self) -> None:
-        """Let every worker close its run and end."""
+        """Close the run of every worker, and end it."""
         ...
 
 
@@ -103,13 +103,13 @@ class LocalWorker:
     """One worker process.
 
     Attributes:
-        number: of its place, from 0.
-        domain_id: of ROS.
+        number: from 0.
+        domain_id: its ROS domain.
         child: the process.
         path: its run directory, once it has one.
-        episode: the one that it runs, or None.
+        episode: number of the episode that it runs, or None.
         due_s: when that must have ended, by the clock of the evaluation.
-        line: the socket to it, once it has called.
+        connection: the socket to it, once it has connected.
         started_s: when it was started, by the monotonic clock.
     """
 
@@ -119,45 +119,43 @@ class LocalWorker:
     path: Path | None = None
     episode: int | None = None
     due_s: float = math.inf
-    line: socket.socket | None = None
+    connection: socket.socket | None = None
     started_s: float = field(default_factory=time.monotonic)
-    heard: bytearray = field(default_factory=bytearray)
+    received: bytearray = field(default_factory=bytearray)
 
-    def send(self, word: Mapping[str, Any]) -> None:
-        """Tell it something; one that has ended does not hear, which `Team.hear` will show."""
-        if self.line is not None:
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message; one that has ended ignores it, which `LocalWorkers.receive` reports."""
+        if self.connection is not None:
             with contextlib.suppress(OSError):
-                self.line.sendall(json.dumps(word).encode() + b"\n")
+                self.connection.sendall(json.dumps(message).encode() + b"\n")
 
 
 class LocalWorkers:
     """The workers of one evaluation. At its end all have ended, and closed their runs if they could."""
 
     def __init__(self, job: EvaluationJob, folder: Path) -> None:
-        """Open the socket that workers call; their runs are made in `folder`.
+        """Open the socket that workers connect to; their runs are made in `folder`.
 
         Raises:
             BackendNotReadyError: when there can be no socket.
         """
-        self._job, self._runs = job.as_json(), folder
+        self._job, self._runs = job.to_json(), folder
         self._workers: list[LocalWorker] = []
         self._folder = tempfile.TemporaryDirectory(prefix="embodied_env_")
         self._address = str(Path(self._folder.name) / "team")
-        self._door = socket.socket(socket.AF_UNIX)
+        self._server = socket.socket(socket.AF_UNIX)
         try:
-            self._door.bind(self._address)
-            self._door.listen()
+            self._server.bind(self._address)
+            self._server.listen()
         except OSError as error:
-            self._door.close()
+            self._server.close()
             self._folder.cleanup()
-            raise BackendNotReadyError(
-                f"workers cannot be heard at {self._address}: {error}; try TMPDIR=/tmp"
-            ) from None
+            raise BackendNotReadyError(f"workers cannot connect to {self._address}: {error}; try TMPDIR=/tmp") from None
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._door, selectors.EVENT_READ)
+        self._selector.register(self._server, selectors.EVENT_READ)
 
     def __enter__(self) -> Self:
-        """Nothing: it is open."""
+        """Return itself, open since it was made."""
         return self
 
     def __exit__(
@@ -175,106 +173,106 @@ class LocalWorkers:
                 self.reap(worker, grace_s=0.0)
             raise
         self._selector.close()
-        self._door.close()
+        self._server.close()
         self._folder.cleanup()
 
     def start(self, number: int, domain_id: int) -> LocalWorker:
-        """Start the worker of a place, and return it.
+        """Start worker `number` in a ROS domain, and return it.
 
         Raises:
             BackendNotReadyError: when there can be no process.
         """
-        said = {**self._job, "number": number, "address": self._address, "out": str(self._runs)}
+        job = {**self._job, "number": number, "address": self._address, "out": str(self._runs)}
         child = Child(
             ProcessSpec(role=f"worker {number}", module=MODULE, arguments=(), grace_s=GRACE_S),
-            first_line=json.dumps(said),
+            first_line=json.dumps(job),
             environment={"ROS_DOMAIN_ID": str(domain_id)},
         )
         self._workers.append(LocalWorker(number=number, domain_id=domain_id, child=child))
         return self._workers[-1]
 
     def idle(self) -> list[LocalWorker]:
-        """Return the workers that have called and have nothing to do."""
-        return [worker for worker in self._workers if worker.line is not None and worker.episode is None]
+        """Return the connected workers without an episode."""
+        return [worker for worker in self._workers if worker.connection is not None and worker.episode is None]
 
     def busy(self) -> list[LocalWorker]:
         """Return the workers that run an episode."""
         return [worker for worker in self._workers if worker.episode is not None]
 
     def receive(self) -> Iterator[tuple[LocalWorker, Mapping[str, Any] | None]]:
-        """Wait a moment, and yield what was said by whom; None: it has ended."""
-        for key, _ in self._selector.select(_LOOK_S):
-            if key.fileobj is self._door:
+        """Wait at most a moment, and yield workers with their messages; None: the worker has ended."""
+        for key, _ in self._selector.select(_POLL_INTERVAL_S):
+            if key.fileobj is self._server:
                 yield from self._receive_greetings()
             else:
                 yield from self._receive_from(key.data)
-        for worker in [w for w in self._workers if w.line is None]:
-            if worker.child.exit_code is not None or time.monotonic() - worker.started_s > CALL_S:
+        for worker in [w for w in self._workers if w.connection is None]:
+            if worker.child.exit_code is not None or time.monotonic() - worker.started_s > CONNECT_S:
                 yield worker, None
 
     def reap(self, worker: LocalWorker, *, grace_s: float = GRACE_S) -> str:
-        """End a worker, after `grace_s` by force, and return how it ended and its last words."""
+        """End a worker, after `grace_s` by force, and return how it ended and the end of its stderr."""
         if worker not in self._workers:
             return ""
-        if worker.line is not None:
-            self._selector.unregister(worker.line)
-            worker.line.close()
-            worker.line = None
+        if worker.connection is not None:
+            self._selector.unregister(worker.connection)
+            worker.connection.close()
+            worker.connection = None
         worker.child.note_shared_memory()
         worker.child.kill(grace_s)
-        code, words = worker.child.exit_code, worker.child.stderr_tail()
+        code, output = worker.child.exit_code, worker.child.stderr_tail()
         worker.child.stop()
-        self._workers.remove(worker)  # last: where this is interrupted, the end of the team does it again
+        self._workers.remove(worker)  # last: when this is interrupted, __exit__ repeats it
         how = f"exit status {code}" if code is None or code >= 0 else f"killed by signal {-code}"
-        return how + (f", last words: {words}" if words else "")
+        return how + (f", last words: {output}" if output else "")
 
     def shutdown(self) -> None:
-        """Let every worker close its run and end."""
+        """Close the run of every worker, and end it."""
         for worker in self._workers:
-            if worker.line is not None:
+            if worker.connection is not None:
                 with contextlib.suppress(OSError):
-                    worker.line.shutdown(socket.SHUT_WR)
+                    worker.connection.shutdown(socket.SHUT_WR)
         end_s = time.monotonic() + GRACE_S
         for worker in list(self._workers):
-            if worker.line is not None:  # one that has not called yet has no run to close
+            if worker.connection is not None:  # one that has not connected yet has no run to close
                 worker.child.wait(max(0.0, end_s - time.monotonic()))
             self.reap(worker, grace_s=SHORT_GRACE_S)
 
     def _receive_greetings(self) -> Iterator[tuple[LocalWorker, Mapping[str, Any] | None]]:
-        line, _ = self._door.accept()
+        connection, _ = self._server.accept()
         first = bytearray()
-        line.settimeout(_GREETING_S)  # it is said at once
+        connection.settimeout(_GREETING_S)  # the worker sends it at once
         with contextlib.suppress(OSError):
-            while (byte := line.recv(1)) not in (b"", b"\n"):
+            while (byte := connection.recv(1)) not in (b"", b"\n"):
                 first += byte
-        line.settimeout(None)
+        connection.settimeout(None)
         pid = json.loads(first)["pid"] if first else None
-        worker = next((w for w in self._workers if w.child.pid == pid and w.line is None), None)
+        worker = next((w for w in self._workers if w.child.pid == pid and w.connection is None), None)
         if worker is None:
-            line.close()
+            connection.close()
             return
-        worker.line = line
-        self._selector.register(line, selectors.EVENT_READ, worker)
+        worker.connection = connection
+        self._selector.register(connection, selectors.EVENT_READ, worker)
         yield worker, json.loads(first)
 
     def _receive_from(self, worker: LocalWorker) -> Iterator[tuple[LocalWorker, Mapping[str, Any] | None]]:
-        if worker not in self._workers or worker.line is None:
+        if worker not in self._workers or worker.connection is None:
             return
         try:
-            data = worker.line.recv(65536)
+            data = worker.connection.recv(65536)
         except OSError:
             data = b""
         if not data:
             yield worker, None
             return
-        worker.heard += data
-        *lines, rest = bytes(worker.heard).split(b"\n")
-        worker.heard = bytearray(rest)
+        worker.received += data
+        *lines, rest = bytes(worker.received).split(b"\n")
+        worker.received = bytearray(rest)
         for line in lines:
-            said = json.loads(line)
-            if "ended" in said:
+            message = json.loads(line)
+            if "ended" in message:
                 worker.child.note_shared_memory()
-            yield worker, said
+            yield worker, message
 
 
 def grace_after(kind: type[BaseException] | None) -> float:
@@ -282,7 +280,7 @@ def grace_after(kind: type[BaseException] | None) -> float:
     return GRACE_S if kind is None or issubclass(kind, Exception) else SHORT_GRACE_S
 
 
-def error_from(said: Mapping[str, Any]) -> EmbodiedEnvError:
+def error_from(message: Mapping[str, Any]) -> EmbodiedEnvError:
     """Return the error that a worker ended with."""
     kinds = {kind.__name__: kind for kind in _KNOWN}
-    return kinds.get(said["failed"], BackendError)(said["message"])
+    return kinds.get(message["failed"], BackendError)(message["message"])

@@ -88,7 +88,7 @@ def describe(job: EvaluationJob, folder: Path, token: str, number: int, domain_i
         domain_id: of ROS.
     """
     return {
-        "job": job.as_json(),
+        "job": job.to_json(),
         "folder": str(folder),
         "token": token,
         "number": number,

@@ -1,4 +1,4 @@
-"""Policies by name, for the command line. A policy is called with the observation, and nothing else."""
+"""Load a policy by its address: built in, or a callable of a module."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Mapping
 from copy import deepcopy
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -16,29 +15,26 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.arguments import checked_path
+from embodied_env.core.policy import Policy
 from embodied_env.errors import UsageError, described
-from embodied_env.tasks import Policy, ScriptedTask, load_task
+from embodied_env.tasks import ScriptedTask, load_task
 
 BUILT_IN = ("hold", "random", "scripted")
-CHECKPOINT = "checkpoint:"
 
 
 def make_policy(name: str, contract: Contract, *, backend: str, seed: int) -> Policy:
-    """Return the policy called `name`.
+    """Return the policy at the address `name`.
 
     Args:
         name: ``hold`` (stay where the joints are), ``random`` (uniform over the action space), ``scripted`` (the
-            task's own), ``checkpoint:FOLDER`` (what was learned, `policies.checkpoint`), or ``module:callable``:
-            a callable that takes an observation and returns an action.
-        contract: whose spaces it acts in.
+            task's own), or ``module:callable``: a callable that takes an observation and returns an action.
+        contract: the contract of its observations and actions.
         backend: whose profile describes the robot to a scripted policy; one of the contract's other profiles when it
             has none of its own.
-        seed: of ``random``.
+        seed: seed of ``random``.
 
     Raises:
-        UsageError: when there is no such policy, or it was learned under another contract.
-        RecordError: when a checkpoint cannot be read.
+        UsageError: when there is no such policy.
     """
     if name == "hold":
         return _hold(contract)
@@ -48,8 +44,6 @@ def make_policy(name: str, contract: Contract, *, backend: str, seed: int) -> Po
         return lambda _observation: space.sample()
     if name == "scripted":
         return _scripted(contract, backend)
-    if name.startswith(CHECKPOINT):
-        return _learned(checked_path("--policy checkpoint", name.removeprefix(CHECKPOINT)), contract)
     return _imported(name)
 
 
@@ -91,19 +85,10 @@ def _scripted(contract: Contract, backend: str) -> Policy:
     return task.scripted(MujocoKinematics(contract, profile, path=f"backends.{simulated[0]}"))
 
 
-def _learned(folder: Path, contract: Contract) -> Policy:
-    from embodied_env.policies.checkpoint import load_checkpoint
-
-    actor, layout = load_checkpoint(folder, contract).actor, ActionLayout(contract)
-    return lambda observation: layout.as_action(actor(observation))
-
-
 def _imported(name: str) -> Policy:
     module_name, _, attribute = name.partition(":")
     if not (module_name and attribute):
-        raise UsageError(
-            f"--policy {name!r} is not known; allowed: {', '.join(BUILT_IN)}, {CHECKPOINT}FOLDER, or module:callable"
-        )
+        raise UsageError(f"--policy {name!r} is not known; allowed: {', '.join(BUILT_IN)}, or module:callable")
     if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds strings
         sys.path.append(os.getcwd())  # noqa: PTH109 - as for python -m
     try:

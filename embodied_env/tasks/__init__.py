@@ -1,5 +1,5 @@
 """Tasks: reward and verdict, judged from snapshots. How to write one: `embodied_env.tasks.base`."""
 
-from embodied_env.tasks.base import Policy, ResettableTask, ScriptedTask, Task, describe_task, is_shipped, load_task
+from embodied_env.tasks.base import ResettableTask, ScriptedTask, Task, describe_task, is_shipped, load_task
 
-__all__ = ["Policy", "ResettableTask", "ScriptedTask", "Task", "describe_task", "is_shipped", "load_task"]
+__all__ = ["ResettableTask", "ScriptedTask", "Task", "describe_task", "is_shipped", "load_task"]

@@ -39,22 +39,18 @@ import hashlib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, cast, runtime_checkable
-
-from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.files import read_file
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.loader import parse_as
+from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import ContractError
-
-Policy = Callable[[Mapping[str, NDArray[Any]]], Any]
-"""What acts: it is called with the observation, and returns an action of the contract's action space."""
 
 
 class Task(Protocol):

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import UsageError
-from embodied_env.tasks.base import Policy
 from embodied_env.tasks.common import Checks, is_fresh, length, seen
 
 # Of the scripted policy. Lengths are beyond the radius of the robot.

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
+from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
-from embodied_env.tasks.base import Policy
 from embodied_env.tasks.common import Checks, damped_inverse, is_fresh, joint_action, joint_reader, length, seen
 
 # Of the scripted policy. The finger lies across the lever, near its free end, and its tip stands beyond it.

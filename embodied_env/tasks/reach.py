@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
-from embodied_env.tasks.base import Policy
 from embodied_env.tasks.common import Checks, damped_inverse, is_fresh, joint_action, joint_reader, length, seen
 
 Point = tuple[float, float, float]

@@ -9,7 +9,8 @@ from array import array
 import numpy as np
 import pytest
 
-from embodied_env.analysis.comparison.features import QUANTILES, EventCounter, Stream, as_on_the_robot
+from embodied_env.analysis.comparison.features import as_on_the_robot
+from embodied_env.analysis.comparison.streams import QUANTILES, EventCounter, Stream
 from embodied_env.analysis.statistics import ks_distance
 from embodied_env.core.latency.statistics import KEPT, Reservoir
 

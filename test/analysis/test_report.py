@@ -14,7 +14,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from embodied_env.analysis.report.collectors import MOST_REASONS, OTHER, Outcomes, account_of
+from embodied_env.analysis.report.collectors import collect_rows
 from embodied_env.analysis.report.html import (
     POLICY,
     bar,
@@ -34,6 +34,7 @@ from embodied_env.analysis.report.html import (
     verdict,
 )
 from embodied_env.analysis.report.key_frames import KeyFrames, pillow_is_here, png_base64
+from embodied_env.analysis.report.outcome_collectors import MOST_REASONS, OTHER, Outcomes
 from embodied_env.cli import main
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, read_run
@@ -165,7 +166,7 @@ def test_outcomes_are_those_of_the_summary(recorded):
 
 
 def test_percentiles_are_those_of_the_summary(recorded):
-    account = account_of(rows_of(recorded), 24)
+    account = collect_rows(rows_of(recorded), 24)
     said = json.loads((recorded / "summary.json").read_text())["latency"]["gate_s"]
     sketch = account.stages.sketches["gate_s", ""]
     assert sketch.count == said["count"]
@@ -176,14 +177,14 @@ def test_what_was_not_measured_is_counted_by_why(recorded):
     rows = rows_of(recorded)
     for row in rows[1:5]:
         row["info"]["latency"]["quality"]["policy_s"] = 9
-    account = account_of(rows, 24)
+    account = collect_rows(rows, 24)
     assert account.stages.unmeasured[("policy_s", ""), 9] >= 4
 
 
 def test_a_value_that_is_said_to_be_measured_and_is_none_is_not_counted(recorded):
     rows = rows_of(recorded)
     rows[1]["info"]["latency"] |= {"gate_s": None}
-    account = account_of(rows, 24)
+    account = collect_rows(rows, 24)
     assert account.stages.unmeasured[("gate_s", ""), -1] == 1
     assert account.stages.sketches["gate_s", ""].count == 23
 
@@ -191,14 +192,14 @@ def test_a_value_that_is_said_to_be_measured_and_is_none_is_not_counted(recorded
 def test_the_age_of_a_reading_whose_stamp_is_not_good_counts_not(recorded):
     rows = rows_of(recorded)
     rows[1]["info"]["sensors"]["joints"]["quality"] = 6
-    account = account_of(rows, 24)
+    account = collect_rows(rows, 24)
     assert account.sensors.by_name["joints"].ages.count == 23
 
 
 def test_requested_beside_applied_finds_the_largest_difference(recorded):
     rows = [row for row in rows_of(recorded) if row["schema"] == TRANSITION]
     rows[7]["info"]["action"]["applied"][2] += 50.0
-    joint = list(account_of(rows, 24).actions.joints.values())[2]
+    joint = list(collect_rows(rows, 24).actions.joints.values())[2]
     assert joint.worst_step == 8
     assert joint.differences.most > 49
 
@@ -206,14 +207,14 @@ def test_requested_beside_applied_finds_the_largest_difference(recorded):
 def test_a_request_that_is_no_number_is_counted(recorded):
     rows = [row for row in rows_of(recorded) if row["schema"] == TRANSITION]
     rows[0]["info"]["action"]["requested"] = [None] * 6
-    joints = account_of(rows, 24).actions.joints
+    joints = collect_rows(rows, 24).actions.joints
     assert [joint.no_number for joint in joints.values()] == [1] * 6
 
 
 def test_gates_are_told_by_info_where_a_row_has_no_findings(recorded):
     row = next(row for row in rows_of(recorded) if row["info"].get("safety", {}).get("intervened"))
-    told = {(gate, code) for gate, code, _ in account_of([row], 1).gates.fired}
-    told_by_info = {(gate, code) for gate, code, _ in account_of([{**row, "inner": None}], 1).gates.fired}
+    told = {(gate, code) for gate, code, _ in collect_rows([row], 1).gates.fired}
+    told_by_info = {(gate, code) for gate, code, _ in collect_rows([{**row, "inner": None}], 1).gates.fired}
     assert told_by_info == told
 
 
@@ -367,7 +368,7 @@ def test_blocks_that_are_incomplete_or_of_an_unknown_kind_are_an_error(block):
     ],
 )  # fmt: skip
 def test_a_row_that_is_anything_is_taken_in(row):
-    account = account_of([row, row], 1)
+    account = collect_rows([row, row], 1)
     assert account.steps + account.unreadable + account.outcomes.resets == 2
     account.outcomes.summary()
 
@@ -479,7 +480,7 @@ def test_an_image_that_is_not_in_the_log_is_said_to_be_missing(recorded):
     pytest.importorskip("PIL", reason="images need Pillow")
     from embodied_env.analysis.report.action_sections import frames_section
 
-    account = account_of([seen("a")], 1)
+    account = collect_rows([seen("a")], 1)
     made = render_page(title="", blocks=[frames_section(account, read_run(recorded).array)])
     assert "the image cannot be shown" in made
 
@@ -490,7 +491,7 @@ def test_an_image_that_is_not_in_the_log_is_said_to_be_missing(recorded):
 def peak_bytes(rows, count):
     """Return the most memory that is taken while `count` rows are counted, and the account."""
     tracemalloc.start()
-    account = account_of((rows[number % len(rows)] for number in range(count)), count)
+    account = collect_rows((rows[number % len(rows)] for number in range(count)), count)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return peak, account

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 import embodied_env
-from embodied_env.cli.evaluate import evaluate
 from embodied_env.cli.live_table import LiveAccount, LiveView
 from embodied_env.core.types import CODES
+from embodied_env.evaluation import evaluate
 
 ARM = embodied_env.load_contract("arm_reach")
 
@@ -61,7 +61,7 @@ def test_a_run_without_a_step_has_nothing_to_divide_by():
 
 
 class Noted:
-    """Notes what a watcher is told."""
+    """Notes what an observer is told."""
 
     def __init__(self):
         self.told = []
@@ -76,10 +76,10 @@ class Noted:
         self.told.append(f"ended {episode}")
 
 
-def test_a_watcher_is_told_of_each_reset_step_and_end(tmp_path):
-    watcher = Noted()
-    evaluate(ARM, backend="fake", policy="hold", episodes=2, seed=0, out=tmp_path, watcher=watcher)
-    assert watcher.told == ["resetting", *["step"] * 200, "ended 1", "resetting", *["step"] * 200, "ended 2"]
+def test_an_observer_is_told_of_each_reset_step_and_end(tmp_path):
+    observer = Noted()
+    evaluate(ARM, backend="fake", policy="hold", episodes=2, seed=0, out=tmp_path, observer=observer)
+    assert observer.told == ["resetting", *["step"] * 200, "ended 1", "resetting", *["step"] * 200, "ended 2"]
 
 
 def test_what_is_shown_goes_to_stderr_and_ends_with_the_last_state(capsys):

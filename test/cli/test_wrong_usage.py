@@ -157,7 +157,7 @@ COMMANDS = [
         (*EVALUATE, "--policy", policy)
         for policy in ("", ":", "a:", ":a", "\0:a", ".:a", "..a:b", "os:", "os:nope", "os:sep")
     ),
-    (*EVALUATE, "--policy", "checkpoint:"),
+    (*EVALUATE, "--policy", "checkpoint:folder"),
     (*EVALUATE, "--policy", "a_broken_policy:act"),
     (*EVALUATE, "--policy", "an_exploding_policy:act"),
     *((*EVALUATE, "--episodes", count) for count in ("", "0", "-1", "1.5", "nan", "1e9", "9" * 5000)),

@@ -167,28 +167,28 @@ def test_an_episode_that_kills_every_worker_is_given_up(shared_run):
     team = FakeTeam()
     for _ in range(MOST_ATTEMPTS - 1):
         worker = LocalWorker(number=0, domain_id=8, child=FakeChild())
-        shared_run._take(team, worker, {"worker": 0})
-        shared_run._take(team, worker, None)
+        shared_run._handle(team, worker, {"worker": 0})
+        shared_run._handle(team, worker, None)
     worker = LocalWorker(number=0, domain_id=8, child=FakeChild())
-    shared_run._take(team, worker, {"worker": 0})
+    shared_run._handle(team, worker, {"worker": 0})
     with pytest.raises(BackendError, match="episode 0 was lost with its worker 3 times: killed by signal 9"):
-        shared_run._take(team, worker, None)
+        shared_run._handle(team, worker, None)
     assert team.started == [(0, 8), (0, 8)]
 
 
 def test_workers_that_never_start_are_given_up(shared_run):
     team = FakeTeam()
     for _ in range(MOST_ATTEMPTS - 1):
-        shared_run._take(team, LocalWorker(number=0, domain_id=8, child=FakeChild()), None)
+        shared_run._handle(team, LocalWorker(number=0, domain_id=8, child=FakeChild()), None)
     with pytest.raises(BackendNotReadyError, match="without an episode, 3 times"):
-        shared_run._take(team, LocalWorker(number=0, domain_id=8, child=FakeChild()), None)
+        shared_run._handle(team, LocalWorker(number=0, domain_id=8, child=FakeChild()), None)
 
 
-def test_what_a_worker_failed_by_is_raised_here_under_what_it_printed(shared_run, capsys):
+def test_what_a_worker_failed_by_is_raised_here_with_what_it_printed_as_a_note(shared_run):
     worker = LocalWorker(number=0, domain_id=8, child=FakeChild())
-    with pytest.raises(PolicyError, match="out of ideas"):
-        shared_run._take(FakeTeam(), worker, {"failed": "PolicyError", "message": "out of ideas"})
-    assert "killed by signal 9" in capsys.readouterr().err
+    with pytest.raises(PolicyError, match="out of ideas") as raised:
+        shared_run._handle(FakeTeam(), worker, {"failed": "PolicyError", "message": "out of ideas"})
+    assert "killed by signal 9" in raised.value.__notes__[0]
 
 
 class HungTeam(FakeTeam):
@@ -366,7 +366,7 @@ def test_seeds_of_a_policy_differ_by_seed_and_by_episode():
 
 
 def test_a_job_is_the_same_on_the_other_side():
-    again = EvaluationJob.from_json(json.loads(json.dumps(job().as_json())))
+    again = EvaluationJob.from_json(json.loads(json.dumps(job().to_json())))
     assert again.contract.fingerprint == ARM.fingerprint
     assert replace(again, contract=ARM) == job()
 

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 import embodied_env
-from embodied_env.cli.evaluate import evaluate
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, PolicyError, RecordError, UsageError
+from embodied_env.evaluation import evaluate
 from embodied_env.evaluation import ray_workers as cluster_team
 from embodied_env.evaluation.engine import RayEngine, make_engine
 from embodied_env.evaluation.episodes import EvaluationJob

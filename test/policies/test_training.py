@@ -1,8 +1,9 @@
-"""The examples of training: endings, what is exported, seeds, and that something is learned."""
+"""The examples of training: ends of episodes, saved policies, seeds, and that something is learned."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -11,15 +12,19 @@ from learnable_tasks import follow
 
 import embodied_env
 from embodied_env.contract.loader import dump_contract
-from embodied_env.policies.checkpoint import load_checkpoint
+from embodied_env.errors import UsageError
 
 torch = pytest.importorskip("torch", reason="needs torch, of the extra train")
 pytest.importorskip("stable_baselines3", reason="needs the extra train")
 
-import train_ppo  # noqa: E402 - after the skip
+import sb3_policy  # noqa: E402 - after the skip
+import sb3_training  # noqa: E402
+import torch_policy  # noqa: E402
+import train_ppo  # noqa: E402
 import train_ppo_torch  # noqa: E402
 import train_sac  # noqa: E402
 import training  # noqa: E402
+from scaling import BOUND, LEARNED_POLICY, action_box  # noqa: E402
 from stable_baselines3.common.env_checker import check_env  # noqa: E402
 
 IDS = [f"embodied_env:embodied_env/{name}-v0" for name in ("ArmReach", "CartGoal", "DoorOpen")]
@@ -87,7 +92,7 @@ def test_the_last_observation_of_an_episode_is_what_its_end_is_valued_by(begin):
     """After 30 steps the time limit truncates, and the vector environment shows the next episode's first observation."""
     with begin("ppo_torch") as run:
         worlds = gymnasium.vector.SyncVectorEnv(run.makers(), autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
-        agent = train_ppo_torch.Agent(run.features.size, 1)
+        agent = train_ppo_torch.Agent(len(run.scaling.mean), 1)
         with torch.no_grad():
             agent.mean[-1].weight.zero_()
             agent.log_std.fill_(-20.0)  # it stays where it is, and so does the target until the next episode
@@ -102,33 +107,62 @@ def test_the_last_observation_of_an_episode_is_what_its_end_is_valued_by(begin):
 
 
 @pytest.mark.parametrize("example", [pytest.param(train_sac, marks=pytest.mark.long), train_ppo], ids=["sac", "ppo"])
-def test_what_is_exported_from_stable_baselines3_acts_as_the_model(begin, example):
-    with begin("exported", "--num-envs", "1") as run:
+def test_a_saved_model_acts_as_the_one_that_was_trained(begin, monkeypatch, example):
+    with begin(example.__name__.removeprefix("train_"), "--num-envs", "1") as run:
         env = run.make_env()
         model = example.make(run, env)
-        actor = example.export(run, model)
+        monkeypatch.setenv(LEARNED_POLICY, str(sb3_training.save(run, model, name="final")))
         observation, _ = env.env.reset(seed=3)
         for _ in range(5):
-            asked, _ = model.predict(run.features(observation), deterministic=True)
-            action = actor(observation)
-            assert action == pytest.approx(asked, abs=1e-5)
+            output, _ = model.predict(run.scaling.features(observation), deterministic=True)
+            action = sb3_policy.act(observation)
+            assert action == pytest.approx(run.scaling.action(output), abs=1e-6)
             observation, *_ = env.env.step(action)
         env.close()
 
 
+def test_a_saved_perceptron_acts_as_the_one_that_was_trained(begin, monkeypatch):
+    with begin("ppo_torch") as run:
+        folder = train_ppo_torch.train(run)
+        monkeypatch.setenv(LEARNED_POLICY, str(folder))
+        _, network = torch_policy.load(folder)
+        observation = {key: np.ones(box.shape) for key, box in run.contract.observation_space.items()}
+        output = network(torch.from_numpy(run.scaling.features(observation))).detach().clamp(-1.0, 1.0).numpy()
+        assert np.array_equal(torch_policy.act(observation), run.scaling.action(output))
+
+
+def test_an_output_is_scaled_to_the_action_space_and_never_leaves_it(begin):
+    with begin("ppo_torch") as run:
+        scaling = replace(run.scaling, low=np.array([-1.0]), high=np.array([3.0]))
+    assert [scaling.action(np.array([value])).item() for value in (-9.0, -0.5, 0.0, 9.0)] == [-1.0, 0.0, 1.0, 3.0]
+
+
+def test_features_are_clipped(begin):
+    with begin("ppo_torch") as run:
+        far = {key: np.full(box.shape, 1e12) for key, box in run.contract.observation_space.items()}
+    assert run.scaling.features(far).max() == BOUND
+
+
+def test_a_policy_needs_its_folder(monkeypatch):
+    monkeypatch.delenv(LEARNED_POLICY, raising=False)
+    with pytest.raises(UsageError, match="LEARNED_POLICY is not set"):
+        torch_policy.act({})
+
+
 def test_one_seed_learns_the_same_twice_and_another_something_else(begin):
-    digests = []
+    weights = []
     for seed in ("1", "1", "2"):
         with begin("ppo_torch", "--seed", seed) as run:
-            path = train_ppo_torch.train(run)
-            digests.append(load_checkpoint(path, run.contract).sha256)
-    assert digests[0] == digests[1] != digests[2]
+            _, network = torch_policy.load(train_ppo_torch.train(run))
+            weights.append(network[-1].weight)
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
 
 
 def test_a_joint_learns_to_follow(begin):
     """Holding still succeeds where the target happens to begin at the joint: in one episode of ten."""
     with begin("ppo_torch", "--steps", "3072", "--num-envs", "4", "--episodes", "20") as run:
-        training.evaluate(run, train_ppo_torch.train(run), 0.0)
+        training.evaluate(run, train_ppo_torch.POLICY, train_ppo_torch.train(run), 0.0)
     told = json.loads((run.path / "summary.json").read_text())
     assert told["evaluations"]["fake"]["success_rate"] >= 0.9
     assert told["evaluations"]["fake"]["problem"] == ""
@@ -143,16 +177,18 @@ def test_stable_baselines3_learns_saves_resumes_and_is_evaluated(begin, example)
     told = json.loads((run.path / "summary.json").read_text())
     final = run.path / "checkpoints" / "final"
     assert told["evaluations"]["fake"]["episodes"] == 2
-    assert told["checkpoint"]["sha256"] == load_checkpoint(final, run.contract).sha256
+    assert told["policy"] == {"address": "sb3_policy:act", "folder": str(final)}
     assert len(list((run.path / "checkpoints").iterdir())) >= 2
     with begin(name, "--resume", str(final)) as resumed:
         example.run(resumed)
-    first, then = (load_checkpoint(path / "checkpoints" / "final", run.contract) for path in (run.path, resumed.path))
-    assert then.training["steps"] >= first.training["steps"] + 64
-    assert np.array_equal(then.actor.features.mean, first.actor.features.mean)
+    (first, before), (then, after) = (
+        sb3_policy.load(path / "checkpoints" / "final") for path in (run.path, resumed.path)
+    )
+    assert after.num_timesteps >= before.num_timesteps + 64
+    assert np.array_equal(then.mean, first.mean)
 
 
-def test_a_checkpoint_of_another_contract_is_not_resumed(begin, tmp_path, capsys):
+def test_a_policy_of_another_contract_is_not_resumed(begin, tmp_path, capsys):
     with begin("ppo_torch") as run:
         final = train_ppo_torch.train(run)
     (tmp_path / "wider.yaml").write_text(dump_contract(follow(**{"radius_rad: 0.1": "radius_rad: 0.2"})))
@@ -161,7 +197,13 @@ def test_a_checkpoint_of_another_contract_is_not_resumed(begin, tmp_path, capsys
         begin("ppo_torch", "--resume", str(final), contract=tmp_path / "wider.yaml"),
     ):
         pass
-    assert "radius_rad: 0.1, now 0.2" in capsys.readouterr().err
+    assert "trained under the fingerprint" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_policy_is_not_resumed(begin, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"), begin("ppo_torch", "--resume", str(tmp_path)):
+        pass
+    assert f"no policy can be read in {tmp_path}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("option", "value"), [("--steps", "0"), ("--num-envs", "0"), ("--seed", "-1")])
@@ -191,4 +233,4 @@ def test_what_the_learners_see_passes_the_checks_without_a_word(begin):
 
 def test_the_examples_learn_the_shipped_contracts():
     for name in ("arm_reach", "cart_goal", "door_open"):
-        training.flat_action_space(embodied_env.load_contract(name))
+        action_box(embodied_env.load_contract(name))

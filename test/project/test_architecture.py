@@ -165,6 +165,20 @@ def test_verbs_print_through_the_terminal_module_alone():
     assert printing == {"cli/launch/__init__.py"}
 
 
+def test_libraries_print_nothing():
+    """They return results and raise errors; the command line shows them."""
+    printing = {
+        place_of(file)
+        for file in MODULES
+        for name, _ in calls(file)
+        if name in ("print", "say", "traceback.print_exc") or name.endswith(("make_console", "stdout.write"))
+    }
+    assert {place for place in printing if not place.startswith("cli/")} == {
+        "core/terminal.py",
+        "testing/fault_injection/__main__.py",
+    }
+
+
 def test_modules_are_imported_by_name_only_where_that_is_the_point():
     dynamic = {
         place_of(file) for file in MODULES for name, _ in calls(file) if name.endswith(("import_module", "__import__"))

@@ -14,10 +14,10 @@ from gymnasium.wrappers import FlattenObservation
 from run_files import rewrite_log
 
 import embodied_env
-from embodied_env.cli.evaluate import evaluate
 from embodied_env.contract import load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError
+from embodied_env.evaluation import evaluate
 from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.record.audit.evaluator_leaks import STEPS, LeakWatch
 from embodied_env.record.mcap_log import LogReader

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import embodied_env
-from embodied_env.cli.evaluate import evaluate
+from embodied_env.evaluation import evaluate
 from embodied_env.evaluation.engine import LocalEngine
 from embodied_env.evaluation.episodes import EvaluationJob
 from embodied_env.record import audit_run

@@ -11,11 +11,12 @@ import pytest
 
 from embodied_env.contract import Contract, FloatArray, TaskSpec, load_contract
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.policy import Policy
 from embodied_env.core.types import Quality, Sample, Snapshot, TaskResult, Verdict
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.world import World, load_profile
-from embodied_env.tasks import Policy, ScriptedTask, Task, load_task
+from embodied_env.tasks import ScriptedTask, Task, load_task
 from embodied_env.tasks.reach import Reach, ReachParameters
 
 CONTRACT = load_contract("arm_reach")

@@ -25,7 +25,6 @@ from embodied_env.contract.loader import load_contract, save_contract
 from embodied_env.core.clock import ManualClock
 from embodied_env.envs.embodied_env import EmbodiedEnv, contract_from_spec, make
 from embodied_env.errors import ContractError, UsageError
-from embodied_env.policies.checkpoint import Actor, Features, load_checkpoint, save_checkpoint
 from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.tasks import load_task
 
@@ -98,15 +97,6 @@ def world(recorded, tmp_path):
     made.forget()
 
 
-def checkpoint(world):
-    contract = load_contract(world.contract)
-    features = Features(keys=("joints_position",), mean=np.zeros(2), scale=np.ones(2))
-    layers = ((np.zeros((2, 2), np.float32), np.zeros(2, np.float32)),)
-    actor = Actor(features=features, layers=layers, activation="tanh", output="tanh", low=-np.ones(2), high=np.ones(2))
-    save_checkpoint(world.folder / "checkpoint", contract, actor, {})
-    load_checkpoint(world.folder / "checkpoint", contract)
-
-
 def replayed_environment(world):
     with make(backend="replay", run=world.runs[0]) as env:
         env.reset(seed=1)
@@ -136,7 +126,6 @@ READERS = {
     "compare_runs": lambda world: compare_runs(*world.runs),
     "write_report": lambda world: write_report(world.runs[0]),
     "load_contract": lambda world: load_contract(world.contract).fingerprint,
-    "checkpoint": checkpoint,
     "make, replay": replayed_environment,
 }
 """Verb or function -> a use of it that must not execute the task."""

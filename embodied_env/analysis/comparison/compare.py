@@ -11,8 +11,9 @@ from typing import Any
 
 from embodied_env.analysis.comparison.comparability import Comparability, comparability
 from embodied_env.analysis.comparison.episode_pairing import Ended, Pairing, paired
-from embodied_env.analysis.comparison.features import FeatureName, Numbers, RunFeatures, Share, Stream
-from embodied_env.analysis.report.formatting import Unwatched, Watcher
+from embodied_env.analysis.comparison.features import FeatureName, RunFeatures
+from embodied_env.analysis.comparison.streams import Numbers, Share, Stream
+from embodied_env.analysis.progress import NoProgress, Progress
 from embodied_env.analysis.report.row_access import get_mapping
 from embodied_env.analysis.statistics import (
     PairedTest,
@@ -184,7 +185,7 @@ class Comparison:
 
 
 def compare_runs(
-    a: str | Path, b: str | Path, *, ignore: Iterable[str] = (), watcher: Watcher | None = None
+    a: str | Path, b: str | Path, *, ignore: Iterable[str] = (), progress: Progress | None = None
 ) -> Comparison:
     """Compare two run directories; each is read row by row.
 
@@ -193,7 +194,7 @@ def compare_runs(
         b: the other, say of a robot.
         ignore: paths of the contract, of ``wrappers``, or ``capabilities.actuates``, in which the runs may differ, and
             everything below them.
-        watcher: told how far it has come.
+        progress: receives how far it has come.
 
     Raises:
         NotComparableError: when their contracts or wrappers differ, or one alone is a dry run; it lists in what.
@@ -202,19 +203,18 @@ def compare_runs(
     """
     runs = read_run(a), read_run(b)
     terms = comparability(*runs, ignore)
-    watch = watcher or Unwatched()
-    features = [_read(*of_run, watch) for of_run in zip("AB", runs, terms.contracts, strict=True)]
-    watch.doing("comparing", None)
+    progress = progress or NoProgress()
+    features = [_read(*of_run, progress) for of_run in zip("AB", runs, terms.contracts, strict=True)]
+    progress.start("comparing", None)
     return _compared(runs, features, terms)
 
 
-def _read(name: str, run: Run, contract: Contract | None, watch: Watcher) -> RunFeatures:
-    watch.doing(f"reading run {name}", None)
+def _read(name: str, run: Run, contract: Contract | None, progress: Progress) -> RunFeatures:
+    progress.start(f"reading run {name}", None)
     found = RunFeatures(contract)
-    for number, row in enumerate(run.rows()):
+    for row in run.rows():
         found.add(row)
-        if number % 100 == 0:
-            watch.done(number)
+        progress.advance()
     found.look_at(run.array)
     return found
 

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from embodied_env._version import __version__
 from embodied_env.analysis.comparison.comparability import Mismatch
 from embodied_env.analysis.comparison.compare import CHANCE, Comparison, Gap, Outcome, Ranked, Rate, Side
-from embodied_env.analysis.comparison.features import MOST_STREAMS, QUANTILES, FeatureName, Numbers, Share
-from embodied_env.analysis.report.figures import Line, library, lines_figure
+from embodied_env.analysis.comparison.features import MOST_STREAMS
+from embodied_env.analysis.comparison.gap_tables import (
+    MOST_ROWS,
+    describe_gap,
+    figures,
+    gap_rows,
+    gap_table,
+    label,
+    label_in_kind,
+    label_with_unit,
+    left_out,
+    share_text,
+)
+from embodied_env.analysis.comparison.streams import Numbers, Share
+from embodied_env.analysis.report.figures import library
 from embodied_env.analysis.report.formatting import format_number, milliseconds, percent, plural
 from embodied_env.analysis.report.html import (
-    BLUE,
-    VERMILION,
     Block,
     Cell,
     Html,
@@ -23,7 +34,6 @@ from embodied_env.analysis.report.html import (
     bullets,
     cards,
     code,
-    grid,
     group,
     heading,
     paragraph,
@@ -36,115 +46,8 @@ from embodied_env.analysis.report.html import (
 )
 from embodied_env.analysis.report.outcome_sections import said_of
 from embodied_env.analysis.report.row_access import get_mapping
-from embodied_env.analysis.report.timing_collectors import stage_label
 from embodied_env.core.latency.statistics import KEPT, STAGES
 from embodied_env.core.outcome_counts import said_of_counts
-
-MOST_ROWS = 60
-_MOST_FIGURES = 6
-_WORDS: Mapping[str, str] = {
-    "outcome": "outcome",
-    "latency": "latency",
-    "tracking": "tracking error",
-    "observation": "observation",
-    "evaluator": "evaluator",
-    "action": "action",
-    "gate": "gate",
-    "sensor": "sensor",
-}
-
-
-def label(name: FeatureName) -> str:
-    """Return what a gap is of, for people: "latency · end to end", "observation · joints_position · j3"."""
-    return " · ".join(filter(None, (_WORDS[name.kind], label_in_kind(name))))
-
-
-def said(gap: Gap) -> tuple[str, str]:
-    """Return what both runs say, in a few characters: a median with its unit, or a share."""
-    return _said(gap.name, gap.a), _said(gap.name, gap.b)
-
-
-def label_in_kind(name: FeatureName) -> str:
-    """Return what a gap is of among those of its kind: "end to end", "joints_position · j3"."""
-    if name.kind == "latency":
-        return stage_label((name.group, name.component))
-    return " · ".join(filter(None, (name.group, name.component)))
-
-
-def _said(name: FeatureName, found: Numbers | Share) -> str:
-    if isinstance(found, Share):
-        return share_text(found)
-    if name.unit == "s":
-        return f"{milliseconds(found.quantile(0.5))} ms"
-    return " ".join(filter(None, (format_number(found.quantile(0.5)), "" if name.unit == "1" else name.unit)))
-
-
-def share_text(found: Share) -> str:
-    """Return a share; one that is there never reads as 0 %, and one that is not whole never as 100 %."""
-    if 0 < found.count < found.total / 1000:
-        return "< 0.1 %"
-    return "> 99.9 %" if found.total * 0.999 < found.count < found.total else percent(found.share)
-
-
-def gap_table(what: str, gaps: Sequence[Gap], *, label_of: Callable[[FeatureName], str] = label_in_kind) -> Block:
-    """Return gaps, the largest first if there are too many; `label_of` names a gap."""
-    is_share = all(isinstance(gap.a, Share) for gap in gaps)
-    how = what if is_share else f"{what or 'median'}{': median' if what else ''} (5 % to 95 %)"
-    return gap_rows(how, gaps, label_of=label_of, cell=_cell)
-
-
-def gap_rows(
-    what: str, gaps: Sequence[Gap], *, label_of: Callable[[FeatureName], str], cell: Callable[[Numbers | Share], str]
-) -> Block:
-    """Return gaps as a table; `cell` says what one run tells of one."""
-    shown = gaps if len(gaps) <= MOST_ROWS else sorted(gaps, key=lambda gap: -gap.distance)[:MOST_ROWS]
-    rows = [(label_of(gap.name), _distance(gap), cell(gap.a), cell(gap.b), bar(gap.distance)) for gap in shown]
-    found, note = table((what, "distance", "run A", "run B", ""), rows, numbers=(1, 2, 3)), None
-    if any(gap.distance > 0.0 and not gap.is_more_than_chance for gap in shown):
-        note = paragraph("In parentheses: a distance that chance can make.", kind="note")
-    return group(found, note, left_out(gaps))
-
-
-def label_with_unit(name: FeatureName) -> str:
-    """Return the same with the unit."""
-    return label_in_kind(name) + (f" ({name.unit})" if name.unit not in ("", "1") else "")
-
-
-def _cell(found: Numbers | Share) -> str:
-    if isinstance(found, Share):
-        return share_text(found)
-    low, middle, high = (found.quantile(share) for share in (0.05, 0.5, 0.95))
-    return f"{format_number(middle)} ({format_number(low)} to {format_number(high)})"
-
-
-def _distance(gap: Gap) -> str:
-    said = f"{gap.distance:.2f}"
-    return said if gap.is_more_than_chance or not gap.distance else f"({said})"
-
-
-def figures(gaps: Sequence[Gap], *, unit: str = "", scale: float = 1.0) -> Block:
-    """Return the quantiles of both runs for the largest gaps between numbers that are more than chance."""
-    clear = sorted((gap for gap in gaps if gap.is_more_than_chance), key=lambda gap: -gap.distance)
-    return grid(_figure(gap, unit, scale) for gap in clear[:_MOST_FIGURES])
-
-
-def _figure(gap: Gap, unit: str, scale: float) -> Block | None:
-    if isinstance(gap.a, Share) or isinstance(gap.b, Share):
-        return None
-    lines = [
-        Line(name="run A", y=[scale * value for value in gap.a.quantiles], colour=BLUE, width=2.0),
-        Line(name="run B", y=[scale * value for value in gap.b.quantiles], colour=VERMILION, dash="dash", width=2.0),
-    ]
-    x = [100 * share for share in QUANTILES]
-    y_title = unit or ("" if gap.name.unit == "1" else gap.name.unit) or "value"
-    return lines_figure(label_in_kind(gap.name), x, lines, x_title="% of the numbers lie below", y_title=y_title)
-
-
-def left_out(found: Sequence[object]) -> Block | None:
-    """Return how many of `found` no table has room for."""
-    left = len(found) - MOST_ROWS
-    return paragraph(f"and {left:,} more, which --json has.", kind="note") if left > 0 else None
-
 
 _RANKED = 15
 
@@ -299,7 +202,7 @@ def _ranking_table(ranked: Sequence[Ranked]) -> Block:
     for place, found in enumerate(ranked, 1):
         others = f" (and {found.others} more of it)" if found.others else ""
         what = f"{label(found.gap.name)}{others}"
-        rows.append((str(place), what, f"{found.gap.distance:.2f}", *said(found.gap), bar(found.gap.distance)))
+        rows.append((str(place), what, f"{found.gap.distance:.2f}", *describe_gap(found.gap), bar(found.gap.distance)))
     return table(("", "what", "distance", "run A", "run B", ""), rows, numbers=(0, 2, 3, 4))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from embodied_env.analysis.report.collectors import Firing, GateCount, JointDifference, RunCollector
+from embodied_env.analysis.report.action_collectors import Firing, GateCount, JointDifference
+from embodied_env.analysis.report.collectors import RunCollector
 from embodied_env.analysis.report.figures import Line, heat_figure, lines_figure
 from embodied_env.analysis.report.formatting import format_number, plural, share_of
 from embodied_env.analysis.report.html import BLUE, PALE_ORANGE, Block, grid, paragraph, picture, section, table

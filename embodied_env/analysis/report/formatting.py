@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Protocol
 
 from embodied_env.analysis.report.timing_collectors import NO_NUMBER
 from embodied_env.core.types import Quality
@@ -64,25 +63,3 @@ def share_of(count: int, total: int) -> str:
 def plural(count: int, one: str, many: str = "") -> str:
     """Return a number of things: "1 step", "2 steps"."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-class Watcher(Protocol):
-    """Told how far it has come."""
-
-    def doing(self, what: str, total: int | None) -> None:
-        """`what` begins, in `total` parts if that is known."""
-        ...
-
-    def done(self, parts: int) -> None:
-        """`parts` of it are done."""
-        ...
-
-
-class Unwatched:
-    """Nobody looks."""
-
-    def doing(self, what: str, total: int | None) -> None:
-        """Nothing."""
-
-    def done(self, parts: int) -> None:
-        """Nothing."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from embodied_env.analysis.report.collectors import LISTED, Episode, RunCollector
+from embodied_env.analysis.report.collectors import RunCollector
 from embodied_env.analysis.report.formatting import format_number, milliseconds, percent, plural, share_of
 from embodied_env.analysis.report.html import (
     Block,
@@ -24,6 +24,7 @@ from embodied_env.analysis.report.html import (
     table,
     verdict,
 )
+from embodied_env.analysis.report.outcome_collectors import LISTED, Episode
 from embodied_env.analysis.report.row_access import get_mapping
 from embodied_env.analysis.statistics import wilson_interval
 from embodied_env.core.outcome_counts import said_of_counts

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embodied_env._version import __version__
+from embodied_env.analysis.progress import NoProgress, Progress
 from embodied_env.analysis.report.action_sections import actions_section, frames_section, gates_section
-from embodied_env.analysis.report.collectors import RunCollector, account_of
+from embodied_env.analysis.report.collectors import RunCollector, collect_rows
 from embodied_env.analysis.report.figures import check_installed, library
-from embodied_env.analysis.report.formatting import Unwatched, Watcher, plural
+from embodied_env.analysis.report.formatting import plural
 from embodied_env.analysis.report.html import Block, Html, bullets, render_page, section, write_page
 from embodied_env.analysis.report.outcome_sections import (
     audit_section,
@@ -44,7 +45,7 @@ class Report:
 
 
 def write_report(
-    run_directory: str | Path, output: str | Path | None = None, *, watcher: Watcher | None = None
+    run_directory: str | Path, output: str | Path | None = None, *, progress: Progress | None = None
 ) -> Report:
     """Audit the run, and write its report to `output`: ``report.html`` in the run directory when it is None.
 
@@ -55,13 +56,13 @@ def write_report(
         MissingDependencyError: when plotly, jinja2 or mcap is not installed.
     """
     check_installed()
-    watch = watcher or Unwatched()
+    progress = progress or NoProgress()
     run, _ = inspect_run(run_directory)  # the audit tells what does not fit
-    watch.doing("audit", None)
+    progress.start("audit", None)
     audit = audit_run(run_directory)
-    watch.doing("reading", audit.transitions)
-    account = account_of(_watched(run, watch), audit.transitions)
-    watch.doing("drawing", None)
+    progress.start("reading", audit.transitions)
+    account = collect_rows(_rows(run, progress), audit.transitions)
+    progress.start("drawing", None)
     made = build_page(run, audit, account)
     path = Path(run_directory) / REPORT if output is None else Path(output)
     write_page(path, made)
@@ -108,8 +109,8 @@ def _how_section(timeline: Timeline, steps: int) -> Block:
     return section("How this page was made", bullets(said), anchor="how")
 
 
-def _watched(run: Run, watch: Watcher) -> Iterator[object]:
-    for number, row in enumerate(run.unchecked_rows()):
-        if number % 100 == 0:
-            watch.done(number)
+def _rows(run: Run, progress: Progress) -> Iterator[object]:
+    """Yield the rows that are valid, and None for each other one."""
+    for row in run.unchecked_rows():
+        progress.advance()
         yield None if problems_of_row(row) else row

@@ -1,0 +1,335 @@
+"""Conformance suites: what a backend and an environment must do, as test classes to derive from."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar, cast
+
+import gymnasium
+import numpy as np
+
+from embodied_env.backends.base import Backend
+from embodied_env.contract import Contract, load_contract
+from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp, SteadyClock
+from embodied_env.core.types import ApprovedCommand, ResetRequest, Snapshot
+from embodied_env.errors import BackendError, ClosedError, ResetNeededError
+from embodied_env.safety import CommandState, SafetyGate
+from embodied_env.testing.doubles import approve
+
+
+class BackendContract(ABC):
+    """The promises of `embodied_env.backends.base`, for a world that moves no further than the clock has.
+
+    Override `make_backend`, or `contract`. A world in real time keeps them on a `ManualClock`: override `make_clock`.
+    """
+
+    contract: ClassVar[Contract] = load_contract("arm_reach")
+
+    @abstractmethod
+    def make_backend(self, clock: Clock) -> Backend:
+        """Return a new backend for `self.contract` that was not opened."""
+
+    def make_clock(self) -> Clock:
+        """Return the clock of an opened backend. For a world that moves by itself, one that a test moves."""
+        return SteadyClock()
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Backend]:
+        """Open a new backend, and close it in the end."""
+        self.clock: Clock = self.make_clock()
+        backend = self.make_backend(self.clock)
+        try:
+            backend.open()
+            yield backend
+        finally:
+            backend.close()
+
+    def deadline(self, timeout_s: float) -> Stamp:
+        """Return the steady stamp in `timeout_s` seconds."""
+        return Stamp(self.clock.now_ns() + round(timeout_s * NS_PER_S), Domain.STEADY)
+
+    def reset(self, backend: Backend, *, seed: int = 7, epoch: int = 0, options: Any = None) -> Snapshot:  # noqa: ANN401
+        """Reset `backend`."""
+        request = ResetRequest(epoch=epoch, seed=seed, options=options or {})
+        return backend.reset(request, self.deadline(backend.reset_timeout_s))
+
+    def hold(self, snapshot: Snapshot) -> ApprovedCommand:
+        """Return an approved command that stays at the measured positions, at rest."""
+        positions = self._positions(snapshot)
+        gate = SafetyGate(self.contract)
+        at_rest = CommandState(positions=positions, velocities=np.zeros_like(positions), seq=0, epoch=0)
+        return approve(self.contract, self._as_action(gate.hold_action(at_rest)), positions=positions)
+
+    def step(self, backend: Backend, snapshot: Snapshot, command: ApprovedCommand | None = None) -> Snapshot:
+        """Send, advance one control period, read."""
+        target = Stamp(snapshot.now_ns + self.contract.control_period_ns, Domain.SIM)
+        deadline = self.deadline(backend.step_timeout_s)
+        backend.send(command if command is not None else self.hold(snapshot))
+        backend.advance(target, deadline)
+        return backend.read(target, deadline)
+
+    def test_has_a_name_and_capabilities(self) -> None:
+        """Both are known before `open`."""
+        backend = self.make_backend(SteadyClock())
+        assert backend.name
+        assert backend.capabilities.reset_levels
+        backend.close()
+
+    def test_close_is_safe_before_open_and_twice(self) -> None:
+        """A half-built backend needs no care."""
+        backend = self.make_backend(SteadyClock())
+        backend.close()
+        backend.close()
+
+    def test_halt_never_raises_and_is_idempotent(self) -> None:
+        """Before open, running, and twice."""
+        backend = self.make_backend(SteadyClock())
+        backend.halt("before open")
+        backend.close()
+        with self.opened() as running:
+            self.reset(running)
+            running.halt("once")
+            running.halt("twice")
+
+    def test_reset_reads_every_sensor(self) -> None:
+        """No sensor is missing, and each has the fields of the contract."""
+        with self.opened() as backend:
+            samples = self.reset(backend).samples
+            assert set(samples) == set(self.contract.sensors)
+            for name, sensor in self.contract.sensors.items():
+                assert set(samples[name].values) == set(sensor.fields)
+
+    def test_reset_is_newer_than_what_was_before(self) -> None:
+        """Every reading after a reset is stamped later than every reading before it."""
+        with self.opened() as backend:
+            before = self.step(backend, self.reset(backend))
+            after = self.reset(backend, epoch=1)
+            newest = max(sample.stamp_ns for sample in before.samples.values())
+            assert all(sample.stamp_ns > newest for sample in after.samples.values())
+
+    def test_reset_reports_what_it_did(self) -> None:
+        """Level, seed and what was drawn."""
+        with self.opened() as backend:
+            report = self.reset(backend, seed=11).reset
+            assert report is not None
+            assert report.level in backend.capabilities.reset_levels
+            assert report.seed_applied == (11 if backend.capabilities.seedable else None)
+            assert set(report.sampled) == set(self.contract.reset_options)
+
+    def test_the_same_seed_gives_the_same_world(self) -> None:
+        """Bit for bit, whatever happened in between."""
+        with self.opened() as backend:
+            if not backend.capabilities.seedable:
+                return
+            first = self.reset(backend, seed=3)
+            self.step(backend, first)
+            again = self.reset(backend, seed=3, epoch=1)
+            assert_same_values(first, again)
+
+    def test_reset_options_are_honoured(self) -> None:
+        """What is set is what is drawn."""
+        with self.opened() as backend:
+            options = {name: option.low_array for name, option in self.contract.reset_options.items()}
+            report = self.reset(backend, options=options).reset
+            assert report is not None
+            for name, value in options.items():
+                np.testing.assert_array_equal(report.sampled[name], value)
+
+    def test_a_step_moves_exactly_one_control_period(self) -> None:
+        """Every sensor without a rate is due, and stamped at the target."""
+        with self.opened() as backend:
+            snapshot = self.reset(backend)
+            for _ in range(5):
+                following = self.step(backend, snapshot)
+                assert following.now_ns - snapshot.now_ns == self.contract.control_period_ns
+                for name, sensor in self.contract.sensors.items():
+                    if sensor.rate_hz == 0:
+                        assert following.samples[name].stamp_ns == following.now_ns
+                snapshot = following
+
+    def test_sending_alone_moves_nothing(self) -> None:
+        """A lockstep world moves by `advance` only."""
+        with self.opened() as backend:
+            snapshot = self.reset(backend)
+            for _ in range(3):
+                backend.send(self.hold(snapshot))
+            following = self.step(backend, snapshot)
+            assert following.now_ns - snapshot.now_ns == self.contract.control_period_ns
+
+    def test_send_returns_what_was_sent(self) -> None:
+        """Number and values of the approved command."""
+        with self.opened() as backend:
+            command = self.hold(self.reset(backend))
+            sent = backend.send(command)
+            assert sent.seq == command.seq
+            np.testing.assert_array_equal(sent.values, command.values)
+
+    def test_send_takes_only_what_the_gate_approved(self) -> None:
+        """An array is a TypeError."""
+        with self.opened() as backend:
+            snapshot = self.reset(backend)
+            with _raises(TypeError):
+                backend.send(cast("Any", self._positions(snapshot)))
+
+    def test_readings_are_never_written_again(self) -> None:
+        """Arrays of an old snapshot keep their values."""
+        with self.opened() as backend:
+            first = self.reset(backend)
+            kept = {n: {f: v.copy() for f, v in s.values.items()} for n, s in first.samples.items()}
+            limits = SafetyGate(self.contract).layout.scale
+            push = approve(self.contract, self._as_action(limits.high), positions=self._positions(first))
+            self.step(backend, first, push)
+            for name, sample in first.samples.items():
+                for field_name, values in sample.values.items():
+                    np.testing.assert_array_equal(values, kept[name][field_name])
+
+    def test_after_halt_only_reset_works(self) -> None:
+        """A halted backend refuses commands until it is reset."""
+        with self.opened() as backend:
+            snapshot = self.reset(backend)
+            command = self.hold(snapshot)
+            backend.halt("test")
+            with _raises(BackendError):
+                backend.send(command)
+            again = self.reset(backend, epoch=1)
+            self.step(backend, again)
+
+    def _positions(self, snapshot: Snapshot) -> Any:  # noqa: ANN401 - an array
+        layout = SafetyGate(self.contract).layout
+        measured: dict[str, float] = {}
+        for name, sensor in self.contract.sensors.items():
+            spec = sensor.fields.get("position")
+            if spec is not None and spec.joints:
+                measured.update(zip(spec.joints, snapshot.samples[name].values["position"].tolist(), strict=True))
+        return np.array([measured.get(joint, 0.0) for joint in layout.joints])
+
+    def _as_action(self, vector: Any) -> Any:  # noqa: ANN401 - of the action space
+        return SafetyGate(self.contract).layout.as_action(np.asarray(vector, dtype=np.float64))
+
+
+class EnvContract(ABC):
+    """The promises of the environment over any lockstep backend. Override `make_env`."""
+
+    @abstractmethod
+    def make_env(self, **options: Any) -> gymnasium.Env[Any, Any]:  # noqa: ANN401 - passed on to make
+        """Return a new environment with ``clock="virtual"`` unless `options` say otherwise."""
+
+    @contextlib.contextmanager
+    def env(self, **options: Any) -> Iterator[gymnasium.Env[Any, Any]]:  # noqa: ANN401 - passed on
+        """Make an environment, and close it in the end."""
+        env = self.make_env(**options)
+        try:
+            yield env
+        finally:
+            env.close()
+
+    def test_nothing_is_started_by_making_and_closing(self) -> None:
+        """Close without reset, twice."""
+        env = self.make_env()
+        env.close()
+        env.close()
+
+    def test_observations_lie_in_the_space(self) -> None:
+        """From reset and from steps."""
+        with self.env() as env:
+            observation, _ = env.reset(seed=1)
+            assert observation in env.observation_space
+            env.action_space.seed(1)
+            for _ in range(20):
+                observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
+                assert observation in env.observation_space
+                assert not (terminated and truncated)
+                if terminated or truncated:
+                    break
+
+    def test_the_same_seed_and_actions_give_the_same_episode(self) -> None:
+        """Observations, rewards and flags, bit for bit."""
+        with self.env() as env:
+            assert self._episode(env, seed=5) == self._episode(env, seed=5)
+
+    def test_info_has_the_same_keys_at_every_step(self) -> None:
+        """So that vector environments can stack it."""
+        with self.env() as env:
+            reset = env.reset(seed=2)[1]["reset"]
+            assert {"seed_applied", "routine", "confirmed_by", "options_ignored", "judged", "solved"} <= set(reset)
+            first = keys_of(env.step(env.action_space.sample())[-1])
+            assert keys_of(env.step(env.action_space.sample())[-1]) == first
+
+    def test_a_step_before_reset_is_refused(self) -> None:
+        """With Gymnasium's error."""
+        with self.env() as env, _raises(ResetNeededError):
+            env.step(env.action_space.sample())
+
+    def test_a_step_after_close_is_refused(self) -> None:
+        """With Gymnasium's error."""
+        with self.env() as env:
+            env.reset(seed=1)
+        with _raises(ClosedError):
+            env.step(env.action_space.sample())
+
+    def test_obs_to_command_is_the_sum_of_its_parts(self) -> None:
+        """Exactly, in integer nanoseconds."""
+        with self.env(clock="steady") as env:
+            env.reset(seed=1)
+            env.step(env.action_space.sample())
+            transition = cast("Any", env.unwrapped).last_transition
+            ns = transition.stamps_ns
+            parts = (
+                (ns["previous_returned"] - ns["previous_observed"])
+                + (ns["entered"] - ns["previous_returned"])
+                + (ns["gated"] - ns["entered"])
+                + (ns["published"] - ns["gated"])
+            )
+            assert parts == ns["published"] - ns["previous_observed"]
+            assert transition.info["latency_ms"] == parts / 1e6
+
+    def test_a_malformed_action_brakes_and_is_reported(self) -> None:
+        """NaN is never published; the step is a step like any other."""
+        with self.env() as env:
+            env.reset(seed=1)
+            bad = np.full(cast("Any", env.action_space).shape, np.nan)
+            observation, reward, _, _, info = env.step(bad)
+            assert observation in env.observation_space
+            assert math.isfinite(reward)
+            assert info["action_clipped"]
+            assert all(np.isfinite(value) for value in info["action"]["applied_si"].values())
+
+    def _episode(self, env: gymnasium.Env[Any, Any], *, seed: int) -> list[Any]:
+        observation, _ = env.reset(seed=seed)
+        env.action_space.seed(seed)
+        rows: list[Any] = [{key: value.tobytes() for key, value in observation.items()}]
+        for _ in range(20):
+            observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            rows.append(({key: value.tobytes() for key, value in observation.items()}, reward, terminated, truncated))
+            if terminated or truncated:
+                break
+        return rows
+
+
+def keys_of(info: Any, prefix: str = "") -> list[str]:  # noqa: ANN401 - nested dicts
+    """Return every path of a nested info, in order."""
+    if not isinstance(info, dict):
+        return [prefix]
+    return [path for key, value in info.items() for path in keys_of(value, f"{prefix}.{key}")]
+
+
+def assert_same_values(a: Snapshot, b: Snapshot) -> None:
+    """Check that two snapshots have the same readings, bit for bit."""
+    assert a.samples.keys() == b.samples.keys()
+    for name, sample in a.samples.items():
+        for field_name, values in sample.values.items():
+            other = b.samples[name].values[field_name]
+            assert values.dtype == other.dtype
+            assert values.tobytes() == other.tobytes(), f"{name}.{field_name}: {values} is not {other}"
+
+
+@contextlib.contextmanager
+def _raises(expected: type[BaseException]) -> Iterator[None]:
+    try:
+        yield
+    except expected:
+        return
+    raise AssertionError(f"{expected.__name__} was not raised")
