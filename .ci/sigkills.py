@@ -32,7 +32,7 @@ import numpy as np
 
 import embodied_env
 from embodied_env.record.arrays import references
-from embodied_env.record.mcap_log import mcap_records
+from embodied_env.record.mcap_file import mcap_records
 from embodied_env.record.writer_thread import MAX_JOBS_IN_LOCKSTEP
 
 START_S = 180.0  # until the first row

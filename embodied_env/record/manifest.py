@@ -19,7 +19,7 @@ from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.loader import SAVED, dump_contract, pack_files, unpack_files
 from embodied_env.core.types import Snapshot, Transition
 from embodied_env.errors import ContractError, RecordError
-from embodied_env.record.rows import encodable, to_json_types
+from embodied_env.record.json_values import encodable, to_json_types
 from embodied_env.record.schema import RUN
 
 ROS_VARIABLES = ("ROS_DISTRO", "ROS_DOMAIN_ID", "RMW_IMPLEMENTATION", "ROS_AUTOMATIC_DISCOVERY_RANGE")

@@ -21,18 +21,10 @@ from embodied_env.core.copies import is_giving_copies
 from embodied_env.core.message_tap import MessageTap, TappedMessage
 from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm
 from embodied_env.errors import RecordError, UsageError
+from embodied_env.record.json_values import detached_action, detached_copy, memory_size, to_json_types
 from embodied_env.record.manifest import HasWaitHook, RecordableEnv, processes, start_of_manifest, write_json
-from embodied_env.record.mcap_log import check_installed
-from embodied_env.record.rows import (
-    FIELDS,
-    FIELDS_OF_RESET,
-    RESET,
-    TRANSITION,
-    detached_action,
-    detached_copy,
-    memory_size,
-    to_json_types,
-)
+from embodied_env.record.mcap_file import check_installed
+from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, TRANSITION
 from embodied_env.record.run_writer import MANIFEST, LossCounter, RowArrays, RunWriter, StepRow, remove_run
 from embodied_env.record.writer_thread import GATHER_S, MAX_JOBS, MAX_JOBS_IN_LOCKSTEP, DeferredRow, WriterThread
 
