@@ -6,11 +6,11 @@ import contextlib
 import re
 import secrets
 import weakref
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
@@ -22,7 +22,7 @@ from embodied_env.core.message_tap import MessageTap, TappedMessage
 from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.record.json_values import detached_action, detached_copy, memory_size, to_json_types
-from embodied_env.record.manifest import HasWaitHook, RecordableEnv, processes, start_of_manifest, write_json
+from embodied_env.record.manifest import RecordableEnv, processes, start_of_manifest, write_json
 from embodied_env.record.mcap_file import check_installed
 from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, TRANSITION
 from embodied_env.record.run_writer import MANIFEST, LossCounter, RowArrays, RunWriter, StepRow, remove_run
@@ -30,6 +30,13 @@ from embodied_env.record.writer_thread import GATHER_S, MAX_JOBS, MAX_JOBS_IN_LO
 
 _ROW_BYTES = 16 * 2**10  # about what a row without its arrays keeps while it waits
 _MESSAGE_BYTES = 2**10
+
+
+@runtime_checkable
+class _WaitHook(Protocol):
+    """An environment that calls `meanwhile` in each step where it would only wait for its world."""
+
+    meanwhile: Callable[[], None] | None
 
 
 class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -94,7 +101,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._evaluator = [name for name, spec in base.contract.sensors.items() if spec.visibility == "evaluator"]
         self._rows = 0
         self._is_warned = self._closed = self._has_stepped = self._has_failed = False
-        self._is_paced = getattr(base, "pacing", None) == "realtime"
+        self._is_paced = base.pacing == "realtime"
         started_utc = self._now_utc()
         check_installed()
         self.path = _make_run_directory(place, f"{base.contract.name}_{base.backend_name}", started_utc)
@@ -108,8 +115,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         except BaseException:
             remove_run(self.path)
             raise
-        waits_for_world = getattr(getattr(base, "capabilities", None), "transport", True)
-        self._closes_aside = bool(waits_for_world)
+        waits_for_world = bool(base.capabilities.transport)
+        self._closes_aside = waits_for_world
         self._writer = WriterThread(
             self._run.settle,
             blocks=not self._is_paced,
@@ -119,7 +126,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         weakref.finalize(self, self._writer.close_when_idle).atexit = False
         self._deferred = DeferredRow(self._writer)
         self._defers = False
-        if waits_for_world and not self._is_paced and isinstance(base, HasWaitHook):
+        if waits_for_world and not self._is_paced and isinstance(base, _WaitHook):
             self._defers, base.meanwhile = True, self._deferred.encode
         if self._feed is not None:
             self._feed.sink = partial(_take_message, self._run, self._writer)  # not `self`: a node's thread holds it
