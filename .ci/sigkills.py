@@ -32,8 +32,8 @@ import numpy as np
 
 import embodied_env
 from embodied_env.record.arrays import references
-from embodied_env.record.mcap_log import mcap_records
-from embodied_env.record.writer_thread import MOST_JOBS_IN_LOCKSTEP
+from embodied_env.record.mcap_file import mcap_records
+from embodied_env.record.writer_thread import MAX_JOBS_IN_LOCKSTEP
 
 START_S = 180.0  # until the first row
 EPISODE_S = 1.5  # within which the kill comes
@@ -147,7 +147,7 @@ class Kill:
             "images": images,
             "messages": messages,
             "sound": rows == list(range(len(rows)))
-            and len(rows) >= self.flushed >= self.returned - MOST_JOBS_IN_LOCKSTEP
+            and len(rows) >= self.flushed >= self.returned - MAX_JOBS_IN_LOCKSTEP
             and not self.behind,
             "found_unclean": not run.clean and "its writer was stopped" in run.problem,
         }

@@ -127,7 +127,7 @@ def _as_json(replay: Replay) -> str:
 
 def _policy_as_json(policy: str, replay: PolicyReplay) -> str:
     """Return the same as JSON; NaN is null."""
-    from embodied_env.record.rows import to_json_types
+    from embodied_env.record.json_values import to_json_types
 
     episodes = [to_json_types(dataclasses.asdict(found)) for found in replay.episodes]
     first = None if replay.first is None else dict(zip(("episode", "step"), replay.first, strict=True))

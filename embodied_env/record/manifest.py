@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from importlib import metadata
@@ -19,18 +19,11 @@ from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.loader import SAVED, dump_contract, pack_files, unpack_files
 from embodied_env.core.types import Snapshot, Transition
 from embodied_env.errors import ContractError, RecordError
-from embodied_env.record.rows import encodable, to_json_types
+from embodied_env.record.json_values import encodable, to_json_types
 from embodied_env.record.schema import RUN
 
 ROS_VARIABLES = ("ROS_DISTRO", "ROS_DOMAIN_ID", "RMW_IMPLEMENTATION", "ROS_AUTOMATIC_DISCOVERY_RANGE")
 DISTRIBUTIONS = ("numpy", "gymnasium", "mujoco", "rclpy", "mcap")
-
-
-@runtime_checkable
-class HasWaitHook(Protocol):
-    """An environment that calls `meanwhile` in each step, where it would only wait for its world."""
-
-    meanwhile: Callable[[], None] | None
 
 
 @runtime_checkable
@@ -50,6 +43,26 @@ class RecordableEnv(Protocol):
     @property
     def clock_name(self) -> str:
         """Which clock is under the ledger."""
+        ...
+
+    @property
+    def pacing(self) -> str:
+        """Whether the world waits for the agent: lockstep or realtime."""
+        ...
+
+    @property
+    def capabilities(self) -> Any:  # noqa: ANN401 - a dataclass of `backends`, which is above this package
+        """What the backend can do."""
+        ...
+
+    @property
+    def task_description(self) -> Mapping[str, Any]:
+        """The task, for the manifest."""
+        ...
+
+    @property
+    def contract_files(self) -> Mapping[str, bytes]:
+        """What a replay needs of the files that the contract names."""
         ...
 
     @property
@@ -96,18 +109,16 @@ def start_of_manifest(
             "source": contract.source,
             "fingerprint": contract.fingerprint,
             "text": contract_text(contract),
-            "files": pack_files(getattr(base, "contract_files", contract.files)),
+            "files": pack_files(base.contract_files),
         },
-        "task": to_json_types(getattr(base, "task_description", None)),
+        "task": to_json_types(base.task_description),
         "backend": base.backend_name,
         "backend_fingerprint": contract.backend_fingerprint(base.backend_name),
-        "pacing": to_json_types(getattr(base, "pacing", None)),
+        "pacing": base.pacing,
         "clock": base.clock_name,
         "scheduling": to_json_types(getattr(base, "scheduling", None)),
         "delays": None if (delays := getattr(base, "delays", None)) is None else to_json_types(delays.as_mapping()),
-        "capabilities": to_json_types(vars(capabilities))
-        if (capabilities := getattr(base, "capabilities", None))
-        else None,
+        "capabilities": to_json_types(vars(base.capabilities)),
         "policy": None,
         "seeds": [],
         "distributions": distributions(contract),

@@ -6,11 +6,11 @@ import contextlib
 import re
 import secrets
 import weakref
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
@@ -21,23 +21,22 @@ from embodied_env.core.copies import is_giving_copies
 from embodied_env.core.message_tap import MessageTap, TappedMessage
 from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm
 from embodied_env.errors import RecordError, UsageError
-from embodied_env.record.manifest import HasWaitHook, RecordableEnv, processes, start_of_manifest, write_json
-from embodied_env.record.mcap_log import check_installed
-from embodied_env.record.rows import (
-    FIELDS,
-    FIELDS_OF_RESET,
-    RESET,
-    TRANSITION,
-    detached_action,
-    detached_copy,
-    memory_size,
-    to_json_types,
-)
-from embodied_env.record.run_writer import MANIFEST, RowArrays, RunWriter, StepRow, remove_run
-from embodied_env.record.writer_thread import GATHER_S, MOST_JOBS, MOST_JOBS_IN_LOCKSTEP, LossCounter, WriterThread
+from embodied_env.record.json_values import detached_action, detached_copy, memory_size, to_json_types
+from embodied_env.record.manifest import RecordableEnv, processes, start_of_manifest, write_json
+from embodied_env.record.mcap_file import check_installed
+from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, TRANSITION
+from embodied_env.record.run_writer import MANIFEST, LossCounter, RowArrays, RunWriter, StepRow, remove_run
+from embodied_env.record.writer_thread import GATHER_S, MAX_JOBS, MAX_JOBS_IN_LOCKSTEP, DeferredRow, WriterThread
 
 _ROW_BYTES = 16 * 2**10  # about what a row without its arrays keeps while it waits
 _MESSAGE_BYTES = 2**10
+
+
+@runtime_checkable
+class _WaitHook(Protocol):
+    """An environment that calls `meanwhile` in each step where it would only wait for its world."""
+
+    meanwhile: Callable[[], None] | None
 
 
 class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -102,7 +101,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._evaluator = [name for name, spec in base.contract.sensors.items() if spec.visibility == "evaluator"]
         self._rows = 0
         self._is_warned = self._closed = self._has_stepped = self._has_failed = False
-        self._is_paced = getattr(base, "pacing", None) == "realtime"
+        self._is_paced = base.pacing == "realtime"
         started_utc = self._now_utc()
         check_installed()
         self.path = _make_run_directory(place, f"{base.contract.name}_{base.backend_name}", started_utc)
@@ -116,20 +115,21 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         except BaseException:
             remove_run(self.path)
             raise
-        waits_for_world = getattr(getattr(base, "capabilities", None), "transport", True)
-        self._closes_aside = bool(waits_for_world)
-        self._worker = WriterThread(
+        waits_for_world = bool(base.capabilities.transport)
+        self._closes_aside = waits_for_world
+        self._writer = WriterThread(
             self._run.settle,
-            waits=not self._is_paced,
+            blocks=not self._is_paced,
             gather_s=0.0 if self._is_paced or waits_for_world else GATHER_S,
-            most_jobs=MOST_JOBS if self._is_paced else MOST_JOBS_IN_LOCKSTEP,
+            max_jobs=MAX_JOBS if self._is_paced else MAX_JOBS_IN_LOCKSTEP,
         )
-        weakref.finalize(self, self._worker.finish_when_empty).atexit = False
-        self._has_time = False
-        if waits_for_world and not self._is_paced and isinstance(base, HasWaitHook):
-            self._has_time, base.meanwhile = True, self._worker.encode_deferred
+        weakref.finalize(self, self._writer.close_when_idle).atexit = False
+        self._deferred = DeferredRow(self._writer)
+        self._defers = False
+        if waits_for_world and not self._is_paced and isinstance(base, _WaitHook):
+            self._defers, base.meanwhile = True, self._deferred.encode
         if self._feed is not None:
-            self._feed.sink = partial(_take_message, self._run, self._worker)  # not `self`: a node's thread holds it
+            self._feed.sink = partial(_take_message, self._run, self._writer)  # not `self`: a node's thread holds it
 
     @property
     def losses(self) -> LossCounter:
@@ -160,7 +160,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         outer = dict(zip(FIELDS_OF_RESET, given, strict=True))
         self._run.summary.hand_in(RESET, outer, None if made is None else made.reset)
         write = partial(self._run.reset, made, outer, arrays, number=self._rows, now_ns=self._clock.system_ns())
-        self._count_row(taken=self._worker.submit(write, _size_of_row(outer)))
+        self._count_row(taken=self._deferred.submit(write, _size_of_row(outer)))
         if seed is not None:
             self._manifest["seeds"].append(to_json_types(seed))
         known = self._manifest["processes"]
@@ -211,8 +211,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             now_ns=self._clock.system_ns(),
             is_first=is_first,
         )
-        take = self._worker.defer if self._has_time else self._worker.submit
-        self._count_row(taken=take(row, _size_of_row(outer)))
+        submit = self._deferred.hold if self._defers else self._deferred.submit
+        self._count_row(taken=submit(row, _size_of_row(outer)))
         if not self._is_paced and (terminated or truncated or is_first):
             self.flush()
         info = self._with_account(info)
@@ -225,7 +225,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         Returns:
             False when the disk does not answer; the run counts as not complete then.
         """
-        if self._worker.wait_idle():
+        if self._writer.wait_idle():
             return True
         self.losses.note(f"the rows from {self.rows_flushed} on are not written yet: the disk does not answer")
         return False
@@ -250,7 +250,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._rows += 1
 
     def _put_file(self, name: str, value: Mapping[str, Any]) -> None:
-        if not self._worker.submit(partial(self._run.file, name, value), _ROW_BYTES):
+        if not self._deferred.submit(partial(self._run.file, name, value), _ROW_BYTES):
             self.losses.note(f"{name} was not written: the disk is too slow")
 
     def _with_account(self, info: dict[str, Any]) -> dict[str, Any]:
@@ -273,7 +273,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             "policy": to_json_types(self.policy),
             "ended_utc": self._now_utc().isoformat(timespec="milliseconds"),
         }
-        if not self._worker.finish(partial(self._run.complete, manifest, self._base.contract.fingerprint)):
+        if not self._writer.close(partial(self._run.complete, manifest, self._base.contract.fingerprint)):
             self.losses.note("the record could not be completed: the disk does not answer")
         elif self._has_failed and not self._rows and self._feed is None and self.losses.complete:
             self._run.remove()
@@ -284,11 +284,11 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         return datetime.fromtimestamp(self._clock.system_ns() / NS_PER_S, tz=UTC)
 
 
-def _take_message(run: RunWriter, worker: WriterThread, message: TappedMessage) -> None:
+def _take_message(run: RunWriter, writer: WriterThread, message: TappedMessage) -> None:
     """Record a message in whichever thread published or received it."""
     data = getattr(message.message, "data", None)
     size = _MESSAGE_BYTES + (len(data) if isinstance(data, Sized) else 0)
-    if not worker.submit(partial(run.message, message), size, overtakes=True):
+    if not writer.submit(partial(run.message, message), size):  # not behind the deferred row
         run.losses.note(f"a message of {message.topic} was dropped: the disk is too slow", messages=1)
 
 

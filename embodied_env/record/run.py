@@ -14,7 +14,8 @@ from embodied_env.core.arguments import checked_path
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import RecordError
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr
-from embodied_env.record.mcap_log import DEEPEST, LogReader, regular_size
+from embodied_env.record.mcap_file import regular_size
+from embodied_env.record.mcap_log import DEEPEST, LogReader
 from embodied_env.record.raw_messages import StoredMessage, problem_of_messages, read_messages
 from embodied_env.record.rows import RESET, TRANSITION, Row
 from embodied_env.record.run_writer import LOG, MANIFEST, MESSAGES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,6 @@ from embodied_env.record.mcap_log import LogWriter
 from embodied_env.record.raw_messages import MessageLog
 from embodied_env.record.rows import RowEncoder, raw_transition_row, reset_row
 from embodied_env.record.summary import Summary
-from embodied_env.record.writer_thread import LossCounter
 
 MANIFEST = "manifest.json"
 LOG = "transitions.mcap"
@@ -173,7 +173,7 @@ class RunWriter:
 
 @dataclass(kw_only=True)
 class StepRow:
-    """The row of one step, to be prepared and written (`embodied_env.record.writer_thread.Prepared`).
+    """The row of one step: an `embodied_env.record.writer_thread.EncodableJob`.
 
     `outer` is what the agent was given and returned, `action` the one of `made` as it was then, and `arrays` are those
     of `outer` already.
@@ -188,15 +188,43 @@ class StepRow:
     now_ns: int
     is_first: bool
     _text: str | None = None
-    _is_prepared: bool = False
+    _is_encoded: bool = False
 
-    def prepare(self) -> None:
-        """Make the text."""
-        if not self._is_prepared:
-            self._text, self._is_prepared = self.run.text_of(self), True
+    def encode(self) -> None:
+        """Make the JSON text once."""
+        if not self._is_encoded:
+            self._text, self._is_encoded = self.run.text_of(self), True
 
     def __call__(self) -> None:
         """Write it."""
-        self.prepare()
+        self.encode()
         if self._text is not None:
             self.run.step(self, self._text)
+
+
+class LossCounter:
+    """Counts what could not be written of a run and keeps the first reason; thread-safe."""
+
+    def __init__(self) -> None:
+        """Begin with nothing lost."""
+        self._lock = threading.Lock()
+        self.problem = ""
+        self.rows = 0
+        self.messages = 0
+
+    @property
+    def complete(self) -> bool:
+        """Nothing was lost, and nothing went wrong."""
+        return not self.problem
+
+    def note(self, problem: str, *, rows: int = 0, messages: int = 0) -> None:
+        """Add to the counts; the first problem is kept."""
+        with self._lock:
+            self.problem = self.problem or problem
+            self.rows += rows
+            self.messages += messages
+
+    def as_json(self) -> dict[str, bool | int]:
+        """Return the counts, for manifest and summary."""
+        with self._lock:
+            return {"complete": self.complete, "lost_rows": self.rows, "lost_messages": self.messages}

@@ -15,7 +15,8 @@ import numpy as np
 from embodied_env.core.latency import LatencyStatistics
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.core.types import DRY_RUN, ResetReport
-from embodied_env.record.rows import RESET, TRANSITION, to_json_types
+from embodied_env.record.json_values import to_json_types
+from embodied_env.record.rows import RESET, TRANSITION
 
 _OF_INFO = ("latency", "action_clipped", "end_reason", "is_success", "step_index")
 _ENDS = ("reward", "terminated", "truncated")

@@ -13,7 +13,7 @@ import pytest
 from embodied_env.core.latency import LatencyStatistics, StageStatistics, latency_statistics, statistics
 from embodied_env.core.types import Quality
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.record.rows import to_json_types
+from embodied_env.record.json_values import to_json_types
 
 
 def of_gate(value, quality=Quality.OK):

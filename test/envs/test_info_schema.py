@@ -19,7 +19,7 @@ from embodied_env.core.clock import ManualClock
 from embodied_env.core.types import CODES, END_REASONS, Quality, Severity
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.envs.stepper import Stepper
-from embodied_env.record.rows import to_json_types
+from embodied_env.record.json_values import to_json_types
 from embodied_env.record.schema import schema_violations, step_info_schema, transition_schema
 from embodied_env.safety import GATES
 from embodied_env.tasks import load_task

@@ -39,7 +39,7 @@ IMPORTS_BY_NAME = {
     "contract/message_types.py": "message classes, when ROS is there",
     "cli/__init__.py": "one verb per file",
     "policies/loader.py": "the policy that the user names",
-    "record/mcap_log.py": "mcap, when it is there",
+    "record/mcap_file.py": "mcap, when it is there",
     "record/export/fields.py": "pyarrow, minari and pillow, when they are there",
     "sim/model.py": "mujoco, when it is there",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embodied_env.record.mcap_log import BufferedFile
+from embodied_env.record.mcap_file import BufferedFile
 
 LARGE = bytes(2**17)
 

@@ -25,7 +25,7 @@ from scripted_tasks import OneClock
 from embodied_env.cli import main
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_run, read_run
-from embodied_env.record import mcap_log as log
+from embodied_env.record import mcap_file as log
 from embodied_env.record.mcap_log import LogReader, LogWriter
 from embodied_env.record.rows import RESET
 

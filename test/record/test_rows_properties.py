@@ -21,14 +21,8 @@ from embodied_env.contract import load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_transition, read_run
 from embodied_env.record.arrays import from_bytes, is_reference, refer_to, references, to_bytes
-from embodied_env.record.rows import (
-    RowEncoder,
-    detached_action,
-    detached_copy,
-    raw_transition_row,
-    to_json_types,
-    transition_row,
-)
+from embodied_env.record.json_values import detached_action, detached_copy, to_json_types
+from embodied_env.record.rows import RowEncoder, raw_transition_row, transition_row
 from embodied_env.record.rows import to_json_row as strict_row
 
 SHARE = 1 if SEEDED else 3  # a third of the examples in each run, and all of them where .ci/long gives a seed

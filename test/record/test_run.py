@@ -19,7 +19,7 @@ from embodied_env.errors import RecordError
 from embodied_env.record import RecordTransitions, audit_transition, read_run
 from embodied_env.record.arrays import references
 from embodied_env.record.rows import RESET, TRANSITION
-from embodied_env.record.writer_thread import MOST_JOBS_IN_LOCKSTEP
+from embodied_env.record.writer_thread import MAX_JOBS_IN_LOCKSTEP
 
 STEPS = 3
 
@@ -210,7 +210,7 @@ def test_an_agent_that_is_killed_leaves_every_row_that_was_flushed_and_all_are_s
     transitions = list(run.transitions())
     assert not run.clean
     found = len(list(run.rows()))
-    assert all(rows - MOST_JOBS_IN_LOCKSTEP <= flushed <= rows for rows, flushed, _ in said)
+    assert all(rows - MAX_JOBS_IN_LOCKSTEP <= flushed <= rows for rows, flushed, _ in said)
     assert {rows - flushed for rows, flushed, ended in said if ended} <= {0}
     assert found >= said[-1][1]
     contract = load_contract("door_open")

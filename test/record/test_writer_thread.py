@@ -20,7 +20,8 @@ from gymnasium.wrappers import TimeLimit
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
 from embodied_env.record import RecordTransitions, audit_run, read_run
-from embodied_env.record.writer_thread import MOST_JOBS_IN_LOCKSTEP, LossCounter, WriterThread
+from embodied_env.record.run_writer import LossCounter
+from embodied_env.record.writer_thread import MAX_JOBS_IN_LOCKSTEP, DeferredRow, WriterThread
 
 STILL = np.zeros(6)
 
@@ -40,91 +41,91 @@ def test_jobs_are_done_in_order_and_the_last_is_the_last():
     done = []
     worker = WriterThread()
     assert all(worker.submit(lambda n=n: done.append(n)) for n in range(100))
-    assert worker.finish(lambda: done.append("last"))
+    assert worker.close(lambda: done.append("last"))
     assert done == [*range(100), "last"]
 
 
-def test_aside_put_does_not_wait_for_a_job(gate):
+def test_writer_thread_put_does_not_wait_for_a_job(gate):
     worker = WriterThread()
     start = time.monotonic()
     worker.submit(gate.wait)
     worker.submit(gate.wait)
     assert time.monotonic() - start < 1.0
     gate.set()
-    assert worker.finish(lambda: None)
+    assert worker.close(lambda: None)
 
 
-def test_aside_what_finds_no_room_is_refused_and_what_is_being_written_counts(gate):
-    worker = WriterThread(most_bytes=10)
+def test_writer_thread_what_finds_no_room_is_refused_and_what_is_being_written_counts(gate):
+    worker = WriterThread(max_bytes=10)
     assert worker.submit(gate.wait, 8)
     assert not worker.submit(gate.wait, 3)
     assert worker.submit(gate.wait, 2)
     gate.set()
-    assert worker.finish(lambda: None)
+    assert worker.close(lambda: None)
 
 
-def test_aside_no_more_jobs_wait_than_were_allowed(gate):
-    worker = WriterThread(most_jobs=2)
+def test_writer_thread_no_more_jobs_wait_than_were_allowed(gate):
+    worker = WriterThread(max_jobs=2)
     assert [worker.submit(gate.wait) for _ in range(3)] == [True, True, False]
     gate.set()
-    assert worker.finish(lambda: None)
+    assert worker.close(lambda: None)
 
 
-def test_aside_a_job_larger_than_all_room_is_done_when_nothing_waits():
+def test_writer_thread_a_job_larger_than_all_room_is_done_when_nothing_waits():
     done = []
-    worker = WriterThread(most_bytes=10)
+    worker = WriterThread(max_bytes=10)
     assert worker.submit(lambda: done.append(1), 11)
-    assert worker.finish(lambda: None)
+    assert worker.close(lambda: None)
     assert done == [1]
 
 
-def test_aside_the_end_is_not_waited_for_for_ever(gate):
-    worker = WriterThread(patience_s=0.05)
+def test_writer_thread_the_end_is_not_waited_for_for_ever(gate):
+    worker = WriterThread(stall_timeout_s=0.05)
     worker.submit(gate.wait)
-    assert not worker.finish(lambda: None)
+    assert not worker.close(lambda: None)
     gate.set()
-    assert worker.finish(lambda: None)
+    assert worker.close(lambda: None)
 
 
-def test_aside_after_the_end_nothing_is_taken():
+def test_writer_thread_after_the_end_nothing_is_taken():
     worker = WriterThread()
-    worker.finish(lambda: None)
+    worker.close(lambda: None)
     assert not worker.submit(lambda: None)
 
 
-def test_aside_a_job_waits_until_it_is_settled(gate):
-    worker = WriterThread(gate.wait, most_jobs=2, patience_s=0.05)
+def test_writer_thread_a_job_waits_until_it_is_settled(gate):
+    worker = WriterThread(gate.wait, max_jobs=2, stall_timeout_s=0.05)
     assert [worker.submit(lambda: None) for _ in range(3)] == [True, True, False]
     assert not worker.wait_idle()
     gate.set()
     while not worker.wait_idle():
         time.sleep(0.001)
     assert worker.submit(lambda: None)
-    assert worker.finish(lambda: None)
+    assert worker.close(lambda: None)
 
 
-def test_aside_what_was_drained_is_done_and_settled():
+def test_writer_thread_what_was_drained_is_done_and_settled():
     done = []
     worker = WriterThread(lambda: done.append("settled"))
     worker.submit(lambda: done.append("job"))
     assert worker.wait_idle()
     assert done == ["job", "settled"]
-    assert worker.finish(lambda: None)
+    assert worker.close(lambda: None)
 
 
-def test_aside_who_waits_for_room_gets_it_when_the_thread_gets_on(gate):
+def test_writer_thread_who_waits_for_room_gets_it_when_the_thread_gets_on(gate):
     done = []
-    worker = WriterThread(waits=True, most_jobs=2)
+    worker = WriterThread(blocks=True, max_jobs=2)
     worker.submit(gate.wait)
     worker.submit(lambda: done.append(1))
     threading.Timer(0.05, gate.set).start()
     assert worker.submit(lambda: done.append(2))
-    assert worker.finish(lambda: done.append(3))
+    assert worker.close(lambda: done.append(3))
     assert done == [1, 2, 3]
 
 
-def test_aside_who_waits_for_a_thread_that_does_not_get_on_gives_up_once_until_it_does(gate):
-    worker = WriterThread(waits=True, most_jobs=1, patience_s=0.3)
+def test_writer_thread_who_waits_for_a_thread_that_does_not_get_on_gives_up_once_until_it_does(gate):
+    worker = WriterThread(blocks=True, max_jobs=1, stall_timeout_s=0.3)
     worker.submit(gate.wait)
     before = time.monotonic()
     assert not worker.submit(lambda: None)
@@ -135,22 +136,22 @@ def test_aside_who_waits_for_a_thread_that_does_not_get_on_gives_up_once_until_i
     while not worker.wait_idle():
         time.sleep(0.001)
     assert worker.submit(lambda: None)
-    assert worker.finish(lambda: None)
+    assert worker.close(lambda: None)
 
 
-def test_aside_a_thread_that_is_slow_but_gets_on_is_waited_for_longer_than_one_patience():
-    worker = WriterThread(patience_s=0.3)
+def test_writer_thread_a_thread_that_is_slow_but_gets_on_is_waited_for_longer_than_one_patience():
+    worker = WriterThread(stall_timeout_s=0.3)
     for _ in range(8):
         worker.submit(lambda: time.sleep(0.05))
-    assert worker.finish(lambda: None)
+    assert worker.close(lambda: None)
 
 
-def test_aside_a_thread_that_is_retired_does_what_waits_and_ends():
+def test_writer_thread_a_thread_that_is_retired_does_what_waits_and_ends():
     done = []
     worker = WriterThread()
     worker.submit(lambda: done.append(1))
-    worker.finish_when_empty()
-    assert worker.finish(lambda: done.append("too late"))
+    worker.close_when_idle()
+    assert worker.close(lambda: done.append("too late"))
     assert done == [1]
 
 
@@ -158,91 +159,123 @@ class Row:
     """A job that says who prepared it, and when it was done."""
 
     def __init__(self, name, done):
-        self.name, self.done, self.prepared_by = name, done, None
+        self.name, self.done, self.encoded_by = name, done, None
 
-    def prepare(self):
-        self.prepared_by = self.prepared_by or threading.current_thread()
+    def encode(self):
+        self.encoded_by = self.encoded_by or threading.current_thread()
 
     def __call__(self):
-        self.prepare()
+        self.encode()
         self.done.append(self.name)
 
 
-def test_aside_what_is_held_is_not_begun_before_there_is_time_for_it():
+def test_writer_thread_what_is_held_is_not_begun_before_there_is_time_for_it():
     done = []
-    worker = WriterThread(waits=True)
-    worker.submit(lambda: done.append("put"))
-    assert worker.defer(Row("held", done))
-    worker.submit(lambda: done.append("overtakes it"), overtakes=True)
+    worker = WriterThread(blocks=True)
+    deferred = DeferredRow(worker)
+    deferred.submit(lambda: done.append("put"))
+    assert deferred.hold(Row("held", done))
+    worker.submit(lambda: done.append("overtakes it"))
     while len(done) < 2:
         time.sleep(0.001)
     assert done == ["put", "overtakes it"]
-    worker.encode_deferred()
+    deferred.encode()
     assert worker.wait_idle()
     assert done == ["put", "overtakes it", "held"]
-    worker.finish(lambda: None)
+    worker.close(lambda: None)
 
 
-def test_aside_what_is_held_is_prepared_by_who_has_time_and_done_by_the_thread():
+def test_writer_thread_what_is_held_is_encoded_by_who_has_time_and_done_by_the_thread():
     done = []
-    worker = WriterThread(waits=True)
+    worker = WriterThread(blocks=True)
     row = Row("held", done)
-    worker.defer(row)
-    worker.encode_deferred()
-    worker.encode_deferred()  # there is nothing more
-    assert worker.finish(lambda: None)
-    assert (row.prepared_by, done) == (threading.current_thread(), ["held"])
+    deferred = DeferredRow(worker)
+    deferred.hold(row)
+    deferred.encode()
+    deferred.encode()  # there is nothing more
+    assert worker.close(lambda: None)
+    assert (row.encoded_by, done) == (threading.current_thread(), ["held"])
 
 
 @pytest.mark.parametrize(
     "end",
-    [WriterThread.wait_idle, WriterThread.finish_when_empty, lambda worker: worker.finish(lambda: None)],
-    ids=["drain", "retire", "finish"],
+    [WriterThread.wait_idle, WriterThread.close_when_idle, lambda worker: worker.close(lambda: None)],
+    ids=["wait_idle", "close_when_idle", "close"],
 )
-def test_aside_what_is_held_is_done_when_it_is_waited_for_or_the_end_comes(end):
+def test_writer_thread_what_is_held_is_done_when_it_is_waited_for_or_the_end_comes(end):
     done = []
-    worker = WriterThread(waits=True)
+    worker = WriterThread(blocks=True)
     row = Row("held", done)
-    worker.defer(row)
+    DeferredRow(worker).hold(row)
     end(worker)
-    assert worker.finish(lambda: None)
+    assert worker.close(lambda: None)
     assert done == ["held"]
-    assert row.prepared_by is not threading.current_thread()
+    assert row.encoded_by is not threading.current_thread()
 
 
-def test_aside_of_what_is_held_there_is_one_and_the_next_lets_it_go():
+def test_writer_thread_of_what_is_held_there_is_one_and_the_next_lets_it_go():
     done = []
-    worker = WriterThread(waits=True)
+    worker = WriterThread(blocks=True)
+    deferred = DeferredRow(worker)
     for name in "abc":
-        worker.defer(Row(name, done))
+        deferred.hold(Row(name, done))
     while len(done) < 2:
         time.sleep(0.001)
     assert done == ["a", "b"]
-    assert worker.finish(lambda: None)
+    assert worker.close(lambda: None)
     assert done == ["a", "b", "c"]
 
 
-def test_aside_what_is_held_is_done_before_what_comes_behind_it():
+def test_writer_thread_what_is_held_is_done_before_what_comes_behind_it():
     done = []
-    worker = WriterThread(waits=True)
-    worker.defer(Row("held", done))
-    worker.submit(lambda: done.append("put"))
-    assert worker.finish(lambda: None)
+    worker = WriterThread(blocks=True)
+    deferred = DeferredRow(worker)
+    deferred.hold(Row("held", done))
+    deferred.submit(lambda: done.append("put"))
+    assert worker.close(lambda: None)
     assert done == ["held", "put"]
 
 
-def test_aside_what_is_held_takes_room(gate):
-    worker = WriterThread(most_bytes=10)
+def test_writer_thread_what_is_held_takes_room(gate):
+    worker = WriterThread(max_bytes=10)
+    deferred = DeferredRow(worker)
     assert worker.submit(gate.wait, 5)
-    assert worker.defer(Row("held", []), 5)
+    assert deferred.hold(Row("held", []), 5)
     assert not worker.submit(gate.wait, 1)
-    assert not worker.defer(Row("another", []), 1)
+    assert not deferred.hold(Row("another", []), 1)
     gate.set()
-    assert worker.finish(lambda: None)
-    assert not worker.defer(Row("late", []))
+    assert worker.close(lambda: None)
+    assert not deferred.hold(Row("late", []))
 
 
-def test_aside_before_a_fork_everything_is_done_and_both_sides_go_on():
+def test_writer_thread_who_waits_for_room_lets_go_what_is_held():
+    done = []
+    worker = WriterThread(blocks=True, max_jobs=1)
+    assert DeferredRow(worker).hold(Row("held", done))
+    assert worker.submit(lambda: done.append("message"))
+    assert worker.close(lambda: None)
+    assert done == ["held", "message"]
+
+
+def test_writer_thread_many_threads_submit_and_everything_is_done_once():
+    done = []
+    worker = WriterThread(lambda: None, blocks=True, gather_s=0.001, max_jobs=5)
+
+    def submit(first):
+        for n in range(first, first + 200):
+            assert worker.submit(lambda n=n: done.append(n))
+
+    threads = [threading.Thread(target=submit, args=(1000 * k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert worker.close(lambda: done.append("last"))
+    assert done[-1] == "last"
+    assert sorted(done[:-1]) == [1000 * k + n for k in range(4) for n in range(200)]
+
+
+def test_writer_thread_before_a_fork_everything_is_done_and_both_sides_go_on():
     done = []
     worker = WriterThread()
     worker.submit(lambda: time.sleep(0.02))
@@ -250,11 +283,11 @@ def test_aside_before_a_fork_everything_is_done_and_both_sides_go_on():
     pid = os.fork()
     if pid == 0:
         before = list(done)
-        is_well = worker.submit(lambda: done.append("child")) and worker.finish(lambda: None)
+        is_well = worker.submit(lambda: done.append("child")) and worker.close(lambda: None)
         os._exit(0 if is_well and (before, done) == (["before"], ["before", "child"]) else 1)
     assert os.waitpid(pid, 0)[1] == 0
     worker.submit(lambda: done.append("parent"))
-    assert worker.finish(lambda: None)
+    assert worker.close(lambda: None)
     assert done == ["before", "parent"]
 
 
@@ -284,10 +317,11 @@ class SlowDisk:
         return getattr(self._log, name)
 
 
-def recorded(tmp_path, gate, *, pacing="realtime", **aside):
+def recorded(tmp_path, gate, *, pacing="realtime", **options):
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake", free_running=pacing == "realtime"), tmp_path)
     env._run._log = SlowDisk(env._run._log, gate)
-    env._worker = WriterThread(env._run.settle, waits=pacing == "lockstep", **aside)
+    env._writer = WriterThread(env._run.settle, blocks=pacing == "lockstep", **options)
+    env._deferred = DeferredRow(env._writer)
     return env
 
 
@@ -306,7 +340,7 @@ def test_in_real_time_a_step_does_not_wait_for_the_disk_and_nothing_is_lost(tmp_
 @pytest.fixture
 def dropped(tmp_path, gate):
     """Give a closed run of a reset and nine steps in real time, of which some rows were dropped; and its infos."""
-    env = recorded(tmp_path, gate, most_jobs=3)
+    env = recorded(tmp_path, gate, max_jobs=3)
     env.reset(seed=1)
     with pytest.warns(UserWarning, match="the record of this run is not complete: row 2 was dropped"):
         infos = [env.step(STILL)[-1] for _ in range(9)]
@@ -337,18 +371,18 @@ def test_the_summary_counts_steps_whose_rows_were_dropped(dropped):
 
 
 def test_in_real_time_close_does_not_wait_for_ever_and_says_so(tmp_path, gate):
-    env = recorded(tmp_path, gate, patience_s=0.05)
+    env = recorded(tmp_path, gate, stall_timeout_s=0.05)
     env.reset(seed=1)
     with pytest.warns(UserWarning, match="the record could not be completed: the disk does not answer"):
         env.close()
     assert not read_run(env.path).clean
     gate.set()
-    assert env._worker.finish(lambda: None)
+    assert env._writer.close(lambda: None)
 
 
 def test_in_lockstep_a_step_goes_on_while_there_is_room_and_waits_when_there_is_none(tmp_path, gate):
     gate.set()
-    env = recorded(tmp_path, gate, pacing="lockstep", most_jobs=4)
+    env = recorded(tmp_path, gate, pacing="lockstep", max_jobs=4)
     env.reset(seed=1)
     env.step(STILL)
     gate.clear()
@@ -371,7 +405,7 @@ def test_in_lockstep_no_more_rows_wait_than_are_promised(tmp_path, gate, is_wait
     env.reset(seed=1)
     env.step(STILL)
     gate.clear()
-    for _ in range(MOST_JOBS_IN_LOCKSTEP):
+    for _ in range(MAX_JOBS_IN_LOCKSTEP):
         env.step(STILL)
     threading.Timer(0.05, gate.set).start()
     env.step(STILL)
@@ -438,7 +472,7 @@ def test_an_environment_whose_world_is_waited_for_and_that_is_forgotten_leaves_a
     env.reset(seed=1)
     for _ in range(3):
         env.step(STILL)
-    path, worker = env.path, env._worker
+    path, worker = env.path, env._writer
     del env
     gc.collect()
     worker.wait_idle()
@@ -458,7 +492,7 @@ def test_what_was_flushed_by_hand_is_there(tmp_path, world):
 
 def test_in_lockstep_a_disk_that_does_not_answer_is_waited_for_once_and_said(tmp_path, gate):
     gate.set()
-    env = recorded(tmp_path, gate, pacing="lockstep", most_jobs=2, patience_s=0.05)
+    env = recorded(tmp_path, gate, pacing="lockstep", max_jobs=2, stall_timeout_s=0.05)
     env.reset(seed=1)
     env.step(STILL)
     gate.clear()
@@ -671,9 +705,9 @@ def test_a_log_that_others_change_is_reported_within_the_run(tmp_path, interfere
     env.step(STILL)
     assert env.flush()
     interfere(env.path)
-    env.step(STILL)
-    assert env.flush()
-    with pytest.warns(UserWarning, match="the record of this run is not complete"):
+    with pytest.warns(UserWarning, match="the record of this run is not complete"):  # noqa: PT031 - it may come early
+        env.step(STILL)
+        assert env.flush()
         record = env.step(STILL)[-1]["record"]
     assert record["complete"] is False
     assert record["lost"] > 0

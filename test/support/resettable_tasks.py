@@ -12,7 +12,7 @@ from scripted_tasks import NoParameters, Running
 
 from embodied_env.contract import Contract
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
-from embodied_env.record.rows import to_json_types
+from embodied_env.record.json_values import to_json_types
 
 
 class Solved(Running):

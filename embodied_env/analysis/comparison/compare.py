@@ -26,7 +26,7 @@ from embodied_env.analysis.statistics import (
 )
 from embodied_env.contract import Contract
 from embodied_env.record import Run, read_run
-from embodied_env.record.rows import to_json_types
+from embodied_env.record.json_values import to_json_types
 
 CHANCE = 0.05
 """How likely it may be that any difference at all is called more than chance where there is none."""

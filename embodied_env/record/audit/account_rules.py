@@ -26,9 +26,6 @@ from embodied_env.record.audit.violation import Violation, make_violation, short
 from embodied_env.record.rows import FIELDS, Row
 from embodied_env.record.schema import gates
 
-# ------------------------------------------------------------------------------------------- the outside and the inside
-
-
 _OUTSIDE = {
     "observation": "outside.observation",
     "action": "outside.action",
@@ -37,6 +34,10 @@ _OUTSIDE = {
     "truncated": "outside.truncated",
 }
 """Field -> the rule that an outer wrapper breaks which changes it."""
+_TELLING = ("latency", "intervention", "joint_limits")
+"""Gates that may say something without doing anything."""
+
+# ------------------------------------------------------------------------------------------- the outside and the inside
 
 
 def _outside(row: Row) -> Iterator[Violation]:
@@ -118,10 +119,6 @@ def _gates(row: Row) -> Iterator[Violation]:
     if Severity[disposition] != max(severity):
         text = f"inner.report.disposition is {disposition}, but inner.findings make it {Severity(max(severity)).name}"
         yield make_violation("gates.account", "inner.report.disposition", disposition, text)
-
-
-_TELLING = ("latency", "intervention", "joint_limits")
-"""Gates that may say something without doing anything."""
 
 
 def _gates_of_info(row: Row) -> Iterator[Violation]:

@@ -19,6 +19,10 @@ from embodied_env.record.rows import RESET, Row
 Contracted = Contract | None
 Pair = Callable[[Row, Row, Contracted], Iterator[Violation]]
 
+_LEEWAY = 2  # control periods, for a world whose clock is not the one that the reset was timed by
+_SLACK = 1e-6  # for the rounding of a difference that is divided
+_EXPLAINED = 0.9
+
 
 def is_reset(row: Row) -> bool:
     """Say whether it is the row of a reset."""
@@ -140,9 +144,6 @@ def _seen(row: Row) -> tuple[str, Any]:
 # ------------------------------------------------------------------------------------------------------------ the reset
 
 
-_LEEWAY = 2  # control periods, for a world whose clock is not the one that the reset was timed by
-
-
 def _leaked(before: Row, row: Row, contract: Contracted) -> Iterator[Violation]:
     """What a reset returned was read after it began."""
     if not is_reset(before) or contract is None:
@@ -225,12 +226,6 @@ class Limits:
             return {}
         pairs = {joint: (earlier.get(joint), value) for joint, value in now.items()}
         return {joint: (b - a) / dt_s for joint, (a, b) in pairs.items() if a is not None and b is not None}
-
-
-_SLACK = 1e-6  # for the rounding of a difference that is divided
-
-
-_EXPLAINED = 0.9
 
 
 def _has_gap(before: Row, row: Row) -> bool:

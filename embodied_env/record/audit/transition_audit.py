@@ -14,7 +14,8 @@ from embodied_env.contract import Contract
 from embodied_env.record.audit.account_rules import RULES, RULES_OF_INFO, verdict_of_reset
 from embodied_env.record.audit.contract_rules import RULES_OF_CONTRACT, RULES_OF_RESET
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr
-from embodied_env.record.rows import FIELDS, Row, to_json_types
+from embodied_env.record.json_values import to_json_types
+from embodied_env.record.rows import FIELDS, Row
 from embodied_env.record.schema import reset_schema, schema_violations, step_info_schema, transition_schema
 
 _OURS = "embodied_env/"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from embodied_env.record.rows import to_json_types
+from embodied_env.record.json_values import to_json_types
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 120

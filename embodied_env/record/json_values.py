@@ -1,0 +1,158 @@
+"""Convert values to JSON types, and copy what is converted later.
+
+Floats keep every bit; NaN and infinities become null, for which JSON has no other word. Images and other large arrays
+are stored beside the row, which refers to them (`embodied_env.record.arrays`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.record.arrays import Store, stands_apart
+
+WIDEST = 128
+"""Bits of an integer that is still written as a number."""
+
+_MAX_DEPTH = 32  # nesting beyond this, a list that holds itself for one, is described and not followed
+_MAX_COPY_DEPTH = 8  # what is nested deeper, or holds itself, is encoded at once
+_DOUBLE_BYTES = 8
+_MAX_REPR_CHARS = 2000
+_INT_BOUND = 2**WIDEST
+_IMMUTABLE = frozenset((float, str, bool, type(None)))
+_SCALARS = _IMMUTABLE | {int}
+_TEXT = frozenset((str,))
+_NUMBERS = "biuf"  # kinds of dtypes
+
+
+def to_json_types(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - anything goes in, JSON comes out
+    """Return `value` in types of JSON, sharing nothing with it that could change.
+
+    Arrays become lists, enums numbers or names, NaN and infinities None. What JSON cannot say becomes
+    ``{"repr": "..."}``.
+
+    Args:
+        value: anything.
+        store: keeps images and other large arrays and returns their references; without it they become lists too.
+    """
+    return _to_json(value, 0, store)
+
+
+def detached_copy(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - anything goes in
+    """Return a copy of `value` that shares nothing mutable with it; `to_json_types` of both is the same.
+
+    Dicts, lists, tuples and arrays of numbers are copied, which is quick; everything else is `Encoded` at once, so that
+    `RowEncoder` writes the copy like JSON. `store`: see `to_json_types`.
+    """
+    return _detached(value, 0, store)
+
+
+def detached_action(action: Any) -> Any:  # noqa: ANN401 - anything goes in
+    """Return the same for an action, which stays in its row whatever its size."""
+    if type(action) is np.ndarray and action.dtype.kind in _NUMBERS and not stands_apart(action):
+        return action.copy()
+    return Encoded(to_json_types(action))
+
+
+class Encoded:
+    """A value in JSON types already; it is written as it is."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:  # noqa: ANN401 - JSON types
+        """Keep `value`."""
+        self.value = value
+
+
+def encodable(text: str) -> str:
+    """Return JSON in ASCII with ``?`` for lone surrogates, which no reader of UTF-8 accepts."""
+    if "\\ud" not in text:
+        return text
+    replaced = json.dumps(json.loads(text), ensure_ascii=False).encode("utf-8", "replace")
+    return json.dumps(json.loads(replaced), separators=(",", ":"))
+
+
+def memory_size(value: Any) -> int:  # noqa: ANN401 - what `detached_copy` returned
+    """Return about how many bytes the arrays in a dict take; what is nested in others is not looked for."""
+    if not isinstance(value, Mapping):
+        return int(getattr(value, "nbytes", 0))
+    return sum(item.nbytes for item in value.values() if isinstance(item, np.ndarray))
+
+
+def _to_json(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401, PLR0911 - one line per kind of value
+    kind = type(value)
+    if kind is float:
+        return value if math.isfinite(value) else None
+    if kind in _IMMUTABLE:
+        return value
+    if kind is dict and depth < _MAX_DEPTH:
+        return _mapping(value, depth, store)
+    if kind is Encoded:
+        return value.value
+    if isinstance(value, Enum):
+        return int(value) if isinstance(value, int) else value.name
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, int):
+        return int(value) if value.bit_length() <= WIDEST else _described(value)
+    return _described(value) if depth > _MAX_DEPTH else _container(value, depth, store)
+
+
+def _container(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401
+    if isinstance(value, Mapping):
+        return _mapping(value, depth, store)
+    if isinstance(value, (list, tuple)):
+        return [_to_json(item, depth + 1, store) for item in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _array(np.asarray(value), depth, store)
+    return str(os.fspath(value)) if isinstance(value, os.PathLike) else _described(value)
+
+
+def _mapping(value: Mapping[Any, Any], depth: int, store: Store | None) -> dict[str, Any]:
+    for key in value:
+        if not isinstance(key, str):
+            return _described(value)
+    return {key: _to_json(item, depth + 1, store) for key, item in value.items()}
+
+
+def _array(array: NDArray[Any], depth: int, store: Store | None) -> Any:  # noqa: ANN401 - nested lists, or a scalar
+    if store is not None and stands_apart(array):
+        return store(array)
+    if array.dtype.kind == "f" and array.itemsize > _DOUBLE_BYTES:
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float64)
+    if array.dtype.kind in "biu" or (array.dtype.kind == "f" and np.isfinite(array).all()):
+        return array.tolist()
+    return _to_json(array.tolist(), depth + 1, store)
+
+
+def _described(value: object) -> dict[str, str]:
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - a foreign object may raise anything; the row must still be written
+        text = f"<{type(value).__qualname__} whose repr raises {type(error).__name__}>"
+    return {"repr": text if len(text) <= _MAX_REPR_CHARS else f"{text[:_MAX_REPR_CHARS]}..."}
+
+
+def _detached(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401
+    kind = type(value)
+    if kind in _IMMUTABLE or (kind is int and -_INT_BOUND < value < _INT_BOUND):
+        return value
+    if kind is np.ndarray and value.dtype.kind in _NUMBERS:
+        return value.copy()
+    if depth < _MAX_COPY_DEPTH:
+        if kind is dict and _TEXT.issuperset(map(type, value)):  # JSON has no other keys
+            return {key: _detached(item, depth + 1, store) for key, item in value.items()}
+        if kind in (list, tuple):
+            return [_detached(item, depth + 1, store) for item in value]
+    encoded = Encoded(_to_json(value, depth, store))
+    return encoded.value if type(encoded.value) in _SCALARS else encoded
