@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from embodied_env.contract.frozen_dict import freeze
 from embodied_env.errors import ContractError
 
-
 FloatArray = NDArray[np.float64]
 
 SCHEMA = "embodied_env/1"
