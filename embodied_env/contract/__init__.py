@@ -1,10 +1,10 @@
 """The contract: what a robot-and-task promises, loaded from one YAML file, without ROS."""
 
+from embodied_env.contract.contract import Contract
 from embodied_env.contract.kinematics import KinematicModel
 from embodied_env.contract.loader import load_contract, parse_contract
 from embodied_env.contract.schema import (
     ActuatorSpec,
-    Contract,
     EffectiveLimits,
     Episode,
     FieldSpec,

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from embodied_env.contract.schema import EACH_ITS_OWN, RESERVED, SCHEMA, Contract
+from embodied_env.contract.schema import EACH_ITS_OWN, RESERVED, SCHEMA, ContractFields
 
 SEMANTICS = 1
 """Bumped by hand when the same contract text begins to mean something else."""
@@ -36,14 +36,14 @@ SHIPPED_TASKS: Mapping[str, int] = {
 """The tasks of this package and their versions: a contract that names one needs no trust to be loaded."""
 
 
-def task_meaning(contract: Contract) -> dict[str, Any]:
+def task_meaning(contract: ContractFields) -> dict[str, Any]:
     """Return what the fingerprint covers of the task: its name, its parameters, and the version of a shipped one."""
     task = to_plain(contract.task)
     version = SHIPPED_TASKS.get(contract.task.type)
     return {**task, **({} if version is None else {"version": version})}
 
 
-def meaning(contract: Contract) -> dict[str, Any]:
+def meaning(contract: ContractFields) -> dict[str, Any]:
     """Return everything that gives a result of `contract` its meaning, as JSON types.
 
     Left out: the name, topic names and their QoS, and the backend profiles. The order of the joints counts, that of
@@ -69,12 +69,12 @@ def _sha256(value: Any) -> str:  # noqa: ANN401 - JSON types
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def contract_fingerprint(contract: Contract) -> str:
+def contract_fingerprint(contract: ContractFields) -> str:
     """Return the SHA-256 of the canonical JSON of `meaning`."""
     return _sha256(meaning(contract))
 
 
-def backend_fingerprint(contract: Contract, backend: str) -> str:
+def backend_fingerprint(contract: ContractFields, backend: str) -> str:
     """Return the SHA-256 of the canonical JSON of one backend's name and profile."""
     return _sha256({"backend": backend, "profile": to_plain(contract.backends.get(backend, {}))})
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from embodied_env.contract.schema import Contract, EffectiveLimits, JointLimits
+from embodied_env.contract.contract import Contract
+from embodied_env.contract.schema import EffectiveLimits, JointLimits
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import UsageError

@@ -16,9 +16,10 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from embodied_env.contract.contract import Contract
 from embodied_env.contract.files import read_file, read_text_file
 from embodied_env.contract.fingerprint import to_plain
-from embodied_env.contract.schema import RESERVED, SCHEMA, Contract
+from embodied_env.contract.schema import RESERVED, SCHEMA
 from embodied_env.contract.yaml_text import read_yaml
 from embodied_env.errors import ContractError
 

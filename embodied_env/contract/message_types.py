@@ -6,12 +6,10 @@ import functools
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from embodied_env.contract.schema import FieldSpec, SensorSpec
 from embodied_env.errors import ContractError, MissingDependencyError
-
-if TYPE_CHECKING:
-    from embodied_env.contract.schema import FieldSpec, SensorSpec
 
 Shape = tuple[int | None, ...]
 

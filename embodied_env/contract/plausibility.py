@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from embodied_env.contract.schema import Contract
+from embodied_env.contract.contract import Contract
 
 _FARTHEST = 4 * math.pi  # rad; joints with limits turn at most twice in each direction
 _FASTEST = 50.0  # rad/s, of a joint with position limits

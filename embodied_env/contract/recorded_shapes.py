@@ -18,6 +18,7 @@ from embodied_env.contract.kinematics import (
     TreeJoint,
     TreeShape,
 )
+from embodied_env.contract.loader import parse_as
 from embodied_env.contract.schema import SHAPE, FloatArray
 from embodied_env.contract.value_checks import require
 from embodied_env.errors import ContractError, UsageError
@@ -107,8 +108,6 @@ def dump_shape(model: KinematicModel) -> bytes:
 
 def parse_shape(content: bytes) -> RecordedShape:
     """Return the shape in `content`; raises ContractError for anything that `dump_shape` does not write."""
-    from embodied_env.contract.loader import parse_as  # noqa: PLC0415 - it needs pydantic
-
     try:
         data = json.loads(content)
     except (ValueError, RecursionError) as error:

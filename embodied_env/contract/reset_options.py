@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.contract.schema import Contract, FloatArray
+from embodied_env.contract.contract import Contract
+from embodied_env.contract.schema import FloatArray
 from embodied_env.errors import UsageError
 
 

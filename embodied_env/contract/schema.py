@@ -1,7 +1,6 @@
-"""The frozen contract: what a robot-and-task promises, in one value.
+"""The keys of a contract file, as frozen dataclasses.
 
-Field names are the YAML keys (``docs/contract.md``). Values are checked by `embodied_env.contract.validation`, whoever
-builds them; a `Contract` that exists is sound.
+Field names are the YAML keys (``docs/contract.md``). Values are validated when a `contract.contract.Contract` is built.
 """
 
 from __future__ import annotations
@@ -13,11 +12,27 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from embodied_env.contract.frozen_dict import freeze
 from embodied_env.errors import ContractError
+
+FloatArray = NDArray[np.float64]
+
+SCHEMA = "embodied_env/1"
+
+RESERVED = ("source", "text", "files", "trusted")
+"""Fields of a `Contract` that are not keys of its file."""
+
+SHAPE = "safety.workspace"
+"""The key of `Contract.files` for the shape that a MuJoCo model gave the robot (`contract.recorded_shapes`)."""
+
+TIME_REMAINING = "time_remaining"
+APPLIED_ACTIONS = "applied_actions"
+"""Keys of the observation that are no sensor's."""
+
+EACH_ITS_OWN = "embodied_env.contract.team:EachItsOwn"
+"""The task of the world of a team, in which each robot has a contract, a gate and a task of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,24 +245,6 @@ class Safety:
         freeze(self, "forces", "gates")
 
 
-FloatArray = NDArray[np.float64]
-
-SCHEMA = "embodied_env/1"
-
-RESERVED = ("source", "text", "files", "trusted")
-"""Fields of a `Contract` that are not keys of its file."""
-
-SHAPE = "safety.workspace"
-"""The key of `Contract.files` for the shape that a MuJoCo model gave the robot (`contract.recorded_shapes`)."""
-
-TIME_REMAINING = "time_remaining"
-APPLIED_ACTIONS = "applied_actions"
-"""Keys of the observation that are no sensor's."""
-
-EACH_ITS_OWN = "embodied_env.contract.team:EachItsOwn"
-"""The task of the world of a team, in which each robot has a contract, a gate and a task of its own."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Episode:
     """How an episode ends by itself.
@@ -403,8 +400,8 @@ class TaskSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contract:
-    """One robot-and-task: spaces, limits, timing, safety, task, and the profile of each backend."""
+class ContractFields:
+    """The fields of a contract, not validated: what validation, spaces and fingerprint read."""
 
     name: str
     version: int
@@ -425,11 +422,13 @@ class Contract:
     """False: it was read from a run, so no file that it names is opened and no task that it names is imported."""
 
     def __post_init__(self) -> None:
-        """Freeze the mappings and check every rule; raises ContractError."""
-        from embodied_env.contract.validation import check  # noqa: PLC0415 - rules read the model
-
+        """Freeze the mappings."""
         freeze(self, "sensors", "actuators", "reset_options", "backends", "files")
-        check(self)
+
+    @cached_property
+    def control_period_ns(self) -> int:
+        """The control period in integer nanoseconds."""
+        return round(self.control_period_s * 1e9)
 
     def beside(self, file: str) -> Path:
         """Return the path of a file that the contract names, relative to the folder that it was read from.
@@ -452,35 +451,3 @@ class Contract:
             problem = f"content not known: {file!r} (expected one read with the contract); load the contract again"
             raise ContractError("safety.urdf", problem, source=self.source)
         return self.files[file]
-
-    @cached_property
-    def control_period_ns(self) -> int:
-        """The control period in integer nanoseconds."""
-        return round(self.control_period_s * 1e9)
-
-    @cached_property
-    def observation_space(self) -> spaces.Dict:
-        """The agent's observation: a flat Dict of Boxes, from the contract alone."""
-        from embodied_env.contract.spaces import observation_space  # noqa: PLC0415
-
-        return observation_space(self)
-
-    @cached_property
-    def action_space(self) -> spaces.Box | spaces.Dict:
-        """The action: one Box, or a Dict of Boxes by actuator when there are several."""
-        from embodied_env.contract.spaces import action_space  # noqa: PLC0415
-
-        return action_space(self)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 (hex) of everything that gives a result its meaning; the backend profile is not in it."""
-        from embodied_env.contract.fingerprint import contract_fingerprint  # noqa: PLC0415
-
-        return contract_fingerprint(self)
-
-    def backend_fingerprint(self, backend: str) -> str:
-        """SHA-256 (hex) of the profile of `backend` in this contract."""
-        from embodied_env.contract.fingerprint import backend_fingerprint  # noqa: PLC0415
-
-        return backend_fingerprint(self, backend)

@@ -15,7 +15,7 @@ from embodied_env.contract.schema import (
     APPLIED_ACTIONS,
     TIME_REMAINING,
     ActuatorSpec,
-    Contract,
+    ContractFields,
     EffectiveLimits,
     FloatArray,
     SensorSpec,
@@ -62,7 +62,7 @@ def _spread(bound: float | tuple[float, ...], dtype: np.dtype[Any], shape: tuple
     return array.reshape(shape) if array.ndim else np.full(shape, array)
 
 
-def observation_space(contract: Contract) -> spaces.Dict:
+def observation_space(contract: ContractFields) -> spaces.Dict:
     """Return the Dict of Boxes that the agent sees: ``<sensor>_<field>``, masks, applied actions, time remaining."""
     boxes: dict[str, spaces.Space[Any]] = {}
     for name, sensor in contract.sensors.items():
@@ -156,7 +156,7 @@ def action_scale(actuator: ActuatorSpec, limits: EffectiveLimits, control_period
     return ActionScale(offset=(low + high) / 2, span=(high - low) / 2, low=-ones, high=ones, si_low=low, si_high=high)
 
 
-def action_space(contract: Contract) -> spaces.Box | spaces.Dict:
+def action_space(contract: ContractFields) -> spaces.Box | spaces.Dict:
     """Return one Box, or a Dict of Boxes by actuator name when there are several. float64."""
     boxes: dict[str, spaces.Space[Any]] = {}
     for name, actuator in contract.actuators.items():
@@ -180,7 +180,7 @@ class ActionLayout:
         is_velocity: shape (n,) bool: the action and what is published are velocities.
     """
 
-    def __init__(self, contract: Contract) -> None:
+    def __init__(self, contract: ContractFields) -> None:
         """Resolve the actuators of `contract`."""
         margins = contract.safety.margins
         actuators = contract.actuators

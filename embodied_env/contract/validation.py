@@ -1,4 +1,4 @@
-"""The rules of ``safety``."""
+"""Validation of a contract: every rule, in a fixed order; the first one that is broken is reported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.schema import (
     ActuatorSpec,
-    Contract,
+    ContractFields,
     KeepOutSpec,
     LatencyBudget,
     ResetOption,
@@ -18,78 +18,83 @@ from embodied_env.contract.schema import (
     Tracking,
     WorkspaceSpec,
 )
-from embodied_env.contract.validation_io import check_actuators, check_keys, check_sensors
+from embodied_env.contract.validation_io import check_actuators, check_keys, check_sensors, check_topics_differ
 from embodied_env.contract.value_checks import (
     check_bounds,
     check_magnitude,
     check_name,
     check_plain,
     check_positive,
-    check_topics_differ,
     one_of,
     require,
 )
 from embodied_env.errors import ContractError
 
+MAX_APPLIED_ACTIONS = 1000
 
-def check_workspace(path: str, spec: WorkspaceSpec, actuators: Mapping[str, ActuatorSpec]) -> None:
-    """Check the workspace at `path` of a robot with these actuators; raises ContractError."""
-    require(
-        bool(spec.keep_in or spec.keep_out or spec.self_collision),
-        path,
-        "there is nothing to keep; allowed: keep_in, keep_out or self_collision: true",
-    )
-    for name, box in spec.keep_in.items():
-        check_name(f"{path}.keep_in.{name}", name)
-        check_bounds(f"{path}.keep_in.{name}", box.low_m, box.high_m, 3)
-    for name, region in spec.keep_out.items():
-        check_name(f"{path}.keep_out.{name}", name)
-        _check_region(f"{path}.keep_out.{name}", region)
-    for i, pair in enumerate(spec.ignore_pairs):
-        require(pair[0] != pair[1], f"{path}.ignore_pairs[{i}]", f"{list(pair)} is one link; allowed: two links")
-    require(
-        math.isfinite(spec.margin_m) and spec.margin_m >= 0,
-        f"{path}.margin_m",
-        f"{spec.margin_m} is not allowed; allowed: a finite number of m >= 0",
-    )
-    require(0.0 < spec.gamma <= 1.0, f"{path}.gamma", f"{spec.gamma} is not allowed; allowed: above 0, up to 1")
-    for name, actuator in actuators.items():
-        _check_actuator(path, name, actuator)
+_TASK = re.compile(r"([A-Za-z_][\w.]*|[^\0:]+\.py):[A-Za-z_]\w*")
 
 
-def _check_region(path: str, region: KeepOutSpec) -> None:
-    shapes = [shape for shape in (region.box, region.sphere, region.capsule) if shape is not None]
-    require(len(shapes) == 1, path, f"{len(shapes)} shapes; allowed: exactly one of box, sphere, capsule")
-    if region.box is not None:
-        check_bounds(f"{path}.box", region.box.low_m, region.box.high_m, 3)
-    if region.sphere is not None:
-        check_positive(f"{path}.sphere.radius_m", region.sphere.radius_m, "m")
-        _check_point(f"{path}.sphere.center_m", region.sphere.center_m)
-    if region.capsule is not None:
-        check_positive(f"{path}.capsule.radius_m", region.capsule.radius_m, "m")
-        for i, end in enumerate(region.capsule.ends_m):
-            _check_point(f"{path}.capsule.ends_m[{i}]", end)
+def validate_contract(contract: ContractFields) -> None:
+    """Validate every rule of a contract.
+
+    Raises:
+        ContractError: for the first rule that is broken.
+    """
+    try:
+        _check_heading(contract)
+        check_sensors(contract.sensors)
+        check_keys(contract)
+        check_safety(contract)
+        check_actuators(contract)
+        check_topics_differ(contract.sensors, contract.actuators)
+        _check_reset_options(contract.reset_options)
+        _check_task(contract.task)
+        for name, profile in contract.backends.items():
+            check_plain(f"backends.{name}", profile)
+    except ContractError as error:
+        raise ContractError(error.path, error.problem, source=contract.source) from None
 
 
-def _check_point(path: str, point: tuple[float, ...]) -> None:
-    is_point = len(point) == 3 and all(math.isfinite(value) for value in point)
-    require(is_point, path, f"{list(point)} is not allowed; allowed: three finite numbers of m")
+def _check_heading(contract: ContractFields) -> None:
+    check_name("name", contract.name)
+    require(contract.version >= 1, "version", f"{contract.version} is not allowed; allowed: 1 or more")
+    check_positive("control_period_s", contract.control_period_s, "seconds")
+    check_magnitude("control_period_s", contract.control_period_s, least=1e-6, most=1e3)
+    steps = contract.episode.horizon_steps
+    require(steps >= 1, "episode.horizon_steps", f"{steps} is not allowed; allowed: 1 or more steps")
+    kept = contract.applied_actions
+    allowed = f"0 to {MAX_APPLIED_ACTIONS} actions"
+    require(0 <= kept <= MAX_APPLIED_ACTIONS, "applied_actions", f"{kept} is not allowed; allowed: {allowed}")
 
 
-def _check_actuator(path: str, name: str, actuator: ActuatorSpec) -> None:
-    """Positions of all joints are known: from the last command, or measured where there are limits of position."""
-    problem = f"the actuator {name!r} is commanded by a twist, so where the robot stands is not known"
-    require(actuator.command != "twist", path, f"{problem}; allowed: only joints")
-    for joint, limits in actuator.joints.items():
+def _check_reset_options(options: Mapping[str, ResetOption]) -> None:
+    for name, option in options.items():
+        path = f"reset_options.{name}"
+        check_name(path, name)
+        check_bounds(path, option.low, option.high, None)
+        vector = isinstance(option.low, tuple)
         require(
-            not (actuator.is_velocity and limits.position is None),
+            vector == (option.type == "vector") and vector == isinstance(option.high, tuple),
             path,
-            f"where the joint {joint!r} of {name!r} is, is not known: it is commanded by velocity and has no limits of "
-            "position; allowed: limits of position",
+            f"type {option.type!r} does not fit low {option.low} and high {option.high}; "
+            "allowed: lists for a vector, numbers for a scalar",
         )
 
 
-def check_safety(contract: Contract) -> None:
+def _check_task(task: TaskSpec) -> None:
+    require(
+        _TASK.fullmatch(task.type) is not None,
+        "task.type",
+        f"{task.type!r} is not a class; allowed: module:Class or FILE.py:Class, e.g. embodied_env.tasks.reach:Reach",
+    )
+    is_ours = task.type.startswith("embodied_env.")
+    require(not is_ours or task.type in SHIPPED_TASKS, "task.type", one_of(task.type, SHIPPED_TASKS))
+    for name, parameter in task.parameters.items():
+        check_plain(f"task.{name}", parameter)
+
+
+def check_safety(contract: ContractFields) -> None:
     """Check the settings of the safety gate; raises ContractError."""
     safety = contract.safety
     _check_margins(safety)
@@ -132,7 +137,7 @@ def _check_margins(safety: Safety) -> None:
         check_magnitude(f"safety.margins.{key}", value, least=1e-6)
 
 
-def _check_observation(contract: Contract) -> None:
+def _check_observation(contract: ContractFields) -> None:
     observation = contract.safety.observation
     _check_count("safety.observation.stop_steps", observation.stop_steps, "steps")
     tolerance_s = observation.future_tolerance_s
@@ -169,7 +174,7 @@ def _check_latency(latency: LatencyBudget) -> None:
     )
 
 
-def _check_forces(contract: Contract) -> None:
+def _check_forces(contract: ContractFields) -> None:
     for name, limit in contract.safety.forces.items():
         path = f"safety.forces.{name}"
         require(name in contract.sensors, path, f"no such sensor: {one_of(name, contract.sensors)}")
@@ -186,65 +191,58 @@ def _check_share(path: str, value: float) -> None:
     require(0 < value <= 1, path, f"{value} is not allowed; allowed: a share in (0, 1]")
 
 
-MAX_APPLIED_ACTIONS = 1000
-
-_TASK = re.compile(r"([A-Za-z_][\w.]*|[^\0:]+\.py):[A-Za-z_]\w*")
-
-
-def check(contract: Contract) -> None:
-    """Check every rule of `contract`.
-
-    Raises:
-        ContractError: for the first rule that is broken.
-    """
-    try:
-        _check_heading(contract)
-        check_sensors(contract.sensors)
-        check_keys(contract)
-        check_safety(contract)
-        check_actuators(contract)
-        check_topics_differ(contract.sensors, contract.actuators)
-        _check_reset_options(contract.reset_options)
-        _check_task(contract.task)
-        for name, profile in contract.backends.items():
-            check_plain(f"backends.{name}", profile)
-    except ContractError as error:
-        raise ContractError(error.path, error.problem, source=contract.source) from None
-
-
-def _check_heading(contract: Contract) -> None:
-    check_name("name", contract.name)
-    require(contract.version >= 1, "version", f"{contract.version} is not allowed; allowed: 1 or more")
-    check_positive("control_period_s", contract.control_period_s, "seconds")
-    check_magnitude("control_period_s", contract.control_period_s, least=1e-6, most=1e3)
-    steps = contract.episode.horizon_steps
-    require(steps >= 1, "episode.horizon_steps", f"{steps} is not allowed; allowed: 1 or more steps")
-    kept = contract.applied_actions
-    allowed = f"0 to {MAX_APPLIED_ACTIONS} actions"
-    require(0 <= kept <= MAX_APPLIED_ACTIONS, "applied_actions", f"{kept} is not allowed; allowed: {allowed}")
-
-
-def _check_reset_options(options: Mapping[str, ResetOption]) -> None:
-    for name, option in options.items():
-        path = f"reset_options.{name}"
-        check_name(path, name)
-        check_bounds(path, option.low, option.high, None)
-        vector = isinstance(option.low, tuple)
-        require(
-            vector == (option.type == "vector") and vector == isinstance(option.high, tuple),
-            path,
-            f"type {option.type!r} does not fit low {option.low} and high {option.high}; "
-            "allowed: lists for a vector, numbers for a scalar",
-        )
-
-
-def _check_task(task: TaskSpec) -> None:
+def check_workspace(path: str, spec: WorkspaceSpec, actuators: Mapping[str, ActuatorSpec]) -> None:
+    """Check the workspace at `path` of a robot with these actuators; raises ContractError."""
     require(
-        _TASK.fullmatch(task.type) is not None,
-        "task.type",
-        f"{task.type!r} is not a class; allowed: module:Class or FILE.py:Class, e.g. embodied_env.tasks.reach:Reach",
+        bool(spec.keep_in or spec.keep_out or spec.self_collision),
+        path,
+        "there is nothing to keep; allowed: keep_in, keep_out or self_collision: true",
     )
-    is_ours = task.type.startswith("embodied_env.")
-    require(not is_ours or task.type in SHIPPED_TASKS, "task.type", one_of(task.type, SHIPPED_TASKS))
-    for name, parameter in task.parameters.items():
-        check_plain(f"task.{name}", parameter)
+    for name, box in spec.keep_in.items():
+        check_name(f"{path}.keep_in.{name}", name)
+        check_bounds(f"{path}.keep_in.{name}", box.low_m, box.high_m, 3)
+    for name, region in spec.keep_out.items():
+        check_name(f"{path}.keep_out.{name}", name)
+        _check_region(f"{path}.keep_out.{name}", region)
+    for i, pair in enumerate(spec.ignore_pairs):
+        require(pair[0] != pair[1], f"{path}.ignore_pairs[{i}]", f"{list(pair)} is one link; allowed: two links")
+    require(
+        math.isfinite(spec.margin_m) and spec.margin_m >= 0,
+        f"{path}.margin_m",
+        f"{spec.margin_m} is not allowed; allowed: a finite number of m >= 0",
+    )
+    require(0.0 < spec.gamma <= 1.0, f"{path}.gamma", f"{spec.gamma} is not allowed; allowed: above 0, up to 1")
+    for name, actuator in actuators.items():
+        _check_workspace_actuator(path, name, actuator)
+
+
+def _check_region(path: str, region: KeepOutSpec) -> None:
+    shapes = [shape for shape in (region.box, region.sphere, region.capsule) if shape is not None]
+    require(len(shapes) == 1, path, f"{len(shapes)} shapes; allowed: exactly one of box, sphere, capsule")
+    if region.box is not None:
+        check_bounds(f"{path}.box", region.box.low_m, region.box.high_m, 3)
+    if region.sphere is not None:
+        check_positive(f"{path}.sphere.radius_m", region.sphere.radius_m, "m")
+        _check_point(f"{path}.sphere.center_m", region.sphere.center_m)
+    if region.capsule is not None:
+        check_positive(f"{path}.capsule.radius_m", region.capsule.radius_m, "m")
+        for i, end in enumerate(region.capsule.ends_m):
+            _check_point(f"{path}.capsule.ends_m[{i}]", end)
+
+
+def _check_point(path: str, point: tuple[float, ...]) -> None:
+    is_point = len(point) == 3 and all(math.isfinite(value) for value in point)
+    require(is_point, path, f"{list(point)} is not allowed; allowed: three finite numbers of m")
+
+
+def _check_workspace_actuator(path: str, name: str, actuator: ActuatorSpec) -> None:
+    """Positions of all joints are known: from the last command, or measured where there are limits of position."""
+    problem = f"the actuator {name!r} is commanded by a twist, so where the robot stands is not known"
+    require(actuator.command != "twist", path, f"{problem}; allowed: only joints")
+    for joint, limits in actuator.joints.items():
+        require(
+            not (actuator.is_velocity and limits.position is None),
+            path,
+            f"where the joint {joint!r} of {name!r} is, is not known: it is commanded by velocity and has no limits of "
+            "position; allowed: limits of position",
+        )

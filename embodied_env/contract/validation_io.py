@@ -1,4 +1,4 @@
-"""The rules of sensors and their fields."""
+"""Validation of what is read and sent: sensors, their fields, actuators, topics and QoS."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from embodied_env.contract.schema import (
     PRESETS,
     TIME_REMAINING,
     ActuatorSpec,
-    Contract,
+    ContractFields,
     FieldSpec,
     JointLimits,
     Qos,
@@ -43,37 +43,6 @@ from embodied_env.contract.value_checks import (
 )
 
 MAX_DEPTH = 10_000  # messages; a queue that is longer hides that somebody is too slow
-
-
-def check_qos(path: str, qos: Qos) -> None:
-    """Check what a contract declares under ``qos``; raises ContractError."""
-    if qos is None:
-        return
-    if not isinstance(qos, QosSpec):
-        allowed = f"{', '.join(sorted(PRESETS))}, or a mapping of depth, reliability, durability"
-        require(isinstance(qos, str) and qos in PRESETS, path, f"{qos!r} is not allowed; allowed: {allowed}")
-        return
-    is_whole = isinstance(qos.depth, int) and not isinstance(qos.depth, bool)
-    allowed = f"a whole number of messages from 1 to {MAX_DEPTH}"
-    require(
-        is_whole and 1 <= qos.depth <= MAX_DEPTH, f"{path}.depth", f"{qos.depth!r} is not allowed; allowed: {allowed}"
-    )
-    for key, choices in (
-        ("reliability", ("best_effort", "reliable")),
-        ("durability", ("transient_local", "volatile")),
-    ):
-        value = getattr(qos, key)
-        problem = f"{value!r} is not allowed; allowed: {', '.join(choices)}"
-        require(value in choices, f"{path}.{key}", problem)
-    keeps_all = qos.durability == "volatile" or qos.reliability == "reliable"
-    require(
-        keeps_all,
-        f"{path}.reliability",
-        "'best_effort' is not allowed with durability transient_local: the message that is kept might be lost; "
-        "allowed: reliable",
-    )
-
-
 MAX_VALUES = 100_000_000  # of one field: an image of 7680 x 4320 x 3 is just below
 
 _TYPE = re.compile(r"[a-z][a-z0-9_]*/msg/[A-Z][A-Za-z0-9]*")
@@ -108,7 +77,7 @@ def check_sensors(sensors: Mapping[str, SensorSpec]) -> None:
             _check_field(f"{path}.fields.{field_name}", field_name, spec, sensor)
 
 
-def check_keys(contract: Contract) -> None:
+def check_keys(contract: ContractFields) -> None:
     """Check that no two things have one key in the observation."""
     owners = {TIME_REMAINING: "episode.kind", APPLIED_ACTIONS: "applied_actions"}
     for name, sensor in contract.sensors.items():
@@ -120,6 +89,76 @@ def check_keys(contract: Contract) -> None:
         for key, path in keys:
             require(key not in owners, path, f"its key in the observation, {key!r}, is also that of {owners.get(key)}")
             owners[key] = path
+
+
+def check_actuators(contract: ContractFields) -> None:
+    """Check every actuator; raises ContractError."""
+    require(len(contract.actuators) > 0, "actuators", "there is none; at least one actuator is needed")
+    measured = {
+        joint: unit
+        for sensor in contract.sensors.values()
+        if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
+        for joint, unit in sensor.fields["position"].units_by_joint().items()
+    }
+    seen: dict[str, str] = {}
+    for name, actuator in contract.actuators.items():
+        path = f"actuators.{name}"
+        check_name(path, name)
+        check_topic(f"{path}.topic", actuator.topic)
+        check_qos(f"{path}.qos", actuator.qos)
+        require(len(actuator.joints) > 0, f"{path}.joints", "there is none; at least one joint is needed")
+        _check_actuator_type(path, actuator)
+        for joint, limits in actuator.joints.items():
+            joint_path = f"{path}.joints.{joint}"
+            own = f"{name}.{joint}" if actuator.command == "twist" and contract.task.type == EACH_ITS_OWN else joint
+            require(own not in seen, joint_path, f"{joint!r} is also driven by {seen.get(own)}; allowed: one actuator")
+            seen[own] = path
+            if actuator.command == "twist":
+                _check_axis(joint_path, joint, limits)
+            elif not actuator.is_velocity or limits.position is not None:
+                _check_measured(joint_path, joint, limits, measured)
+            _check_limits(joint_path, limits, actuator, contract)
+
+
+def check_topics_differ(sensors: Mapping[str, SensorSpec], actuators: Mapping[str, ActuatorSpec]) -> None:
+    """No two have one topic, and none has one of the embedded simulator's own."""
+    owners = {"clock": "the simulated time"}
+    of_sensors = {f"sensors.{name}.topic": sensor.topic for name, sensor in sensors.items()}
+    for path, topic in (of_sensors | {f"actuators.{name}.topic": a.topic for name, a in actuators.items()}).items():
+        taken = owners.get(topic.removeprefix("/"))
+        if topic.removeprefix("/").startswith("simulator/"):
+            taken = "the simulator's own node"
+        require(taken is None, path, f"{topic!r} is also that of {taken}; allowed: one topic for each")
+        owners[topic.removeprefix("/")] = path.removesuffix(".topic")
+
+
+def check_qos(path: str, qos: Qos) -> None:
+    """Check what a contract declares under ``qos``; raises ContractError."""
+    if qos is None:
+        return
+    if not isinstance(qos, QosSpec):
+        allowed = f"{', '.join(sorted(PRESETS))}, or a mapping of depth, reliability, durability"
+        require(isinstance(qos, str) and qos in PRESETS, path, f"{qos!r} is not allowed; allowed: {allowed}")
+        return
+    is_whole = isinstance(qos.depth, int) and not isinstance(qos.depth, bool)
+    allowed = f"a whole number of messages from 1 to {MAX_DEPTH}"
+    require(
+        is_whole and 1 <= qos.depth <= MAX_DEPTH, f"{path}.depth", f"{qos.depth!r} is not allowed; allowed: {allowed}"
+    )
+    for key, choices in (
+        ("reliability", ("best_effort", "reliable")),
+        ("durability", ("transient_local", "volatile")),
+    ):
+        value = getattr(qos, key)
+        problem = f"{value!r} is not allowed; allowed: {', '.join(choices)}"
+        require(value in choices, f"{path}.{key}", problem)
+    keeps_all = qos.durability == "volatile" or qos.reliability == "reliable"
+    require(
+        keeps_all,
+        f"{path}.reliability",
+        "'best_effort' is not allowed with durability transient_local: the message that is kept might be lost; "
+        "allowed: reliable",
+    )
 
 
 def _check_type(path: str, sensor: SensorSpec) -> None:
@@ -258,35 +297,6 @@ def _shape_pattern(name: str, spec: FieldSpec, sensor: SensorSpec) -> Shape | No
     return SENSOR_MESSAGES[sensor.type].fields[name].shape
 
 
-def check_actuators(contract: Contract) -> None:
-    """Check every actuator; raises ContractError."""
-    require(len(contract.actuators) > 0, "actuators", "there is none; at least one actuator is needed")
-    measured = {
-        joint: unit
-        for sensor in contract.sensors.values()
-        if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
-        for joint, unit in sensor.fields["position"].units_by_joint().items()
-    }
-    seen: dict[str, str] = {}
-    for name, actuator in contract.actuators.items():
-        path = f"actuators.{name}"
-        check_name(path, name)
-        check_topic(f"{path}.topic", actuator.topic)
-        check_qos(f"{path}.qos", actuator.qos)
-        require(len(actuator.joints) > 0, f"{path}.joints", "there is none; at least one joint is needed")
-        _check_actuator_type(path, actuator)
-        for joint, limits in actuator.joints.items():
-            joint_path = f"{path}.joints.{joint}"
-            own = f"{name}.{joint}" if actuator.command == "twist" and contract.task.type == EACH_ITS_OWN else joint
-            require(own not in seen, joint_path, f"{joint!r} is also driven by {seen.get(own)}; allowed: one actuator")
-            seen[own] = path
-            if actuator.command == "twist":
-                _check_axis(joint_path, joint, limits)
-            elif not actuator.is_velocity or limits.position is not None:
-                _check_measured(joint_path, joint, limits, measured)
-            _check_limits(joint_path, limits, actuator, contract)
-
-
 def _check_actuator_type(path: str, actuator: ActuatorSpec) -> None:
     require(actuator.type in ACTUATOR_MESSAGES, f"{path}.type", one_of(actuator.type, ACTUATOR_MESSAGES))
     known = ACTUATOR_MESSAGES[actuator.type]
@@ -331,7 +341,7 @@ def _check_axis(path: str, axis: str, limits: JointLimits) -> None:
     )
 
 
-def _check_limits(path: str, limits: JointLimits, actuator: ActuatorSpec, contract: Contract) -> None:
+def _check_limits(path: str, limits: JointLimits, actuator: ActuatorSpec, contract: ContractFields) -> None:
     check_positive(f"{path}.velocity", limits.velocity, f"{limits.unit}/s")
     check_positive(f"{path}.acceleration", limits.acceleration, f"{limits.unit}/s^2")
     if limits.deceleration is not None:

@@ -1,4 +1,4 @@
-"""The checks that rules are made of: each violation names its YAML path, the value and what is allowed."""
+"""Checks of single values; each error names the YAML path, the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from embodied_env.contract.schema import ActuatorSpec, SensorSpec
 from embodied_env.errors import ContractError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -95,15 +94,3 @@ def check_bounds(path: str, low: float | tuple[float, ...], high: float | tuple[
 def check_topic(path: str, topic: str) -> None:
     """A topic has a name of ROS 2."""
     require(_TOPIC.fullmatch(topic) is not None, path, f"{topic!r} is not a ROS 2 topic name")
-
-
-def check_topics_differ(sensors: Mapping[str, SensorSpec], actuators: Mapping[str, ActuatorSpec]) -> None:
-    """No two have one topic, and none has one of the embedded simulator's own."""
-    owners = {"clock": "the simulated time"}
-    of_sensors = {f"sensors.{name}.topic": sensor.topic for name, sensor in sensors.items()}
-    for path, topic in (of_sensors | {f"actuators.{name}.topic": a.topic for name, a in actuators.items()}).items():
-        taken = owners.get(topic.removeprefix("/"))
-        if topic.removeprefix("/").startswith("simulator/"):
-            taken = "the simulator's own node"
-        require(taken is None, path, f"{topic!r} is also that of {taken}; allowed: one topic for each")
-        owners[topic.removeprefix("/")] = path.removesuffix(".topic")

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.contract import Contract
 from embodied_env.contract.message_types import JOINT_SENSOR
-from embodied_env.contract.schema import ActuatorSpec, Contract, FloatArray, SensorSpec
+from embodied_env.contract.schema import ActuatorSpec, FloatArray, SensorSpec
 
 _ODOMETRY = "nav_msgs/msg/Odometry"
 

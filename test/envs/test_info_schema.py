@@ -1,4 +1,4 @@
-"""``info.schema.json`` says what info is: on disk, where jsonschema checks it, and in memory, where dtypes count."""
+"""``info.schema.json`` is generated from the types of info; info obeys it on disk (jsonschema) and in memory (dtypes)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import copy
 import dataclasses
 import json
 import re
+import runpy
 from importlib import resources
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +27,7 @@ from embodied_env.record.schema import schema_violations, step_info_schema, tran
 from embodied_env.safety import GATES
 from embodied_env.tasks import load_task
 
+INFO = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / ".ci" / "info.py")))
 SCHEMA = json.loads(resources.files("embodied_env").joinpath("info.schema.json").read_text(encoding="utf-8"))
 DEFS = SCHEMA["$defs"]
 STEP = DEFS["step"]["properties"]
@@ -59,6 +63,11 @@ def test_the_schema_is_a_sound_json_schema():
 def test_every_leaf_says_its_dtype_and_shape(path, leaf):
     assert leaf["dtype"]
     assert isinstance(leaf["shape"], list)
+
+
+@pytest.mark.parametrize("file", INFO.FILES, ids=lambda file: file.name)
+def test_the_schema_and_the_page_are_those_of_the_types(file):
+    assert file.read_text() == INFO.FILES[file](), "run: python .ci/info.py"
 
 
 def test_quality_codes_are_those_of_the_package():

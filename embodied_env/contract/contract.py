@@ -1,0 +1,45 @@
+"""The contract: the fields of the file, validated, with the spaces and fingerprints that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from gymnasium import spaces
+
+from embodied_env.contract.fingerprint import backend_fingerprint, contract_fingerprint
+from embodied_env.contract.schema import ContractFields
+from embodied_env.contract.spaces import action_space, observation_space
+from embodied_env.contract.validation import validate_contract
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract(ContractFields):
+    """One robot and task: spaces, limits, timing, safety, task, and the profile of each backend.
+
+    It is validated whenever one is built, `dataclasses.replace` included.
+    """
+
+    def __post_init__(self) -> None:
+        """Freeze the mappings and validate every rule; raises ContractError."""
+        super().__post_init__()
+        validate_contract(self)
+
+    @cached_property
+    def observation_space(self) -> spaces.Dict:
+        """The agent's observation: a flat Dict of Boxes, from the contract alone."""
+        return observation_space(self)
+
+    @cached_property
+    def action_space(self) -> spaces.Box | spaces.Dict:
+        """The action: one Box, or a Dict of Boxes by actuator when there are several."""
+        return action_space(self)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of everything that gives a result its meaning; backend profiles are not part of it."""
+        return contract_fingerprint(self)
+
+    def backend_fingerprint(self, backend: str) -> str:
+        """Return the SHA-256 (hex) of the profile of `backend` in this contract."""
+        return backend_fingerprint(self, backend)
