@@ -21,7 +21,7 @@ from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.terminal import make_console, say
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError
-from embodied_env.ros.robot.preflight import Check, contract_checks
+from embodied_env.ros.robot.contract_checks import Check, contract_checks
 from embodied_env.ros.setup_checks import apt_package
 
 HELP = "check what a contract needs, and say what to do about it"

@@ -11,18 +11,10 @@ from rclpy.node import Node
 from rclpy.time import Time
 
 from embodied_env.contract import FloatArray, SensorSpec
-from embodied_env.contract.value_checks import require
 from embodied_env.errors import MissingDependencyError
 from embodied_env.ros.message_fields import Message
 from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader, Values, stamp_ns
 from embodied_env.ros.setup_checks import apt_package
-
-TRANSFORMABLE = (
-    "geometry_msgs/msg/PointStamped",
-    "geometry_msgs/msg/PoseStamped",
-    "geometry_msgs/msg/PoseWithCovarianceStamped",
-)
-"""What stands in one frame, at a place. A velocity or a force would also need to know how that frame moves."""
 
 
 class NoTransformError(MalformedMessageError):
@@ -102,23 +94,6 @@ def transformed(values: Values, transform: Transform) -> Values:
             exact = rotated_covariance(rotation, exact)
         moved[field] = exact.astype(value.dtype)
     return moved
-
-
-# ----------------------------------------------------------------------------------------------------- the readings
-
-
-def check_frame(path: str, sensor: SensorSpec, target: str) -> None:
-    """Check that the values of `sensor` can be wanted in the frame `target`; raises ContractError at `path`."""
-    allowed = ", ".join(TRANSFORMABLE)
-    require(sensor.type in TRANSFORMABLE, path, f"a {sensor.type} cannot be transformed; allowed: {allowed}")
-    by_path = [name for name, spec in sensor.fields.items() if spec.path is not None]
-    require(not by_path, path, f"the fields {by_path} have a path of their own; allowed: the type's own fields")
-    require(sensor.timeline == "header", path, "its stamp is not to be trusted; allowed: timeline header")
-    require(
-        target != "" and sensor.frame in (None, target),
-        path,
-        f"{target!r} is not allowed; allowed: {sensor.frame or 'the name of a frame'}",
-    )
 
 
 def as_it_comes(sensor: SensorSpec) -> SensorSpec:
