@@ -102,7 +102,7 @@ class MujocoRosBackend:
         self._parts = tuple(ActionLayout(contract).slices.values())
         self._epoch_base = secrets.randbits(62)
         self.feed = MessageTap()
-        self._heard = SimulatorInbox(contract)
+        self._inbox = SimulatorInbox(contract)
         self._simulator = SimulatorProcess(contract, domain_id=domain_id)
         self._ros: RosNode | None = None
         self._publishers: list[Any] = []
@@ -135,7 +135,7 @@ class MujocoRosBackend:
             "environment", namespace=namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
         )
         node = self._ros.node
-        self._heard.subscribe(self._ros.receiver, clock=self.feed.sink is not None)
+        self._inbox.subscribe(self._ros.receiver, clock=self.feed.sink is not None)
         self._publishers = [
             node.create_publisher(message_class(actuator.type), actuator.topic, RELIABLE)
             for actuator in self._contract.actuators.values()
@@ -195,28 +195,28 @@ class MujocoRosBackend:
         self._usable = True
         self._origin_ns = reply.stamp_ns
         report = ResetReport(level="world", seed_applied=request.seed, sampled=reply.sampled, details=reply.details)
-        return Snapshot(now_ns=reply.stamp_ns, samples=self._heard.samples(), reset=report)
+        return Snapshot(now_ns=reply.stamp_ns, samples=self._inbox.arrivals.samples(), reset=report)
 
     def _begin_epoch(self, ros: RosNode, request: ResetRequest) -> None:
         """Forget the last episode, and what of it is still on its way."""
         ros.receiver.receive(0.0)
         self._commands, self._token = [], None
         self._epoch = self._epoch_base + request.epoch
-        self._heard.start_epoch(self._epoch)
+        self._inbox.start_epoch(self._epoch)
 
     def _await_first_samples(self, ros: RosNode, reply: ResetReply, services: SimulatorServices, end: float) -> None:
         """Wait for a sample of the reset from every sensor; ask again for those sent before we were heard."""
         repeat = time.monotonic() + RETRY_S
-        while missing := self._heard.missing():
+        while missing := self._inbox.missing():
             if time.monotonic() > end:
                 raise TimeoutError(f"no reading newer than the reset from {', '.join(missing)}")
             if time.monotonic() > repeat:
                 services.reset(self._epoch, self._contract.fingerprint, end)
                 repeat = time.monotonic() + RETRY_S
-            self._heard.dispatch(ros.receiver.receive(min(POLL_S, max(0.0, end - time.monotonic()))))
+            self._inbox.dispatch(ros.receiver.receive(min(POLL_S, max(0.0, end - time.monotonic()))))
             self._simulator.raise_if_exited()
         self._check_not_ahead(ros, reply.stamp_ns)
-        if old := self._heard.from_past(reply.stamp_ns):
+        if old := self._inbox.arrivals.from_past(reply.stamp_ns):
             raise BackendNotReadyError(f"these readings are older than the reset: {', '.join(old)}")
 
     # ----------------------------------------------------------------------------------------------- step
@@ -228,20 +228,20 @@ class MujocoRosBackend:
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
         self._running()
         parts = [command.values[part] for part in self._parts]
-        now_ns = self._origin_ns + self._heard.step * self._contract.control_period_ns
+        now_ns = self._origin_ns + self._inbox.step * self._contract.control_period_ns
         self._commands = [ready.message(part, now_ns) for ready, part in zip(self._prepared, parts, strict=False)]
         for publisher, message in zip(self._publishers, self._commands, strict=True):
             publisher.publish(message)
-        token = StepRequest(epoch=self._epoch, step=self._heard.step + 1, digests=tuple(map(command_crc32, parts)))
+        token = StepRequest(epoch=self._epoch, step=self._inbox.step + 1, digests=tuple(map(command_crc32, parts)))
         self._token = self._prepared[-1].message(np.array(token.to_data()))
         return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - `read` waits
         """Publish the step token; `read` waits for the world."""
         self._running()
-        self._heard.step += 1
-        if target.ns != self._origin_ns + self._heard.step * self._contract.control_period_ns:
-            raise BackendLostError("out_of_step", f"step {self._heard.step} cannot lead to {target.ns} ns")
+        self._inbox.step += 1
+        if target.ns != self._origin_ns + self._inbox.step * self._contract.control_period_ns:
+            raise BackendLostError("out_of_step", f"step {self._inbox.step} cannot lead to {target.ns} ns")
         self._publish_token()
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
@@ -249,32 +249,29 @@ class MujocoRosBackend:
         ros = self._running()
         end = deadline_to_monotonic_s(deadline, self._clock)
         repeat = time.monotonic() + RETRY_S
-        while missing := self._heard.missing():
+        while missing := self._inbox.missing():
             now = time.monotonic()
             if now > end:
                 raise BackendLostError("timeout", f"at {after.ns} ns these are missing: {', '.join(missing)}")
             if now > repeat:
                 self._publish_again()
                 repeat = now + RETRY_S
-            self._heard.dispatch(ros.receiver.receive(min(POLL_S, end - now), self._heard.wake_on))
-            if (fault := self._heard.fault) is not None:
-                raise BackendLostError(fault.why, fault.detail)
+            self._inbox.dispatch(ros.receiver.receive(min(POLL_S, end - now), self._inbox.wake_on))
+            self._raise_if_faulted()
             self._simulator.raise_if_exited()
         self._check_not_ahead(ros, after.ns)
-        return Snapshot(now_ns=after.ns, samples=self._heard.samples())
+        return Snapshot(now_ns=after.ns, samples=self._inbox.arrivals.samples())
 
     def _check_not_ahead(self, ros: RosNode, now_ns: int) -> None:
-        """Raise BackendLostError for a reading of the future: in this epoch the simulator has published none."""
-        if not self._heard.from_future(now_ns):
-            return
-        self._heard.dispatch(
-            ros.receiver.receive(POLL_S)
-        )  # a simulator that was reset or stepped by another client says so
-        if (fault := self._heard.fault) is not None:
+        """Raise BackendLostError for a reading of the future; a fault that explains it comes first."""
+        if self._inbox.arrivals.has_future(now_ns):
+            self._inbox.dispatch(ros.receiver.receive(POLL_S))  # a simulator that another client moved reports it
+            self._raise_if_faulted()
+            self._inbox.arrivals.raise_if_future(now_ns)
+
+    def _raise_if_faulted(self) -> None:
+        if (fault := self._inbox.fault) is not None:
             raise BackendLostError(fault.why, fault.detail)
-        stamps = ", ".join(f"{name} at {stamp_ns} ns" for name, stamp_ns in self._heard.from_future(now_ns).items())
-        detail = f"{stamps} (expected at most {now_ns} ns); see who else publishes it"
-        raise BackendLostError("future_reading", detail)
 
     @deferred_signals()
     def _publish_token(self) -> None:
@@ -299,12 +296,12 @@ class MujocoRosBackend:
             MissingDependencyError: when the simulator cannot render.
         """
         ros, end = self._running(), time.monotonic() + self.step_timeout_s
-        self._heard.picture = None
+        self._inbox.picture = None
         taken_ns = SimulatorServices(receiver=ros.receiver, patrol=self._simulator.raise_if_exited).render(end)
-        while (picture := picture_of(self._heard.picture, taken_ns)) is None:
+        while (picture := picture_of(self._inbox.picture, taken_ns)) is None:
             if time.monotonic() > end:
                 raise BackendLostError("timeout", "the picture did not come")
-            self._heard.dispatch(ros.receiver.receive(POLL_S))
+            self._inbox.dispatch(ros.receiver.receive(POLL_S))
             self._simulator.raise_if_exited()
         return picture
 
