@@ -37,65 +37,6 @@ class Frames(Protocol):
         ...
 
 
-# ------------------------------------------------------------------------------------------------------- the maths
-
-
-def unit(rotation: FloatArray) -> FloatArray:
-    """Return a quaternion of length 1; raises ValueError for one that is not finite, or has no length."""
-    length = float(np.linalg.norm(rotation))
-    if not 0.5 < length < 2.0:  # also NaN: such a thing is no rotation with a rounding error
-        raise ValueError(f"{rotation.tolist()} is no rotation")
-    return rotation / length
-
-
-def rotated(rotation: FloatArray, vector: FloatArray) -> FloatArray:
-    """Return `vector`, shape (3,), turned by a unit quaternion x, y, z, w."""
-    return matrix(rotation) @ vector
-
-
-def product(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return the quaternion that turns by `second`, then by `first`; all are x, y, z, w (Hamilton)."""
-    u, v = first[:3], second[:3]
-    w = first[3] * second[3] - float(u @ v)
-    return np.array([*(first[3] * v + second[3] * u + np.cross(u, v)), w], dtype=np.float64)
-
-
-def matrix(rotation: FloatArray) -> FloatArray:
-    """Return the rotation matrix, shape (3, 3), of a unit quaternion x, y, z, w."""
-    x, y, z, w = rotation.tolist()
-    return np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
-        ]
-    )
-
-
-def rotated_covariance(rotation: FloatArray, covariance: FloatArray) -> FloatArray:
-    """Return the covariance of x, y, z, roll, pitch, yaw, shape (36,) by rows, about the axes of the target frame."""
-    turn = np.zeros((6, 6))
-    turn[:3, :3] = turn[3:, 3:] = matrix(rotation)
-    turned: FloatArray = turn @ covariance.reshape(6, 6) @ turn.T
-    return turned.reshape(36)
-
-
-def transformed(values: Values, transform: Transform) -> Values:
-    """Return a reading's fields in the target frame, in their precision; raises ValueError for what is no rotation."""
-    rotation = unit(transform.rotation)
-    moved: Values = {}
-    for field, value in values.items():
-        exact = np.asarray(value, dtype=np.float64)
-        if field == "position":
-            exact = rotated(rotation, exact) + transform.translation
-        elif field == "orientation":
-            exact = product(rotation, exact)
-        else:
-            exact = rotated_covariance(rotation, exact)
-        moved[field] = exact.astype(value.dtype)
-    return moved
-
-
 def as_it_comes(sensor: SensorSpec) -> SensorSpec:
     """Return `sensor` as it is before it is transformed: it may be in any frame."""
     return replace(sensor, frame=None)
@@ -166,3 +107,62 @@ class Tf2Frames:
             raise NoTransformError(f"no transform from {source} to {target} at its stamp: {error}") from None
         at, by = found.translation, found.rotation
         return Transform(translation=np.array([at.x, at.y, at.z]), rotation=np.array([by.x, by.y, by.z, by.w]))
+
+
+# ------------------------------------------------------------------------------------------------------- the maths
+
+
+def unit(rotation: FloatArray) -> FloatArray:
+    """Return a quaternion of length 1; raises ValueError for one that is not finite, or has no length."""
+    length = float(np.linalg.norm(rotation))
+    if not 0.5 < length < 2.0:  # also NaN: such a thing is no rotation with a rounding error
+        raise ValueError(f"{rotation.tolist()} is no rotation")
+    return rotation / length
+
+
+def rotated(rotation: FloatArray, vector: FloatArray) -> FloatArray:
+    """Return `vector`, shape (3,), turned by a unit quaternion x, y, z, w."""
+    return matrix(rotation) @ vector
+
+
+def product(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Return the quaternion that turns by `second`, then by `first`; all are x, y, z, w (Hamilton)."""
+    u, v = first[:3], second[:3]
+    w = first[3] * second[3] - float(u @ v)
+    return np.array([*(first[3] * v + second[3] * u + np.cross(u, v)), w], dtype=np.float64)
+
+
+def matrix(rotation: FloatArray) -> FloatArray:
+    """Return the rotation matrix, shape (3, 3), of a unit quaternion x, y, z, w."""
+    x, y, z, w = rotation.tolist()
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+
+
+def rotated_covariance(rotation: FloatArray, covariance: FloatArray) -> FloatArray:
+    """Return the covariance of x, y, z, roll, pitch, yaw, shape (36,) by rows, about the axes of the target frame."""
+    turn = np.zeros((6, 6))
+    turn[:3, :3] = turn[3:, 3:] = matrix(rotation)
+    turned: FloatArray = turn @ covariance.reshape(6, 6) @ turn.T
+    return turned.reshape(36)
+
+
+def transformed(values: Values, transform: Transform) -> Values:
+    """Return a reading's fields in the target frame, in their precision; raises ValueError for what is no rotation."""
+    rotation = unit(transform.rotation)
+    moved: Values = {}
+    for field, value in values.items():
+        exact = np.asarray(value, dtype=np.float64)
+        if field == "position":
+            exact = rotated(rotation, exact) + transform.translation
+        elif field == "orientation":
+            exact = product(rotation, exact)
+        else:
+            exact = rotated_covariance(rotation, exact)
+        moved[field] = exact.astype(value.dtype)
+    return moved

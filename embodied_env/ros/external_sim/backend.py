@@ -148,18 +148,14 @@ class SimulatorBackend:
             check_offered(self._profile, self._dialect.name, self._control.capabilities)
             self._is_connected = True
         topics = [sensor.topic for sensor in (*self._arrivals.sensors.values(), *self._entities.topics.values())]
-        node = self._ros.node
-
-        def connected() -> bool:
-            heard = all(publisher.get_subscription_count() for publisher in self._publishers.values())
-            return heard and all(node.count_publishers(topic) == 1 for topic in topics)
-
-        if not self._ros.wait_until(connected, end - time.monotonic()):
-            deaf = [p.topic_name for p in self._publishers.values() if not p.get_subscription_count()]
-            mute = [topic for topic in topics if not node.count_publishers(topic)]
-            shared = [topic for topic in topics if node.count_publishers(topic) > 1]
-            said = [("nobody reads", deaf), ("nobody publishes", mute), ("more than one publishes", shared)]
-            raise BackendNotReadyError("; ".join(f"{what} {', '.join(names)}" for what, names in said if names))
+        unmatched = self._ros.wait_for_peers(list(self._publishers.values()), topics, end - time.monotonic())
+        if unmatched is not None:
+            problems = [
+                ("nobody reads", unmatched.unread),
+                ("nobody publishes", unmatched.unpublished),
+                ("more than one publishes", unmatched.shared),
+            ]
+            raise BackendNotReadyError("; ".join(f"{what} {', '.join(names)}" for what, names in problems if names))
         return self._ros, self._control
 
     # ---------------------------------------------------------------------------------------------- reset
