@@ -12,8 +12,8 @@ from rclpy.time import Time
 
 from embodied_env.contract import FloatArray, SensorSpec
 from embodied_env.errors import MissingDependencyError
-from embodied_env.ros.message_fields import Message
-from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader, Values, stamp_ns
+from embodied_env.ros.message_fields import MalformedMessageError, Message
+from embodied_env.ros.sensor_readers import SensorReader, Values, stamp_ns
 from embodied_env.ros.setup_checks import apt_package
 
 

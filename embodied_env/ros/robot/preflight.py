@@ -17,6 +17,7 @@ from rclpy.utilities import get_rmw_implementation_identifier
 from embodied_env.contract import Contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp, SteadyClock
+from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import input_qos, sensor_qos
 from embodied_env.ros.receiver import LivenessCheck
@@ -24,7 +25,7 @@ from embodied_env.ros.robot.clock_sync import suspect_clock
 from embodied_env.ros.robot.contract_checks import Check, check_positions, contract_checks, measured_positions
 from embodied_env.ros.robot.graph_checks import graph_checks
 from embodied_env.ros.robot.profile import SETTLE_S
-from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader, stamp_ns
+from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.transforms import as_it_comes
 
 _GLANCE_S = 0.05

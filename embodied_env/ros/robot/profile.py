@@ -58,9 +58,7 @@ class RealProfile:
     relay: bool = False
     downstream_timeout_s: float | None = None  # the timeout of the robot's own controller, as its owner declares it
     allow_no_downstream_timeout: bool = False
-    start_outside: Literal["refuse", "inward"] = (
-        "refuse"  # a robot outside its limits: `contract_checks.check_positions`
-    )
+    start_outside: Literal["refuse", "inward"] = "refuse"  # a robot outside its limits: `check_positions`
     security: Literal["off", "required"] = "off"  # SROS2
     controller_state: ControllerStateSpec | None = None  # where a controller says which command is in force
     actuation_s: float | None = None  # from a command to its effect, as a calibration found it, where nothing tells it
