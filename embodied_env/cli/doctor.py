@@ -21,7 +21,7 @@ from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.terminal import make_console, say
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError
-from embodied_env.ros.robot.preflight import Check, contract_checks
+from embodied_env.ros.robot.contract_checks import Check, contract_checks
 from embodied_env.ros.setup_checks import apt_package
 
 HELP = "check what a contract needs, and say what to do about it"
@@ -146,7 +146,7 @@ def _ros_checks(contract: Contract, backend: str) -> list[Check]:
         if isinstance(error, MissingDependencyError):
             remedy = f'pip install "embodied_env[ros]", or apt install {apt_package("rclpy")} and source its setup.bash'
         return [Check(name="rclpy", passed=False, detail=str(error), remedy=remedy, code="missing")]
-    from embodied_env.ros.robot.sensor_survey import middleware
+    from embodied_env.ros.robot.preflight import middleware
 
     domain = os.environ.get("ROS_DOMAIN_ID") or "0 (unset)"
     reach = os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET (unset): every host of this network"
@@ -312,7 +312,7 @@ def _robot_checks(contract: Contract, sections: Sections, *, namespace: str, tim
     if wrong:
         yield Check(name="robot", passed=None, detail=f"not looked at, because of: {', '.join(wrong)}")
         return
-    from embodied_env.ros.robot.sensor_survey import survey
+    from embodied_env.ros.robot.preflight import survey
 
     already = {check.name for check in sections["contract"]}
     try:

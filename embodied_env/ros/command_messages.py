@@ -1,4 +1,4 @@
-"""Approved commands to messages. What the embedded simulator does with them is in `ros.command_messages`."""
+"""Convert approved commands to messages, and the messages that the embedded simulator receives back."""
 
 from __future__ import annotations
 
@@ -20,36 +20,6 @@ Message = Any  # a generated type
 _VALUES = "values"
 
 
-class CommandEncoder:
-    """A message whose bytes are there already, all but its numbers and its stamp: a third of the time to publish it."""
-
-    def __init__(self, make: Callable[[NDArray[Any], int], Message], count: int, dtype: type[np.generic]) -> None:
-        """Learn what `make` makes of `count` numbers, and a stamp in ns."""
-        self._dtype = np.dtype(dtype)
-        example = {_VALUES: np.zeros(count, dtype)}
-        self._prepared = MessageTemplate(lambda numbers, stamp_ns: make(numbers[_VALUES], stamp_ns), example)
-
-    def message(self, values: NDArray[Any], stamp_ns: int = 0) -> Message:
-        """Return what says `values`, to be published: bytes, or a message where its bytes are not known."""
-        return self._prepared.message({_VALUES: np.ascontiguousarray(values, self._dtype)}, stamp_ns)
-
-
-def command_encoder(actuator: ActuatorSpec, *, period_s: float) -> CommandEncoder:
-    """Return the message that commands an actuator (`to_command`), but for the values and the stamp."""
-    make = partial(_command_at, actuator, period_s)
-    return CommandEncoder(make, len(actuator.joints), np.float64)
-
-
-def _command_at(actuator: ActuatorSpec, period_s: float, values: FloatArray, stamp_ns: int) -> Message:
-    return to_command(actuator, values, stamp_ns=stamp_ns, period_s=period_s)
-
-
-def prepared_integers(count: int) -> CommandEncoder:
-    """Return an Int64MultiArray of so many integers."""
-    kind = message_class("std_msgs/msg/Int64MultiArray")
-    return CommandEncoder(lambda values, _: kind(data=array.array("q", values.tobytes())), count, np.int64)
-
-
 def to_command(actuator: ActuatorSpec, values: FloatArray, *, stamp_ns: int, period_s: float) -> Message:
     """Return the message that commands `values`.
 
@@ -65,6 +35,50 @@ def to_command(actuator: ActuatorSpec, values: FloatArray, *, stamp_ns: int, per
         message.header.frame_id = actuator.frame or ""
     _WRITERS[actuator.type](message, values, actuator, round(period_s * 1e9))
     return message
+
+
+def from_command(actuator: ActuatorSpec, message: Message) -> FloatArray | None:
+    """Return what `message` commands: positions or velocities in SI units, in the order of the joints; shape (n,).
+
+    None for a message that is not a whole command of this actuator: a joint is missing, unknown or named twice, the
+    length is wrong, a value is not finite, an axis that the actuator does not have is not 0, the frame is another.
+    """
+    if actuator.frame is not None and message.header.frame_id != actuator.frame:
+        return None
+    values = _READERS[actuator.type](message, actuator)
+    if values is None or values.shape != (len(actuator.joints),) or not all(map(math.isfinite, values.tolist())):
+        return None
+    return values
+
+
+class CommandEncoder:
+    """Encodes numbers and a stamp into messages of one topic, by a template."""
+
+    def __init__(self, make: Callable[[NDArray[Any], int], Message], count: int, dtype: type[np.generic]) -> None:
+        """Prepare the template of the messages that `make` returns for `count` numbers and a stamp in ns."""
+        self._dtype = np.dtype(dtype)
+        example = {_VALUES: np.zeros(count, dtype)}
+        self._template = MessageTemplate(lambda numbers, stamp_ns: make(numbers[_VALUES], stamp_ns), example)
+
+    def encode(self, values: NDArray[Any], stamp_ns: int = 0) -> Message:
+        """Return the message to publish: its bytes, or the message itself where the template does not fit."""
+        return self._template.encode({_VALUES: np.ascontiguousarray(values, self._dtype)}, stamp_ns)
+
+
+def command_encoder(actuator: ActuatorSpec, *, period_s: float) -> CommandEncoder:
+    """Return the encoder of the messages that command an actuator (`to_command`)."""
+    make = partial(_command_at, actuator, period_s)
+    return CommandEncoder(make, len(actuator.joints), np.float64)
+
+
+def integer_encoder(count: int) -> CommandEncoder:
+    """Return the encoder of an Int64MultiArray of `count` integers."""
+    kind = message_class("std_msgs/msg/Int64MultiArray")
+    return CommandEncoder(lambda values, _: kind(data=array.array("q", values.tobytes())), count, np.int64)
+
+
+def _command_at(actuator: ActuatorSpec, period_s: float, values: FloatArray, stamp_ns: int) -> Message:
+    return to_command(actuator, values, stamp_ns=stamp_ns, period_s=period_s)
 
 
 def _set_time(time: Message, ns: int) -> None:
@@ -111,20 +125,6 @@ _WRITERS: Mapping[str, Callable[[Message, FloatArray, ActuatorSpec, int], None]]
     "geometry_msgs/msg/Twist": _write_twist,
     "geometry_msgs/msg/TwistStamped": _write_twist_stamped,
 }
-
-
-def from_command(actuator: ActuatorSpec, message: Message) -> FloatArray | None:
-    """Return what `message` commands: positions or velocities in SI units, in the order of the joints; shape (n,).
-
-    None for a message that is not a whole command of this actuator: a joint is missing, unknown or named twice, the
-    length is wrong, a value is not finite, an axis that the actuator does not have is not 0, the frame is another.
-    """
-    if actuator.frame is not None and message.header.frame_id != actuator.frame:
-        return None
-    values = _READERS[actuator.type](message, actuator)
-    if values is None or values.shape != (len(actuator.joints),) or not all(map(math.isfinite, values.tolist())):
-        return None
-    return values
 
 
 def _read_sequence(message: Message, actuator: ActuatorSpec) -> FloatArray | None:  # noqa: ARG001

@@ -45,16 +45,6 @@ def topics_above_limit(contract: Contract) -> dict[str, int]:
     return {topic: size for topic, size in sizes.items() if size > LARGE_BYTES}
 
 
-def _bytes_of(sensor: SensorSpec) -> int:
-    shapes = [field.shape for field in sensor.fields.values() if field.shape is not None]
-    if sensor.type == _CLOUD:
-        return sum(math.prod(shape) for shape in shapes) * _BYTES_PER_COORDINATE
-    if sensor.type == _IMAGE and (encoding := ENCODINGS.get(sensor.encoding or "")) is not None:
-        pixels = sum(math.prod(shape[:2]) for shape in shapes)
-        return pixels * encoding.channels * np.dtype(encoding.dtype).itemsize
-    return 0
-
-
 def profile_environment(contract: Contract, found: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables to set for a process that sends or receives the topics of `contract`.
 
@@ -101,3 +91,13 @@ def warn_if_segment_too_small(contract: Contract, found: Mapping[str, str] = os.
             f"({segment / 1e6:.1f} MB): each may stall for 10 ms, or be lost; set {VARIABLES[0]}={PROFILE} "
             f"({VARIABLES[1]} from Kilted on) for this process and for who publishes it, before they start"
         )
+
+
+def _bytes_of(sensor: SensorSpec) -> int:
+    shapes = [field.shape for field in sensor.fields.values() if field.shape is not None]
+    if sensor.type == _CLOUD:
+        return sum(math.prod(shape) for shape in shapes) * _BYTES_PER_COORDINATE
+    if sensor.type == _IMAGE and (encoding := ENCODINGS.get(sensor.encoding or "")) is not None:
+        pixels = sum(math.prod(shape[:2]) for shape in shapes)
+        return pixels * encoding.channels * np.dtype(encoding.dtype).itemsize
+    return 0

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from embodied_env.core.clock import Clock
 from embodied_env.core.message_tap import MessageTap
@@ -18,10 +19,21 @@ with rclpy_import_errors("a backend over ROS 2"):
     from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
     from rclpy.context import Context
     from rclpy.node import Node
+    from rclpy.publisher import Publisher
     from rclpy.signals import SignalHandlerOptions
 
     from embodied_env.ros.message_tap import TappedNode
-    from embodied_env.ros.receiver import DISCOVERY_POLL_S, ExecutorReceiver, Receiver, WaitSetReceiver
+    from embodied_env.ros.receiver import DISCOVERY_POLL_S, ExecutorReceiver, LivenessCheck, Receiver, WaitSetReceiver
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnmatchedTopics:
+    """Topics of a node without the other side: not read, not published, or with more than one publisher."""
+
+    unread: list[str]
+    unpublished: list[str]
+    shared: list[str]
+
 
 _WRONG_ARGUMENTS = ("RCLInvalidROSArgsError", "UnknownROSArgsError")  # rclpy has no public name for them
 
@@ -99,6 +111,32 @@ class RosNode:
                 return False
             time.sleep(DISCOVERY_POLL_S)
         return True
+
+    def wait_for_peers(
+        self,
+        publishers: Sequence[Publisher],
+        topics: Sequence[str],
+        timeout_s: float,
+        patrol: LivenessCheck = lambda: None,
+    ) -> UnmatchedTopics | None:
+        """Wait until each of `publishers` has a subscription and each of `topics` one publisher.
+
+        Returns:
+            None, or what is unmatched after `timeout_s`.
+        """
+
+        def matched() -> bool:
+            patrol()
+            has_readers = all(publisher.get_subscription_count() for publisher in publishers)
+            return has_readers and all(self.node.count_publishers(topic) == 1 for topic in topics)
+
+        if self.wait_until(matched, timeout_s):
+            return None
+        return UnmatchedTopics(
+            unread=[publisher.topic_name for publisher in publishers if not publisher.get_subscription_count()],
+            unpublished=[topic for topic in topics if not self.node.count_publishers(topic)],
+            shared=[topic for topic in topics if self.node.count_publishers(topic) > 1],
+        )
 
     def close(self) -> None:
         """Destroy the node and its context. Idempotent."""

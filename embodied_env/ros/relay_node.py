@@ -14,9 +14,10 @@ from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.types import ApprovedCommand
 from embodied_env.errors import BackendNotReadyError, ContractError, EmbodiedEnvError
 from embodied_env.ros.command_messages import to_command
+from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.qos import command_qos, sensor_qos
 from embodied_env.ros.robot.estops import EstopInputs, EstopSpec, estop_specs
-from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader, stamp_ns
+from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.setup_checks import LOG_HINT, rclpy_import_errors
 from embodied_env.safety import CommandFilter, SafetyGate
 from embodied_env.safety.relay.protocol import (

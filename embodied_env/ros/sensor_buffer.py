@@ -8,9 +8,10 @@ from typing import Any
 from embodied_env.contract import SensorSpec
 from embodied_env.core.types import Quality, Sample
 from embodied_env.errors import BackendNotReadyError, ContractError
+from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.clock_sync import StampTranslator, TranslatedStamp, TransportTiming
-from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader, stamp_ns
+from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.serialization.layout_cache import as_message
 
 _KEPT = 64  # messages without a stamp that are kept for `accept`

@@ -1,4 +1,4 @@
-"""Messages to arrays, by the contract: joints by name, one copy per field, and a reason for what cannot be read."""
+"""Read messages into arrays, by the contract: joints by name, one copy per field, an error for what is malformed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from embodied_env.ros.sensor_readers_camera import (
     scan_reader,
 )
 from embodied_env.ros.serialization.layout_cache import RawMessage
-
-__all__ = ["MalformedMessageError", "SensorReader", "Values", "stamp_ns"]
 
 Values = dict[str, NDArray[Any]]
 

@@ -1,4 +1,7 @@
-"""Images: pixels as uint8 (height, width, channels), depth as float32 metres (height, width, 1)."""
+"""Read messages of cameras and range sensors.
+
+Pixels are uint8 (height, width, channels), depth is float32 metres (height, width, 1), points are (n, 3) metres.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from embodied_env.ros.message_fields import Field, MalformedMessageError, Messag
 
 _CODECS = {"jpeg": "JPEG", "jpg": "JPEG", "png": "PNG"}
 _MODES = {"rgb8": "RGB", "mono8": "L"}  # of Pillow
+_FLOAT32 = 7  # sensor_msgs/PointField.FLOAT32
+_AXES = ("x", "y", "z")
 
 
 def image_reader(field: Field) -> ReadField:
@@ -37,25 +42,6 @@ def image_reader(field: Field) -> ReadField:
         return settle_depth(field.name, from_units(pixels, encoding.metres_per_unit), field.spec, nothing="0")
 
     return read
-
-
-def _check_size(field: Field, width: int, height: int) -> None:
-    rows, columns = field.shape[:2]
-    if (width, height) != (columns, rows):
-        raise MalformedMessageError(f"the image is {width} x {height}; the contract declares {columns} x {rows}")
-
-
-def _strides(message: Message, field: Field, raw: np.dtype[Any]) -> tuple[int, int, int]:
-    """Return the bytes from row to row, pixel to pixel and channel to channel. Rows may end in padding."""
-    height, width, channels = field.shape
-    pixel = channels * raw.itemsize
-    if message.step < width * pixel:
-        raise MalformedMessageError(f"step is {message.step}; a row of {width} pixels needs {width * pixel}")
-    if len(message.data) != height * message.step:
-        raise MalformedMessageError(
-            f"data has {len(message.data)} bytes; {height} rows of step {message.step} have {height * message.step}"
-        )
-    return message.step, pixel, raw.itemsize
 
 
 def compressed_reader(field: Field) -> ReadField:
@@ -89,18 +75,6 @@ def compressed_reader(field: Field) -> ReadField:
         return np.frombuffer(pixels, dtype=field.dtype).reshape(field.shape).copy()  # what Pillow gives is read-only
 
     return read
-
-
-def _codec(text: str) -> str:
-    """Read a format: ``png``, or as image_transport writes it, ``rgb8; jpeg compressed bgr8``."""
-    words = text.rpartition(";")[2].split()
-    if not words or words[0] not in _CODECS or (len(words) > 1 and words[1] != "compressed"):
-        raise MalformedMessageError(f"format is {text!r}; jpeg and png are read")
-    return _CODECS[words[0]]
-
-
-_FLOAT32 = 7  # sensor_msgs/PointField.FLOAT32
-_AXES = ("x", "y", "z")
 
 
 def scan_reader(field: Field) -> ReadField:
@@ -152,6 +126,33 @@ def cloud_reader(field: Field) -> ReadField:
         return settle(field.name, values, field.spec)
 
     return read
+
+
+def _check_size(field: Field, width: int, height: int) -> None:
+    rows, columns = field.shape[:2]
+    if (width, height) != (columns, rows):
+        raise MalformedMessageError(f"the image is {width} x {height}; the contract declares {columns} x {rows}")
+
+
+def _strides(message: Message, field: Field, raw: np.dtype[Any]) -> tuple[int, int, int]:
+    """Return the bytes from row to row, pixel to pixel and channel to channel. Rows may end in padding."""
+    height, width, channels = field.shape
+    pixel = channels * raw.itemsize
+    if message.step < width * pixel:
+        raise MalformedMessageError(f"step is {message.step}; a row of {width} pixels needs {width * pixel}")
+    if len(message.data) != height * message.step:
+        raise MalformedMessageError(
+            f"data has {len(message.data)} bytes; {height} rows of step {message.step} have {height * message.step}"
+        )
+    return message.step, pixel, raw.itemsize
+
+
+def _codec(text: str) -> str:
+    """Read a format: ``png``, or as image_transport writes it, ``rgb8; jpeg compressed bgr8``."""
+    words = text.rpartition(";")[2].split()
+    if not words or words[0] not in _CODECS or (len(words) > 1 and words[1] != "compressed"):
+        raise MalformedMessageError(f"format is {text!r}; jpeg and png are read")
+    return _CODECS[words[0]]
 
 
 def _point_dtype(message: Message) -> np.dtype[Any]:

@@ -6,18 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+from rclpy.clock import ClockType
+from rclpy.node import Node
+from rclpy.time import Time
 
 from embodied_env.contract import FloatArray, SensorSpec
-from embodied_env.contract.value_checks import require
-from embodied_env.ros.message_fields import Message
-from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader, Values, stamp_ns
-
-TRANSFORMABLE = (
-    "geometry_msgs/msg/PointStamped",
-    "geometry_msgs/msg/PoseStamped",
-    "geometry_msgs/msg/PoseWithCovarianceStamped",
-)
-"""What stands in one frame, at a place. A velocity or a force would also need to know how that frame moves."""
+from embodied_env.errors import MissingDependencyError
+from embodied_env.ros.message_fields import MalformedMessageError, Message
+from embodied_env.ros.sensor_readers import SensorReader, Values, stamp_ns
+from embodied_env.ros.setup_checks import apt_package
 
 
 class NoTransformError(MalformedMessageError):
@@ -38,6 +35,78 @@ class Frames(Protocol):
     def lookup(self, target: str, source: str, stamp_ns: int) -> Transform:
         """Return where `source` stood in `target` at `stamp_ns` of the messages' clock; raises NoTransformError."""
         ...
+
+
+def as_it_comes(sensor: SensorSpec) -> SensorSpec:
+    """Return `sensor` as it is before it is transformed: it may be in any frame."""
+    return replace(sensor, frame=None)
+
+
+class TransformedReader(SensorReader):
+    """Reads a sensor's messages in the frame `target`, each at the time of its stamp."""
+
+    def __init__(self, name: str, sensor: SensorSpec, target: str, frames: Frames) -> None:
+        """Read `sensor`, checked by `check_frame`; raises like `SensorReader`."""
+        super().__init__(name, as_it_comes(sensor))
+        self._target = target
+        self._frames = frames
+
+    def read(self, message: Message) -> Values:
+        """Return field -> array; raises MalformedMessageError, also where nobody knows the transform."""
+        values = super().read(message)
+        if message.header.frame_id == self._target:
+            return values
+        try:
+            return transformed(values, self._transform(message))
+        except ValueError as error:
+            raise NoTransformError(f"the transform to {self._target}: {error}") from None
+
+    def is_ready(self, message: Message) -> bool:
+        """Return whether there is nothing to wait for: the transform is there, or never will be."""
+        if message.header.frame_id in ("", self._target) or stamp_ns(message) <= 0:
+            return True
+        try:
+            self._transform(message)
+        except NoTransformError:
+            return False
+        return True
+
+    def _transform(self, message: Message) -> Transform:
+        source, at_ns = message.header.frame_id, stamp_ns(message)
+        if source == "" or at_ns <= 0:
+            raise NoTransformError(f"the message has no {'frame' if source == '' else 'stamp'} to transform it by")
+        transform = self._frames.lookup(self._target, source, at_ns)
+        if not (np.isfinite(transform.translation).all() and np.isfinite(transform.rotation).all()):
+            raise NoTransformError(f"the transform from {source} to {self._target} is not finite")
+        return transform
+
+
+class Tf2Frames:
+    """Listens to ``/tf`` and ``/tf_static`` with the node, and is turned with it."""
+
+    def __init__(self, node: Node) -> None:
+        """Begin to listen; raises MissingDependencyError without tf2_ros."""
+        try:
+            import tf2_ros  # noqa: PLC0415 - an optional package, needed only where a profile has frames
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"tf2_ros ({error})",
+                needed_for="backends.real.tf",
+                remedy=f"apt install {apt_package('tf2_ros')}, and source its setup.bash",
+            ) from None
+        self._error = tf2_ros.TransformException
+        self._buffer = tf2_ros.Buffer()
+        self._listener = tf2_ros.TransformListener(self._buffer, node, spin_thread=False)
+
+    def lookup(self, target: str, source: str, stamp_ns: int) -> Transform:
+        """Return where `source` stood in `target` at `stamp_ns`; raises NoTransformError. It never waits."""
+        time = Time(nanoseconds=stamp_ns, clock_type=ClockType.ROS_TIME)
+        try:
+            found = self._buffer.lookup_transform(target, source, time).transform
+        except self._error as error:
+            raise NoTransformError(f"no transform from {source} to {target} at its stamp: {error}") from None
+        at, by = found.translation, found.rotation
+        return Transform(translation=np.array([at.x, at.y, at.z]), rotation=np.array([by.x, by.y, by.z, by.w]))
 
 
 # ------------------------------------------------------------------------------------------------------- the maths
@@ -97,64 +166,3 @@ def transformed(values: Values, transform: Transform) -> Values:
             exact = rotated_covariance(rotation, exact)
         moved[field] = exact.astype(value.dtype)
     return moved
-
-
-# ----------------------------------------------------------------------------------------------------- the readings
-
-
-def check_frame(path: str, sensor: SensorSpec, target: str) -> None:
-    """Check that the values of `sensor` can be wanted in the frame `target`; raises ContractError at `path`."""
-    allowed = ", ".join(TRANSFORMABLE)
-    require(sensor.type in TRANSFORMABLE, path, f"a {sensor.type} cannot be transformed; allowed: {allowed}")
-    by_path = [name for name, spec in sensor.fields.items() if spec.path is not None]
-    require(not by_path, path, f"the fields {by_path} have a path of their own; allowed: the type's own fields")
-    require(sensor.timeline == "header", path, "its stamp is not to be trusted; allowed: timeline header")
-    require(
-        target != "" and sensor.frame in (None, target),
-        path,
-        f"{target!r} is not allowed; allowed: {sensor.frame or 'the name of a frame'}",
-    )
-
-
-def as_it_comes(sensor: SensorSpec) -> SensorSpec:
-    """Return `sensor` as it is before it is transformed: it may be in any frame."""
-    return replace(sensor, frame=None)
-
-
-class TransformedReader(SensorReader):
-    """Reads a sensor's messages in the frame `target`, each at the time of its stamp."""
-
-    def __init__(self, name: str, sensor: SensorSpec, target: str, frames: Frames) -> None:
-        """Read `sensor`, checked by `check_frame`; raises like `SensorReader`."""
-        super().__init__(name, as_it_comes(sensor))
-        self._target = target
-        self._frames = frames
-
-    def read(self, message: Message) -> Values:
-        """Return field -> array; raises MalformedMessageError, also where nobody knows the transform."""
-        values = super().read(message)
-        if message.header.frame_id == self._target:
-            return values
-        try:
-            return transformed(values, self._transform(message))
-        except ValueError as error:
-            raise NoTransformError(f"the transform to {self._target}: {error}") from None
-
-    def is_ready(self, message: Message) -> bool:
-        """Return whether there is nothing to wait for: the transform is there, or never will be."""
-        if message.header.frame_id in ("", self._target) or stamp_ns(message) <= 0:
-            return True
-        try:
-            self._transform(message)
-        except NoTransformError:
-            return False
-        return True
-
-    def _transform(self, message: Message) -> Transform:
-        source, at_ns = message.header.frame_id, stamp_ns(message)
-        if source == "" or at_ns <= 0:
-            raise NoTransformError(f"the message has no {'frame' if source == '' else 'stamp'} to transform it by")
-        transform = self._frames.lookup(self._target, source, at_ns)
-        if not (np.isfinite(transform.translation).all() and np.isfinite(transform.rotation).all()):
-            raise NoTransformError(f"the transform from {source} to {self._target} is not finite")
-        return transform

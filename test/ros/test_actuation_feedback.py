@@ -13,7 +13,8 @@ import embodied_env
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import ContractError
 from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.actuation_feedback import ControllerState, ControllerStateSpec, check_controller_state
+from embodied_env.ros.robot.actuation_feedback import ControllerState
+from embodied_env.ros.robot.profile import ControllerStateSpec, check_controller_state
 
 ARM = ActionLayout(embodied_env.load_contract("arm_reach"))
 CART = ActionLayout(embodied_env.load_contract("cart_goal"))

@@ -21,7 +21,7 @@ from embodied_env.ros.command_messages import (
     CommandEncoder,
     command_encoder,
     from_command,
-    prepared_integers,
+    integer_encoder,
     to_command,
 )
 from embodied_env.ros.robot.command_publishers import ActuatorPublishers
@@ -170,7 +170,7 @@ def test_what_is_not_a_whole_command_is_none(case):
 def test_a_command_is_read_from_its_bytes_as_from_its_message(name):
     decoder, size = LayoutDecoder(type(command(name))), len(ACTUATORS[name].joints)
     for values in (np.zeros(size), np.linspace(-0.0, 1e-310, size), np.arange(size) - 0.1):
-        received = from_command(ACTUATORS[name], decoder.take(to_cdr(command(name, values))).decoded())
+        received = from_command(ACTUATORS[name], decoder.decode(to_cdr(command(name, values))).decoded())
         assert received.tobytes() == values.tobytes()
 
 
@@ -178,8 +178,8 @@ def test_a_command_is_read_from_its_bytes_as_from_its_message(name):
 def test_what_is_not_a_whole_command_is_none_by_its_bytes_too(case):
     name, message = MALFORMED[case]()
     decoder = LayoutDecoder(type(message))
-    decoder.take(to_cdr(command(name)))
-    assert from_command(ACTUATORS[name], decoder.take(to_cdr(message)).decoded()) is None
+    decoder.decode(to_cdr(command(name)))
+    assert from_command(ACTUATORS[name], decoder.decode(to_cdr(message)).decoded()) is None
 
 
 @pytest.mark.parametrize("name", ACTUATORS)
@@ -192,20 +192,20 @@ def test_a_prepared_command_is_the_same_command(name, data):
     for _ in range(2):
         values = np.array(data.draw(st.lists(finite, min_size=len(spec.joints), max_size=len(spec.joints))))
         stamp_ns = data.draw(st.integers(0, 2**31 * 10**9 - 1))
-        made, wanted = ready.message(values, stamp_ns), to_command(spec, values, stamp_ns=stamp_ns, period_s=PERIOD_S)
+        made, wanted = ready.encode(values, stamp_ns), to_command(spec, values, stamp_ns=stamp_ns, period_s=PERIOD_S)
         assert isinstance(made, bytes)
         assert deserialize_message(made, type(wanted)) == wanted
 
 
 @pytest.mark.parametrize("values", [[1], [-(2**63), 2**63 - 1, 0]])
 def test_prepared_integers_are_what_they_say(values):
-    made = prepared_integers(len(values)).message(np.array(values))
+    made = integer_encoder(len(values)).encode(np.array(values))
     assert list(deserialize_message(made, Int64MultiArray).data) == values
 
 
 def test_a_message_that_does_not_keep_the_numbers_is_made_each_time():
     ready = CommandEncoder(lambda values, _: Float32(data=float(values[0])), 1, np.float64)
-    assert ready.message(np.array([0.5])) == Float32(data=0.5)
+    assert ready.encode(np.array([0.5])) == Float32(data=0.5)
 
 
 class Acknowledged:

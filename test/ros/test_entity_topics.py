@@ -17,7 +17,13 @@ from embodied_env.ros.receiver import ReceivedMessage
 
 def of(name) -> EntityTopics:
     contract = load_contract(name)
-    return EntityTopics(contract, load_simulator_profile(contract, "gazebo")[0])
+    topics = EntityTopics(contract, load_simulator_profile(contract, "gazebo")[0])
+    topics.subscribe(NoMessages())
+    return topics
+
+
+class NoMessages:
+    def subscribe(self, *args, **options): ...
 
 
 def arrival(key, message) -> ReceivedMessage:
@@ -44,22 +50,22 @@ def test_the_topics_of_the_profile_are_read_with_their_types():
 
 def test_a_pose_of_before_the_end_of_the_step_is_missing_and_named():
     tidings = of("door_open")
-    tidings.put(arrival("/state/tcp", odometry(1.0, 40)))
-    tidings.put(arrival("/state/lever_end", odometry(2.0, 50)))
+    tidings.add(arrival("/state/tcp", odometry(1.0, 40)))
+    tidings.add(arrival("/state/lever_end", odometry(2.0, 50)))
     assert tidings.missing(50, 50) == ["tcp/odometry"]
 
 
 def test_the_newest_pose_counts_whatever_comes_after_it():
     tidings = of("door_open")
     for x, stamp_ns in ((1.0, 50), (9.0, 40)):
-        tidings.put(arrival("/state/tcp", odometry(x, stamp_ns)))
+        tidings.add(arrival("/state/tcp", odometry(x, stamp_ns)))
     state = tidings.states()["tcp"]
     assert (state.position[0], state.stamp_ns) == (1.0, 50)
 
 
 def test_a_pose_of_before_the_clock_went_back_is_dropped():
     tidings = of("door_open")
-    tidings.put(arrival("/state/tcp", odometry(1.0, 5_000)))
+    tidings.add(arrival("/state/tcp", odometry(1.0, 5_000)))
     assert "tcp/odometry" in tidings.missing(10, 10)
     assert "tcp" not in tidings.states()
 
@@ -68,23 +74,23 @@ def test_a_pose_without_a_rotation_is_nobodys_place():
     tidings = of("door_open")
     message = odometry(1.0, 50)
     message.pose.pose.orientation.w = 0.0
-    tidings.put(arrival("/state/tcp", message))
+    tidings.add(arrival("/state/tcp", message))
     assert "tcp" not in tidings.states()
 
 
 def test_an_event_is_told_once():
     tidings = of("cart_goal")
-    tidings.put(arrival("/event/collision", Bool(data=True)))
+    tidings.add(arrival("/event/collision", Bool(data=True)))
     assert tidings.events() == {"collision"}
     assert tidings.events() == set()
 
 
 def test_what_came_before_a_reset_is_forgotten():
     tidings = of("cart_goal")
-    tidings.put(arrival("/event/collision", Bool(data=True)))
+    tidings.add(arrival("/event/collision", Bool(data=True)))
     tidings.clear()
     assert tidings.events() == set()
 
 
 def test_a_sensor_is_no_tiding():
-    assert not of("cart_goal").put(arrival("imu", Bool()))
+    assert not of("cart_goal").add(arrival("imu", Bool()))

@@ -22,6 +22,7 @@ from embodied_env.contract.reading_values import settle
 from embodied_env.core.types import Quality
 from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.sensor_buffer import SensorBuffer
+from embodied_env.ros.serialization import PLAIN_VARIABLE
 from embodied_env.ros.serialization.cdr import to_cdr
 from embodied_env.ros.serialization.layout_cache import LayoutDecoder
 
@@ -158,7 +159,7 @@ def test_raw_and_typed_messages_give_the_same_samples(sensor, kind, messages, ex
     def check(wire):
         decoder, raw_buffer, typed_buffer = LayoutDecoder(kind), SensorBuffer("it", sensor), SensorBuffer("it", sensor)
         for data in wire:
-            typed, raw = decoded_or_none(data, kind), decoder.take(data)
+            typed, raw = decoded_or_none(data, kind), decoder.decode(data)
             assert (typed is None) == (raw is None)
             if raw is not None:
                 raw_buffer.add(arrival(raw))
@@ -186,7 +187,7 @@ def message(request):
 
 def test_the_second_message_is_read_by_the_layout_of_the_first(message):
     decoder, data = LayoutDecoder(type(message)), to_cdr(message)
-    first, second = decoder.take(data), decoder.take(data)
+    first, second = decoder.decode(data), decoder.decode(data)
     assert isinstance(first.decoded(), type(message))
     assert not isinstance(second.decoded(), type(message))
 
@@ -195,48 +196,54 @@ def test_what_is_between_for_alignment_does_not_count():
     message = JointState(name=["ab"], position=[1.0], velocity=[2.0], effort=[3.0])
     data = bytearray(to_cdr(message))
     decoder = LayoutDecoder(JointState)
-    decoder.take(bytes(data))
+    decoder.decode(bytes(data))
     gap = data.find(struct.pack("<d", 1.0)) - 4
     place = next(place for place in range(gap, 0, -1) if data[place : place + 4] == b"\1\0\0\0") + 4
     data[place : gap + 4] = b"\xee" * (gap + 4 - place)
-    assert not isinstance(decoder.take(bytes(data)).decoded(), JointState)
+    assert not isinstance(decoder.decode(bytes(data)).decoded(), JointState)
 
 
 def test_bytes_behind_the_end_are_not_recorded(message):
     decoder, data = LayoutDecoder(type(message)), to_cdr(message)
-    decoder.take(data)
-    assert decoder.take(data + b"abc").to_cdr() == data
+    decoder.decode(data)
+    assert decoder.decode(data + b"abc").to_cdr() == data
 
 
 def test_other_names_are_read_as_they_are():
     decoder = LayoutDecoder(JointState)
-    decoder.take(to_cdr(JointState(name=["a", "b"], position=[1.0, 2.0])))
-    changed = decoder.take(to_cdr(JointState(name=["b", "a"], position=[2.0, 1.0])))
+    decoder.decode(to_cdr(JointState(name=["a", "b"], position=[1.0, 2.0])))
+    changed = decoder.decode(to_cdr(JointState(name=["b", "a"], position=[2.0, 1.0])))
     assert changed.decoded().name == ["b", "a"]
 
 
 def test_a_text_that_is_not_utf8_is_read_as_rclpy_does_it():
     data = to_cdr(JointState(name=["joint"], position=[1.0])).replace(b"joint", b"join\xff")
     decoder = LayoutDecoder(JointState)
-    assert [decoder.take(data).decoded().name for _ in range(2)] == [deserialize_message(data, JointState).name] * 2
+    assert [decoder.decode(data).decoded().name for _ in range(2)] == [deserialize_message(data, JointState).name] * 2
 
 
 def test_messages_that_differ_each_time_are_decoded_as_rclpy_does_it():
     decoder = LayoutDecoder(CompressedImage)
     for size in range(40):
         data = to_cdr(CompressedImage(format="png", data=array.array("B", bytes(size))))
-        assert len(decoder.take(data).decoded().data) == size
+        assert len(decoder.decode(data).decoded().data) == size
+
+
+def test_one_variable_turns_the_layouts_off(message, monkeypatch):
+    monkeypatch.setenv(PLAIN_VARIABLE, "1")
+    decoder, data = LayoutDecoder(type(message)), to_cdr(message)
+    assert [type(decoder.decode(data).decoded()) for _ in range(3)] == [type(message)] * 3
 
 
 def test_bytes_that_are_no_message_are_none():
-    assert LayoutDecoder(JointState).take(b"\0\1\0\0abc") is None
+    assert LayoutDecoder(JointState).decode(b"\0\1\0\0abc") is None
 
 
 def test_the_stamp_is_that_of_the_header_by_either_way():
     message = JointState()
     message.header.stamp.sec, message.header.stamp.nanosec = 12, 34
     decoder = LayoutDecoder(JointState)
-    assert [decoder.take(to_cdr(message)).stamp_ns() for _ in range(2)] == [12_000_000_034] * 2
+    assert [decoder.decode(to_cdr(message)).stamp_ns() for _ in range(2)] == [12_000_000_034] * 2
 
 
 def test_arrays_of_a_sample_are_not_those_of_the_bytes():
@@ -244,7 +251,7 @@ def test_arrays_of_a_sample_are_not_those_of_the_bytes():
     for number in (1, 2):
         message = JointState(name=list(JOINTS), position=[1.0, 2.0, 3.0], velocity=[0.0, 0.0, 0.0])
         message.header.stamp.sec = number
-        buffer.add(arrival(decoder.take(to_cdr(message))))
+        buffer.add(arrival(decoder.decode(to_cdr(message))))
         sample = buffer.sample()
         assert sample.quality is Quality.OK
         assert all(value.flags.owndata and value.flags.writeable for value in sample.values.values())
@@ -266,10 +273,10 @@ def test_ranges_within_their_limits_are_settled_as_all_others(values):
 def test_a_message_that_is_kept_is_not_changed_by_the_next_of_its_topic():
     decoder = LayoutDecoder(JointState)
     first, second = (JointState(name=["a", "b"], position=[value, 0.5]) for value in (1.0, 2.0))
-    decoder.take(to_cdr(first))
-    kept = decoder.take(to_cdr(first)).decoded()
-    later = decoder.take(to_cdr(second)).decoded()
+    decoder.decode(to_cdr(first))
+    kept = decoder.decode(to_cdr(first)).decoded()
+    later = decoder.decode(to_cdr(second)).decoded()
     later.name.append("c")
     later.header.stamp.sec = 7
     assert (kept.name, kept.position.tolist(), kept.header.stamp.sec) == (["a", "b"], [1.0, 0.5], 0)
-    assert decoder.take(to_cdr(second)).decoded().name == ["a", "b"]
+    assert decoder.decode(to_cdr(second)).decoded().name == ["a", "b"]

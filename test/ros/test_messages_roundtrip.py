@@ -19,7 +19,8 @@ from embodied_env.contract.message_types import SENSOR_MESSAGES, message_class
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.errors import ContractError
 from embodied_env.ros.embedded_sim.sensor_messages import to_message
-from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader, stamp_ns
+from embodied_env.ros.message_fields import MalformedMessageError
+from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 
 pytestmark = pytest.mark.ros
 

@@ -29,15 +29,9 @@ from embodied_env.core.clock import NS_PER_S, Domain, Stamp, SteadyClock
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.robot.contract_checks import check_positions, contract_checks, raise_unless_passed, security_check
 from embodied_env.ros.robot.graph_checks import contention, graph_checks, incompatible_policies
-from embodied_env.ros.robot.preflight import (
-    check_positions,
-    contract_checks,
-    preflight,
-    raise_unless_passed,
-    security_check,
-)
-from embodied_env.ros.robot.sensor_survey import survey
+from embodied_env.ros.robot.preflight import preflight, survey
 
 pytestmark = pytest.mark.ros
 

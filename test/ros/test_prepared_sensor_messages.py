@@ -20,7 +20,8 @@ from test_messages_roundtrip import EXTRAS, SENSORS, sensor, stamps
 
 import embodied_env
 from embodied_env.contract.spaces import field_layouts
-from embodied_env.ros.embedded_sim.sensor_messages import ReadingWriter, to_message
+from embodied_env.ros.embedded_sim.sensor_messages import SensorEncoder, to_message
+from embodied_env.ros.serialization import PLAIN_VARIABLE
 from embodied_env.ros.serialization.cdr import to_cdr
 from embodied_env.ros.serialization.template import MessageTemplate
 
@@ -42,8 +43,8 @@ few = settings(max_examples=2, deadline=None, suppress_health_check=_SLOW)
 @functools.cache
 def writer_of(name):
     """Return one that has learned already, as a node has after its first reading."""
-    writer = ReadingWriter(EVERY[name])
-    writer.message(zeros(name), 0, EXTRAS)
+    writer = SensorEncoder(EVERY[name])
+    writer.encode(zeros(name), 0, EXTRAS)
     return writer
 
 
@@ -98,20 +99,20 @@ def test_many_bytes_say_what_the_message_does(name, data, stamp):
 def check_bytes(name, data, stamp):
     values = {layout.field: drawn(data, name, layout) for layout in field_layouts(name, EVERY[name])}
     wanted = to_message(EVERY[name], values, stamp, EXTRAS)
-    made = writer_of(name).message(values, stamp, EXTRAS)
+    made = writer_of(name).encode(values, stamp, EXTRAS)
     assert said(made, type(wanted)) == said(wanted, type(wanted))
 
 
 def test_all_are_bytes_but_those_of_a_byte_and_those_with_more_than_numbers():
-    assert {name for name in EVERY if not isinstance(writer_of(name).message(zeros(name), 1, EXTRAS), bytes)} == TYPED
+    assert {name for name in EVERY if not isinstance(writer_of(name).encode(zeros(name), 1, EXTRAS), bytes)} == TYPED
 
 
 def test_a_covariance_beside_the_fields_is_one_of_the_numbers():
     spec, pose = SENSORS["estimate"], {"position": np.zeros(3), "orientation": np.array([0.0, 0.0, 0.0, 1.0])}
-    writer = ReadingWriter(spec)
+    writer = SensorEncoder(spec)
     for scale in (1.0, 2.0):
         extras = {"covariance": np.arange(36.0) * scale}
-        wanted, made = to_message(spec, pose, 1, extras), writer.message(pose, 1, extras)
+        wanted, made = to_message(spec, pose, 1, extras), writer.encode(pose, 1, extras)
         assert isinstance(made, bytes)
         assert said(made, type(wanted)) == said(wanted, type(wanted))
 
@@ -130,13 +131,13 @@ def test_what_changes_beside_the_numbers_is_said_too(change):
     writer = writer_of("scan")
     before = {field: np.arange(7, dtype=np.float32) for field in spec.fields}
     for values, extras in (CHANGES[change](before), (before, EXTRAS)):
-        wanted, made = to_message(spec, values, 1, extras), writer.message(values, 1, extras)
+        wanted, made = to_message(spec, values, 1, extras), writer.encode(values, 1, extras)
         assert said(made, type(wanted)) == said(wanted, type(wanted))
 
 
 def test_a_sensor_whose_messages_always_differ_is_learned_some_times_only():
-    writer, values = ReadingWriter(SENSORS["range"]), {"range": np.ones(1, np.float32)}
-    kinds = [type(writer.message(values, 1, {"range_max_m": float(limit)})) for limit in range(20)]
+    writer, values = SensorEncoder(SENSORS["range"]), {"range": np.ones(1, np.float32)}
+    kinds = [type(writer.encode(values, 1, {"range_max_m": float(limit)})) for limit in range(20)]
     assert kinds[:16] == [bytes] * 16
     assert bytes not in kinds[16:]
 
@@ -146,8 +147,8 @@ def test_joints_in_another_order_for_each_field_are_laid_where_they_belong():
         "sensor_msgs/msg/JointState", {"position": {"joints": ("a", "b")}, "velocity": {"joints": ("b", "a")}}
     )
     values = {"position": np.array([1.0, 2.0]), "velocity": np.array([3.0, 4.0])}
-    writer = ReadingWriter(spec)
-    wanted, made = to_message(spec, values, 1), writer.message(values, 1, {})
+    writer = SensorEncoder(spec)
+    wanted, made = to_message(spec, values, 1), writer.encode(values, 1, {})
     assert isinstance(made, bytes)
     assert said(made, type(wanted)) == said(wanted, type(wanted))
 
@@ -156,7 +157,7 @@ def test_a_frame_of_any_length_moves_the_numbers():
     for frame in ("", "a", "abcd", "a_long_frame"):
         spec = replace(SENSORS["pose"], frame=frame)
         values = {"position": np.arange(3.0), "orientation": np.array([0.0, 0.0, 0.0, 1.0])}
-        wanted, made = to_message(spec, values, 5), ReadingWriter(spec).message(values, 5, {})
+        wanted, made = to_message(spec, values, 5), SensorEncoder(spec).encode(values, 5, {})
         assert said(made, type(wanted)) == said(wanted, type(wanted))
 
 
@@ -165,4 +166,10 @@ def test_what_does_more_than_lay_down_numbers_is_made_each_time():
         return Float32(data=float(numbers["x"][0]) / 2)
 
     ready = MessageTemplate(half, {"x": np.zeros(1)})
-    assert ready.message({"x": np.array([3.0])}) == Float32(data=1.5)
+    assert ready.encode({"x": np.array([3.0])}) == Float32(data=1.5)
+
+
+def test_one_variable_turns_the_templates_off(monkeypatch):
+    monkeypatch.setenv(PLAIN_VARIABLE, "1")
+    spec, values = SENSORS["range"], {"range": np.ones(1, np.float32)}
+    assert SensorEncoder(spec).encode(values, 5, {}) == to_message(spec, values, 5)

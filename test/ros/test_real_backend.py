@@ -33,9 +33,8 @@ from embodied_env.ros.embedded_sim.sensor_messages import to_message
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import LATCHED as LATCHED_QOS
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.robot.clock_sync import ClockSpec, Sync
-from embodied_env.ros.robot.profile import load_real_profile
-from embodied_env.ros.robot.robot_clock import RobotClock
+from embodied_env.ros.robot.clock_sync import RobotClock, Sync
+from embodied_env.ros.robot.profile import ClockSpec, load_real_profile
 from embodied_env.ros.robot.safety_inputs import CONTENTION
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.profile import load_profile

@@ -8,14 +8,8 @@ import pytest
 
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.errors import ContractError
-from embodied_env.ros.robot.required_active import (
-    ActiveSpec,
-    RequiredActiveState,
-    check_active,
-    controller_state,
-    lifecycle_state,
-    topic_state,
-)
+from embodied_env.ros.robot.profile import ActiveSpec, check_active
+from embodied_env.ros.robot.required_active import RequiredActiveState, controller_state, lifecycle_state, topic_state
 
 BOUND_NS = NS_PER_S // 2
 DRIVER = ActiveSpec(node="/arm_driver")

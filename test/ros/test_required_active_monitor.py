@@ -12,9 +12,9 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError
-from embodied_env.ros.robot.required_active import ActiveSpec
-from embodied_env.ros.robot.required_active_monitor import RequiredActiveMonitor
-from embodied_env.ros.tf2_frames import Tf2Frames
+from embodied_env.ros.robot.profile import ActiveSpec
+from embodied_env.ros.robot.required_active import RequiredActiveMonitor
+from embodied_env.ros.transforms import Tf2Frames
 
 ARM = ActiveSpec(controller="arm", manager="/cm")
 BOUND_NS = NS_PER_S

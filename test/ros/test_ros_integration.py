@@ -31,8 +31,8 @@ from embodied_env.ros.embedded_sim.sensor_messages import to_message
 from embodied_env.ros.node import RosNode, wants_sim_time
 from embodied_env.ros.qos import LATCHED, RELIABLE
 from embodied_env.ros.robot.graph_checks import contention, graph_checks
+from embodied_env.ros.robot.preflight import survey
 from embodied_env.ros.robot.safety_inputs import CONTENTION
-from embodied_env.ros.robot.sensor_survey import survey
 from embodied_env.ros.transforms import NoTransformError, Transform
 from embodied_env.testing import approve
 

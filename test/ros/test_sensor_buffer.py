@@ -16,7 +16,8 @@ from embodied_env.core.types import Quality, Sample
 from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.ros.embedded_sim.sensor_messages import to_message
 from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.clock_sync import ClockSpec, StampTranslator
+from embodied_env.ros.robot.clock_sync import StampTranslator
+from embodied_env.ros.robot.profile import ClockSpec
 from embodied_env.ros.sensor_buffer import SensorBuffer
 
 pytestmark = pytest.mark.ros

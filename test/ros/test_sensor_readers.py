@@ -22,7 +22,8 @@ from embodied_env.contract.reading_values import position_confidence
 from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.ros.embedded_sim.lockstep_node import run_simulator
 from embodied_env.ros.embedded_sim.sensor_messages import to_message
-from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader
+from embodied_env.ros.message_fields import MalformedMessageError
+from embodied_env.ros.sensor_readers import SensorReader
 
 pytestmark = pytest.mark.ros
 

@@ -12,7 +12,7 @@ from embodied_env.core.types import ResetRequest
 from embodied_env.errors import ContractError
 from embodied_env.ros.external_sim.profile import load_simulator_profile
 from embodied_env.ros.external_sim.randomization import placing
-from embodied_env.ros.external_sim.sensors import DueReading
+from embodied_env.ros.step_arrivals import DueReading
 
 ARM = embodied_env.load_contract("arm_reach")
 CART = embodied_env.load_contract("cart_goal")

@@ -15,11 +15,12 @@ from sensor_msgs.msg import JointState
 import embodied_env
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import BackendNotReadyError, ContractError
+from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.profile import load_real_profile
+from embodied_env.ros.robot.profile import check_frame, load_real_profile
 from embodied_env.ros.robot.sensor_set import MessageFilter, make_readers
-from embodied_env.ros.sensor_readers import MalformedMessageError, SensorReader
-from embodied_env.ros.transforms import NoTransformError, Transform, TransformedReader, check_frame
+from embodied_env.ros.sensor_readers import SensorReader
+from embodied_env.ros.transforms import NoTransformError, Transform, TransformedReader
 
 ARM = embodied_env.load_contract("arm_reach")
 TCP = replace(ARM.sensors["tcp"], frame=None)

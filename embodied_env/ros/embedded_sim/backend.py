@@ -1,12 +1,9 @@
-"""The embedded simulator in its own process, over ROS 2, in lockstep (`embodied_env.ros.embedded_sim.protocol`).
-
-What it says is taken by `heard`; where the process is ours, it is `own_simulator`'s.
-"""
+"""The embedded simulator in its own process, over ROS 2, in lockstep (`embodied_env.ros.embedded_sim.protocol`)."""
 
 from __future__ import annotations
 
-import secrets
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,41 +11,33 @@ from numpy.typing import NDArray
 
 from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract
-from embodied_env.contract.loader import profile_of
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock, Stamp, deadline_to_monotonic_s
 from embodied_env.core.latency.delay_model import DelayModel, DelaysFile
-from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.process.child import simulator
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot
+from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
-from embodied_env.ros.command_messages import CommandEncoder, command_encoder, prepared_integers
+from embodied_env.ros.command_messages import CommandEncoder, command_encoder, integer_encoder
+from embodied_env.ros.embedded_sim.base_backend import EmbeddedSimBackend
 from embodied_env.ros.embedded_sim.inbox import SimulatorInbox
-from embodied_env.ros.embedded_sim.process import SimulatorProcess
 from embodied_env.ros.embedded_sim.protocol import (
     STEP_TOPIC,
     ResetReply,
     StepRequest,
     command_crc32,
 )
-from embodied_env.ros.embedded_sim.services import SimulatorServices, picture_of
+from embodied_env.ros.embedded_sim.services import SimulatorServices
 from embodied_env.ros.fastdds import warn_if_segment_too_small
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.receiver import POLL_S, RETRY_S
-from embodied_env.ros.setup_checks import check_namespace_and_domain, timeout_s, unique_namespace
+from embodied_env.ros.receiver import POLL_S, RETRY_S, Receiver
 
 
-class MujocoRosBackend:
-    """Lockstep over topics: commands, then a step token out; sensors stamped at the target back in.
+class MujocoRosBackend(EmbeddedSimBackend):
+    """Lockstep over topics: commands, then a step token out; sensors stamped at the target back in."""
 
-    Attributes:
-        feed: gets the messages that our node publishes and receives.
-    """
-
-    name = "mujoco_ros"
     capabilities = Capabilities(
         exact_step=True,
         pausable=True,
@@ -87,55 +76,39 @@ class MujocoRosBackend:
             ContractError: when the contract has no profile for this backend.
             UsageError: for a wrong timeout, namespace or domain, or delays of a simulator that is not ours.
         """
-        profile = profile_of(contract, self.name)
-        self._contract = contract
-        self._clock = clock
-        self._spawn = spawn
-        self._namespace = namespace
-        self._domain_id = domain_id
+        super().__init__(
+            contract,
+            clock=clock,
+            spawn=spawn,
+            namespace=namespace,
+            domain_id=domain_id,
+            step_timeout_s=step_timeout_s,
+            reset_timeout_s=reset_timeout_s,
+        )
         if delays is not None and not spawn:
             raise UsageError("delays are put into a simulator as it starts; allowed: with spawn=True")
         self._delays = None if delays is None else DelaysFile(delays)
-        self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, profile.get("step_timeout_s", 5.0))
-        self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, profile.get("reset_timeout_s", 30.0))
-        check_namespace_and_domain(namespace, domain_id)
         self._parts = tuple(ActionLayout(contract).slices.values())
-        self._epoch_base = secrets.randbits(62)
-        self.feed = MessageTap()
-        self._heard = SimulatorInbox(contract)
-        self._simulator = SimulatorProcess(contract, domain_id=domain_id)
-        self._ros: RosNode | None = None
+        self._inbox = SimulatorInbox(contract)
         self._publishers: list[Any] = []
-        self._prepared: list[CommandEncoder] = []  # by actuator, then the step token
+        self._encoders: list[CommandEncoder] = []  # by actuator, then the step token
         self._step_publisher: Any = None
-        self._usable = False
         self._origin_ns = 0
         self._epoch = 0
-        self._commands: list[Any] = []  # of the step that was asked for, as they were published
+        self._commands: list[Any] = []  # of the step that was requested, as they were published
         self._token: Any = None  # and its token; None: there was no command since the reset
 
     # ------------------------------------------------------------------------------------------ connecting
 
-    def open(self) -> None:
-        """Start the simulator when it is ours to start, and create our node."""
-        try:
-            self._open()
-        except BaseException:
-            self.close()
-            raise
-
-    def _open(self) -> None:
-        namespace = self._namespace or (unique_namespace() if self._spawn else "/")
+    def _open(self, namespace: str) -> None:
         if self._spawn:
             delays = None if self._delays is None else self._delays.path()
             self._simulator.start(simulator("-", namespace=namespace, source=self._contract.source, delays=delays))
         else:
             warn_if_segment_too_small(self._contract)
-        self._ros = RosNode(
-            "environment", namespace=namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
-        )
-        node = self._ros.node
-        self._heard.subscribe(self._ros.receiver, clock=self.feed.sink is not None)
+        ros = self._create_node("environment", namespace)
+        node = ros.node
+        self._inbox.subscribe(ros.receiver, clock=self.feed.sink is not None)
         self._publishers = [
             node.create_publisher(message_class(actuator.type), actuator.topic, RELIABLE)
             for actuator in self._contract.actuators.values()
@@ -144,79 +117,62 @@ class MujocoRosBackend:
             message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE
         )
         actuators, period_s = self._contract.actuators.values(), self._contract.control_period_ns / NS_PER_S
-        self._prepared = [command_encoder(actuator, period_s=period_s) for actuator in actuators]
-        self._prepared.append(prepared_integers(StepRequest.LENGTH + len(actuators)))
+        self._encoders = [command_encoder(actuator, period_s=period_s) for actuator in actuators]
+        self._encoders.append(integer_encoder(StepRequest.LENGTH + len(actuators)))
 
     def _connect(self, end: float) -> RosNode:
-        """Return our node once the simulator hears and is heard; restart a simulator that has died."""
-        if self._ros is None or self._simulator.has_ended:
-            self.close()
-            self.open()
-        ros = self._ros
-        if ros is None:
-            raise BackendNotReadyError("the node is not open")
-        node = ros.node
-        listening = [*self._publishers, self._step_publisher]
-
-        def connected() -> bool:
-            self._simulator.raise_if_exited()
-            return all(publisher.get_subscription_count() for publisher in listening) and all(
-                node.count_publishers(sensor.topic) == 1 for sensor in self._contract.sensors.values()
-            )
-
-        if not ros.wait_until(connected, end - time.monotonic()):
-            deaf = [publisher.topic_name for publisher in listening if not publisher.get_subscription_count()]
-            mute = [s.topic for s in self._contract.sensors.values() if not node.count_publishers(s.topic)]
-            shared = [s.topic for s in self._contract.sensors.values() if node.count_publishers(s.topic) > 1]
-            if shared and not deaf and not mute:
-                raise BackendNotReadyError(f"{shared} have more than one publisher; allowed: the simulator alone")
-            raise BackendNotReadyError(
-                f"no simulator in namespace {node.get_namespace()}: nobody reads {deaf}, nobody publishes {mute} "
-                f"(start one with: embodied-env sim {self._contract.name}; same ROS_DOMAIN_ID?)"
-            )
-        return ros
+        """Return our node once it is matched with the simulator."""
+        ros = self._reopen_if_ended()
+        topics = [sensor.topic for sensor in self._contract.sensors.values()]
+        unmatched = ros.wait_for_peers(
+            [*self._publishers, self._step_publisher],
+            topics,
+            end - time.monotonic(),
+            patrol=self._simulator.raise_if_exited,
+        )
+        if unmatched is None:
+            return ros
+        if unmatched.shared and not unmatched.unread and not unmatched.unpublished:
+            raise BackendNotReadyError(f"{unmatched.shared} have more than one publisher; allowed: the simulator alone")
+        raise BackendNotReadyError(
+            f"no simulator in namespace {ros.node.get_namespace()}: nobody reads {unmatched.unread}, "
+            f"nobody publishes {unmatched.unpublished} "
+            f"(start one with: embodied-env sim {self._contract.name}; same ROS_DOMAIN_ID?)"
+        )
 
     # ---------------------------------------------------------------------------------------------- reset
 
-    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
-        """Reset the world by seed and options; every sensor is newer than the reset."""
+    def _reset(self, request: ResetRequest, deadline: Stamp) -> tuple[ResetReply, Snapshot]:
         end = deadline_to_monotonic_s(deadline, self._clock)
-        self._usable = False
-        try:
-            ros = self._connect(end)
-            self._begin_epoch(ros, request)
-            services = SimulatorServices(receiver=ros.receiver, patrol=self._simulator.raise_if_exited)
-            services.set_reset_parameters(self._epoch, request, end)
-            reply = services.reset(self._epoch, self._contract.fingerprint, end)
-            self._await_first_samples(ros, reply, services, end)
-        except (TimeoutError, BackendLostError) as error:
-            raise BackendNotReadyError(f"reset: {error}") from None
-        self._simulator.record_shm_segments()
-        self._usable = True
+        ros = self._connect(end)
+        self._begin_epoch(ros, request)
+        services = self._services()
+        services.set_reset_parameters(self._epoch, request, end)
+        reply = services.reset(self._epoch, self._contract.fingerprint, end)
+        self._await_first_samples(ros, reply, services, end)
         self._origin_ns = reply.stamp_ns
-        report = ResetReport(level="world", seed_applied=request.seed, sampled=reply.sampled, details=reply.details)
-        return Snapshot(now_ns=reply.stamp_ns, samples=self._heard.samples(), reset=report)
+        return reply, Snapshot(now_ns=reply.stamp_ns, samples=self._inbox.arrivals.samples())
 
     def _begin_epoch(self, ros: RosNode, request: ResetRequest) -> None:
         """Forget the last episode, and what of it is still on its way."""
         ros.receiver.receive(0.0)
         self._commands, self._token = [], None
         self._epoch = self._epoch_base + request.epoch
-        self._heard.start_epoch(self._epoch)
+        self._inbox.start_epoch(self._epoch)
 
     def _await_first_samples(self, ros: RosNode, reply: ResetReply, services: SimulatorServices, end: float) -> None:
         """Wait for a sample of the reset from every sensor; ask again for those sent before we were heard."""
         repeat = time.monotonic() + RETRY_S
-        while missing := self._heard.missing():
+        while missing := self._inbox.missing():
             if time.monotonic() > end:
                 raise TimeoutError(f"no reading newer than the reset from {', '.join(missing)}")
             if time.monotonic() > repeat:
                 services.reset(self._epoch, self._contract.fingerprint, end)
                 repeat = time.monotonic() + RETRY_S
-            self._heard.dispatch(ros.receiver.receive(min(POLL_S, max(0.0, end - time.monotonic()))))
+            self._inbox.dispatch(ros.receiver.receive(min(POLL_S, max(0.0, end - time.monotonic()))))
             self._simulator.raise_if_exited()
         self._check_not_ahead(ros, reply.stamp_ns)
-        if old := self._heard.from_past(reply.stamp_ns):
+        if old := self._inbox.arrivals.from_past(reply.stamp_ns):
             raise BackendNotReadyError(f"these readings are older than the reset: {', '.join(old)}")
 
     # ----------------------------------------------------------------------------------------------- step
@@ -226,55 +182,52 @@ class MujocoRosBackend:
         """Publish one message per actuator."""
         if not isinstance(command, ApprovedCommand):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
-        self._running()
+        self._check_usable()
         parts = [command.values[part] for part in self._parts]
-        now_ns = self._origin_ns + self._heard.step * self._contract.control_period_ns
-        self._commands = [ready.message(part, now_ns) for ready, part in zip(self._prepared, parts, strict=False)]
+        now_ns = self._origin_ns + self._inbox.step * self._contract.control_period_ns
+        self._commands = [encoder.encode(part, now_ns) for encoder, part in zip(self._encoders, parts, strict=False)]
         for publisher, message in zip(self._publishers, self._commands, strict=True):
             publisher.publish(message)
-        token = StepRequest(epoch=self._epoch, step=self._heard.step + 1, digests=tuple(map(command_crc32, parts)))
-        self._token = self._prepared[-1].message(np.array(token.to_data()))
+        token = StepRequest(epoch=self._epoch, step=self._inbox.step + 1, digests=tuple(map(command_crc32, parts)))
+        self._token = self._encoders[-1].encode(np.array(token.to_data()))
         return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - `read` waits
         """Publish the step token; `read` waits for the world."""
-        self._running()
-        self._heard.step += 1
-        if target.ns != self._origin_ns + self._heard.step * self._contract.control_period_ns:
-            raise BackendLostError("out_of_step", f"step {self._heard.step} cannot lead to {target.ns} ns")
+        self._check_usable()
+        self._inbox.step += 1
+        if target.ns != self._origin_ns + self._inbox.step * self._contract.control_period_ns:
+            raise BackendLostError("out_of_step", f"step {self._inbox.step} cannot lead to {target.ns} ns")
         self._publish_token()
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
         """Wait until the step has been run, and every reading that it delivered is here."""
-        ros = self._running()
+        ros = self._check_usable()
         end = deadline_to_monotonic_s(deadline, self._clock)
         repeat = time.monotonic() + RETRY_S
-        while missing := self._heard.missing():
+        while missing := self._inbox.missing():
             now = time.monotonic()
             if now > end:
                 raise BackendLostError("timeout", f"at {after.ns} ns these are missing: {', '.join(missing)}")
             if now > repeat:
                 self._publish_again()
                 repeat = now + RETRY_S
-            self._heard.dispatch(ros.receiver.receive(min(POLL_S, end - now), self._heard.wake_on))
-            if (fault := self._heard.fault) is not None:
-                raise BackendLostError(fault.why, fault.detail)
+            self._inbox.dispatch(ros.receiver.receive(min(POLL_S, end - now), self._inbox.wake_on))
+            self._raise_if_faulted()
             self._simulator.raise_if_exited()
         self._check_not_ahead(ros, after.ns)
-        return Snapshot(now_ns=after.ns, samples=self._heard.samples())
+        return Snapshot(now_ns=after.ns, samples=self._inbox.arrivals.samples())
 
     def _check_not_ahead(self, ros: RosNode, now_ns: int) -> None:
-        """Raise BackendLostError for a reading of the future: in this epoch the simulator has published none."""
-        if not self._heard.from_future(now_ns):
-            return
-        self._heard.dispatch(
-            ros.receiver.receive(POLL_S)
-        )  # a simulator that was reset or stepped by another client says so
-        if (fault := self._heard.fault) is not None:
+        """Raise BackendLostError for a reading of the future; a fault that explains it comes first."""
+        if self._inbox.arrivals.has_future(now_ns):
+            self._inbox.dispatch(ros.receiver.receive(POLL_S))  # a simulator that another client moved reports it
+            self._raise_if_faulted()
+            self._inbox.arrivals.raise_if_future(now_ns)
+
+    def _raise_if_faulted(self) -> None:
+        if (fault := self._inbox.fault) is not None:
             raise BackendLostError(fault.why, fault.detail)
-        stamps = ", ".join(f"{name} at {stamp_ns} ns" for name, stamp_ns in self._heard.from_future(now_ns).items())
-        detail = f"{stamps} (expected at most {now_ns} ns); see who else publishes it"
-        raise BackendLostError("future_reading", detail)
 
     @deferred_signals()
     def _publish_token(self) -> None:
@@ -289,50 +242,22 @@ class MujocoRosBackend:
             publisher.publish(message)
         self._publish_token()
 
-    # --------------------------------------------------------------------------------------------- picture
+    # ---------------------------------------------------------------------------------------- picture, end
 
     def render(self) -> NDArray[np.uint8]:
-        """Return a picture of the simulator's world as it is now, shape (height, width, 3).
+        """Return a picture (`EmbeddedSimBackend.render`); raises BackendLostError before the first reset."""
+        self._check_usable()
+        self._inbox.picture = None
+        return super().render()
 
-        Raises:
-            BackendLostError: when none comes within the time of a step.
-            MissingDependencyError: when the simulator cannot render.
-        """
-        ros, end = self._running(), time.monotonic() + self.step_timeout_s
-        self._heard.picture = None
-        taken_ns = SimulatorServices(receiver=ros.receiver, patrol=self._simulator.raise_if_exited).render(end)
-        while (picture := picture_of(self._heard.picture, taken_ns)) is None:
-            if time.monotonic() > end:
-                raise BackendLostError("timeout", "the picture did not come")
-            self._heard.dispatch(ros.receiver.receive(POLL_S))
-            self._simulator.raise_if_exited()
-        return picture
-
-    # ------------------------------------------------------------------------------------------------ end
-
-    def halt(self, reason: str) -> None:  # noqa: ARG002 - without tokens the world stands still
-        """Publish nothing more until the next reset. A simulator of ours is ended; reset starts another."""
-        if self._usable:
-            self._simulator.kill()
-        self._usable = False
+    def _receive_pictures(self, receiver: Receiver) -> Sequence[Any]:
+        self._inbox.dispatch(receiver.receive(POLL_S))
+        return () if self._inbox.picture is None else (self._inbox.picture,)
 
     def close(self) -> None:
-        """Destroy our node and end our simulator."""
-        self._usable = False
-        ros, self._ros = self._ros, None
+        """Destroy our node, end our simulator, and remove the file of its delays."""
         try:
-            if ros is not None:
-                ros.close()
+            super().close()
         finally:
-            self._simulator.stop()
             if self._delays is not None:
                 self._delays.remove()
-
-    def processes(self) -> list[dict[str, Any]]:
-        """Return the simulator that we started."""
-        return self._simulator.describe()
-
-    def _running(self) -> RosNode:
-        if not self._usable or self._ros is None:
-            raise BackendLostError("halted", "the connection was halted, closed, or never reset")
-        return self._ros

@@ -34,7 +34,7 @@ from embodied_env.ros.embedded_sim.protocol import (
     SEED_PARAMETER,
     ResetReply,
 )
-from embodied_env.ros.embedded_sim.sensor_messages import Message, ReadingWriter, to_message
+from embodied_env.ros.embedded_sim.sensor_messages import Message, SensorEncoder, to_message
 from embodied_env.ros.serialization.layout_cache import LayoutDecoder
 from embodied_env.ros.setup_checks import LOG_HINT, rclpy_import_errors
 from embodied_env.sim.sensor_channel import Reading
@@ -101,7 +101,7 @@ class WorldNode:
             )
             for name, sensor in contract.sensors.items()
         }
-        self._writers = {name: ReadingWriter(sensor) for name, sensor in contract.sensors.items()}
+        self._encoders = {name: SensorEncoder(sensor) for name, sensor in contract.sensors.items()}
         self.command_subscriptions = [
             node.create_subscription(
                 message_class(actuator.type),
@@ -120,7 +120,7 @@ class WorldNode:
         decoder = LayoutDecoder(message_class(actuator.type))
 
         def on_command(data: bytes) -> None:
-            message = decoder.take(data)
+            message = decoder.decode(data)
             self._take_command(index, None if message is None else from_command(actuator, message.decoded()))
 
         return on_command
@@ -175,7 +175,7 @@ class WorldNode:
 
     def _message(self, name: str, reading: Reading) -> Message | bytes:
         """Return what says a reading of the sensor `name`, to be published."""
-        return self._writers[name].message(reading.values, self._stamp_ns(reading.stamp_ns), reading.extras)
+        return self._encoders[name].encode(reading.values, self._stamp_ns(reading.stamp_ns), reading.extras)
 
     def _reset(self, epoch: int, seed: int, options: str) -> str:
         """Reset, publish, and return the reply's text."""

@@ -145,7 +145,7 @@ class SimulatorNode(WorldNode):
         return result(successful=True)
 
     def _on_token(self, data: bytes) -> None:
-        message = self._token_decoder.take(data)
+        message = self._token_decoder.decode(data)
         token = None if message is None else StepRequest.from_data(message.decoded().data.tolist())
         if token is None or token.epoch != self._epoch or len(token.digests) != len(self._commands):
             return
@@ -183,7 +183,7 @@ class SimulatorNode(WorldNode):
 
     def _publish(self, readings: Mapping[str, Reading], *, again: bool) -> None:
         """Publish the clock, the readings that are new (`again`: all of them), and which step they belong to."""
-        messages = [(self._clock, self._tick.message({}, self._world.now_ns))]
+        messages = [(self._clock, self._tick.encode({}, self._world.now_ns))]
         for name, reading in readings.items():
             if again or reading.stamp_ns > self._published_ns[name]:
                 self._published_ns[name] = reading.stamp_ns
@@ -191,7 +191,7 @@ class SimulatorNode(WorldNode):
                 messages.append((self._sensors[name], self._message(name, reading)))
         newest = tuple(zip(self._published_ns.values(), self._numbers.values(), strict=True))
         stepped = StepAck(epoch=self._epoch, step=self._step, newest=newest).to_data()
-        messages.append((self._stepped, self._acknowledgement.message({"data": np.array(stepped, dtype=np.int64)})))
+        messages.append((self._stepped, self._acknowledgement.encode({"data": np.array(stepped, dtype=np.int64)})))
         for publisher, message in messages:  # close together: who waits for all of them wakes less often
             publisher.publish(message)
 

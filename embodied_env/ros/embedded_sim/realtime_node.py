@@ -189,7 +189,7 @@ class FreeRunningNode(WorldNode):
 
     def _send(self, name: str, reading: Reading, taken_ns: int) -> None:
         stamp_ns = self._drivers.header_ns(name, self._utc_ns(taken_ns), self._clock.system_ns())
-        self._sensors[name].publish(self._writers[name].message(reading.values, stamp_ns, reading.extras))
+        self._sensors[name].publish(self._encoders[name].encode(reading.values, stamp_ns, reading.extras))
 
     def _publish_state(self) -> None:
         """Publish the command in force, stamped with since when it is; what is no position or no velocity is NaN."""
@@ -203,7 +203,7 @@ class FreeRunningNode(WorldNode):
             "position": np.where(is_velocity, math.nan, self._controller.target),
             "velocity": np.where(is_velocity, self._controller.target, math.nan),
         }
-        self._state.publish(self._state_message.message(numbers, self._stamped[1]))
+        self._state.publish(self._state_message.encode(numbers, self._stamped[1]))
 
     def _make_state(self, numbers: Numbers, stamp_ns: int) -> Any:  # noqa: ANN401 - a generated type
         message = message_class(JOINT_SENSOR)()

@@ -1,6 +1,6 @@
-"""Arrays to messages: what the embedded simulator publishes. The readers are in `embodied_env.ros.sensor_readers`.
+"""Convert readings of the embedded simulator to messages. The readers are in `embodied_env.ros.sensor_readers`.
 
-What a message could say and the contract does not declare is unknown: NaN, or what the message type has for it.
+Fields of a message that the contract does not declare are NaN, or what the message type has for unknown.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ Values = Mapping[str, NDArray[Any]]
 _FLOAT32 = 7  # sensor_msgs/PointField.FLOAT32
 _BYTES_PER_POINT = 12
 
+_DERIVED_FIELDS = ("sensor_msgs/msg/PointCloud2", "sensor_msgs/msg/CompressedImage")
+"""Types with fields that follow from the values: whether all are finite, a size. No template fits them."""
+
+_MAX_TEMPLATES = 16  # per sensor: where its messages differ each time, rclpy serializes them
 
 Extras = Mapping[str, Any]
 """What a message says besides the fields of the contract, each where the world knows it.
@@ -38,6 +42,43 @@ Extras = Mapping[str, Any]
 LaserScan. ``range_min_m``, ``range_max_m``: the limits of a LaserScan or Range (else 0 and infinity); a reader discards
 what is outside of them.
 """
+
+
+class SensorEncoder:
+    """Encodes the messages of one sensor: as bytes by a template where that fits, else as `to_message` does."""
+
+    def __init__(self, sensor: SensorSpec) -> None:
+        """Prepare; the first reading gives the template."""
+        self._sensor = sensor
+        self._templates_left = 0 if sensor.type in _DERIVED_FIELDS else _MAX_TEMPLATES
+        self._template: MessageTemplate | None = None
+        self._fields: set[str] = set()
+        self._constants: Mapping[str, Any] = {}  # the extras of the template that are not arrays
+
+    def encode(self, values: Values, stamp_ns: int, extras: Extras) -> Message | bytes:
+        """Return what `to_message` does, or its bytes."""
+        numbers: Values = values
+        constants = extras
+        if extras and (arrays := {name: value for name, value in extras.items() if isinstance(value, np.ndarray)}):
+            numbers = {**arrays, **values}
+            constants = {name: value for name, value in extras.items() if name not in arrays}
+        template = self._template
+        if template is None or constants != self._constants or values.keys() != self._fields:
+            if not self._templates_left:
+                return to_message(self._sensor, values, stamp_ns, extras)
+            self._template = template = self._make_template(values, numbers, constants)
+        return template.encode(numbers, stamp_ns)
+
+    def _make_template(self, values: Values, numbers: Values, constants: Extras) -> MessageTemplate:
+        self._templates_left -= 1
+        self._constants, self._fields = dict(constants), set(values)
+
+        def make(numbers: Mapping[str, NDArray[Any]], stamp_ns: int) -> Message:
+            fields = {name: value for name, value in numbers.items() if name in self._fields}
+            others = {name: value for name, value in numbers.items() if name not in self._fields}
+            return to_message(self._sensor, fields, stamp_ns, {**constants, **others})
+
+        return MessageTemplate(make, numbers)
 
 
 def set_stamp(stamp: Message, ns: int) -> None:
@@ -286,45 +327,3 @@ _WRITERS: Mapping[str, Callable[[Message, Values, SensorSpec, Extras], None]] = 
     "sensor_msgs/msg/PointCloud2": _write_cloud,
     "sensor_msgs/msg/BatteryState": partial(_write_scalars, kind=float, unknown=_BATTERY),
 }
-
-_TOLD_BY_VALUES = ("sensor_msgs/msg/PointCloud2", "sensor_msgs/msg/CompressedImage")
-"""More than their numbers stands in these: whether all are finite, a size."""
-
-_LEARNINGS = 16  # of one sensor: where its messages differ each time, rclpy makes them
-
-
-class ReadingWriter:
-    """Makes the messages of one sensor: bytes, or messages where theirs are not known. Both say the same."""
-
-    def __init__(self, sensor: SensorSpec) -> None:
-        """Learn from the first reading."""
-        self._sensor = sensor
-        self._left = 0 if sensor.type in _TOLD_BY_VALUES else _LEARNINGS
-        self._prepared: MessageTemplate | None = None
-        self._fields: set[str] = set()
-        self._said: Mapping[str, Any] = {}  # beside the numbers, by the messages that are prepared
-
-    def message(self, values: Values, stamp_ns: int, extras: Extras) -> Message | bytes:
-        """Return what `to_message` does, or its bytes."""
-        numbers: Values = values
-        said = extras
-        if extras and (arrays := {name: value for name, value in extras.items() if isinstance(value, np.ndarray)}):
-            numbers = {**arrays, **values}
-            said = {name: value for name, value in extras.items() if name not in arrays}
-        prepared = self._prepared
-        if prepared is None or said != self._said or values.keys() != self._fields:
-            if not self._left:
-                return to_message(self._sensor, values, stamp_ns, extras)
-            self._prepared = prepared = self._learn(values, numbers, said)
-        return prepared.message(numbers, stamp_ns)
-
-    def _learn(self, values: Values, numbers: Values, said: Extras) -> MessageTemplate:
-        self._left -= 1
-        self._said, self._fields = dict(said), set(values)
-
-        def make(numbers: Mapping[str, NDArray[Any]], stamp_ns: int) -> Message:
-            fields = {name: value for name, value in numbers.items() if name in self._fields}
-            others = {name: value for name, value in numbers.items() if name not in self._fields}
-            return to_message(self._sensor, fields, stamp_ns, {**said, **others})
-
-        return MessageTemplate(make, numbers)

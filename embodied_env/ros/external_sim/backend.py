@@ -30,15 +30,16 @@ from embodied_env.ros.external_sim.control import make_dialect
 from embodied_env.ros.external_sim.control.base import EntityState
 from embodied_env.ros.external_sim.control.service_session import CLOCK
 from embodied_env.ros.external_sim.control.verified_control import VerifiedSimControl
+from embodied_env.ros.external_sim.derived_sensors import DerivedSensors
 from embodied_env.ros.external_sim.entity_topics import EntityTopics
 from embodied_env.ros.external_sim.profile import check_offered, load_simulator_profile
 from embodied_env.ros.external_sim.randomization import RandomizedPoses, placing
-from embodied_env.ros.external_sim.sensors import DerivedSensors, PublishedSensors
 from embodied_env.ros.fastdds import warn_if_segment_too_small
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import command_qos
 from embodied_env.ros.receiver import POLL_S, ReceivedMessage
 from embodied_env.ros.setup_checks import check_namespace_and_domain, timeout_s
+from embodied_env.ros.step_arrivals import StepArrivals
 
 _NOT_DUE_S = 0.02  # how long a first reading is waited for that need not be there yet
 
@@ -97,14 +98,15 @@ class SimulatorBackend:
         self.routine = ResetRoutine(home=self._profile.home) if self._profile.home else None
         self.feed = MessageTap()
         self._layout = ActionLayout(contract)
-        self._plugged = PublishedSensors(contract, self._profile.sources, self._profile.step_ns)
-        self._unplugged = DerivedSensors(contract, self._profile.sources, clock)
-        self._tidings = EntityTopics(contract, self._profile)
+        published = {name: sensor for name, sensor in contract.sensors.items() if name not in self._profile.sources}
+        self._arrivals = StepArrivals(published, slack_ns=self._profile.step_ns)
+        self._derived = DerivedSensors(contract, self._profile.sources, clock)
+        self._entities = EntityTopics(contract, self._profile)
         self._echoes = CommandEchoes(contract, self._profile.echo)
         self._ros: RosNode | None = None
         self._control: VerifiedSimControl | None = None
         self._publishers: dict[str, Any] = {}
-        self._placing = RandomizedPoses(places={}, sampled={})
+        self._placement = RandomizedPoses(places={}, sampled={})
         self._is_connected = self._usable = False
 
     # ------------------------------------------------------------------------------------------ connecting
@@ -122,9 +124,9 @@ class SimulatorBackend:
         ros = self._ros = RosNode(
             "environment", namespace=self._namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
         )
-        self._plugged.listen(ros.receiver)
-        self._tidings.listen(ros.receiver)
-        self._echoes.listen(ros.receiver)
+        self._arrivals.subscribe(ros.receiver)
+        self._entities.subscribe(ros.receiver)
+        self._echoes.subscribe(ros.receiver)
         self._publishers = {
             name: ros.node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator))
             for name, actuator in self._contract.actuators.items()
@@ -145,19 +147,15 @@ class SimulatorBackend:
             self._control.connect(end)
             check_offered(self._profile, self._dialect.name, self._control.capabilities)
             self._is_connected = True
-        topics = [sensor.topic for sensor in (*self._plugged.sensors.values(), *self._tidings.topics.values())]
-        node = self._ros.node
-
-        def connected() -> bool:
-            heard = all(publisher.get_subscription_count() for publisher in self._publishers.values())
-            return heard and all(node.count_publishers(topic) == 1 for topic in topics)
-
-        if not self._ros.wait_until(connected, end - time.monotonic()):
-            deaf = [p.topic_name for p in self._publishers.values() if not p.get_subscription_count()]
-            mute = [topic for topic in topics if not node.count_publishers(topic)]
-            shared = [topic for topic in topics if node.count_publishers(topic) > 1]
-            said = [("nobody reads", deaf), ("nobody publishes", mute), ("more than one publishes", shared)]
-            raise BackendNotReadyError("; ".join(f"{what} {', '.join(names)}" for what, names in said if names))
+        topics = [sensor.topic for sensor in (*self._arrivals.sensors.values(), *self._entities.topics.values())]
+        unmatched = self._ros.wait_for_peers(list(self._publishers.values()), topics, end - time.monotonic())
+        if unmatched is not None:
+            problems = [
+                ("nobody reads", unmatched.unread),
+                ("nobody publishes", unmatched.unpublished),
+                ("more than one publishes", unmatched.shared),
+            ]
+            raise BackendNotReadyError("; ".join(f"{what} {', '.join(names)}" for what, names in problems if names))
         return self._ros, self._control
 
     # ---------------------------------------------------------------------------------------------- reset
@@ -169,8 +167,8 @@ class SimulatorBackend:
         try:
             _, control = self._connect(end)
             self._echoes.clear()
-            self._unplugged.begin()
-            self._placing = placing(self._contract, self._profile, request)
+            self._derived.begin()
+            self._placement = placing(self._contract, self._profile, request)
             seed_used = None
             if self._profile.reset == "world":
                 seed = request.seed if control.capabilities.seedable else None
@@ -185,7 +183,7 @@ class SimulatorBackend:
         report = ResetReport(
             level=self._profile.reset,
             seed_applied=seed_used,
-            sampled=self._placing.sampled,
+            sampled=self._placement.sampled,
             details=self._details(control),
             ignored=tuple(name for name in request.options if name not in self._profile.draws),
         )
@@ -200,16 +198,16 @@ class SimulatorBackend:
         if is_soft:
             self._place(control, end)
         control.take(0.0)
-        self._tidings.clear()
-        self._plugged.clear()
+        self._entities.clear()
+        self._arrivals.clear()
         control.step(self._profile.settle_steps * control.step_ns, end)
-        if self._placing.places and not is_soft:
+        if self._placement.places and not is_soft:
             return self._verified(control, end)
         self._await_first(control, since_ns, end)
         return self._snapshot(control, end)
 
     def _place(self, control: VerifiedSimControl, end: float) -> None:
-        for name, place in self._placing.places.items():
+        for name, place in self._placement.places.items():
             control.set_state(name, np.array(place.position), np.array(place.orientation), end)
 
     def _await_first(self, control: VerifiedSimControl, since_ns: int, end: float) -> None:
@@ -218,7 +216,7 @@ class SimulatorBackend:
             now_ns = control.now_ns()
             late_by = time.monotonic() + self._profile.sensor_grace_s
             while missing := self._without_first(since_ns, now_ns):
-                certain = [name for name in missing if self._plugged.is_due_since(name, since_ns, now_ns)]
+                certain = [name for name in missing if self._arrivals.is_due_since(name, since_ns, now_ns)]
                 waited_s = time.monotonic() - (late_by - self._profile.sensor_grace_s)
                 if time.monotonic() > min(late_by, end) or (not certain and waited_s > _NOT_DUE_S):
                     break
@@ -230,8 +228,10 @@ class SimulatorBackend:
             control.step(self._contract.control_period_ns, end)
 
     def _without_first(self, since_ns: int, now_ns: int) -> list[str]:
-        """Return who has not told anything since the reset."""
-        return self._plugged.not_yet_received(since_ns, now_ns) + self._tidings.missing(now_ns, now_ns)
+        """Return the sensors and topics without a reading since the reset."""
+        self._arrivals.drop_after(now_ns)
+        expected = self._arrivals.expected(now_ns, now_ns, since_ns=max(since_ns, 1))
+        return self._arrivals.missing(expected) + self._entities.missing(now_ns, now_ns)
 
     def _details(self, control: VerifiedSimControl) -> dict[str, str]:
         """Return what else the reset chose, in words."""
@@ -257,8 +257,8 @@ class SimulatorBackend:
     def _verified(self, control: VerifiedSimControl, end: float) -> Snapshot:
         self._place(control, end)
         since_ns = control.now_ns() + 1
-        self._plugged.start_step()
-        self._tidings.clear()
+        self._arrivals.begin_step()
+        self._entities.clear()
         control.step(self._contract.control_period_ns, end)
         self._await_first(control, since_ns, end)
         return self._snapshot(control, end)
@@ -292,7 +292,7 @@ class SimulatorBackend:
         duration_ns = target.ns - control.now_ns()
         if duration_ns != self._contract.control_period_ns:
             raise BackendLostError("out_of_step", f"from {control.now_ns()} ns no step leads to {target.ns} ns")
-        self._plugged.start_step()
+        self._arrivals.begin_step()
         control.step(duration_ns, end)
 
     def _await_echoes(self, control: VerifiedSimControl, end: float) -> None:
@@ -315,37 +315,38 @@ class SimulatorBackend:
 
     def _missing(self, target_ns: int, now_ns: int) -> list[str]:
         """Return whose reading of the end of the step is not here yet."""
-        return self._plugged.missing(target_ns, now_ns) + self._tidings.missing(target_ns, now_ns)
+        expected = self._arrivals.expected(target_ns, now_ns)
+        return self._arrivals.missing(expected) + self._entities.missing(target_ns, now_ns)
 
     def _snapshot(self, control: VerifiedSimControl, end: float) -> Snapshot:
         """Return the newest readings, of a world that nobody else has moved."""
         now_ns = control.now_ns()
-        told = self._tidings.states()
-        wanted = self._unplugged.entities(now_ns)
+        told = self._entities.states()
+        wanted = self._derived.entities(now_ns)
         states = {name: told[name] if name in told else self._state(control, name, end) for name in wanted}
         control.check()
-        if ahead := self._plugged.ahead(now_ns):
+        if self._arrivals.has_future(now_ns):
             control.take(POLL_S)
             control.check()  # a world that another client has stepped shows it on its clock
-            stamps = ", ".join(f"{name} at {stamp_ns} ns" for name, stamp_ns in ahead.items())
-            raise BackendLostError(
-                "future_reading", f"{stamps} (expected at most {now_ns} ns); see who else publishes it"
-            )
-        samples = self._unplugged.complete(self._plugged.samples(), states, now_ns, self._tidings.events())
+            self._arrivals.raise_if_future(now_ns)
+        samples = {  # a paused simulator repeats itself: what was not read between two steps is no loss
+            name: replace(sample, lost=0) for name, sample in self._arrivals.samples().items()
+        }
+        samples = self._derived.complete(samples, states, now_ns, self._entities.events())
         return Snapshot(now_ns=now_ns, samples=samples)
 
     def _state(self, control: VerifiedSimControl, entity: str, end: float) -> EntityState:
         """Return where an entity is; where the simulator does not tell, as it was placed."""
         if control.capabilities.state_query:
             return control.state(entity, end)
-        if entity not in self._placing.places:
+        if entity not in self._placement.places:
             raise BackendLostError("refused", f"{self._dialect.name} does not tell where {entity} is")
-        place = self._placing.places[entity]
+        place = self._placement.places[entity]
         return EntityState(position=np.array(place.position), orientation=np.array(place.orientation))
 
     def _hand_on(self, arrival: ReceivedMessage) -> None:
-        if not self._echoes.put(arrival) and not self._tidings.put(arrival):
-            self._plugged.put(arrival)
+        if not self._echoes.add(arrival) and not self._entities.add(arrival):
+            self._arrivals.add(arrival)
 
     # ------------------------------------------------------------------------------------------------ end
 

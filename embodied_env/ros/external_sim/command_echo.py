@@ -19,34 +19,34 @@ class CommandEchoes:
     def __init__(self, contract: Contract, topics: Mapping[str, str]) -> None:
         """Prepare; `topics`: actuator -> the topic of its echoes, of the type of its commands."""
         self._contract, self._topics = contract, topics
-        self._unheard: dict[str, Any] = {}  # actuator -> its command, until its echo came
+        self._pending: dict[str, Any] = {}  # actuator -> its command, until its echo came
 
-    def listen(self, receiver: Receiver) -> None:
-        """Subscribe to the echoes; whoever takes them hands them to `put`."""
+    def subscribe(self, receiver: Receiver) -> None:
+        """Subscribe to the echoes; whoever takes them hands them to `add`."""
         for name, topic in self._topics.items():
             receiver.subscribe(_ECHO + name, message_class(self._contract.actuators[name].type), topic, ANY)
 
     def clear(self) -> None:
         """Wait for none any more."""
-        self._unheard.clear()
+        self._pending.clear()
 
     def expect(self, name: str, command: Any) -> None:  # noqa: ANN401 - a generated type
         """Wait for the echo of a message that commands the actuator `name`, where it has any."""
         if name in self._topics:
-            self._unheard[name] = command
+            self._pending[name] = command
 
-    def put(self, arrival: ReceivedMessage) -> bool:
+    def add(self, arrival: ReceivedMessage) -> bool:
         """Take a message; return whether it is of one of these topics."""
         if not arrival.key.startswith(_ECHO):
             return False
         name = arrival.key.removeprefix(_ECHO)
-        if name in self._unheard and _says_the_same(arrival.message, self._unheard[name]):
-            del self._unheard[name]
+        if name in self._pending and _says_the_same(arrival.message, self._pending[name]):
+            del self._pending[name]
         return True
 
     def silent(self) -> list[str]:
         """Return the topics whose echo is still waited for."""
-        return [self._topics[name] for name in self._unheard]
+        return [self._topics[name] for name in self._pending]
 
 
 def _says_the_same(echo: Any, command: Any) -> bool:  # noqa: ANN401 - generated types

@@ -1,4 +1,4 @@
-"""What a simulator tells on topics that are no sensors of the contract: where entities are, and that something was."""
+"""Topics of a simulator that are not sensors of the contract: poses of entities, and events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from embodied_env.ros.external_sim.control.base import EntityState
 from embodied_env.ros.external_sim.profile import SimulatorProfile
 from embodied_env.ros.qos import sensor_qos
 from embodied_env.ros.receiver import ReceivedMessage, Receiver
-from embodied_env.ros.sensor_buffer import SensorBuffer
+from embodied_env.ros.step_arrivals import StepArrivals
 
 _STATE = "/state/"  # before the name of an entity: not a sensor's
 _EVENT = "/event/"  # before the name of the sensor that it is the source of
@@ -18,10 +18,10 @@ _FAR = 1e9  # no pose is beyond it
 
 
 class EntityTopics:
-    """The newest pose of each entity that has a topic, and which events came since they were last asked for.
+    """The newest pose of each entity that has a topic, and the events since the last call of `events`.
 
     Attributes:
-        topics: what is to be subscribed to: key -> topic and type.
+        topics: what is subscribed to: key -> topic and type.
     """
 
     topics: Mapping[str, SensorSpec]
@@ -29,58 +29,52 @@ class EntityTopics:
     def __init__(self, contract: Contract, profile: SimulatorProfile) -> None:
         """Prepare to read the topics of `profile`."""
         states = {_STATE + name: _pose_sensor(state.topic, state.type) for name, state in profile.states.items()}
-        events = {
+        self._event_topics = {
             _EVENT + name: SensorSpec(topic=source.event, type=contract.sensors[name].type, fields={}, max_age_s=1.0)
             for name, source in profile.sources.items()
             if source.event is not None
         }
-        self.topics = {**states, **events}
-        self._buffers = {key: SensorBuffer(key, spec) for key, spec in states.items()}
+        self.topics = {**states, **self._event_topics}
+        self._poses = StepArrivals(states)
         self._events: set[str] = set()
 
-    def listen(self, receiver: Receiver) -> None:
-        """Subscribe to the topics; whoever takes their messages hands them to `put`."""
-        for key, told in self.topics.items():
-            receiver.subscribe(key, message_class(told.type), told.topic, sensor_qos(told))
+    def subscribe(self, receiver: Receiver) -> None:
+        """Subscribe to the topics; their messages are to be given to `add`."""
+        self._poses.subscribe(receiver)
+        for key, topic in self._event_topics.items():
+            receiver.subscribe(key, message_class(topic.type), topic.topic, sensor_qos(topic))
 
-    def put(self, arrival: ReceivedMessage) -> bool:
-        """Take a message; return whether it is one of these topics."""
-        if arrival.key not in self.topics:
-            return False
-        if arrival.key in self._buffers:
-            self._buffers[arrival.key].add(arrival)
-        else:
+    def add(self, arrival: ReceivedMessage) -> bool:
+        """Store a message; return whether it is of one of these topics."""
+        if arrival.key in self._event_topics:
             self._events.add(arrival.key.removeprefix(_EVENT))
-        return True
+            return True
+        return self._poses.add(arrival)
 
     def clear(self) -> None:
         """Begin an epoch: forget everything."""
         self._events.clear()
-        for buffer in self._buffers.values():
-            buffer.clear()
+        self._poses.clear()
 
     def missing(self, target_ns: int, now_ns: int) -> list[str]:
-        """Return the topics of entities whose pose at the end of a step is not here; one of a later time is dropped."""
-        for buffer in self._buffers.values():
-            if buffer.stamp_ns > now_ns:
-                buffer.clear_readings()
-        return [self.topics[key].topic for key, buffer in self._buffers.items() if buffer.stamp_ns < target_ns]
+        """Return the topics of poses that have not arrived for the end of a step; poses after `now_ns` are dropped."""
+        self._poses.drop_after(now_ns)
+        return [self.topics[key].topic for key in self._poses.missing(self._poses.expected(target_ns, now_ns))]
 
     def states(self) -> dict[str, EntityState]:
-        """Return where the entities are that have told it in numbers."""
-        samples = {key.removeprefix(_STATE): buffer.sample() for key, buffer in self._buffers.items()}
+        """Return the newest poses that are finite numbers and have a rotation, by entity."""
         return {
-            name: EntityState(
+            key.removeprefix(_STATE): EntityState(
                 position=sample.values["position"], orientation=sample.values["orientation"], stamp_ns=sample.stamp_ns
             )
-            for name, sample in samples.items()
-            if sample is not None and sample.values
+            for key, sample in self._poses.samples().items()
+            if sample.values
         }
 
     def events(self) -> set[str]:
-        """Return the sensors whose event came since the last time, and forget them."""
-        came, self._events = self._events, set()
-        return came
+        """Return the sensors whose event arrived since the last call, and forget them."""
+        arrived, self._events = self._events, set()
+        return arrived
 
 
 def _pose_sensor(topic: str, type_name: str) -> SensorSpec:

@@ -8,59 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from embodied_env.contract import FloatArray
-from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.contract.value_checks import check_topic, require
 from embodied_env.core.types import ActuationEvidence, ApprovedCommand
-from embodied_env.errors import ContractError
 from embodied_env.ros.message_fields import Message, follow
-
-if TYPE_CHECKING:
-    from embodied_env.ros.receiver import ReceivedMessage
+from embodied_env.ros.receiver import ReceivedMessage
+from embodied_env.ros.robot.profile import ControllerStateSpec
 
 _REMEMBERED = 64
 _EQUAL = 1e-6  # of a value: float32 on its way loses less
-
-
-@dataclass(frozen=True, kw_only=True)
-class ControllerStateSpec:
-    """Where a controller says which command is in force.
-
-    A JointState is read by joint. Of another type `path` leads to the numbers, in the order of the joints, and
-    `names` to the names of the joints where the message has them.
-    """
-
-    topic: str
-    type: str = "sensor_msgs/msg/JointState"
-    path: str | None = None
-    names: str | None = None
-
-
-def check_controller_state(spec: ControllerStateSpec, path: str) -> None:
-    """Check it against its message type; raises ContractError."""
-    check_topic(f"{path}.topic", spec.topic)
-    is_joint_state = spec.type == "sensor_msgs/msg/JointState"
-    require(
-        is_joint_state == (spec.path is None),
-        f"{path}.path",
-        f"{spec.path!r} is not allowed for a {spec.type}; allowed: none for a JointState, a path for any other",
-    )
-    message = message_class(spec.type)()
-    for key in ("path", "names"):
-        leads = getattr(spec, key)
-        try:
-            if leads is not None:
-                follow(message, leads)
-        except AttributeError as error:
-            raise ContractError(f"{path}.{key}", f"{leads!r} leads nowhere in a {spec.type}: {error}") from None
-        except IndexError:
-            pass  # an element of a sequence that is empty in a new message
 
 
 class ControllerState:

@@ -34,14 +34,10 @@ from embodied_env.ros.qos import ANY
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.robot.actuation_feedback import ControllerState
 from embodied_env.ros.robot.command_publishers import ActuatorPublishers, CommandSink, DryRunSink
+from embodied_env.ros.robot.contract_checks import check_positions, contract_checks, raise_unless_passed
 from embodied_env.ros.robot.diagnostics import Diagnostics
 from embodied_env.ros.robot.operator_confirmation import Confirmation, make_confirmation
-from embodied_env.ros.robot.preflight import (
-    check_positions,
-    contract_checks,
-    preflight,
-    raise_unless_passed,
-)
+from embodied_env.ros.robot.preflight import preflight
 from embodied_env.ros.robot.profile import RESET_LEVELS, load_real_profile, node_parameters, profile_in_force
 from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayClient
 from embodied_env.ros.robot.reset import ResetService, dry_report

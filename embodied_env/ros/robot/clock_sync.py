@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
 
-from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.time_sync import SystemClockMonitor, WorldClock
-from embodied_env.core.types import Quality
+from rclpy.node import Node
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.utilities import get_rmw_implementation_identifier
 
-if TYPE_CHECKING:
-    from rclpy.node import Node
-
-    from embodied_env.ros.receiver import ReceivedMessage
-
+from embodied_env.contract import Contract
+from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.core.time_sync import SimTimeTracker, SystemClockMonitor, WorldClock
+from embodied_env.core.types import ClockStatus, Quality
+from embodied_env.errors import BackendLostError, BackendNotReadyError
+from embodied_env.ros.receive_thread import ReceiveThread
+from embodied_env.ros.receiver import POLL_S, ReceivedMessage
+from embodied_env.ros.robot.profile import EVERY_SENSOR, ClockSpec
 
 SYNCED_TOLERANCE_S = 0.02
 """How far ahead of now the stamp of a clock that is synchronised may be, at least."""
@@ -24,28 +27,14 @@ SYNCED_TOLERANCE_S = 0.02
 LATE_S = 60.0
 """Of a clock that is not known to be ours, how much longer a message took than the quickest of so long."""
 
+CLOCK_TOPIC = "/clock"
+
+_CLOCK_QOS = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
 _SUSPECT_S = 5.0
 _AHEAD_S: Mapping[str, float] = {"tai": 37.0, "gps": 18.0}  # of UTC
 _NEAR_S = 1.0
 _SETTLED_NS = NS_PER_S  # after a step of UTC, for messages that were stamped before it
 _HOST = slice(2, 4)  # of a GUID of Fast DDS: vendor (2 bytes), host (2), process (4), participant (4), entity (4)
-
-
-EVERY_SENSOR = "default"
-"""Stands in ``backends.real.clocks`` for the sensors that are not named there."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClockSpec:
-    """Whose clock stamps a sensor's messages: ``backends.real.clocks.<sensor>``.
-
-    `sync`: ``auto`` asks the middleware whether the publisher is on our host; ``ptp`` and ``chrony`` agree with ours
-    within `error_s`. `least_delay_s`, for a clock that is not synchronised: how long the quickest message takes.
-    """
-
-    sync: Literal["auto", "same_host", "ptp", "chrony", "none"] = "auto"
-    error_s: float | None = None
-    least_delay_s: float | None = None
 
 
 class Sync(StrEnum):
@@ -90,47 +79,86 @@ class TransportTiming:
     excess_s: float | None = None
 
 
-def suspect_clock(age_s: float) -> str:
-    """Return which clock a message seems to be stamped by that says it is so old: "tai", "gps", "epoch" or ""."""
-    for name, ahead_s in _AHEAD_S.items():
-        if abs(-age_s - ahead_s) <= _NEAR_S:
-            return name
-    return "epoch" if abs(age_s) > _SUSPECT_S else ""
+class RobotClock:
+    """Keeps the world's time; all of it is used while the listener's `changed` is held, but for the waits.
 
-
-def is_on_our_host(node: Node, topic: str, rmw: str) -> bool | None:
-    """Return whether all who publish `topic` are on our host, by the ids of Fast DDS. None: it cannot be told.
-
-    `node` must listen to `topic` itself: its own endpoint says what our host is called.
+    Attributes:
+        timeline: the world's clock.
+        stampings: by sensor.
     """
-    if not rmw.startswith("rmw_fastrtps"):
-        return None
-    ours = {
-        bytes(end.endpoint_gid[_HOST])
-        for end in node.get_subscriptions_info_by_topic(topic)
-        if (end.node_name, end.node_namespace) == (node.get_name(), node.get_namespace())
-    }
-    theirs = {bytes(end.endpoint_gid[_HOST]) for end in node.get_publishers_info_by_topic(topic)}
-    return theirs <= ours if ours and theirs else None
 
+    def __init__(
+        self, contract: Contract, clock: Clock, *, clocks: Mapping[str, ClockSpec], use_sim_time: bool = False
+    ) -> None:
+        """Begin: UTC is paired with the steady clock now; simulated time is waited for."""
+        self._contract = contract
+        self._clock = clock
+        self._watch = SystemClockMonitor(clock)
+        self._simulated = SimTimeTracker(self._watch, period_ns=contract.control_period_ns) if use_sim_time else None
+        self.timeline: WorldClock = self._simulated or self._watch
+        observation = contract.safety.observation
+        self.stampings = {
+            name: StampTranslator(
+                name,
+                clocks.get(name) or clocks.get(EVERY_SENSOR) or ClockSpec(),
+                timeline=self.timeline,
+                watch=self._watch,
+                require_stamp=observation.require_stamp,
+                future_tolerance_s=observation.future_tolerance_s,
+            )
+            for name in contract.sensors
+        }
 
-class SlidingMinimum:
-    """The least of the values of the last `window_ns`."""
+    def listen(self, listener: ReceiveThread, on_set: Callable[[], None]) -> None:
+        """Listen to simulated time, where it counts. `on_set`: what is buffered is of a time that is no more."""
+        simulated = self._simulated
+        if simulated is None:
+            return
 
-    def __init__(self, window_ns: int) -> None:
-        """Begin with none."""
-        self._window_ns = window_ns
-        self._kept: deque[tuple[int, int]] = deque()  # values that grow: none is above a later one
+        def take(arrival: ReceivedMessage) -> None:
+            clock = arrival.message.clock
+            if simulated.on_clock(int(clock.sec) * NS_PER_S + int(clock.nanosec), arrival.arrival_ns):
+                on_set()
 
-    def add(self, at_ns: int, value: int) -> int:
-        """Take the value of an instant, and return the least."""
-        kept = self._kept
-        while kept and kept[-1][1] >= value:
-            kept.pop()
-        kept.append((at_ns, value))
-        while kept[0][0] < at_ns - self._window_ns:
-            kept.popleft()
-        return kept[0][1]
+        listener.subscribe(CLOCK_TOPIC, "rosgraph_msgs/msg/Clock", CLOCK_TOPIC, _CLOCK_QOS, take)
+
+    def locate_publishers(self, node: Node, listener: ReceiveThread) -> None:
+        """Look at who publishes the sensors: on our host the clock is ours."""
+        rmw = get_rmw_implementation_identifier()
+        for name, sensor in self._contract.sensors.items():
+            is_ours = is_on_our_host(node, sensor.topic, rmw)
+            with listener.condition:
+                self.stampings[name].set_publisher_locality(is_ours)
+
+    def on_message(self, arrival: ReceivedMessage) -> None:
+        """Look at the clocks as a message arrives."""
+        self._watch.check_pair(arrival.arrival_ns, arrival.arrival_system_ns)
+
+    def status(self) -> ClockStatus:
+        """Return what is known of the clocks, and what happened to them since the last account."""
+        self._watch.check_pair(self._clock.now_ns(), self._clock.system_ns())
+        return replace(self.timeline.status(), rmw=get_rmw_implementation_identifier())
+
+    def await_clock(self, listener: ReceiveThread, end: float) -> None:
+        """Wait until simulated time is heard to go on, `end` by `time.monotonic`; raises BackendNotReadyError."""
+        simulated, asked_ns = self._simulated, self._clock.now_ns()
+        if simulated is None:
+            return
+        with listener.condition:
+            while (simulated.advanced_ns or 0) < asked_ns:
+                listener.raise_if_failed()
+                if (left_s := end - time.monotonic()) <= 0:
+                    was = "no message came" if simulated.advanced_ns is None else "it stands still"
+                    raise BackendNotReadyError(f"no {CLOCK_TOPIC}: {was} (backends.real.use_sim_time is true)")
+                listener.condition.wait(min(POLL_S, left_s))
+
+    def check(self, timeout_s: float) -> None:
+        """Raise BackendLostError when simulated time has stood still for longer."""
+        if self._simulated is None:
+            return
+        stood_s = (self._clock.now_ns() - (self._simulated.advanced_ns or 0)) / NS_PER_S
+        if stood_s > timeout_s:
+            raise BackendLostError("clock_stopped", f"{CLOCK_TOPIC} stood still for {stood_s:.3f} s")
 
 
 class StampTranslator:
@@ -287,6 +315,49 @@ class StampTranslator:
             return False
         age_ns = self._watch.at_ns(arrival.arrival_ns) - placed_ns
         return age_ns < 0 or age_ns - step.size_ns <= _SETTLED_NS  # by UTC as it was before
+
+
+def suspect_clock(age_s: float) -> str:
+    """Return which clock a message seems to be stamped by that says it is so old: "tai", "gps", "epoch" or ""."""
+    for name, ahead_s in _AHEAD_S.items():
+        if abs(-age_s - ahead_s) <= _NEAR_S:
+            return name
+    return "epoch" if abs(age_s) > _SUSPECT_S else ""
+
+
+def is_on_our_host(node: Node, topic: str, rmw: str) -> bool | None:
+    """Return whether all who publish `topic` are on our host, by the ids of Fast DDS. None: it cannot be told.
+
+    `node` must listen to `topic` itself: its own endpoint says what our host is called.
+    """
+    if not rmw.startswith("rmw_fastrtps"):
+        return None
+    ours = {
+        bytes(end.endpoint_gid[_HOST])
+        for end in node.get_subscriptions_info_by_topic(topic)
+        if (end.node_name, end.node_namespace) == (node.get_name(), node.get_namespace())
+    }
+    theirs = {bytes(end.endpoint_gid[_HOST]) for end in node.get_publishers_info_by_topic(topic)}
+    return theirs <= ours if ours and theirs else None
+
+
+class SlidingMinimum:
+    """The least of the values of the last `window_ns`."""
+
+    def __init__(self, window_ns: int) -> None:
+        """Begin with none."""
+        self._window_ns = window_ns
+        self._kept: deque[tuple[int, int]] = deque()  # values that grow: none is above a later one
+
+    def add(self, at_ns: int, value: int) -> int:
+        """Take the value of an instant, and return the least."""
+        kept = self._kept
+        while kept and kept[-1][1] >= value:
+            kept.pop()
+        kept.append((at_ns, value))
+        while kept[0][0] < at_ns - self._window_ns:
+            kept.popleft()
+        return kept[0][1]
 
 
 def _by(suspect: str) -> str:

@@ -36,41 +36,70 @@ from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.types import Quality, Severity, Transition, end_kind
 from embodied_env.ros.qos import RELIABLE
 
+TOPIC = "/diagnostics"
+TELL_S = 1.0
+
 _STALE_PERIODS = 10
 _GOOD = (int(Quality.OK), int(Quality.OUT_OF_RANGE))
 _LATE_CODES = ("lat.budget", "act.late")
 _TIMES = ("obs_to_command_s", "period_s", "overrun_s")
 
 
-class Level(IntEnum):
-    """The levels of diagnostic_msgs/msg/DiagnosticStatus."""
+class Diagnostics:
+    """Observer that publishes the status of a `DiagnosticsAggregator`; a failed publication never affects the step."""
 
-    OK = 0
-    WARN = 1
-    ERROR = 2
-    STALE = 3
+    def __init__(self, contract: Contract, clock: Clock) -> None:
+        """Observe; nothing is published before `connect`."""
+        self._health = DiagnosticsAggregator(contract, clock)
+        self._hardware_id = f"{contract.name} {contract.fingerprint[:12]}"
+        self._lock = threading.Lock()
+        self._node: Node | None = None
+        self._publisher: Any = None
 
+    def connect(self, node: Node) -> None:
+        """Publish by `node` from now on; whoever turns it tells every second."""
+        with self._lock:
+            self._node = node
+            self._publisher = node.create_publisher(
+                message_class("diagnostic_msgs/msg/DiagnosticArray"), TOPIC, RELIABLE
+            )
+        node.create_timer(TELL_S, self._tell, clock=RosClock(clock_type=ClockType.STEADY_TIME))
 
-@dataclass(frozen=True, kw_only=True)
-class Status:
-    """One status: of what, how it is, a sentence, and the numbers behind it."""
+    def disconnect(self) -> None:
+        """The node is about to go. Idempotent."""
+        with self._lock:
+            self._node = self._publisher = None
 
-    name: str
-    level: Level
-    message: str
-    values: Mapping[str, str]
+    def observe(self, transition: Transition) -> None:
+        """Take in a step; publish when it is worse than was told."""
+        with self._lock:
+            if self._health.add(transition):
+                self._publish()
 
+    def _tell(self) -> None:
+        with self._lock:
+            self._publish()
 
-@dataclass(kw_only=True)
-class _Window:
-    """What the steps since the last message added up to."""
-
-    steps: int = 0
-    missed: int = 0
-    times: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in _TIMES})
-    codes: Counter[str] = field(default_factory=Counter)
-    severity: Severity = Severity.PASS
-    bad: Counter[str] = field(default_factory=Counter)  # readings that were not as they should be, by sensor
+    def _publish(self) -> None:
+        node, publisher = self._node, self._publisher
+        if node is None:
+            return
+        status_type = message_class("diagnostic_msgs/msg/DiagnosticStatus")
+        key_value = message_class("diagnostic_msgs/msg/KeyValue")
+        message = message_class("diagnostic_msgs/msg/DiagnosticArray")()
+        message.header.stamp = node.get_clock().now().to_msg()
+        message.status = [
+            status_type(
+                level=bytes([status.level]),
+                name=f"{node.get_fully_qualified_name()[1:]}: {status.name}",
+                message=status.message,
+                hardware_id=self._hardware_id,
+                values=[key_value(key=key, value=value) for key, value in status.values.items()],
+            )
+            for status in self._health.publishable()
+        ]
+        with contextlib.suppress(RuntimeError):  # whoever took hold of all contexts has shut ours down
+            publisher.publish(message)
 
 
 class DiagnosticsAggregator:
@@ -195,62 +224,32 @@ class DiagnosticsAggregator:
         return found
 
 
-TOPIC = "/diagnostics"
-TELL_S = 1.0
+class Level(IntEnum):
+    """The levels of diagnostic_msgs/msg/DiagnosticStatus."""
+
+    OK = 0
+    WARN = 1
+    ERROR = 2
+    STALE = 3
 
 
-class Diagnostics:
-    """Observer that publishes the status of a `DiagnosticsAggregator`; a failed publication never affects the step."""
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """One status: of what, how it is, a sentence, and the numbers behind it."""
 
-    def __init__(self, contract: Contract, clock: Clock) -> None:
-        """Observe; nothing is published before `connect`."""
-        self._health = DiagnosticsAggregator(contract, clock)
-        self._hardware_id = f"{contract.name} {contract.fingerprint[:12]}"
-        self._lock = threading.Lock()
-        self._node: Node | None = None
-        self._publisher: Any = None
+    name: str
+    level: Level
+    message: str
+    values: Mapping[str, str]
 
-    def connect(self, node: Node) -> None:
-        """Publish by `node` from now on; whoever turns it tells every second."""
-        with self._lock:
-            self._node = node
-            self._publisher = node.create_publisher(
-                message_class("diagnostic_msgs/msg/DiagnosticArray"), TOPIC, RELIABLE
-            )
-        node.create_timer(TELL_S, self._tell, clock=RosClock(clock_type=ClockType.STEADY_TIME))
 
-    def disconnect(self) -> None:
-        """The node is about to go. Idempotent."""
-        with self._lock:
-            self._node = self._publisher = None
+@dataclass(kw_only=True)
+class _Window:
+    """What the steps since the last message added up to."""
 
-    def observe(self, transition: Transition) -> None:
-        """Take in a step; publish when it is worse than was told."""
-        with self._lock:
-            if self._health.add(transition):
-                self._publish()
-
-    def _tell(self) -> None:
-        with self._lock:
-            self._publish()
-
-    def _publish(self) -> None:
-        node, publisher = self._node, self._publisher
-        if node is None:
-            return
-        status_type = message_class("diagnostic_msgs/msg/DiagnosticStatus")
-        key_value = message_class("diagnostic_msgs/msg/KeyValue")
-        message = message_class("diagnostic_msgs/msg/DiagnosticArray")()
-        message.header.stamp = node.get_clock().now().to_msg()
-        message.status = [
-            status_type(
-                level=bytes([status.level]),
-                name=f"{node.get_fully_qualified_name()[1:]}: {status.name}",
-                message=status.message,
-                hardware_id=self._hardware_id,
-                values=[key_value(key=key, value=value) for key, value in status.values.items()],
-            )
-            for status in self._health.publishable()
-        ]
-        with contextlib.suppress(RuntimeError):  # whoever took hold of all contexts has shut ours down
-            publisher.publish(message)
+    steps: int = 0
+    missed: int = 0
+    times: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in _TIMES})
+    codes: Counter[str] = field(default_factory=Counter)
+    severity: Severity = Severity.PASS
+    bad: Counter[str] = field(default_factory=Counter)  # readings that were not as they should be, by sensor

@@ -21,7 +21,7 @@ from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.contract import Contract
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.robot.preflight import Check
+from embodied_env.ros.robot.contract_checks import Check
 from embodied_env.safety.relay.protocol import COMMAND_TOPIC, REPORT_TOPIC, STATE_TOPIC
 
 RELAY = "relay"

@@ -1,70 +1,35 @@
 """Preflight: what must be right before the first motion of a real robot, as a checklist.
 
-Three parts: `contract_checks` reads only the contract, its profile and the environment variables, and needs no ROS;
-`preflight` also looks at the graph (`ros.robot.graph_checks`) until it is right; `check_positions` compares
-the first measured positions with the limits. What is unknown or missing is never taken for good.
+`preflight` checks the contract (`ros.robot.contract_checks`) and the graph (`ros.robot.graph_checks`) until the graph
+is right; `survey` also reads one message of each sensor, for `embodied-env doctor`.
 """
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import numpy as np
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.utilities import get_rmw_implementation_identifier
 
-from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.message_types import JOINT_SENSOR
-from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S, Clock, Stamp
-from embodied_env.errors import BackendNotReadyError
-
-if TYPE_CHECKING:
-    from embodied_env.ros.node import RosNode
-    from embodied_env.ros.receiver import LivenessCheck
-
-SETTLE_S = 3.5
-"""How long the graph must stay right before the first motion: another publisher may not have been discovered yet.
-
-Fast DDS repeats its announcements every 3 s; nodes that all ran already were found within 3.2 s of each other.
-"""
-
-START_OUT_OF_LIMITS = "start_out_of_limits"
-START_OUTSIDE = ("refuse", "inward")
-SECURITY = ("off", "required")
+from embodied_env.contract import Contract
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp, SteadyClock
+from embodied_env.ros.message_fields import MalformedMessageError
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import input_qos, sensor_qos
+from embodied_env.ros.receiver import LivenessCheck
+from embodied_env.ros.robot.clock_sync import suspect_clock
+from embodied_env.ros.robot.contract_checks import Check, check_positions, contract_checks, measured_positions
+from embodied_env.ros.robot.graph_checks import graph_checks
+from embodied_env.ros.robot.profile import SETTLE_S
+from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
+from embodied_env.ros.transforms import as_it_comes
 
 _GLANCE_S = 0.05
-_NEED_A_TIMEOUT = frozenset({"velocity", "effort", "twist"})  # a controller keeps the last one for ever
-_TIMEOUT_REMEDY = (
-    "set backends.real.downstream_timeout_s to the controller's own timeout (e.g. cmd_vel_timeout of "
-    "diff_drive_controller), or backends.real.allow_no_downstream_timeout: true where something else stops it"
-)
-_ENCLAVE_FILES = (
-    "identity_ca.cert.pem",
-    "cert.pem",
-    "key.pem",
-    "permissions_ca.cert.pem",
-    "governance.p7s",
-    "permissions.p7s",
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One line of the checklist.
-
-    `passed` None: it was not checked, `detail` says why. `remedy`: what to do when it failed. `code`: why it failed,
-    for programs.
-    """
-
-    name: str
-    passed: bool | None
-    detail: str
-    remedy: str = ""
-    code: str = ""
+_SURVEY_POLL_S = 0.05
 
 
 def preflight(
@@ -90,8 +55,6 @@ def preflight(
         settle_s: 0 where the graph has been watched since (`embodied_env.ros.robot.graph_checks.contention`).
         patrol: called between two looks; raises when waiting has no sense any more.
     """
-    from embodied_env.ros.robot.graph_checks import graph_checks  # noqa: PLC0415 - it needs ROS, the rest does not
-
     static = contract_checks(contract, profile)
     right_since_ns: int | None = None
     while True:
@@ -110,6 +73,59 @@ def preflight(
         clock.sleep_until_ns(min(deadline.ns, now_ns + round(_GLANCE_S * NS_PER_S)))
 
 
+def survey(
+    contract: Contract, profile: Mapping[str, Any], *, namespace: str, timeout_s: float, settle_s: float = SETTLE_S
+) -> tuple[Check, ...]:
+    """Check the robot in `namespace`, without a publisher: a robot that moves is not disturbed.
+
+    Args:
+        contract: what the robot must be.
+        profile: that of the backend ``real``.
+        namespace: absolute.
+        timeout_s: how long the graph may take to become right; then as long again for the first readings.
+        settle_s: how long it must stay right.
+
+    Raises:
+        BackendNotReadyError: when ROS 2 cannot be initialised.
+    """
+    clock = SteadyClock()
+    ros = RosNode(f"doctor_{os.getpid()}", namespace=namespace, clock=clock)
+    newest: dict[str, tuple[Any, int]] = {}  # sensor -> message, when it came on the system clock
+    readers: dict[str, SensorReader] = {}
+    executor = SingleThreadedExecutor(context=ros.node.context)
+    try:
+        for name, sensor in contract.sensors.items():
+            readers[name] = SensorReader(name, as_it_comes(sensor) if name in (profile.get("tf") or {}) else sensor)
+            take = _taker(newest, name, clock, readers[name])
+            ros.node.create_subscription(message_class(sensor.type), sensor.topic, take, sensor_qos(sensor))
+        for estop in (profile.get("estop") or {}).values():
+            qos = input_qos(latched=estop.get("latched") is True)
+            kind = message_class(estop.get("type", "std_msgs/msg/Bool"))
+            ros.node.create_subscription(kind, estop["topic"], lambda _: None, qos)
+        executor.add_node(ros.node)
+        deadline = Stamp(clock.now_ns() + round(timeout_s * NS_PER_S), Domain.STEADY)
+        checks = preflight(contract, profile, ros, deadline, clock=clock, settle_s=settle_s)
+        if any(check.passed is False for check in checks):
+            detail = "not looked at, because of what failed"
+            return (*checks, Check(name="readings", passed=None, detail=detail))
+        end = time.monotonic() + timeout_s
+        while len(newest) < len(contract.sensors) and time.monotonic() < end:
+            executor.spin_once(timeout_sec=_SURVEY_POLL_S)
+        readings = [_reading(contract, name, newest.get(name), readers[name]) for name in contract.sensors]
+        values = {name: found for name, (_, found) in zip(contract.sensors, readings, strict=True)}
+        outside = str(profile.get("start_outside", "refuse"))
+        positions = check_positions(contract, measured_positions(contract, values), outside=outside)
+        return (*checks, *(check for check, _ in readings), positions)
+    finally:
+        executor.shutdown()
+        ros.close()
+
+
+def middleware() -> str:
+    """Return the name of the RMW implementation that is loaded."""
+    return str(get_rmw_implementation_identifier())
+
+
 def _settled(right_since_ns: int | None, now_ns: int, settle_s: float) -> tuple[Check, ...]:
     """Return a failed check when the graph was right at last, but not for long enough to know it."""
     if right_since_ns is None:
@@ -119,178 +135,38 @@ def _settled(right_since_ns: int | None, now_ns: int, settle_s: float) -> tuple[
     return (Check(name="graph", passed=False, detail=detail, remedy="allow more time", code="graph.unsettled"),)
 
 
-def raise_unless_passed(checks: Iterable[Check]) -> None:
-    """Raise BackendNotReadyError, which lists each check that failed and what to do about it."""
-    checks = tuple(checks)
-    failed = [check for check in checks if check.passed is False]
-    if failed:
-        problems = "; ".join(
-            f"[{check.code}] {check.name}: {check.detail}" + (f" ({check.remedy})" if check.remedy else "")
-            for check in failed
-        )
-        raise BackendNotReadyError(f"preflight: {len(failed)} of {len(checks)} checks failed: {problems}")
+def _taker(
+    newest: dict[str, tuple[Any, int]], name: str, clock: Clock, reader: SensorReader
+) -> Callable[[Any, Any], None]:
+    def take(message: Any, info: Any) -> None:  # noqa: ANN401 - a generated type, and a dict
+        if reader.concerns(message):
+            newest[name] = message, info["received_timestamp"] or clock.system_ns()
+
+    return take
 
 
-# ------------------------------------------------------------------------------------------------ without ROS
-
-
-def contract_checks(
-    contract: Contract, profile: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
-) -> tuple[Check, ...]:
-    """Check the contract and its profile for ``real`` alone. `environment` None: that of this process."""
-    return (
-        _limits(contract),
-        _mode(contract),
-        _downstream_timeout(contract, profile),
-        _start_outside(profile),
-        security_check(profile, os.environ if environment is None else environment),
-    )
-
-
-def _limits(contract: Contract) -> Check:
-    """An axis of a twist has no position, and a joint that turns without an end declares position: null."""
-    endless = [
-        joint
-        for actuator in contract.actuators.values()
-        for joint, limits in actuator.joints.items()
-        if limits.position is None and limits.unit == "m" and actuator.command != "twist"
-    ]
-    fast = [
-        joint
-        for actuator in contract.actuators.values()
-        for joint, limits in actuator.joints.items()
-        if not (math.isfinite(limits.velocity) and math.isfinite(limits.acceleration))
-    ]
-    if endless or fast:
-        detail = f"joints that slide without an end: {endless}; without a finite velocity or acceleration: {fast}"
-        remedy = "write actuators.<name>.joints.<joint>: position, velocity and acceleration"
-        return Check(name="limits", passed=False, detail=detail, remedy=remedy, code="limits.missing")
-    count = sum(len(actuator.joints) for actuator in contract.actuators.values())
-    turning = [j for a in contract.actuators.values() for j, x in a.joints.items() if x.position is None]
-    without = f"; without a limit of position: {', '.join(turning)}" if turning else ""
-    return Check(name="limits", passed=True, detail=f"{count} joints have limits{without}")
-
-
-def _mode(contract: Contract) -> Check:
-    mode = contract.safety.mode
-    if mode != "enforce":
-        detail = f"safety.mode {mode!r} is not allowed on a real robot; allowed: 'enforce'"
-        return Check(name="safety mode", passed=False, detail=detail, remedy="set safety.mode", code="safety.mode")
-    return Check(name="safety mode", passed=True, detail="the safety gate enforces")
-
-
-def _downstream_timeout(contract: Contract, profile: Mapping[str, Any]) -> Check:
-    """A command of velocity or effort that is never renewed moves the robot on: somebody downstream must end it."""
-    name, code = "controller timeout", "downstream.timeout"
-    needing = [key for key, actuator in contract.actuators.items() if actuator.command in _NEED_A_TIMEOUT]
-    timeout_s = profile.get("downstream_timeout_s")
-    if timeout_s is None:
-        if not needing:
-            return Check(name=name, passed=True, detail="not needed: a position that is not renewed is held")
-        if profile.get("allow_no_downstream_timeout") is True:
-            return Check(name=name, passed=True, detail=f"none for {needing}: the profile allows it")
-        detail = f"{needing} are commanded by velocity or effort, and no timeout of the controller is declared"
-        return Check(name=name, passed=False, detail=detail, remedy=_TIMEOUT_REMEDY, code=code)
-    is_number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)
-    if not is_number or not contract.control_period_s < timeout_s < math.inf:
-        allowed = f"seconds, more than the control period of {contract.control_period_s}"
-        detail = f"backends.real.downstream_timeout_s {timeout_s!r} is not allowed; allowed: {allowed}"
-        return Check(name=name, passed=False, detail=detail, remedy=_TIMEOUT_REMEDY, code=code)
-    return Check(name=name, passed=True, detail=f"declared: the controller stops by itself after {timeout_s} s")
-
-
-def _start_outside(profile: Mapping[str, Any]) -> Check:
-    value = profile.get("start_outside", "refuse")
-    if value not in START_OUTSIDE:
-        detail = f"backends.real.start_outside {value!r} is not allowed; allowed: {', '.join(START_OUTSIDE)}"
-        return Check(name="start outside limits", passed=False, detail=detail, remedy="correct it", code="profile")
-    return Check(name="start outside limits", passed=True, detail=f"a robot outside its limits: {value}")
-
-
-def security_check(profile: Mapping[str, Any], environment: Mapping[str, str]) -> Check:
-    """Check that SROS2 is enforced and has its keys, where the profile says ``security: required``.
-
-    It must be made before a node is: without ``ROS_SECURITY_ENABLE`` a node would run unauthenticated.
-    """
-    wanted = profile.get("security", "off")
-    if wanted not in SECURITY:
-        detail = f"backends.real.security {wanted!r} is not allowed; allowed: {', '.join(SECURITY)}"
-        return Check(name="security", passed=False, detail=detail, remedy="correct it", code="security")
-    if wanted == "off":
-        return Check(name="security", passed=None, detail="the profile does not ask for SROS2 (security: required)")
-    needed = {"ROS_SECURITY_ENABLE": "true", "ROS_SECURITY_STRATEGY": "Enforce"}
-    wrong = [f"{key}={environment.get(key)!r}" for key, value in needed.items() if environment.get(key) != value]
-    keystore = environment.get("ROS_SECURITY_KEYSTORE", "")
-    enclave = Path(keystore, "enclaves", environment.get("ROS_SECURITY_ENCLAVE_OVERRIDE", "/").strip("/"))
-    absent = [file for file in _ENCLAVE_FILES if not _is_filled(enclave / file)] if keystore else []
-    if not wrong and keystore and not absent:
-        return Check(name="security", passed=True, detail=f"SROS2 is enforced, with the keys in {enclave}")
-    problems = [*wrong, *([f"{enclave} lacks {', '.join(absent)}"] if absent else [])]
-    problems += [] if keystore else ["ROS_SECURITY_KEYSTORE is not set"]
-    return Check(
-        name="security",
-        passed=False,
-        detail=f"security is required, but {'; '.join(problems)}",
-        remedy="export ROS_SECURITY_ENABLE=true ROS_SECURITY_STRATEGY=Enforce ROS_SECURITY_KEYSTORE=<folder>, and make "
-        "the keys: ros2 security create_keystore <folder>; ros2 security create_enclave <folder> <enclave>",
-        code="security",
-    )
-
-
-def _is_filled(file: Path) -> bool:
+def _reading(
+    contract: Contract, name: str, found: tuple[Any, int] | None, reader: SensorReader
+) -> tuple[Check, Mapping[str, Any]]:
+    """Return what can be said of the newest message of a sensor, and its values; none when they do not count."""
+    sensor = contract.sensors[name]
+    title = f"readings.{name}"
+    if found is None:
+        remedy = "see that it publishes: ros2 topic hz"
+        return Check(name=title, passed=False, detail="no message came", remedy=remedy, code="obs.silent"), {}
+    message, arrival_ns = found
     try:
-        return file.is_file() and file.stat().st_size > 0
-    except OSError:
-        return False
-
-
-# ---------------------------------------------------------------------------------------------- the positions
-
-
-def measured_positions(contract: Contract, values: Mapping[str, Mapping[str, Any]]) -> FloatArray:
-    """Return the positions of all joints in contract order, shape (n_joints,), NaN where unknown.
-
-    `values` maps a sensor to the values of its sample by field; without values it knows nothing.
-    """
-    measured: dict[str, float] = {}
-    for name, sensor in contract.sensors.items():
-        spec, found = sensor.fields.get("position"), values.get(name, {}).get("position")
-        is_reporting = sensor.type == JOINT_SENSOR and sensor.visibility == "agent"
-        if is_reporting and spec is not None and spec.joints and found is not None:
-            measured |= dict(zip(spec.joints, found.tolist(), strict=True))
-    return np.array([measured.get(joint, math.nan) for joint in ActionLayout(contract).joints], dtype=np.float64)
-
-
-def check_positions(contract: Contract, measured: FloatArray, *, outside: str = "refuse") -> Check:
-    """Check that every joint is inside its position limits after margins.
-
-    Args:
-        contract: whose limits.
-        measured: positions of all joints in contract order, shape (n_joints,), in their units; NaN where unknown, which
-            fails where the joint has limits.
-        outside: ``refuse``: a joint outside fails; ``inward``: it passes, since the safety gate lets a joint in and
-            never further out. The profile's ``start_outside``; anything else fails like ``refuse``.
-    """
-    layout = ActionLayout(contract)
-    low, high = layout.limits.position_low, layout.limits.position_high
-    units = [limits.unit for actuator in contract.actuators.values() for limits in actuator.joints.values()]
-    unknown, beyond = [], []
-    for i, joint in enumerate(layout.joints):
-        if low[i] == -math.inf and high[i] == math.inf:
-            continue
-        if not math.isfinite(measured[i]):
-            unknown.append(joint)
-        elif not low[i] <= measured[i] <= high[i]:
-            bound = low[i] if measured[i] < low[i] else high[i]
-            side = "below" if measured[i] < low[i] else "above"
-            beyond.append(f"{joint} at {measured[i]:.6g} {units[i]} is {side} {bound:.6g}")
-    name = "robot inside its limits"
-    if unknown:
-        detail = f"no position is known of {', '.join(unknown)}"
-        remedy = "see that a sensor reports them"
-        return Check(name=name, passed=False, detail=detail, remedy=remedy, code=START_OUT_OF_LIMITS)
-    if beyond and outside != "inward":
-        remedy = "move the robot inside by its own means, or set backends.real.start_outside: inward"
-        return Check(name=name, passed=False, detail="; ".join(beyond), remedy=remedy, code=START_OUT_OF_LIMITS)
-    allowed = "; they may only move inward"
-    return Check(name=name, passed=True, detail="; ".join(beyond) + allowed if beyond else "after margins")
+        values = reader.read(message)
+    except MalformedMessageError as error:
+        return Check(name=title, passed=False, detail=str(error), remedy="", code="obs.invalid"), {}
+    if sensor.timeline == "receive":
+        return Check(name=title, passed=True, detail="a message came"), values
+    age_s = (arrival_ns - stamp_ns(message)) / NS_PER_S
+    if not -sensor.max_age_s <= age_s <= sensor.max_age_s:
+        suspect = suspect_clock(age_s)
+        by = f", by the clock {suspect!r}?" if suspect else ""
+        detail = f"stamped {age_s:.3f} s before it came{by}; allowed: {sensor.max_age_s} s"
+        remedy = "see that its clock is that of this host (chrony, PTP), and that it stamps its messages"
+        code = "obs.stale" if age_s > 0 else "obs.future"
+        return Check(name=title, passed=False, detail=detail, remedy=remedy, code=code), {}
+    return Check(name=title, passed=True, detail=f"stamped {age_s:.3f} s before it came"), values

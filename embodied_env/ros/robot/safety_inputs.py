@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S, Clock
@@ -14,10 +14,8 @@ from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import POLL_S, ReceivedMessage
 from embodied_env.ros.robot.estops import EstopInputs
 from embodied_env.ros.robot.graph_checks import contention
-from embodied_env.ros.robot.required_active_monitor import RequiredActiveMonitor
-
-if TYPE_CHECKING:
-    from embodied_env.ros.robot.profile import RealProfile
+from embodied_env.ros.robot.profile import RealProfile
+from embodied_env.ros.robot.required_active import RequiredActiveMonitor
 
 CONTENTION = "actuator topics"
 """The name of the safety input that says whether somebody else publishes commands."""

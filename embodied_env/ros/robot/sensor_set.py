@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.schema import is_latched
@@ -15,69 +14,14 @@ from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.qos import sensor_qos
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import POLL_S, ReceivedMessage
-from embodied_env.ros.robot.preflight import measured_positions
-from embodied_env.ros.robot.robot_clock import RobotClock
+from embodied_env.ros.robot.clock_sync import RobotClock
+from embodied_env.ros.robot.contract_checks import measured_positions
+from embodied_env.ros.robot.profile import RealProfile
 from embodied_env.ros.sensor_buffer import SensorBuffer
 from embodied_env.ros.sensor_readers import SensorReader
-from embodied_env.ros.tf2_frames import Tf2Frames
-from embodied_env.ros.transforms import Frames, TransformedReader
+from embodied_env.ros.transforms import Frames, Tf2Frames, TransformedReader
 
 _KEPT = 64  # messages that wait
-
-
-def make_readers(contract: Contract, wanted: Mapping[str, str], frames: Frames | None) -> dict[str, SensorReader]:
-    """Return the reader of each sensor.
-
-    `wanted`: in which frame its values are wanted, if not as they come. Without `frames` there may be none.
-    """
-    readers = {name: SensorReader(name, sensor) for name, sensor in contract.sensors.items() if name not in wanted}
-    for name, target in wanted.items():
-        if frames is None:
-            raise BackendNotReadyError(f"nobody knows how to transform {name} to {target}")
-        readers[name] = TransformedReader(name, contract.sensors[name], target, frames)
-    return {name: readers[name] for name in contract.sensors}
-
-
-class MessageFilter:
-    """Hands the messages that concern a sensor on, in order.
-
-    One whose transform is not known yet waits, as in tf2's message filter, for no longer than a reading may be old.
-    Then it is handed on all the same, and its reading says what was missing. Who waits keeps the stamps of his arrival.
-    """
-
-    def __init__(self, sensor: SensorSpec, reader: SensorReader, hand_on: Callable[[ReceivedMessage], None]) -> None:
-        """Hand on to `hand_on` what `reader` can read of `sensor`."""
-        self._reader = reader
-        self._hand_on = hand_on
-        self._patience_ns = round(sensor.max_age_s * NS_PER_S)
-        self._waiting: deque[ReceivedMessage] = deque(maxlen=_KEPT)
-
-    def on_message(self, arrival: ReceivedMessage) -> None:
-        """Take a message that has arrived."""
-        if not self._reader.concerns(arrival.message):
-            return
-        if not isinstance(self._reader, TransformedReader):
-            self._hand_on(arrival)
-            return
-        self._waiting.append(arrival)
-        self.flush_ready(arrival.arrival_ns)
-
-    def flush_ready(self, now_ns: int) -> None:
-        """Hand on those that need not wait any longer at `now_ns` of the steady clock."""
-        if not isinstance(self._reader, TransformedReader):
-            return
-        for arrival in list(self._waiting):
-            is_late = now_ns - arrival.arrival_ns > self._patience_ns
-            if is_late or self._reader.is_ready(arrival.message):
-                self._waiting.remove(arrival)
-                self._hand_on(arrival)
-
-
-if TYPE_CHECKING:
-    from embodied_env.ros.robot.profile import RealProfile
-    from embodied_env.ros.transforms import Frames
-
-TellSample = Callable[[Sample], None]
 
 
 class SensorSet:
@@ -92,7 +36,7 @@ class SensorSet:
         *,
         silence_s: float,
         frames: Frames | None = None,
-        on_sample: TellSample | None = None,
+        on_sample: Callable[[Sample], None] | None = None,
     ) -> None:
         """Subscribe; `listener` has not started yet.
 
@@ -246,3 +190,51 @@ class SensorSet:
         now_ns = self._clock.now_ns()
         for intake in self._intakes.values():
             intake.flush_ready(now_ns)
+
+
+def make_readers(contract: Contract, wanted: Mapping[str, str], frames: Frames | None) -> dict[str, SensorReader]:
+    """Return the reader of each sensor.
+
+    `wanted`: in which frame its values are wanted, if not as they come. Without `frames` there may be none.
+    """
+    readers = {name: SensorReader(name, sensor) for name, sensor in contract.sensors.items() if name not in wanted}
+    for name, target in wanted.items():
+        if frames is None:
+            raise BackendNotReadyError(f"nobody knows how to transform {name} to {target}")
+        readers[name] = TransformedReader(name, contract.sensors[name], target, frames)
+    return {name: readers[name] for name in contract.sensors}
+
+
+class MessageFilter:
+    """Hands the messages that concern a sensor on, in order.
+
+    One whose transform is not known yet waits, as in tf2's message filter, for no longer than a reading may be old.
+    Then it is handed on all the same, and its reading says what was missing. Who waits keeps the stamps of his arrival.
+    """
+
+    def __init__(self, sensor: SensorSpec, reader: SensorReader, hand_on: Callable[[ReceivedMessage], None]) -> None:
+        """Hand on to `hand_on` what `reader` can read of `sensor`."""
+        self._reader = reader
+        self._hand_on = hand_on
+        self._patience_ns = round(sensor.max_age_s * NS_PER_S)
+        self._waiting: deque[ReceivedMessage] = deque(maxlen=_KEPT)
+
+    def on_message(self, arrival: ReceivedMessage) -> None:
+        """Take a message that has arrived."""
+        if not self._reader.concerns(arrival.message):
+            return
+        if not isinstance(self._reader, TransformedReader):
+            self._hand_on(arrival)
+            return
+        self._waiting.append(arrival)
+        self.flush_ready(arrival.arrival_ns)
+
+    def flush_ready(self, now_ns: int) -> None:
+        """Hand on those that need not wait any longer at `now_ns` of the steady clock."""
+        if not isinstance(self._reader, TransformedReader):
+            return
+        for arrival in list(self._waiting):
+            is_late = now_ns - arrival.arrival_ns > self._patience_ns
+            if is_late or self._reader.is_ready(arrival.message):
+                self._waiting.remove(arrival)
+                self._hand_on(arrival)

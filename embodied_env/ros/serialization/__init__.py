@@ -1,1 +1,15 @@
-"""Encoding and decoding of CDR messages by byte layout."""
+"""Encode and decode messages by byte layout instead of field by field.
+
+Set the environment variable `EMBODIED_ENV_PLAIN_SERIALIZATION` to 1 to use rclpy instead: the same messages, slower.
+"""
+
+from __future__ import annotations
+
+import os
+
+PLAIN_VARIABLE = "EMBODIED_ENV_PLAIN_SERIALIZATION"
+
+
+def uses_byte_layouts() -> bool:
+    """Return whether layouts and templates are in use; asked when a decoder or a template is made."""
+    return os.environ.get(PLAIN_VARIABLE, "") in ("", "0")

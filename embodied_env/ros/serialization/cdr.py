@@ -1,8 +1,9 @@
-"""How many bytes a message has on the wire: what `serialize_message` returns may have some behind its end.
+"""Convert messages to CDR and back, without trailing bytes.
 
-rmw_fastrtps returns as many bytes as it estimated, and estimates an empty sequence of doubles as aligned. Readers that
-count, `rosbags` for one, refuse such a message. What counts is plain CDR (OMG DDSI-RTPS, XCDR1): a value is aligned to
-its own size, a text is its length with a zero, then its bytes, a sequence its count, then its elements.
+`serialize_message` returns as many bytes as rmw_fastrtps estimated, which counts an empty sequence of doubles as
+aligned; strict readers such as `rosbags` refuse the surplus. The size is therefore measured by the rules of plain CDR
+(OMG DDSI-RTPS, XCDR1): a value is aligned to its own size, a string is its length with the terminating zero, then its
+bytes, and a sequence its count, then its elements.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.core.message_tap import ARRAY, SEQUENCE
 from embodied_env.ros.setup_checks import rclpy_import_errors
 
-_HEADER = 4  # bytes that say how the others are written
+_HEADER = 4  # bytes of the encapsulation header
 _WIDTHS = {
     **dict.fromkeys(("boolean", "octet", "char", "uint8", "int8"), 1),
     **dict.fromkeys(("uint16", "int16"), 2),
@@ -26,14 +27,14 @@ _WIDTHS = {
 
 @functools.cache
 def _serialization() -> Any:  # noqa: ANN401 - a module of rclpy
-    """Return what rclpy has; where a profile is only read, it need not be there."""
+    """Return rclpy's module; imported here, since reading a profile needs no rclpy."""
     with rclpy_import_errors("messages of ROS 2"):
         from rclpy import serialization  # noqa: PLC0415 - see above
     return serialization
 
 
 Measure = Callable[[Any, int], int]
-"""Takes a value and where it begins; returns where it ends."""
+"""Takes a value and the offset of its beginning; returns that of its end."""
 
 
 def to_cdr(message: Any) -> bytes:  # noqa: ANN401 - a generated type
@@ -48,7 +49,7 @@ def to_cdr(message: Any) -> bytes:  # noqa: ANN401 - a generated type
 
 
 def from_cdr(data: bytes, kind: Any) -> Any:  # noqa: ANN401 - a generated type
-    """Return the message of the class `kind` that `data` is; raises what rclpy raises for other bytes."""
+    """Return the message of the class `kind` in `data`; raises what rclpy raises for other bytes."""
     return _serialization().deserialize_message(data, kind)
 
 

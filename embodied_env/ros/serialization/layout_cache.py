@@ -1,8 +1,8 @@
-"""Where the numbers of a topic's messages stand in their bytes: learned from one message, as the next are alike.
+"""Decode the messages of a topic by a byte layout that is inferred from one of them.
 
-A message of robots has the same length, names and counts each time; only its numbers change. So the layout of one
-(plain CDR, little-endian, see `ros.serialization.cdr`) is that of the next, as long as everything else in it is
-the same, byte for byte. What stands between for alignment is not looked at: it is whatever was in the memory.
+Messages of a topic mostly have the same length, names and counts; only their numbers change. The layout of one (plain
+CDR, little-endian, see `ros.serialization.cdr`) then fits the next, as long as everything else in it is equal, byte for
+byte. Padding bytes are ignored; DDS leaves them uninitialised.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_env.core.message_tap import ARRAY, SEQUENCE
+from embodied_env.ros.serialization import uses_byte_layouts
 from embodied_env.ros.serialization.cdr import from_cdr, to_cdr
 
-LITTLE_ENDIAN = b"\x00\x01"  # how plain CDR begins
+LITTLE_ENDIAN = b"\x00\x01"  # the encapsulation header begins so
 Message = Any  # a generated type
 
 _HEADER = 4
-_LEARNINGS = 16  # of one topic: where messages differ each time, they are decoded as rclpy does it
+_MAX_LAYOUTS = 16  # per topic: where messages differ each time, rclpy decodes them
 _STAMP = struct.Struct("<iI")
 _CODES = {
     "float": "f",
@@ -32,30 +32,30 @@ _CODES = {
     **{f"{sign}int{bits}": code for bits, codes in ((8, "bB"), (16, "hH"), (32, "iI"), (64, "qQ"))
        for sign, code in zip(("", "u"), codes, strict=True)},
 }  # fmt: skip
-_CONSTANT = ("boolean", "octet", "char")  # not every byte is one of them: they are compared
+_CONSTANT = ("boolean", "octet", "char")  # not every byte is a valid value: they are compared
 
 
 class RawMessage:
-    """A message of a raw subscription: its bytes, which are decoded when they are asked for.
+    """A message of a raw subscription: its bytes, decoded on request.
 
     Attributes:
-        data: as they came from the wire; there may be some behind the end.
+        data: as received; trailing bytes are possible.
     """
 
     __slots__ = ("_layout", "_typed", "data")
 
     def __init__(self, data: bytes, layout: ByteLayout | None, typed: Message = None) -> None:
-        """Keep the bytes, with a layout that fits them or the message that they are."""
+        """Store the bytes with a layout that fits them, or with the decoded message."""
         self.data = data
         self._layout = layout
         self._typed = typed
 
     def decoded(self) -> Message:
-        """Return the message, or its like: the same names and values, for reading."""
+        """Return the message, or a new namespace with its fields, for reading; arrays are read-only."""
         return self._typed if self._layout is None else self._layout.view(self.data)
 
     def stamp_ns(self) -> int:
-        """Return the stamp of its header, with which it begins."""
+        """Return the stamp of its header, the first field."""
         if self._layout is not None:
             sec, nanosec = _STAMP.unpack_from(self.data, _HEADER)
             return int(sec * 1_000_000_000 + nanosec)
@@ -63,26 +63,26 @@ class RawMessage:
         return int(stamp.sec * 1_000_000_000 + stamp.nanosec)
 
     def to_cdr(self) -> bytes:
-        """Return the bytes of the message, without what is behind its end. In any thread."""
+        """Return the bytes of the message without trailing ones. Thread-safe."""
         return to_cdr(self._typed) if self._layout is None else self.data[: self._layout.size]
 
 
 def as_message(message: Message) -> Message:
-    """Return a message, or its like (`RawMessage.decoded`), whether it was received raw or not."""
+    """Return a message for reading, whether it was received raw (`RawMessage.decoded`) or not."""
     return message.decoded() if isinstance(message, RawMessage) else message
 
 
 class LayoutDecoder:
-    """Decodes the messages of one topic: by a learned layout where it fits, and as rclpy does it where not."""
+    """Decodes the messages of one topic: by a cached layout where it fits, else by rclpy."""
 
     def __init__(self, kind: Any) -> None:  # noqa: ANN401 - a generated type
         """`kind` is the message class."""
         self._kind = kind
         self._layout: ByteLayout | None = None
-        self._left = _LEARNINGS
+        self._layouts_left = _MAX_LAYOUTS if uses_byte_layouts() else 0
 
-    def take(self, data: bytes) -> RawMessage | None:
-        """Return the message of `data`; None for bytes that are none, which rclpy drops too."""
+    def decode(self, data: bytes) -> RawMessage | None:
+        """Return the message in `data`; None for invalid bytes, which rclpy drops too."""
         layout = self._layout
         if layout is not None and layout.fits(data):
             return RawMessage(data, layout)
@@ -90,23 +90,23 @@ class LayoutDecoder:
             typed = from_cdr(data, self._kind)
         except Exception:  # noqa: BLE001 - rclpy has no public name for its RMWError
             return None
-        if self._left:
-            self._left -= 1
+        if self._layouts_left:
+            self._layouts_left -= 1
             self._layout = infer_layout(typed, data) or layout
         return RawMessage(data, None, typed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByteLayout:
-    """Where what changes stands in messages that are alike.
+    """Offsets of the numbers in messages that are otherwise equal.
 
     Attributes:
         size: of the message, bytes.
-        fits: whether bytes are of such a message.
-        scalars: the numbers, with what is between them skipped.
-        places: of each of them: which part of `skeleton`, and the name there.
-        arrays: of each sequence of numbers: part, name, precision, how many, and where it begins.
-        skeleton: has the attributes of the message; what never changes stands in it.
+        fits: matches the bytes of such a message.
+        scalars: the numbers; the bytes between them are skipped.
+        places: for each number: the part of `skeleton` it belongs to, and its field.
+        arrays: for each sequence of numbers: part, field, dtype, length, and offset.
+        skeleton: the fields that never change, by the names of the message.
     """
 
     size: int
@@ -117,7 +117,7 @@ class ByteLayout:
     skeleton: Any
 
     def view(self, data: bytes) -> Any:  # noqa: ANN401 - has the attributes of a message
-        """Return a copy of the skeleton with what changes; sequences are read-only views of `data`."""
+        """Return a copy of the skeleton with the numbers of `data`; sequences are read-only views of it."""
         parts: dict[int, dict[str, Any]] = {}
         message = _copied(self.skeleton, parts)
         for (part, name), value in zip(self.places, self.scalars.unpack_from(data), strict=True):
@@ -128,7 +128,7 @@ class ByteLayout:
 
 
 def infer_layout(typed: Message, data: bytes) -> ByteLayout | None:
-    """Return the layout of `data`, of which `typed` is the message; None where it is not found, or reads otherwise."""
+    """Return the layout of `data`, whose message is `typed`; None where none reproduces the message."""
     if data[:2] != LITTLE_ENDIAN:
         return None
     walk = _LayoutBuilder(data)
@@ -145,13 +145,13 @@ def infer_layout(typed: Message, data: bytes) -> ByteLayout | None:
         )
         if layout.fits(data) and _same(layout.view(data), typed):
             return layout
-    except (_UnreadableError, struct.error, ValueError, OverflowError):  # or shorter, or more than a pattern can say
+    except (_UnreadableError, struct.error, ValueError, OverflowError):  # too short, or too long for a pattern
         return None
     return None
 
 
 def _copied(part: Any, parts: dict[int, dict[str, Any]]) -> Any:  # noqa: ANN401 - parts of messages
-    """Return a copy of a skeleton; `parts` gets the attributes of each new part, by the id of those of the old."""
+    """Return a copy of a skeleton; `parts` gets the fields of each new part, by the id of those of the old."""
     if isinstance(part, SimpleNamespace):
         new = SimpleNamespace()
         parts[id(vars(part))] = vars(new)
@@ -161,11 +161,11 @@ def _copied(part: Any, parts: dict[int, dict[str, Any]]) -> Any:  # noqa: ANN401
 
 
 class _UnreadableError(Exception):
-    """The bytes are not what the message says: a text that is not UTF-8, wide characters."""
+    """The bytes do not encode the message: a string that is not UTF-8, wide characters."""
 
 
 class _LayoutBuilder:
-    """Goes through the bytes of a message, field by field."""
+    """Walks the bytes of a message, field by field."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -177,7 +177,7 @@ class _LayoutBuilder:
         self._constant(_HEADER)
 
     def message(self, message: Message) -> SimpleNamespace:
-        """Return the like of `message`."""
+        """Return the skeleton of `message`, and add its numbers to the layout."""
         skeleton = SimpleNamespace()
         for name, idl in type(message).get_fields_and_field_types().items():
             self._field(vars(skeleton), name, idl, getattr(message, name))
@@ -191,7 +191,7 @@ class _LayoutBuilder:
             self._elements(part, name, found["of"], value)
         elif idl in _CODES:
             self._align(struct.calcsize(_CODES[idl]))
-            self._free(struct.calcsize(_CODES[idl]), _CODES[idl])
+            self._variable(struct.calcsize(_CODES[idl]), _CODES[idl])
             self.places.append((part, name))
         else:
             part[name] = self._one(idl, value)
@@ -205,7 +205,7 @@ class _LayoutBuilder:
             dtype = np.dtype(_CODES[idl]).newbyteorder("<")
             self._align(dtype.itemsize)
             self.arrays.append((part, name, dtype, len(values), self.at))
-            self._free(len(values) * dtype.itemsize, f"{len(values) * dtype.itemsize}x")
+            self._variable(len(values) * dtype.itemsize, f"{len(values) * dtype.itemsize}x")
 
     def _one(self, idl: str, value: Any) -> Any:  # noqa: ANN401 - what is no number
         if idl.partition("<")[0] == "string":
@@ -226,7 +226,7 @@ class _LayoutBuilder:
 
     def _align(self, width: int) -> None:
         if gap := -(self.at - _HEADER) % width:
-            self._free(gap, f"{gap}x")
+            self._variable(gap, f"{gap}x")
 
     def _constant(self, size: int, wanted: bytes | None = None) -> None:
         found = self._data[self.at : self.at + size]
@@ -236,22 +236,18 @@ class _LayoutBuilder:
         self.format.append(f"{size}x")
         self.at += size
 
-    def _free(self, size: int, code: str) -> None:
+    def _variable(self, size: int, code: str) -> None:
         self.pattern.append(b".{%d}" % size)
         self.format.append(code)
         self.at += size
 
 
 def _same(view: Any, typed: Any) -> bool:  # noqa: ANN401 - parts of messages
-    """Return whether two messages say the same, bit for bit."""
+    """Return whether two messages are equal, bit for bit."""
     if isinstance(view, SimpleNamespace):
         return all(_same(value, getattr(typed, name)) for name, value in vars(view).items())
     if isinstance(view, np.ndarray):
-        return _bytes_of(view) == _bytes_of(np.asarray(typed))
+        return view.tobytes() == np.asarray(typed).tobytes()
     if isinstance(view, list):
         return len(view) == len(typed) and all(map(_same, view, typed))
     return bool(view == typed or (view != view and typed != typed))  # noqa: PLR0124 - NaN
-
-
-def _bytes_of(values: NDArray[Any]) -> bytes:
-    return values.tobytes()

@@ -6,9 +6,8 @@ How a request is sent and its reply awaited is `conversation`'s; here it is comp
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from embodied_env.core.types import FloatArray
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
@@ -24,9 +23,6 @@ from embodied_env.ros.external_sim.control.base import (
 from embodied_env.ros.external_sim.control.clock_monitor import ClockMonitor
 from embodied_env.ros.external_sim.control.service_session import CLOCK, PendingRequest, ServiceSession
 from embodied_env.ros.receiver import POLL_S, LivenessCheck, ReceivedMessage, Receiver
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PROBE_S = 0.05  # between two looks at the services
 _REST_S = 0.3  # so long the clock stands before the first request: what was left over would show

@@ -1,0 +1,166 @@
+"""Match sensor readings to the steps of a simulator in lockstep: which have arrived, and which are missing.
+
+A reading belongs to a step when it is stamped at `ExpectedReading.earliest_ns` or later. A simulator that acknowledges
+its steps reports what to expect; for any other it follows from the sensor's rate (`DueReading`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rclpy.qos import QoSProfile
+
+from embodied_env.contract import SensorSpec
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.types import Sample
+from embodied_env.errors import BackendLostError
+from embodied_env.ros.qos import sensor_qos
+from embodied_env.ros.receiver import ReceivedMessage, Receiver
+from embodied_env.ros.sensor_buffer import SensorBuffer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpectedReading:
+    """The reading of one sensor that belongs to a step.
+
+    Attributes:
+        earliest_ns: the earliest stamp it may have.
+        number: the publication number of a message without a stamp; None: there is none.
+        stamp_ns: the stamp which that message gets.
+    """
+
+    earliest_ns: int
+    number: int | None = None
+    stamp_ns: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DueReading:
+    """When a sensor must have delivered: a simulator's own rate has its own phase, known from the last reading alone.
+
+    Attributes:
+        period_ns: between two readings; 0: one at every step.
+        slack_ns: how much later than its rate says a reading may be taken: a step of physics.
+    """
+
+    period_ns: int
+    slack_ns: int
+
+    @classmethod
+    def of(cls, sensor: SensorSpec, slack_ns: int) -> DueReading:
+        """Return when `sensor` is due."""
+        return cls(period_ns=round(NS_PER_S / sensor.rate_hz) if sensor.rate_hz else 0, slack_ns=slack_ns)
+
+    def earliest_ns(self, now_ns: int) -> int:
+        """Return the earliest stamp of the newest reading with which none is missing at `now_ns`, the end of a step."""
+        return now_ns - self.period_ns - self.slack_ns + 1 if self.period_ns else now_ns
+
+    def satisfies(self, stamp_ns: int, now_ns: int) -> bool:
+        """Return whether with its newest reading at `stamp_ns` none is missing at `now_ns`, the end of a step."""
+        return stamp_ns >= self.earliest_ns(now_ns)
+
+    def must_have_come(self, since_ns: int, now_ns: int) -> bool:
+        """Return whether there is a reading after `since_ns`, a reset, for sure."""
+        return now_ns > since_ns + self.period_ns + self.slack_ns if self.period_ns else now_ns > since_ns
+
+
+class StepArrivals:
+    """Buffers of sensors that are read in lockstep."""
+
+    def __init__(self, sensors: Mapping[str, SensorSpec], *, slack_ns: int = 0) -> None:
+        """Prepare; nothing is subscribed to.
+
+        Args:
+            sensors: by key: their topics and types.
+            slack_ns: how much later than its rate says a reading may be taken, where nothing acknowledges it.
+        """
+        self.sensors = sensors
+        self._due = {key: DueReading.of(sensor, slack_ns) for key, sensor in sensors.items()}
+        self._buffers: dict[str, SensorBuffer] = {}
+        self._unstamped: dict[str, int] = {}  # key -> publication number of the newest message since the step began
+
+    def subscribe(self, receiver: Receiver, qos: QoSProfile | None = None, *, raw: bool = False) -> None:
+        """Subscribe with empty buffers; the messages are to be given to `add`. `qos` None: that of each sensor."""
+        self._buffers = {key: SensorBuffer(key, sensor) for key, sensor in self.sensors.items()}
+        for key, sensor in self.sensors.items():
+            receiver.subscribe(key, message_class(sensor.type), sensor.topic, qos or sensor_qos(sensor), raw=raw)
+
+    def add(self, arrival: ReceivedMessage) -> bool:
+        """Store a message; return whether it is of one of these sensors."""
+        buffer = self._buffers.get(arrival.key)
+        if buffer is None:
+            return False
+        buffer.add(arrival)
+        number = arrival.info["publication_sequence_number"]
+        if number is not None and self.sensors[arrival.key].timeline == "receive":
+            self._unstamped[arrival.key] = number
+        return True
+
+    def clear(self) -> None:
+        """Begin an epoch: forget everything."""
+        for buffer in self._buffers.values():
+            buffer.clear()
+        self._unstamped.clear()
+
+    def begin_step(self) -> None:
+        """Begin a step: a message without a stamp that arrives from now on belongs to its end."""
+        self._unstamped.clear()
+
+    def drop_after(self, now_ns: int) -> None:
+        """Drop readings stamped after `now_ns`: the clock went back since."""
+        for buffer in self._buffers.values():
+            if buffer.stamp_ns > now_ns:
+                buffer.clear_readings()
+
+    def expected(self, target_ns: int, now_ns: int, *, since_ns: int = 0) -> dict[str, ExpectedReading]:
+        """Return what is due at `target_ns`, the end of a step, by the rate of each sensor.
+
+        Args:
+            target_ns: the end of the step.
+            now_ns: the stamp of a message without one that arrived since the step began.
+            since_ns: readings stamped before do not count: a reset.
+        """
+        return {
+            key: ExpectedReading(
+                earliest_ns=max(since_ns, due.earliest_ns(target_ns)), number=self._unstamped.get(key), stamp_ns=now_ns
+            )
+            for key, due in self._due.items()
+        }
+
+    def missing(self, expected: Mapping[str, ExpectedReading]) -> list[str]:
+        """Return the keys of the sensors whose expected reading has not arrived."""
+        missing = []
+        for key, reading in expected.items():
+            buffer = self._buffers[key]
+            if reading.number is not None:
+                buffer.assign_stamp(reading.stamp_ns, reading.number)
+            if buffer.stamp_ns < reading.earliest_ns:
+                missing.append(key)
+        return missing
+
+    def is_due_since(self, key: str, since_ns: int, now_ns: int) -> bool:
+        """Return whether a reading since the reset is certain by `now_ns`; True for a key that is no sensor's."""
+        return key not in self._due or self._due[key].must_have_come(since_ns, now_ns)
+
+    def has_future(self, now_ns: int) -> bool:
+        """Return whether a reading is stamped after `now_ns`."""
+        return any(buffer.stamp_ns > now_ns for buffer in self._buffers.values())
+
+    def raise_if_future(self, now_ns: int) -> None:
+        """Raise BackendLostError for readings stamped after `now_ns`: the simulator has published none."""
+        ahead = {key: buffer.stamp_ns for key, buffer in self._buffers.items() if buffer.stamp_ns > now_ns}
+        if ahead:
+            stamps = ", ".join(f"{key} at {stamp_ns} ns" for key, stamp_ns in ahead.items())
+            detail = f"{stamps} (expected at most {now_ns} ns); see who else publishes it"
+            raise BackendLostError("future_reading", detail)
+
+    def from_past(self, now_ns: int) -> list[str]:
+        """Return the keys of the sensors whose newest reading is stamped before `now_ns`."""
+        return [key for key, buffer in self._buffers.items() if buffer.stamp_ns < now_ns]
+
+    def samples(self) -> dict[str, Sample]:
+        """Return the newest readings."""
+        samples = {key: buffer.sample() for key, buffer in self._buffers.items()}
+        return {key: sample for key, sample in samples.items() if sample is not None}
