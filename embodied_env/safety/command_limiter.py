@@ -1,12 +1,8 @@
-"""From a command to what is published: jerk, joint limits, what weakens, the post-condition; and braking.
-
-The only place that makes an `ApprovedCommand`.
-"""
+"""Limits a command: jerk, joint limits, filters, the post-condition. Brakes within the same limits."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +11,7 @@ from embodied_env.contract import Contract, EffectiveLimits, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, Severity
 from embodied_env.errors import InternalFaultError
+from embodied_env.safety.approved_commands import approve_command
 from embodied_env.safety.command_filters import CommandFilter, ProposedCommand, ask_filter, scale_of
 from embodied_env.safety.findings import (
     gap_finding,
@@ -27,7 +24,6 @@ from embodied_env.safety.findings import (
 from embodied_env.safety.joint_limits import (
     JointBounds,
     JointStep,
-    Way,
     brake_velocity,
     braking_bounds,
     is_unrecoverable,
@@ -38,16 +34,11 @@ from embodied_env.safety.joint_limits import (
     limit_joint,
     limit_velocity,
     limit_violation,
-    plainly_keeps,
-    room,
-    unhindered,
 )
 
 _ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 
-MAX_REPRESENTABLE_SPEED = (
-    1e100  # a speed at which even the arithmetic of the limits overflows; only monitoring lets one come so far
-)
+MAX_REPRESENTABLE_SPEED = 1e100  # beyond it the arithmetic of the limits may overflow
 
 
 class CommandLimiter:
@@ -69,7 +60,6 @@ class CommandLimiter:
         self._workspace = shapers.get("workspace")
         self._fixed_rate = fixed_rate
         self._limits_elsewhere = limits_elsewhere
-        self._has_short_cut = self._mode == "enforce" and not limits_elsewhere and not self.has_velocity
         self._keeps_limits = self._mode == "enforce" and not limits_elsewhere
         self._intervenes_from = Severity.LIMIT if self._mode == "enforce" else Severity.HOLD
 
@@ -80,42 +70,12 @@ class CommandLimiter:
         self._bounds = joint_bounds(limits)
         self._before: list[JointBounds] | None = None  # the limits before these, where a joint may not keep these yet
         self._range = [(bounds.low, bounds.high) for bounds in self._bounds]
-        self._ways: list[Way] = []
-        self._ways_dt_s = math.nan  # of the rooms on them
 
     def tighten(self, limits: EffectiveLimits) -> None:
         """Keep these narrower limits from now on; a joint that moves too fast for them brakes into them."""
         before = self._before or self._bounds
         self.set_limits(limits)
         self._before = before
-
-    def pass_on(self, requested: FloatArray, reference: CommandState, dt_s: float) -> ApprovedCommand | None:
-        """Return the command of an action that is far from every limit: the very one; None: it needs the chain.
-
-        A short cut, of the post-condition too: what does not plainly keep every limit is looked at closely.
-        """
-        if not self._has_short_cut or self._has_jerk or self._shapers or reference.slack is not None:
-            return None
-        if dt_s != self._ways_dt_s:
-            self._ways, self._ways_dt_s = self._ways_at(dt_s), dt_s
-        xs, vs = reference.positions.tolist(), reference.velocities.tolist()
-        found = unhindered(requested.tolist(), xs, vs, self._ways, dt_s)
-        if found is None:
-            return None
-        published, velocities = np.array(found[0]), np.array(found[1])
-        if not plainly_keeps(xs, vs, published.tolist(), velocities.tolist(), self._bounds, dt_s):
-            return None
-        return self._approved(reference, dt_s, [], requested, requested.copy(), published, velocities)
-
-    def _ways_at(self, dt_s: float) -> list[Way]:
-        """Return the way of each joint for a step of `dt_s` > 0."""
-        scale = self.layout.scale
-        rows = zip(scale.offset.tolist(), scale.span.tolist(), scale.low.tolist(), scale.high.tolist(), strict=True)
-        joints = zip(rows, self._si_range, self._is_delta, self._bounds, strict=True)
-        return [
-            Way(offset, span, low, high, si_low, si_high, is_delta, room(bounds, dt_s))
-            for (offset, span, low, high), (si_low, si_high), is_delta, bounds in joints
-        ]
 
     def limit(
         self,
@@ -136,9 +96,9 @@ class CommandLimiter:
         if smooth is not target:
             findings = findings + modification("jerk", "jerk.limit", joints, target, smooth)
         steps = self._steps(smooth, reference, dt_s)
-        positions, velocities = np.array([step[0] for step in steps]), np.array([step[1] for step in steps])
+        positions, velocities = np.array([step.position for step in steps]), np.array([step.velocity for step in steps])
         published = self._published(positions, velocities)
-        if any([step[2] for step in steps]):  # noqa: C419 - a list beats a generator
+        if any(step.code for step in steps):
             found = limit_findings(joints, smooth, steps, published)
             if infeasible := [finding for finding in found if finding.code == "limits.infeasible"]:
                 return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
@@ -342,15 +302,15 @@ class CommandLimiter:
         """Return the first broken limit of the exact values to be published, or "". Monitoring promises none."""
         if self._mode == "monitor":
             return ""
-        xs, vs, bounds_here = (
+        rows = zip(
+            self.layout.joints,
             reference.positions.tolist(),
             reference.velocities.tolist(),
+            positions.tolist(),
+            velocities.tolist(),
             self._bounds_at(reference, dt_s),
+            strict=True,
         )
-        next_xs, next_vs = positions.tolist(), velocities.tolist()
-        if plainly_keeps(xs, vs, next_xs, next_vs, bounds_here, dt_s):
-            return ""
-        rows = zip(self.layout.joints, xs, vs, next_xs, next_vs, bounds_here, strict=True)
         for joint, x, v, next_x, next_v, bounds in rows:
             if problem := limit_violation(x, v, next_x, next_v, bounds, dt_s):
                 return f"{joint}: {problem}"
@@ -390,7 +350,7 @@ class CommandLimiter:
         *,
         sound: bool = True,
     ) -> ApprovedCommand:
-        """Build the approved command and its report, read-only: the only place that makes an `ApprovedCommand`."""
+        """Return the command with its report, all arrays read-only."""
         for array in (requested, applied, published, velocities):
             array.setflags(write=False)
         if reference.before_gap is not None:
@@ -417,44 +377,7 @@ class CommandLimiter:
                 "workspace": sound and self._workspace is not None and getattr(self._workspace, "is_kept", False),
             },
         )
-        return ApprovedCommand(values=published, seq=reference.seq + 1, epoch=reference.epoch, report=report)
-
-
-def merge_relay_report(approved: ApprovedCommand, answer: GateReport) -> ApprovedCommand:
-    """Return the command as another gate, which had the last word, changed it; what ours said comes first."""
-    findings = sorted_by_gate([*approved.report.findings, *answer.findings])
-    disposition = max(approved.report.disposition, answer.disposition)
-    report = replace(
-        answer,
-        disposition=disposition,
-        findings=findings,
-        intervened=approved.report.intervened or answer.intervened,
-        requested=approved.report.requested,
-    )
-    return ApprovedCommand(values=answer.applied_si, seq=approved.seq, epoch=approved.epoch, report=report)
-
-
-def concatenate_commands(parts: Sequence[ApprovedCommand], *, seq: int, epoch: int) -> ApprovedCommand:
-    """Return the command of a world with several robots: each part has passed the gate of its own robot."""
-
-    def flat(name: str) -> FloatArray:
-        array = np.concatenate([getattr(part.report, name) for part in parts])
-        array.flags.writeable = False
-        return array
-
-    reports = [part.report for part in parts]
-    report = GateReport(
-        disposition=max(report.disposition for report in reports),
-        findings=sorted_by_gate([finding for report in reports for finding in report.findings]),
-        intervened=any(report.intervened for report in reports),
-        requested=flat("requested"),
-        applied=flat("applied"),
-        applied_si=flat("applied_si"),
-        velocity_si=flat("velocity_si"),
-        dt_s=max(report.dt_s for report in reports),
-        guaranteed={name: all(report.guaranteed[name] for report in reports) for name in reports[0].guaranteed},
-    )
-    return ApprovedCommand(values=report.applied_si, seq=seq, epoch=epoch, report=report)
+        return approve_command(report, seq=reference.seq + 1, epoch=reference.epoch)
 
 
 def _read_only(array: FloatArray) -> FloatArray:
