@@ -13,7 +13,7 @@ from scripted_tasks import PERIOD_NS
 
 from embodied_env.contract.spaces import FieldLayout
 from embodied_env.core.types import Quality, Sample, Snapshot
-from embodied_env.envs.observation import ObservationBuilder, _is_sound, _sound
+from embodied_env.envs.observation import FieldCheck, ObservationBuilder
 from embodied_env.errors import BackendNotReadyError
 
 NOW_NS = 1_000_000_000
@@ -71,7 +71,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_holds_the_last_valid_reading_with_its_quality_and_mask(builder, contract, fault):
     faulty, quality = FAULTS[fault]
-    settled, gaps = builder.settle(snapshot(LATER_NS, beacon=faulty))
+    settled, gaps = builder.apply_gap_policy(snapshot(LATER_NS, beacon=faulty))
     observation = builder.observe(settled, 1)
     assert observation["beacon_position"].tolist() == [0.1, 0.2, 0.3]
     assert observation["beacon_valid"].tolist() == [0]
@@ -89,32 +89,32 @@ def test_a_fault_of_a_sensor_that_must_not_fail_is_a_gap(fault):
 
 
 def test_a_held_reading_keeps_the_time_at_which_it_was_taken(builder):
-    settled, _ = builder.settle(snapshot(LATER_NS, beacon=beacon((np.nan,) * 3)))
+    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS, beacon=beacon((np.nan,) * 3)))
     assert settled.samples["beacon"].stamp_ns == NOW_NS
     assert settled.samples["beacon"].arrival_ns == NOW_NS + 5
 
 
 def test_what_is_held_is_the_last_valid_reading_not_the_first(builder):
-    builder.settle(snapshot(LATER_NS, beacon=beacon((0.7, 0.7, 0.7))))
-    settled, _ = builder.settle(snapshot(LATER_NS + PERIOD_NS, beacon=None))
+    builder.apply_gap_policy(snapshot(LATER_NS, beacon=beacon((0.7, 0.7, 0.7))))
+    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS + PERIOD_NS, beacon=None))
     assert settled.samples["beacon"].values["position"].tolist() == [0.7, 0.7, 0.7]
 
 
 def test_a_gap_that_ends_is_over(builder):
-    builder.settle(snapshot(LATER_NS, beacon=None))
-    settled, _ = builder.settle(snapshot(LATER_NS, beacon=beacon()))
+    builder.apply_gap_policy(snapshot(LATER_NS, beacon=None))
+    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS, beacon=beacon()))
     observation = builder.observe(settled, 2)
     assert observation["beacon_position"].tolist() == [0.9, 0.9, 0.9]
     assert observation["beacon_valid"].tolist() == [1]
 
 
 def test_a_reading_exactly_as_old_as_allowed_is_fresh(builder):
-    settled, _ = builder.settle(snapshot(LATER_NS, beacon=beacon(stamp_ns=LATER_NS - 150_000_000)))
+    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS, beacon=beacon(stamp_ns=LATER_NS - 150_000_000)))
     assert settled.samples["beacon"].quality is Quality.OK
 
 
 def test_a_reading_outside_its_declared_range_is_handed_out_as_it_is(builder):
-    settled, gaps = builder.settle(snapshot(LATER_NS, beacon=beacon((1.5, 0.0, 0.0))))
+    settled, gaps = builder.apply_gap_policy(snapshot(LATER_NS, beacon=beacon((1.5, 0.0, 0.0))))
     observation = builder.observe(settled, 1)
     assert observation["beacon_position"].tolist() == [1.5, 0.0, 0.0]
     assert observation["beacon_valid"].tolist() == [1]
@@ -123,8 +123,8 @@ def test_a_reading_outside_its_declared_range_is_handed_out_as_it_is(builder):
 
 
 def test_a_reading_outside_its_declared_range_is_what_is_held_afterwards(builder):
-    builder.settle(snapshot(LATER_NS, beacon=beacon((1.5, 0.0, 0.0))))
-    settled, _ = builder.settle(snapshot(LATER_NS, beacon=None))
+    builder.apply_gap_policy(snapshot(LATER_NS, beacon=beacon((1.5, 0.0, 0.0))))
+    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS, beacon=None))
     assert settled.samples["beacon"].values["position"].tolist() == [1.5, 0.0, 0.0]
 
 
@@ -141,9 +141,9 @@ def test_an_episode_that_cannot_begin_names_every_sensor_that_is_missing(contrac
 
 
 def test_a_new_episode_holds_nothing_of_the_old_one(builder):
-    builder.settle(snapshot(LATER_NS, beacon=beacon((0.7, 0.7, 0.7))))
+    builder.apply_gap_policy(snapshot(LATER_NS, beacon=beacon((0.7, 0.7, 0.7))))
     builder.begin(snapshot(LATER_NS))
-    settled, _ = builder.settle(snapshot(LATER_NS, beacon=None))
+    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS, beacon=None))
     assert settled.samples["beacon"].values["position"].tolist() == [0.1, 0.2, 0.3]
 
 
@@ -156,21 +156,21 @@ def test_a_lost_world_shows_the_last_valid_readings_and_says_so(builder, contrac
 
 
 def test_the_observation_has_fresh_arrays(builder):
-    settled, _ = builder.settle(snapshot(LATER_NS))
+    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS))
     builder.observe(settled, 1)["joints_position"][:] = 99.0
     assert builder.observe(settled, 1)["joints_position"].tolist() == [0.5, -0.5]
 
 
 def test_the_evaluators_sensors_are_not_in_the_observation(builder):
-    settled, _ = builder.settle(snapshot(LATER_NS))
+    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS))
     assert not [key for key in builder.observe(settled, 1) if key.startswith("truth")]
-    assert builder.truth(settled)["truth"]["range"].tolist() == [2.0]
+    assert builder.evaluator_readings(settled)["truth"]["range"].tolist() == [2.0]
 
 
 def test_the_truth_has_fresh_arrays(builder):
-    settled, _ = builder.settle(snapshot(LATER_NS))
-    builder.truth(settled)["truth"]["range"][:] = 99.0
-    assert builder.truth(settled)["truth"]["range"].tolist() == [2.0]
+    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS))
+    builder.evaluator_readings(settled)["truth"]["range"][:] = 99.0
+    assert builder.evaluator_readings(settled)["truth"]["range"].tolist() == [2.0]
 
 
 def test_a_finite_horizon_shows_the_time_that_remains():
@@ -186,14 +186,14 @@ def test_a_finite_horizon_shows_the_time_that_remains():
 
 
 def test_a_time_limit_shows_no_time(builder):
-    settled, _ = builder.settle(snapshot(LATER_NS))
+    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS))
     assert "time_remaining" not in builder.observe(settled, 1)
 
 
 def test_settling_does_not_write_to_the_snapshot(builder):
     given = snapshot(LATER_NS, beacon=beacon((np.nan,) * 3))
     before = replace(given, samples=dict(given.samples))
-    builder.settle(given)
+    builder.apply_gap_policy(given)
     assert given.samples["beacon"] is before.samples["beacon"]
 
 
@@ -256,7 +256,7 @@ def test_a_field_is_sound_when_it_fits_and_every_value_is_finite_and_within_its_
     known, values = drawn
     fits = values.shape == known.shape and values.dtype == known.dtype and bool(np.isfinite(values).all())
     sound = fits and not bool((values < known.low).any() or (values > known.high).any())
-    assert _is_sound({"x": values}, [_sound(known)]) is sound
+    assert (FieldCheck(known).check({"x": values}) is None) is sound
 
 
 ONE_WRONG = [
@@ -277,15 +277,15 @@ ONE_WRONG = [
 @pytest.mark.parametrize(("name", "wrong"), ONE_WRONG)
 def test_a_field_with_one_wrong_value_is_not_sound(name, wrong):
     values = np.full_like(LAYOUTS[name].low, 10 if LAYOUTS[name].dtype.kind == "u" else 0)
-    assert _is_sound({"x": values}, [_sound(LAYOUTS[name])])
+    assert FieldCheck(LAYOUTS[name]).check({"x": values}) is None
     values.flat[1 % values.size] = wrong
-    assert not _is_sound({"x": values}, [_sound(LAYOUTS[name])])
+    assert FieldCheck(LAYOUTS[name]).check({"x": values}) is not None
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_a_field_of_another_precision_is_not_sound(dtype):
-    assert not _is_sound({"x": np.zeros(3, dtype)}, [_sound(LAYOUTS["few"])])
+    assert FieldCheck(LAYOUTS["few"]).check({"x": np.zeros(3, dtype)}) is not None
 
 
 def test_a_field_that_is_not_there_is_not_sound():
-    assert not _is_sound({}, [_sound(LAYOUTS["few"])])
+    assert FieldCheck(LAYOUTS["few"]).check({}) is not None
