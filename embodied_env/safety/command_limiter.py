@@ -115,15 +115,38 @@ class CommandLimiter:
         applied = self._applied(published, target, boxed, reference)
         return self._approved(reference, dt_s, findings, requested, applied, published, velocities)
 
-    def _applied(
-        self, published: FloatArray, target: FloatArray, boxed: FloatArray | None, reference: CommandState
-    ) -> FloatArray:
-        """Return the action that asks for what is published: the very one that did, where it is what was asked for."""
-        if boxed is None:
-            return self.as_action(published, reference)
-        if published.tolist() == target.tolist():
-            return boxed.copy()
-        return np.where(published == target, boxed, self.as_action(published, reference))
+    def brake(
+        self, reference: CommandState, dt_s: float, findings: list[Finding], requested: FloatArray
+    ) -> ApprovedCommand:
+        """Approve full braking within the limits; with dt <= 0 no time has passed and the last command is repeated."""
+        sound = True
+        if dt_s > 0.0:
+            velocities = self._full_brake_velocities(reference, dt_s)
+            positions = self._clamp_position(reference.positions + velocities * dt_s, reference, dt_s)
+            problem = self._violation(reference, positions, velocities, dt_s)
+            sound = not problem
+            if problem and not self._is_hopeless(reference, dt_s):
+                raise InternalFaultError(f"braking breaks a limit, nothing is published: {problem}")
+        else:
+            positions, velocities = reference.positions.copy(), reference.velocities.copy()
+        published = self._published(positions, velocities)
+        applied = self.as_action(published, reference)
+        return self._approved(reference, dt_s, findings, requested, applied, published, velocities, sound=sound)
+
+    def monitor(
+        self, requested: FloatArray, reference: CommandState, dt_s: float, findings: list[Finding]
+    ) -> ApprovedCommand:
+        """Report what the limits would do, and do none of it; only what is no number in SI units is refused."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            target = self.target(requested, reference)
+            velocities = np.where(self.layout.is_velocity, target, (target - reference.positions) / dt_s)
+        if not (np.abs(velocities) < MAX_REPRESENTABLE_SPEED).all():
+            detail = f"the action {requested.tolist()} is not finite in SI units"
+            finding = Finding(gate="form", severity=Severity.HOLD, code="form.nan", detail=detail)
+            return self.brake(reference, dt_s, [*findings, finding], requested)
+        steps = self._steps(target, reference, dt_s)
+        findings = [*findings, *limit_findings(self.layout.joints, target, steps, target)]
+        return self._approved(reference, dt_s, findings, requested, requested, target, velocities)
 
     def limit_jerk(self, target: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
         """Return the target whose jerk is kept, where joints have a limit of it."""
@@ -136,6 +159,50 @@ class CommandLimiter:
         accelerations = np.where(reference.velocities == 0.0, 0.0, accelerations)  # what has braked to rest stays there
         kept = limit_jerk(desired, reference.velocities, accelerations, limits, dt_s)
         return np.where(kept == desired, target, np.where(is_velocity, kept, start + kept * dt_s))
+
+    def target(self, action: FloatArray, reference: CommandState) -> FloatArray:
+        """Map an action to the positions or velocities that it asks for. Rounding does not lead over a bound."""
+        mapped = self.layout.scale.each_to_si(action.tolist())
+        return np.array(self._moved(mapped, reference, 1.0, self._range))
+
+    def as_action(self, published: FloatArray, reference: CommandState) -> FloatArray:
+        """Map what is published back to the action that asks for it."""
+        moved = self._moved(published.tolist(), reference, -1.0, self._si_range)
+        return np.array(self.layout.scale.each_from_si(moved))
+
+    def hold_action(self, reference: CommandState) -> FloatArray:
+        """Return the action that asks for the reference to stay as it is, at rest. Flat, shape (n_joints,)."""
+        return self.as_action(self._published(reference.positions, np.zeros(self.layout.size)), reference)
+
+    def _steps(self, target: FloatArray, reference: CommandState, dt_s: float) -> list[JointStep]:
+        """Limit joint by joint."""
+        state = zip(reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), strict=True)
+        return [
+            limit_velocity(x, v, t, bounds, dt_s) if is_velocity else limit_joint(x, v, t, bounds, dt_s)
+            for (x, v, t), bounds, is_velocity in zip(
+                state, self._bounds_at(reference, dt_s), self._is_velocity, strict=True
+            )
+        ]
+
+    def _bounds_at(self, reference: CommandState, dt_s: float) -> list[JointBounds]:
+        """Return the limits that hold here: nearer by as much as a measured position may be off."""
+        widened = self._widened(reference, dt_s)
+        if reference.slack is None:
+            return widened
+        return [
+            replace(bounds, low=bounds.low + slack, high=bounds.high - slack)
+            for bounds, slack in zip(widened, reference.slack.tolist(), strict=True)
+        ]
+
+    def _widened(self, reference: CommandState, dt_s: float) -> list[JointBounds]:
+        """Return the limits in force, wider where a joint still has to brake into them."""
+        if self._before is None:
+            return self._bounds
+        state = zip(reference.positions.tolist(), reference.velocities.tolist(), strict=True)
+        return [
+            braking_bounds(x, v, narrow, before, dt_s)
+            for (x, v), narrow, before in zip(state, self._bounds, self._before, strict=True)
+        ]
 
     def _apply_filters(
         self, positions: FloatArray, velocities: FloatArray, reference: CommandState, dt_s: float
@@ -169,135 +236,6 @@ class CommandLimiter:
             found += [replace(f, detail=detail) for f in modification(gate, code, self.layout.joints, before, after)]
         return positions, velocities, found
 
-    def _full_brake_velocities(self, reference: CommandState, dt_s: float) -> FloatArray:
-        """Return the velocities after one step of full braking."""
-        state = zip(reference.velocities.tolist(), self._bounds, strict=True)
-        return np.array([brake_velocity(velocity, bounds, dt_s) for velocity, bounds in state])
-
-    def _refuse_infeasible(
-        self, finding: Finding, reference: CommandState, dt_s: float, findings: list[Finding], requested: FloatArray
-    ) -> ApprovedCommand:
-        """STOP where our own commands led outside of the limits; HOLD where a measured position says so: it lags."""
-        measured = {joint for joint, by in zip(self.layout.joints, self.layout.is_velocity, strict=True) if by}
-        severity = Severity.HOLD if measured.issuperset(finding.joints) else Severity.STOP
-        return self.brake(reference, dt_s, [*findings, replace(finding, severity=severity)], requested)
-
-    def _published(self, positions: FloatArray, velocities: FloatArray) -> FloatArray:
-        """Return what is sent of a step: the velocities of what is commanded so, else the positions."""
-        return np.where(self.layout.is_velocity, velocities, positions) if self.has_velocity else positions.copy()
-
-    def hold_action(self, reference: CommandState) -> FloatArray:
-        """Return the action that asks for the reference to stay as it is, at rest. Flat, shape (n_joints,)."""
-        return self.as_action(self._published(reference.positions, np.zeros(self.layout.size)), reference)
-
-    def target(self, action: FloatArray, reference: CommandState) -> FloatArray:
-        """Map an action to the positions or velocities that it asks for. Rounding does not lead over a bound."""
-        mapped = self.layout.scale.each_to_si(action.tolist())
-        return np.array(self._moved(mapped, reference, 1.0, self._range))
-
-    def as_action(self, published: FloatArray, reference: CommandState) -> FloatArray:
-        """Map what is published back to the action that asks for it."""
-        moved = self._moved(published.tolist(), reference, -1.0, self._si_range)
-        return np.array(self.layout.scale.each_from_si(moved))
-
-    def _moved(
-        self, values: list[float], reference: CommandState, sign: float, ranges: list[tuple[float, float]]
-    ) -> list[float]:
-        """Add the start to displacements, or take it away again. Rounding does not lead over a bound."""
-        moved = []
-        rows = zip(values, reference.positions.tolist(), ranges, self._is_delta, strict=True)
-        for value, start, (low, high), is_delta in rows:
-            if is_delta:
-                value += sign * start  # noqa: PLW2901 - it is this joint's
-                if not low <= value <= high:
-                    value = _undo_rounding(value, start, low, high)  # noqa: PLW2901
-            moved.append(value)
-        return moved
-
-    def _steps(self, target: FloatArray, reference: CommandState, dt_s: float) -> list[JointStep]:
-        """Limit joint by joint."""
-        state = zip(reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), strict=True)
-        return [
-            limit_velocity(x, v, t, bounds, dt_s) if is_velocity else limit_joint(x, v, t, bounds, dt_s)
-            for (x, v, t), bounds, is_velocity in zip(
-                state, self._bounds_at(reference, dt_s), self._is_velocity, strict=True
-            )
-        ]
-
-    def _bounds_at(self, reference: CommandState, dt_s: float) -> list[JointBounds]:
-        """Return the limits that hold here: nearer by as much as a measured position may be off."""
-        widened = self._widened(reference, dt_s)
-        if reference.slack is None:
-            return widened
-        return [
-            replace(bounds, low=bounds.low + slack, high=bounds.high - slack)
-            for bounds, slack in zip(widened, reference.slack.tolist(), strict=True)
-        ]
-
-    def _widened(self, reference: CommandState, dt_s: float) -> list[JointBounds]:
-        """Return the limits in force, wider where a joint still has to brake into them."""
-        if self._before is None:
-            return self._bounds
-        state = zip(reference.positions.tolist(), reference.velocities.tolist(), strict=True)
-        return [
-            braking_bounds(x, v, narrow, before, dt_s)
-            for (x, v), narrow, before in zip(state, self._bounds, self._before, strict=True)
-        ]
-
-    def _is_inside(self, reference: CommandState, published: FloatArray) -> bool:
-        """Tell whether every position is known to be within its limits."""
-        if reference.slack is None and not self.has_velocity:
-            for position, (lowest, highest) in zip(published.tolist(), self._range, strict=True):
-                if not lowest <= position <= highest:
-                    return False
-            return True
-        slack = 0.0 if reference.slack is None else reference.slack
-        positions = np.where(self.layout.is_velocity, reference.positions, published)
-        low, high = self._limits.position_low, self._limits.position_high
-        return bool(((positions - slack >= low) & (positions + slack <= high)).all())
-
-    def monitor(
-        self, requested: FloatArray, reference: CommandState, dt_s: float, findings: list[Finding]
-    ) -> ApprovedCommand:
-        """Report what the limits would do, and do none of it; only what is no number in SI units is refused."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            target = self.target(requested, reference)
-            velocities = np.where(self.layout.is_velocity, target, (target - reference.positions) / dt_s)
-        if not (np.abs(velocities) < MAX_REPRESENTABLE_SPEED).all():
-            detail = f"the action {requested.tolist()} is not finite in SI units"
-            finding = Finding(gate="form", severity=Severity.HOLD, code="form.nan", detail=detail)
-            return self.brake(reference, dt_s, [*findings, finding], requested)
-        steps = self._steps(target, reference, dt_s)
-        findings = [*findings, *limit_findings(self.layout.joints, target, steps, target)]
-        return self._approved(reference, dt_s, findings, requested, requested, target, velocities)
-
-    def brake(
-        self, reference: CommandState, dt_s: float, findings: list[Finding], requested: FloatArray
-    ) -> ApprovedCommand:
-        """Approve full braking within the limits; with dt <= 0 no time has passed and the last command is repeated."""
-        sound = True
-        if dt_s > 0.0:
-            velocities = self._full_brake_velocities(reference, dt_s)
-            positions = self._clamp_position(reference.positions + velocities * dt_s, reference, dt_s)
-            problem = self._violation(reference, positions, velocities, dt_s)
-            sound = not problem
-            if problem and not self._is_hopeless(reference, dt_s):
-                raise InternalFaultError(f"braking breaks a limit, nothing is published: {problem}")
-        else:
-            positions, velocities = reference.positions.copy(), reference.velocities.copy()
-        published = self._published(positions, velocities)
-        applied = self.as_action(published, reference)
-        return self._approved(reference, dt_s, findings, requested, applied, published, velocities, sound=sound)
-
-    def _clamp_position(self, positions: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
-        """Keep commanded positions inside their limits, and a joint found outside from going further out."""
-        low, high = self._limits.position_low, self._limits.position_high
-        if self._before is not None:
-            bounds = self._widened(reference, dt_s)
-            low, high = np.array([b.low for b in bounds]), np.array([b.high for b in bounds])
-        low, high = np.minimum(low, reference.positions), np.maximum(high, reference.positions)
-        return np.where(self.layout.is_velocity, positions, np.clip(positions, low, high))
-
     def _violation(self, reference: CommandState, positions: FloatArray, velocities: FloatArray, dt_s: float) -> str:
         """Return the first broken limit of the exact values to be published, or "". Monitoring promises none."""
         if self._mode == "monitor":
@@ -316,12 +254,27 @@ class CommandLimiter:
                 return f"{joint}: {problem}"
         return ""
 
-    def _keeps_jerk(self, reference: CommandState, velocities: FloatArray, dt_s: float) -> bool:
-        """Tell whether this command keeps the jerk of every joint that has a limit of it."""
-        if not (self._fixed_rate and dt_s > 0.0):
-            return False
-        before = 0.0 if reference.accelerations is None else reference.accelerations
-        return keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s)
+    def _full_brake_velocities(self, reference: CommandState, dt_s: float) -> FloatArray:
+        """Return the velocities after one step of full braking."""
+        state = zip(reference.velocities.tolist(), self._bounds, strict=True)
+        return np.array([brake_velocity(velocity, bounds, dt_s) for velocity, bounds in state])
+
+    def _clamp_position(self, positions: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
+        """Keep commanded positions inside their limits, and a joint found outside from going further out."""
+        low, high = self._limits.position_low, self._limits.position_high
+        if self._before is not None:
+            bounds = self._widened(reference, dt_s)
+            low, high = np.array([b.low for b in bounds]), np.array([b.high for b in bounds])
+        low, high = np.minimum(low, reference.positions), np.maximum(high, reference.positions)
+        return np.where(self.layout.is_velocity, positions, np.clip(positions, low, high))
+
+    def _refuse_infeasible(
+        self, finding: Finding, reference: CommandState, dt_s: float, findings: list[Finding], requested: FloatArray
+    ) -> ApprovedCommand:
+        """STOP where our own commands led outside of the limits; HOLD where a measured position says so: it lags."""
+        measured = {joint for joint, by in zip(self.layout.joints, self.layout.is_velocity, strict=True) if by}
+        severity = Severity.HOLD if measured.issuperset(finding.joints) else Severity.STOP
+        return self.brake(reference, dt_s, [*findings, replace(finding, severity=severity)], requested)
 
     def _is_hopeless(self, reference: CommandState, dt_s: float) -> bool:
         """Tell whether a joint is where not even braking keeps every limit."""
@@ -330,13 +283,33 @@ class CommandLimiter:
         )
         return any(is_unrecoverable(x, v, bounds, dt_s) for x, v, bounds in state)
 
-    def _late(self, reference: CommandState, dt_s: float, velocities: FloatArray) -> list[bool]:
-        """Return which joints do not keep narrower limits yet after this step, as braking into them takes time."""
-        if self._before is None:
-            return []
-        positions = reference.positions + velocities * dt_s
-        state = zip(positions.tolist(), velocities.tolist(), strict=True)
-        return [not keeps(x, v, bounds) for (x, v), bounds in zip(state, self._bounds, strict=True)]
+    def _published(self, positions: FloatArray, velocities: FloatArray) -> FloatArray:
+        """Return what is sent of a step: the velocities of what is commanded so, else the positions."""
+        return np.where(self.layout.is_velocity, velocities, positions) if self.has_velocity else positions.copy()
+
+    def _applied(
+        self, published: FloatArray, target: FloatArray, boxed: FloatArray | None, reference: CommandState
+    ) -> FloatArray:
+        """Return the action that asks for what is published: the very one that did, where it is what was asked for."""
+        if boxed is None:
+            return self.as_action(published, reference)
+        if published.tolist() == target.tolist():
+            return boxed.copy()
+        return np.where(published == target, boxed, self.as_action(published, reference))
+
+    def _moved(
+        self, values: list[float], reference: CommandState, sign: float, ranges: list[tuple[float, float]]
+    ) -> list[float]:
+        """Add the start to displacements, or take it away again. Rounding does not lead over a bound."""
+        moved = []
+        rows = zip(values, reference.positions.tolist(), ranges, self._is_delta, strict=True)
+        for value, start, (low, high), is_delta in rows:
+            if is_delta:
+                value += sign * start  # noqa: PLW2901 - it is this joint's
+                if not low <= value <= high:
+                    value = _undo_rounding(value, start, low, high)  # noqa: PLW2901
+            moved.append(value)
+        return moved
 
     def _approved(  # noqa: PLR0913 - the parts of the report
         self,
@@ -378,6 +351,33 @@ class CommandLimiter:
             },
         )
         return approve_command(report, seq=reference.seq + 1, epoch=reference.epoch)
+
+    def _is_inside(self, reference: CommandState, published: FloatArray) -> bool:
+        """Tell whether every position is known to be within its limits."""
+        if reference.slack is None and not self.has_velocity:
+            for position, (lowest, highest) in zip(published.tolist(), self._range, strict=True):
+                if not lowest <= position <= highest:
+                    return False
+            return True
+        slack = 0.0 if reference.slack is None else reference.slack
+        positions = np.where(self.layout.is_velocity, reference.positions, published)
+        low, high = self._limits.position_low, self._limits.position_high
+        return bool(((positions - slack >= low) & (positions + slack <= high)).all())
+
+    def _late(self, reference: CommandState, dt_s: float, velocities: FloatArray) -> list[bool]:
+        """Return which joints do not keep narrower limits yet after this step, as braking into them takes time."""
+        if self._before is None:
+            return []
+        positions = reference.positions + velocities * dt_s
+        state = zip(positions.tolist(), velocities.tolist(), strict=True)
+        return [not keeps(x, v, bounds) for (x, v), bounds in zip(state, self._bounds, strict=True)]
+
+    def _keeps_jerk(self, reference: CommandState, velocities: FloatArray, dt_s: float) -> bool:
+        """Tell whether this command keeps the jerk of every joint that has a limit of it."""
+        if not (self._fixed_rate and dt_s > 0.0):
+            return False
+        before = 0.0 if reference.accelerations is None else reference.accelerations
+        return keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s)
 
 
 def _read_only(array: FloatArray) -> FloatArray:
