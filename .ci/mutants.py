@@ -28,6 +28,7 @@ CHAIN, JERK = "test/safety/test_gate_chain_properties.py", "test/safety/test_jer
 REFUSALS, SHAPING = "test/safety/test_interlocks.py", "test/safety/test_command_filters.py"
 INTERVENTION, SITUATION = "test/safety/test_intervention.py", "test/safety/test_context.py"
 TIGHTENING = "test/safety/test_limit_changes.py"
+SUPPORT = ("test/support", "test/core", "test/envs", "test/ros", "test/safety")
 RULES, STEPPER = "test/contract/test_safety_rules.py", "test/envs/test_stepper.py"
 ROOM = (
     *(LIMITS, GATE, VELOCITY, CHAIN, MACHINE, UNIT_GATE, ARBITER, WATCHDOG),
@@ -52,11 +53,11 @@ def gate(name: str, old: str, new: str, by: str, tests: str = GATE) -> Mutant:
 
 
 def form(name: str, old: str, new: str, by: str, tests: str = GATE) -> Mutant:
-    return Mutant(name=name, file="form.py", old=old, new=new, tests=tests, by=by)
+    return Mutant(name=name, file="action_parsing.py", old=old, new=new, tests=tests, by=by)
 
 
 def limits(name: str, old: str, new: str, by: str, tests: str = LIMITS) -> Mutant:
-    return Mutant(name=name, file="limits.py", old=old, new=new, tests=tests, by=by)
+    return Mutant(name=name, file="joint_limits.py", old=old, new=new, tests=tests, by=by)
 
 
 def arbiter(name: str, old: str, new: str, by: str, tests: str) -> Mutant:
@@ -64,7 +65,11 @@ def arbiter(name: str, old: str, new: str, by: str, tests: str) -> Mutant:
 
 
 def limiter(name: str, old: str, new: str, by: str, tests: str = GATE) -> Mutant:
-    return Mutant(name=name, file="limiter.py", old=old, new=new, tests=tests, by=by)
+    return Mutant(name=name, file="command_limiter.py", old=old, new=new, tests=tests, by=by)
+
+
+def approved(name: str, old: str, new: str, by: str, tests: str = GATE) -> Mutant:
+    return Mutant(name=name, file="approved_commands.py", old=old, new=new, tests=tests, by=by)
 
 
 def findings(name: str, old: str, new: str, by: str, tests: str = GATE) -> Mutant:
@@ -72,19 +77,19 @@ def findings(name: str, old: str, new: str, by: str, tests: str = GATE) -> Mutan
 
 
 def refusals(name: str, old: str, new: str, by: str, tests: str = REFUSALS) -> Mutant:
-    return Mutant(name=name, file="refusals.py", old=old, new=new, tests=tests, by=by)
+    return Mutant(name=name, file="interlocks.py", old=old, new=new, tests=tests, by=by)
 
 
 def shaping(name: str, old: str, new: str, by: str, tests: str = SHAPING) -> Mutant:
-    return Mutant(name=name, file="shaping.py", old=old, new=new, tests=tests, by=by)
+    return Mutant(name=name, file="command_filters.py", old=old, new=new, tests=tests, by=by)
 
 
 def jerk(name: str, old: str, new: str, by: str, tests: str = JERK) -> Mutant:
-    return Mutant(name=name, file="jerk.py", old=old, new=new, tests=tests, by=by)
+    return Mutant(name=name, file="joint_limits.py", old=old, new=new, tests=tests, by=by)
 
 
 def intervention(name: str, old: str, new: str, by: str, tests: str = INTERVENTION) -> Mutant:
-    return Mutant(name=name, file="intervention.py", old=old, new=new, tests=tests, by=by)
+    return Mutant(name=name, file="interlocks.py", old=old, new=new, tests=tests, by=by)
 
 
 def outside(name: str, file: str, old: str, new: str, *, by: str, tests: str) -> Mutant:
@@ -123,8 +128,8 @@ MUTANTS = (
     ),
     limits(
         "a velocity is not limited",
-        "    chosen = min(max(desired, lower), upper)\n    if abs(desired - chosen) <= 4.0",
-        "    chosen = desired\n    if abs(desired - chosen) <= 4.0",
+        "    chosen = min(max(desired, lower), upper)\n    is_rounding",
+        "    chosen = desired\n    is_rounding",
         "nearest or keeps_speed",
         VELOCITY,
     ),
@@ -141,7 +146,7 @@ MUTANTS = (
     ),
     arbiter(
         "a commanded velocity is forgotten after a pause",
-        "acting = np.where(self._gate.layout.is_velocity, reference.velocities, 0.0)",
+        "acting = np.where(rests, 0.0, reference.velocities)",
         "acting = np.zeros_like(reference.velocities)",
         "after_a_pause",
         VELOCITY,
@@ -169,7 +174,7 @@ MUTANTS = (
     ),
     limiter(
         "a position is guaranteed wherever it is",
-        '"position": sound and self._is_inside(reference, published),',
+        '"position": sound and not any(is_late) and self._is_inside(reference, published),',
         '"position": sound,',
         "guaranteed_only",
         VELOCITY,
@@ -250,8 +255,8 @@ MUTANTS = (
     ),
     limiter(
         "braking leaves the range",
-        "positions = self._kept_inside(reference.positions + velocities * dt_s, reference)\n            problem",
-        "positions = reference.positions + velocities * dt_s\n            problem",
+        "self._clamp_position(reference.positions + velocities * dt_s, reference, dt_s)\n            problem",
+        "reference.positions + velocities * dt_s\n            problem",
         "p10 or p2 or raises_nothing",
         UNIT_GATE,
     ),
@@ -267,8 +272,8 @@ MUTANTS = (
     gate("malformed actions are not counted", "self._malformed_in_a_row += 1", "pass", MACHINE_OF_THE_ROBOT, MACHINE),
     gate(
         "a good action does not begin the count anew",
-        "        self._malformed_in_a_row = 0\n        findings = self._refuse",
-        "        findings = self._refuse",
+        "        self._malformed_in_a_row = 0\n        findings = self._run_interlocks",
+        "        findings = self._run_interlocks",
         MACHINE_OF_THE_ROBOT,
         MACHINE,
     ),
@@ -304,14 +309,14 @@ MUTANTS = (
     # the report
     findings(
         "the disposition is the mildest finding",
-        "return max((finding.severity",
-        "return min((finding.severity",
+        "return max([finding.severity",
+        "return min([finding.severity",
         "p13 or p12",
     ),
     limiter(
         "interventions are not told",
-        "intervened=disposition >= (Severity.LIMIT",
-        "intervened=disposition > (Severity.LIMIT",
+        "intervened=disposition >= self._intervenes_from",
+        "intervened=disposition > self._intervenes_from",
         "p12",
     ),
     limiter(
@@ -321,7 +326,7 @@ MUTANTS = (
         "p12 or p6",
     ),
     limiter(
-        "commands can be written", "            array.flags.writeable = False", "            pass", "cannot_be_written"
+        "commands can be written", "            array.setflags(write=False)", "            pass", "cannot_be_written"
     ),
     form(
         "the agent's array is kept",
@@ -337,7 +342,7 @@ MUTANTS = (
     ),
     limiter(
         "monitoring passes what is not finite",
-        "if not (np.abs(velocities) < ABSURD).all():",
+        "if not (np.abs(velocities) < MAX_REPRESENTABLE_SPEED).all():",
         "if False:",
         "monitoring",
     ),
@@ -379,7 +384,9 @@ MUTANTS = (
         "p10",
     ),
     limits("no speed limit", "(fastest if fastest < forwards else forwards)", "forwards", "p3"),
-    limits("no acceleration limit", "forwards = _faster(velocity, bounds, dt_s)", "forwards = math.inf", "p3"),
+    limits(
+        "no acceleration limit", "forwards = _max_next_velocity(velocity, bounds, dt_s)", "forwards = math.inf", "p3"
+    ),
     limits(
         "slowing down by A",
         "braked = velocity + deceleration * dt_s",
@@ -406,8 +413,8 @@ MUTANTS = (
     ),
     limits(
         "kept targets are computed anew",
-        'return _made(JointStep, (target, chosen, "", target, True))',
-        'return _made(JointStep, (position + chosen * dt_s, chosen, "", target, True))',
+        'return JointStep(target, chosen, "", target)',
+        'return JointStep(position + chosen * dt_s, chosen, "", target)',
         "p7 or p2",
     ),
     limits(
@@ -468,24 +475,30 @@ MUTANTS = (
         "p12",
     ),
     # arbiter
-    arbiter("dt not capped", "dt_s = min(elapsed_s, self._period_s)", "dt_s = elapsed_s", "p23", GATE),
+    arbiter(
+        "dt not capped",
+        "return self._reference, min(elapsed_s, self._period_s)",
+        "return self._reference, elapsed_s",
+        "p23",
+        GATE,
+    ),
     arbiter(
         "the wall clock counts in lockstep",
-        "            if self._free_running:\n                elapsed_s",
-        "            if True:\n                elapsed_s",
+        "        if not self._free_running:\n            return self._reference, self._period_s\n",
+        "",
         "p23",
         GATE,
     ),
     arbiter(
         "a stalled robot keeps its velocity",
-        "if elapsed_s > _STALL_PERIODS * self._period_s:",
-        "if False:",
+        "rests = ~is_velocity if elapsed_s > _STALL_PERIODS * self._period_s else np.zeros_like(is_velocity)",
+        "rests = np.zeros_like(is_velocity)",
         "long_pause",
         ARBITER,
     ),
     arbiter(
         "the reference is not updated",
-        "positions=self._positions(before, sent.values),",
+        "positions=self._positions(before, sent),",
         "positions=before.positions,",
         MACHINE_OF_THE_ROBOT,
         MACHINE,
@@ -499,15 +512,15 @@ MUTANTS = (
     ),
     arbiter(
         "numbers are given twice",
-        "                seq=command.seq,\n                epoch=command.epoch",
-        "                seq=self._reference.seq,\n                epoch=command.epoch",
+        "            seq=command.seq,\n            epoch=command.epoch",
+        "            seq=before.seq,\n            epoch=command.epoch",
         MACHINE_OF_THE_ROBOT,
         MACHINE,
     ),
     arbiter(
         "numbers of refused commands are given again",
-        "self._reference = replace(self._reference, seq=command.seq)",
-        "pass",
+        "replace(before, seq=command.seq), published_ns",
+        "before, published_ns",
         "refused",
         ARBITER,
     ),
@@ -559,7 +572,7 @@ MUTANTS = (
     ),
     watchdog(
         "the watchdog decides before its turn",
-        "        with self._arbiter.turn():  # a step",
+        "        with self._arbiter.exclusive():  # a step",
         "        if True:  # a step",
         "its_turn",
         WATCHDOG,
@@ -620,21 +633,21 @@ MUTANTS = (
     ),
     gate(
         "nobody asks the gates that refuse",
-        "findings = self._refuse(situation, reference) + self._capped",
-        "findings = self._capped",
+        "findings = self._run_interlocks(situation, reference) + self._downgrade_in_monitor_mode(",
+        "findings = self._downgrade_in_monitor_mode(",
         "p10",
         CHAIN,
     ),
     gate(
         "what is modified is not refused any more",
-        "        if gravest(findings) >= Severity.HOLD:\n            return",
-        "        if gravest(findings) >= Severity.STOP:\n            return",
+        "        if findings and worst_severity(findings) >= Severity.HOLD:\n            return",
+        "        if findings and worst_severity(findings) >= Severity.STOP:\n            return",
         "p10",
         CHAIN,
     ),
     gate(
         "a malformed action hides what else is wrong",
-        "beside = inputs if self._latched is not None else self._refuse(situation, reference)",
+        "beside = inputs if self._latched is not None else self._run_interlocks(situation, reference)",
         "beside = inputs",
         "p13",
         CHAIN,
@@ -648,7 +661,7 @@ MUTANTS = (
     ),
     gate(
         "monitoring stops for interventions",
-        "self._capped(self._interventions.check())",
+        "self._downgrade_in_monitor_mode(\n            self._interventions.check()\n        )",
         "self._interventions.check()",
         "monitoring",
         INTERVENTION,
@@ -771,8 +784,8 @@ MUTANTS = (
     ),
     refusals(
         "good readings do not begin the count anew",
-        "self._in_a_row = self._in_a_row + 1 if problems else 0",
-        "self._in_a_row = self._in_a_row + 1 if problems else self._in_a_row",
+        "        if not problems:\n            self._in_a_row = 0\n",
+        "        if not problems:\n",
         MACHINE_OF_THE_ROBOT,
         MACHINE,
     ),
@@ -899,7 +912,7 @@ MUTANTS = (
     ),
     gate(
         "interventions are never told",
-        " + self._capped(self._interventions.check())",
+        " + self._downgrade_in_monitor_mode(\n            self._interventions.check()\n        )",
         "",
         "too_many or warning",
         INTERVENTION,
@@ -953,7 +966,7 @@ MUTANTS = (
     ),
     limiter(
         "a plug-in that refuses is not obeyed",
-        "if gravest(rulings) >= Severity.HOLD:",
+        "if worst_severity(rulings) >= Severity.HOLD:",
         "if gravest(rulings) >= Severity.STOP:",
         "brakes",
         SHAPING,
@@ -975,7 +988,7 @@ MUTANTS = (
     limiter("a plug-in may write", "    copy.flags.writeable = False\n", "", "writes_into", SHAPING),
     limiter(
         "the workspace is promised to everybody",
-        '"workspace": sound and getattr(self._shapers.get("workspace"), "is_kept", False)',
+        '"workspace": sound and self._workspace is not None and getattr(self._workspace, "is_kept", False)',
         '"workspace": sound',
         "promises",
         SHAPING,
@@ -999,14 +1012,14 @@ MUTANTS = (
     ),
     shaping(
         "a plug-in that raises lets pass",
-        'Ruling(severity=Severity.STOP, detail=f"the gate raised',
-        'Ruling(severity=Severity.PASS, detail=f"the gate raised',
+        'FilterDecision(severity=Severity.STOP, detail=f"the gate raised',
+        'FilterDecision(severity=Severity.PASS, detail=f"the gate raised',
         "raises",
     ),
     shaping(
         "what is no ruling lets pass",
-        "    if not isinstance(ruling, Ruling) or",
-        "    if not isinstance(ruling, Ruling):\n        return Ruling(severity=Severity.PASS)\n    if",
+        '    return FilterDecision(\n        severity=Severity.STOP, detail=f"the gate answered',
+        '    return FilterDecision(\n        severity=Severity.PASS, detail=f"the gate answered',
         "no_ruling",
     ),
     shaping(
@@ -1016,12 +1029,12 @@ MUTANTS = (
         "cannot_be_made",
     ),
     shaping("plug-ins get no parameters", ".load()(contract, **parameters)", ".load()(contract)", "its_parameters"),
-    gate("a reset is not passed on", "            shaper.reset()\n", "            pass\n", "passed_on", SHAPING),
+    shaping("a reset is not passed on", "        shaper.reset()\n", "        pass\n", "passed_on"),
     gate("refusals are not reset", "            refusal.reset()\n", "            pass\n", "p17", CHAIN),
     # a command without an action
     gate(
         "limit() does not latch",
-        "return self._kept(self._limiter.limit(target",
+        "return self._latch_findings(self._limiter.limit(target",
         "return (self._limiter.limit(target",
         "without_an_action",
         SHAPING,
@@ -1035,55 +1048,61 @@ MUTANTS = (
     ),
     gate(
         "limit() takes what is not finite",
-        "if not (np.abs(target) < ABSURD).all():",
-        "if (np.abs(target) >= ABSURD).any():",
+        "if not (np.abs(target) < MAX_REPRESENTABLE_SPEED).all():",
+        "if (np.abs(target) >= MAX_REPRESENTABLE_SPEED).any():",
         "without_an_action",
         CHAIN,
     ),
-    limiter(
+    approved(
         "the findings of the environment are lost",
-        "findings = in_order([*approved.report.findings, *answer.findings])",
-        "findings = answer.findings",
+        "findings=sorted_by_gate([*approved.report.findings, *answer.findings])",
+        "findings=answer.findings",
         "p13",
         CHAIN,
     ),
-    limiter(
+    approved(
         "the disposition of the environment is lost",
-        "disposition = max(approved.report.disposition, answer.disposition)",
-        "disposition = answer.disposition",
+        "disposition=max(approved.report.disposition, answer.disposition)",
+        "disposition=answer.disposition",
         "p13",
         CHAIN,
     ),
-    limiter(
+    approved(
         "the interventions of the environment are lost",
         "intervened=approved.report.intervened or answer.intervened",
         "intervened=answer.intervened",
         "p13",
         CHAIN,
     ),
-    limiter(
+    approved(
         "the request of the environment is lost", "        requested=approved.report.requested,\n", "", "p13", CHAIN
     ),
-    limiter(
+    approved(
         "what the relay applied is not what was applied",
-        "Approved(values=answer.applied_si, seq",
-        "Approved(values=approved.values, seq",
+        "    report = replace(\n        answer,\n",
+        "    report = replace(\n        answer,\n        applied_si=approved.values,\n",
         "p13",
         CHAIN,
     ),
     # jerk
     limiter(
         "no bound on jerk",
-        "        smooth = self.smoothed(target, reference, dt_s)\n",
+        "        smooth = self.limit_jerk(target, reference, dt_s)\n",
         "        smooth = target\n",
         "jerk_is_kept",
         CHAIN,
     ),
-    limiter("jerk is promised at any rate", "sound and self._fixed_rate and", "sound and", "promised", JERK),
+    limiter(
+        "jerk is promised at any rate",
+        "if not (self._fixed_rate and dt_s > 0.0):",
+        "if not dt_s > 0.0:",
+        "promised",
+        JERK,
+    ),
     limiter(
         "jerk is promised though it was not kept",
-        "self._fixed_rate and self._keeps_jerk(reference, velocities, dt_s)",
-        "self._fixed_rate",
+        "self._has_jerk and self._keeps_jerk(reference, velocities, dt_s)",
+        "self._has_jerk and self._fixed_rate",
         "guaranteed_was_kept",
         CHAIN,
     ),
@@ -1181,15 +1200,15 @@ MUTANTS = (
     ),
     arbiter(
         "after a pause the acceleration is still there",
-        "velocities=acting, accelerations=None)",
-        "velocities=acting)",
+        "accelerations=None if rests.any() or is_lowered.any() else reference.accelerations,",
+        "accelerations=reference.accelerations,",
         "no_acceleration_is_left",
         JERK,
     ),
     arbiter(
         "the relay's velocities are not the reference",
-        "report = command.report if sent.report is None else sent.report",
-        "report = command.report",
+        "sent.report or command.report, sent.values",
+        "command.report, sent.values",
         "another_process_published",
         CHAIN,
     ),
@@ -1235,7 +1254,7 @@ MUTANTS = (
     ),
     outside(
         "no sensor is required",
-        "situation.py",
+        "safety/context.py",
         "    return tuple(dict.fromkeys((*needed, *contract.safety.forces)))",
         "    return tuple(contract.safety.forces)",
         by="required",
@@ -1243,7 +1262,7 @@ MUTANTS = (
     ),
     outside(
         "the sensor of a force may be silent",
-        "situation.py",
+        "safety/context.py",
         "(*needed, *contract.safety.forces)",
         "(*needed,)",
         by="required",
@@ -1251,23 +1270,23 @@ MUTANTS = (
     ),
     outside(
         "readings do not age while the agent thinks",
-        "situation.py",
-        "/ NS_PER_S + latency_s,",
-        "/ NS_PER_S,",
+        "safety/context.py",
+        "(now_ns - sample.stamp_ns) / NS_PER_S + latency_s",
+        "(now_ns - sample.stamp_ns) / NS_PER_S",
         by="age_on",
         tests=SITUATION,
     ),
     outside(
         "an unknown joint is at zero",
-        "situation.py",
-        "self._joints.seen(snapshot)",
+        "safety/context.py",
+        "self._joints.positions_or_nan(snapshot)",
         "self._joints.measured(snapshot)[0]",
         by="nowhere",
         tests=SITUATION,
     ),
     outside(
         "actions do not age",
-        "stepper.py",
+        "envs/stepper.py",
         "since_ns = (now_ns - self._frozen_ns, now_ns - self._returned_ns)",
         "since_ns = (now_ns - self._frozen_ns, 0)",
         by="up_to_its_age",
@@ -1275,7 +1294,7 @@ MUTANTS = (
     ),
     outside(
         "the age of an action crosses a reset",
-        "stepper.py",
+        "envs/stepper.py",
         "        self._returned_ns = self._ledger.leave_step()\n        return observation, info",
         "        self._ledger.leave_step()\n        return observation, info",
         by="after_a_reset",
@@ -1283,18 +1302,23 @@ MUTANTS = (
     ),
     outside(
         "the stepper asks no safety input",
-        "stepper.py",
-        "estops=self._estops()\n        )\n\n    def _estops",
-        "estops={}\n        )\n\n    def _estops",
+        "envs/stepper.py",
+        "since_returned_ns=since_ns[1], estops=self._estops()",
+        "since_returned_ns=since_ns[1], estops={}",
         by="emergency or input",
         tests=STEPPER,
     ),
     outside(
-        "the gate is not reset", "stepper.py", "        self._gate.reset()\n", "", by="crosses_a_reset", tests=STEPPER
+        "the gate is not reset",
+        "envs/stepper.py",
+        "        self._gate.reset()\n",
+        "",
+        by="crosses_a_reset",
+        tests=STEPPER,
     ),
     outside(
         "the end names the latch",
-        "stepper.py",
+        "envs/stepper.py",
         'key=lambda found: (found.severity, found.gate != "latch")',
         "key=lambda found: found.severity",
         by="names_the_safety_input",
@@ -1313,7 +1337,7 @@ MUTANTS = (
 
 def copy_of_the_package(folder: Path) -> Path:
     """Copy what the tests need, so that the mutant is what they import."""
-    for part in ("embodied_env", "config", "test/property", "test/unit"):
+    for part in ("embodied_env", "config", "test"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     return folder
 
@@ -1334,8 +1358,8 @@ def run(folder: Path, tests: tuple[str, ...], by: str) -> tuple[bool, str]:
         "not long",
     ]
     command += ["-c", os.devnull, "--rootdir", str(folder), "--import-mode=importlib", "-W", "ignore"]
-    command += ["-o", "pythonpath=test/unit test/property", "--tb=line", *(["-k", by] if by else [])]
-    path = os.pathsep.join(map(str, (folder, folder / "test/unit", folder / "test/property")))
+    command += ["-o", f"pythonpath={' '.join(SUPPORT)}", "--tb=line", *(["-k", by] if by else [])]
+    path = os.pathsep.join(map(str, (folder, *(folder / part for part in SUPPORT))))
     environment = {**os.environ, "PYTHONPATH": path, "EMBODIED_ENV_SHRINK": "0"}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False

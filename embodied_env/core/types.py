@@ -6,14 +6,12 @@ All are frozen. Arrays inside them are never written after they were made.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-
-from embodied_env.core.frozen import changed, quick
 
 if TYPE_CHECKING:
     from embodied_env.contract.schema import EffectiveLimits
@@ -98,8 +96,7 @@ CODES: Mapping[str, int] = {
 """Why a gate fired: the code in reports and in ``end_reason``, and its number in ``info["safety"]["code"]``."""
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One reading of one sensor.
 
@@ -136,8 +133,7 @@ class Sample:
     transport_excess_s: float | None = None
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClockStatus:
     """What is known of the clocks of a world that moves by itself.
 
@@ -158,7 +154,7 @@ class ClockStatus:
     rmw: str = ""  # the middleware, where there is one
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActuationEvidence:
     """Evidence that a command acts: `seq` is the command's, `acted_ns` on our steady clock.
 
@@ -171,7 +167,7 @@ class ActuationEvidence:
     method: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedDelays:
     """The delays that were put into a world that waits, in its own time.
 
@@ -188,7 +184,7 @@ DRY_RUN = "dry_run"
 """The key of `ResetReport.details` that says that nothing which is sent reaches the robot."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetReport:
     """What a backend's reset really did."""
 
@@ -203,8 +199,7 @@ class ResetReport:
     verdict: Verdict | None = None  # what the task says of the reset snapshot; None: it does not judge it
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The newest sample of each sensor at one instant `now_ns` of the world's clock."""
 
@@ -217,10 +212,10 @@ class Snapshot:
 
     def with_samples(self, samples: Mapping[str, Sample]) -> Snapshot:
         """Return the same instant with other samples."""
-        return changed(self, samples=samples)
+        return replace(self, samples=samples)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRequest:
     """What a reset asks of a backend. `options` are checked values of the contract's reset options."""
 
@@ -229,7 +224,7 @@ class ResetRequest:
     options: Mapping[str, FloatArray] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing a gate did, with the numbers that explain it. Arrays have one entry per name in `joints`."""
 
@@ -244,7 +239,7 @@ class Finding:
     detail: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SensorStatus:
     """A sensor when an action is judged: the age of its last valid reading, and the quality of its newest."""
 
@@ -252,8 +247,7 @@ class SensorStatus:
     age_s: float
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SafetyContext:
     """What is known beside an action when it is judged.
 
@@ -275,8 +269,7 @@ class SafetyContext:
     clock_jump: str = ""
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommandState:
     """The last published command: positions and velocities of shape (n_joints,), its number, and its epoch.
 
@@ -294,8 +287,7 @@ class CommandState:
     before_gap: FloatArray | None = None
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GateReport:
     """The account of one pass through the gates. Vectors are flat over all joints, in contract order.
 
@@ -315,8 +307,7 @@ class GateReport:
     guaranteed: Mapping[str, bool]
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovedCommand:
     """A command that passed the gate. Only `embodied_env.safety.gate` makes one; only this can be sent.
 
@@ -330,8 +321,7 @@ class ApprovedCommand:
     report: GateReport
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SentCommand:
     """What a backend did with an approved command: the values that really left, shape (n_joints,).
 
@@ -345,8 +335,7 @@ class SentCommand:
     published_ns: int | None = None
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalInputs:
     """What time, people and other processes did to a step: what does not follow from actions and readings.
 
@@ -366,7 +355,7 @@ class ExternalInputs:
     limits: EffectiveLimits | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What the task says of a step. Build it with the functions named for what happened.
 
@@ -398,8 +387,7 @@ class Verdict:
         return Verdict(out_of_bounds=why)
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
     """A task's answer for one step: reward, verdict, and the terms that explain them."""
 
@@ -424,8 +412,7 @@ def order_end_reasons(reasons: list[str]) -> tuple[str, ...]:
     return tuple(sorted(reasons, key=lambda reason: END_REASONS.index(end_kind(reason))))
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
     """One step, whole: the five values that Gymnasium returns, and the account behind them.
 

@@ -23,7 +23,6 @@ from embodied_env.contract.loader import SAVED, restore_contract, save_contract
 from embodied_env.contract.plausibility import suspected_degrees
 from embodied_env.core.arguments import checked_count, checked_flag, checked_path
 from embodied_env.core.clock import Clock, VirtualClock, make_clock
-from embodied_env.core.copies import gives_copies
 from embodied_env.core.latency.delay_model import DelayModel, load_delays
 from embodied_env.core.latency.profile import LatencyProfile
 from embodied_env.core.message_tap import MessageTap
@@ -210,7 +209,6 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
                 self.np_random.integers(_SEED_BOUND)
         self._stepper.set_next_episode(episode_index)
 
-    @gives_copies
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
         """Take one step of one control period.
 

@@ -1,11 +1,11 @@
-"""From what a world sent to what the agent sees: ages are checked, gaps are held and named, nothing is zero-filled."""
+"""Builds the agent's observation: checks readings, replaces missing, stale and invalid ones by the last valid one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from sys import float_info
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,22 +18,7 @@ from embodied_env.errors import BackendNotReadyError
 
 GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 
-_OK = Quality.OK  # a name of a module is found sooner than a member
-
 _FEW = 16  # values; for fewer, plain floats beat arrays
-
-_IS_VALID, _IS_HELD = np.ones(1, dtype=np.int8), np.zeros(1, dtype=np.int8)  # masks, to be copied
-
-
-class _Sound(NamedTuple):
-    """What a field of a sound reading is."""
-
-    field: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    lows: tuple[float, ...]  # of few values, without what is not finite: one comparison tells both
-    highs: tuple[float, ...]
-    bounds: tuple[NDArray[Any], NDArray[Any]] | None  # of many values; None: they are few, or none can be wrong
 
 
 class ObservationBuilder:
@@ -44,19 +29,16 @@ class ObservationBuilder:
         self._contract = contract
         self._future_tolerance_ns = future_tolerance_ns
         self._layouts = {name: field_layouts(name, sensor) for name, sensor in contract.sensors.items()}
+        self._checks = {name: [FieldCheck(layout) for layout in layouts] for name, layouts in self._layouts.items()}
         self._max_age_ns = {name: sensor.max_age_s * 1e9 for name, sensor in contract.sensors.items()}
-        self._sound = [
-            (name, self._max_age_ns[name], [_sound(layout) for layout in layouts])
-            for name, layouts in self._layouts.items()
-        ]
         self._must_not_fail = frozenset(name for name, sensor in contract.sensors.items() if sensor.on_gap == "stop")
         keys = {name: [(layout.key, layout.field) for layout in layouts] for name, layouts in self._layouts.items()}
-        self._shown = [
+        self._visible = [
             (name, keys[name], f"{name}_valid" if sensor.mask else "")
             for name, sensor in contract.sensors.items()
             if sensor.visibility != "evaluator"
         ]
-        self._told = [name for name, sensor in contract.sensors.items() if sensor.visibility == "evaluator"]
+        self._evaluator_only = [name for name, sensor in contract.sensors.items() if sensor.visibility == "evaluator"]
         self._held: dict[str, Sample] = {}
 
     def begin(self, snapshot: Snapshot) -> Snapshot:
@@ -83,32 +65,17 @@ class ObservationBuilder:
         Returns:
             The snapshot to judge and to show, and the sensors with a gap whose contract says ``on_gap: stop``.
         """
-        given, held, now_ns = snapshot.samples, self._held, snapshot.now_ns
-        soonest_ns = -self._future_tolerance_ns
         samples: dict[str, Sample] = {}
         gaps: list[str] = []
-        for name, max_age_ns, fields in self._sound:
-            sample = given.get(name)
-            if (
-                sample is not None
-                and sample.quality is _OK
-                and soonest_ns <= now_ns - sample.stamp_ns <= max_age_ns
-                and _is_sound(sample.values, fields)
-            ):
-                samples[name] = held[name] = sample
-            else:
-                samples[name] = self._gap_sample(name, snapshot, gaps)
+        for name in self._checks:
+            sample = self._classify(name, snapshot)
+            if sample is not None and sample.quality in GOOD:
+                samples[name] = self._held[name] = sample
+                continue
+            samples[name] = self._last_valid(name, sample)
+            if name in self._must_not_fail:
+                gaps.append(name)
         return snapshot.with_samples(samples), gaps
-
-    def _gap_sample(self, name: str, snapshot: Snapshot, gaps: list[str]) -> Sample:
-        """Return what stands for the sensor: its sample with the quality that it deserves, or the last valid one."""
-        sample = self._classify(name, snapshot)
-        if sample is not None and sample.quality in GOOD:
-            self._held[name] = sample
-            return sample
-        if name in self._must_not_fail:
-            gaps.append(name)
-        return self._last_valid(name, sample)
 
     def lost(self, now_ns: int, why: str) -> Snapshot:
         """Return the last valid readings, marked as lost."""
@@ -125,14 +92,13 @@ class ObservationBuilder:
         A reading outside its declared range is handed out as it is; its quality says so.
         """
         observation: dict[str, NDArray[Any]] = {}
-        for name, fields, mask in self._shown:
+        for name, fields, mask in self._visible:
             sample = settled.samples[name]
             values = sample.values
             for key, field in fields:
                 observation[key] = values[field].copy()
             if mask:
-                is_valid = sample.quality is _OK or sample.quality in GOOD
-                observation[mask] = (_IS_VALID if is_valid else _IS_HELD).copy()
+                observation[mask] = np.array([sample.quality in GOOD], dtype=np.int8)
         if self._contract.applied_actions:
             observation[APPLIED_ACTIONS] = np.concatenate(list(applied))
         episode = self._contract.episode
@@ -145,7 +111,7 @@ class ObservationBuilder:
         """Return the evaluator's readings: sensor -> field -> fresh array."""
         return {
             name: {layout.field: settled.samples[name].values[layout.field].copy() for layout in self._layouts[name]}
-            for name in self._told
+            for name in self._evaluator_only
         }
 
     def _last_valid(self, name: str, rejected: Sample | None) -> Sample:
@@ -165,7 +131,7 @@ class ObservationBuilder:
     def _classify(self, name: str, snapshot: Snapshot) -> Sample | None:
         """Return the sample of `name` with the quality that its values and stamp deserve."""
         sample = snapshot.samples.get(name)
-        if sample is None or sample.quality is not _OK:
+        if sample is None or sample.quality is not Quality.OK:
             return sample
         age_ns = snapshot.now_ns - sample.stamp_ns
         if age_ns < -self._future_tolerance_ns:
@@ -176,64 +142,58 @@ class ObservationBuilder:
         return self._judge_values(name, sample)
 
     def _judge_values(self, name: str, sample: Sample) -> Sample:
-        out_of_range = ""
-        for layout in self._layouts[name]:
-            problem = _shape_problem(sample.values, layout.field, layout.shape, layout.dtype)
-            if problem:
-                return replace(sample, quality=Quality.INVALID, reason=problem)
-            values = sample.values[layout.field]
-            if not np.isfinite(values).all():
-                return replace(sample, quality=Quality.INVALID, reason=f"{layout.field} is not finite")
-            if (values < layout.low).any() or (values > layout.high).any():
-                out_of_range = f"{layout.field} outside its declared range"
-        return replace(sample, quality=Quality.OUT_OF_RANGE, reason=out_of_range) if out_of_range else sample
+        """Return the sample with the quality of its values; INVALID goes before OUT_OF_RANGE."""
+        problem = None
+        for check in self._checks[name]:
+            found = check.check(sample.values)
+            if found is not None and (problem is None or problem[0] is not Quality.INVALID):
+                problem = found
+        return sample if problem is None else replace(sample, quality=problem[0], reason=problem[1])
 
 
-def _sound(layout: FieldLayout) -> _Sound:
-    """Resolve how a field is checked: few values one by one, many at once, and none that cannot be wrong."""
-    low, high = layout.low, layout.high
-    lows: tuple[float, ...] = ()
-    highs: tuple[float, ...] = ()
-    bounds = None
-    if low.ndim == 1 and low.size <= _FEW:
-        lows = tuple(max(value, -float_info.max) for value in low.tolist())
-        highs = tuple(min(value, float_info.max) for value in high.tolist())
-    elif not _holds_anything(layout):
-        bounds = (low, high)
-    return _Sound(layout.field, layout.shape, layout.dtype, lows, highs, bounds)
+class FieldCheck:
+    """Checks the values of one field of a sensor: shape, precision, finite, within the declared range."""
+
+    def __init__(self, layout: FieldLayout) -> None:
+        """Resolve how: few values one by one, many at once, and no value of a type that cannot leave the range."""
+        self._layout = layout
+        self._field, self._shape, self._dtype = layout.field, layout.shape, layout.dtype
+        self._is_small = layout.low.ndim == 1 and layout.low.size <= _FEW
+        # one comparison of a float also tells whether it is finite
+        self._lows = [max(low, -float_info.max) for low in layout.low.ravel().tolist()] if self._is_small else []
+        self._highs = [min(high, float_info.max) for high in layout.high.ravel().tolist()] if self._is_small else []
+        self._is_never_wrong = _covers_dtype(layout)
+
+    def check(self, values: Mapping[str, NDArray[Any]]) -> tuple[Quality, str] | None:
+        """Return the quality of the field in a reading's values and the reason, or None when nothing is wrong."""
+        found = values.get(self._field)
+        if found is None:
+            return Quality.INVALID, f"{self._field} is missing"
+        if found.shape != self._shape or found.dtype != self._dtype:
+            wanted = f"{self._dtype}{list(self._shape)}"
+            return Quality.INVALID, f"{self._field} is {found.dtype}{list(found.shape)}, not {wanted}"
+        if self._is_within(found):
+            return None
+        if not np.isfinite(found).all():
+            return Quality.INVALID, f"{self._field} is not finite"
+        return Quality.OUT_OF_RANGE, f"{self._field} outside its declared range"
+
+    def _is_within(self, found: NDArray[Any]) -> bool:
+        """Tell whether every value is finite and within its range."""
+        if self._is_small:
+            for value, low, high in zip(found.tolist(), self._lows, self._highs, strict=True):
+                if not low <= value <= high:
+                    return False
+            return True
+        if self._is_never_wrong:
+            return True
+        low, high = self._layout.low, self._layout.high
+        return bool(np.isfinite(found).all() and (found >= low).all() and (found <= high).all())
 
 
-def _holds_anything(layout: FieldLayout) -> bool:
-    """Tell whether no value of the type can be outside of the range, as of pixels."""
+def _covers_dtype(layout: FieldLayout) -> bool:
+    """Tell whether the declared range holds every value of the type, as of pixels."""
     if layout.dtype.kind not in "iu":
         return False
     of_type = np.iinfo(layout.dtype)
     return bool((layout.low <= of_type.min).all() and (layout.high >= of_type.max).all())
-
-
-def _is_sound(values: Mapping[str, NDArray[Any]], fields: list[_Sound]) -> bool:
-    """Tell whether every field has its shape and precision, and every value is finite and within its range."""
-    for field, shape, dtype, lows, highs, bounds in fields:
-        found = values.get(field)
-        if found is None or found.shape != shape or found.dtype != dtype:
-            return False
-        if lows:
-            for value, low, high in zip(found.tolist(), lows, highs):  # noqa: B905 - it has their shape
-                if not low <= value <= high:
-                    return False
-        elif bounds is not None and not _are_within(found, *bounds):
-            return False
-    return True
-
-
-def _are_within(values: NDArray[Any], low: NDArray[Any], high: NDArray[Any]) -> bool:
-    return bool(np.isfinite(values).all() and (values >= low).all() and (values <= high).all())
-
-
-def _shape_problem(values: Mapping[str, NDArray[Any]], field: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    if field not in values:
-        return f"{field} is missing"
-    found = values[field]
-    if found.shape != shape or found.dtype != dtype:
-        return f"{field} is {found.dtype}{list(found.shape)}, not {dtype}{list(shape)}"
-    return ""

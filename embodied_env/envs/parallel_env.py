@@ -18,7 +18,6 @@ from embodied_env.contract.reset_options import checked_options
 from embodied_env.contract.team import WORLD, Team, load_team, name_in_world
 from embodied_env.core.arguments import checked_flag, checked_path
 from embodied_env.core.clock import Clock, make_clock
-from embodied_env.core.copies import gives_copies
 from embodied_env.core.types import ResetReport, Snapshot, Transition
 from embodied_env.envs.filters_from_contract import make_command_filters, recorded_files
 from embodied_env.envs.info import copy_step_result
@@ -103,7 +102,6 @@ class AgentEnv(gymnasium.Env[Observation, Any]):
         """Reset the robot by `world_seed`."""
         return self.stepper.reset(world_seed=self.world_seed, options=options, seeded=seed is not None)
 
-    @gives_copies
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401, ARG002
         """Finish the step that the stepper has begun with this action."""
         return copy_step_result(self.stepper.finish())

@@ -17,7 +17,6 @@ from gymnasium.utils import RecordConstructorArgs
 
 from embodied_env.core.arguments import checked_flag, checked_path
 from embodied_env.core.clock import NS_PER_S, SteadyClock
-from embodied_env.core.copies import is_giving_copies
 from embodied_env.core.message_tap import MessageTap, TappedMessage
 from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm
 from embodied_env.errors import RecordError, UsageError
@@ -190,13 +189,10 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         if made is before:
             made = None
         arrays = RowArrays()
-        if made is not None and is_giving_copies(self.env.step):  # nobody stands between: the account has them
-            given = (made.observation, asked, made.reward, made.terminated, made.truncated, made.info)
-        else:
-            given = (
-                *(detached_copy(observation, arrays), asked, detached_copy(reward)),
-                *(detached_copy(terminated), detached_copy(truncated), detached_copy(info, arrays)),
-            )
+        given = (
+            *(detached_copy(observation, arrays), asked, detached_copy(reward)),
+            *(detached_copy(terminated), detached_copy(truncated), detached_copy(info, arrays)),
+        )
         outer = dict(zip(FIELDS, given, strict=True))
         self._run.summary.hand_in(TRANSITION, outer)
         acted = None if made is None else detached_action(made.action)

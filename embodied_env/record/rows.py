@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied_env.core.field_values import field_values
 from embodied_env.core.types import (
     ActuationEvidence,
     ClockStatus,
@@ -186,7 +187,7 @@ def _inner_of_reset(snapshot: Snapshot, evaluator: Collection[str], store: Store
         "routine": report.routine,
         "confirmed_by": report.confirmed_by,
         "options": to_json_types(report.options),
-        "verdict": None if report.verdict is None else to_json_types(vars(report.verdict)),
+        "verdict": None if report.verdict is None else to_json_types(field_values(report.verdict)),
         "observation": {
             f"{name}_{field}": to_json_types(values, store)
             for name, sample in snapshot.samples.items()
@@ -244,7 +245,7 @@ def _circumstances(seen: ExternalInputs) -> Row:
 
 
 def _reference(reference: CommandState) -> Row:
-    return {name: _listed(value) for name, value in vars(reference).items()}
+    return {name: _listed(value) for name, value in field_values(reference).items()}
 
 
 def _answer(report: GateReport) -> Row:
@@ -281,16 +282,16 @@ def _clock(clock: ClockStatus | None) -> Row | None:
     """Return what was noticed of the clock, and how it lies to the steady one; None: the world waits."""
     if clock is None:
         return None
-    return dict(vars(clock))
+    return field_values(clock)
 
 
 def _injected(injected: InjectedDelays | None) -> Row | None:
     """Return what was put into a world that waits; None: nothing was."""
-    return None if injected is None else {**vars(injected), "early": list(injected.early)}
+    return None if injected is None else {**field_values(injected), "early": list(injected.early)}
 
 
 def _actuation(evidence: ActuationEvidence | None) -> Row | None:
-    return None if evidence is None else dict(vars(evidence))
+    return None if evidence is None else field_values(evidence)
 
 
 def _listed(value: Any) -> Any:  # noqa: ANN401 - an array becomes a list

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied_env.core.field_values import field_values
 from embodied_env.core.latency import LatencyStatistics
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.core.types import DRY_RUN, ResetReport
@@ -166,7 +167,7 @@ class Summary:
 def _reset_row(report: ResetReport | None) -> dict[str, Any]:
     if report is None:
         return {"schema": RESET, "inner": None}
-    verdict = None if report.verdict is None else to_json_types(vars(report.verdict))
+    verdict = None if report.verdict is None else to_json_types(field_values(report.verdict))
     return {"schema": RESET, "inner": {"details": report.details, "verdict": verdict}}
 
 

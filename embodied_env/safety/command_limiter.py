@@ -1,12 +1,8 @@
-"""From a command to what is published: jerk, joint limits, what weakens, the post-condition; and braking.
-
-The only place that makes an `ApprovedCommand`.
-"""
+"""Limits a command: jerk, joint limits, filters, the post-condition. Brakes within the same limits."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +11,7 @@ from embodied_env.contract import Contract, EffectiveLimits, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, Severity
 from embodied_env.errors import InternalFaultError
+from embodied_env.safety.approved_commands import approve_command
 from embodied_env.safety.command_filters import CommandFilter, ProposedCommand, ask_filter, scale_of
 from embodied_env.safety.findings import (
     gap_finding,
@@ -27,7 +24,6 @@ from embodied_env.safety.findings import (
 from embodied_env.safety.joint_limits import (
     JointBounds,
     JointStep,
-    Way,
     brake_velocity,
     braking_bounds,
     is_unrecoverable,
@@ -38,16 +34,11 @@ from embodied_env.safety.joint_limits import (
     limit_joint,
     limit_velocity,
     limit_violation,
-    plainly_keeps,
-    room,
-    unhindered,
 )
 
 _ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 
-MAX_REPRESENTABLE_SPEED = (
-    1e100  # a speed at which even the arithmetic of the limits overflows; only monitoring lets one come so far
-)
+MAX_REPRESENTABLE_SPEED = 1e100  # beyond it the arithmetic of the limits may overflow
 
 
 class CommandLimiter:
@@ -69,7 +60,6 @@ class CommandLimiter:
         self._workspace = shapers.get("workspace")
         self._fixed_rate = fixed_rate
         self._limits_elsewhere = limits_elsewhere
-        self._has_short_cut = self._mode == "enforce" and not limits_elsewhere and not self.has_velocity
         self._keeps_limits = self._mode == "enforce" and not limits_elsewhere
         self._intervenes_from = Severity.LIMIT if self._mode == "enforce" else Severity.HOLD
 
@@ -80,42 +70,12 @@ class CommandLimiter:
         self._bounds = joint_bounds(limits)
         self._before: list[JointBounds] | None = None  # the limits before these, where a joint may not keep these yet
         self._range = [(bounds.low, bounds.high) for bounds in self._bounds]
-        self._ways: list[Way] = []
-        self._ways_dt_s = math.nan  # of the rooms on them
 
     def tighten(self, limits: EffectiveLimits) -> None:
         """Keep these narrower limits from now on; a joint that moves too fast for them brakes into them."""
         before = self._before or self._bounds
         self.set_limits(limits)
         self._before = before
-
-    def pass_on(self, requested: FloatArray, reference: CommandState, dt_s: float) -> ApprovedCommand | None:
-        """Return the command of an action that is far from every limit: the very one; None: it needs the chain.
-
-        A short cut, of the post-condition too: what does not plainly keep every limit is looked at closely.
-        """
-        if not self._has_short_cut or self._has_jerk or self._shapers or reference.slack is not None:
-            return None
-        if dt_s != self._ways_dt_s:
-            self._ways, self._ways_dt_s = self._ways_at(dt_s), dt_s
-        xs, vs = reference.positions.tolist(), reference.velocities.tolist()
-        found = unhindered(requested.tolist(), xs, vs, self._ways, dt_s)
-        if found is None:
-            return None
-        published, velocities = np.array(found[0]), np.array(found[1])
-        if not plainly_keeps(xs, vs, published.tolist(), velocities.tolist(), self._bounds, dt_s):
-            return None
-        return self._approved(reference, dt_s, [], requested, requested.copy(), published, velocities)
-
-    def _ways_at(self, dt_s: float) -> list[Way]:
-        """Return the way of each joint for a step of `dt_s` > 0."""
-        scale = self.layout.scale
-        rows = zip(scale.offset.tolist(), scale.span.tolist(), scale.low.tolist(), scale.high.tolist(), strict=True)
-        joints = zip(rows, self._si_range, self._is_delta, self._bounds, strict=True)
-        return [
-            Way(offset, span, low, high, si_low, si_high, is_delta, room(bounds, dt_s))
-            for (offset, span, low, high), (si_low, si_high), is_delta, bounds in joints
-        ]
 
     def limit(
         self,
@@ -136,9 +96,9 @@ class CommandLimiter:
         if smooth is not target:
             findings = findings + modification("jerk", "jerk.limit", joints, target, smooth)
         steps = self._steps(smooth, reference, dt_s)
-        positions, velocities = np.array([step[0] for step in steps]), np.array([step[1] for step in steps])
+        positions, velocities = np.array([step.position for step in steps]), np.array([step.velocity for step in steps])
         published = self._published(positions, velocities)
-        if any([step[2] for step in steps]):  # noqa: C419 - a list beats a generator
+        if any(step.code for step in steps):
             found = limit_findings(joints, smooth, steps, published)
             if infeasible := [finding for finding in found if finding.code == "limits.infeasible"]:
                 return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
@@ -155,15 +115,38 @@ class CommandLimiter:
         applied = self._applied(published, target, boxed, reference)
         return self._approved(reference, dt_s, findings, requested, applied, published, velocities)
 
-    def _applied(
-        self, published: FloatArray, target: FloatArray, boxed: FloatArray | None, reference: CommandState
-    ) -> FloatArray:
-        """Return the action that asks for what is published: the very one that did, where it is what was asked for."""
-        if boxed is None:
-            return self.as_action(published, reference)
-        if published.tolist() == target.tolist():
-            return boxed.copy()
-        return np.where(published == target, boxed, self.as_action(published, reference))
+    def brake(
+        self, reference: CommandState, dt_s: float, findings: list[Finding], requested: FloatArray
+    ) -> ApprovedCommand:
+        """Approve full braking within the limits; with dt <= 0 no time has passed and the last command is repeated."""
+        sound = True
+        if dt_s > 0.0:
+            velocities = self._full_brake_velocities(reference, dt_s)
+            positions = self._clamp_position(reference.positions + velocities * dt_s, reference, dt_s)
+            problem = self._violation(reference, positions, velocities, dt_s)
+            sound = not problem
+            if problem and not self._is_hopeless(reference, dt_s):
+                raise InternalFaultError(f"braking breaks a limit, nothing is published: {problem}")
+        else:
+            positions, velocities = reference.positions.copy(), reference.velocities.copy()
+        published = self._published(positions, velocities)
+        applied = self.as_action(published, reference)
+        return self._approved(reference, dt_s, findings, requested, applied, published, velocities, sound=sound)
+
+    def monitor(
+        self, requested: FloatArray, reference: CommandState, dt_s: float, findings: list[Finding]
+    ) -> ApprovedCommand:
+        """Report what the limits would do, and do none of it; only what is no number in SI units is refused."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            target = self.target(requested, reference)
+            velocities = np.where(self.layout.is_velocity, target, (target - reference.positions) / dt_s)
+        if not (np.abs(velocities) < MAX_REPRESENTABLE_SPEED).all():
+            detail = f"the action {requested.tolist()} is not finite in SI units"
+            finding = Finding(gate="form", severity=Severity.HOLD, code="form.nan", detail=detail)
+            return self.brake(reference, dt_s, [*findings, finding], requested)
+        steps = self._steps(target, reference, dt_s)
+        findings = [*findings, *limit_findings(self.layout.joints, target, steps, target)]
+        return self._approved(reference, dt_s, findings, requested, requested, target, velocities)
 
     def limit_jerk(self, target: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
         """Return the target whose jerk is kept, where joints have a limit of it."""
@@ -176,6 +159,50 @@ class CommandLimiter:
         accelerations = np.where(reference.velocities == 0.0, 0.0, accelerations)  # what has braked to rest stays there
         kept = limit_jerk(desired, reference.velocities, accelerations, limits, dt_s)
         return np.where(kept == desired, target, np.where(is_velocity, kept, start + kept * dt_s))
+
+    def target(self, action: FloatArray, reference: CommandState) -> FloatArray:
+        """Map an action to the positions or velocities that it asks for. Rounding does not lead over a bound."""
+        mapped = self.layout.scale.each_to_si(action.tolist())
+        return np.array(self._moved(mapped, reference, 1.0, self._range))
+
+    def as_action(self, published: FloatArray, reference: CommandState) -> FloatArray:
+        """Map what is published back to the action that asks for it."""
+        moved = self._moved(published.tolist(), reference, -1.0, self._si_range)
+        return np.array(self.layout.scale.each_from_si(moved))
+
+    def hold_action(self, reference: CommandState) -> FloatArray:
+        """Return the action that asks for the reference to stay as it is, at rest. Flat, shape (n_joints,)."""
+        return self.as_action(self._published(reference.positions, np.zeros(self.layout.size)), reference)
+
+    def _steps(self, target: FloatArray, reference: CommandState, dt_s: float) -> list[JointStep]:
+        """Limit joint by joint."""
+        state = zip(reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), strict=True)
+        return [
+            limit_velocity(x, v, t, bounds, dt_s) if is_velocity else limit_joint(x, v, t, bounds, dt_s)
+            for (x, v, t), bounds, is_velocity in zip(
+                state, self._bounds_at(reference, dt_s), self._is_velocity, strict=True
+            )
+        ]
+
+    def _bounds_at(self, reference: CommandState, dt_s: float) -> list[JointBounds]:
+        """Return the limits that hold here: nearer by as much as a measured position may be off."""
+        widened = self._widened(reference, dt_s)
+        if reference.slack is None:
+            return widened
+        return [
+            replace(bounds, low=bounds.low + slack, high=bounds.high - slack)
+            for bounds, slack in zip(widened, reference.slack.tolist(), strict=True)
+        ]
+
+    def _widened(self, reference: CommandState, dt_s: float) -> list[JointBounds]:
+        """Return the limits in force, wider where a joint still has to brake into them."""
+        if self._before is None:
+            return self._bounds
+        state = zip(reference.positions.tolist(), reference.velocities.tolist(), strict=True)
+        return [
+            braking_bounds(x, v, narrow, before, dt_s)
+            for (x, v), narrow, before in zip(state, self._bounds, self._before, strict=True)
+        ]
 
     def _apply_filters(
         self, positions: FloatArray, velocities: FloatArray, reference: CommandState, dt_s: float
@@ -209,10 +236,37 @@ class CommandLimiter:
             found += [replace(f, detail=detail) for f in modification(gate, code, self.layout.joints, before, after)]
         return positions, velocities, found
 
+    def _violation(self, reference: CommandState, positions: FloatArray, velocities: FloatArray, dt_s: float) -> str:
+        """Return the first broken limit of the exact values to be published, or "". Monitoring promises none."""
+        if self._mode == "monitor":
+            return ""
+        rows = zip(
+            self.layout.joints,
+            reference.positions.tolist(),
+            reference.velocities.tolist(),
+            positions.tolist(),
+            velocities.tolist(),
+            self._bounds_at(reference, dt_s),
+            strict=True,
+        )
+        for joint, x, v, next_x, next_v, bounds in rows:
+            if problem := limit_violation(x, v, next_x, next_v, bounds, dt_s):
+                return f"{joint}: {problem}"
+        return ""
+
     def _full_brake_velocities(self, reference: CommandState, dt_s: float) -> FloatArray:
         """Return the velocities after one step of full braking."""
         state = zip(reference.velocities.tolist(), self._bounds, strict=True)
         return np.array([brake_velocity(velocity, bounds, dt_s) for velocity, bounds in state])
+
+    def _clamp_position(self, positions: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
+        """Keep commanded positions inside their limits, and a joint found outside from going further out."""
+        low, high = self._limits.position_low, self._limits.position_high
+        if self._before is not None:
+            bounds = self._widened(reference, dt_s)
+            low, high = np.array([b.low for b in bounds]), np.array([b.high for b in bounds])
+        low, high = np.minimum(low, reference.positions), np.maximum(high, reference.positions)
+        return np.where(self.layout.is_velocity, positions, np.clip(positions, low, high))
 
     def _refuse_infeasible(
         self, finding: Finding, reference: CommandState, dt_s: float, findings: list[Finding], requested: FloatArray
@@ -222,23 +276,26 @@ class CommandLimiter:
         severity = Severity.HOLD if measured.issuperset(finding.joints) else Severity.STOP
         return self.brake(reference, dt_s, [*findings, replace(finding, severity=severity)], requested)
 
+    def _is_hopeless(self, reference: CommandState, dt_s: float) -> bool:
+        """Tell whether a joint is where not even braking keeps every limit."""
+        state = zip(
+            reference.positions.tolist(), reference.velocities.tolist(), self._bounds_at(reference, dt_s), strict=True
+        )
+        return any(is_unrecoverable(x, v, bounds, dt_s) for x, v, bounds in state)
+
     def _published(self, positions: FloatArray, velocities: FloatArray) -> FloatArray:
         """Return what is sent of a step: the velocities of what is commanded so, else the positions."""
         return np.where(self.layout.is_velocity, velocities, positions) if self.has_velocity else positions.copy()
 
-    def hold_action(self, reference: CommandState) -> FloatArray:
-        """Return the action that asks for the reference to stay as it is, at rest. Flat, shape (n_joints,)."""
-        return self.as_action(self._published(reference.positions, np.zeros(self.layout.size)), reference)
-
-    def target(self, action: FloatArray, reference: CommandState) -> FloatArray:
-        """Map an action to the positions or velocities that it asks for. Rounding does not lead over a bound."""
-        mapped = self.layout.scale.each_to_si(action.tolist())
-        return np.array(self._moved(mapped, reference, 1.0, self._range))
-
-    def as_action(self, published: FloatArray, reference: CommandState) -> FloatArray:
-        """Map what is published back to the action that asks for it."""
-        moved = self._moved(published.tolist(), reference, -1.0, self._si_range)
-        return np.array(self.layout.scale.each_from_si(moved))
+    def _applied(
+        self, published: FloatArray, target: FloatArray, boxed: FloatArray | None, reference: CommandState
+    ) -> FloatArray:
+        """Return the action that asks for what is published: the very one that did, where it is what was asked for."""
+        if boxed is None:
+            return self.as_action(published, reference)
+        if published.tolist() == target.tolist():
+            return boxed.copy()
+        return np.where(published == target, boxed, self.as_action(published, reference))
 
     def _moved(
         self, values: list[float], reference: CommandState, sign: float, ranges: list[tuple[float, float]]
@@ -254,130 +311,6 @@ class CommandLimiter:
             moved.append(value)
         return moved
 
-    def _steps(self, target: FloatArray, reference: CommandState, dt_s: float) -> list[JointStep]:
-        """Limit joint by joint."""
-        state = zip(reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), strict=True)
-        return [
-            limit_velocity(x, v, t, bounds, dt_s) if is_velocity else limit_joint(x, v, t, bounds, dt_s)
-            for (x, v, t), bounds, is_velocity in zip(
-                state, self._bounds_at(reference, dt_s), self._is_velocity, strict=True
-            )
-        ]
-
-    def _bounds_at(self, reference: CommandState, dt_s: float) -> list[JointBounds]:
-        """Return the limits that hold here: nearer by as much as a measured position may be off."""
-        widened = self._widened(reference, dt_s)
-        if reference.slack is None:
-            return widened
-        return [
-            replace(bounds, low=bounds.low + slack, high=bounds.high - slack)
-            for bounds, slack in zip(widened, reference.slack.tolist(), strict=True)
-        ]
-
-    def _widened(self, reference: CommandState, dt_s: float) -> list[JointBounds]:
-        """Return the limits in force, wider where a joint still has to brake into them."""
-        if self._before is None:
-            return self._bounds
-        state = zip(reference.positions.tolist(), reference.velocities.tolist(), strict=True)
-        return [
-            braking_bounds(x, v, narrow, before, dt_s)
-            for (x, v), narrow, before in zip(state, self._bounds, self._before, strict=True)
-        ]
-
-    def _is_inside(self, reference: CommandState, published: FloatArray) -> bool:
-        """Tell whether every position is known to be within its limits."""
-        if reference.slack is None and not self.has_velocity:
-            for position, (lowest, highest) in zip(published.tolist(), self._range, strict=True):
-                if not lowest <= position <= highest:
-                    return False
-            return True
-        slack = 0.0 if reference.slack is None else reference.slack
-        positions = np.where(self.layout.is_velocity, reference.positions, published)
-        low, high = self._limits.position_low, self._limits.position_high
-        return bool(((positions - slack >= low) & (positions + slack <= high)).all())
-
-    def monitor(
-        self, requested: FloatArray, reference: CommandState, dt_s: float, findings: list[Finding]
-    ) -> ApprovedCommand:
-        """Report what the limits would do, and do none of it; only what is no number in SI units is refused."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            target = self.target(requested, reference)
-            velocities = np.where(self.layout.is_velocity, target, (target - reference.positions) / dt_s)
-        if not (np.abs(velocities) < MAX_REPRESENTABLE_SPEED).all():
-            detail = f"the action {requested.tolist()} is not finite in SI units"
-            finding = Finding(gate="form", severity=Severity.HOLD, code="form.nan", detail=detail)
-            return self.brake(reference, dt_s, [*findings, finding], requested)
-        steps = self._steps(target, reference, dt_s)
-        findings = [*findings, *limit_findings(self.layout.joints, target, steps, target)]
-        return self._approved(reference, dt_s, findings, requested, requested, target, velocities)
-
-    def brake(
-        self, reference: CommandState, dt_s: float, findings: list[Finding], requested: FloatArray
-    ) -> ApprovedCommand:
-        """Approve full braking within the limits; with dt <= 0 no time has passed and the last command is repeated."""
-        sound = True
-        if dt_s > 0.0:
-            velocities = self._full_brake_velocities(reference, dt_s)
-            positions = self._clamp_position(reference.positions + velocities * dt_s, reference, dt_s)
-            problem = self._violation(reference, positions, velocities, dt_s)
-            sound = not problem
-            if problem and not self._is_hopeless(reference, dt_s):
-                raise InternalFaultError(f"braking breaks a limit, nothing is published: {problem}")
-        else:
-            positions, velocities = reference.positions.copy(), reference.velocities.copy()
-        published = self._published(positions, velocities)
-        applied = self.as_action(published, reference)
-        return self._approved(reference, dt_s, findings, requested, applied, published, velocities, sound=sound)
-
-    def _clamp_position(self, positions: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
-        """Keep commanded positions inside their limits, and a joint found outside from going further out."""
-        low, high = self._limits.position_low, self._limits.position_high
-        if self._before is not None:
-            bounds = self._widened(reference, dt_s)
-            low, high = np.array([b.low for b in bounds]), np.array([b.high for b in bounds])
-        low, high = np.minimum(low, reference.positions), np.maximum(high, reference.positions)
-        return np.where(self.layout.is_velocity, positions, np.clip(positions, low, high))
-
-    def _violation(self, reference: CommandState, positions: FloatArray, velocities: FloatArray, dt_s: float) -> str:
-        """Return the first broken limit of the exact values to be published, or "". Monitoring promises none."""
-        if self._mode == "monitor":
-            return ""
-        xs, vs, bounds_here = (
-            reference.positions.tolist(),
-            reference.velocities.tolist(),
-            self._bounds_at(reference, dt_s),
-        )
-        next_xs, next_vs = positions.tolist(), velocities.tolist()
-        if plainly_keeps(xs, vs, next_xs, next_vs, bounds_here, dt_s):
-            return ""
-        rows = zip(self.layout.joints, xs, vs, next_xs, next_vs, bounds_here, strict=True)
-        for joint, x, v, next_x, next_v, bounds in rows:
-            if problem := limit_violation(x, v, next_x, next_v, bounds, dt_s):
-                return f"{joint}: {problem}"
-        return ""
-
-    def _keeps_jerk(self, reference: CommandState, velocities: FloatArray, dt_s: float) -> bool:
-        """Tell whether this command keeps the jerk of every joint that has a limit of it."""
-        if not (self._fixed_rate and dt_s > 0.0):
-            return False
-        before = 0.0 if reference.accelerations is None else reference.accelerations
-        return keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s)
-
-    def _is_hopeless(self, reference: CommandState, dt_s: float) -> bool:
-        """Tell whether a joint is where not even braking keeps every limit."""
-        state = zip(
-            reference.positions.tolist(), reference.velocities.tolist(), self._bounds_at(reference, dt_s), strict=True
-        )
-        return any(is_unrecoverable(x, v, bounds, dt_s) for x, v, bounds in state)
-
-    def _late(self, reference: CommandState, dt_s: float, velocities: FloatArray) -> list[bool]:
-        """Return which joints do not keep narrower limits yet after this step, as braking into them takes time."""
-        if self._before is None:
-            return []
-        positions = reference.positions + velocities * dt_s
-        state = zip(positions.tolist(), velocities.tolist(), strict=True)
-        return [not keeps(x, v, bounds) for (x, v), bounds in zip(state, self._bounds, strict=True)]
-
     def _approved(  # noqa: PLR0913 - the parts of the report
         self,
         reference: CommandState,
@@ -390,7 +323,7 @@ class CommandLimiter:
         *,
         sound: bool = True,
     ) -> ApprovedCommand:
-        """Build the approved command and its report, read-only: the only place that makes an `ApprovedCommand`."""
+        """Return the command with its report, all arrays read-only."""
         for array in (requested, applied, published, velocities):
             array.setflags(write=False)
         if reference.before_gap is not None:
@@ -417,44 +350,34 @@ class CommandLimiter:
                 "workspace": sound and self._workspace is not None and getattr(self._workspace, "is_kept", False),
             },
         )
-        return ApprovedCommand(values=published, seq=reference.seq + 1, epoch=reference.epoch, report=report)
+        return approve_command(report, seq=reference.seq + 1, epoch=reference.epoch)
 
+    def _is_inside(self, reference: CommandState, published: FloatArray) -> bool:
+        """Tell whether every position is known to be within its limits."""
+        if reference.slack is None and not self.has_velocity:
+            for position, (lowest, highest) in zip(published.tolist(), self._range, strict=True):
+                if not lowest <= position <= highest:
+                    return False
+            return True
+        slack = 0.0 if reference.slack is None else reference.slack
+        positions = np.where(self.layout.is_velocity, reference.positions, published)
+        low, high = self._limits.position_low, self._limits.position_high
+        return bool(((positions - slack >= low) & (positions + slack <= high)).all())
 
-def merge_relay_report(approved: ApprovedCommand, answer: GateReport) -> ApprovedCommand:
-    """Return the command as another gate, which had the last word, changed it; what ours said comes first."""
-    findings = sorted_by_gate([*approved.report.findings, *answer.findings])
-    disposition = max(approved.report.disposition, answer.disposition)
-    report = replace(
-        answer,
-        disposition=disposition,
-        findings=findings,
-        intervened=approved.report.intervened or answer.intervened,
-        requested=approved.report.requested,
-    )
-    return ApprovedCommand(values=answer.applied_si, seq=approved.seq, epoch=approved.epoch, report=report)
+    def _late(self, reference: CommandState, dt_s: float, velocities: FloatArray) -> list[bool]:
+        """Return which joints do not keep narrower limits yet after this step, as braking into them takes time."""
+        if self._before is None:
+            return []
+        positions = reference.positions + velocities * dt_s
+        state = zip(positions.tolist(), velocities.tolist(), strict=True)
+        return [not keeps(x, v, bounds) for (x, v), bounds in zip(state, self._bounds, strict=True)]
 
-
-def concatenate_commands(parts: Sequence[ApprovedCommand], *, seq: int, epoch: int) -> ApprovedCommand:
-    """Return the command of a world with several robots: each part has passed the gate of its own robot."""
-
-    def flat(name: str) -> FloatArray:
-        array = np.concatenate([getattr(part.report, name) for part in parts])
-        array.flags.writeable = False
-        return array
-
-    reports = [part.report for part in parts]
-    report = GateReport(
-        disposition=max(report.disposition for report in reports),
-        findings=sorted_by_gate([finding for report in reports for finding in report.findings]),
-        intervened=any(report.intervened for report in reports),
-        requested=flat("requested"),
-        applied=flat("applied"),
-        applied_si=flat("applied_si"),
-        velocity_si=flat("velocity_si"),
-        dt_s=max(report.dt_s for report in reports),
-        guaranteed={name: all(report.guaranteed[name] for report in reports) for name in reports[0].guaranteed},
-    )
-    return ApprovedCommand(values=report.applied_si, seq=seq, epoch=epoch, report=report)
+    def _keeps_jerk(self, reference: CommandState, velocities: FloatArray, dt_s: float) -> bool:
+        """Tell whether this command keeps the jerk of every joint that has a limit of it."""
+        if not (self._fixed_rate and dt_s > 0.0):
+            return False
+        before = 0.0 if reference.accelerations is None else reference.accelerations
+        return keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s)
 
 
 def _read_only(array: FloatArray) -> FloatArray:

@@ -38,8 +38,6 @@ GATES = (
 Refuse before modifying, shape before limits, limits before what only weakens. The last three stand beside the chain.
 """
 
-_PASS = Severity.PASS  # a name of a module is found sooner than a member
-
 _PLACES = {gate: place for place, gate in enumerate(GATES)}
 
 _NO_SEVERITY, _NO_CODE = np.zeros(len(GATES), dtype=np.int8), np.zeros(len(GATES), dtype=np.int16)
@@ -66,7 +64,7 @@ def sorted_by_gate(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def worst_severity(findings: list[Finding]) -> Severity:
     """Return the disposition that findings make."""
-    return max([finding.severity for finding in findings]) if findings else _PASS
+    return max([finding.severity for finding in findings]) if findings else Severity.PASS
 
 
 def latched_finding(latched: Finding) -> Finding:

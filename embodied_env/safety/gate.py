@@ -266,8 +266,6 @@ class SafetyGate:
             findings.append(_no_time(dt_s))
         if findings and worst_severity(findings) >= Severity.HOLD:
             return self._limiter.brake(reference, dt_s, findings, requested)
-        if not findings and (passed := self._limiter.pass_on(requested, reference, dt_s)) is not None:
-            return passed
         boxed = requested
         if not self._is_within_box(requested):
             boxed = np.minimum(np.maximum(requested, self.layout.scale.low), self.layout.scale.high)

@@ -31,8 +31,6 @@ _INPUTS: Mapping[str, tuple[Severity, str]] = {
 }
 """By the word that a state begins with; after a colon it may say why."""
 
-_OK = Quality.OK  # a name of a module is found sooner than a member
-
 _JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE)
 
 _FULL_TURN = {"rad": 2.0 * math.pi, "m": 1.0}  # the range of a joint without position limits
@@ -106,7 +104,7 @@ class ObservationGate:
         problems = []
         for name, max_age_s in self._max_age_s.items():
             state = situation.sensors.get(name)
-            if state is None or state.quality is not _OK or not 0.0 <= state.age_s <= max_age_s:
+            if state is None or state.quality is not Quality.OK or not 0.0 <= state.age_s <= max_age_s:
                 problem = self._problem(name, state)
                 if problem is not None:
                     problems.append(problem)

@@ -54,8 +54,7 @@ from embodied_env.contract import EffectiveLimits, FloatArray
 
 _EPSILON = sys.float_info.epsilon
 _INF = math.inf
-
-_made = tuple.__new__  # a NamedTuple for a third of what its constructor costs
+_JERK_ROUNDING = 1e-9  # of a limit: what v + a dt may be off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,144 +106,6 @@ def joint_bounds(limits: EffectiveLimits) -> list[JointBounds]:
     ]
 
 
-def _braking_velocity(gap: float, deceleration: float, dt_s: float) -> float:
-    """Return the largest velocity from which a stop within `gap` is possible, when kept for one step first."""
-    if gap == math.inf:
-        return math.inf
-    if gap <= 0.0:
-        return 0.0
-    step = deceleration * dt_s
-    twice = 2.0 * deceleration * gap
-    return twice / (step + math.sqrt(step * step + twice))
-
-
-def _max_next_velocity(velocity: float, bounds: JointBounds, dt_s: float) -> float:
-    """Return the largest velocity that acceleration and braking allow after one step."""
-    if velocity >= 0.0:
-        return velocity + bounds.acceleration * dt_s
-    acceleration, deceleration = bounds.acceleration, bounds.deceleration
-    slowest = acceleration if acceleration < deceleration else deceleration
-    crossing = velocity + slowest * dt_s
-    braked = velocity + deceleration * dt_s
-    if not crossing > 0.0:
-        crossing = 0.0
-    return braked if braked < crossing else crossing
-
-
-def velocity_interval(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> tuple[float, float]:
-    """Return [lower, upper], the admissible velocities of the next step of `dt_s` > 0 seconds.
-
-    lower > upper means that the state is outside the safe set: nothing keeps every limit.
-    """
-    fastest, deceleration = bounds.velocity, bounds.deceleration
-    forwards = _max_next_velocity(velocity, bounds, dt_s)
-    backwards = _max_next_velocity(-velocity, bounds, dt_s)
-    above = _braking_velocity(bounds.high - position, deceleration, dt_s)
-    below = _braking_velocity(position - bounds.low, deceleration, dt_s)
-    if above < forwards:
-        forwards = above
-    if below < backwards:
-        backwards = below
-    return -(fastest if fastest < backwards else backwards), (fastest if fastest < forwards else forwards)
-
-
-def rounding_of_velocity(position: float, target: float, velocity: float, dt_s: float) -> float:
-    """Bound the rounding error of (target - position) / dt.
-
-    No limit is exceeded by more than this, where `position` and `target` are the ends of the joint's range: a state
-    carries the rounding of the positions that it came by.
-    """
-    return 4.0 * _EPSILON * ((abs(position) + abs(target)) / dt_s + abs(velocity))
-
-
-def _rounding_of_step(position: float, reached: float, bounds: JointBounds, dt_s: float) -> float:
-    """Bound what rounding does to a velocity, in this range of positions: the map from an action and back included."""
-    extent = bounds.extent
-    if not -extent <= position <= extent or not -extent <= reached <= extent:
-        extent = max(extent, abs(position), abs(reached))
-    return 8.0 * _EPSILON * extent / dt_s  # `rounding_of_velocity` of twice the extent
-
-
-def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> bool:
-    """Tell whether no velocity keeps every limit: the state is outside the safe set by more than rounding.
-
-    Twice its bound: the state carries the rounding of the step before.
-    """
-    lower, upper = velocity_interval(position, velocity, bounds, dt_s)
-    return lower - upper > 2.0 * _rounding_of_step(position, position, bounds, dt_s)
-
-
-class Room(NamedTuple):
-    """Which steps of one joint touch no limit, so that no interval is worked out for them: sufficient, not necessary.
-
-    A target in [lowest, highest] leaves room to brake from any velocity; a velocity within +-`velocity` that differs by
-    at most `change` from the one before keeps both accelerations, through zero too.
-    """
-
-    lowest: float
-    highest: float
-    velocity: float
-    change: float
-
-
-_SPARE = 1e-9  # of each bound of a `Room`: far more than any rounding
-
-
-def room(bounds: JointBounds, dt_s: float) -> Room:
-    """Return the room of a joint for a step of `dt_s` > 0; one without any where rounding could matter."""
-    fastest, stop = bounds.velocity, bounds.velocity * bounds.velocity / (2.0 * bounds.deceleration)
-    slowest, quickest = sorted((bounds.acceleration, bounds.deceleration))
-    change = (1.0 - _SPARE) * slowest * dt_s
-    if not (change > 1e-6 * fastest and slowest > 1e-6 * quickest):
-        return Room(math.inf, -math.inf, fastest, change)
-    spare = stop + _SPARE * (bounds.extent + stop + fastest * dt_s)
-    return Room(bounds.low + spare, bounds.high - spare, fastest, change)
-
-
-class Way(NamedTuple):
-    """From an action to the position that it asks for, of one joint, where there is `Room`.
-
-    position = offset + span * action, and the last position added where the action is a displacement. The action is
-    between `low` and `high`, and what it asks for, without the last position, from `si_low` to `si_high`.
-    """
-
-    offset: float
-    span: float
-    low: float
-    high: float
-    si_low: float
-    si_high: float
-    is_displacement: bool
-    room: Room
-
-
-def unhindered(
-    action: list[float], positions: list[float], velocities: list[float], ways: list[Way], dt_s: float
-) -> tuple[list[float], list[float]] | None:
-    """Return the positions that an action asks for and the velocities that lead there, where nothing is in the way.
-
-    The whole chain would then come to the same, bit for bit: no joint is near any limit. None: look closer. One pass
-    for all joints, since most actions are like this.
-    """
-    targets, chosen = [], []
-    rows = zip(action, positions, velocities, ways, strict=True)
-    for asked, position, velocity, (offset, span, low, high, si_low, si_high, is_displacement, room_here) in rows:
-        target = offset + span * asked
-        if not (low < asked < high and si_low <= target <= si_high):
-            return None
-        if is_displacement:
-            target += position
-        desired = (target - position) / dt_s
-        lowest, highest, fastest, change = room_here
-        if not (
-            lowest <= target <= highest and -fastest <= desired <= fastest and -change <= desired - velocity <= change
-        ):
-            return None
-        targets.append(target)
-        chosen.append(desired)
-    return targets, chosen
-
-
 def limit_joint(position: float, velocity: float, target: float, bounds: JointBounds, dt_s: float) -> JointStep:
     """Return the admissible step nearest to `target`.
 
@@ -272,8 +133,8 @@ def limit_joint(position: float, velocity: float, target: float, bounds: JointBo
     if not low <= reached <= high:
         reached = min(max(reached, low), high)
     if abs(desired - chosen) <= _rounding_of_step(position, reached, bounds, dt_s) and low <= target <= high:
-        return _made(JointStep, (target, chosen, "", target, True))
-    return _made(JointStep, (reached, chosen, _binding(position, velocity, chosen, bounds, dt_s), reached, True))
+        return JointStep(target, chosen, "", target)
+    return JointStep(reached, chosen, _binding(position, velocity, chosen, bounds, dt_s), reached)
 
 
 def limit_velocity(position: float, velocity: float, desired: float, bounds: JointBounds, dt_s: float) -> JointStep:
@@ -299,82 +160,7 @@ def limit_velocity(position: float, velocity: float, desired: float, bounds: Joi
         chosen = desired
     code = "" if chosen == desired else _binding(position, velocity, chosen, bounds, dt_s)
     reached = min(max(position + chosen * dt_s, min(bounds.low, position)), max(bounds.high, position))  # rounding
-    return _made(JointStep, (reached, chosen, code, chosen, True))
-
-
-def _binding(position: float, velocity: float, chosen: float, bounds: JointBounds, dt_s: float) -> str:
-    """Name the bound that stopped the joint at `chosen`."""
-    sign = 1.0 if chosen > 0.0 or (chosen == 0.0 and position >= bounds.high) else -1.0
-    for sign_tried in (sign, -sign):
-        gap = bounds.high - position if sign_tried > 0 else position - bounds.low
-        speed = sign_tried * chosen
-        if _braking_velocity(gap, bounds.deceleration, dt_s) == speed:
-            return "pos.limit"
-        if bounds.velocity == speed:
-            return "vel.limit"
-        if _max_next_velocity(sign_tried * velocity, bounds, dt_s) == speed:
-            return "acc.limit"
-    return "pos.limit"
-
-
-def braking_bounds(
-    position: float, velocity: float, narrow: JointBounds, before: JointBounds, dt_s: float
-) -> JointBounds:
-    """Return `narrow`, or where the joint moves too fast for it, as much wider as full braking needs in this step.
-
-    Args:
-        position: last published position.
-        velocity: last published velocity.
-        narrow: the limits to be kept.
-        before: the limits that held before, with the same accelerations.
-        dt_s: the step, > 0.
-    """
-    braked = brake_velocity(velocity, narrow, dt_s)
-    speed = abs(braked)
-    stop = position + braked * dt_s + braked * speed / (2.0 * narrow.deceleration)
-    high = min(before.high, max(narrow.high, stop)) if velocity > 0.0 else narrow.high
-    low = max(before.low, min(narrow.low, stop)) if velocity < 0.0 else narrow.low
-    fastest = min(before.velocity, max(narrow.velocity, speed))
-    if (low, high, fastest) == (narrow.low, narrow.high, narrow.velocity):
-        return narrow
-    return replace(narrow, low=low, high=high, velocity=fastest)
-
-
-def keeps(position: float, velocity: float, bounds: JointBounds) -> bool:
-    """Tell whether a state is in the safe set K of `bounds`, rounding apart."""
-    stop = position + velocity * abs(velocity) / (2.0 * bounds.deceleration)
-    slack = 1e-9 * (bounds.extent + abs(position) + bounds.velocity)
-    is_inside = bounds.low - slack <= min(position, stop) and max(position, stop) <= bounds.high + slack
-    return is_inside and abs(velocity) <= bounds.velocity * (1.0 + 1e-9)
-
-
-def lowered_velocity(
-    published: float, measured: float, age_s: float, bounds: JointBounds, *, settled: bool, period_s: float
-) -> float:
-    """Return the reference velocity after a gap: `published`, lowered to what the joint can still be doing.
-
-    The rule and its proof stand at the top of this module.
-
-    Args:
-        published: the last published velocity, in unit/s.
-        measured: the measured velocity; NaN: unknown.
-        age_s: how old it is, >= 0.
-        bounds: the joint's limits.
-        settled: the command had stood unchanged for 3 periods when the velocity was measured.
-        period_s: the control period.
-    """
-    if not (math.isfinite(measured) and 0.0 <= age_s < math.inf):
-        return published
-    if settled and abs(measured) <= min(bounds.deceleration * period_s, 0.5 * abs(published)):
-        return 0.0
-    sign = math.copysign(1.0, published)
-    fastest = sign * measured + max(bounds.acceleration, bounds.deceleration) * age_s
-    return sign * min(abs(published), max(0.0, fastest))
-
-
-def brake_velocity(velocity: float, bounds: JointBounds, dt_s: float) -> float:
-    """Return the velocity after one step of full braking: towards zero, never through it."""
-    return math.copysign(max(0.0, abs(velocity) - bounds.deceleration * dt_s), velocity)
+    return JointStep(reached, chosen, code, chosen)
 
 
 def limit_violation(  # noqa: PLR0911 - one return per rule
@@ -409,47 +195,90 @@ def limit_violation(  # noqa: PLR0911 - one return per rule
     return "" if is_braking else f"from position {next_position} and velocity {next_velocity} it stops only at {stop}"
 
 
-def plainly_keeps(
-    positions: list[float],
-    velocities: list[float],
-    next_positions: list[float],
-    next_velocities: list[float],
-    bounds: list[JointBounds],
-    dt_s: float,
-) -> bool:
-    """Tell whether `violation` finds nothing wrong with a step of every joint, in one pass; False: ask it.
+def velocity_interval(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> tuple[float, float]:
+    """Return [lower, upper], the admissible velocities of the next step of `dt_s` > 0 seconds.
 
-    It allows nothing for rounding, and no joint to speed up faster than it brakes or the other way round. Like
-    `violation` it knows nothing of how the step was made.
+    lower > upper means that the state is outside the safe set: nothing keeps every limit.
     """
-    rows = zip(positions, velocities, next_positions, next_velocities, bounds, strict=True)
-    for position, velocity, reached, chosen, of in rows:
-        speed = chosen if chosen >= 0.0 else -chosen
-        slowest = of.acceleration if of.acceleration < of.deceleration else of.deceleration
-        if not (
-            of.low <= position <= of.high
-            and of.low <= reached <= of.high
-            and speed <= of.velocity
-            and (reached - position) / dt_s == chosen
-            and -slowest * dt_s <= chosen - velocity <= slowest * dt_s
-            and of.low <= reached + chosen * speed / (2.0 * of.deceleration) <= of.high
-        ):
-            return False
-    return True
+    fastest, deceleration = bounds.velocity, bounds.deceleration
+    forwards = _max_next_velocity(velocity, bounds, dt_s)
+    backwards = _max_next_velocity(-velocity, bounds, dt_s)
+    above = _braking_velocity(bounds.high - position, deceleration, dt_s)
+    below = _braking_velocity(position - bounds.low, deceleration, dt_s)
+    if above < forwards:
+        forwards = above
+    if below < backwards:
+        backwards = below
+    return -(fastest if fastest < backwards else backwards), (fastest if fastest < forwards else forwards)
 
 
-def _changes_too_fast(velocity: float, next_velocity: float, bounds: JointBounds, dt_s: float, allowed: float) -> bool:
-    """Tell whether slowing down at D and speeding up at A takes longer than dt, by more than `allowed` unit/s."""
-    before, after = abs(velocity), abs(next_velocity)
-    if velocity * next_velocity < 0.0:
-        slowest = min(bounds.acceleration, bounds.deceleration)
-        return before / bounds.deceleration + after / bounds.acceleration > dt_s + allowed / slowest
-    return (
-        after - before > bounds.acceleration * dt_s + allowed or before - after > bounds.deceleration * dt_s + allowed
-    )
+def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> bool:
+    """Tell whether no velocity keeps every limit: the state is outside the safe set by more than rounding.
+
+    Twice its bound: the state carries the rounding of the step before.
+    """
+    lower, upper = velocity_interval(position, velocity, bounds, dt_s)
+    return lower - upper > 2.0 * _rounding_of_step(position, position, bounds, dt_s)
 
 
-_ROUNDING = 1e-9
+def keeps(position: float, velocity: float, bounds: JointBounds) -> bool:
+    """Tell whether a state is in the safe set K of `bounds`, rounding apart."""
+    stop = position + velocity * abs(velocity) / (2.0 * bounds.deceleration)
+    slack = 1e-9 * (bounds.extent + abs(position) + bounds.velocity)
+    is_inside = bounds.low - slack <= min(position, stop) and max(position, stop) <= bounds.high + slack
+    return is_inside and abs(velocity) <= bounds.velocity * (1.0 + 1e-9)
+
+
+def brake_velocity(velocity: float, bounds: JointBounds, dt_s: float) -> float:
+    """Return the velocity after one step of full braking: towards zero, never through it."""
+    return math.copysign(max(0.0, abs(velocity) - bounds.deceleration * dt_s), velocity)
+
+
+def braking_bounds(
+    position: float, velocity: float, narrow: JointBounds, before: JointBounds, dt_s: float
+) -> JointBounds:
+    """Return `narrow`, or where the joint moves too fast for it, as much wider as full braking needs in this step.
+
+    Args:
+        position: last published position.
+        velocity: last published velocity.
+        narrow: the limits to be kept.
+        before: the limits that held before, with the same accelerations.
+        dt_s: the step, > 0.
+    """
+    braked = brake_velocity(velocity, narrow, dt_s)
+    speed = abs(braked)
+    stop = position + braked * dt_s + braked * speed / (2.0 * narrow.deceleration)
+    high = min(before.high, max(narrow.high, stop)) if velocity > 0.0 else narrow.high
+    low = max(before.low, min(narrow.low, stop)) if velocity < 0.0 else narrow.low
+    fastest = min(before.velocity, max(narrow.velocity, speed))
+    if (low, high, fastest) == (narrow.low, narrow.high, narrow.velocity):
+        return narrow
+    return replace(narrow, low=low, high=high, velocity=fastest)
+
+
+def lowered_velocity(
+    published: float, measured: float, age_s: float, bounds: JointBounds, *, settled: bool, period_s: float
+) -> float:
+    """Return the reference velocity after a gap: `published`, lowered to what the joint can still be doing.
+
+    The rule and its proof stand at the top of this module.
+
+    Args:
+        published: the last published velocity, in unit/s.
+        measured: the measured velocity; NaN: unknown.
+        age_s: how old it is, >= 0.
+        bounds: the joint's limits.
+        settled: the command had stood unchanged for 3 periods when the velocity was measured.
+        period_s: the control period.
+    """
+    if not (math.isfinite(measured) and 0.0 <= age_s < math.inf):
+        return published
+    if settled and abs(measured) <= min(bounds.deceleration * period_s, 0.5 * abs(published)):
+        return 0.0
+    sign = math.copysign(1.0, published)
+    fastest = sign * measured + max(bounds.acceleration, bounds.deceleration) * age_s
+    return sign * min(abs(published), max(0.0, fastest))
 
 
 def limit_jerk(
@@ -479,12 +308,79 @@ def limit_jerk(
     lowest = np.minimum(lowest, accelerations + jerk * dt_s)
     kept = np.clip(desired, velocities + lowest * dt_s, velocities + highest * dt_s)
     fastest = np.clip(kept, -limits.velocity, limits.velocity)
-    kept = np.where(np.abs(kept - fastest) <= _ROUNDING * limits.velocity, fastest, kept)  # of v + a dt
-    return np.where(is_limited & (np.abs(kept - desired) > _ROUNDING * limits.velocity), kept, desired)
+    kept = np.where(np.abs(kept - fastest) <= _JERK_ROUNDING * limits.velocity, fastest, kept)  # of v + a dt
+    return np.where(is_limited & (np.abs(kept - desired) > _JERK_ROUNDING * limits.velocity), kept, desired)
 
 
 def keeps_jerk(changes: FloatArray, limits: EffectiveLimits, dt_s: float) -> bool:
     """Tell whether these changes of acceleration, shape (n_joints,), keep the jerk of every joint that is limited."""
     is_limited = np.isfinite(limits.jerk)
-    allowed = np.where(is_limited, limits.jerk * dt_s, np.inf) + 2.0 * _ROUNDING * limits.velocity / dt_s
+    allowed = np.where(is_limited, limits.jerk * dt_s, np.inf) + 2.0 * _JERK_ROUNDING * limits.velocity / dt_s
     return bool(is_limited.any() and (np.abs(changes) <= allowed).all())
+
+
+def rounding_of_velocity(position: float, target: float, velocity: float, dt_s: float) -> float:
+    """Bound the rounding error of (target - position) / dt.
+
+    No limit is exceeded by more than this, where `position` and `target` are the ends of the joint's range: a state
+    carries the rounding of the positions that it came by.
+    """
+    return 4.0 * _EPSILON * ((abs(position) + abs(target)) / dt_s + abs(velocity))
+
+
+def _braking_velocity(gap: float, deceleration: float, dt_s: float) -> float:
+    """Return the largest velocity from which a stop within `gap` is possible, when kept for one step first."""
+    if gap == math.inf:
+        return math.inf
+    if gap <= 0.0:
+        return 0.0
+    step = deceleration * dt_s
+    twice = 2.0 * deceleration * gap
+    return twice / (step + math.sqrt(step * step + twice))
+
+
+def _max_next_velocity(velocity: float, bounds: JointBounds, dt_s: float) -> float:
+    """Return the largest velocity that acceleration and braking allow after one step."""
+    if velocity >= 0.0:
+        return velocity + bounds.acceleration * dt_s
+    acceleration, deceleration = bounds.acceleration, bounds.deceleration
+    slowest = acceleration if acceleration < deceleration else deceleration
+    crossing = velocity + slowest * dt_s
+    braked = velocity + deceleration * dt_s
+    if not crossing > 0.0:
+        crossing = 0.0
+    return braked if braked < crossing else crossing
+
+
+def _rounding_of_step(position: float, reached: float, bounds: JointBounds, dt_s: float) -> float:
+    """Bound what rounding does to a velocity, in this range of positions: the map from an action and back included."""
+    extent = bounds.extent
+    if not -extent <= position <= extent or not -extent <= reached <= extent:
+        extent = max(extent, abs(position), abs(reached))
+    return 8.0 * _EPSILON * extent / dt_s  # `rounding_of_velocity` of twice the extent
+
+
+def _binding(position: float, velocity: float, chosen: float, bounds: JointBounds, dt_s: float) -> str:
+    """Name the bound that stopped the joint at `chosen`."""
+    sign = 1.0 if chosen > 0.0 or (chosen == 0.0 and position >= bounds.high) else -1.0
+    for sign_tried in (sign, -sign):
+        gap = bounds.high - position if sign_tried > 0 else position - bounds.low
+        speed = sign_tried * chosen
+        if _braking_velocity(gap, bounds.deceleration, dt_s) == speed:
+            return "pos.limit"
+        if bounds.velocity == speed:
+            return "vel.limit"
+        if _max_next_velocity(sign_tried * velocity, bounds, dt_s) == speed:
+            return "acc.limit"
+    return "pos.limit"
+
+
+def _changes_too_fast(velocity: float, next_velocity: float, bounds: JointBounds, dt_s: float, allowed: float) -> bool:
+    """Tell whether slowing down at D and speeding up at A takes longer than dt, by more than `allowed` unit/s."""
+    before, after = abs(velocity), abs(next_velocity)
+    if velocity * next_velocity < 0.0:
+        slowest = min(bounds.acceleration, bounds.deceleration)
+        return before / bounds.deceleration + after / bounds.acceleration > dt_s + allowed / slowest
+    return (
+        after - before > bounds.acceleration * dt_s + allowed or before - after > bounds.deceleration * dt_s + allowed
+    )

@@ -15,7 +15,6 @@ from embodied_env.contract import FloatArray, SensorSpec
 from embodied_env.contract.message_types import SENSOR_MESSAGES, message_field
 from embodied_env.contract.reading_values import fitted
 from embodied_env.contract.spaces import field_layouts
-from embodied_env.core.frozen import changed, quick
 from embodied_env.sim.instruments import range_limits_m
 from embodied_env.sim.profile import Source
 from embodied_env.sim.sensors import SensorOutput, Values
@@ -23,8 +22,7 @@ from embodied_env.sim.sensors import SensorOutput, Values
 _NS_PER_S = 1e9
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """One reading as it is delivered.
 
@@ -42,7 +40,7 @@ class Reading:
 
     def copy(self) -> Reading:
         """Return it with values of its own."""
-        return changed(self, values={field: value.copy() for field, value in self.values.items()})
+        return replace(self, values={field: value.copy() for field, value in self.values.items()})
 
 
 class SensorChannel:
@@ -126,7 +124,14 @@ class SensorChannel:
         there_ns, taken_ns, measured = arrived
         seq = 0 if self._newest is None else self._newest.seq + 1
         stamp_ns = now_ns if self._stamps_receipt else taken_ns
-        self._newest = Reading(**vars(measured), stamp_ns=stamp_ns, seq=seq, there_ns=there_ns)
+        self._newest = Reading(
+            values=measured.values,
+            extras=measured.extras,
+            problem=measured.problem,
+            stamp_ns=stamp_ns,
+            seq=seq,
+            there_ns=there_ns,
+        )
 
     def reserve(self, now_ns: int) -> None:
         """Set when the next reading is due: the first multiple of the interval that is neither served nor past."""

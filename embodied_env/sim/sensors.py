@@ -17,7 +17,6 @@ from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES
 from embodied_env.contract.reading_values import InvalidReadingError, fitted
 from embodied_env.contract.spaces import FieldLayout, field_layouts
 from embodied_env.contract.value_checks import one_of
-from embodied_env.core.frozen import quick
 from embodied_env.sim.instruments import Bumper, Odometer, Scanner
 from embodied_env.sim.model import MjData, Model
 from embodied_env.sim.profile import KINDS, Contact, Rays, Source, WheelOdometry, WorldProfile
@@ -42,8 +41,7 @@ _FITS: Mapping[str, tuple[str, ...]] = {  # kind of source -> what can be read f
 }
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SensorOutput:
     """What a sensor measured: its fields, and what its message says beside them (`ros.embedded_sim.sensor_messages`).
 

@@ -13,7 +13,7 @@ from scripted_tasks import PERIOD_NS
 
 from embodied_env.contract.spaces import FieldLayout
 from embodied_env.core.types import Quality, Sample, Snapshot
-from embodied_env.envs.observation import ObservationBuilder, _is_sound, _sound
+from embodied_env.envs.observation import FieldCheck, ObservationBuilder
 from embodied_env.errors import BackendNotReadyError
 
 NOW_NS = 1_000_000_000
@@ -256,7 +256,7 @@ def test_a_field_is_sound_when_it_fits_and_every_value_is_finite_and_within_its_
     known, values = drawn
     fits = values.shape == known.shape and values.dtype == known.dtype and bool(np.isfinite(values).all())
     sound = fits and not bool((values < known.low).any() or (values > known.high).any())
-    assert _is_sound({"x": values}, [_sound(known)]) is sound
+    assert (FieldCheck(known).check({"x": values}) is None) is sound
 
 
 ONE_WRONG = [
@@ -277,15 +277,15 @@ ONE_WRONG = [
 @pytest.mark.parametrize(("name", "wrong"), ONE_WRONG)
 def test_a_field_with_one_wrong_value_is_not_sound(name, wrong):
     values = np.full_like(LAYOUTS[name].low, 10 if LAYOUTS[name].dtype.kind == "u" else 0)
-    assert _is_sound({"x": values}, [_sound(LAYOUTS[name])])
+    assert FieldCheck(LAYOUTS[name]).check({"x": values}) is None
     values.flat[1 % values.size] = wrong
-    assert not _is_sound({"x": values}, [_sound(LAYOUTS[name])])
+    assert FieldCheck(LAYOUTS[name]).check({"x": values}) is not None
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_a_field_of_another_precision_is_not_sound(dtype):
-    assert not _is_sound({"x": np.zeros(3, dtype)}, [_sound(LAYOUTS["few"])])
+    assert FieldCheck(LAYOUTS["few"]).check({"x": np.zeros(3, dtype)}) is not None
 
 
 def test_a_field_that_is_not_there_is_not_sound():
-    assert not _is_sound({}, [_sound(LAYOUTS["few"])])
+    assert FieldCheck(LAYOUTS["few"]).check({}) is not None

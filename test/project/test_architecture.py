@@ -82,7 +82,12 @@ def calls(file: Path) -> list[tuple[str, ast.Call]]:
 
 def test_an_approved_command_is_made_in_one_place():
     made = {place_of(file) for file in MODULES for name, _ in calls(file) if name.split(".")[-1] == "ApprovedCommand"}
-    assert made == {"safety/command_limiter.py"}
+    assert made == {"safety/approved_commands.py"}
+
+
+def test_only_the_command_limiter_approves_a_command():
+    called = {place_of(file) for file in MODULES for name, _ in calls(file) if name.split(".")[-1] == "approve_command"}
+    assert called == {"safety/approved_commands.py", "safety/command_limiter.py"}
 
 
 def test_no_approved_command_is_made_by_another_name_or_from_another():

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, event, example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from safety_strategies import (
     NOT_FINITE,
@@ -36,10 +36,9 @@ from safety_strategies import (
 
 from embodied_env.contract import JointLimits, Margins
 from embodied_env.core.clock import NS_PER_S, ManualClock
-from embodied_env.core.types import CommandState, Finding, SentCommand, Severity
+from embodied_env.core.types import Finding, SentCommand, Severity
 from embodied_env.errors import ContractError
 from embodied_env.safety import Arbiter, SafetyGate
-from embodied_env.safety.command_limiter import CommandLimiter
 from embodied_env.safety.joint_limits import JointBounds, brake_velocity
 
 
@@ -61,43 +60,6 @@ def mapped(gate: SafetyGate, action: np.ndarray, reference) -> np.ndarray:
 def bits(array: np.ndarray) -> list[int]:
     """Return the bit patterns of a float64 array; -0.0 counts as 0.0."""
     return (np.asarray(array, np.float64) + 0.0).view(np.int64).tolist()
-
-
-def limiter_of(contract) -> CommandLimiter:
-    return CommandLimiter(contract, shapers={}, fixed_rate=True, limits_elsewhere=False)
-
-
-def calmed(g) -> CommandState:
-    """The reference of `g`, away from the ends and slow: where most steps are."""
-    middle = np.array([(b.low + b.high) / 2 if math.isfinite(b.extent + b.high - b.low) else 0.0 for b in g.bounds])
-    positions = middle + (g.reference.positions - middle) / 4
-    return dataclasses.replace(g.reference, positions=positions, velocities=g.reference.velocities / 1000)
-
-
-@examples(80)
-@given(gates(), st.data(), st.sampled_from([1e-6, 1e-3, 0.1, 1.0]))
-def test_p7_the_short_cut_comes_to_what_the_chain_comes_to_bit_for_bit(g, data, near):
-    limiter, reference = limiter_of(g.contract), calmed(g)
-    away = np.array(data.draw(st.lists(st.floats(-near, near), min_size=len(g.bounds), max_size=len(g.bounds))))
-    reach = np.array([min(b.velocity, b.acceleration * g.dt, b.deceleration * g.dt) * g.dt for b in g.bounds])
-    action = limiter.as_action(reference.positions + reference.velocities * g.dt + away * reach, reference)
-    short = limiter.pass_on(action.copy(), reference, g.dt)
-    event("short" if short is not None else "whole")
-    if short is None:
-        return
-    whole = limiter.limit(limiter.target(action, reference), reference, g.dt, [], action.copy(), action.copy())
-    for name in ("requested", "applied", "applied_si", "velocity_si"):
-        assert bits(getattr(short.report, name)) == bits(getattr(whole.report, name)), name
-    assert bits(short.values) == bits(whole.values)
-    assert (short.seq, short.epoch, short.report.dt_s) == (whole.seq, whole.epoch, whole.report.dt_s)
-    assert (short.report.findings, short.report.guaranteed) == (whole.report.findings, whole.report.guaranteed)
-
-
-def test_what_is_at_rest_and_far_from_every_end_takes_the_short_cut():
-    contract = plain_contract(joints=3)
-    reference = reference_at((0.0, 0.0), (0.1, 0.0), (0.0, 0.0))
-    assert limiter_of(contract).pass_on(np.array([1e-3, 0.0, -1e-3]), reference, 0.05) is not None
-    assert limiter_of(contract).pass_on(np.array([1e-3, 0.0, 1.0]), reference, 0.05) is None
 
 
 @functools.cache

@@ -29,14 +29,10 @@ from safety_strategies import (
 from embodied_env.safety.joint_limits import (
     JointBounds,
     JointStep,
-    Way,
     brake_velocity,
     limit_joint,
     limit_violation,
-    plainly_keeps,
-    room,
     rounding_of_velocity,
-    unhindered,
     velocity_interval,
 )
 
@@ -145,78 +141,6 @@ def test_p9_a_larger_target_never_gives_a_smaller_position(s, other):
     less, more = step_to(s, min(first, second)), step_to(s, max(first, second))
     allowed = rounding(s.b, s.x, more.position, more.velocity, s.dt) * s.dt
     assert less.position <= more.position + allowed
-
-
-def as_asked_for(s, target: float) -> JointStep | None:
-    """What the short cut says of a step: it is as asked for, or nothing."""
-    found = unhindered([target], [s.x], [s.v], [straight(s.b, s.dt)], s.dt)
-    return None if found is None else JointStep(position=found[0][0], velocity=found[1][0], code="", bound=target)
-
-
-def straight(b: JointBounds, dt: float) -> Way:
-    """The way of an action that is the position itself, wherever that is."""
-    ends = {"low": -math.inf, "high": math.inf, "si_low": -math.inf, "si_high": math.inf}
-    return Way(offset=0.0, span=1.0, **ends, is_displacement=False, room=room(b, dt))
-
-
-@examples(60)
-@given(situations())
-def test_p7_what_is_called_unhindered_is_what_the_limiter_keeps_bit_for_bit(s):
-    target = aimed(s)
-    step = as_asked_for(s, target)
-    assert step is None or step == step_to(s, target)
-
-
-@examples(60)
-@given(situations(), st.floats(-1.1, 1.1))
-def test_p7_what_is_called_unhindered_is_so_at_the_very_edge_of_it(s, part):
-    fastest, change = s.b.velocity, room(s.b, s.dt).change
-    for target in (
-        s.x + part * fastest * s.dt,
-        s.x + (s.v + change) * s.dt,
-        s.x + (s.v - change) * s.dt,
-        room(s.b, s.dt).lowest,
-        room(s.b, s.dt).highest,
-    ):
-        for near in (math.nextafter(target, -math.inf), target, math.nextafter(target, math.inf)):
-            step = as_asked_for(s, near)
-            assert step is None or step == step_to(s, near)
-
-
-@examples(60)
-@given(situations(), st.floats(-1.1, 1.1), st.sampled_from([0.0, 1e-12, 1e-3]))
-def test_p12_of_what_plainly_keeps_the_limits_the_post_condition_finds_nothing_wrong(s, part, off):
-    for target in (aimed(s), s.x + part * s.b.velocity * s.dt, step_to(s, aimed(s)).position):
-        reached = (target - s.x) / s.dt * (1.0 + off)
-        if plainly_keeps([s.x], [s.v], [target], [reached], [s.b], s.dt):
-            assert not limit_violation(s.x, s.v, target, reached, s.b, s.dt)
-
-
-SMALL = JointBounds(low=-1.0, high=1.0, velocity=1.0, acceleration=4.0, deceleration=4.0)
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("place", range(3))
-def test_nothing_that_is_not_finite_is_called_unhindered(bad, place):
-    step = [[0.001], [0.0], [0.0]]
-    assert unhindered(*step, [straight(SMALL, 0.05)], 0.05) == ([0.001], [0.02])
-    step[place] = [bad]
-    assert unhindered(*step, [straight(SMALL, 0.05)], 0.05) is None
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("place", range(4))
-def test_nothing_that_is_not_finite_plainly_keeps_the_limits(bad, place):
-    step = [[0.0], [0.0], [0.001], [0.02]]
-    assert plainly_keeps(*step, [SMALL], 0.05)
-    step[place] = [bad]
-    assert not plainly_keeps(*step, [SMALL], 0.05)
-
-
-def test_a_continuous_joint_that_is_nowhere_does_not_plainly_keep_its_limits():
-    endless = JointBounds(low=-math.inf, high=math.inf, velocity=1.0, acceleration=4.0, deceleration=4.0)
-    assert not plainly_keeps([0.0], [0.0], [math.inf], [math.inf], [endless], 0.05)
-    assert not plainly_keeps([math.inf], [0.0], [math.inf], [0.0], [endless], 0.05)
 
 
 @examples(60)

@@ -11,6 +11,7 @@ import numpy as np
 from scripted_tasks import NoParameters, Running
 
 from embodied_env.contract import Contract
+from embodied_env.core.field_values import field_values
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.record.json_values import to_json_types
 
@@ -51,8 +52,8 @@ class Telling(Running):
     """Its verdict says all that it was given."""
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, Any]) -> Verdict | None:
-        samples = {name: vars(sample) for name, sample in sorted(snapshot.samples.items())}
-        told = [options, snapshot.now_ns, samples, snapshot.clock, snapshot.injected, vars(snapshot.reset)]
+        samples = {name: field_values(sample) for name, sample in sorted(snapshot.samples.items())}
+        told = [options, snapshot.now_ns, samples, snapshot.clock, snapshot.injected, field_values(snapshot.reset)]
         return Verdict.failed(json.dumps(to_json_types(told), sort_keys=True))
 
 

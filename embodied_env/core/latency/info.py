@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.latency.ledger import Ledger, StepEvent
@@ -29,12 +28,7 @@ Stage = tuple[float, Quality]
 ACTUATION_METHODS: Mapping[str, int] = {"": 0, "echo": 1, "controller": 2, "declared": 3}
 """How it is known that a command acts (`embodied_env.core.types.Actuation`), and its number in ``actuation_method``."""
 
-OF_EACH_SENSOR = ("capture_age_s", "hold_s", "transport_s", "queue_s", "data_age_s", "driver_s", "transport_excess_s")
-"""The stages that are dicts by sensor."""
-
-_OK, _NEGATIVE, _JUMP = Quality.OK, Quality.NEGATIVE, Quality.JUMP  # a name of a module is found sooner than a member
 _GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
-_OBSERVED = StepEvent.OBSERVED
 _REMEMBERED = 64  # commands whose evidence may still come
 _ALIKE = 0.01  # how far the real-time factor may be from 1 for durations of both clocks to be added
 _UNKNOWN: Stage = (math.nan, Quality.UNKNOWN)
@@ -112,7 +106,7 @@ class LatencyInfoBuilder:
         """
         stages: Stages = ledger.durations_s()
         quality: Stages = ledger.qualities()
-        self._put_readings(stages, quality, now, ledger.at_ns(_OBSERVED))
+        self._put_readings(stages, quality, now, ledger.at_ns(StepEvent.OBSERVED))
         if self._transport:
             self._put_each(stages, quality, "transport_s", _transport, now)
             self._put_each(stages, quality, "queue_s", _queue, now)
@@ -150,7 +144,7 @@ class LatencyInfoBuilder:
             stamps.append(sample.stamp_ns)
             ages[name] = age = (now_ns - sample.stamp_ns) / NS_PER_S
             holds[name] = hold = (frozen_ns - sample.arrival_ns) / NS_PER_S
-            if not (sample.quality is _OK and sample.stamp_quality is _OK and age >= 0 and hold >= 0):
+            if not (sample.quality is Quality.OK and sample.stamp_quality is Quality.OK and age >= 0 and hold >= 0):
                 all_ok = False
         stages["capture_age_s"], stages["hold_s"] = ages, holds
         if not stamps:
@@ -256,24 +250,6 @@ class LatencyInfoBuilder:
         return (value, quality), behind, evidence.method
 
 
-def copied_stages(stages: Mapping[str, Any]) -> Stages:
-    """Return a copy of ``info["latency"]`` that shares no dict with it."""
-    fresh = dict(stages)
-    quality = fresh["quality"] = stages["quality"].copy()
-    for name in OF_EACH_SENSOR:
-        if name in fresh:
-            fresh[name], quality[name] = fresh[name].copy(), quality[name].copy()
-    if "clock" in fresh:
-        fresh["clock"] = fresh["clock"].copy()
-    if "injected" in fresh:
-        fresh["injected"], quality["injected"] = _copied_dicts(fresh["injected"]), _copied_dicts(quality["injected"])
-    return fresh
-
-
-def _copied_dicts(stages: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: stage.copy() if type(stage) is dict else stage for name, stage in stages.items()}
-
-
 def _put(stages: Stages, quality: Stages, name: str, stage: Stage) -> None:
     stages[name], quality[name] = stage[0], int(stage[1])
 
@@ -282,20 +258,20 @@ def _age(sample: Sample, now_ns: int) -> Stage:
     """From the acquisition to `now_ns`, both on the world's clock; as good as the reading and its stamp."""
     value = (now_ns - sample.stamp_ns) / NS_PER_S
     quality = _stamp_quality(sample)
-    return value, _NEGATIVE if quality is _OK and value < 0 else quality
+    return value, Quality.NEGATIVE if quality is Quality.OK and value < 0 else quality
 
 
 def _stamp_quality(sample: Sample) -> Quality:
     quality = sample.quality
-    return sample.stamp_quality if quality is _OK or quality in _GOOD else quality
+    return sample.stamp_quality if quality is Quality.OK or quality in _GOOD else quality
 
 
 def _duration_with_quality(ns: int, sample: Sample) -> Stage:
     value = ns / NS_PER_S
     if value < 0:
-        return value, _NEGATIVE
+        return value, Quality.NEGATIVE
     quality = sample.quality
-    return value, _OK if quality in _GOOD else quality
+    return value, Quality.OK if quality in _GOOD else quality
 
 
 def _transport(sample: Sample) -> Stage:
@@ -303,7 +279,7 @@ def _transport(sample: Sample) -> Stage:
     if sample.source_ns is None or sample.received_ns is None:
         return _UNKNOWN
     quality = sample.transport_quality
-    if quality is not _OK:
+    if quality is not Quality.OK:
         is_excess_only = quality is Quality.UNSYNCED and sample.transport_excess_s is not None
         if is_excess_only or quality in (Quality.UNKNOWN, Quality.JUMP):
             return math.nan, quality
@@ -314,18 +290,18 @@ def _queue(sample: Sample) -> Stage:
     """From the receipt to the taking, both on this host."""
     if sample.received_ns is None or sample.arrival_system_ns is None:
         return _UNKNOWN
-    if sample.transport_quality is _JUMP:
-        return math.nan, _JUMP
-    return _measured(sample.arrival_system_ns - sample.received_ns, sample, _OK)
+    if sample.transport_quality is Quality.JUMP:
+        return math.nan, Quality.JUMP
+    return _measured(sample.arrival_system_ns - sample.received_ns, sample, Quality.OK)
 
 
 def _driver(sample: Sample) -> Stage:
     """From the acquisition to the publication: where both are stamped by one clock, as far as is known."""
     if sample.source_ns is None or sample.header_ns is None:
         return _UNKNOWN
-    if sample.stamp_quality is not _OK:
+    if sample.stamp_quality is not Quality.OK:
         return math.nan, sample.stamp_quality
-    return _measured(sample.source_ns - sample.header_ns, sample, _OK)
+    return _measured(sample.source_ns - sample.header_ns, sample, Quality.OK)
 
 
 def _transport_excess(sample: Sample) -> Stage:
@@ -338,7 +314,7 @@ def _transport_excess(sample: Sample) -> Stage:
 def _measured(ns: int, sample: Sample, quality: Quality) -> Stage:
     """Return a duration. It is what it is: one that is negative is named, and so is one of a reading that is held."""
     value = ns / NS_PER_S
-    if quality is not _OK:
+    if quality is not Quality.OK:
         return value, quality
     return _duration_with_quality(ns, sample)
 
@@ -350,9 +326,9 @@ def _sign(value: float) -> Quality:
 def _worst(qualities: list[Quality]) -> Quality:
     """Return one that is not OK, if there is any."""
     for quality in qualities:
-        if quality is not _OK:
+        if quality is not Quality.OK:
             return quality
-    return _OK
+    return Quality.OK
 
 
 def _add(first: Stage, second: Stage) -> Stage:

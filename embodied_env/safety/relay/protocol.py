@@ -25,6 +25,7 @@ import numpy as np
 
 from embodied_env.contract import FloatArray
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.field_values import field_values
 from embodied_env.core.json_messages import (
     ANY_NUMBER,
     COUNT,
@@ -374,7 +375,7 @@ def _from_plain(values: list[float | str]) -> FloatArray:
 def _finding_to_plain(finding: Finding) -> dict[str, Any]:
     arrays = {name: getattr(finding, name) for name in _ARRAYS}
     return {
-        **vars(finding),
+        **field_values(finding),
         "severity": int(finding.severity),
         **{name: None if value is None else _to_plain(np.atleast_1d(value)) for name, value in arrays.items()},
     }
