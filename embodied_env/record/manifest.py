@@ -28,9 +28,9 @@ DISTRIBUTIONS = ("numpy", "gymnasium", "mujoco", "rclpy", "mcap")
 
 @runtime_checkable
 class HasWaitHook(Protocol):
-    """An environment that calls `meanwhile` in each step, where it would only wait for its world."""
+    """An environment that calls `_on_waiting` in each step, where it would only wait for its world."""
 
-    meanwhile: Callable[[], None] | None
+    _on_waiting: Callable[[], None] | None
 
 
 @runtime_checkable

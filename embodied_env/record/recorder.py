@@ -127,7 +127,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         weakref.finalize(self, self._worker.finish_when_empty).atexit = False
         self._has_time = False
         if waits_for_world and not self._is_paced and isinstance(base, HasWaitHook):
-            self._has_time, base.meanwhile = True, self._worker.encode_deferred
+            self._has_time, base._on_waiting = True, self._worker.encode_deferred  # noqa: SLF001 - our own environment's
         if self._feed is not None:
             self._feed.sink = partial(_take_message, self._run, self._worker)  # not `self`: a node's thread holds it
 

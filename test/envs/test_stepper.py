@@ -827,9 +827,11 @@ def test_no_backend_takes_a_command_that_it_did_not_check():
     """Each `send` asks for an Approved before anything else; read from the source, so that none is forgotten."""
     root = Path(embodied_env.backends.registry.__file__).parent
     sends = [
-        text for file in sorted(root.rglob("*.py")) if "def send(self, command: Approved)" in (text := file.read_text())
+        text
+        for file in sorted(root.rglob("*.py"))
+        if "def send(self, command: ApprovedCommand)" in (text := file.read_text())
     ]
-    asks = ("isinstance(command, Approved)", "class Backend(Protocol)", "return self._robot.send(command)")
+    asks = ("isinstance(command, ApprovedCommand)", "class Backend(Protocol)", "return self._robot.send(command)")
     checked = [text for text in sends if any(ask in text for ask in asks)]
     assert len(sends) == len(checked) >= 3
 
