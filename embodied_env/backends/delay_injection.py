@@ -1,32 +1,60 @@
-"""Worlds that wait, with delays put in: told beside a world that does it itself, or done at the seam to any other.
+"""Add delays to a lockstep backend: report those that it makes itself, or make them in whole control periods.
 
-A world that takes `delays` itself (`mujoco`, `mujoco_ros`) takes readings at the exact instants; whoever knows model
-and seed knows them too, so `ReportedDelays` only tells of them. To any other world `PeriodDelays` does it from
-outside, which
-sees it at the ends of control periods alone: a reading is the newest that is at least as old as was drawn, and a
-command begins to act with the first period that does not begin before its instant. Its stamps are those of the world,
-so ages are whole periods there, and what is told is what was done.
+A backend that takes `delays` itself (`mujoco`, `mujoco_ros`) takes readings at the exact instants. They follow from
+model and seed, so `ReportedDelays` only reports them. `PeriodDelays` delays any other backend from outside, where only
+the ends of control periods are visible: a reading is the newest that is at least as old as was drawn, and a command
+begins to act with the first period that does not begin before its instant. Stamps are those of the world, so ages are
+whole periods, and what is reported is what was done.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
 
-from embodied_env.backends.base import Backend
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.backends.base import (
+    Backend,
+    MessageSource,
+    Observed,
+    Recorded,
+    Renderable,
+    ReplaySource,
+    Resettable,
+    Showable,
+    Threaded,
+    find_estop_source,
+)
 from embodied_env.contract import Contract
 from embodied_env.core.clock import Stamp
 from embodied_env.core.latency.delay_model import DelayModel, PlannedDelays, check_delays, schedule_of
-from embodied_env.core.types import ApprovedCommand, InjectedDelays, ResetRequest, Sample, SentCommand, Snapshot
+from embodied_env.core.message_tap import MessageTap
+from embodied_env.core.reset_spec import ResetRoutine
+from embodied_env.core.types import (
+    ApprovedCommand,
+    InjectedDelays,
+    Observer,
+    ResetRequest,
+    Sample,
+    SentCommand,
+    Snapshot,
+)
 from embodied_env.errors import BackendLostError, UsageError
 
 
 class ReportedDelays:
-    """A world that delays by `model` itself, and what it does by that."""
+    """A backend that delays by `model` itself, with a report of these delays.
+
+    The optional abilities of a lockstep backend are passed on: what `world` lacks is None, empty, or not in its flags.
+    """
 
     def __init__(self, world: Backend, model: DelayModel, contract: Contract) -> None:
-        """Stand before `world`.
+        """Wrap `world`.
 
         Raises:
             UsageError: when it does not wait, or the model is of other sensors.
@@ -40,18 +68,13 @@ class ReportedDelays:
         self.capabilities = replace(world.capabilities, injected="whole" if model.knows_actuation else "sensors")
         self.step_timeout_s = world.step_timeout_s
         self.reset_timeout_s = world.reset_timeout_s
-        self._world = world
+        self._world, self._estops = world, find_estop_source(world)
         self._schedule = schedule_of(model, contract)
         self._step = 0
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - what else the world has
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._world, name)
-
     @property
     def inference_ns(self) -> int:
-        """From the newest observation until the command that follows from it leaves."""
+        """Return the time from the newest observation until the command that follows from it leaves."""
         return self._schedule.plan(self._step).inference_ns
 
     def open(self) -> None:
@@ -91,6 +114,54 @@ class ReportedDelays:
     def processes(self) -> list[dict[str, Any]]:
         """Return the processes of the world."""
         return self._world.processes()
+
+    @property
+    def feed(self) -> MessageTap | None:
+        """Return the tap of the world's messages."""
+        return self._world.feed if isinstance(self._world, MessageSource) else None
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """Return the observers of the world."""
+        return self._world.observers if isinstance(self._world, Observed) else ()
+
+    @property
+    def playback(self) -> ReplaySource | None:
+        """Return the record of the world."""
+        return self._world.playback if isinstance(self._world, Recorded) else None
+
+    @property
+    def routine(self) -> ResetRoutine | None:
+        """Return the rest of the world's resets."""
+        return self._world.routine if isinstance(self._world, Resettable) else None
+
+    def confirm(self, question: str, deadline: Stamp) -> None:
+        """Ask a person."""
+        _as_resettable(self._world).confirm(question, deadline)
+
+    def verify(self, deadline: Stamp) -> Snapshot:
+        """Return readings that are newer than this call."""
+        return _as_resettable(self._world).verify(deadline)
+
+    def estops(self) -> Mapping[str, str]:
+        """Return the safety inputs of the world."""
+        return {} if self._estops is None else self._estops.estops()
+
+    def compute_in(self, executor: Executor) -> bool:
+        """Let the world be computed in `executor`, where it can be."""
+        return isinstance(self._world, Threaded) and self._world.compute_in(executor)
+
+    def render(self) -> NDArray[np.uint8]:
+        """Return an image of the world."""
+        if not isinstance(self._world, Renderable):
+            raise UsageError(f"the backend {self.name} cannot render 'rgb_array'")
+        return self._world.render()
+
+    def show(self) -> None:
+        """Show the world in a window."""
+        if not isinstance(self._world, Showable):
+            raise UsageError(f"the backend {self.name} cannot render 'human'")
+        self._world.show()
 
     def _account(self, command: PlannedDelays, readings: PlannedDelays) -> InjectedDelays:
         return InjectedDelays(
@@ -178,3 +249,9 @@ class PeriodDelays(ReportedDelays):
 def add_delays(world: Backend, model: DelayModel, contract: Contract, *, by_itself: bool) -> Backend:
     """Return `world` with the delays of `model`; `by_itself`: it was given them, and does it itself."""
     return (ReportedDelays if by_itself else PeriodDelays)(world, model, contract)
+
+
+def _as_resettable(world: Backend) -> Resettable:
+    if not isinstance(world, Resettable):
+        raise TypeError(f"the backend {world.name} has no reset routine")
+    return world

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from embodied_env.core.clock import Clock
 from embodied_env.errors import UsageError
 
@@ -56,3 +58,11 @@ class Pacer:
 
     def _anchor(self, now_ns: int) -> None:
         self._origin_ns, self._count = now_ns, 0
+
+
+class DeadlineCounts(Protocol):
+    """The missed deadlines of a backend in real time; see the attributes of `Pacer`."""
+
+    overruns: int
+    missed: int
+    overrun_ns: int

@@ -1,4 +1,4 @@
-"""The Gymnasium face of a stepper, and `make`."""
+"""The Gymnasium environment of one robot, and `make`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import gymnasium.wrappers
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
-from embodied_env.backends.base import RecordedResults
+from embodied_env.backends.base import MessageSource, Observed, RecordedResults
 from embodied_env.backends.delay_injection import add_delays
 from embodied_env.backends.registry import NATIVE_DELAY_BACKENDS, Backend, Capabilities, make_backend
 from embodied_env.contract import Contract, JointLimits, load_contract
@@ -32,12 +32,11 @@ from embodied_env.core.types import Observer, Snapshot, Transition
 from embodied_env.envs.filters_from_contract import make_command_filters, recorded_files
 from embodied_env.envs.info import copy_step_result
 from embodied_env.envs.stepper import Stepper
+from embodied_env.envs.world_seed import draw_world_seed
 from embodied_env.errors import UsageError
 from embodied_env.tasks import Task, describe_task, is_shipped, load_task
 
 Observation = dict[str, NDArray[Any]]
-
-_SEED_BOUND = 2**53  # every JSON reader keeps integers below this exactly
 
 
 class EmbodiedEnv(gymnasium.Env[Observation, Any]):
@@ -105,7 +104,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             given = {"clock": the_clock, "pacing": pacing, **backend_options}
             world = _delayed(backend, self.contract, self.delays, given)
         self.pacing = _pacing(pacing, clock, world)
-        self.feed: MessageTap | None = getattr(world, "feed", None)
+        self.feed: MessageTap | None = world.feed if isinstance(world, MessageSource) else None
         render_modes = world.capabilities.render_modes
         if render_mode not in (None, *render_modes):
             offered = ", ".join(map(repr, (None, *render_modes)))
@@ -124,7 +123,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             task,
             clock=the_clock,
             evaluator_info=evaluator_info,
-            observers=(*observers, *getattr(world, "observers", ())),
+            observers=(*observers, *(world.observers if isinstance(world, Observed) else ())),
             shapers=shapers,
         )
         if self.pacing == "realtime":
@@ -147,13 +146,13 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         return self._stepper.last_reset
 
     @property
-    def meanwhile(self) -> Callable[[], None] | None:
-        """What is called in each step while the world moves, for observers that have work to do; None: nothing."""
-        return self._stepper.meanwhile
+    def _on_waiting(self) -> Callable[[], None] | None:
+        """The recorder's hook: called in each step while the world moves."""
+        return self._stepper.on_waiting
 
-    @meanwhile.setter
-    def meanwhile(self, call: Callable[[], None] | None) -> None:
-        self._stepper.meanwhile = call
+    @_on_waiting.setter
+    def _on_waiting(self, call: Callable[[], None] | None) -> None:
+        self._stepper.on_waiting = call
 
     @property
     def scheduling(self) -> dict[str, Any]:
@@ -192,7 +191,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             close_at_exit(self._stepper, aside=self.capabilities.transport)
             exit_on_sigterm()
         super().reset(seed=seed)
-        world_seed = int(self.np_random.integers(_SEED_BOUND))
+        world_seed = draw_world_seed(self.np_random)
         result = self._stepper.reset(world_seed=world_seed, options=options, seeded=seed is not None)
         if self.render_mode == "human":
             self._stepper.show()
@@ -206,7 +205,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         if seed is not None:
             super().reset(seed=seed)
             for _ in range(episode_index):
-                self.np_random.integers(_SEED_BOUND)
+                draw_world_seed(self.np_random)
         self._stepper.set_next_episode(episode_index)
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401

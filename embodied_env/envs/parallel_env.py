@@ -23,6 +23,7 @@ from embodied_env.envs.filters_from_contract import make_command_filters, record
 from embodied_env.envs.info import copy_step_result
 from embodied_env.envs.shared_backend import SharedBackend, SharedClock
 from embodied_env.envs.stepper import Stepper
+from embodied_env.envs.world_seed import draw_world_seed
 from embodied_env.errors import ClosedError, MissingDependencyError, ResetNeededError, UsageError
 from embodied_env.tasks import describe_task, load_task
 
@@ -35,7 +36,6 @@ except ImportError:
 
 Observation = dict[str, NDArray[Any]]
 
-_SEED_BOUND = 2**53  # every JSON reader keeps integers below this exactly
 _REFUSED = {
     "pacing": "robots that share a world wait for each other, so it is lockstep",
     "delay_profile": "delays are those of one robot's world",
@@ -80,13 +80,13 @@ class AgentEnv(gymnasium.Env[Observation, Any]):
         return self.stepper.last_reset
 
     @property
-    def meanwhile(self) -> Callable[[], None] | None:
-        """What is called in each step while the world moves, for observers that have work to do; None: nothing."""
-        return self.stepper.meanwhile
+    def _on_waiting(self) -> Callable[[], None] | None:
+        """The recorder's hook: called in each step while the world moves."""
+        return self.stepper.on_waiting
 
-    @meanwhile.setter
-    def meanwhile(self, call: Callable[[], None] | None) -> None:
-        self.stepper.meanwhile = call
+    @_on_waiting.setter
+    def _on_waiting(self, call: Callable[[], None] | None) -> None:
+        self.stepper.on_waiting = call
 
     def mark(self, name: str) -> None:
         """Stamp the end of something outside of the step."""
@@ -213,7 +213,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         own, whole = self._options(options)
         if seed is not None or self._rng is None:
             self._rng, _ = seeding.np_random(seed)
-        world_seed = int(self._rng.integers(_SEED_BOUND))
+        world_seed = draw_world_seed(self._rng)
         self.agents, self._stands = [], False
         self._shared.request_reset(world_seed, whole)
         observations: dict[str, Observation] = {}

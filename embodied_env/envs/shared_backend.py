@@ -1,9 +1,8 @@
-"""One world behind several robots: each sees a backend of its own, and the world moves when all of them have sent.
+"""Share one world between several robots: each has a backend of its own, and the world moves when all have sent.
 
-A view holds the command of its robot; the last of them to be told `advance` moves the world, once, by the commands of
-all. A reset is one too: it is asked for with `SharedBackend.ask_reset`, done by the first view that is reset, and
-read by
-all. What breaks the world breaks it for everybody, and so does a view that is halted.
+A view keeps the command of its robot; the last `advance` moves the world, once, by the commands of all. A reset is
+requested with `SharedBackend.request_reset`, done by the first view that is reset, and read by all. An error of the
+world ends the episodes of all robots, and so does a view that is halted.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.backends.base import Backend
+from embodied_env.backends.base import Backend, Renderable, Showable, find_estop_source
 from embodied_env.contract import FloatArray
 from embodied_env.contract.team import Team, name_in_world
 from embodied_env.core.clock import Clock, Stamp
 from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot
-from embodied_env.errors import BackendError, BackendLostError, BackendNotReadyError
+from embodied_env.errors import BackendError, BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.safety import concatenate_commands
 
 
@@ -177,6 +176,7 @@ class AgentBackend:
         self._sensors = {name: name_in_world(agent, name) for name in contract.sensors}
         self._options = {name: name_in_world(agent, name) for name in contract.reset_options}
         self._world, self._agent = world, agent
+        self._estops = find_estop_source(world.backend)
 
     def open(self) -> None:
         """Open the world, if nobody has."""
@@ -206,18 +206,20 @@ class AgentBackend:
         self._world.halt(f"{self._agent}: {reason}")
 
     def render(self) -> NDArray[np.uint8]:
-        """Return a picture of the whole world."""
-        picture: NDArray[np.uint8] = self._world.backend.render()  # type: ignore[attr-defined] # its capabilities say so
-        return picture
+        """Return an image of the whole world."""
+        if not isinstance(self._world.backend, Renderable):
+            raise UsageError(f"the backend {self.name} cannot render 'rgb_array'")
+        return self._world.backend.render()
 
     def show(self) -> None:
         """Show the whole world in a window."""
-        self._world.backend.show()  # type: ignore[attr-defined] # its capabilities say so
+        if not isinstance(self._world.backend, Showable):
+            raise UsageError(f"the backend {self.name} cannot render 'human'")
+        self._world.backend.show()
 
     def estops(self) -> Mapping[str, str]:
-        """Return the safety inputs of the world: those of one are those of all."""
-        states: Mapping[str, str] = self._world.backend.estops()  # type: ignore[attr-defined] # its capabilities say so
-        return states
+        """Return the safety inputs of the world: each stops all robots."""
+        return {} if self._estops is None else self._estops.estops()
 
     def close(self) -> None:
         """Leave the world; the last one closes it."""

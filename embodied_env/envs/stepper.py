@@ -1,7 +1,4 @@
-"""One step in two halves, `begin` and `finish`: the only place that orders gate, arbiter, backend, task and ledger.
-
-The module is long because that order is told in one place.
-"""
+"""Run control steps: gate, arbiter, backend, task. The only place that defines this order."""
 
 from __future__ import annotations
 
@@ -12,40 +9,34 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.backends.base import Backend, ReplaySource, ResettableBackend
+from embodied_env.backends.base import Backend, Renderable, Showable, Threaded
 from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.reset_options import checked_options
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
 from embodied_env.core.joint_positions import MeasuredJoints
-from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
-from embodied_env.core.latency.ledger import Ledger, StepEvent
-from embodied_env.core.measured_velocities import MeasuredVelocities, Reading
+from embodied_env.core.latency.ledger import StepEvent
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.reset_spec import ResetRoutine, confirmation_prompt, with_operator_confirmation
 from embodied_env.core.types import (
-    TERMINATED_REASONS,
     ApprovedCommand,
-    ExternalInputs,
-    Finding,
     Observer,
     ResetRequest,
-    SafetyContext,
     Severity,
     Snapshot,
     TaskResult,
     Transition,
     Verdict,
-    end_kind,
-    order_end_reasons,
 )
-from embodied_env.envs.info import Info, InfoBuilder, reset_info
-from embodied_env.envs.observation import GOOD, ObservationBuilder
+from embodied_env.envs.info import Info
+from embodied_env.envs.motion_guard import MotionGuard
+from embodied_env.envs.observation import ObservationBuilder
+from embodied_env.envs.reset_procedure import ResetProcedure
+from embodied_env.envs.step_account import Episode, Observation, PendingStep, StepAccountant, copy_action
+from embodied_env.envs.step_inputs import make_step_inputs
 from embodied_env.errors import (
     BackendError,
     BackendLostError,
@@ -54,26 +45,20 @@ from embodied_env.errors import (
     ResetNeededError,
     UsageError,
 )
-from embodied_env.safety import (
-    Arbiter,
-    CommandFilter,
-    CommandState,
-    SafetyGate,
-    Watchdog,
-    WatchdogThread,
-    merge_relay_report,
-)
-from embodied_env.safety.context import SafetyContextBuilder, required_sensors
-from embodied_env.safety.homing import HomingContext, HomingMotion
-from embodied_env.tasks import ResettableTask, Task
-
-Observation = dict[str, NDArray[Any]]
-
-_STOP = Severity.STOP  # a name of a module is found sooner than a member
+from embodied_env.safety import CommandFilter, SafetyGate, merge_relay_report
+from embodied_env.tasks import Task
 
 
 class Stepper:
-    """Steps one robot, in one world, at one task. The faces over it are `env.py`, and `vector.py` over many."""
+    """Steps one robot, in one world, at one task: `begin` and `finish` are the two halves of a step.
+
+    Attributes:
+        contract: the contract in force.
+        capabilities: the flags of the backend.
+        last_transition: the account of the last step, or None.
+        last_reset: the snapshot of the last reset, or None.
+        on_waiting: called in each step while the world moves; it must not raise.
+    """
 
     def __init__(
         self,
@@ -86,97 +71,83 @@ class Stepper:
         observers: Sequence[Observer] = (),
         shapers: Mapping[str, CommandFilter] | None = None,
     ) -> None:
-        """Wire the parts. Nothing is started before the first `reset`. `shapers`: gates that weaken, by name."""
+        """Connect the parts. Nothing is started before the first `reset`. `shapers`: command filters, by name."""
         self.contract = contract
+        self.capabilities = capabilities = backend.capabilities
         self.last_transition: Transition | None = None
         self.last_reset: Snapshot | None = None
-        self.meanwhile: Callable[[], None] | None = None  # called while the world moves; it must not raise
-        self._backend = backend
-        self._task = task
-        self._resettable = task if isinstance(task, ResettableTask) else None
-        self._clock = clock
-        self._evaluator_info = evaluator_info
-        self._observers = tuple(observers)
-        self._playback: ReplaySource | None = getattr(backend, "playback", None)
-        self._ledger = Ledger(clock) if self._playback is None else self._playback.ledger
-        capabilities = self.capabilities = backend.capabilities
-        tolerance_s = contract.safety.observation.future_tolerance_s if capabilities.free_running else 0.0
+        self.on_waiting: Callable[[], None] | None = None
+        self._backend, self._task, self._clock, self._observers = backend, task, clock, tuple(observers)
+        self._free_running = capabilities.free_running
+        self._domain = Domain.ROS if self._free_running else Domain.SIM
+        tolerance_s = contract.safety.observation.future_tolerance_s if self._free_running else 0.0
         self._observations = ObservationBuilder(contract, future_tolerance_ns=round(tolerance_s * NS_PER_S))
         self._gate = SafetyGate(
             contract,
             shapers=shapers,
-            fixed_rate=not capabilities.free_running,
+            fixed_rate=not self._free_running,
             limits_elsewhere=capabilities.acknowledges_commands,
         )
         self._joints = MeasuredJoints(contract, self._gate.layout.joints)
-        self._velocities = MeasuredVelocities(contract)
-        self._situations = SafetyContextBuilder(contract, self._joints)
-        has_newest = hasattr(backend, "newest") and not capabilities.acknowledges_commands
-        self._arbiter = Arbiter(
-            backend.send,
-            self._gate,
-            clock=clock,
-            control_period_s=contract.control_period_s,
-            free_running=capabilities.free_running,
-            downstream_timeout_s=getattr(backend, "downstream_timeout_s", None),
-            measured_velocities=self._measured_velocities if self._velocities.sensors and has_newest else None,
-        )
-        self._watchdog = Watchdog(
-            self._arbiter,
-            self._gate,
-            contract.safety.watchdog,
-            clock=clock,
-            control_period_s=contract.control_period_s,
-            estops=self._estops,
-        )
-        self._watchdog_thread: WatchdogThread | None = None
-        self._closing = threading.RLock()  # held while the backend is opened, and while everything is closed
-        self._pid = 0  # of the process that opened the backend
-        self._infos = InfoBuilder(
+        self._guard = MotionGuard(contract, backend, self._gate, clock=clock)
+        self._arbiter = self._guard.arbiter
+        self._inputs = make_step_inputs(contract, backend, self._gate, self._guard, self._joints, clock=clock)
+        self._ledger = self._inputs.ledger
+        self._account = StepAccountant(
             contract,
-            self._gate.layout,
-            backend=backend.name,
-            wall_stamps=capabilities.transport and capabilities.free_running,
+            backend,
+            gate=self._gate,
+            watchdog=self._guard.watchdog,
+            observations=self._observations,
+            ledger=self._ledger,
+            is_virtual=clock.virtual,
             evaluator_info=evaluator_info,
         )
-        self._stages = LatencyInfoBuilder(
-            self._infos.sensors,
-            primary=next(iter(required_sensors(contract)), None),
-            period_ns=contract.control_period_ns,
-            transport=capabilities.transport and not clock.virtual,
-            moves_by_itself=capabilities.free_running,
-            pacer=getattr(backend, "pacer", None),
-            actuation=capabilities.actuation,
-            injected=capabilities.injected,
+        self._resets = ResetProcedure(
+            contract,
+            backend,
+            task,
+            gate=self._gate,
+            guard=self._guard,
+            joints=self._joints,
+            observations=self._observations,
+            inputs=self._inputs,
+            clock=clock,
         )
-        self._commands = CommandsInFlight()
-        self._domain = Domain.ROS if capabilities.free_running else Domain.SIM
+        self._closing = threading.RLock()  # held while the backend is opened, and while everything is closed
+        self._pid = 0  # of the process that opened the backend
         self._opened = self._closed = self._running = False
-        self._frozen_ns = self._returned_ns = 0
         self._epoch = 0
-        self._episode_index, self._step_index = -1, 0
-        self._origin_ns = 0
-        self._before = self._snapshot = Snapshot(now_ns=0, samples={})
-        self._applied: deque[FloatArray] = deque(maxlen=contract.applied_actions)
-        self._pending: tuple[Any, ApprovedCommand, Stamp, Stamp] | None = None
-        self._circumstances: ExternalInputs
+        self._episode_index = -1
+        self._episode = Episode(index=-1, snapshot=Snapshot(now_ns=0, samples={}), frozen_ns=0, applied=deque())
+        self._pending: PendingStep | None = None
         self._lost: BackendLostError | None = None
 
     @property
     def epoch(self) -> int:
-        """The number of the episode: resets so far, less one; -1 before the first. It never repeats."""
+        """The number of resets so far, less one; -1 before the first. It never repeats."""
         return self._epoch - 1
 
     @property
     def step_index(self) -> int:
-        """How many steps of this episode were taken."""
-        return self._step_index
+        """The number of steps of this episode that were taken."""
+        return self._episode.step_index
 
     def set_next_episode(self, episode_index: int) -> None:
         """Let the next reset that is not seeded begin the episode of this number."""
         self._episode_index = episode_index - 1
 
     # ---------------------------------------------------------------------------------------------- reset
+
+    def check_reset(self, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
+        """Return the options of a reset as arrays within the contract's bounds; nothing changes.
+
+        Raises:
+            UsageError: for an option that the contract does not have, or a value outside its bounds.
+            ClosedError: after `close`.
+        """
+        self._check_open("reset")
+        return checked_options(self.contract, options)
 
     def reset(self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool) -> tuple[Observation, Info]:
         """Start an episode.
@@ -192,12 +163,11 @@ class Stepper:
                 agree, or a sensor has no reading newer than all of this.
             ClosedError: after `close`.
         """
-        checked = self.check_reset(options)
-        request = ResetRequest(epoch=self._epoch, seed=world_seed, options=checked)
-        if self._running and self.capabilities.free_running:
-            self._end_episode()
-            self._brake("reset() in the middle of an episode")
+        request = ResetRequest(epoch=self._epoch, seed=world_seed, options=self.check_reset(options))
+        was_running = self._running
         self._end_episode()
+        if was_running and self._free_running:
+            self._brake("reset() in the middle of an episode")
         self._pending = self._lost = None
         self._epoch += 1
         self._episode_index = 0 if seeded else self._episode_index + 1
@@ -205,8 +175,8 @@ class Stepper:
         if not self._opened:
             self._open()
         try:
-            snapshot = self._judge_reset(self._reset_world(request), checked)
-            self._check_open("reset")  # another thread may have closed meanwhile
+            snapshot = self._resets.run(request)
+            self._check_open("reset")  # another thread may have closed in the meantime
         except BaseException as error:
             with deferred_signals():
                 self._backend.halt("the reset has failed")  # or `close` would brake from where the robot once was
@@ -216,136 +186,35 @@ class Stepper:
             if isinstance(error, BackendLostError):
                 raise BackendNotReadyError(f"reset: {error}") from error
             raise
-        self._ledger.begin_episode()
-        self._applied.extend([self._gate.hold_action(self._arbiter.reference)] * self.contract.applied_actions)
         self._start_episode(snapshot)
-        self.last_reset = snapshot
-        info = self._common_info(snapshot, end_reason="")
-        info["reset"] = reset_info(
-            snapshot, duration_s=(self._clock.now_ns() - entered_ns) / NS_PER_S, hidden=self._hidden_options()
-        )
-        observation = self._observations.observe(snapshot, 0, self._applied)
-        self._returned_ns = self._ledger.leave_step()
+        info = self._account.reset_info(self._episode, self._clock.now_ns() - entered_ns)
+        observation = self._account.observe(self._episode)
+        self._episode.returned_ns = self._ledger.leave_step()
         return observation, info
 
     def _open(self) -> None:
-        """Open the backend, and start the watchdog's thread before: whatever happens, it closes what was opened."""
+        """Open the backend; the watchdog's thread is started first, since it closes what was opened in any case."""
         with self._closing:
             self._check_open("reset")
             self._pid = os.getpid()
-            if self.capabilities.free_running and self._playback is None and self._watchdog_thread is None:
-                period_s = self.contract.control_period_s
-                with deferred_signals():
-                    thread = WatchdogThread(self._watchdog, self._close_unless_busy, control_period_s=period_s)
-                    thread.start()
-                    self._watchdog_thread = thread
+            self._guard.start(self._close_unless_busy)
             self._backend.open()
             self._opened = True
 
-    def _reset_world(self, request: ResetRequest) -> Snapshot:
-        """Reset the world, let the rest of its routine follow, and begin where the robot is in the end."""
-        deadline = self._deadline(self._backend.reset_timeout_s)
-        snapshot = self._verify_reset_snapshot(self._backend.reset(request, deadline), request.epoch)
-        routine: ResetRoutine | None = getattr(self._backend, "routine", None)
-        if routine is not None and (routine.home or routine.confirm):
-            snapshot = self._run_reset_procedure(routine, request, snapshot, deadline)
-        if self._playback is None and snapshot.reset is not None and (ignored := snapshot.reset.ignored):
-            gymnasium.logger.warn(f"{self._backend.name} ignores these reset options: {', '.join(ignored)}")
-        return snapshot
-
-    def _judge_reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Snapshot:
-        """Let the task begin its episode, and put into the report what it says of the snapshot."""
-        report = snapshot.reset
-        if report is None:
-            raise TypeError("a backend's reset must return a snapshot with a ResetReport")
-        if self._playback is None:  # else they are those of the record
-            report = replace(report, options=options)
-        if self._resettable is not None:
-            verdict = self._resettable.reset(replace(snapshot, reset=report), report.options)
-            if not isinstance(verdict, Verdict | None):
-                raise TypeError(f"{type(self._task).__name__}.reset returned {verdict!r} (expected a Verdict or None)")
-            report = replace(report, verdict=verdict)
-        if self._playback is None and report.level == "none" and report.verdict is not None and report.verdict.success:
-            gymnasium.logger.warn("the task is solved before the first step, and the reset moved nothing (level none)")
-        return replace(snapshot, reset=report)
-
-    def _run_reset_procedure(
-        self, routine: ResetRoutine, request: ResetRequest, snapshot: Snapshot, deadline: Stamp
-    ) -> Snapshot:
-        """Drive home, have it confirmed, and read anew: what was read before is older than the routine."""
-        backend, report = cast("ResettableBackend", self._backend), snapshot.reset
-        if report is None:
-            raise TypeError("a backend's reset must return a snapshot with a ResetReport")
-        homing = HomingMotion(self.contract, routine, self._gate, self._arbiter, self._clock) if routine.home else None
-        if homing is not None:
-            account = self._home(homing, snapshot, deadline)
-            report = replace(
-                report,
-                routine="+".join(filter(None, (report.routine, "home"))),
-                details={**report.details, "home": account},
-            )
-        if routine.confirm:
-            positions, _ = self._joints.measured(self._snapshot if homing is not None else snapshot)
-            backend.confirm(confirmation_prompt(request.options, self._gate.layout.joints, positions), deadline)
-            report = with_operator_confirmation(report, routine.confirm, request)
-        snapshot = self._verify_reset_snapshot(backend.verify(deadline), request.epoch)
-        if homing is not None:
-            homing.check_arrived(snapshot)
-        return replace(snapshot, reset=report)
-
-    def _verify_reset_snapshot(self, raw: Snapshot, epoch: int) -> Snapshot:
-        """Check what a reset has read; whatever was latched or published before counts no more."""
-        snapshot = self._observations.begin(raw)
-        self._gate.reset()
-        self._arbiter.reset(self._joints.measured(snapshot)[0], epoch)
-        return snapshot
-
-    def _home(self, homing: HomingMotion, snapshot: Snapshot, deadline: Stamp) -> str:
-        """Drive home, watched over like an episode; whatever ends it brakes. Return the account."""
-        self._snapshot = snapshot
-        try:
-            world = HomingContext(
-                turn=self._advance_one_period, situation=self._read_safety_context, feed=self._feed_watchdog
-            )
-            return homing.drive(world, deadline.ns)
-        except BaseException as error:
-            self._brake(f"the way home has ended: {type(error).__name__}")
-            raise
-        finally:
-            self._watchdog.disarm()
-
-    def _advance_one_period(self) -> tuple[Snapshot, list[str]]:
-        """Let a control period pass, and read; return the settled snapshot and the gaps that end an episode."""
-        target = Stamp(self._snapshot.now_ns + self.contract.control_period_ns, self._domain)
-        deadline = self._deadline(self._backend.step_timeout_s)
-        self._backend.advance(target, deadline)
-        self._snapshot, gaps = self._observations.apply_gap_policy(self._backend.read(target, deadline))
-        self._frozen_ns = self._returned_ns = self._clock.now_ns()
-        return self._snapshot, gaps
-
     def _start_episode(self, snapshot: Snapshot) -> None:
-        self._before = self._snapshot = snapshot
-        self._commands.begin()
-        self._origin_ns = snapshot.now_ns
-        self._frozen_ns = self._ledger.at_ns(StepEvent.OBSERVED)
-        self._step_index = 0
+        self._ledger.begin_episode()
+        self._account.commands.begin()
+        count = self.contract.applied_actions
+        hold = self._gate.hold_action(self._arbiter.reference)
+        self._episode = Episode(
+            index=self._episode_index,
+            snapshot=snapshot,
+            frozen_ns=self._ledger.at_ns(StepEvent.OBSERVED),
+            applied=deque([hold] * count, maxlen=count),
+        )
         self._running = True
-        self._feed_watchdog()
-
-    def check_reset(self, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
-        """Return the options of a reset as arrays within the contract's bounds; nothing changes.
-
-        Raises:
-            UsageError: for an option that the contract does not have, or a value outside its bounds.
-            ClosedError: after `close`.
-        """
-        self._check_open("reset")
-        return checked_options(self.contract, options)
-
-    def _hidden_options(self) -> list[str]:
-        if self._evaluator_info:
-            return []
-        return [name for name, option in self.contract.reset_options.items() if option.visibility == "evaluator"]
+        self._guard.feed()
+        self.last_reset = snapshot
 
     # ----------------------------------------------------------------------------------------------- step
 
@@ -361,31 +230,16 @@ class Stepper:
         if not self._running or self._pending is not None:
             raise ResetNeededError("step() outside an episode: call reset() first; nothing was published")
         self._ledger.enter_step()
-        self._feed_watchdog()
-        target = Stamp(self._snapshot.now_ns + self.contract.control_period_ns, self._domain)
-        deadline = self._deadline(self._backend.step_timeout_s)
+        self._guard.feed()
+        target, deadline = self._next_period()
         published = False
         try:
-            if not self.capabilities.actuates:
-                self._arbiter.set_position_reference(self._joints.measured(self._snapshot)[0])
-            if self._gate.has_velocity:
-                self._arbiter.update_measured(*self._joints.measured(self._snapshot))
-            with self._arbiter.exclusive() as (reference, dt_s):
-                seen = self._circumstances = self._build_safety_context(reference, dt_s)
-                approved = self._gate.judge(action, seen.reference or reference, seen.dt_s, seen.situation)
-                self._ledger.stamp(StepEvent.GATED)
-                self._pending = (_copy_action(action), approved, target, deadline)
-                sent = self._arbiter.send(approved)
-                if sent.report is not None:
-                    self._circumstances = replace(seen, answer=sent.report)
-                    answered = merge_relay_report(approved, sent.report)
-                    self._latch(answered)
-                    self._pending = (self._pending[0], answered, target, deadline)
-            self._commands.record_sent(sent.seq, self._ledger.stamp(StepEvent.PUBLISHED, sent.published_ns))
+            self._update_reference()
+            self._publish(action, target, deadline)
             published = True
             self._backend.advance(target, deadline)
-            if self.meanwhile is not None:
-                self.meanwhile()
+            if self.on_waiting is not None:
+                self.on_waiting()
             self._clock.on_world_advanced(self.contract.control_period_ns)
         except BackendError as error:
             if not published:
@@ -395,76 +249,92 @@ class Stepper:
             self._give_up()
             raise
 
-    def _latch(self, answered: ApprovedCommand) -> None:
-        """What is latched where the command went is latched here."""
+    def _update_reference(self) -> None:
+        """Tell the arbiter where the robot is measured, where its reference depends on that."""
+        if not self.capabilities.actuates:
+            self._arbiter.set_position_reference(self._joints.measured(self._episode.snapshot)[0])
+        if self._gate.has_velocity:
+            self._arbiter.update_measured(*self._joints.measured(self._episode.snapshot))
+
+    def _publish(self, action: Any, target: Stamp, deadline: Stamp) -> None:  # noqa: ANN401 - agents send anything
+        """Judge and send; the arbiter's lock keeps the watchdog out between the two."""
+        with self._arbiter.exclusive() as (published, dt_s):
+            inputs, reference = self._inputs.begin_step(self._episode, published, dt_s)
+            approved = self._gate.judge(action, reference, inputs.dt_s, inputs.situation)
+            self._ledger.stamp(StepEvent.GATED)
+            step = self._pending = PendingStep(
+                action=copy_action(action), approved=approved, inputs=inputs, target=target, deadline=deadline
+            )
+            sent = self._arbiter.send(approved)
+            if sent.report is not None:
+                step.inputs = replace(inputs, answer=sent.report)
+                step.approved = merge_relay_report(approved, sent.report)
+                self._latch_stops(step.approved)
+        self._account.commands.record_sent(sent.seq, self._ledger.stamp(StepEvent.PUBLISHED, sent.published_ns))
+
+    def _latch_stops(self, answered: ApprovedCommand) -> None:
+        """Latch here what is latched in the process that had the last word."""
         for finding in answered.report.findings:
             if finding.severity >= Severity.STOP:
                 self._gate.latch(finding)
 
-    def _build_safety_context(self, reference: CommandState, dt_s: float) -> ExternalInputs:
-        """Return what the action is judged under. Of a world that moved by itself and is played back, as it was."""
-        moves_by_itself = self.capabilities.free_running
-        played = None if self._playback is None else self._playback.circumstances
-        seen = played if moves_by_itself else None
-        if played is not None:
-            self._gate.replay_limits(played.limits, is_first=self._step_index == 0)
-        if seen is not None:
-            reference, dt_s = seen.reference or reference, seen.dt_s
-            self._watchdog.trips = seen.watchdog_trips
-            self._latch_as(seen.latched)
-        situation = self._read_safety_context(None if played is None else played.situation)
-        return ExternalInputs(
-            situation=situation,
-            latched=self._gate.latched,
-            dt_s=dt_s,
-            reference=reference if moves_by_itself else None,
-            limits=self._gate.changed,
-        )
+    def finish(self) -> Transition:
+        """Wait for the world, judge, and account for the step that `begin` began.
 
-    def _latch_as(self, latched: Finding | None) -> None:
-        """Latch what the watchdog had latched in a run that is played back."""
-        if latched is not None:
-            self._gate.latch(latched)
-
-    def _read_safety_context(self, played_back: SafetyContext | None = None) -> SafetyContext:
-        """Return what is known beside the action: in a world that waits no time has passed, but what is injected."""
-        since_ns = (0, 0)
-        if played_back is not None:
-            since_ns = (round(played_back.latency_s * NS_PER_S), round(played_back.action_age_s * NS_PER_S))
-        elif self.capabilities.free_running:
-            now_ns = self._clock.now_ns()
-            since_ns = (now_ns - self._frozen_ns, now_ns - self._returned_ns)
-        elif self.capabilities.injected:
-            since_ns = (self._backend.inference_ns,) * 2  # type: ignore[attr-defined] # its capabilities say so
-        return self._situations.build(
-            self._snapshot, since_frozen_ns=since_ns[0], since_returned_ns=since_ns[1], estops=self._estops()
-        )
-
-    def _measured_velocities(self) -> tuple[FloatArray, FloatArray]:
-        """Return the newest measured velocities and their ages, s; NaN and infinity where the backend has none."""
+        A world that does not answer in time ends the episode as truncated, with the last valid observation.
+        """
+        if self._pending is None:
+            raise ResetNeededError("finish() without begin(): no step is under way")
+        step, self._pending = self._pending, None
         try:
-            snapshot: Snapshot = self._backend.newest(self._velocities.sensors)  # type: ignore[attr-defined] # see `Backend`
-        except BackendError:
-            return self._velocities.read(lambda _: None)
-        samples = snapshot.samples
+            return self._finish(step)
+        except BaseException:
+            self._give_up()
+            raise
 
-        def newest(name: str) -> Reading | None:
-            sample = samples.get(name)
-            if sample is None or sample.quality not in GOOD:
-                return None
-            return sample.values, (snapshot.now_ns - sample.stamp_ns) / NS_PER_S
+    def _finish(self, step: PendingStep) -> Transition:
+        episode, applied = self._episode, step.approved.report.applied
+        settled, gaps = self._read(step.target, step.deadline)
+        frozen_ns = self._ledger.stamp(StepEvent.OBSERVED)
+        if self._lost is None:
+            result = self._task.judge(episode.snapshot, settled, applied)
+        else:
+            terms = dict.fromkeys(self._task.terms, math.nan)
+            result = TaskResult(reward=0.0, verdict=Verdict.running(), terms=terms)
+        episode.advance(settled, frozen_ns, applied)
+        reasons = self._account.end_reasons(episode, step, result.verdict, lost=self._lost, gaps=gaps)
+        self._inputs.end_step()
+        transition = self._account.transition(episode, step, result, reasons)
+        self.last_transition = transition
+        if reasons:
+            self._end_episode()
+            if self._free_running:  # a lockstep world stands still without steps
+                self._brake("the episode has ended")
+        for observer in self._observers:
+            observer.observe(transition)
+        episode.returned_ns = self._ledger.leave_step()
+        return transition
 
-        return self._velocities.read(newest)
+    def _read(self, target: Stamp, deadline: Stamp) -> tuple[Snapshot, list[str]]:
+        """Read the world, or fall back to the last valid readings when it is lost."""
+        if self._lost is None:
+            try:
+                return self._observations.apply_gap_policy(self._backend.read(target, deadline))
+            except BackendError as error:
+                if self._free_running:  # commands may still arrive although no answer does
+                    self._brake(f"lost: {error}")
+                self._lost = _as_lost(error)
+        self._backend.halt(str(self._lost))
+        return self._observations.lost(self._episode.snapshot.now_ns, str(self._lost)), []
 
-    def _estops(self) -> Mapping[str, str]:
-        """Return the robot's safety inputs; those that cannot be read are unknown."""
-        if not self.capabilities.estop_inputs:
-            return {}
-        try:
-            estops: Mapping[str, str] = self._backend.estops()  # type: ignore[attr-defined] # its capabilities say so
-        except BackendError:
-            return {self._backend.name: "unknown"}
-        return estops
+    def abort_step(self) -> None:
+        """Give up a step that was begun and will not be finished: the episode is over, and it has no account."""
+        self._pending = None
+        self._give_up()
+
+    def mark(self, name: str) -> None:
+        """Stamp the end of a part of the agent's time; see `Ledger.mark`."""
+        self._ledger.mark(name)
 
     def clear_estop(self) -> None:
         """Clear an ESTOP, on behalf of a person: a STOP is left, so nothing moves before `reset`."""
@@ -474,7 +344,7 @@ class Stepper:
         """Change the limits of joints, between two commands; see `SafetyGate.change_limits`.
 
         Raises:
-            UsageError: also where another process keeps the limits: it would not hear of it.
+            UsageError: also where another process keeps the limits: it would not get the change.
         """
         if self.capabilities.acknowledges_commands:
             raise UsageError(
@@ -484,60 +354,19 @@ class Stepper:
         with self._arbiter.exclusive():
             return self._gate.change_limits(changes)
 
-    def finish(self) -> Transition:
-        """Wait for the world, judge, and account for the step that `begin` began.
-
-        A world that does not answer in time ends the episode as truncated, with the last valid observation.
-        """
-        if self._pending is None:
-            raise ResetNeededError("finish() without begin(): no step is under way")
-        (action, approved, target, deadline), self._pending = self._pending, None
-        try:
-            return self._finish(action, approved, target, deadline)
-        except BaseException:
-            self._give_up()
-            raise
-
-    def _finish(self, action: Any, approved: ApprovedCommand, target: Stamp, deadline: Stamp) -> Transition:  # noqa: ANN401
-        settled, gaps = self._read(target, deadline)
-        self._frozen_ns = self._ledger.stamp(StepEvent.OBSERVED)
-        self._step_index += 1
-        if self._lost is None:
-            result = self._task.judge(self._snapshot, settled, approved.report.applied)
-        else:
-            terms = dict.fromkeys(self._task.terms, math.nan)
-            result = TaskResult(reward=0.0, verdict=Verdict.running(), terms=terms)
-        self._before, self._snapshot = self._snapshot, settled
-        self._applied.append(approved.report.applied)
-        reasons = self._end_reasons(approved, result.verdict, gaps)
-        transition = self._account(action, approved, result, reasons)
-        self.last_transition = transition
-        if reasons:
-            self._end_episode()
-            if self.capabilities.free_running:  # a lockstep world stands still without steps
-                self._brake("the episode has ended")
-        for observer in self._observers:
-            observer.observe(transition)
-        self._returned_ns = self._ledger.leave_step()
-        return transition
-
-    def abort_step(self) -> None:
-        """Give up a step that was begun and will not be finished: the episode is over, and it has no account."""
-        self._pending = None
-        self._give_up()
+    # ----------------------------------------------------------------------------------------------- idle
 
     def begin_idle(self) -> None:
-        """Brake by one tick, and set the world moving: others go on in it after the episode of this robot has ended.
+        """Brake by one tick, and set the world moving: other robots go on in it after this episode has ended.
 
         Raises:
             UsageError: in the middle of an episode, or in a world that moves by itself.
         """
-        if self._running or self.capabilities.free_running:
+        if self._running or self._free_running:
             raise UsageError("begin_idle() is for a robot whose episode has ended, in a world that waits")
-        target = Stamp(self._snapshot.now_ns + self.contract.control_period_ns, self._domain)
-        deadline = self._deadline(self._backend.step_timeout_s)
+        target, deadline = self._next_period()
         if self._gate.has_velocity:
-            self._arbiter.update_measured(*self._joints.measured(self._snapshot))
+            self._arbiter.update_measured(*self._joints.measured(self._episode.snapshot))
         self._brake("the episode has ended")
         try:
             self._backend.advance(target, deadline)
@@ -545,161 +374,53 @@ class Stepper:
             self._lost = _as_lost(error)
 
     def finish_idle(self) -> None:
-        """Read where `begin_idle` has led to. Nobody is told of it: a robot at rest takes no steps."""
+        """Read where `begin_idle` has led to. It is no step, and has no account."""
         if self._lost is not None:
             return
-        target = Stamp(self._snapshot.now_ns + self.contract.control_period_ns, self._domain)
         try:
-            snapshot = self._backend.read(target, self._deadline(self._backend.step_timeout_s))
+            snapshot = self._backend.read(*self._next_period())
         except BackendError as error:
             self._lost = _as_lost(error)
             return
-        self._snapshot, _ = self._observations.apply_gap_policy(snapshot)
+        self._episode.snapshot, _ = self._observations.apply_gap_policy(snapshot)
 
-    def mark(self, name: str) -> None:
-        """Stamp the end of a part of the agent's time; see `Ledger.mark`."""
-        self._ledger.mark(name)
-
-    def _read(self, target: Stamp, deadline: Stamp) -> tuple[Snapshot, list[str]]:
-        """Read the world, or fall back to the last valid readings when it is lost."""
-        if self._lost is None:
-            try:
-                return self._observations.apply_gap_policy(self._backend.read(target, deadline))
-            except BackendError as error:
-                if self.capabilities.free_running:  # it may still hear what it does not answer
-                    self._brake(f"lost: {error}")
-                self._lost = _as_lost(error)
-        self._backend.halt(str(self._lost))
-        return self._observations.lost(self._snapshot.now_ns, str(self._lost)), []
-
-    def _end_reasons(self, approved: ApprovedCommand, verdict: Verdict, gaps: list[str]) -> tuple[str, ...]:
-        """Return every reason to end that holds, the first by precedence first."""
-        episode = self.contract.episode
-        reasons = []
-        if verdict.success:
-            reasons.append("success")
-        if verdict.failure:
-            reasons.append(f"failure:{verdict.failure}")
-        if verdict.out_of_bounds:
-            reasons.append(f"out_of_bounds:{verdict.out_of_bounds}")
-        if self._step_index >= episode.horizon_steps:
-            reasons.append("horizon" if episode.kind == "finite_horizon" else "time_limit")
-        if approved.report.disposition >= _STOP:
-            gravest = max(approved.report.findings, key=lambda found: (found.severity, found.gate != "latch"))
-            reasons.append(f"safety_stop:{self._cause(gravest)}")
-        if self._lost is not None:
-            reasons.append(f"backend_lost:{self._lost.why}")
-        reasons += [f"sensor_gap:{name}" for name in gaps]
-        return order_end_reasons(reasons) if reasons else ()
-
-    def _cause(self, gravest: Finding) -> str:
-        """Return the code of what is wrong: of a STOP that was latched in this episode, of what latched it."""
-        latched = self._gate.latched
-        return latched.code if gravest.code == "latch.stop" and latched is not None else gravest.code
-
-    def _account(
-        self,
-        action: Any,  # noqa: ANN401 - agents send anything
-        approved: ApprovedCommand,
-        result: TaskResult,
-        reasons: tuple[str, ...],
-    ) -> Transition:
-        """Build the transition and its info."""
-        report = approved.report
-        settled = self._snapshot
-        end_reason = reasons[0] if reasons else ""
-        terminated = bool(reasons) and end_kind(end_reason) in TERMINATED_REASONS
-        info = self._common_info(settled, end_reason=end_reason)
-        if self.capabilities.free_running and self._playback is not None and self._playback.circumstances is not None:
-            self._latch_as(self._playback.circumstances.latched_after)
-        info["latency_ms"] = self._ledger.obs_to_command_ns / 1e6
-        info["action_clipped"] = report.intervened
-        info["action"] = self._infos.action(report)
-        info["safety"] = self._infos.safety(
-            report,
-            latched=self._gate.latched is not None,
-            watchdog_trips=self._watchdog.trips,
-            intervention_share=self._gate.intervention_share,
-        )
-        info["latency"] = self._stages.build(self._ledger, self._before, settled, self._commands)
-        info["task"] = dict(result.terms)
-        stamps_ns = self._ledger.stamps_ns()
-        self._ledger.step_is_accounted()
-        return Transition(
-            observation=self._observations.observe(settled, self._step_index, self._applied),
-            action=action,
-            reward=float(result.reward),
-            terminated=terminated,
-            truncated=bool(reasons) and not terminated,
-            info=info,
-            end_reasons=reasons,
-            report=report,
-            stamps_ns=stamps_ns,
-            snapshot=settled,
-            circumstances=self._circumstances_after(),
-        )
-
-    def _circumstances_after(self) -> ExternalInputs:
-        """Return what the step was judged under, with what the latch and the watchdog say now."""
-        seen, latched, trips = self._circumstances, self._gate.latched, self._watchdog.trips
-        if latched is None and trips == 0:
-            return seen  # which says so
-        return replace(seen, latched_after=latched, watchdog_trips=trips)
-
-    def _common_info(self, snapshot: Snapshot, *, end_reason: str) -> Info:
-        info = self._infos.common(
-            snapshot,
-            frozen_ns=self._frozen_ns,
-            origin_ns=self._origin_ns,
-            episode_index=self._episode_index,
-            step_index=self._step_index,
-            end_reason=end_reason,
-        )
-        if self._evaluator_info:
-            info["evaluator"] = self._observations.evaluator_readings(snapshot)
-        return info
-
-    # --------------------------------------------------------------------------------------------- picture
+    # --------------------------------------------------------------------------------------------- images
 
     def render(self) -> NDArray[np.uint8]:
-        """Return a picture of the world as it is now, shape (height, width, 3).
+        """Return an image of the world as it is now, shape (height, width, 3).
 
         Raises:
             ResetNeededError: before the first reset.
-            UsageError: where the backend has no pictures.
+            UsageError: where the backend renders no images.
             ClosedError: after `close`.
         """
-        self._check_can_show("rgb_array")
-        picture: NDArray[np.uint8] = self._backend.render()  # type: ignore[attr-defined] # its capabilities say so
-        return picture
+        self._check_open("render")
+        if not isinstance(self._backend, Renderable) or "rgb_array" not in self.capabilities.render_modes:
+            raise UsageError(f"the backend {self._backend.name} cannot render 'rgb_array'")
+        self._check_was_reset()
+        return self._backend.render()
 
     def show(self) -> None:
         """Show the world as it is now in a window; raises like `render`."""
-        self._check_can_show("human")
-        self._backend.show()  # type: ignore[attr-defined] # its capabilities say so
-
-    def _check_can_show(self, mode: str) -> None:
         self._check_open("render")
-        if mode not in self.capabilities.render_modes:
-            raise UsageError(f"the backend {self._backend.name} cannot render {mode!r}")
-        if self.last_reset is None:
-            raise ResetNeededError("render() before the first reset(): there is nothing to see")
+        if not isinstance(self._backend, Showable) or "human" not in self.capabilities.render_modes:
+            raise UsageError(f"the backend {self._backend.name} cannot render 'human'")
+        self._check_was_reset()
+        self._backend.show()
 
     # ------------------------------------------------------------------------------------------------ end
 
     def use_executor(self, executor: Executor) -> bool:
-        """Let the world be computed in threads of `executor` between `begin` and `finish`; False: it cannot be."""
-        compute_in = getattr(self._backend, "compute_in", None)
-        return compute_in is not None and bool(compute_in(executor))
+        """Let threads of `executor` compute the world between `begin` and `finish`; False where it cannot be."""
+        return isinstance(self._backend, Threaded) and self._backend.compute_in(executor)
 
     def processes(self) -> list[dict[str, Any]]:
         """Return role and pid of each process that the backend started."""
         return self._backend.processes()
 
     def orphan(self) -> None:
-        """Let the watchdog's thread close: nobody can call `close` any more. A finalizer may call it in any thread."""
-        if self._watchdog_thread is not None:
-            self._watchdog_thread.orphan()
+        """Let the watchdog's thread close, as no caller of `close` is left. A finalizer may call it in any thread."""
+        self._guard.orphan()
 
     def close(self) -> None:
         """Brake, then free everything. Idempotent; safe when nothing was ever started.
@@ -707,7 +428,7 @@ class Stepper:
         Any thread may close; a second one waits for the first. In a process that was forked since the world was
         opened it does nothing where the world moves by itself: that is the parent's.
         """
-        if self.capabilities.free_running and self._pid not in (0, os.getpid()):
+        if self._free_running and self._pid not in (0, os.getpid()):
             return
         with self._closing:
             self._close()
@@ -729,63 +450,46 @@ class Stepper:
             with deferred_signals():
                 self._closed = True
                 self._arbiter.close()
-                running = self._running or self.capabilities.free_running
+                needs_brake = self._running or self._free_running
                 self._end_episode()
-                if self._watchdog_thread is not None:
-                    self._watchdog_thread.stop()
-                if running:
+                self._guard.stop()
+                if needs_brake:
                     self._brake("close()")
         finally:
             if self._closed:  # an interrupt that came before it began leaves everything to the next call
                 self._backend.close()
 
     def _brake(self, why: str) -> None:
-        """Come to rest, whoever interrupts that: they are heard afterwards. What is played back does not move."""
-        if self._lost is not None or self._playback is not None:
-            return
-        with deferred_signals():
-            try:
-                self._arbiter.brake_to_rest(
-                    Finding(gate="latch", severity=Severity.HOLD, code="latch.stop", detail=why)
-                )
-            except BackendError as error:
-                self._backend.halt(f"lost while braking: {error}")
+        if self._lost is None:
+            self._guard.brake(why)
 
     def _give_up(self) -> None:
-        """An error or an interrupt in the middle of a step: the world may be a step further than the account."""
+        """End the episode after an error in the middle of a step: the world may be a step ahead of the account."""
         with deferred_signals():
             self._end_episode()
             try:
-                if self.capabilities.free_running:
+                if self._free_running:
                     self._brake("an error in the middle of a step")
             finally:
                 self._backend.halt("an error in the middle of a step")
 
     def _end_episode(self) -> None:
         self._running = False
-        self._watchdog.disarm()
+        self._guard.disarm()
 
-    def _feed_watchdog(self) -> None:
-        """Only a world that moves by itself is watched, and of one that is played back it is known what was done."""
-        if not self.capabilities.free_running or self._playback is not None:
-            return
-        self._watchdog.feed()
+    def _next_period(self) -> tuple[Stamp, Stamp]:
+        """Return the end of the next control period on the world's clock, and the deadline for it on ours."""
+        target = Stamp(self._episode.snapshot.now_ns + self.contract.control_period_ns, self._domain)
+        deadline_ns = self._clock.now_ns() + round(self._backend.step_timeout_s * NS_PER_S)
+        return target, Stamp(deadline_ns, Domain.STEADY)
 
     def _check_open(self, call: str) -> None:
         if self._closed:
             raise ClosedError(f"{call}() after close(): the environment is closed; make a new one")
 
-    def _deadline(self, timeout_s: float) -> Stamp:
-        return Stamp(self._clock.now_ns() + round(timeout_s * NS_PER_S), Domain.STEADY)
-
-
-def _copy_action(action: Any) -> Any:  # noqa: ANN401 - agents send anything
-    """Return the action as it is now: arrays are copied, since their owner may write them later."""
-    if isinstance(action, np.ndarray):
-        return action.copy()
-    if isinstance(action, Mapping):
-        return {name: _copy_action(part) for name, part in action.items()}
-    return list(action) if isinstance(action, list) else action
+    def _check_was_reset(self) -> None:
+        if self.last_reset is None:
+            raise ResetNeededError("render() before the first reset(): there is nothing to see")
 
 
 def _as_lost(error: BackendError) -> BackendLostError:

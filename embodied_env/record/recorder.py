@@ -33,9 +33,9 @@ _MESSAGE_BYTES = 2**10
 
 @runtime_checkable
 class _WaitHook(Protocol):
-    """An environment that calls `meanwhile` in each step where it would only wait for its world."""
+    """An environment that calls `_on_waiting` in each step where it would only wait for its world."""
 
-    meanwhile: Callable[[], None] | None
+    _on_waiting: Callable[[], None] | None
 
 
 class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -126,7 +126,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._deferred = DeferredRow(self._writer)
         self._defers = False
         if waits_for_world and not self._is_paced and isinstance(base, _WaitHook):
-            self._defers, base.meanwhile = True, self._deferred.encode
+            self._defers, base._on_waiting = True, self._deferred.encode  # noqa: SLF001 - our own environment's
         if self._feed is not None:
             self._feed.sink = partial(_take_message, self._run, self._writer)  # not `self`: a node's thread holds it
 

@@ -287,10 +287,10 @@ class Stalling(Elsewhere):
 def test_the_watchdog_watches_over_the_way_home():
     seen = []
     with closing(scene_of(backend=Stalling, options={"step_timeout_s": 5.0})) as scene:
-        scene.backend.meanwhile = lambda: seen.append(scene.stepper._watchdog.check())
+        scene.backend.meanwhile = lambda: seen.append(scene.stepper._guard.watchdog.check())
         refused(scene, "it was stopped")
         assert seen[0].code == "wd.stop"
-        assert scene.stepper._watchdog.check() is None  # and not over what follows
+        assert scene.stepper._guard.watchdog.check() is None  # and not over what follows
 
 
 def test_a_way_that_takes_too_long_ends_in_its_time():

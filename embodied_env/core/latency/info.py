@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.latency.ledger import Ledger, StepEvent
-from embodied_env.core.pacing import Pacer
+from embodied_env.core.pacing import DeadlineCounts
 from embodied_env.core.types import ActuationEvidence, ClockStatus, Quality, Sample, Snapshot
 
 Stages = dict[str, object]
@@ -68,7 +68,7 @@ class LatencyInfoBuilder:
         period_ns: int,
         transport: bool,
         moves_by_itself: bool,
-        pacer: Pacer | None,
+        pacer: DeadlineCounts | None,
         actuation: bool,
         injected: str = "",
     ) -> None:

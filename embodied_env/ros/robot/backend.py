@@ -234,7 +234,7 @@ class RealBackend:
         """Call the reset service, if there is one, then wait for a reading of every sensor that is newer.
 
         A relay is armed before, so that it rests while the robot is reset, and again where the robot is then. What of
-        the routine follows is ordered by the stepper (`ResettableBackend`).
+        the routine follows is ordered by the stepper (`backends.base.Resettable`).
         """
         self._usable = False
         listener, readings, inputs = self._connect(deadline)
