@@ -1,11 +1,11 @@
-"""Several robots in one world as a PettingZoo Parallel environment: thin faces over steppers, and `parallel_env`."""
+"""The PettingZoo parallel environment of several robots in one world, and `parallel_env`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium
 import numpy as np
@@ -26,6 +26,9 @@ from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.world_seed import draw_world_seed
 from embodied_env.errors import ClosedError, MissingDependencyError, ResetNeededError, UsageError
 from embodied_env.tasks import describe_task, load_task
+
+if TYPE_CHECKING:
+    from embodied_env.record import RecordTransitions
 
 try:
     from pettingzoo import ParallelEnv
@@ -140,7 +143,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
     ) -> None:
         """See `parallel_env`; nothing is started before the first `reset`."""
         evaluator_info = checked_flag("evaluator_info", evaluator_info)
-        folder = None if record is None else checked_path("record", record)
+        self._folder = None if record is None else checked_path("record", record)
         for name in _REFUSED.keys() & backend_options.keys():
             raise UsageError(f"{name}={backend_options[name]!r} is not available with parallel_env: {_REFUSED[name]}")
         if not checked_flag("spawn", spawn):
@@ -168,7 +171,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         self._shared = SharedBackend(self.team, world, clock=the_clock)
         own_clock = SharedClock(the_clock)
         self._seats = {name: self._seat(name, own_clock, evaluator_info) for name in self.team.agents}
-        self._faces = {name: _recorded(name, seat, folder) for name, seat in self._seats.items()}
+        self._faces = {name: _recorded(name, seat, self._folder) for name, seat in self._seats.items()}
         self.possible_agents = list(self.team.agents)
         self.agents: list[str] = []
         self._rng: np.random.Generator | None = None
@@ -303,7 +306,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
     def run_directory(self, agent: str) -> Path | None:
         """Return where the steps of `agent` are recorded; None: they are not."""
         self._of(agent)
-        return getattr(self._faces[agent], "path", None)
+        return None if self._folder is None else cast("RecordTransitions", self._faces[agent]).path
 
     def mark(self, name: str) -> None:
         """Stamp the end of something outside of the step, of every agent: ``mark("policy")`` right after inference."""

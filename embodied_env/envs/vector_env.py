@@ -1,4 +1,4 @@
-"""Many environments as one `gymnasium.vector.VectorEnv`: begin all steps, then finish all.
+"""Step many environments as one `gymnasium.vector.VectorEnv`: begin all steps, then finish all.
 
 Each slot is an environment of `make`, with its own world, clock, gate and ledger. What comes back is what
 `gymnasium.vector.SyncVectorEnv` over the same environments gives, in each of the three autoreset modes
@@ -344,29 +344,6 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
             raise ClosedError(f"{call}() after close(): the environment is closed; make a new one")
 
 
-def _seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
-    if seed is None:
-        return [None] * num_envs
-    if isinstance(seed, (int, np.integer)):
-        return [int(seed) + slot for slot in range(num_envs)]
-    if len(seed) != num_envs:
-        raise ValueError(f"seed has {len(seed)} seeds; allowed: {num_envs}, one for each slot, or an int, or None")
-    return [None if each is None else int(each) for each in seed]
-
-
-def _checked_mask(mask: Any, num_envs: int) -> NDArray[np.bool_]:  # noqa: ANN401 - it is checked
-    """Return `mask`; raises as Gymnasium does."""
-    if not isinstance(mask, np.ndarray):
-        raise TypeError(f"options['reset_mask'] is {type(mask).__name__}; allowed: a NumPy array")
-    if mask.shape != (num_envs,):
-        raise ValueError(f"options['reset_mask'] has the shape {mask.shape}; allowed: ({num_envs},)")
-    if mask.dtype != np.bool_:
-        raise TypeError(f"options['reset_mask'] is of {mask.dtype}; allowed: bool")
-    if not mask.any():
-        raise ValueError(f"options['reset_mask']={mask} resets nothing; allowed: at least one True")
-    return mask
-
-
 def make_vec(  # noqa: PLR0913 - the public options
     contract: str | Path | Contract | None = None,
     *,
@@ -406,8 +383,10 @@ def make_vec(  # noqa: PLR0913 - the public options
         "per_slot": per_slot,
         "threads": threads,
         "copy": copy,
+        "autoreset_mode": autoreset_mode,
+        "record": record,
+        **options,
     }
-    given |= {"autoreset_mode": autoreset_mode, "record": record, **options}
     made = EmbodiedVectorEnv(contract, **given)
     one = made.envs[0].spec
     if one is not None:
@@ -421,3 +400,26 @@ def make_vec(  # noqa: PLR0913 - the public options
             disable_env_checker=True,
         )
     return made
+
+
+def _seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, (int, np.integer)):
+        return [int(seed) + slot for slot in range(num_envs)]
+    if len(seed) != num_envs:
+        raise ValueError(f"seed has {len(seed)} seeds; allowed: {num_envs}, one for each slot, or an int, or None")
+    return [None if each is None else int(each) for each in seed]
+
+
+def _checked_mask(mask: Any, num_envs: int) -> NDArray[np.bool_]:  # noqa: ANN401 - it is checked
+    """Return `mask`; raises as Gymnasium does."""
+    if not isinstance(mask, np.ndarray):
+        raise TypeError(f"options['reset_mask'] is {type(mask).__name__}; allowed: a NumPy array")
+    if mask.shape != (num_envs,):
+        raise ValueError(f"options['reset_mask'] has the shape {mask.shape}; allowed: ({num_envs},)")
+    if mask.dtype != np.bool_:
+        raise TypeError(f"options['reset_mask'] is of {mask.dtype}; allowed: bool")
+    if not mask.any():
+        raise ValueError(f"options['reset_mask']={mask} resets nothing; allowed: at least one True")
+    return mask

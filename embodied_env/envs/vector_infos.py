@@ -1,4 +1,4 @@
-"""What the slots of a vector are made with: the options of each, and whether they can live side by side."""
+"""Check the options of the slots of a vector environment, and stack their infos."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ PerSlot = Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]]
 
 _NOT_FOR_MANY = ("fifo_priority", "switch_interval_s")  # worlds that wait need no punctual steps
 _PLACE = ("namespace", "domain_id")
+_FINAL = "final_obs"  # Gymnasium leaves it unstacked, whatever it is
 
 
 def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
@@ -47,33 +48,6 @@ def options_of_slots(num_envs: int, options: Mapping[str, Any], per_slot: PerSlo
         raise UsageError("one virtual clock cannot be under several slots; allowed: clock='virtual', a clock for each")
     _check_places(slots)
     return slots
-
-
-def _check_places(slots: Sequence[Mapping[str, Any]]) -> None:
-    """Raise UsageError when two slots would meet in one world of ROS 2: none of them would have started it."""
-    places = [
-        tuple(each.get(name) for name in _PLACE)
-        for each in slots
-        if each.get("namespace") is not None or _attaches(each)
-    ]
-    for place in places:
-        if places.count(place) > 1:
-            said = ", ".join(f"{name}={value!r}" for name, value in zip(_PLACE, place, strict=True))
-            raise UsageError(
-                f"{places.count(place)} slots would share one world: {said}; "
-                "allowed: a namespace or a domain_id of its own for each, by per_slot"
-            )
-
-
-def _attaches(options: Mapping[str, Any]) -> bool:
-    """Say whether a slot of these options joins a world that somebody else has started."""
-    backend, pacing = options.get("backend", "mujoco"), options.get("pacing")
-    if not any(accepts_option(backend, name, pacing=pacing) for name in _PLACE):
-        return False
-    return not (options.get("spawn", True) and accepts_option(backend, "spawn", pacing=pacing))
-
-
-_FINAL = "final_obs"  # Gymnasium leaves it unstacked, whatever it is
 
 
 def stacked(infos: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
@@ -130,3 +104,27 @@ def _mask(slots: list[int], size: int) -> NDArray[np.bool_]:
     mask = np.zeros(size, dtype=np.bool_)
     mask[slots] = True
     return mask
+
+
+def _check_places(slots: Sequence[Mapping[str, Any]]) -> None:
+    """Raise UsageError when two slots would meet in one world of ROS 2: none of them would have started it."""
+    places = [
+        tuple(each.get(name) for name in _PLACE)
+        for each in slots
+        if each.get("namespace") is not None or _attaches(each)
+    ]
+    for place in places:
+        if places.count(place) > 1:
+            said = ", ".join(f"{name}={value!r}" for name, value in zip(_PLACE, place, strict=True))
+            raise UsageError(
+                f"{places.count(place)} slots would share one world: {said}; "
+                "allowed: a namespace or a domain_id of its own for each, by per_slot"
+            )
+
+
+def _attaches(options: Mapping[str, Any]) -> bool:
+    """Say whether a slot of these options joins a world that somebody else has started."""
+    backend, pacing = options.get("backend", "mujoco"), options.get("pacing")
+    if not any(accepts_option(backend, name, pacing=pacing) for name in _PLACE):
+        return False
+    return not (options.get("spawn", True) and accepts_option(backend, "spawn", pacing=pacing))
