@@ -301,7 +301,7 @@ def _capabilities(run: Run) -> Capabilities:
     if not isinstance(said, dict):
         raise RecordError(f"{run.path}: manifest.json has no capabilities: the run is too old to be replayed")
     known = {name: value for name, value in said.items() if name in Capabilities.__dataclass_fields__}
-    return Capabilities(**{**known, "reset_levels": tuple(said["reset_levels"]), **_NOT_OF_A_REPLAY})
+    return Capabilities(**{**known, "reset_levels": tuple(said.get("reset_levels", ())), **_NOT_OF_A_REPLAY})
 
 
 def _is_paced(run: Run) -> bool:

@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     picture.add_argument("contracts", nargs="+", metavar=name, help=name_help)
     picture.add_argument("--out", default=".", help="the folder for <name>.png (default: .)")
     picture.add_argument("--seed", type=int, default=0, help="of the reset (default: 0)")
+    picture.add_argument("--trust-task", action="store_true", help="load the task that the contract names")
     for action in (validate, show, fingerprint, diff, picture):
         action.add_argument("--json", action="store_true", help="print machine-readable output")
 
@@ -81,9 +82,12 @@ def _validate(args: argparse.Namespace) -> int:
 
 def _picture(args: argparse.Namespace) -> int:
     from embodied_env.cli.contract_picture import save_picture
+    from embodied_env.tasks import load_task
 
-    out = checked_path("--out", args.out)
-    paths = [str(save_picture(load_contract(name), out, seed=args.seed)) for name in args.contracts]
+    out, contracts = checked_path("--out", args.out), [load_contract(name) for name in args.contracts]
+    for contract in contracts:
+        load_task(contract, trust=args.trust_task)  # a world is drawn with its task; refuse before anything is made
+    paths = [str(save_picture(contract, out, seed=args.seed)) for contract in contracts]
     if args.json:
         _print_json(paths)
     else:

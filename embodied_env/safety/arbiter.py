@@ -23,24 +23,36 @@ _PATIENCE_PERIODS = 20  # of braking that does not slow down: only a gate in ano
 
 
 class _Turn:
-    """The right to publish while it is held; a generator with `contextmanager` would take five times as long."""
+    """The right to publish while it is held; a generator with `contextmanager` would take five times as long.
 
-    __slots__ = ("_lock", "_now")
+    A signal handler may raise wherever Python code begins or calls. It must not do so between taking the lock and the
+    body, nor before the lock is given back: the watchdog would wait for it without end.
+    """
 
-    def __init__(self, lock: threading.RLock, now: Callable[[], tuple[CommandState, float]]) -> None:
+    __slots__ = ("_is_interruptible", "_lock", "_now")
+
+    def __init__(
+        self, lock: threading.RLock, now: Callable[[], tuple[CommandState, float]], *, interruptible: bool
+    ) -> None:
         self._lock = lock
         self._now = now
+        self._is_interruptible = interruptible
 
     def __enter__(self) -> tuple[CommandState, float]:
-        self._lock.acquire()
+        is_taken = False
         try:
+            with nullcontext() if self._is_interruptible else deferred_signals():
+                is_taken = self._lock.acquire()
             return self._now()
         except BaseException:
-            self._lock.release()
+            if is_taken:
+                self._lock.release()
             raise
 
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
+    @property
+    def __exit__(self) -> Callable[..., None]:  # noqa: PLE0302, PYI036 - looked up before the body, not called
+        """Give the lock back by its own method, which no signal handler can precede."""
+        return self._lock.__exit__
 
 
 class Arbiter:
@@ -133,7 +145,7 @@ class Arbiter:
 
     def exclusive(self) -> _Turn:
         """Hold the right to publish: gives the reference and dt in seconds, for one judge and one send."""
-        return _Turn(self._lock, self._now)
+        return _Turn(self._lock, self._now, interruptible=not self._free_running)
 
     def _now(self) -> tuple[CommandState, float]:
         """Return the reference, and the time since it was published as far as it counts."""

@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from run_files import rewrite_log
 
 import embodied_env
 from embodied_env.analysis.replay import replay_policy, replay_run
+from embodied_env.backends import replay as replay_backend
 from embodied_env.backends.fake import FakeDelays, Fault
 from embodied_env.contract import load_contract
 from embodied_env.contract.schema import LatencyBudget, Tracking, WatchdogSpec
@@ -540,3 +542,8 @@ def test_recorded_options_and_limits_of_the_wrong_form_are_one_error(tmp_path, r
     rewrite_log(env.path, rows)
     with pytest.raises(RecordError, match=field[1]):
         replay_run(env.path)
+
+
+def test_recorded_capabilities_without_reset_levels_are_readable():
+    run = SimpleNamespace(path="run", manifest={"capabilities": {"seedable": True}})
+    assert replay_backend._capabilities(run).reset_levels == ()

@@ -36,10 +36,11 @@ print("moving", flush=True)
 """
 
 
-def run(ending, *signals):
+def run(ending, *signals, ignored=None):
     """Run a program that moves a robot and then does `ending`; return its exit status and what it sent after that."""
+    before = "" if ignored is None else f"import signal; signal.signal({int(ignored)}, signal.SIG_IGN)\n"
     child = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM + ending], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", before + PROGRAM + ending], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     while child.stdout.readline() not in ("moving\n", ""):
         pass
@@ -86,7 +87,9 @@ def test_the_robot_comes_to_rest_and_is_closed(ending, status):
     assert at_rest_then_closed(lines)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_in_the_policy_brakes(number, status):
     returned, lines, _ = run("time.sleep(30)", number)
     assert returned == status
@@ -115,6 +118,13 @@ def test_a_handler_of_the_program_is_left_alone():
     )
     assert returned == 7
     assert lines[-1] != "closed"
+
+
+def test_a_program_that_ignores_sighup_goes_on():
+    """As under nohup."""
+    returned, lines, _ = run("time.sleep(0.3)\nprint('alive', flush=True)", signal.SIGHUP, ignored=signal.SIGHUP)
+    assert returned == 0
+    assert "alive" in lines
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""However a program ends, what moves by itself is braked first: at exit, and on SIGTERM.
+"""However a program ends, what moves by itself is braked first: at exit, on SIGTERM, and on SIGHUP.
 
-Ctrl-C needs nothing: it raises KeyboardInterrupt, and the interpreter comes by here on its way out. SIGTERM would end
-the program at once, so it is made an exception too, unless there is a handler of its own. Threads that run on after
-the main thread are waited for before exit handlers run: until then the watchdog's thread closes
-(`safety.watchdog.WatchdogThread`). Against SIGKILL, or a program that hangs, only another process helps: the relay, or
-the controller's own timeout.
+Ctrl-C needs nothing: it raises KeyboardInterrupt, and the interpreter comes by here on its way out. SIGTERM, and SIGHUP
+when a terminal or an SSH session closes, would end the program at once, so they raise SystemExit, unless the program
+handles or ignores them. Threads that run on after the main thread are waited for before exit handlers run: until then
+the thread of the watchdog closes (`safety.watchdog.WatchdogThread`). Against SIGKILL, or a program that hangs, only
+another process helps: the relay, or the controller's own timeout.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _release() -> None:
         _waiting.pop(0)()
 
 
-TERMINATED = 143
+_EXIT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Closable(Protocol):
@@ -133,14 +133,16 @@ def call_together(calls: Sequence[Callable[[], object]]) -> list[Exception]:
 
 
 def exit_on_sigterm() -> None:
-    """Let SIGTERM end this program like ``sys.exit(143)``, where nobody handles it yet."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, terminate)
+    """Let SIGTERM and SIGHUP end this program like ``sys.exit``, each where nothing handles or ignores it yet."""
+    if threading.current_thread() is threading.main_thread():
+        for number in _EXIT_SIGNALS:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, terminate)
 
 
-def terminate(_number: int, _frame: object) -> NoReturn:
-    """End like ``sys.exit(143)``: a handler of SIGTERM."""
-    sys.exit(TERMINATED)
+def terminate(number: int, _frame: object) -> NoReturn:
+    """End like ``sys.exit(128 + number)``, 143 for SIGTERM: a handler of signals."""
+    sys.exit(128 + number)
 
 
 _exit_of_worker: Any = None

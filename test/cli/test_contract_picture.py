@@ -1,0 +1,15 @@
+"""A picture executes no task without trust."""
+
+from __future__ import annotations
+
+import embodied_env
+from embodied_env.cli import main
+
+
+def test_a_picture_executes_no_task_that_is_not_trusted(tmp_path, capsys):
+    text = embodied_env.load_contract("arm_reach").text.replace("embodied_env.tasks.reach:Reach", "./own.py:Own")
+    (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n", encoding="utf-8")
+    assert main(["contract", "picture", str(tmp_path / "own.yaml"), "--out", str(tmp_path)]) == 2
+    assert "--trust-task" in capsys.readouterr().err
+    assert not (tmp_path / "executed").exists()
