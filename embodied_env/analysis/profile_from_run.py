@@ -10,6 +10,7 @@ import numpy as np
 from embodied_env.analysis.progress import NoProgress, Progress
 from embodied_env.analysis.statistics import median_interval
 from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.codes import Quality
 from embodied_env.core.latency.profile import (
     BlockReservoir,
     Estimate,
@@ -17,7 +18,6 @@ from embodied_env.core.latency.profile import (
     LatencyProfileError,
     MeasuredStepDelays,
 )
-from embodied_env.core.types import Quality
 
 _GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 _ENOUGH = 20

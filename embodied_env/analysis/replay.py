@@ -15,8 +15,8 @@ from embodied_env.backends.replay import recorded_contract
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import ManualClock, SteadyClock
+from embodied_env.core.codes import Severity
 from embodied_env.core.policy import Policy
-from embodied_env.core.types import Severity
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendError, PolicyError, ResetNeededError, UsageError
 from embodied_env.record.arrays import Reference, refer_to, to_bytes

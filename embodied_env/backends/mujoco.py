@@ -27,11 +27,11 @@ from embodied_env.contract.reading_values import (
 )
 from embodied_env.core.arguments import checked_seconds
 from embodied_env.core.clock import Clock, Stamp
+from embodied_env.core.codes import Quality
 from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.core.types import (
     ApprovedCommand,
     ClockStatus,
-    Quality,
     ResetReport,
     ResetRequest,
     Sample,

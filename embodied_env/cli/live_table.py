@@ -15,8 +15,8 @@ from typing import Any, Self
 import numpy as np
 
 from embodied_env.contract import Contract
+from embodied_env.core.codes import CODES, Quality
 from embodied_env.core.terminal import make_console
-from embodied_env.core.types import CODES, Quality
 
 Info = Mapping[str, Any]
 

@@ -16,7 +16,8 @@ from embodied_env._version import __version__
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.types import GateReport, Severity, Snapshot, Transition
+from embodied_env.core.codes import Severity
+from embodied_env.core.types import GateReport, Snapshot, Transition
 from embodied_env.safety.findings import gate_arrays
 
 Info = dict[str, Any]

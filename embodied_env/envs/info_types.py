@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.core.types import CODES, END_REASONS, Quality, Severity
+from embodied_env.core.codes import CODES, END_REASONS, Quality, Severity
 from embodied_env.safety.findings import GATES
 
 

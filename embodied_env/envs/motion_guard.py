@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from embodied_env.backends.base import Backend, CommandTimeout, NewestSource, find_estop_source
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.core.codes import Severity
 from embodied_env.core.measured_velocities import MeasuredVelocities, Reading
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import Finding, Severity
+from embodied_env.core.types import Finding
 from embodied_env.envs.observation import GOOD
 from embodied_env.errors import BackendError
 from embodied_env.safety import Arbiter, SafetyGate, Watchdog, WatchdogThread

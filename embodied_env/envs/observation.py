@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract
 from embodied_env.contract.schema import APPLIED_ACTIONS, TIME_REMAINING
 from embodied_env.contract.spaces import FieldLayout, field_layouts
-from embodied_env.core.types import Quality, Sample, Snapshot
+from embodied_env.core.codes import Quality
+from embodied_env.core.types import Sample, Snapshot
 from embodied_env.errors import BackendNotReadyError
 
 GOOD = (Quality.OK, Quality.OUT_OF_RANGE)

@@ -13,21 +13,10 @@ from numpy.typing import NDArray
 from embodied_env.backends.base import Backend, Paced
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.clock import NS_PER_S, Stamp
+from embodied_env.core.codes import TERMINATED_REASONS, Severity, end_kind, order_end_reasons
 from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
 from embodied_env.core.latency.ledger import Ledger
-from embodied_env.core.types import (
-    TERMINATED_REASONS,
-    ApprovedCommand,
-    ExternalInputs,
-    Finding,
-    Severity,
-    Snapshot,
-    TaskResult,
-    Transition,
-    Verdict,
-    end_kind,
-    order_end_reasons,
-)
+from embodied_env.core.types import ApprovedCommand, ExternalInputs, Finding, Snapshot, TaskResult, Transition, Verdict
 from embodied_env.envs.info import Info, InfoBuilder, reset_info
 from embodied_env.envs.observation import ObservationBuilder
 from embodied_env.errors import BackendLostError

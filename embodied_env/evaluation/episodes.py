@@ -12,8 +12,8 @@ import numpy as np
 
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import restore_contract, save_contract
+from embodied_env.core.codes import end_kind
 from embodied_env.core.policy import Policy
-from embodied_env.core.types import end_kind
 from embodied_env.errors import PolicyError
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, EffectiveLimits
 from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
 from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.types import (
     ActuationEvidence,
     ClockStatus,
@@ -26,11 +27,9 @@ from embodied_env.core.types import (
     FloatArray,
     GateReport,
     InjectedDelays,
-    Quality,
     ResetReport,
     SafetyContext,
     Sample,
-    Severity,
     Snapshot,
 )
 from embodied_env.errors import BackendLostError, RecordError

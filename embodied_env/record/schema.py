@@ -15,8 +15,8 @@ from importlib import resources
 from typing import Any
 
 from embodied_env.contract import EffectiveLimits
+from embodied_env.core.codes import CODES, Quality, Severity
 from embodied_env.core.latency.ledger import StepEvent
-from embodied_env.core.types import CODES, Quality, Severity
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr
 from embodied_env.record.rows import RESET, TRANSITION
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from embodied_env.contract import SensorSpec
-from embodied_env.core.types import Quality, Sample
+from embodied_env.core.codes import Quality
+from embodied_env.core.types import Sample
 from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.receiver import ReceivedMessage

@@ -12,8 +12,9 @@ import numpy as np
 
 from embodied_env.contract import FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.core.codes import Severity
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import ApprovedCommand, Finding, GateReport, SentCommand, Severity
+from embodied_env.core.types import ApprovedCommand, Finding, GateReport, SentCommand
 from embodied_env.errors import BackendError, BackendLostError, ClosedError
 from embodied_env.safety.gate import CommandState, SafetyGate
 from embodied_env.safety.joint_limits import joint_bounds, lowered_velocity

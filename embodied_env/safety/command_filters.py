@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.value_checks import one_of
-from embodied_env.core.types import Severity
+from embodied_env.core.codes import Severity
 from embodied_env.errors import ContractError, described
 
 GROUP = "embodied_env.gates"

@@ -9,7 +9,8 @@ import numpy as np
 
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, Severity
+from embodied_env.core.codes import Severity
+from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport
 from embodied_env.errors import InternalFaultError
 from embodied_env.safety.approved_commands import approve_command
 from embodied_env.safety.command_filters import CommandFilter, ProposedCommand, ask_filter, scale_of

@@ -9,7 +9,8 @@ import numpy as np
 
 from embodied_env.contract import FloatArray
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.types import CODES, Finding, GateReport, Severity
+from embodied_env.core.codes import CODES, Severity
+from embodied_env.core.types import Finding, GateReport
 from embodied_env.safety.joint_limits import JointStep
 
 GATES = (

@@ -15,7 +15,8 @@ import numpy as np
 
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray, JointLimits
 from embodied_env.contract.limit_changes import are_equal, changed_limits, is_tighter
-from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SafetyContext, Severity
+from embodied_env.core.codes import Severity
+from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SafetyContext
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 from embodied_env.safety.command_filters import CommandFilter, reset_shaper
 from embodied_env.safety.command_limiter import MAX_REPRESENTABLE_SPEED, CommandLimiter

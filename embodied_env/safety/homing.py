@@ -15,9 +15,10 @@ import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.core.codes import Severity
 from embodied_env.core.joint_positions import MeasuredJoints
 from embodied_env.core.reset_spec import ResetRoutine
-from embodied_env.core.types import ApprovedCommand, Finding, SafetyContext, Severity, Snapshot
+from embodied_env.core.types import ApprovedCommand, Finding, SafetyContext, Snapshot
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.safety import Arbiter, CommandState, SafetyGate, merge_relay_report
 from embodied_env.safety.joint_limits import joint_bounds, limit_joint

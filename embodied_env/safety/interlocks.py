@@ -17,7 +17,8 @@ import numpy as np
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.schema import Intervention, LatencyBudget, Safety, Tracking
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.types import Finding, Quality, SafetyContext, SensorStatus, Severity
+from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.types import Finding, SafetyContext, SensorStatus
 from embodied_env.safety.context import required_sensors
 
 _INPUTS: Mapping[str, tuple[Severity, str]] = {

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 
 from embodied_env.contract.schema import WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.core.types import Finding, Severity
+from embodied_env.core.codes import Severity
+from embodied_env.core.types import Finding
 from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.interlocks import safety_input_findings

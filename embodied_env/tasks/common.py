@@ -14,7 +14,8 @@ from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
-from embodied_env.core.types import Quality, Snapshot
+from embodied_env.core.codes import Quality
+from embodied_env.core.types import Snapshot
 from embodied_env.errors import ContractError, UsageError
 
 _FLOAT64 = np.dtype(np.float64)

@@ -13,7 +13,8 @@ import pytest
 from embodied_env.backends.mujoco import MujocoBackend
 from embodied_env.contract import parse_contract
 from embodied_env.core.clock import Domain, ManualClock, Stamp
-from embodied_env.core.types import Quality, ResetRequest, Sample
+from embodied_env.core.codes import Quality
+from embodied_env.core.types import ResetRequest, Sample
 from embodied_env.errors import BackendLostError, ClosedError, ContractError, UsageError
 from embodied_env.sim.sensor_channel import Reading
 

@@ -6,7 +6,7 @@ import numpy as np
 
 import embodied_env
 from embodied_env.cli.live_table import LiveAccount, LiveView
-from embodied_env.core.types import CODES
+from embodied_env.core.codes import CODES
 from embodied_env.evaluation import evaluate
 
 ARM = embodied_env.load_contract("arm_reach")

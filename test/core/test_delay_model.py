@@ -10,6 +10,7 @@ import pytest
 
 import embodied_env
 from embodied_env.analysis.profile_from_run import profile_of_run
+from embodied_env.core.codes import Quality
 from embodied_env.core.latency.delay_model import DelayDistribution, DelayModel, delays_of, load_delays, schedule_of
 from embodied_env.core.latency.profile import (
     Estimate,
@@ -20,7 +21,6 @@ from embodied_env.core.latency.profile import (
     read_profile,
     write_profile,
 )
-from embodied_env.core.types import Quality
 from embodied_env.errors import UsageError
 from embodied_env.record import audit_transition, read_run
 
@@ -113,12 +113,12 @@ def test_a_reading_that_is_too_old_is_held_as_on_a_robot_and_the_gate_brakes():
     found = drive(model(age_s=0.2), steps=8)
     codes = [info["safety"]["code"].max() for _, info in found[1:]]
     assert any(info["sensors"]["joints"]["quality"] == Quality.STALE for _, info in found)
-    assert codes[-1] == embodied_env.core.types.CODES["obs.stale"]
+    assert codes[-1] == embodied_env.core.codes.CODES["obs.stale"]
 
 
 def test_the_gates_count_the_inference_to_the_age_of_an_observation():
     within, beyond = (drive(model(age_s=0.1, inference_s=inference_s), steps=8) for inference_s in (0.04, 0.06))
-    stale = embodied_env.core.types.CODES["obs.stale"]
+    stale = embodied_env.core.codes.CODES["obs.stale"]
     assert within[-1][1]["safety"]["code"].max() != stale
     assert beyond[-1][1]["safety"]["code"].max() == stale
 

@@ -14,9 +14,10 @@ from scripted_tasks import PERIOD_NS, PERIOD_S, OneClock
 
 from embodied_env.backends.fake import FakeBackend, FakeDelays
 from embodied_env.core.clock import NS_PER_S, Domain, ManualClock, Stamp
+from embodied_env.core.codes import Quality
 from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
 from embodied_env.core.latency.ledger import Ledger, StepEvent
-from embodied_env.core.types import ActuationEvidence, ClockStatus, Quality, Sample, Snapshot
+from embodied_env.core.types import ActuationEvidence, ClockStatus, Sample, Snapshot
 from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import UsageError
 from embodied_env.tasks import load_task

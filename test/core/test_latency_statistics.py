@@ -10,8 +10,8 @@ import pickle
 import numpy as np
 import pytest
 
+from embodied_env.core.codes import Quality
 from embodied_env.core.latency import LatencyStatistics, StageStatistics, latency_statistics, statistics
-from embodied_env.core.types import Quality
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record.json_values import to_json_types
 

@@ -10,8 +10,8 @@ import scripted_tasks
 from scripted_tasks import PERIOD_NS, Scene, SlowBackend
 
 from embodied_env.core.clock import ManualClock, VirtualClock
+from embodied_env.core.codes import Quality
 from embodied_env.core.latency.ledger import Ledger, StepEvent
-from embodied_env.core.types import Quality
 from embodied_env.errors import BackendLostError, UsageError
 
 ELEMENTARY = ("handoff", "inference", "gate", "publish")

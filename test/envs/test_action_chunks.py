@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_env.core.clock import ManualClock
-from embodied_env.core.types import Severity
+from embodied_env.core.codes import Severity
 from embodied_env.envs.action_chunks import ActionChunks
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ClosedError, ResetNeededError, UsageError

@@ -16,7 +16,7 @@ import embodied_env
 from embodied_env.backends import fake
 from embodied_env.backends.fake import FakeBackend, Fault
 from embodied_env.core.clock import NS_PER_S, ManualClock, SteadyClock
-from embodied_env.core.types import Severity
+from embodied_env.core.codes import Severity
 from embodied_env.errors import RecordError, ResetNeededError
 
 PATIENCE_S = 30.0

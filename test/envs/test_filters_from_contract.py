@@ -15,7 +15,7 @@ from embodied_env.contract.loader import dump_contract, find_contract
 from embodied_env.contract.schema import BoxSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.urdf import load_urdf
-from embodied_env.core.types import CODES
+from embodied_env.core.codes import CODES
 from embodied_env.envs.filters_from_contract import make_command_filters
 from embodied_env.errors import ContractError
 

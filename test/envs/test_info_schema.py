@@ -19,7 +19,7 @@ from jsonschema import Draft202012Validator
 from embodied_env.backends.fake import FakeBackend, Fault
 from embodied_env.contract import load_contract
 from embodied_env.core.clock import ManualClock
-from embodied_env.core.types import CODES, END_REASONS, Quality, Severity
+from embodied_env.core.codes import CODES, END_REASONS, Quality, Severity
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.envs.stepper import Stepper
 from embodied_env.record.json_values import to_json_types

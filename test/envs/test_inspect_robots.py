@@ -15,7 +15,7 @@ import pytest
 import embodied_env
 from embodied_env.backends.fake import Fault
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.types import Severity
+from embodied_env.core.codes import Severity
 from embodied_env.errors import UsageError
 from embodied_env.policies.loader import make_policy
 from embodied_env.record import read_run

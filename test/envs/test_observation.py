@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scripted_tasks import PERIOD_NS
 
 from embodied_env.contract.spaces import FieldLayout
-from embodied_env.core.types import Quality, Sample, Snapshot
+from embodied_env.core.codes import Quality
+from embodied_env.core.types import Sample, Snapshot
 from embodied_env.envs.observation import FieldCheck, ObservationBuilder
 from embodied_env.errors import BackendNotReadyError
 

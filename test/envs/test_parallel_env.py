@@ -14,7 +14,7 @@ import pytest
 import embodied_env
 from embodied_env.backends.fake import Fault
 from embodied_env.contract.team import load_team, parse_team
-from embodied_env.core.types import Severity
+from embodied_env.core.codes import Severity
 from embodied_env.errors import ClosedError, ContractError, ResetNeededError, UsageError
 from embodied_env.record import audit_run
 

@@ -10,7 +10,8 @@ import pytest
 import embodied_env
 from embodied_env.backends.fake import FakeBackend
 from embodied_env.core.clock import SteadyClock
-from embodied_env.core.types import Finding, SentCommand, Severity
+from embodied_env.core.codes import Severity
+from embodied_env.core.types import Finding, SentCommand
 from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import UsageError
 from embodied_env.tasks import load_task

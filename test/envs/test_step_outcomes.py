@@ -10,7 +10,7 @@ import pytest
 
 import embodied_env
 from embodied_env.contract import parse_contract
-from embodied_env.core.types import CODES, Quality, Severity
+from embodied_env.core.codes import CODES, Quality, Severity
 from embodied_env.errors import ClosedError, ResetNeededError, UsageError
 from embodied_env.testing import Fault, ManualClock, SpyObserver
 

@@ -19,7 +19,8 @@ import embodied_env.backends
 from embodied_env import load_contract
 from embodied_env.backends.fake import FakeBackend, Fault
 from embodied_env.core.clock import NS_PER_S, SteadyClock
-from embodied_env.core.types import END_REASONS, Finding, Quality, Severity, end_kind, order_end_reasons
+from embodied_env.core.codes import END_REASONS, Quality, Severity, end_kind, order_end_reasons
+from embodied_env.core.types import Finding
 from embodied_env.errors import (
     BackendLostError,
     BackendNotReadyError,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_env.core.types import CODES, END_REASONS
+from embodied_env.core.codes import CODES, END_REASONS
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = ("id", "fault", "injected", "happens", "status", "tests", "hold", "rest")

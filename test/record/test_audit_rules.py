@@ -20,7 +20,8 @@ from scripted_tasks import OneClock
 from embodied_env.backends.fake import FakeDelays, Fault
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.core.clock import ManualClock
-from embodied_env.core.types import Finding, Severity
+from embodied_env.core.codes import Severity
+from embodied_env.core.types import Finding
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_lines, audit_run, read_run
 from embodied_env.record.audit.order_rules import BLOCK, STILL

@@ -21,7 +21,7 @@ from scripted_tasks import OneClock
 from embodied_env.backends.fake import FakeDelays, Fault
 from embodied_env.contract import load_contract
 from embodied_env.core.clock import ManualClock
-from embodied_env.core.types import Quality
+from embodied_env.core.codes import Quality
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
 from embodied_env.record import RecordTransitions, audit_transition, read_run

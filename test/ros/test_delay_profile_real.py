@@ -13,9 +13,9 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 import embodied_env
 from embodied_env.analysis.profile_from_run import profile_of_run
 from embodied_env.contract.loader import dump_contract
+from embodied_env.core.codes import Quality
 from embodied_env.core.latency.profile import read_profile, write_profile
 from embodied_env.core.process.child import Child, simulator
-from embodied_env.core.types import Quality
 from embodied_env.record import read_run
 
 pytestmark = pytest.mark.ros

@@ -9,7 +9,7 @@ import pytest
 
 import embodied_env
 from embodied_env.core.clock import NS_PER_S, ManualClock
-from embodied_env.core.types import Quality
+from embodied_env.core.codes import Quality
 from embodied_env.ros.robot.diagnostics import DiagnosticsAggregator, Level
 from embodied_env.testing import SpyObserver
 

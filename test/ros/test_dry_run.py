@@ -21,8 +21,8 @@ import embodied_env
 from embodied_env.cli.audit import print_report
 from embodied_env.contract.loader import dump_contract
 from embodied_env.core.clock import SteadyClock
+from embodied_env.core.codes import Severity
 from embodied_env.core.process.child import Child, relay, simulator
-from embodied_env.core.types import Severity
 from embodied_env.errors import UsageError
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.robot.relay_client import RELAY_STATE

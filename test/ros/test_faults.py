@@ -31,8 +31,8 @@ import embodied_env
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, SteadyClock
+from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.process.child import Child, ProcessSpec, simulator
-from embodied_env.core.types import Quality, Severity
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import LATCHED as LATCHED_QOS

@@ -171,7 +171,8 @@ def test_a_malformed_token_is_ignored(env, intruder, reference):
 def test_a_braking_command_without_a_token_never_adds_a_step(env, reference):
     env.reset(seed=9)
     stepper = env.unwrapped._stepper
-    from embodied_env.core.types import Finding, Severity
+    from embodied_env.core.codes import Severity
+    from embodied_env.core.types import Finding
 
     braking = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
     rows = []

@@ -17,9 +17,9 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 import embodied_env
 from embodied_env.contract import FieldSpec, SensorSpec
 from embodied_env.contract.loader import dump_contract
+from embodied_env.core.codes import Quality
 from embodied_env.core.process.child import Child, relay, simulator
 from embodied_env.core.process.shared_memory import segments_of
-from embodied_env.core.types import Quality
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros import fastdds as large_messages
 from embodied_env.ros.fastdds import PROFILE, VARIABLES

@@ -19,7 +19,7 @@ from sensor_msgs.msg import CompressedImage, Image, Imu, JointState, LaserScan, 
 
 from embodied_env.contract import FieldSpec, SensorSpec
 from embodied_env.contract.reading_values import settle
-from embodied_env.core.types import Quality
+from embodied_env.core.codes import Quality
 from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.sensor_buffer import SensorBuffer
 from embodied_env.ros.serialization import PLAIN_VARIABLE

@@ -26,8 +26,9 @@ from embodied_env.backends.registry import make_backend
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, Domain, ManualClock, Stamp, SteadyClock
+from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.process.child import Child, simulator
-from embodied_env.core.types import Quality, ResetRequest, Severity
+from embodied_env.core.types import ResetRequest
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError, ResetNeededError, UsageError
 from embodied_env.ros.embedded_sim.sensor_messages import to_message
 from embodied_env.ros.node import RosNode

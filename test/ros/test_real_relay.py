@@ -28,10 +28,11 @@ from embodied_env.backends.registry import make_backend
 from embodied_env.contract.loader import dump_contract, load_contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, SteadyClock
+from embodied_env.core.codes import CODES, Severity
 from embodied_env.core.latency.info import ACTUATION_METHODS
 from embodied_env.core.process.child import Child, relay, simulator
 from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
-from embodied_env.core.types import CODES, Finding, Severity
+from embodied_env.core.types import Finding
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError, UsageError
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.receive_thread import ReceiveThread

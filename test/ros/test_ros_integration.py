@@ -25,7 +25,8 @@ import embodied_env
 from embodied_env.backends.registry import make_backend
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import SteadyClock
-from embodied_env.core.types import Quality, ResetRequest, Severity
+from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.types import ResetRequest
 from embodied_env.errors import BackendNotReadyError, UsageError
 from embodied_env.ros.embedded_sim.sensor_messages import to_message
 from embodied_env.ros.node import RosNode, wants_sim_time

@@ -11,7 +11,7 @@ import pytest
 import scripted_tasks
 from scripted_tasks import JOINTS, PERIOD_S
 
-from embodied_env.core.types import Severity
+from embodied_env.core.codes import Severity
 from embodied_env.errors import ContractError
 from embodied_env.safety import CommandState, SafetyGate
 from embodied_env.safety.command_filters import GROUP, FilterDecision, load_plugin_filters, scale_of
@@ -353,7 +353,7 @@ class Slow:
 
     def filter(self, proposal):
         from embodied_env.safety.command_filters import FilterDecision
-        from embodied_env.core.types import Severity
+        from embodied_env.core.codes import Severity
         return FilterDecision(severity=Severity.LIMIT, share=self.share, detail="slow")
 
 

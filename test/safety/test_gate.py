@@ -9,7 +9,8 @@ import pytest
 import scripted_tasks
 from scripted_tasks import ACCELERATION, DECELERATION, PERIOD_S, VELOCITY
 
-from embodied_env.core.types import CODES, Finding, Severity
+from embodied_env.core.codes import CODES, Severity
+from embodied_env.core.types import Finding
 from embodied_env.errors import InternalFaultError
 from embodied_env.safety import GATES, CommandState, SafetyGate
 from embodied_env.safety import command_limiter as limiter

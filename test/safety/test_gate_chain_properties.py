@@ -82,7 +82,8 @@ from embodied_env.contract.schema import (
     WatchdogSpec,
 )
 from embodied_env.core.clock import ManualClock, SteadyClock
-from embodied_env.core.types import Finding, SentCommand, Severity, TaskResult, Verdict
+from embodied_env.core.codes import Severity
+from embodied_env.core.types import Finding, SentCommand, TaskResult, Verdict
 from embodied_env.envs.stepper import Stepper
 from embodied_env.safety import GATES, Arbiter, CommandState, SafetyGate, merge_relay_report
 from embodied_env.safety.command_filters import FilterDecision

@@ -21,7 +21,8 @@ from safety_strategies import INPUT_STATES, calm, examples, finite_vectors, join
 from embodied_env.backends.fake import FakeBackend
 from embodied_env.contract.schema import Nonfinite, ObservationAge, WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, ManualClock, SteadyClock
-from embodied_env.core.types import Finding, Quality, SensorStatus, SentCommand, Severity, TaskResult, Verdict
+from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.types import Finding, SensorStatus, SentCommand, TaskResult, Verdict
 from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import ClosedError, ResetNeededError
 from embodied_env.safety import Arbiter, SafetyGate, Watchdog

@@ -14,8 +14,8 @@ from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 
 from embodied_env.backends.fake import FakeBackend, Fault
 from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.codes import Severity
 from embodied_env.core.reset_spec import ResetRoutine, validate_home
-from embodied_env.core.types import Severity
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError
 from embodied_env.safety.command_filters import FilterDecision
 

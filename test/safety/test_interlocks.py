@@ -10,7 +10,8 @@ import pytest
 import scripted_tasks
 from scripted_tasks import JOINTS, PERIOD_S
 
-from embodied_env.core.types import CODES, Finding, Quality, SafetyContext, SensorStatus, Severity
+from embodied_env.core.codes import CODES, Quality, Severity
+from embodied_env.core.types import Finding, SafetyContext, SensorStatus
 from embodied_env.safety import GATES, CommandState, SafetyGate
 from embodied_env.safety.interlocks import (
     ActionAgeGate,

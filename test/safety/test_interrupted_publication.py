@@ -17,9 +17,10 @@ from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 
 from embodied_env.backends.fake import FakeBackend
 from embodied_env.core.clock import NS_PER_S, ManualClock
+from embodied_env.core.codes import Severity
 from embodied_env.core.process import signals as interrupts
 from embodied_env.core.reset_spec import ResetRoutine
-from embodied_env.core.types import Finding, SentCommand, Severity
+from embodied_env.core.types import Finding, SentCommand
 from embodied_env.errors import BackendLostError
 from embodied_env.safety import Arbiter, SafetyGate, arbiter, homing
 from embodied_env.safety.relay import relay as core

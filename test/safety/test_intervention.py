@@ -8,7 +8,7 @@ import scripted_tasks
 from scripted_tasks import PERIOD_S
 
 from embodied_env.contract.schema import Intervention
-from embodied_env.core.types import Severity
+from embodied_env.core.codes import Severity
 from embodied_env.safety import CommandState, SafetyGate
 from embodied_env.safety.interlocks import InterventionRate
 

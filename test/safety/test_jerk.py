@@ -12,7 +12,8 @@ from scripted_tasks import ACCELERATION, PERIOD_S, VELOCITY
 
 from embodied_env.contract.schema import EffectiveLimits
 from embodied_env.core.clock import ManualClock
-from embodied_env.core.types import Finding, SentCommand, Severity
+from embodied_env.core.codes import Severity
+from embodied_env.core.types import Finding, SentCommand
 from embodied_env.safety import Arbiter, CommandState, SafetyGate
 from embodied_env.safety.joint_limits import keeps_jerk, limit_jerk
 

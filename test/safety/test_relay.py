@@ -15,8 +15,9 @@ from embodied_env.cli import WRONG_USAGE, main
 from embodied_env.contract import JointLimits
 from embodied_env.contract.schema import WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, ManualClock
+from embodied_env.core.codes import Severity
 from embodied_env.core.process.child import relay
-from embodied_env.core.types import Finding, Severity
+from embodied_env.core.types import Finding
 from embodied_env.errors import ContractError, InternalFaultError
 from embodied_env.safety import SafetyGate
 from embodied_env.safety.relay.protocol import Armed, CommandId, JointFields, write_command

@@ -18,7 +18,7 @@ from safety_strategies import contract_of, costly, finite_vectors
 from embodied_env.contract import JointLimits
 from embodied_env.contract.schema import WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, ManualClock
-from embodied_env.core.types import Severity
+from embodied_env.core.codes import Severity
 from embodied_env.safety.relay.protocol import Armed, CommandId, JointFields, RelayReport, RelayState, write_command
 from embodied_env.safety.relay.relay import Relay
 

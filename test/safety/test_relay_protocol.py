@@ -13,7 +13,8 @@ from safety_strategies import contract_of, joint_limits, plain_contract
 
 import embodied_env
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.types import Finding, GateReport, Severity
+from embodied_env.core.codes import Severity
+from embodied_env.core.types import Finding, GateReport
 from embodied_env.safety.relay.protocol import (
     Armed,
     CommandId,

@@ -12,7 +12,8 @@ from safety_strategies import bounds, examples, finite_vectors, rounding, steps_
 
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.core.clock import ManualClock
-from embodied_env.core.types import Finding, SentCommand, Severity
+from embodied_env.core.codes import Severity
+from embodied_env.core.types import Finding, SentCommand
 from embodied_env.safety import Arbiter, CommandState, SafetyGate
 from embodied_env.safety.joint_limits import (
     brake_velocity,

@@ -13,7 +13,7 @@ from embodied_env.contract.schema import BoxSpec, CapsuleSpec, KeepOutSpec, Sphe
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.urdf import UrdfRobot, load_urdf, parse_urdf
 from embodied_env.contract.validation import check_workspace
-from embodied_env.core.types import Severity
+from embodied_env.core.codes import Severity
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.safety.command_filters import ProposedCommand
 from embodied_env.safety.command_limiter import joint_bounds

@@ -27,7 +27,8 @@ from hypothesis.extra import numpy as npst
 from embodied_env.contract import ActuatorSpec, Contract, FieldSpec, JointLimits, Margins, Safety, SensorSpec, TaskSpec
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.schema import Episode
-from embodied_env.core.types import Quality, SafetyContext, SensorStatus, Severity
+from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.types import SafetyContext, SensorStatus
 from embodied_env.safety import CommandFilter, CommandState, SafetyGate
 from embodied_env.safety.command_filters import FilterDecision, ProposedCommand
 from embodied_env.safety.joint_limits import JointBounds, rounding_of_velocity

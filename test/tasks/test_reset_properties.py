@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from embodied_env.contract import load_contract
 from embodied_env.contract.spaces import ActionLayout, field_layouts
-from embodied_env.core.types import Quality, ResetReport, Sample, Snapshot
+from embodied_env.core.codes import Quality
+from embodied_env.core.types import ResetReport, Sample, Snapshot
 from embodied_env.tasks import ResettableTask, load_task
 
 CONTRACTS = ("arm_reach", "cart_goal", "door_open")

@@ -16,7 +16,8 @@ from embodied_env.contract import ActuatorSpec, Contract, FloatArray
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
-from embodied_env.core.types import Sample, Severity, Transition
+from embodied_env.core.codes import Severity
+from embodied_env.core.types import Sample, Transition
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, EmbodiedEnvError, UsageError
 

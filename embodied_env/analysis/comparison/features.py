@@ -19,8 +19,8 @@ from embodied_env.analysis.report.timing_collectors import quality_name
 from embodied_env.contract import Contract
 from embodied_env.contract.schema import JointLimits
 from embodied_env.contract.spaces import field_layouts
+from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.latency.statistics import measured
-from embodied_env.core.types import Quality, Severity
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, is_reference
 from embodied_env.record.rows import RESET, TRANSITION

@@ -10,7 +10,7 @@ from typing import Any
 from embodied_env.analysis.report.row_access import finite, flat, get_mapping, text_of
 from embodied_env.analysis.report.time_series import MOST_NAMES, Timeline
 from embodied_env.analysis.statistics import QuantileSketch
-from embodied_env.core.types import CODES, Severity
+from embodied_env.core.codes import CODES, Severity
 from embodied_env.record.schema import gates
 
 _SEVERITIES = {severity.name: int(severity) for severity in Severity}

@@ -10,7 +10,7 @@ from embodied_env.analysis.report.html import BLUE, PALE_ORANGE, Block, grid, pa
 from embodied_env.analysis.report.key_frames import Fetch, Frame, pillow_is_here, png_base64
 from embodied_env.analysis.report.time_series import Timeline
 from embodied_env.analysis.report.timing_sections import step_axis
-from embodied_env.core.types import Severity
+from embodied_env.core.codes import Severity
 from embodied_env.errors import RecordError
 
 _MOST_ROWS = 40

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from embodied_env.analysis.report.timing_collectors import NO_NUMBER
-from embodied_env.core.types import Quality
+from embodied_env.core.codes import Quality
 
 MEANING_OF_QUALITY: Mapping[int, str] = {
     int(Quality.STALE): "the reading was older than its contract allows; the last good one was handed out",

@@ -9,8 +9,8 @@ from typing import Any
 from embodied_env.analysis.report.row_access import count_of, finite, get_mapping, text_of
 from embodied_env.analysis.report.time_series import MOST_NAMES, Timeline
 from embodied_env.analysis.statistics import QuantileSketch
+from embodied_env.core.codes import Quality
 from embodied_env.core.latency.statistics import STAGES
-from embodied_env.core.types import Quality
 from embodied_env.record.schema import step_info_schema
 
 Stage = tuple[str, str]

@@ -26,7 +26,7 @@ from embodied_env.analysis.report.html import (
 from embodied_env.analysis.report.time_series import Curve, Timeline
 from embodied_env.analysis.report.timing_collectors import Sensor, Stage, quality_name, stage_label, stage_meaning
 from embodied_env.analysis.statistics import Percentiles
-from embodied_env.core.types import Quality
+from embodied_env.core.codes import Quality
 
 _Key = TypeVar("_Key")
 

@@ -18,9 +18,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.codes import Quality
 from embodied_env.core.latency.ledger import Ledger, StepEvent
 from embodied_env.core.pacing import DeadlineCounts
-from embodied_env.core.types import ActuationEvidence, ClockStatus, Quality, Sample, Snapshot
+from embodied_env.core.types import ActuationEvidence, ClockStatus, Sample, Snapshot
 
 Stages = dict[str, object]
 Stage = tuple[float, Quality]

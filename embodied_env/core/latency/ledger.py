@@ -17,7 +17,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.core.types import Quality
+from embodied_env.core.codes import Quality
 from embodied_env.errors import UsageError
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.core.types import Quality
+from embodied_env.core.codes import Quality
 
 STAGES = (
     "driver_s",

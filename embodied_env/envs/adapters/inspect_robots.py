@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from embodied_env.backends.registry import BACKENDS
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
+from embodied_env.core.codes import end_kind
 from embodied_env.core.outcome_counts import counted_apart
-from embodied_env.core.types import end_kind
 from embodied_env.envs.embodied_env import EmbodiedEnv, make
 from embodied_env.errors import MissingDependencyError, UsageError
 

@@ -11,15 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from embodied_env.contract.fingerprint import differences
+from embodied_env.core.codes import CODES, TERMINATED_REASONS, TRUNCATED_REASONS, Severity, end_kind, order_end_reasons
 from embodied_env.core.outcome_counts import solved_at_reset
-from embodied_env.core.types import (
-    CODES,
-    TERMINATED_REASONS,
-    TRUNCATED_REASONS,
-    Severity,
-    end_kind,
-    order_end_reasons,
-)
 from embodied_env.record.audit.latency_rules import known_stages, sensor_stages, stages, stamps, total, total_of_info
 from embodied_env.record.audit.sensor_rules import accounts
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr

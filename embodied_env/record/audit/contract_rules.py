@@ -11,7 +11,7 @@ from gymnasium import spaces
 from embodied_env.contract import Contract
 from embodied_env.contract.schema import APPLIED_ACTIONS, TIME_REMAINING
 from embodied_env.contract.spaces import field_layouts
-from embodied_env.core.types import Quality, Severity, end_kind
+from embodied_env.core.codes import Quality, Severity, end_kind
 from embodied_env.record.arrays import is_reference
 from embodied_env.record.audit.sensor_rules import mask, readings
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.types import Quality
+from embodied_env.core.codes import Quality
 from embodied_env.record.audit.violation import Violation, make_violation
 from embodied_env.record.rows import Row
 

@@ -11,7 +11,7 @@ from typing import Any
 from embodied_env.contract import Contract
 from embodied_env.contract.schema import is_latched
 from embodied_env.contract.spaces import ActionLayout, field_layouts
-from embodied_env.core.types import Severity, end_kind
+from embodied_env.core.codes import Severity, end_kind
 from embodied_env.record.audit.sensor_rules import GOOD, moves_by_itself, ns_of
 from embodied_env.record.audit.violation import Violation, make_violation
 from embodied_env.record.rows import RESET, Row

@@ -33,7 +33,8 @@ from rclpy.node import Node
 from embodied_env.contract import Contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.core.types import Quality, Severity, Transition, end_kind
+from embodied_env.core.codes import Quality, Severity, end_kind
+from embodied_env.core.types import Transition
 from embodied_env.ros.qos import RELIABLE
 
 TOPIC = "/diagnostics"

@@ -14,8 +14,9 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.core.codes import Severity
 from embodied_env.core.json_messages import INVALID_MESSAGE
-from embodied_env.core.types import ActuationEvidence, ApprovedCommand, Finding, GateReport, SentCommand, Severity
+from embodied_env.core.types import ActuationEvidence, ApprovedCommand, Finding, GateReport, SentCommand
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.receive_thread import ReceiveThread

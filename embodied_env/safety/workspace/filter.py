@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray, KinematicModel
 from embodied_env.contract.schema import WorkspaceSpec
-from embodied_env.core.types import Severity
+from embodied_env.core.codes import Severity
 from embodied_env.errors import UsageError
 from embodied_env.safety.command_filters import FilterDecision, ProposedCommand
 from embodied_env.safety.joint_limits import JointBounds
