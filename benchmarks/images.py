@@ -175,7 +175,7 @@ class Ours:
 
     def take(self, timeout_s: float) -> list[NDArray[np.uint8]]:
         """Return the newest frame, when one has come."""
-        arrivals = self._receiver.take(timeout_s)
+        arrivals = self._receiver.receive(timeout_s)
         for arrival in arrivals:
             self._buffer.add(arrival)
         sample = self._buffer.sample() if arrivals else None

@@ -161,7 +161,7 @@ def test_an_interrupt_while_the_world_moves_ends_the_episode(own):
         raise KeyboardInterrupt
 
     receiver = backend_of(own)._ros.receiver
-    receiver.take = interrupted
+    receiver.receive = interrupted
     with pytest.raises(KeyboardInterrupt):
         own.step(ZERO)
     with pytest.raises(ResetNeededError):

@@ -681,7 +681,7 @@ def test_a_command_is_published_as_it_was_approved(hand_made, backend):
     positions = snapshot.samples["joints"].values["position"]
     command = approve(SIMPLE, np.full(6, 0.5), positions=positions)
     sent = robot.send(command)
-    (arrival,) = hand_made.ros.receiver.take(PATIENCE_S)
+    (arrival,) = hand_made.ros.receiver.receive(PATIENCE_S)
     assert sent.seq == command.seq
     np.testing.assert_array_equal(sent.values, command.values)
     np.testing.assert_array_equal(arrival.message.data, command.values)
@@ -716,7 +716,7 @@ def test_silence_of_every_sensor_is_a_lost_robot(hand_made, backend):
 def test_a_listener_that_failed_is_a_lost_robot_and_a_reset_makes_a_new_one(hand_made, backend):
     robot = backend()
     reset(robot)
-    robot._readings.buffers["tcp"].put = None  # the next message of it cannot be taken
+    robot._readings.buffers["tcp"].add = None  # the next message of it cannot be taken
     wait_for(lambda: robot._listener.failure is not None)
     with pytest.raises(BackendLostError, match="listener: receiving failed: TypeError"):
         robot.read(in_s(0), in_s(1))

@@ -149,7 +149,7 @@ def test_a_wait_ends_when_nobody_listens_any_more():
     def fail():
         raise BackendLostError("listener", "it ended")
 
-    bench.listener.check = fail
+    bench.listener.raise_if_failed = fail
     with pytest.raises(BackendLostError):
         bench.watch.begin(bench.clock.now_ns() + NS_PER_S)
 

@@ -67,7 +67,7 @@ class Heard:
 def listen(ros, seconds, heard):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        for arrival in ros.receiver.take(0.02):
+        for arrival in ros.receiver.receive(0.02):
             heard.setdefault(arrival.key, []).append(arrival)
     return heard
 

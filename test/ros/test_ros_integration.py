@@ -96,7 +96,7 @@ def test_remapped_topics_are_read_written_and_watched_under_their_new_names(open
     snapshot = reset(remapped)  # the preflight has found all of it
     command = approve(SIMPLE, np.full(6, 0.5), positions=snapshot.samples["joints"].values["position"])
     remapped.send(command)
-    (arrival,) = robot.ros.receiver.take(GENEROUS_S)
+    (arrival,) = robot.ros.receiver.receive(GENEROUS_S)
     np.testing.assert_array_equal(arrival.message.data, command.values)
     intruder = node(opened, "intruder").node
     intruder.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)  # nobody's topic
@@ -265,7 +265,7 @@ def test_diagnostics_are_told_every_second_and_at_once_when_something_is_worse(o
 
     def levels(action):
         env.step(action)
-        told.extend(arrival.message for arrival in listener.receiver.take(0.0))
+        told.extend(arrival.message for arrival in listener.receiver.receive(0.0))
         return [{status.name: status.level for status in message.status} for message in told]
 
     wait_for(lambda: any(set(found.values()) == {b"\x00"} for found in levels(np.zeros(6))))

@@ -1,13 +1,12 @@
-"""What a relay does, as a state machine without ROS: it is told what happened, and publishes through an `Outlet`.
+"""The state machine of a relay, without ROS: it validates commands and publishes through a `RelayPublisher`.
 
-Disarmed it publishes nothing, but for braking to rest. `arm` begins an epoch at the measured positions. Commands of
-that epoch, numbered upwards, go through the gates from the joint limits on. When none came for ``hold_steps`` periods
-after the last, each `tick` brakes; after ``stop_steps`` a STOP is latched, which only `arm` clears. An ESTOP is latched
-until `clear_estop`, and then is a STOP.
+Disarmed, it publishes only braking. `arm` begins an epoch at the measured positions. Commands of that epoch, numbered
+upwards, pass the gates from the joint limits on. ``hold_steps`` periods after the last one each `tick` brakes; after
+``stop_steps`` a STOP is latched, which only `arm` clears. An ESTOP is latched until `clear_estop`, and is a STOP then.
 
-At rest a robot that is commanded by position alone is sent nothing more: it is where it was sent. What is commanded by
-velocity is sent zero at every tick for as long as the relay is armed: its controller may have a timeout of its own, or
-have lost a message. Before the first command of an epoch nothing is published: nothing has moved.
+At rest, a robot commanded by position alone receives nothing more. Joints commanded by velocity receive zero at every
+tick while armed: their controller may have a timeout, or have lost a message. Before the first command of an epoch
+nothing is published.
 """
 
 from __future__ import annotations
