@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import itertools
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -23,6 +24,15 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segmen
 
 
 os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(Path(__file__).parent / "discovery.xml"))
+
+
+def pytest_configure(config):
+    """Let Ctrl-C interrupt the tests and their child processes, also when the suite runs in the background of a shell.
+
+    A shell without job control starts background jobs with SIGINT ignored, and child processes inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):

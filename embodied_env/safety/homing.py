@@ -175,8 +175,7 @@ class HomingMotion:
         if self._way is None or not np.allclose(self._way.at(self._since_s), away, rtol=0.0, atol=_ON_THE_WAY):
             self._way, self._since_s = self._way_from(away), 0.0
         self._since_s += dt_s
-        after = self._way.at(self._since_s)
-        way: FloatArray = self._home + np.where(np.abs(after) < self._routine.tolerance * _NEAR, 0.0, after)
+        way: FloatArray = self._home + self._way.at(self._since_s)
         return way
 
     def _way_from(self, away: FloatArray) -> _SmoothApproach:

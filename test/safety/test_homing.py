@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scripted_tasks
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 
@@ -130,8 +130,20 @@ WAYS = {
 }
 
 
+# The last 0.1 of the tolerance used to be one step, which the limit of the jerk turned into an oscillation.
+STEP_AT_THE_END = {
+    "start": (0.0, 0.34375),
+    "home": (1.0, 0.0),
+    "speed": 1.0,
+    "limits": {"position": [-2.0, 2.0], "velocity": 1.0, "acceleration": 1.0, "deceleration": 1.0, "jerk": 5.0},
+    "command": "position",
+    "scale": "normalized",
+}
+
+
 @settings(max_examples=25, deadline=None)
 @given(way=st.fixed_dictionaries(WAYS))
+@example(way=STEP_AT_THE_END)
 def test_from_anywhere_home_is_reached_and_no_command_is_faster_than_its_share(way):
     start, home, speed, limits = (way[name] for name in ("start", "home", "speed", "limits"))
     contract = {
@@ -147,7 +159,7 @@ def test_from_anywhere_home_is_reached_and_no_command_is_faster_than_its_share(w
         assert np.abs(moved).max() <= speed * limits["velocity"] + slack
         positions = np.array([command.values for command in scene.sent])
         low, high = np.minimum(start, home), np.maximum(start, home)  # it never passes its home
-        passed = 1e-12 if "jerk" not in limits else 0.1 * routine.tolerance
+        passed = 1e-12 if "jerk" not in limits else 0.01 * routine.tolerance
         assert (positions >= low - passed).all()
         assert (positions <= high + passed).all()
         assert at(scene) == pytest.approx(routine.home, abs=routine.tolerance)
