@@ -57,7 +57,7 @@ from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, Stamp, SteadyClock
 from embodied_env.core.types import ApprovedCommand, ResetRequest
-from embodied_env.ros.embedded_sim.backend import MujocoRosBackend
+from embodied_env.ros.embedded_sim.lockstep_backend import MujocoRosBackend
 from embodied_env.ros.embedded_sim.protocol import STEP_TOPIC, StepRequest, command_crc32
 from embodied_env.ros.embedded_sim.services import SimulatorServices
 from embodied_env.ros.node import RosNode

@@ -23,7 +23,7 @@ BACKENDS: Mapping[str, Mapping[str, str]] = {
         "realtime": "embodied_env.backends.mujoco_realtime:RealtimeMujocoBackend",
     },
     "mujoco_ros": {
-        "lockstep": "embodied_env.ros.embedded_sim.backend:MujocoRosBackend",
+        "lockstep": "embodied_env.ros.embedded_sim.lockstep_backend:MujocoRosBackend",
         "realtime": "embodied_env.ros.embedded_sim.realtime_backend:RealtimeMujocoRosBackend",
     },
     "gazebo": {"lockstep": "embodied_env.ros.external_sim.backend:GazeboBackend"},

@@ -1,8 +1,8 @@
-"""Large messages: which topics of a contract have them, and the Fast DDS profile that makes room for them.
+"""Fast DDS profile for large messages, and the topics of a contract that need it.
 
-The shared-memory segment of Fast DDS has 512 kB. A message that does not fit into it stalls for some 10 ms, or is lost
-when it is sent best effort. `PROFILE` makes it 32 MiB. Fast DDS reads it when the first node of a process is made, so
-it must be named in the environment before. It is the sender's segment that counts.
+The default shared-memory segment of Fast DDS has 512 kB. A message that does not fit into it stalls for about 10 ms, or
+is lost if it is sent best effort. `PROFILE` makes the segment 32 MiB. Fast DDS reads the profile when the first node of
+a process is created, so the environment must name it before. The sender's segment is the one that counts.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from embodied_env.contract.message_types import ENCODINGS
 PROFILE = Path(__file__).with_name("large_messages.xml")
 
 VARIABLES = ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE")
-"""Which name the file: up to Jazzy, and from Kilted on. Both are set; each Fast DDS reads its own."""
+"""Environment variables that name the profile: up to Jazzy, and from Kilted on. Each Fast DDS reads its own."""
 
 LARGE_BYTES = 500_000
-"""From here on a message does not fit into the usual segment, with what stands around it."""
+"""Size above which a message and its overhead do not fit into the default segment."""
 
-_USUAL_SEGMENT = 512 * 1024
+_DEFAULT_SEGMENT = 512 * 1024
 _SEGMENT_SIZE = re.compile(r"<segment_size>\s*(\d+)\s*<")
 _FAST_DDS = "rmw_fastrtps"
 _CLOUD, _IMAGE = "sensor_msgs/msg/PointCloud2", "sensor_msgs/msg/Image"
@@ -37,9 +37,9 @@ _warned: set[str] = set()  # topics, in this process
 
 
 def topics_above_limit(contract: Contract) -> dict[str, int]:
-    """Return the topics of `contract` whose messages are large, and how many bytes their data has at least.
+    """Return the topics of `contract` with large messages, and the least size of their data, bytes.
 
-    They are images and point clouds, whose size follows from the contract; that of a compressed image does not.
+    These are images and point clouds; the size of a compressed image does not follow from the contract.
     """
     sizes = {sensor.topic: _bytes_of(sensor) for sensor in contract.sensors.values()}
     return {topic: size for topic, size in sizes.items() if size > LARGE_BYTES}
@@ -48,8 +48,7 @@ def topics_above_limit(contract: Contract) -> dict[str, int]:
 def profile_environment(contract: Contract, found: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables to set for a process that sends or receives the topics of `contract`.
 
-    None, where there are no large messages, or where `found`, its environment, names a profile already: that is the
-    user's to write.
+    Empty without large messages, or if `found`, its environment, already names a profile of the user's.
     """
     if not topics_above_limit(contract) or any(found.get(name) for name in VARIABLES):
         return {}
@@ -57,16 +56,16 @@ def profile_environment(contract: Contract, found: Mapping[str, str] = os.enviro
 
 
 def enable_large_segments(contract: Contract, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set those variables for this process, which must not have made a node yet, and for those that it starts."""
+    """Set these variables for this process, before its first node, and for the processes that it starts."""
     environment.update(profile_environment(contract, environment))
 
 
 def segment_bytes(found: Mapping[str, str] = os.environ) -> int:
-    """Return the shared-memory segment that a process with this environment asks for; the usual where none is named.
+    """Return the size of the shared-memory segment that a process with this environment requests, bytes.
 
-    A file that cannot be read counts as none: Fast DDS says itself what is wrong with it.
+    A profile that cannot be read is ignored; Fast DDS reports its error.
     """
-    sizes = [_USUAL_SEGMENT]
+    sizes = [_DEFAULT_SEGMENT]
     for path in filter(None, (found.get(name) for name in VARIABLES)):
         with contextlib.suppress(OSError, UnicodeDecodeError):
             sizes += map(int, _SEGMENT_SIZE.findall(Path(path).read_text(encoding="utf-8")))
@@ -74,10 +73,10 @@ def segment_bytes(found: Mapping[str, str] = os.environ) -> int:
 
 
 def warn_if_segment_too_small(contract: Contract, found: Mapping[str, str] = os.environ) -> None:
-    """Warn of each topic whose messages do not fit into the segment of this process, once per topic and process.
+    """Warn of each topic whose messages do not fit into the shared-memory segment, once per topic and process.
 
-    Who sends them needs the segment, and cannot be looked at from here: `found` is the environment that it is thought
-    to have; mostly both are started from the same. Other middlewares than Fast DDS have no such segment.
+    The segment is the publisher's, which cannot be inspected: `found` is assumed to be its environment. Middlewares
+    other than Fast DDS have no such segment.
     """
     if not found.get("RMW_IMPLEMENTATION", _FAST_DDS).startswith(_FAST_DDS):
         return

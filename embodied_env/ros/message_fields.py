@@ -1,9 +1,9 @@
-"""What the readers of messages share: the field to read, and the error of a message that cannot be read."""
+"""Fields of sensor messages: the declaration of one field, and paths into a message."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,39 +13,39 @@ from numpy.typing import NDArray
 from embodied_env.contract import FieldSpec, SensorSpec
 from embodied_env.contract.field_paths import steps_of
 from embodied_env.contract.reading_values import InvalidReadingError
-from embodied_env.contract.spaces import FieldLayout
 
 Message = Any  # a generated type
 ReadField = Callable[[Message], NDArray[Any]]
-"""Returns a fresh array of the field's shape and dtype; raises MalformedMessageError."""
+"""Returns a new array of the field's shape and dtype; raises MalformedMessageError."""
+
+_POSE_IN_POSE = {"position": "pose.pose.position", "orientation": "pose.pose.orientation"}
+VECTOR_PATHS: Mapping[str, Mapping[str, str]] = {
+    "geometry_msgs/msg/PoseStamped": {"position": "pose.position", "orientation": "pose.orientation"},
+    "geometry_msgs/msg/PoseWithCovarianceStamped": _POSE_IN_POSE,
+    "geometry_msgs/msg/PointStamped": {"position": "point"},
+    "geometry_msgs/msg/Twist": {"linear": "linear", "angular": "angular"},
+    "geometry_msgs/msg/TwistStamped": {"linear": "twist.linear", "angular": "twist.angular"},
+    "geometry_msgs/msg/WrenchStamped": {"force": "wrench.force", "torque": "wrench.torque"},
+    "nav_msgs/msg/Odometry": {**_POSE_IN_POSE, "linear": "twist.twist.linear", "angular": "twist.twist.angular"},
+    "sensor_msgs/msg/Imu": {field: field for field in ("orientation", "angular_velocity", "linear_acceleration")},
+}
+"""Message type -> field -> path of its point, vector or quaternion."""
 
 
 class MalformedMessageError(InvalidReadingError):
-    """A message that does not have what the contract declares; the text says what."""
+    """A message that does not match the contract."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One field of one sensor, and what the contract says of it."""
+    """One field of one sensor, with the shape and dtype of its array."""
 
-    layout: FieldLayout
+    name: str
+    sensor_name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
     spec: FieldSpec
     sensor: SensorSpec
-
-    @property
-    def name(self) -> str:
-        """Its name in the contract."""
-        return self.layout.field
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of its array."""
-        return self.layout.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The precision of its array."""
-        return self.layout.dtype
 
 
 def check_length(name: str, found: int, wanted: int) -> None:
@@ -55,7 +55,7 @@ def check_length(name: str, found: int, wanted: int) -> None:
 
 
 def follow(message: Message, path: str) -> Any:  # noqa: ANN401 - part of a message
-    """Return what stands at `path` in `message`; raises AttributeError or IndexError where it leads nowhere."""
+    """Return the value at `path` in `message`; raises AttributeError or IndexError for an invalid path."""
     value = message
     for name, index in steps_of(path):
         value = getattr(value, name)
@@ -68,7 +68,6 @@ def path_reader(field: Field) -> ReadField:
     """Return the reader of a field with a path: a number, or with a declared shape a sequence of numbers."""
     path = field.spec.path or ""
     steps = steps_of(path)
-    convert = _number if field.spec.shape is None else _numbers
 
     def read(message: Message) -> NDArray[Any]:
         value = message
@@ -78,16 +77,10 @@ def path_reader(field: Field) -> ReadField:
                 if index >= len(value):
                     raise MalformedMessageError(f"{path}: there is no element {index}, only {len(value)} elements")
                 value = value[index]
-        return convert(value, field)
+        if field.spec.shape is not None:
+            check_length(path, len(value), math.prod(field.shape))
+            return np.array(np.asarray(value).reshape(field.shape), dtype=field.dtype)
+        octet = isinstance(value, bytes)
+        return np.array([value[0] if octet else value], dtype=field.dtype)
 
     return read
-
-
-def _number(value: Any, field: Field) -> NDArray[Any]:  # noqa: ANN401 - part of a message
-    return np.array([value[0] if isinstance(value, bytes) else value], dtype=field.dtype)  # bytes: the ROS type octet
-
-
-def _numbers(value: Any, field: Field) -> NDArray[Any]:  # noqa: ANN401 - part of a message
-    """Copy a sequence into an array of the declared shape."""
-    check_length(field.spec.path or "", len(value), math.prod(field.shape))
-    return np.array(np.asarray(value).reshape(field.shape), dtype=field.dtype)

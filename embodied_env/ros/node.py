@@ -1,4 +1,4 @@
-"""One ROS 2 context and node of our own. What arrives at it is taken by its receiver (`receiver`)."""
+"""A ROS 2 context with one node, and its receiver."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ with rclpy_import_errors("a backend over ROS 2"):
 
 @dataclass(frozen=True, kw_only=True)
 class UnmatchedTopics:
-    """Topics of a node without the other side: not read, not published, or with more than one publisher."""
+    """Topics without a subscriber, without a publisher, or with more than one publisher."""
 
     unread: list[str]
     unpublished: list[str]
     shared: list[str]
 
 
-_WRONG_ARGUMENTS = ("RCLInvalidROSArgsError", "UnknownROSArgsError")  # rclpy has no public name for them
+_WRONG_ARGUMENTS = ("RCLInvalidROSArgsError", "UnknownROSArgsError")  # rclpy has no public names for them
+_first_use: list[int] = []  # the first element is the process that first used ROS 2 in this interpreter
 
 
 class RosNode:
-    """A context and a node of our own: other users of rclpy in this process are neither needed nor disturbed.
+    """A node in a context of its own, independent of other users of rclpy in this process.
 
-    It takes no signals: rclpy would cut the connection before anybody could brake.
+    It installs no signal handlers: those of rclpy would shut the context down before the robot could brake.
     """
 
     def __init__(
@@ -62,16 +63,21 @@ class RosNode:
             namespace: absolute; relative topics resolve in it.
             clock: stamps arrivals.
             domain_id: None: ``ROS_DOMAIN_ID``, or 0.
-            ros_args: remappings and parameters of this node; they come before those of the process (``sys.argv``).
-            parameters: what others may read of us, and nobody may set; whoever turns the node serves them. None: the
-                node has no parameter services.
-            feed: gets what the node publishes and receives; None: nobody does.
+            ros_args: remappings and parameters of this node; they precede those of the process (``sys.argv``).
+            parameters: read-only parameters; the executor that spins the node serves them. None: the node has no
+                parameter services.
+            feed: receives the messages that the node publishes and receives.
 
         Raises:
-            BackendNotReadyError: when ROS 2 cannot be initialised.
-            UsageError: for ROS arguments that rcl cannot read.
+            BackendNotReadyError: if ROS 2 cannot be initialised, or after a fork.
+            UsageError: for ROS arguments that rcl cannot parse.
         """
-        _refuse_after_fork()
+        _first_use.append(os.getpid())
+        if _first_use[0] != os.getpid():  # Fast DDS does not survive a fork: its first call would block for ever
+            raise BackendNotReadyError(
+                "this process was forked from one that had used ROS 2, which cannot work; "
+                "start processes with 'spawn' or 'forkserver' (AsyncVectorEnv: context='spawn')"
+            )
         arguments = ros_arguments(ros_args)
         self._context = Context()
         self._closed = False
@@ -88,7 +94,8 @@ class RosNode:
                     start_parameter_services=parameters is not None,
                     enable_rosout=False,
                 )
-                _declare(self.node, parameters)
+                if parameters is not None:
+                    _declare_read_only(self.node, parameters)
         except Exception as error:  # rclpy raises its own RCLError and many others here
             self._context.try_shutdown()
             if type(error).__name__ in _WRONG_ARGUMENTS:
@@ -104,7 +111,7 @@ class RosNode:
             self.receiver = ExecutorReceiver(self.node, self._context, clock)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Poll `condition` (a look at the graph) until it holds or the time is over."""
+        """Poll `condition` until it is true, at most `timeout_s`; return whether it is."""
         end = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > end:
@@ -122,7 +129,7 @@ class RosNode:
         """Wait until each of `publishers` has a subscription and each of `topics` one publisher.
 
         Returns:
-            None, or what is unmatched after `timeout_s`.
+            None, or the topics that are unmatched after `timeout_s`.
         """
 
         def matched() -> bool:
@@ -144,38 +151,19 @@ class RosNode:
             return
         self._closed = True
         with deferred_signals():
-            self._destroy()
-
-    def _destroy(self) -> None:
-        self.node.destroy_node()
-        with contextlib.suppress(RuntimeError):  # already shut down, by whoever took hold of all contexts
-            rclpy.shutdown(context=self._context)
+            self.node.destroy_node()
+            with contextlib.suppress(RuntimeError):  # already shut down, by code that shuts down all contexts
+                rclpy.shutdown(context=self._context)
 
 
 def wants_sim_time(node: Node, profile: object) -> bool:
-    """Return whether time is that of ``/clock``: the profile says so, or the node's parameter, as ROS 2 has it."""
+    """Return whether the clock is ``/clock``: by `profile`, or by the node's parameter ``use_sim_time``."""
     declared = getattr(profile, "use_sim_time", False)
     return declared is True or node.get_parameter("use_sim_time").value is True
 
 
-def _declare(node: Node, parameters: Mapping[str, bool | int | float | str] | None) -> None:
-    """Declare what nobody may set; the others, `use_sim_time` among them, are set when the node starts or never."""
-    if parameters is None:
-        return
+def _declare_read_only(node: Node, parameters: Mapping[str, bool | int | float | str]) -> None:
     for key, value in parameters.items():
         node.declare_parameter(key, value, ParameterDescriptor(read_only=True), ignore_override=True)
-    reason = "the parameters of an environment are set when it starts"
+    reason = "the parameters of an environment are set when it starts"  # also rclpy's own, such as use_sim_time
     node.add_on_set_parameters_callback(lambda _: SetParametersResult(successful=False, reason=reason))
-
-
-_first_use: list[int] = []  # the process that first used ROS 2 in this interpreter
-
-
-def _refuse_after_fork() -> None:
-    """Fast DDS does not survive a fork: in the child its first call would wait for ever."""
-    _first_use.append(os.getpid())
-    if _first_use[0] != os.getpid():
-        raise BackendNotReadyError(
-            "this process was forked from one that had used ROS 2, which cannot work; "
-            "start processes with 'spawn' or 'forkserver' (AsyncVectorEnv: context='spawn')"
-        )

@@ -1,4 +1,4 @@
-"""The contract's words on quality of service, as profiles of rclpy."""
+"""QoS profiles of rclpy: those of a contract, and those of our own topics."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ _DURABILITY = {"volatile": DurabilityPolicy.VOLATILE, "transient_local": Durabil
 
 
 def profile_of(spec: QosSpec) -> QoSProfile:
-    """Return the profile of rclpy; what `spec` does not speak of is left to the middleware."""
+    """Return the rclpy profile of `spec`; policies that it does not declare are the middleware's defaults."""
     return QoSProfile(
         depth=spec.depth, reliability=_RELIABILITY[spec.reliability], durability=_DURABILITY[spec.durability]
     )
 
 
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
-"""Between us and what is ours, and for what must not be lost: every message, the last ten of them kept."""
+"""For our own topics, and for messages that must not be lost; keeps the last ten."""
 
 ANY = profile_of(SENSOR_QOS)
-"""To read what anybody publishes: best effort, the last ten."""
+"""For subscriptions to any publisher: best effort, keeps the last ten."""
 
 EVERY_TICK = QoSProfile(depth=256, reliability=ReliabilityPolicy.BEST_EFFORT)
-"""To read a simulator's clock: of any publisher, and deep enough that a rewind does not hide in a burst of steps."""
+"""For a simulator's clock: matches any publisher, and deep enough that a burst of steps cannot hide a rewind."""
 
 LATCHED = profile_of(PRESETS["latched"])
-"""To read, or write, what is published when it changes, and kept for late comers."""
+"""For state that is published when it changes; late subscribers receive the last message."""
 
 
 def sensor_qos(sensor: SensorSpec) -> QoSProfile:
-    """Return what a sensor is read with."""
+    """Return the profile to subscribe to a sensor with."""
     return profile_of(resolved(sensor.qos, SENSOR_QOS))
 
 
 def command_qos(actuator: ActuatorSpec) -> QoSProfile:
-    """Return what commands to an actuator are written with."""
+    """Return the profile to publish an actuator's commands with."""
     return profile_of(resolved(actuator.qos, COMMAND_QOS))
 
 
 def input_qos(*, latched: bool) -> QoSProfile:
-    """Return what a safety input is read with."""
+    """Return the profile to subscribe to a safety input with."""
     return LATCHED if latched else ANY

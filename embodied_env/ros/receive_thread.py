@@ -1,4 +1,4 @@
-"""One thread that receives for a world that moves by itself."""
+"""A thread that receives messages while the world moves by itself."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from embodied_env.ros.receiver import POLL_S, ReceivedMessage
 
 
 class ReceiveThread:
-    """Turns an executor over a node, always with a finite timeout. Whoever waits for an arrival waits on `changed`.
+    """Spins an executor over a node, always with a finite timeout.
 
     Attributes:
-        node: what it turns.
-        changed: guards what the takers of messages write, and tells of each arrival.
-        failure: what ended the thread, if it was not `stop`.
+        node: the node.
+        condition: held while a message is handled, and notified after each.
+        failure: the error that ended the thread, or None.
     """
 
     def __init__(self, node: Node, clock: Clock) -> None:
@@ -39,7 +39,7 @@ class ReceiveThread:
     def subscribe(
         self, key: str, message_type: str, topic: str, qos: QoSProfile, take: Callable[[ReceivedMessage], None]
     ) -> None:
-        """Hand every message of `topic` to `take`, in the thread, while `changed` is held. Before `start`."""
+        """Call `take` with each message of `topic`, in the thread and holding `condition`. Call it before `start`."""
 
         def store(message: Any, info: Any) -> None:  # noqa: ANN401 - generated types
             now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
@@ -53,16 +53,16 @@ class ReceiveThread:
         self.node.create_subscription(message_class(message_type), topic, store, qos)
 
     def raise_if_failed(self) -> None:
-        """Raise BackendLostError when nobody listens any more."""
+        """Raise BackendLostError if the thread has failed."""
         if self.failure is not None:
             raise BackendLostError("listener", f"receiving failed: {type(self.failure).__name__}: {self.failure}")
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread. Idempotent; safe when it never began."""
+        """Stop the thread. Idempotent; the thread need not have been started."""
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -72,7 +72,7 @@ class ReceiveThread:
         try:
             while not self._done.is_set():
                 self._executor.spin_once(timeout_sec=POLL_S)
-        except BaseException as error:  # noqa: BLE001 - whatever it is: the step must hear of it, and not wait for ever
+        except BaseException as error:  # noqa: BLE001 - a waiting step must receive it, or it would wait indefinitely
             with self.condition:
                 self.failure = error
                 self.condition.notify_all()

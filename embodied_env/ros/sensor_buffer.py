@@ -1,4 +1,4 @@
-"""The newest sample of each sensor, with what the middleware's numbers say was lost, repeated or out of order."""
+"""Buffer the newest reading of a sensor; count lost, repeated and reordered messages by the middleware's numbers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ from embodied_env.ros.robot.clock_sync import StampTranslator, TranslatedStamp, 
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.serialization.layout_cache import as_message
 
-_KEPT = 64  # messages without a stamp that are kept for `accept`
-_NO_TRAVEL = TransportTiming()
-_NO_NUMBERS = (
-    "{}: this middleware does not number its messages, which a sensor by receipt needs; allowed: rmw_fastrtps_cpp"
-)
+_MAX_UNSTAMPED = 64  # messages without a stamp that are kept for `assign_stamp`
+_NO_TRANSPORT = TransportTiming()
 
 
 @dataclass(kw_only=True)
@@ -30,12 +27,11 @@ class _Counts:
 
 
 class SensorBuffer:
-    """One sensor's buffer. The observation never steps back: an older stamp is counted, not taken.
+    """The newest reading of one sensor. It never steps back: a message with an older stamp is counted and dropped.
 
-    A stamp of the future is never the measure of those that follow: it is replaced by the next message.
+    The order is not measured against a stamp in the future: the next message replaces it.
 
-    With the timeline ``receive`` a message has no stamp of its own: it gets the one that `accept` is asked for, or that
-    of its arrival where a `StampTranslator` knows it.
+    A message of the timeline ``receive`` gets its stamp from `assign_stamp`, or from a `StampTranslator`.
 
     Attributes:
         stamp_ns: the newest stamp, on the world's clock, or -1 before the first.
@@ -47,10 +43,10 @@ class SensorBuffer:
         """Prepare to read `sensor`.
 
         Args:
-            name: the sensor's.
-            sensor: what the contract says of it.
-            stamping: what its stamps are worth; None: they are of the world's clock.
-            reader: reads its messages; None: the one for its type.
+            name: of the sensor.
+            sensor: its declaration in the contract.
+            stamping: translates stamps to the world's clock; None: they are already on it.
+            reader: reads the messages; None: the reader of the sensor's type.
         """
         self._name = name
         self._reader = SensorReader(name, sensor) if reader is None else reader
@@ -63,104 +59,82 @@ class SensorBuffer:
         self._is_wall = stamping is not None and stamping.is_wall
         self._counts = _Counts()
         self._newest: tuple[ReceivedMessage, TranslatedStamp, TransportTiming] | None = None
-        self._believed: TranslatedStamp | None = None  # the newest that was not of the future
-        self._last_number = 0  # of the publisher; it counts from 1
-        self._unstamped: dict[int, ReceivedMessage] = {}  # by the number of their publication
+        self._newest_valid: TranslatedStamp | None = None  # the newest that is not in the future
+        self._last_number = 0  # of the publisher, which counts from 1
+        self._unstamped: dict[int, ReceivedMessage] = {}  # by publication number
         self._seq = -1
         self._sample: Sample | None = None
         self.stamp_ns = -1
 
     @property
     def placed(self) -> TranslatedStamp | None:
-        """The place of the newest message on the world's clock; None before the first."""
+        """The translated stamp of the newest message; None before the first."""
         return None if self._newest is None else self._newest[1]
 
     def clear(self) -> None:
-        """Begin an epoch: forget everything."""
+        """Start an epoch: drop the readings and reset the counts."""
         self.clear_readings()
-        self._last_number = 0  # it may be another publisher now
+        self._last_number = 0  # the publisher may be another
         self._seq = -1
         self._counts = _Counts()
 
     def clear_readings(self) -> None:
-        """Forget what was received: it is of a time that is no more. What is counted is counted on."""
-        self._newest = self._sample = self._believed = None
+        """Drop the readings; the counts continue."""
+        self._newest = self._sample = self._newest_valid = None
         self.stamp_ns = -1
         self._unstamped.clear()
 
     def add(self, arrival: ReceivedMessage) -> None:
-        """Take a message that has arrived."""
+        """Store or count a message that has arrived."""
         number = arrival.info["publication_sequence_number"]
         if number is not None and number > self._last_number:
             if 0 < self._last_number < number - 1 and self._newest is not None:
                 self._counts.lost += number - self._last_number - 1
             self._last_number = number
         if self._stamping is not None:
-            self._judge(arrival, self._place(arrival, self._stamping), self._stamping.transport(arrival))
+            self._add_stamped(arrival, self._translated(arrival, self._stamping), self._stamping.transport(arrival))
         elif self._by_header:
-            self._judge_stamp(arrival, stamp_ns(arrival.message))
+            header_ns = stamp_ns(arrival.message)
+            stamp = TranslatedStamp(stamp_ns=header_ns)
+            if header_ns == 0:
+                reason = "the message carries no stamp"
+                stamp = TranslatedStamp(stamp_ns=0, quality=Quality.ZERO_STAMP, reason=reason)
+            self._add_stamped(arrival, stamp, _NO_TRANSPORT)
         elif number is None:
-            raise BackendNotReadyError(_NO_NUMBERS.format(self._name))
+            raise BackendNotReadyError(
+                f"{self._name}: this middleware does not number its messages, which a sensor by receipt needs; "
+                "allowed: rmw_fastrtps_cpp"
+            )
         else:
             self._unstamped[number] = arrival
-            while len(self._unstamped) > _KEPT:
+            while len(self._unstamped) > _MAX_UNSTAMPED:
                 del self._unstamped[next(iter(self._unstamped))]
 
     def reevaluate(self) -> None:
-        """More is known of who publishes: place the newest message anew, as a latched one comes only once."""
+        """Translate the newest stamp again: more is known of its publisher, and a latched message comes only once."""
         if self._newest is not None and self._stamping is not None:
-            arrival, _, travel = self._newest
-            placed = self._place(arrival, self._stamping)
-            self._newest, self._sample, self.stamp_ns = (arrival, placed, travel), None, placed.stamp_ns
-            self._believed = None if placed.quality is Quality.FUTURE else placed
-
-    def _place(self, arrival: ReceivedMessage, stamping: StampTranslator) -> TranslatedStamp:
-        return stamping.translate(arrival, stamp_ns(arrival.message) if self._by_header else None)
-
-    def _judge(self, arrival: ReceivedMessage, placed: TranslatedStamp, travel: TransportTiming) -> None:
-        """Take what is newer; count what is repeated or older."""
-        newest, believed = self.placed, self._believed
-        if self._by_header and (
-            (newest is not None and placed.repeats(newest)) or (believed is not None and placed.repeats(believed))
-        ):
-            self._counts.duplicated += 1
-        elif self._by_header and believed is not None and not placed.is_after(believed):
-            self._counts.reordered += 1
-        else:
-            self._take(arrival, placed, travel)
-
-    def _judge_stamp(self, arrival: ReceivedMessage, header_ns: int) -> None:
-        """The same for a stamp of the world's clock itself, which says all."""
-        if self._newest is None or header_ns > self.stamp_ns:
-            self._take(arrival, _as_stamped(header_ns), _NO_TRAVEL)
-        elif header_ns == self.stamp_ns:
-            self._counts.duplicated += 1
-        else:
-            self._counts.reordered += 1
-
-    def _take(self, arrival: ReceivedMessage, placed: TranslatedStamp, travel: TransportTiming) -> None:
-        self._newest, self._sample, self.stamp_ns = (arrival, placed, travel), None, placed.stamp_ns
-        if placed.quality is not Quality.FUTURE:
-            self._believed = placed
-        self._seq += 1
+            arrival, _, transport = self._newest
+            stamp = self._translated(arrival, self._stamping)
+            self._newest, self._sample, self.stamp_ns = (arrival, stamp, transport), None, stamp.stamp_ns
+            self._newest_valid = None if stamp.quality is Quality.FUTURE else stamp
 
     def assign_stamp(self, stamp_ns: int, number: int) -> bool:
-        """Return whether the reading is here that has this stamp, and was last published under this number.
+        """Return whether a reading with this stamp or a later one has arrived.
 
-        With the timeline ``receive`` it gets the stamp, and is then the newest.
+        With the timeline ``receive`` the message that was published under `number` gets the stamp.
         """
         if not self._by_header and stamp_ns > self.stamp_ns and number in self._unstamped:
-            self._take(self._unstamped[number], TranslatedStamp(stamp_ns=stamp_ns), _NO_TRAVEL)
+            self._store(self._unstamped[number], TranslatedStamp(stamp_ns=stamp_ns), _NO_TRANSPORT)
         return self.stamp_ns >= stamp_ns
 
     def newest(self) -> Sample | None:
-        """Return the newest sample, and count nothing; None before the first message."""
+        """Return the newest sample, without its counts; None before the first message."""
         if self._sample is None and self._newest is not None:
             self._sample = self._read(*self._newest)
         return self._sample
 
     def sample(self) -> Sample | None:
-        """Return the newest sample, and the counts since the last call; None before the first message."""
+        """Return the newest sample, with the counts since the last call; None before the first message."""
         sample = self.newest()
         if sample is None:
             return None
@@ -170,7 +144,28 @@ class SensorBuffer:
         self._counts = _Counts()
         return replace(sample, lost=counts.lost, duplicated=counts.duplicated, reordered=counts.reordered)
 
-    def _read(self, arrival: ReceivedMessage, placed: TranslatedStamp, travel: TransportTiming) -> Sample:
+    def _translated(self, arrival: ReceivedMessage, stamping: StampTranslator) -> TranslatedStamp:
+        return stamping.translate(arrival, stamp_ns(arrival.message) if self._by_header else None)
+
+    def _add_stamped(self, arrival: ReceivedMessage, stamp: TranslatedStamp, transport: TransportTiming) -> None:
+        """Store a newer message; count a repeated or older one."""
+        newest, valid = self.placed, self._newest_valid
+        if self._by_header and (
+            (newest is not None and stamp.repeats(newest)) or (valid is not None and stamp.repeats(valid))
+        ):
+            self._counts.duplicated += 1
+        elif self._by_header and valid is not None and not stamp.is_after(valid):
+            self._counts.reordered += 1
+        else:
+            self._store(arrival, stamp, transport)
+
+    def _store(self, arrival: ReceivedMessage, stamp: TranslatedStamp, transport: TransportTiming) -> None:
+        self._newest, self._sample, self.stamp_ns = (arrival, stamp, transport), None, stamp.stamp_ns
+        if stamp.quality is not Quality.FUTURE:
+            self._newest_valid = stamp
+        self._seq += 1
+
+    def _read(self, arrival: ReceivedMessage, stamp: TranslatedStamp, transport: TransportTiming) -> Sample:
         quality, reason = Quality.OK, ""
         values: dict[str, Any]
         message = as_message(arrival.message)
@@ -179,12 +174,12 @@ class SensorBuffer:
         except MalformedMessageError as error:
             quality, reason = Quality.INVALID, str(error)
             values = {}
-        if placed.quality is not Quality.OK:
-            quality, reason = placed.quality, placed.reason
+        if stamp.quality is not Quality.OK:
+            quality, reason = stamp.quality, stamp.reason
         return Sample(
             sensor=self._name,
             values=values,
-            stamp_ns=placed.stamp_ns,
+            stamp_ns=stamp.stamp_ns,
             arrival_ns=arrival.arrival_ns,
             arrival_system_ns=arrival.arrival_system_ns,
             source_ns=arrival.info["source_timestamp"] or None,
@@ -193,16 +188,9 @@ class SensorBuffer:
             quality=quality,
             reason=reason,
             confidence=self._reader.confidence(message),
-            header_ns=placed.header_ns if self._is_wall else None,  # simulated time is nothing to the middleware's
-            stamp_quality=placed.stamp_quality,
-            suspect_clock=placed.suspect_clock,
-            transport_quality=travel.quality,
-            transport_excess_s=travel.excess_s,
+            header_ns=stamp.header_ns if self._is_wall else None,  # simulated time is not on the middleware's clock
+            stamp_quality=stamp.stamp_quality,
+            suspect_clock=stamp.suspect_clock,
+            transport_quality=transport.quality,
+            transport_excess_s=transport.excess_s,
         )
-
-
-def _as_stamped(header_ns: int) -> TranslatedStamp:
-    """Return the place of a stamp that is of the world's clock itself."""
-    if header_ns == 0:
-        return TranslatedStamp(stamp_ns=0, quality=Quality.ZERO_STAMP, reason="the message carries no stamp")
-    return TranslatedStamp(stamp_ns=header_ns)

@@ -1,9 +1,8 @@
-"""Read messages into arrays, by the contract: joints by name, one copy per field, an error for what is malformed."""
+"""Read sensor messages into arrays as the contract declares: joints by name, one copy per field."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -15,7 +14,15 @@ from embodied_env.contract.field_paths import check_message, has_header
 from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES, message_class, message_field
 from embodied_env.contract.reading_values import InvalidReadingError, check_rotation, position_confidence
 from embodied_env.contract.spaces import field_layouts
-from embodied_env.ros.message_fields import Field, MalformedMessageError, Message, ReadField, check_length, path_reader
+from embodied_env.ros.message_fields import (
+    VECTOR_PATHS,
+    Field,
+    MalformedMessageError,
+    Message,
+    ReadField,
+    check_length,
+    path_reader,
+)
 from embodied_env.ros.sensor_readers_camera import (
     cloud_reader,
     compressed_reader,
@@ -29,7 +36,7 @@ Values = dict[str, NDArray[Any]]
 
 
 def stamp_ns(message: Message) -> int:
-    """Return the acquisition stamp of a message's header, in nanoseconds of its clock."""
+    """Return the stamp of a message's header, ns of its clock."""
     if isinstance(message, RawMessage):
         return message.stamp_ns()
     stamp = message.header.stamp
@@ -37,7 +44,7 @@ def stamp_ns(message: Message) -> int:
 
 
 class SensorReader:
-    """Reads the messages of one sensor into fresh arrays of the contract's shapes and precision.
+    """Reads the messages of one sensor into new arrays of the contract's shapes and dtypes.
 
     Attributes:
         has_header: whether its messages have a header, and so a stamp and a frame.
@@ -47,16 +54,23 @@ class SensorReader:
         """Resolve the fields of `sensor`.
 
         Raises:
-            MissingDependencyError: for a package of messages, or a decoder of images, that is not installed.
-            ContractError: for a sensor that its message type cannot be (`contract.field_paths.check_message`).
+            MissingDependencyError: for a message package or image decoder that is not installed.
+            ContractError: for a sensor that does not match its message type (`contract.field_paths.check_message`).
         """
         check_message(name, sensor)
         self._sensor = sensor
-        fields = [
-            Field(layout=layout, spec=sensor.fields[layout.field], sensor=sensor)
-            for layout in field_layouts(name, sensor)
-        ]
-        self._readers = {field.name: _reader(field) for field in fields}
+        self._readers: dict[str, ReadField] = {}
+        for layout in field_layouts(name, sensor):
+            field = Field(
+                name=layout.field,
+                sensor_name=name,
+                shape=layout.shape,
+                dtype=layout.dtype,
+                spec=sensor.fields[layout.field],
+                sensor=sensor,
+            )
+            make = _READERS[sensor.type] if field.spec.path is None else path_reader
+            self._readers[field.name] = make(field)
         known = SENSOR_MESSAGES.get(sensor.type)
         self._has_covariance = known is not None and known.covariance
         self._joints = {joint for spec in sensor.fields.values() for joint in spec.joints or ()}
@@ -76,7 +90,7 @@ class SensorReader:
             raise MalformedMessageError(str(error)) from error
 
     def concerns(self, message: Message) -> bool:
-        """Return whether a message says anything of this sensor: one of other joints alone is somebody else's."""
+        """Return whether a message is of this sensor; False for a JointState of other joints only."""
         return not self._is_by_joint or not self._joints.isdisjoint(message.name)
 
     def confidence(self, message: Message) -> float | None:
@@ -89,12 +103,6 @@ class SensorReader:
 def _check_frame(key: str, found: str, wanted: str) -> None:
     if found != wanted:
         raise MalformedMessageError(f"{key} is {found!r}; the contract declares {wanted!r}")
-
-
-def _reader(field: Field) -> ReadField:
-    if field.spec.path is not None:
-        return path_reader(field)
-    return _READERS[field.sensor.type](field)
 
 
 def _joint_state(field: Field) -> ReadField:
@@ -116,7 +124,7 @@ def _joint_trajectory(field: Field) -> ReadField:
 
 
 def _by_name(field: Field) -> Callable[[list[str], Any], NDArray[Any]]:
-    """Return what picks joints by name, in the contract's order."""
+    """Return the function that selects joints by name, in the contract's order."""
     joints = list(field.spec.joints or ())
 
     def pick(names: list[str], data: Any) -> NDArray[Any]:  # noqa: ANN401 - an array.array, or one of numpy
@@ -137,7 +145,7 @@ def _by_name(field: Field) -> Callable[[list[str], Any], NDArray[Any]]:
 
 
 def _sequence(field: Field) -> ReadField:
-    """Read the data of a Float64MultiArray; its layout says nothing that the contract does not."""
+    """Read the data of a Float64MultiArray; its layout is ignored."""
 
     def read(message: Message) -> NDArray[Any]:
         values = np.frombuffer(message.data, dtype=np.float64)
@@ -152,10 +160,10 @@ def _scalar(field: Field) -> ReadField:
     return lambda message: np.array((get(message),), dtype=field.dtype)
 
 
-def _vector(field: Field, places: Mapping[str, str]) -> ReadField:
-    """Read a point, vector or quaternion; `places` says where in the message it stands."""
-    axes = "xyzw"[: field.shape[0]]
-    get = attrgetter(*(f"{places[field.name]}.{axis}" for axis in axes))
+def _vector(field: Field) -> ReadField:
+    """Read a point, vector or quaternion."""
+    path = VECTOR_PATHS[field.sensor.type][field.name]
+    get = attrgetter(*(f"{path}.{axis}" for axis in "xyzw"[: field.shape[0]]))
     rotation = message_field(field.sensor, field.name, field.spec).rotation
 
     def read(message: Message) -> NDArray[Any]:
@@ -170,12 +178,12 @@ def _vector(field: Field, places: Mapping[str, str]) -> ReadField:
 def _pose_with_covariance(field: Field) -> ReadField:
     if field.name == "covariance":
         return lambda message: np.array(message.pose.covariance, dtype=field.dtype)
-    return _vector(field, {"position": "pose.pose.position", "orientation": "pose.pose.orientation"})
+    return _vector(field)
 
 
 def _imu(field: Field) -> ReadField:
-    """Read a field of an Imu, unless the message says, by a covariance that begins with -1, that it has none."""
-    get = _vector(field, {field.name: field.name})
+    """Read a field of an Imu; a covariance that starts with -1 declares that the message does not have it."""
+    get = _vector(field)
     covariance = attrgetter(f"{field.name}_covariance")
 
     def read(message: Message) -> NDArray[Any]:
@@ -198,27 +206,14 @@ def _battery(field: Field) -> ReadField:
     return read
 
 
-_POSE = {"position": "pose.position", "orientation": "pose.orientation"}
-_ODOMETRY = {
-    "position": "pose.pose.position",
-    "orientation": "pose.pose.orientation",
-    "linear": "twist.twist.linear",
-    "angular": "twist.twist.angular",
-}
-
 _READERS: Mapping[str, Callable[[Field], ReadField]] = {
+    **dict.fromkeys(VECTOR_PATHS, _vector),
     "sensor_msgs/msg/JointState": _joint_state,
     "trajectory_msgs/msg/JointTrajectory": _joint_trajectory,
     "std_msgs/msg/Float64MultiArray": _sequence,
     "std_msgs/msg/Float64": _scalar,
     "std_msgs/msg/Bool": _scalar,
-    "geometry_msgs/msg/PoseStamped": partial(_vector, places=_POSE),
     "geometry_msgs/msg/PoseWithCovarianceStamped": _pose_with_covariance,
-    "geometry_msgs/msg/PointStamped": partial(_vector, places={"position": "point"}),
-    "geometry_msgs/msg/Twist": partial(_vector, places={"linear": "linear", "angular": "angular"}),
-    "geometry_msgs/msg/TwistStamped": partial(_vector, places={"linear": "twist.linear", "angular": "twist.angular"}),
-    "geometry_msgs/msg/WrenchStamped": partial(_vector, places={"force": "wrench.force", "torque": "wrench.torque"}),
-    "nav_msgs/msg/Odometry": partial(_vector, places=_ODOMETRY),
     "sensor_msgs/msg/Imu": _imu,
     "sensor_msgs/msg/Range": range_reader,
     "sensor_msgs/msg/LaserScan": scan_reader,

@@ -1,4 +1,4 @@
-"""Read messages of cameras and range sensors.
+"""Read the messages of cameras and range sensors.
 
 Pixels are uint8 (height, width, channels), depth is float32 metres (height, width, 1), points are (n, 3) metres.
 """
@@ -17,13 +17,13 @@ from embodied_env.errors import MissingDependencyError
 from embodied_env.ros.message_fields import Field, MalformedMessageError, Message, ReadField, check_length
 
 _CODECS = {"jpeg": "JPEG", "jpg": "JPEG", "png": "PNG"}
-_MODES = {"rgb8": "RGB", "mono8": "L"}  # of Pillow
+_MODES = {"rgb8": "RGB", "mono8": "L"}  # encoding -> mode of Pillow
 _FLOAT32 = 7  # sensor_msgs/PointField.FLOAT32
 _AXES = ("x", "y", "z")
 
 
 def image_reader(field: Field) -> ReadField:
-    """Return the reader of an Image, in the encoding that the contract declares and no other."""
+    """Return the reader of an Image in the encoding that the contract declares."""
     name = field.sensor.encoding or ""
     encoding = ENCODINGS[name]
     raw = np.dtype(encoding.dtype).newbyteorder("<")
@@ -55,7 +55,7 @@ def compressed_reader(field: Field) -> ReadField:
     except ImportError as error:
         raise MissingDependencyError(
             f"Pillow ({error})",
-            needed_for=f"the CompressedImage of sensors.{field.layout.sensor}",
+            needed_for=f"the CompressedImage of sensors.{field.sensor_name}",
             remedy='pip install "embodied_env[images]"',
         ) from None
     wanted_size = (field.shape[1], field.shape[0])
@@ -67,18 +67,18 @@ def compressed_reader(field: Field) -> ReadField:
             with Image.open(io.BytesIO(message.data), formats=[codec]) as image:
                 size, mode = image.size, image.mode
                 pixels = image.tobytes() if size == wanted_size and mode == wanted_mode else b""
-        except Exception as error:  # decoders of damaged data raise what they like
+        except Exception as error:  # decoders raise many types for damaged data
             raise MalformedMessageError(f"the {codec} cannot be decoded: {error}") from error
         _check_size(field, *size)
         if mode != wanted_mode:
             raise MalformedMessageError(f"the {codec} has mode {mode}; the contract declares {field.sensor.encoding}")
-        return np.frombuffer(pixels, dtype=field.dtype).reshape(field.shape).copy()  # what Pillow gives is read-only
+        return np.frombuffer(pixels, dtype=field.dtype).reshape(field.shape).copy()  # Pillow returns read-only bytes
 
     return read
 
 
 def scan_reader(field: Field) -> ReadField:
-    """Return the reader of a field of a LaserScan: its ranges or its intensities."""
+    """Return the reader of the ranges or intensities of a LaserScan."""
 
     def read(message: Message) -> NDArray[Any]:
         raw = np.frombuffer(getattr(message, field.name), dtype=np.float32)
@@ -135,7 +135,7 @@ def _check_size(field: Field, width: int, height: int) -> None:
 
 
 def _strides(message: Message, field: Field, raw: np.dtype[Any]) -> tuple[int, int, int]:
-    """Return the bytes from row to row, pixel to pixel and channel to channel. Rows may end in padding."""
+    """Return the strides of rows, pixels and channels, bytes. Rows may end in padding."""
     height, width, channels = field.shape
     pixel = channels * raw.itemsize
     if message.step < width * pixel:
@@ -148,7 +148,7 @@ def _strides(message: Message, field: Field, raw: np.dtype[Any]) -> tuple[int, i
 
 
 def _codec(text: str) -> str:
-    """Read a format: ``png``, or as image_transport writes it, ``rgb8; jpeg compressed bgr8``."""
+    """Parse a format: ``png``, or ``rgb8; jpeg compressed bgr8``, as image_transport writes it."""
     words = text.rpartition(";")[2].split()
     if not words or words[0] not in _CODECS or (len(words) > 1 and words[1] != "compressed"):
         raise MalformedMessageError(f"format is {text!r}; jpeg and png are read")
@@ -156,7 +156,7 @@ def _codec(text: str) -> str:
 
 
 def _point_dtype(message: Message) -> np.dtype[Any]:
-    """Return where x, y and z lie within a point."""
+    """Return the dtype of x, y and z within a point."""
     if message.is_bigendian:
         raise MalformedMessageError("is_bigendian is set; little-endian points are read")
     offsets = []

@@ -1,4 +1,4 @@
-"""What must be right in the surroundings before rclpy is imported: some mistakes end the whole process from C."""
+"""Checks of the ROS 2 environment and of node options. Some mistakes would end the process inside rcl."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from embodied_env.errors import MissingDependencyError, UsageError
 
 LOG_HINT = "is the log folder writable? set ROS_LOG_DIR"
 
-_MAX_DOMAIN_ID = 232  # beyond it the ports of DDS do not fit
+_MAX_DOMAIN_ID = 232  # the DDS port numbers end there
 _NODE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAMESPACE = re.compile(r"/|(/[A-Za-z_][A-Za-z0-9_]*)+")
 
 
 def check_ros_environment() -> None:
-    """Check ``ROS_DOMAIN_ID`` and ``RMW_IMPLEMENTATION``; with a wrong one rcl ends the process without a word.
+    """Check ``ROS_DOMAIN_ID`` and ``RMW_IMPLEMENTATION``: with an invalid one rcl exits without a message.
 
     Raises:
-        UsageError: naming the variable, its value, and what is allowed.
+        UsageError: with the variable, its value and the allowed values.
     """
     domain = os.environ.get("ROS_DOMAIN_ID", "")
     if domain:
@@ -40,11 +40,11 @@ def check_ros_environment() -> None:
 
 @contextlib.contextmanager
 def rclpy_import_errors(needed_for: str) -> Iterator[None]:
-    """Around the imports of rclpy and its packages: check the surroundings first, and name what is missing.
+    """Wrap imports of rclpy and message packages: check the environment first, and report a missing package.
 
     Raises:
-        UsageError: for surroundings in which rclpy would end the process (`check_ros_environment`).
-        MissingDependencyError: saying what it is needed for.
+        UsageError: for an environment in which rclpy would end the process (`check_ros_environment`).
+        MissingDependencyError: if the import fails; `needed_for` is part of the message.
     """
     check_ros_environment()
     try:
@@ -60,7 +60,7 @@ def rclpy_import_errors(needed_for: str) -> Iterator[None]:
 
 
 def check_domain_id(value: str | int, name: str) -> None:
-    """Raise UsageError unless `value` is a ROS domain id."""
+    """Raise UsageError unless `value` is a valid ROS domain ID."""
     text = str(value)
     if not text.isdecimal() or int(text) > _MAX_DOMAIN_ID:
         raise UsageError(f"{name}={value!r} is not allowed; allowed: 0 to {_MAX_DOMAIN_ID}")
@@ -73,34 +73,24 @@ def check_namespace(value: str) -> None:
 
 
 def check_namespace_and_domain(namespace: str | None, domain_id: int | None) -> None:
-    """Raise UsageError for a namespace or a domain that is none; None is what the surroundings say."""
+    """Raise UsageError for an invalid namespace or domain ID; None selects the default and is valid."""
     if namespace is not None:
         check_namespace(namespace)
     if domain_id is not None:
         check_domain_id(domain_id, "domain_id")
 
 
-def unique_namespace() -> str:
-    """Return a namespace that nobody else has."""
-    return f"/embodied_env_{os.getpid()}_{secrets.token_hex(4)}"
-
-
-def apt_package(package: str) -> str:
-    """Return the name of a ROS package in apt."""
-    return f"ros-{os.environ.get('ROS_DISTRO') or 'jazzy'}-{package.replace('_', '-')}"
-
-
 def check_node_name(value: str) -> None:
-    """Raise UsageError unless `value` is the name of a ROS node."""
+    """Raise UsageError unless `value` is a valid ROS node name."""
     if not isinstance(value, str) or _NODE_NAME.fullmatch(value) is None:
         raise UsageError(f"node_name {value!r} is not allowed; allowed: letters, digits and _, no digit first")
 
 
 def ros_arguments(args: Sequence[str]) -> list[str]:
-    """Return `args` as rcl reads them; it checks what they say when a node is made.
+    """Return `args` as command-line arguments of rcl, which parses them when the node is created.
 
     Raises:
-        UsageError: for what is no list of texts.
+        UsageError: if `args` is not a list of strings.
     """
     if not isinstance(args, (list, tuple)) or not all(isinstance(arg, str) for arg in args):
         raise UsageError(f"ros_args={args!r} is not allowed; allowed: a list of text, e.g. ['-r', 'from:=to']")
@@ -108,5 +98,15 @@ def ros_arguments(args: Sequence[str]) -> list[str]:
 
 
 def timeout_s(name: str, option: float | None, default: float) -> float:
-    """Return the timeout called `name`: the option, else the default; raises UsageError for what is none."""
+    """Return the timeout `option`, or `default` where it is None; raises UsageError for an invalid one."""
     return checked_seconds(name, default if option is None else option)
+
+
+def unique_namespace() -> str:
+    """Return a namespace that no other process uses."""
+    return f"/embodied_env_{os.getpid()}_{secrets.token_hex(4)}"
+
+
+def apt_package(package: str) -> str:
+    """Return the apt name of a ROS package."""
+    return f"ros-{os.environ.get('ROS_DISTRO') or 'jazzy'}-{package.replace('_', '-')}"

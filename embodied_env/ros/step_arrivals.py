@@ -1,7 +1,7 @@
-"""Match sensor readings to the steps of a simulator in lockstep: which have arrived, and which are missing.
+"""Match sensor readings to the steps of a simulator in lockstep.
 
 A reading belongs to a step when it is stamped at `ExpectedReading.earliest_ns` or later. A simulator that acknowledges
-its steps reports what to expect; for any other it follows from the sensor's rate (`DueReading`).
+its steps reports which readings to expect; for any other they follow from the sensors' rates (`DueReading`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class ExpectedReading:
     """The reading of one sensor that belongs to a step.
 
     Attributes:
-        earliest_ns: the earliest stamp it may have.
-        number: the publication number of a message without a stamp; None: there is none.
-        stamp_ns: the stamp which that message gets.
+        earliest_ns: its earliest possible stamp.
+        number: the publication number of a message without a stamp; None: no such message.
+        stamp_ns: the stamp that this message gets.
     """
 
     earliest_ns: int
@@ -38,11 +38,11 @@ class ExpectedReading:
 
 @dataclass(frozen=True, kw_only=True)
 class DueReading:
-    """When a sensor must have delivered: a simulator's own rate has its own phase, known from the last reading alone.
+    """When a sensor's next reading is due, by its rate and the stamp of its last; its phase is unknown.
 
     Attributes:
         period_ns: between two readings; 0: one at every step.
-        slack_ns: how much later than its rate says a reading may be taken: a step of physics.
+        slack_ns: how much later than its rate a reading may be acquired: a physics step.
     """
 
     period_ns: int
@@ -54,15 +54,15 @@ class DueReading:
         return cls(period_ns=round(NS_PER_S / sensor.rate_hz) if sensor.rate_hz else 0, slack_ns=slack_ns)
 
     def earliest_ns(self, now_ns: int) -> int:
-        """Return the earliest stamp of the newest reading with which none is missing at `now_ns`, the end of a step."""
+        """Return the earliest stamp of the newest reading if none is missing at `now_ns`, the end of a step."""
         return now_ns - self.period_ns - self.slack_ns + 1 if self.period_ns else now_ns
 
     def satisfies(self, stamp_ns: int, now_ns: int) -> bool:
-        """Return whether with its newest reading at `stamp_ns` none is missing at `now_ns`, the end of a step."""
+        """Return whether no reading is missing at `now_ns`, the end of a step, if the newest is of `stamp_ns`."""
         return stamp_ns >= self.earliest_ns(now_ns)
 
     def must_have_come(self, since_ns: int, now_ns: int) -> bool:
-        """Return whether there is a reading after `since_ns`, a reset, for sure."""
+        """Return whether a reading after `since_ns`, a reset, must exist at `now_ns`."""
         return now_ns > since_ns + self.period_ns + self.slack_ns if self.period_ns else now_ns > since_ns
 
 
@@ -73,8 +73,8 @@ class StepArrivals:
         """Prepare; nothing is subscribed to.
 
         Args:
-            sensors: by key: their topics and types.
-            slack_ns: how much later than its rate says a reading may be taken, where nothing acknowledges it.
+            sensors: by key.
+            slack_ns: how much later than its rate a reading may be acquired, where no acknowledgement names it.
         """
         self.sensors = sensors
         self._due = {key: DueReading.of(sensor, slack_ns) for key, sensor in sensors.items()}
@@ -82,7 +82,7 @@ class StepArrivals:
         self._unstamped: dict[str, int] = {}  # key -> publication number of the newest message since the step began
 
     def subscribe(self, receiver: Receiver, qos: QoSProfile | None = None, *, raw: bool = False) -> None:
-        """Subscribe with empty buffers; the messages are to be given to `add`. `qos` None: that of each sensor."""
+        """Subscribe with empty buffers; pass the messages to `add`. `qos` None: that of each sensor."""
         self._buffers = {key: SensorBuffer(key, sensor) for key, sensor in self.sensors.items()}
         for key, sensor in self.sensors.items():
             receiver.subscribe(key, message_class(sensor.type), sensor.topic, qos or sensor_qos(sensor), raw=raw)
@@ -99,28 +99,28 @@ class StepArrivals:
         return True
 
     def clear(self) -> None:
-        """Begin an epoch: forget everything."""
+        """Start an epoch: drop everything."""
         for buffer in self._buffers.values():
             buffer.clear()
         self._unstamped.clear()
 
     def begin_step(self) -> None:
-        """Begin a step: a message without a stamp that arrives from now on belongs to its end."""
+        """Start a step: messages without a stamp that arrive from now on belong to its end."""
         self._unstamped.clear()
 
     def drop_after(self, now_ns: int) -> None:
-        """Drop readings stamped after `now_ns`: the clock went back since."""
+        """Drop readings stamped after `now_ns`, from before the clock went back."""
         for buffer in self._buffers.values():
             if buffer.stamp_ns > now_ns:
                 buffer.clear_readings()
 
     def expected(self, target_ns: int, now_ns: int, *, since_ns: int = 0) -> dict[str, ExpectedReading]:
-        """Return what is due at `target_ns`, the end of a step, by the rate of each sensor.
+        """Return the readings that are due at `target_ns`, the end of a step, by the rate of each sensor.
 
         Args:
             target_ns: the end of the step.
-            now_ns: the stamp of a message without one that arrived since the step began.
-            since_ns: readings stamped before do not count: a reset.
+            now_ns: the stamp for messages without one that arrived since the step began.
+            since_ns: readings stamped earlier do not count: the time of a reset.
         """
         return {
             key: ExpectedReading(
@@ -141,7 +141,7 @@ class StepArrivals:
         return missing
 
     def is_due_since(self, key: str, since_ns: int, now_ns: int) -> bool:
-        """Return whether a reading since the reset is certain by `now_ns`; True for a key that is no sensor's."""
+        """Return whether a reading after `since_ns`, a reset, must exist at `now_ns`; True for other keys."""
         return key not in self._due or self._due[key].must_have_come(since_ns, now_ns)
 
     def has_future(self, now_ns: int) -> bool:
@@ -149,7 +149,7 @@ class StepArrivals:
         return any(buffer.stamp_ns > now_ns for buffer in self._buffers.values())
 
     def raise_if_future(self, now_ns: int) -> None:
-        """Raise BackendLostError for readings stamped after `now_ns`: the simulator has published none."""
+        """Raise BackendLostError for readings stamped after `now_ns`, which the simulator cannot have published."""
         ahead = {key: buffer.stamp_ns for key, buffer in self._buffers.items() if buffer.stamp_ns > now_ns}
         if ahead:
             stamps = ", ".join(f"{key} at {stamp_ns} ns" for key, stamp_ns in ahead.items())

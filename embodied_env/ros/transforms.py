@@ -1,4 +1,4 @@
-"""Readings in another frame: what can be transformed, how, and the seam to whoever knows the transforms (tf2)."""
+"""Transform readings to another frame, by transforms of tf2."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from embodied_env.ros.setup_checks import apt_package
 
 
 class NoTransformError(MalformedMessageError):
-    """Nobody knows how one frame stood to another at a time; the text says why."""
+    """No transform between two frames at the requested time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transform:
-    """Where a source frame stands in a target frame: `translation` m, shape (3,); `rotation` x, y, z, w, shape (4,)."""
+    """Pose of a source frame in a target frame: `translation` m, shape (3,); `rotation` x, y, z, w, shape (4,)."""
 
     translation: FloatArray
     rotation: FloatArray
 
 
 class Frames(Protocol):
-    """Knows how frames stood to each other."""
+    """Source of transforms between frames."""
 
     def lookup(self, target: str, source: str, stamp_ns: int) -> Transform:
-        """Return where `source` stood in `target` at `stamp_ns` of the messages' clock; raises NoTransformError."""
+        """Return the transform at `stamp_ns` of the messages' clock; raises NoTransformError."""
         ...
 
 
 def as_it_comes(sensor: SensorSpec) -> SensorSpec:
-    """Return `sensor` as it is before it is transformed: it may be in any frame."""
+    """Return `sensor` with any frame allowed, as it is before the transform."""
     return replace(sensor, frame=None)
 
 
@@ -46,13 +46,13 @@ class TransformedReader(SensorReader):
     """Reads a sensor's messages in the frame `target`, each at the time of its stamp."""
 
     def __init__(self, name: str, sensor: SensorSpec, target: str, frames: Frames) -> None:
-        """Read `sensor`, checked by `check_frame`; raises like `SensorReader`."""
+        """Prepare to read `sensor`, which `robot.profile.check_frame` has accepted; raises like `SensorReader`."""
         super().__init__(name, as_it_comes(sensor))
         self._target = target
         self._frames = frames
 
     def read(self, message: Message) -> Values:
-        """Return field -> array; raises MalformedMessageError, also where nobody knows the transform."""
+        """Return field -> array; raises MalformedMessageError, also without a transform."""
         values = super().read(message)
         if message.header.frame_id == self._target:
             return values
@@ -62,7 +62,7 @@ class TransformedReader(SensorReader):
             raise NoTransformError(f"the transform to {self._target}: {error}") from None
 
     def is_ready(self, message: Message) -> bool:
-        """Return whether there is nothing to wait for: the transform is there, or never will be."""
+        """Return whether the message can be read now, or never: its transform is available, or cannot become so."""
         if message.header.frame_id in ("", self._target) or stamp_ns(message) <= 0:
             return True
         try:
@@ -82,10 +82,10 @@ class TransformedReader(SensorReader):
 
 
 class Tf2Frames:
-    """Listens to ``/tf`` and ``/tf_static`` with the node, and is turned with it."""
+    """Transforms of ``/tf`` and ``/tf_static``, received by the node's executor."""
 
     def __init__(self, node: Node) -> None:
-        """Begin to listen; raises MissingDependencyError without tf2_ros."""
+        """Subscribe; raises MissingDependencyError without tf2_ros."""
         try:
             import tf2_ros  # noqa: PLC0415 - an optional package, needed only where a profile has frames
         except ImportError as error:
@@ -99,7 +99,7 @@ class Tf2Frames:
         self._listener = tf2_ros.TransformListener(self._buffer, node, spin_thread=False)
 
     def lookup(self, target: str, source: str, stamp_ns: int) -> Transform:
-        """Return where `source` stood in `target` at `stamp_ns`; raises NoTransformError. It never waits."""
+        """Return the transform at `stamp_ns`; raises NoTransformError. It never waits."""
         time = Time(nanoseconds=stamp_ns, clock_type=ClockType.ROS_TIME)
         try:
             found = self._buffer.lookup_transform(target, source, time).transform
@@ -109,24 +109,21 @@ class Tf2Frames:
         return Transform(translation=np.array([at.x, at.y, at.z]), rotation=np.array([by.x, by.y, by.z, by.w]))
 
 
-# ------------------------------------------------------------------------------------------------------- the maths
-
-
 def unit(rotation: FloatArray) -> FloatArray:
-    """Return a quaternion of length 1; raises ValueError for one that is not finite, or has no length."""
+    """Return the normalised quaternion; raises ValueError if its norm is not about 1."""
     length = float(np.linalg.norm(rotation))
-    if not 0.5 < length < 2.0:  # also NaN: such a thing is no rotation with a rounding error
+    if not 0.5 < length < 2.0:  # not a rounding error; also NaN
         raise ValueError(f"{rotation.tolist()} is no rotation")
     return rotation / length
 
 
 def rotated(rotation: FloatArray, vector: FloatArray) -> FloatArray:
-    """Return `vector`, shape (3,), turned by a unit quaternion x, y, z, w."""
+    """Return `vector`, shape (3,), rotated by a unit quaternion x, y, z, w."""
     return matrix(rotation) @ vector
 
 
 def product(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return the quaternion that turns by `second`, then by `first`; all are x, y, z, w (Hamilton)."""
+    """Return the Hamilton product, x, y, z, w: rotate by `second`, then by `first`."""
     u, v = first[:3], second[:3]
     w = first[3] * second[3] - float(u @ v)
     return np.array([*(first[3] * v + second[3] * u + np.cross(u, v)), w], dtype=np.float64)
@@ -145,15 +142,15 @@ def matrix(rotation: FloatArray) -> FloatArray:
 
 
 def rotated_covariance(rotation: FloatArray, covariance: FloatArray) -> FloatArray:
-    """Return the covariance of x, y, z, roll, pitch, yaw, shape (36,) by rows, about the axes of the target frame."""
-    turn = np.zeros((6, 6))
-    turn[:3, :3] = turn[3:, 3:] = matrix(rotation)
-    turned: FloatArray = turn @ covariance.reshape(6, 6) @ turn.T
-    return turned.reshape(36)
+    """Return a pose covariance (x, y, z, roll, pitch, yaw), shape (36,) by rows, in the target frame."""
+    both = np.zeros((6, 6))
+    both[:3, :3] = both[3:, 3:] = matrix(rotation)
+    rotated_rows: FloatArray = both @ covariance.reshape(6, 6) @ both.T
+    return rotated_rows.reshape(36)
 
 
 def transformed(values: Values, transform: Transform) -> Values:
-    """Return a reading's fields in the target frame, in their precision; raises ValueError for what is no rotation."""
+    """Return a reading's fields in the target frame, in their dtype; raises ValueError for an invalid rotation."""
     rotation = unit(transform.rotation)
     moved: Values = {}
     for field, value in values.items():

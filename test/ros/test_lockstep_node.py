@@ -15,7 +15,7 @@ import embodied_env
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError
-from embodied_env.ros.embedded_sim.base_node import turning
+from embodied_env.ros.embedded_sim.base_node import node_with_executor
 from embodied_env.ros.embedded_sim.lockstep_node import SimulatorNode, run_simulator
 from embodied_env.ros.embedded_sim.protocol import RESET_SERVICE, STEP_TOPIC
 from embodied_env.ros.node import RosNode
@@ -95,7 +95,7 @@ def run_by_an_executor(contract, world, *, namespace, stop):
     def make(context):
         return SimulatorNode(contract, world, namespace=namespace, context=context)
 
-    with turning(contract, make) as (_, executor):
+    with node_with_executor(contract, make) as (_, executor):
         while not stop.is_set():
             executor.spin_once(timeout_sec=0.05)
 

@@ -23,7 +23,7 @@ from embodied_env.contract.spaces import field_layouts
 from embodied_env.ros.embedded_sim.sensor_messages import SensorEncoder, to_message
 from embodied_env.ros.serialization import PLAIN_VARIABLE
 from embodied_env.ros.serialization.cdr import to_cdr
-from embodied_env.ros.serialization.template import MessageTemplate
+from embodied_env.ros.serialization.message_template import MessageTemplate
 
 pytestmark = pytest.mark.ros
 

@@ -1,12 +1,13 @@
-"""What every ROS 2 node over one world has: its sensors, its pictures, and what a reset is to be.
+"""Base of the ROS 2 nodes that host a world: sensor topics, command topics, reset and rendering.
 
-The world that waits for tokens is hosted by `ros.embedded_sim.lockstep_node`, the one that does not by `free_running`.
+`ros.embedded_sim.lockstep_node` hosts a world in lockstep, `realtime_node` a free-running one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import reprlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -48,15 +49,15 @@ with rclpy_import_errors("the embedded simulator over ROS 2"):
     from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
     from rclpy.signals import SignalHandlerOptions
 
+    from embodied_env.ros.qos import ANY, RELIABLE
+
 N = TypeVar("N", bound="WorldNode")
 
-RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
 LATCHED = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-_BEST_EFFORT = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
 
-TURN_S = 0.05  # an executor is never turned without a timeout
-NOT_RESET = (ValueError, AttributeError, KeyError, BackendLostError, MissingDependencyError)
-"""What a world raises that could not be reset as it was told."""
+SPIN_TIMEOUT_S = 0.05
+RESET_ERRORS = (ValueError, AttributeError, KeyError, BackendLostError, MissingDependencyError)
+"""Errors of a world that cannot be reset with the given parameters."""
 
 _OPTIONS = object_of(ARRAY)
 
@@ -65,23 +66,12 @@ _PICTURE = SensorSpec(
 )
 
 
-def _offered(sensor: SensorSpec) -> QoSProfile:
-    """Return what a sensor is published with: enough for every reader that the contract may have."""
-    return LATCHED if is_latched(sensor.qos) else RELIABLE
-
-
-def _requested(actuator: ActuatorSpec) -> QoSProfile:
-    """Return what commands are read with: no more than the contract offers."""
-    spec = resolved(actuator.qos, COMMAND_QOS)
-    return RELIABLE if spec.reliability == "reliable" else _BEST_EFFORT
-
-
-class WorldNode:
-    """A node over one world: its sensors, pictures, and what a reset is to be. All callbacks run in one thread.
+class WorldNode(ABC):
+    """Hosts one world. All callbacks run in one thread.
 
     Attributes:
         node: the rclpy node, for an executor.
-        obeys_qos: whether topics have the contract's QoS; in lockstep nothing may be lost.
+        obeys_qos: whether topics have the contract's QoS; in lockstep no message may be lost.
     """
 
     obeys_qos = False
@@ -89,7 +79,7 @@ class WorldNode:
     def __init__(
         self, contract: Contract, world: World, *, namespace: str | None, context: Context, default_seed: int
     ) -> None:
-        """Create the node, its topics and its services; `default_seed` is that of a reset that is told none."""
+        """Create the node, its topics and its services; `default_seed` is used by a reset without a seed."""
         self._contract = contract
         self._world = world
         self.node = node = Node(NODE, context=context, namespace=namespace)
@@ -97,53 +87,80 @@ class WorldNode:
             node.declare_parameter(name, default)
         self._sensors = {
             name: node.create_publisher(
-                message_class(sensor.type), sensor.topic, _offered(sensor) if self.obeys_qos else RELIABLE
+                message_class(sensor.type),
+                sensor.topic,
+                LATCHED if self.obeys_qos and is_latched(sensor.qos) else RELIABLE,  # matches every subscription
             )
             for name, sensor in contract.sensors.items()
         }
         self._encoders = {name: SensorEncoder(sensor) for name, sensor in contract.sensors.items()}
         self.command_subscriptions = [
-            node.create_subscription(
-                message_class(actuator.type),
-                actuator.topic,
-                self._command_callback(index, actuator),
-                _requested(actuator) if self.obeys_qos else RELIABLE,
-                raw=True,
-            )
-            for index, actuator in enumerate(contract.actuators.values())
+            self._subscribe_commands(index, actuator) for index, actuator in enumerate(contract.actuators.values())
         ]
-        node.create_service(message_class("std_srvs/srv/Trigger"), "~/reset", self._on_reset)
         self._picture = node.create_publisher(message_class(_PICTURE.type), _PICTURE.topic, RELIABLE)
-        node.create_service(message_class("std_srvs/srv/Trigger"), "~/render", self._on_render)
+        self._create_trigger("~/reset", self._on_reset, RESET_ERRORS, with_type=True)
+        self._create_trigger("~/render", self._on_render, (ContractError, MissingDependencyError, UsageError))
 
-    def _command_callback(self, index: int, actuator: ActuatorSpec) -> Any:  # noqa: ANN401 - a callback
-        decoder = LayoutDecoder(message_class(actuator.type))
+    @abstractmethod
+    def _reset(self, epoch: int, seed: int, options: str) -> str:
+        """Reset, publish, and return the text of the reply."""
+
+    @abstractmethod
+    def _take_command(self, index: int, command: FloatArray | None) -> None:
+        """Handle a command of the actuator at `index`; None: an invalid message."""
+
+    @abstractmethod
+    def _stamp_ns(self, world_ns: int) -> int:
+        """Return the message stamp for a time of the world."""
+
+    def _subscribe_commands(self, index: int, actuator: ActuatorSpec) -> Any:  # noqa: ANN401 - rclpy's
+        kind = message_class(actuator.type)
+        decoder = LayoutDecoder(kind)
 
         def on_command(data: bytes) -> None:
             message = decoder.decode(data)
             self._take_command(index, None if message is None else from_command(actuator, message.decoded()))
 
-        return on_command
+        best_effort = self.obeys_qos and resolved(actuator.qos, COMMAND_QOS).reliability != "reliable"
+        qos = ANY if best_effort else RELIABLE
+        return self.node.create_subscription(kind, actuator.topic, on_command, qos, raw=True)
 
-    def _on_reset(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
-        """Reset as the parameters say; an epoch that is asked for again is answered again."""
+    def _create_trigger(
+        self, name: str, act: Callable[[], str], errors: tuple[type[Exception], ...], *, with_type: bool = False
+    ) -> None:
+        """Create a Trigger service that responds with the text of `act` or of an error (`with_type`: and its type)."""
+
+        def on_request(_request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
+            try:
+                response.message, response.success = act(), True
+            except errors as error:
+                response.success = False
+                response.message = f"{type(error).__name__}: {error}" if with_type else str(error)
+            return response
+
+        self.node.create_service(message_class("std_srvs/srv/Trigger"), name, on_request)
+
+    def _on_reset(self) -> str:
         epoch, seed, options = (
             self.node.get_parameter(name).value for name in (EPOCH_PARAMETER, SEED_PARAMETER, OPTIONS_PARAMETER)
         )
-        try:
-            response.message, response.success = self._reset(int(epoch), int(seed), options), True
-        except NOT_RESET as error:
-            response.success, response.message = False, f"{type(error).__name__}: {error}"
-        return response
+        return self._reset(int(epoch), int(seed), options)
+
+    def _on_render(self) -> str:
+        """Publish a picture of the world as it is now, and return its stamp."""
+        picture = self._world.render()
+        stamp_ns = self._stamp_ns(self._world.now_ns)
+        self._picture.publish(to_message(_PICTURE, {"image": picture}, stamp_ns))
+        return str(stamp_ns)
 
     def _reset_world(self, epoch: int, seed: int, options: str) -> ResetReply:
-        """Reset the world by a seed and options (JSON), and say what came of it; raises one of `NOT_RESET`."""
+        """Reset the world by a seed and options (JSON); raises one of `RESET_ERRORS`."""
         plain = parse_json(options, max_bytes=MAX_BYTES, max_depth=MAX_DEPTH)
         if not _OPTIONS.is_valid(plain):
             raise ValueError(f"{OPTIONS_PARAMETER}: {reprlib.repr(plain)} (expected {_OPTIONS.expected})")
         values = {name: np.array(value, dtype=np.float64) for name, value in plain.items()}
         sampled = self._world.reset(seed, values)
-        self._sound_readings()
+        self._valid_readings()
         library = self._world.renderer_library
         return ResetReply(
             epoch=epoch,
@@ -153,20 +170,8 @@ class WorldNode:
             details={"renderer": library} if library else {},
         )
 
-    def _on_render(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
-        """Publish a picture of the world as it is now."""
-        try:
-            picture = self._world.render()
-        except (ContractError, MissingDependencyError, UsageError) as error:
-            response.success, response.message = False, str(error)
-            return response
-        stamp_ns = self._stamp_ns(self._world.now_ns)
-        self._picture.publish(to_message(_PICTURE, {"image": picture}, stamp_ns))
-        response.success, response.message = True, str(stamp_ns)
-        return response
-
-    def _sound_readings(self) -> dict[str, Reading]:
-        """Return the newest readings; raises BackendLostError for one that no message of its type can say."""
+    def _valid_readings(self) -> dict[str, Reading]:
+        """Return the newest readings; raises BackendLostError for one that its message type cannot hold."""
         readings = self._world.read()
         for name, reading in readings.items():
             if reading.problem:
@@ -174,24 +179,12 @@ class WorldNode:
         return readings
 
     def _message(self, name: str, reading: Reading) -> Message | bytes:
-        """Return what says a reading of the sensor `name`, to be published."""
+        """Return the message to publish for a reading of the sensor `name`."""
         return self._encoders[name].encode(reading.values, self._stamp_ns(reading.stamp_ns), reading.extras)
-
-    def _reset(self, epoch: int, seed: int, options: str) -> str:
-        """Reset, publish, and return the reply's text."""
-        raise NotImplementedError
-
-    def _take_command(self, index: int, command: FloatArray | None) -> None:
-        """Take a command of the actuator at `index`; None: a message that is none."""
-        raise NotImplementedError
-
-    def _stamp_ns(self, world_ns: int) -> int:
-        """Return what stands in messages for a time of the world."""
-        raise NotImplementedError
 
 
 def make_executor(context: Context) -> Executor:
-    """Return the fastest executor there is for callbacks without message info, always to be turned with a timeout."""
+    """Return the fastest executor for callbacks without message info; always spin it with a timeout."""
     try:
         from rclpy.experimental import EventsExecutor  # noqa: PLC0415 - absent before Jazzy
 
@@ -201,14 +194,14 @@ def make_executor(context: Context) -> Executor:
 
 
 @contextlib.contextmanager
-def turning(
+def node_with_executor(
     contract: Contract, make: Callable[[Context], N], executor_for: Callable[[Context], Executor] = make_executor
 ) -> Iterator[tuple[N, Executor]]:
-    """Make a node in a context of its own, and an executor to turn it by; both end with the block.
+    """Create a node in a context of its own, and an executor with it; destroy both at the end of the block.
 
     Raises:
-        BackendNotReadyError: when ROS 2 cannot be initialised.
-        ContractError: for a sensor that its message type cannot be.
+        BackendNotReadyError: if ROS 2 cannot be initialised.
+        ContractError: for a sensor that does not match its message type.
     """
     for name, sensor in contract.sensors.items():
         check_message(name, sensor)

@@ -21,20 +21,20 @@ from embodied_env.ros.receiver import ReceivedMessage, Receiver
 from embodied_env.ros.serialization.layout_cache import as_message
 from embodied_env.ros.step_arrivals import ExpectedReading, StepArrivals
 
-_FAULT = "/fault"  # not a sensor's name
+_FAULT = "/fault"  # a slash, unlike the names of sensors
 _STEPPED = "/stepped"
 _PICTURE = "/picture"
 _CLOCK = "/clock"
-_LAST = (_STEPPED, _FAULT)  # the last messages of a step: one wait for all that it brings
+_LAST_OF_STEP = (_STEPPED, _FAULT)
 
 
 class SimulatorInbox:
-    """Messages of the present epoch. Any node may publish on the topics, so each message is checked.
+    """Messages of the current epoch. Any node may publish on the topics, so each message is checked.
 
     Attributes:
         arrivals: the readings.
         step: the step that was requested last; 0: none since the reset.
-        fault: why the simulator cannot go on with this epoch; None: it can.
+        fault: the simulator's failure in this epoch, or None.
         picture: the newest message with a picture, or None.
     """
 
@@ -42,13 +42,13 @@ class SimulatorInbox:
         """Prepare to read the sensors of `contract`; nothing is subscribed to."""
         self.arrivals = StepArrivals(contract.sensors)
         self._epoch = self.step = 0
-        self._stepped: StepAck | None = None  # the last step of this epoch that was acknowledged
-        self._expected: dict[str, ExpectedReading] = {}  # by that acknowledgement
+        self._stepped: StepAck | None = None  # the newest acknowledgement of this epoch
+        self._expected: dict[str, ExpectedReading] = {}  # the readings that it lists
         self.fault: SimulatorFault | None = None
         self.picture: Any = None
 
     def subscribe(self, receiver: Receiver, *, clock: bool) -> None:
-        """Subscribe to all of its topics; to its clock, which only a recorder needs, where `clock` is true."""
+        """Subscribe to the simulator's topics; to its clock, which only recorders need, if `clock` is true."""
         self.arrivals.subscribe(receiver, RELIABLE, raw=True)
         receiver.subscribe(_FAULT, message_class("std_msgs/msg/String"), FAULT_TOPIC)
         receiver.subscribe(_PICTURE, message_class("sensor_msgs/msg/Image"), PICTURE_TOPIC, raw=True)
@@ -57,15 +57,15 @@ class SimulatorInbox:
         receiver.subscribe(_STEPPED, message_class("std_msgs/msg/Int64MultiArray"), STEPPED_TOPIC, raw=True)
 
     def start_epoch(self, epoch: int) -> None:
-        """Forget the last epoch."""
+        """Drop the messages of the last epoch."""
         self.arrivals.clear()
         self.fault = self._stepped = None
         self._epoch, self.step = epoch, 0
 
     @property
     def wake_on(self) -> Collection[str]:
-        """The keys that end a wait now (`Receiver.receive`)."""
-        return () if self._is_acknowledged() else _LAST
+        """The keys that end the next wait (`Receiver.receive`): one wait for all messages of a step."""
+        return () if self._is_acknowledged() else _LAST_OF_STEP
 
     def dispatch(self, received: Iterable[ReceivedMessage]) -> None:
         """Store messages that have arrived."""
@@ -77,7 +77,12 @@ class SimulatorInbox:
             elif message.key == _PICTURE:
                 self.picture = as_message(message.message)
             elif message.key == _FAULT:
-                self._store_fault(message.message.data)
+                try:
+                    fault = SimulatorFault.from_text(message.message.data)
+                except ValueError as error:
+                    fault = SimulatorFault(epoch=self._epoch, why=INVALID_MESSAGE, detail=str(error))
+                if fault.epoch == self._epoch:
+                    self.fault = fault
 
     def missing(self) -> list[str]:
         """Return the sensors whose reading of the requested step, as acknowledged, has not arrived."""
@@ -89,18 +94,10 @@ class SimulatorInbox:
     def _store_acknowledgement(self, data: Any) -> None:  # noqa: ANN401 - an array of Python, or one of numpy
         stepped = StepAck.from_data(data.tolist(), len(self.arrivals.sensors))
         if stepped is None or stepped.epoch != self._epoch or stepped.step > self.step:
-            return  # not a simulator's, or not this episode's
+            return  # not from our simulator, or of another episode
         if self._stepped is None or stepped.step >= self._stepped.step:
             self._stepped = stepped
             self._expected = {
                 key: ExpectedReading(earliest_ns=stamp_ns, number=number, stamp_ns=stamp_ns)
                 for key, (stamp_ns, number) in zip(self.arrivals.sensors, stepped.newest, strict=True)
             }
-
-    def _store_fault(self, text: str) -> None:
-        try:
-            fault = SimulatorFault.from_text(text)
-        except ValueError as error:
-            fault = SimulatorFault(epoch=self._epoch, why=INVALID_MESSAGE, detail=str(error))
-        if fault.epoch == self._epoch:
-            self.fault = fault

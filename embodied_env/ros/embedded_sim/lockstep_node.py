@@ -1,17 +1,23 @@
-"""The ROS 2 node that hosts the world: one step per token, resets by a service (`ros.embedded_sim.protocol`)."""
+"""The ROS 2 node that hosts a world in lockstep: one step per token, resets by a service (`ros.embedded_sim.protocol`).
+
+rclpy's private wait set spins the node where it is available: one wake-up takes every message that has arrived, so a
+command wakes the process and is decoded while its token is still on its way. An executor runs everything else, such as
+services. It may take messages too; both pass them to the same callbacks, which accept them in any order.
+"""
 
 from __future__ import annotations
 
 import array
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import BackendLostError, ResetNeededError, UsageError
 from embodied_env.ros.embedded_sim.protocol import (
     ANY_EPOCH,
@@ -27,20 +33,29 @@ from embodied_env.ros.embedded_sim.protocol import (
 )
 from embodied_env.ros.embedded_sim.sensor_messages import set_stamp
 from embodied_env.ros.serialization.layout_cache import LayoutDecoder
-from embodied_env.ros.serialization.template import MessageTemplate, Numbers
+from embodied_env.ros.serialization.message_template import MessageTemplate, Numbers
 from embodied_env.ros.setup_checks import rclpy_import_errors
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World
 
 with rclpy_import_errors("the embedded simulator over ROS 2"):
     from rclpy.context import Context
+    from rclpy.executors import Executor, SingleThreadedExecutor
+    from rclpy.node import Node
     from rclpy.parameter import Parameter
 
-    from embodied_env.ros.embedded_sim.base_node import NOT_RESET, RELIABLE, WorldNode, turning
-    from embodied_env.ros.embedded_sim.spin import NodeSpinner, lockstep_executor
+    from embodied_env.ros.embedded_sim.base_node import (
+        RESET_ERRORS,
+        SPIN_TIMEOUT_S,
+        WorldNode,
+        make_executor,
+        node_with_executor,
+    )
+    from embodied_env.ros.qos import RELIABLE
 
-_Command = tuple[int, FloatArray]  # its digest, what it says
-_KEPT_COMMANDS = 64  # per actuator: those of the next step, and foreign ones among them
+_Command = tuple[int, FloatArray]  # its digest, its values
+_MAX_COMMANDS = 64  # per actuator: those of the next step, and foreign ones among them
+_IDLE_WAITS = 10  # without a message, until the executor is spun
 
 
 class SimulatorNode(WorldNode):
@@ -52,14 +67,14 @@ class SimulatorNode(WorldNode):
         self._step = 0
         self._token: StepRequest | None = None
         self._reply = ""
-        self._commands: list[deque[_Command]] = [deque(maxlen=_KEPT_COMMANDS) for _ in contract.actuators]
+        self._commands: list[deque[_Command]] = [deque(maxlen=_MAX_COMMANDS) for _ in contract.actuators]
         super().__init__(contract, world, namespace=namespace, context=context, default_seed=0)
         node = self.node
         self._published_ns = dict.fromkeys(self._sensors, -1)
         self._numbers = dict.fromkeys(self._sensors, 0)
         self._clock = node.create_publisher(message_class("rosgraph_msgs/msg/Clock"), CLOCK_TOPIC, RELIABLE)
-        self._tick = MessageTemplate(_clock_message, {})
-        self._acknowledgement = MessageTemplate(
+        self._clock_template = MessageTemplate(_clock_message, {})
+        self._ack_template = MessageTemplate(
             _integers_message, {"data": np.zeros(2 + 2 * len(self._sensors), dtype=np.int64)}
         )
         self._fault = node.create_publisher(message_class("std_msgs/msg/String"), "~/fault", RELIABLE)
@@ -67,8 +82,8 @@ class SimulatorNode(WorldNode):
         self._stepped = node.create_publisher(integers, "~/stepped", RELIABLE)
         self._token_decoder = LayoutDecoder(integers)
         self.token_subscription = node.create_subscription(integers, "~/step", self._on_token, RELIABLE, raw=True)
-        node.create_service(message_class("std_srvs/srv/Trigger"), "~/step_once", self._on_step_once)
-        node.create_service(message_class("std_srvs/srv/Trigger"), "~/restart", self._on_restart)
+        self._create_trigger("~/step_once", self._on_step_once, (BackendLostError, ResetNeededError))
+        self._create_trigger("~/restart", self._on_restart, RESET_ERRORS, with_type=True)
         for body in world.placeable:
             node.declare_parameter(ENTITY_PARAMETER + body, Parameter.Type.DOUBLE_ARRAY)
         node.add_on_set_parameters_callback(self._on_parameters)
@@ -76,13 +91,8 @@ class SimulatorNode(WorldNode):
     def _stamp_ns(self, world_ns: int) -> int:
         return world_ns
 
-    def _take_command(self, index: int, command: FloatArray | None) -> None:
-        if command is not None:
-            self._commands[index].append((command_crc32(command), command))
-            self._try_step()
-
     def _reset(self, epoch: int, seed: int, options: str) -> str:
-        """Reset once per epoch; a repeated request is answered with the same reply and the same samples."""
+        """Reset once per epoch; a repeated request gets the same reply and the same samples."""
         if epoch == ANY_EPOCH:
             raise UsageError(f"set the parameter {EPOCH_PARAMETER} first")
         if epoch != self._epoch:
@@ -93,47 +103,37 @@ class SimulatorNode(WorldNode):
         self._publish(self._world.read(), again=True)
         return self._reply
 
+    def _on_restart(self) -> str:
+        """Reset by the parameters, without an epoch."""
+        seed, options = (self.node.get_parameter(name).value for name in (SEED_PARAMETER, OPTIONS_PARAMETER))
+        reply = self._reset_world(ANY_EPOCH, int(seed), options)
+        self._publish_fault("reset_by_other", "the simulator was reset by a service, for no epoch")
+        self._begin_epoch(ANY_EPOCH)
+        self._publish(self._world.read(), again=True)
+        return reply.to_text()
+
     def _begin_epoch(self, epoch: int) -> None:
         self._epoch, self._step, self._token = epoch, 0, None
         for commands in self._commands:
             commands.clear()
 
-    def _on_restart(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
-        """Reset as the parameters say, for nobody's epoch."""
-        seed, options = (self.node.get_parameter(name).value for name in (SEED_PARAMETER, OPTIONS_PARAMETER))
-        try:
-            response.message, response.success = self._reset_world(ANY_EPOCH, int(seed), options).to_text(), True
-        except NOT_RESET as error:
-            response.success, response.message = False, f"{type(error).__name__}: {error}"
-            return response
-        self._publish_fault("reset_by_other", "the simulator was reset by a service, for no epoch")
-        self._begin_epoch(ANY_EPOCH)
-        self._publish(self._world.read(), again=True)
-        return response
-
-    def _on_step_once(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
-        """Run one control period with the newest command of each actuator; where there is none, the last one acts."""
+    def _on_step_once(self) -> str:
+        """Run one control period with the newest command of each actuator; without a new one the previous acts."""
         if self._epoch != ANY_EPOCH:
             self._publish_fault("stepped_by_other", "the simulator was stepped by a service, without a token")
             self._begin_epoch(ANY_EPOCH)
         ends = np.cumsum([len(actuator.joints) for actuator in self._contract.actuators.values()])[:-1]
-        try:
-            held = np.split(self._world.target, ends)
-            newest = [heard[-1][1] if heard else old for heard, old in zip(self._commands, held, strict=True)]
-            for heard in self._commands:
-                heard.clear()
-            self._world.command(np.concatenate(newest))
-            self._world.step()
-            readings = self._sound_readings()
-        except (BackendLostError, ResetNeededError) as error:
-            response.success, response.message = False, str(error)
-            return response
-        self._publish(readings, again=False)
-        response.success, response.message = True, str(self._world.now_ns)
-        return response
+        previous = np.split(self._world.target, ends)
+        newest = [new[-1][1] if new else old for new, old in zip(self._commands, previous, strict=True)]
+        for commands in self._commands:
+            commands.clear()
+        self._world.command(np.concatenate(newest))
+        self._world.step()
+        self._publish(self._valid_readings(), again=False)
+        return str(self._world.now_ns)
 
     def _on_parameters(self, parameters: list[Any]) -> Any:  # noqa: ANN401 - rclpy's
-        """Put the bodies that are set where they are set."""
+        """Place the bodies whose parameters are set."""
         result = message_class("rcl_interfaces/msg/SetParametersResult")
         try:
             for each in parameters:
@@ -144,34 +144,45 @@ class SimulatorNode(WorldNode):
             return result(successful=False, reason=str(error))
         return result(successful=True)
 
+    def _take_command(self, index: int, command: FloatArray | None) -> None:
+        if command is not None:
+            self._commands[index].append((command_crc32(command), command))
+            self._try_step()
+
     def _on_token(self, data: bytes) -> None:
         message = self._token_decoder.decode(data)
         token = None if message is None else StepRequest.from_data(message.decoded().data.tolist())
         if token is None or token.epoch != self._epoch or len(token.digests) != len(self._commands):
             return
         if token.step == self._step:
-            self._publish(self._world.read(), again=True)  # asked again: our answer may have been lost
+            self._publish(self._world.read(), again=True)  # a repeated request: our messages may have been lost
         elif token.step == self._step + 1:
             self._token = token
             self._try_step()
 
     def _try_step(self) -> None:
-        """Run the step of the token once every command that it names is in."""
+        """Run the step of the token once all of its commands have arrived."""
         token = self._token
         if token is None:
             return
-        chosen = [_find(commands, wanted) for commands, wanted in zip(self._commands, token.digests, strict=True)]
-        if any(command is None for command in chosen):
-            return
-        for commands, wanted in zip(self._commands, token.digests, strict=True):
-            if foreign := _drop_through(commands, wanted):
-                self.node.get_logger().warning(f"ignored {foreign} commands that no step token names")
+        chosen = []
+        for commands, digest in zip(self._commands, token.digests, strict=True):
+            values = next((values for found, values in commands if found == digest), None)
+            if values is None:
+                return
+            chosen.append(values)
+        foreign = 0
+        for commands, digest in zip(self._commands, token.digests, strict=True):
+            while commands.popleft()[0] != digest:
+                foreign += 1
+        if foreign:
+            self.node.get_logger().warning(f"ignored {foreign} commands that no step token names")
         self._token = None
         self._step = token.step
-        self._world.command(np.concatenate([command for command in chosen if command is not None]))
+        self._world.command(np.concatenate(chosen))
         try:
             self._world.step()
-            readings = self._sound_readings()
+            readings = self._valid_readings()
         except BackendLostError as error:
             self._publish_fault(error.why, str(error))
             return
@@ -182,8 +193,8 @@ class SimulatorNode(WorldNode):
         self._fault.publish(message_class("std_msgs/msg/String")(data=fault.to_text()))
 
     def _publish(self, readings: Mapping[str, Reading], *, again: bool) -> None:
-        """Publish the clock, the readings that are new (`again`: all of them), and which step they belong to."""
-        messages = [(self._clock, self._tick.encode({}, self._world.now_ns))]
+        """Publish the clock, the new readings (`again`: all of them), and the acknowledgement of their step."""
+        messages = [(self._clock, self._clock_template.encode({}, self._world.now_ns))]
         for name, reading in readings.items():
             if again or reading.stamp_ns > self._published_ns[name]:
                 self._published_ns[name] = reading.stamp_ns
@@ -191,24 +202,12 @@ class SimulatorNode(WorldNode):
                 messages.append((self._sensors[name], self._message(name, reading)))
         newest = tuple(zip(self._published_ns.values(), self._numbers.values(), strict=True))
         stepped = StepAck(epoch=self._epoch, step=self._step, newest=newest).to_data()
-        messages.append((self._stepped, self._acknowledgement.encode({"data": np.array(stepped, dtype=np.int64)})))
-        for publisher, message in messages:  # close together: who waits for all of them wakes less often
+        messages.append((self._stepped, self._ack_template.encode({"data": np.array(stepped, dtype=np.int64)})))
+        for publisher, message in messages:  # back to back: a process that waits for all of them wakes up less often
             publisher.publish(message)
 
 
-def _find(commands: deque[_Command], wanted: int) -> FloatArray | None:
-    return next((command for number, command in commands if number == wanted), None)
-
-
-def _drop_through(commands: deque[_Command], wanted: int) -> int:
-    """Drop the commands up to the wanted one; return how many others were among them."""
-    others = 0
-    while commands.popleft()[0] != wanted:
-        others += 1
-    return others
-
-
-def _clock_message(numbers: Numbers, stamp_ns: int) -> Any:  # noqa: ANN401, ARG001 - a generated type; it has no others
+def _clock_message(numbers: Numbers, stamp_ns: int) -> Any:  # noqa: ANN401, ARG001 - a generated type; it has no numbers
     clock = message_class("rosgraph_msgs/msg/Clock")()
     set_stamp(clock.clock, stamp_ns)
     return clock
@@ -229,22 +228,79 @@ def run_simulator(
     """Host `world` in lockstep until `stop` is set.
 
     Args:
-        contract: what the world was built from.
+        contract: of the world.
         world: the world.
-        namespace: absolute ROS namespace; None: the root, or what ``--ros-args`` says.
+        namespace: absolute ROS namespace; None: the root, or that of ``--ros-args``.
         stop: set it from a signal handler or another thread.
-        on_ready: told the namespace once the node is there.
+        on_ready: called with the namespace when the node has been created.
 
     Raises:
-        BackendNotReadyError: when ROS 2 cannot be initialised.
-        ContractError: for a sensor that its message type cannot be.
+        BackendNotReadyError: if ROS 2 cannot be initialised.
+        ContractError: for a sensor that does not match its message type.
     """
+    wait_set_class = _private_wait_set()
 
     def make(context: Context) -> SimulatorNode:
         return SimulatorNode(contract, world, namespace=namespace, context=context)
 
-    with turning(contract, make, lockstep_executor) as (simulator, executor):
-        turns = NodeSpinner(simulator.node, executor, [*simulator.command_subscriptions, simulator.token_subscription])
+    def executor_for(context: Context) -> Executor:  # next to a wait set: an executor that takes nothing by itself
+        return make_executor(context) if wait_set_class is None else SingleThreadedExecutor(context=context)
+
+    with node_with_executor(contract, make, executor_for) as (simulator, executor):
         on_ready(simulator.node.get_namespace())
+        if wait_set_class is None:
+            while not stop.is_set():
+                executor.spin_once(timeout_sec=SPIN_TIMEOUT_S)
+            return
+        subscriptions = [*simulator.command_subscriptions, simulator.token_subscription]
+        spinner = _WaitSetSpinner(simulator.node, executor, subscriptions, wait_set_class)
         while not stop.is_set():
-            turns.spin_once()
+            spinner.spin_once()
+
+
+def _private_wait_set() -> Any:  # noqa: ANN401 - a class of rclpy, which has no types
+    """Return rclpy's wait set class; None where it is not available."""
+    try:
+        from rclpy.impl.implementation_singleton import rclpy_implementation  # noqa: PLC0415 - private, may be absent
+    except ImportError:
+        return None
+    return getattr(rclpy_implementation, "WaitSet", None)
+
+
+class _WaitSetSpinner:
+    """Spins a node by a wait set, and its executor after a service request or a while without messages."""
+
+    def __init__(self, node: Node, executor: Executor, subscriptions: Sequence[Any], wait_set_class: Any) -> None:  # noqa: ANN401
+        """`subscriptions` are raw, and are served in this order."""
+        self._executor = executor
+        self._subscriptions = subscriptions
+        self._services = list(node.services)
+        self._idle = 0
+        sizes = len(subscriptions), 0, 0, 0, len(self._services), 0
+        self._wait_set = wait_set_class(*sizes, node.context.handle)
+
+    def spin_once(self) -> None:
+        """Wait for messages and requests, at most `SPIN_TIMEOUT_S`, and handle them."""
+        wait_set = self._wait_set
+        wait_set.clear_entities()
+        for subscription in self._subscriptions:
+            wait_set.add_subscription(subscription.handle)
+        for service in self._services:
+            wait_set.add_service(service.handle)
+        wait_set.wait(round(SPIN_TIMEOUT_S * NS_PER_S))
+        is_requested = bool(wait_set.get_ready_entities("service"))
+        received = [_take_all(subscription) for subscription in self._subscriptions]
+        self._idle = 0 if any(received) else self._idle + 1
+        if is_requested or self._idle == _IDLE_WAITS:
+            self._idle = 0
+            self._executor.spin_once(timeout_sec=0.0)
+
+
+def _take_all(subscription: Any) -> bool:  # noqa: ANN401 - rclpy's
+    """Pass queued messages to the callback of a subscription; return whether there were any."""
+    for count in range(RELIABLE.depth):
+        taken = subscription.handle.take_message(subscription.msg_type, True)
+        if taken is None:
+            return count > 0
+        subscription.callback(taken[0])
+    return True

@@ -1,13 +1,14 @@
-"""What an environment and an embedded simulator say to each other over ROS 2, without ROS.
+"""Protocol between an environment and an embedded simulator over ROS 2; no ROS needed.
 
 The simulator is a node called `NODE`. The environment resets it by parameters and a service, publishes a command on
-each actuator topic, then a step token on ``~/step``. The simulator runs step k of an epoch once: when the token and
-the commands that it names are in. It names them by a digest of their bytes, so duplicate, late, foreign or braking
-commands neither add a step nor take part in one. Then it publishes what has a new reading, and an acknowledgement that
-says of every sensor which message is its newest: so nobody waits for a reading that is late, lost, or not due.
+each actuator topic, then a step token on ``~/step``. The simulator runs step k of an epoch once, when it has received
+the token and the commands that the token lists. These are identified by a digest of their bytes, so duplicate, late,
+foreign or braking commands neither add a step nor take part in one. Then it publishes the new readings, and an
+acknowledgement that identifies the newest message of each sensor: readings that are late, lost, or not due are not
+waited for.
 
-Whoever moves other simulators too (`ros.external_sim.control`) may step it by a service, without tokens: the
-commands that were heard last act, as nothing says which were meant. That ends an epoch of tokens with a fault.
+Clients of other simulators (`ros.external_sim.control`) may step it by a service, without tokens: the newest commands
+then act. That ends an epoch of tokens with a fault.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ STEP_TOPIC = f"{NODE}/step"  # std_msgs/msg/Int64MultiArray: StepRequest.to_data
 STEPPED_TOPIC = f"{NODE}/stepped"  # std_msgs/msg/Int64MultiArray: Stepped.to_data(), after the readings of that step
 FAULT_TOPIC = f"{NODE}/fault"  # std_msgs/msg/String: SimulatorFault.to_text()
 RESET_SERVICE = f"{NODE}/reset"  # std_srvs/srv/Trigger; the message of its response is ResetReply.to_text()
-RENDER_SERVICE = f"{NODE}/render"  # std_srvs/srv/Trigger; the picture is on PICTURE_TOPIC before the response
+RENDER_SERVICE = f"{NODE}/render"  # std_srvs/srv/Trigger; the picture is published on PICTURE_TOPIC before the response
 STEP_ONCE_SERVICE = f"{NODE}/step_once"  # std_srvs/srv/Trigger: one control period, by the newest commands
-RESTART_SERVICE = f"{NODE}/restart"  # std_srvs/srv/Trigger: a reset like no other, by the parameters
-PLACE_SERVICE = f"{NODE}/set_parameters"  # rcl_interfaces/srv/SetParameters: of ENTITY_PARAMETER and a body
+RESTART_SERVICE = f"{NODE}/restart"  # std_srvs/srv/Trigger: a reset without an epoch, by the parameters
+PLACE_SERVICE = f"{NODE}/set_parameters"  # rcl_interfaces/srv/SetParameters: ENTITY_PARAMETER + body
 PICTURE_TOPIC = f"{NODE}/picture"  # sensor_msgs/msg/Image
 CLOCK_TOPIC = "clock"  # rosgraph_msgs/msg/Clock, in the namespace of the simulator
 
 EPOCH_PARAMETER = "reset.epoch"
 SEED_PARAMETER = "reset.seed"
 OPTIONS_PARAMETER = "reset.options"  # a JSON object: reset option -> value
-ENTITY_PARAMETER = "entity."  # before the name of a body: x, y, z, m, and its quaternion x, y, z, w; it is put there
+ENTITY_PARAMETER = "entity."  # + body: its new position x, y, z, m, and quaternion x, y, z, w
 
-ANY_EPOCH = -1  # of a reset that is like no other; a world in lockstep refuses it
+ANY_EPOCH = -1  # no epoch; `RESET_SERVICE` in lockstep refuses it
 
 
 def command_crc32(command: FloatArray) -> int:
@@ -50,9 +51,9 @@ def command_crc32(command: FloatArray) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRequest:
-    """Leave to run step `step` (1, 2, ...) of `epoch`, with the commands of these digests, one per actuator."""
+    """Token to run step `step` (1, 2, ...) of `epoch` with the commands of these digests, one per actuator."""
 
-    LENGTH: ClassVar = 2  # integers, and one for each actuator
+    LENGTH: ClassVar = 2  # integers, plus one for each actuator
 
     epoch: int
     step: int
@@ -64,7 +65,7 @@ class StepRequest:
 
     @classmethod
     def from_data(cls, data: Sequence[int]) -> StepRequest | None:
-        """Read a token; None when it is not one."""
+        """Return the token in `data`; None for invalid data."""
         if len(data) < 3:
             return None
         epoch, step, *digests = (int(value) for value in data)
@@ -73,9 +74,9 @@ class StepRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class StepAck:
-    """Step `step` of `epoch` (0: the reset) was run; `newest` is, by sensor in contract order, its newest reading.
+    """Step `step` of `epoch` (0: the reset) was run; `newest`: the newest reading of each sensor, in contract order.
 
-    A reading is told by its stamp and by the number of its last publication (from 1, as the middleware counts them).
+    A reading is identified by its stamp and the number of its last publication (from 1, as the middleware counts).
     """
 
     epoch: int
@@ -83,12 +84,12 @@ class StepAck:
     newest: tuple[tuple[int, int], ...]
 
     def to_data(self) -> list[int]:
-        """Return it as integers."""
+        """Return the acknowledgement as integers."""
         return [self.epoch, self.step, *(value for pair in self.newest for value in pair)]
 
     @classmethod
     def from_data(cls, data: Sequence[int], sensors: int) -> StepAck | None:
-        """Read it for so many sensors; None when it is not one."""
+        """Return the acknowledgement for this number of sensors; None for invalid data."""
         if len(data) != 2 + 2 * sensors:
             return None
         numbers = list(map(int, data))
@@ -97,9 +98,9 @@ class StepAck:
 
 @dataclass(frozen=True, kw_only=True)
 class ResetReply:
-    """What a reset did: its epoch, the simulated time it ended at, what was drawn, and which contract it was.
+    """Result of a reset: its epoch, the simulated time at its end, sampled values, and the contract's fingerprint.
 
-    `details`: what else the simulator chose, e.g. the library that renders.
+    `details`: other choices of the simulator, e.g. the rendering library.
     """
 
     epoch: int
@@ -109,32 +110,32 @@ class ResetReply:
     details: Mapping[str, str]
 
     def to_text(self) -> str:
-        """Return it as JSON; floats keep every bit."""
+        """Return the reply as JSON; floats keep every bit."""
         sampled = {name: np.asarray(value).tolist() for name, value in self.sampled.items()}
         return json.dumps({**vars(self), "sampled": sampled, "details": dict(self.details)})
 
     @classmethod
     def from_text(cls, text: str) -> ResetReply:
-        """Read it back; raises ValueError that names the field."""
+        """Parse JSON; raises ValueError with the invalid field."""
         reply = cls(**read_object(text, RESET_SERVICE, _REPLY))
         return replace(reply, sampled={name: np.array(x, dtype=np.float64) for name, x in reply.sampled.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorFault:
-    """The simulator cannot go on with `epoch`."""
+    """Failure that ends `epoch`; `why` is a code."""
 
     epoch: int
     why: str
     detail: str
 
     def to_text(self) -> str:
-        """Return it as JSON."""
+        """Return the fault as JSON."""
         return json.dumps(vars(self))
 
     @classmethod
     def from_text(cls, text: str) -> SimulatorFault:
-        """Read it back; raises ValueError that names the field."""
+        """Parse JSON; raises ValueError with the invalid field."""
         return cls(**read_object(text, FAULT_TOPIC, _FAULT))
 
 

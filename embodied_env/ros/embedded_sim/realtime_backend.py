@@ -1,6 +1,6 @@
-"""The embedded simulator in its own process, on wall time: a robot that can be seeded, set and restarted.
+"""The embedded simulator in its own process, free-running: a robot that can be seeded, reset and restarted.
 
-It is driven as a robot is (`RealBackend`); a second node of ours resets it.
+`RealBackend` drives it like a robot; a second node of ours resets it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from embodied_env.contract.loader import profile_of
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import Clock, Stamp, deadline_to_monotonic_s
 from embodied_env.core.pacing import Pacer
-from embodied_env.core.process.child import simulator
 from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot
 from embodied_env.ros.embedded_sim.base_backend import EmbeddedSimBackend
 from embodied_env.ros.embedded_sim.protocol import PICTURE_TOPIC, ResetReply
@@ -28,12 +27,12 @@ _PICTURE = "picture"
 
 
 class RealtimeMujocoRosBackend(EmbeddedSimBackend):
-    """The world of `MujocoRosBackend`, free running; it has the same profile, and the same options.
+    """The free-running world of `MujocoRosBackend`, with the same backend profile.
 
     Like a robot it takes only contracts whose safety mode is ``enforce``.
 
     Attributes:
-        pacer: the deadlines of the steps of an episode, and what was missed of them.
+        pacer: the deadlines of the steps of an episode, and the missed ones.
     """
 
     capabilities = Capabilities(
@@ -57,21 +56,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         step_timeout_s: float | None = None,
         reset_timeout_s: float | None = None,
     ) -> None:
-        """Prepare; nothing is started.
-
-        Args:
-            contract: what both sides run; its fingerprint is compared at every reset.
-            clock: paces the steps and stamps arrivals; a steady one.
-            spawn: start a simulator process of our own; False: attach to one that runs free.
-            namespace: absolute ROS namespace; None: one of our own when we spawn, else the root.
-            domain_id: None: ``ROS_DOMAIN_ID``, or 0.
-            step_timeout_s: without any reading for so long the simulator counts as lost; None: the profile's.
-            reset_timeout_s: how long a reset may take, the start of the process included; None: the profile's.
-
-        Raises:
-            ContractError: when the contract has no profile for this backend.
-            UsageError: for a virtual clock, a wrong timeout, namespace or domain.
-        """
+        """Prepare; nothing is started. Arguments and errors are those of `EmbeddedSimBackend`."""
         super().__init__(
             contract,
             clock=clock,
@@ -87,7 +72,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         self._was_connected = False
 
     def _make_robot(self, namespace: str) -> RealBackend:
-        """Return what drives the simulator: nobody else is where it is, and what it does alone harms nobody."""
+        """Return the backend that drives the simulator; no other node is in its namespace, and it can harm nobody."""
         profile = {"discovery_s": 0.0, "allow_no_downstream_timeout": True}
         contract = replace(self._contract, backends={**self._contract.backends, "real": profile})
         robot = RealBackend(
@@ -99,39 +84,30 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
             reset_timeout_s=self.reset_timeout_s,
         )
         robot.pacer, robot.feed = self.pacer, self.feed  # they outlive the connection
-        if self._spawn:  # `embodied-env sim` makes room by itself
+        if self._spawn:  # `embodied-env sim` sets this environment itself
             robot.publisher_environment = {**os.environ, **profile_environment(contract)}
         return robot
 
-    # ------------------------------------------------------------------------------------------ connecting
-
     def _open(self, namespace: str) -> None:
         if self._spawn:
-            source = self._contract.source
-            self._simulator.start(
-                simulator("-", namespace=namespace, profile=self.name, source=source, free_running=True)
-            )
+            self._start_simulator(namespace, profile=self.name, free_running=True)
         receiver = self._create_node("conductor", namespace).receiver
         receiver.subscribe(_PICTURE, message_class("sensor_msgs/msg/Image"), PICTURE_TOPIC)
         self._robot, self._was_connected = self._make_robot(namespace), False
         self._robot.open()
 
-    # ---------------------------------------------------------------------------------------------- reset
-
     def _reset(self, request: ResetRequest, deadline: Stamp) -> tuple[ResetReply, Snapshot]:
-        """Reset the world, then wait for readings that are newer; the first time only once the robot is connected."""
+        """Reset the world, then wait for newer readings; connect the robot first, while the world may still move."""
         self._reopen_if_ended()
         end = deadline_to_monotonic_s(deadline, self._clock)
-        epoch, quiet = self._epoch_base + request.epoch, replace(request, options={})
+        epoch, without_options = self._epoch_base + request.epoch, replace(request, options={})
         services = self._services()
         services.set_reset_parameters(epoch, request, end)
-        if not self._was_connected:  # the world would move on while its sensors are found
-            self._robot.reset(quiet, deadline)
+        if not self._was_connected:
+            self._robot.reset(without_options, deadline)
             self._was_connected = True
         reply = services.reset(epoch, self._contract.fingerprint, end)
-        return reply, self._robot.reset(quiet, deadline)
-
-    # ----------------------------------------------------------------------------------------------- step
+        return reply, self._robot.reset(without_options, deadline)
 
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish one message per actuator."""
@@ -144,7 +120,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         self._robot.advance(target, deadline)
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
-        """Return the newest readings; raises BackendLostError when the simulator has ended, or is silent."""
+        """Return the newest readings; raises BackendLostError if the simulator has ended, or is silent."""
         self._check_running()
         return self._robot.read(after, deadline)
 
@@ -153,25 +129,23 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         return self._robot.newest(sensors)
 
     def estops(self) -> Mapping[str, str]:
-        """Return whether somebody else publishes commands. Any thread may ask."""
+        """Return whether another node publishes commands. Thread-safe."""
         return self._robot.estops()
 
     def _check_running(self) -> None:
         self._check_usable()
-        self._simulator.raise_if_exited()
-
-    # ---------------------------------------------------------------------------------------- picture, end
+        self._raise_if_exited()
 
     def _receive_pictures(self, receiver: Receiver) -> Sequence[Any]:
         return [arrival.message for arrival in receiver.receive(POLL_S)]
 
     def halt(self, reason: str) -> None:
-        """Publish nothing more until the next reset. A simulator of ours is ended; reset starts another."""
+        """Publish nothing more until the next reset. A simulator that we started is killed; reset restarts it."""
         self._robot.halt(reason)
         super().halt(reason)
 
     def close(self) -> None:
-        """Destroy our nodes and end our simulator."""
+        """Destroy our nodes and end the simulator that we started."""
         try:
             self._robot.close()
         finally:

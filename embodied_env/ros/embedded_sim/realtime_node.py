@@ -1,10 +1,9 @@
-"""The world that does not wait: on wall time, in a node that looks like a robot's.
+"""The ROS 2 node that hosts a free-running world; it looks like a robot.
 
-A tick of the world is run at each of its absolute deadlines, and is the time of the wall clock that ends there: stamps
-are of the system clock then, and commands act from the very time that they are in force.
-Ticks that are late, up to a control period, are run one after the other. There is neither simulated time on a topic nor
-a step token. The delays of a robot are those of the profile (`sim.robot_emulation`): readings are published when
-they are due, between ticks, too.
+Each tick of the world runs at its absolute deadline and represents the wall time that ends there: stamps are of the
+system clock, and commands act from the exact time at which they came into force. Late ticks, up to a control period,
+are run one after another. There is no simulated time on a topic, and there are no step tokens. A robot's delays are
+those of the backend profile (`sim.robot_emulation`): readings are published when they are due, also between ticks.
 """
 
 from __future__ import annotations
@@ -24,31 +23,32 @@ from embodied_env.contract.message_types import JOINT_SENSOR, message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock, SteadyClock
 from embodied_env.errors import BackendLostError
-from embodied_env.ros.embedded_sim.base_node import LATCHED, RELIABLE, TURN_S, WorldNode, turning
+from embodied_env.ros.embedded_sim.base_node import LATCHED, SPIN_TIMEOUT_S, WorldNode, node_with_executor
 from embodied_env.ros.embedded_sim.protocol import ANY_EPOCH
 from embodied_env.ros.embedded_sim.sensor_messages import set_stamp
-from embodied_env.ros.serialization.template import MessageTemplate, Numbers
+from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.serialization.message_template import MessageTemplate, Numbers
 from embodied_env.sim.emulated_estops import EmulatedEstop, Input
 from embodied_env.sim.profile import StandIn
 from embodied_env.sim.robot_emulation import EmulatedController, EmulatedDrivers, TimedQueue
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World
 
-_ANY_SEED = -1  # each reset draws anew
-_SEED_BITS = 53  # every JSON reader keeps them exactly
-_MARGIN_NS = 300_000  # an executor wakes up so much before a tick; the rest is slept
-_WINDOW_NS = 2 * NS_PER_S  # over which the real-time factor is measured
 CONTROLLER_STATE = "~/controller_state"
-_SLOW = 0.9  # a real-time factor below it is reported
+_ANY_SEED = -1  # each reset draws a new seed
+_SEED_BITS = 53  # any JSON parser keeps them exactly
+_MARGIN_NS = 300_000  # the executor returns this long before a tick; the clock sleeps the rest
+_WINDOW_NS = 2 * NS_PER_S  # for measuring the real-time factor
+_SLOW = 0.9  # real-time factor below which a warning is logged
 _THROTTLE_S = 5.0
 
 
 class FreeRunningNode(WorldNode):
-    """Hosts one world that moves by itself, from `begin` on."""
+    """Hosts one free-running world, from `begin` on."""
 
     obeys_qos = True
 
-    def __init__(  # noqa: PLR0913 - what a robot is made of
+    def __init__(  # noqa: PLR0913 - the parts of a robot
         self,
         contract: Contract,
         world: World,
@@ -60,37 +60,34 @@ class FreeRunningNode(WorldNode):
         stand_in: StandIn,
         estops: Sequence[Input] = (),
     ) -> None:
-        """Create the node; `command_timeout_s`: a velocity not commanded again for so long ends (None: it acts on)."""
+        """Create the node; `command_timeout_s`: velocities not commanded again within it end (None: never)."""
         self._clock = clock
         slices = list(ActionLayout(contract).slices.values())
         self._controller = EmulatedController(slices, world.is_velocity, stand_in=stand_in, timeout_s=command_timeout_s)
         self._is_moving = False
         self._drivers = EmulatedDrivers(stand_in)
-        self._readings: TimedQueue[tuple[str, Reading, int]] = (
-            TimedQueue()
-        )  # sensor, reading, taken on the steady clock
-        self._anchor_ns = 0  # the world's time is zero there, on the steady clock
+        self._readings: TimedQueue[tuple[str, Reading, int]] = TimedQueue()  # sensor, reading, acquisition (steady)
+        self._anchor_ns = 0  # time zero of the world, on the steady clock
         self._epoch, self._reply = ANY_EPOCH, ""
         super().__init__(contract, world, namespace=namespace, context=context, default_seed=_ANY_SEED)
         self._estops = [EmulatedEstop(spec, self.node, LATCHED, RELIABLE) for spec in estops]
-        state_class = message_class(JOINT_SENSOR)
-        self._state = (
-            self.node.create_publisher(state_class, CONTROLLER_STATE, RELIABLE) if stand_in.controller_state else None
-        )
-        none = np.zeros(len(world.joints))
-        self._state_message = MessageTemplate(self._make_state, {"position": none, "velocity": none})
-        self._stamped = -1, 0  # since when the command published last is in force, on the steady clock and in UTC
+        self._state = None
+        if stand_in.controller_state:
+            self._state = self.node.create_publisher(message_class(JOINT_SENSOR), CONTROLLER_STATE, RELIABLE)
+        zeros = np.zeros(len(world.joints))
+        self._state_message = MessageTemplate(self._make_state, {"position": zeros, "velocity": zeros})
+        self._stamped = -1, 0  # when the last published command came into force, on the steady clock and in UTC
         self._published_ns = dict.fromkeys(self._sensors, -1)
         self._deadline_ns = clock.now_ns() + world.tick_ns  # of the next tick
         self._begin_window()
 
     def begin(self) -> None:
-        """Start as after a reset; raises BackendLostError or MissingDependencyError when the world cannot."""
+        """Start as after a reset; raises BackendLostError or MissingDependencyError if the world cannot be reset."""
         self._reset(ANY_EPOCH, _ANY_SEED, "{}")
 
     @property
     def next_ns(self) -> int:
-        """When there is something to do next, on the steady clock."""
+        """When the next work is due, on the steady clock."""
         waiting = (
             self._controller.next_ns,
             self._readings.next_ns,
@@ -100,22 +97,19 @@ class FreeRunningNode(WorldNode):
         return min(due_ns for due_ns in waiting if due_ns is not None)
 
     def work(self) -> None:
-        """Wait for what is to be done next, and do it."""
+        """Wait for the next work, and do it."""
         self._clock.sleep_until_ns(self.next_ns)
         if self._clock.now_ns() < self._deadline_ns:
             self._serve()
             return
         deadline_ns = self._deadline_ns
         if self._clock.now_ns() - deadline_ns > self._contract.control_period_ns:
-            deadline_ns = self._clock.now_ns()  # what is lost is lost
+            deadline_ns = self._clock.now_ns()  # skip the ticks that are too late
         self._deadline_ns = deadline_ns + self._world.tick_ns
         self._tick(deadline_ns)
 
     def _tick(self, deadline_ns: int) -> None:
-        """Move the world by the tick that ends at a deadline, and publish what it has measured.
-
-        A world that broke is silent until a reset.
-        """
+        """Run the tick that ends at a deadline and publish its readings. A failed world is silent until a reset."""
         if not self._is_moving:
             return
         self._serve()
@@ -130,30 +124,26 @@ class FreeRunningNode(WorldNode):
             return
         self._anchor_ns = deadline_ns - self._world.now_ns
         self._publish()
-        self._watch_speed()
+        self._warn_if_slow()
 
     def _reset(self, epoch: int, seed: int, options: str) -> str:
-        """Reset; only the same epoch is a repetition, and a seed that is not set is drawn."""
+        """Reset, unless the epoch is that of the last reset; draw a seed if none is set."""
         if epoch == ANY_EPOCH or epoch != self._epoch:
             self._is_moving = False
             applied = secrets.randbits(_SEED_BITS) if seed == _ANY_SEED else seed
             reply = self._reset_world(epoch, applied, options)
-            self._forget(applied)
+            now_ns = self._clock.now_ns()
+            self._controller.begin(applied, now_ns, self._world.target)
+            self._readings.clear()
+            self._published_ns = dict.fromkeys(self._sensors, -1)
+            self._deadline_ns = now_ns + self._world.tick_ns
+            self._anchor_ns = now_ns - self._world.now_ns
             self._is_moving = True
             self._publish()
             self._begin_window()
             self._epoch = epoch
             self._reply = replace(reply, stamp_ns=self._stamp_ns(self._world.now_ns)).to_text()
         return self._reply
-
-    def _forget(self, seed: int) -> None:
-        """Begin an episode: nothing of the last one acts, or is published."""
-        now_ns = self._clock.now_ns()
-        self._controller.begin(seed, now_ns, self._world.target)
-        self._readings.clear()
-        self._published_ns = dict.fromkeys(self._sensors, -1)
-        self._deadline_ns = now_ns + self._world.tick_ns
-        self._anchor_ns = now_ns - self._world.now_ns
 
     def _take_command(self, index: int, command: FloatArray | None) -> None:
         if command is None:
@@ -164,7 +154,7 @@ class FreeRunningNode(WorldNode):
             self._controller.receive(self._clock.now_ns(), index, command)
 
     def _serve(self) -> None:
-        """Put into force the commands that are due, and publish the readings that are."""
+        """Apply the commands and publish the readings that are due."""
         now_ns = self._clock.now_ns()
         while self._controller.enforce(now_ns):
             self._publish_state()
@@ -174,7 +164,7 @@ class FreeRunningNode(WorldNode):
             estop.serve(now_ns)
 
     def _publish(self) -> None:
-        """Publish the readings that are new and due, and the command in force."""
+        """Queue the new readings; publish those that are due, and the command in force."""
         for name, reading in self._world.read().items():
             if reading.stamp_ns <= self._published_ns[name]:
                 continue
@@ -192,11 +182,11 @@ class FreeRunningNode(WorldNode):
         self._sensors[name].publish(self._encoders[name].encode(reading.values, stamp_ns, reading.extras))
 
     def _publish_state(self) -> None:
-        """Publish the command in force, stamped with since when it is; what is no position or no velocity is NaN."""
+        """Publish the command in force, stamped with its start; values of the other kind are NaN."""
         if self._state is None:
             return
         since_ns = self._controller.since_ns
-        if since_ns != self._stamped[0]:  # of one command one stamp, however the two clocks are read
+        if since_ns != self._stamped[0]:  # one stamp per command: the two clocks are read once
             self._stamped = since_ns, self._drivers.robot_ns(self._utc_ns(since_ns))
         is_velocity = self._world.is_velocity
         numbers = {
@@ -222,8 +212,8 @@ class FreeRunningNode(WorldNode):
     def _begin_window(self) -> None:
         self._window_ns = self._clock.now_ns(), self._world.now_ns
 
-    def _watch_speed(self) -> None:
-        """Say so when the world does not keep up with the wall clock."""
+    def _warn_if_slow(self) -> None:
+        """Log a warning if the world does not keep up with the wall clock."""
         wall_ns = self._clock.now_ns() - self._window_ns[0]
         if wall_ns < _WINDOW_NS:
             return
@@ -236,7 +226,7 @@ class FreeRunningNode(WorldNode):
         self._begin_window()
 
 
-def run_free_running(  # noqa: PLR0913 - what a robot is made of
+def run_free_running(  # noqa: PLR0913 - the parts of a robot
     contract: Contract,
     world: World,
     *,
@@ -250,19 +240,19 @@ def run_free_running(  # noqa: PLR0913 - what a robot is made of
     """Host `world`, built with ``free_running=True``, until `stop` is set.
 
     Args:
-        contract: what the world was built from.
+        contract: of the world.
         world: the world.
-        namespace: absolute ROS namespace; None: the root, or what ``--ros-args`` says.
+        namespace: absolute ROS namespace; None: the root, or that of ``--ros-args``.
         stop: set it from a signal handler or another thread.
-        command_timeout_s: a velocity that is not commanded again for so long ends; None: it acts on.
-        stand_in: the delays of a robot, as in the profile that `world` was built with; None: it has none.
-        estops: the safety inputs that it publishes, released, until ``~/estop/<name>`` presses one.
-        on_ready: told the namespace once the world moves.
+        command_timeout_s: time after which a velocity that is not commanded again ends; None: never.
+        stand_in: a robot's delays, as in the profile that `world` was built with; None: no delays.
+        estops: the safety inputs to publish, released until the service ``~/estop/<name>`` presses one.
+        on_ready: called with the namespace when the world moves.
 
     Raises:
-        BackendNotReadyError: when ROS 2 cannot be initialised.
-        ContractError: for a sensor that its message type cannot be, or an e-stop.
-        BackendLostError: when the world cannot be reset.
+        BackendNotReadyError: if ROS 2 cannot be initialised.
+        ContractError: for a sensor or e-stop that does not match its message type.
+        BackendLostError: if the world cannot be reset.
     """
     clock = SteadyClock()
 
@@ -278,11 +268,11 @@ def run_free_running(  # noqa: PLR0913 - what a robot is made of
             estops=estops,
         )
 
-    with turning(contract, make) as (simulator, executor):
+    with node_with_executor(contract, make) as (simulator, executor):
         simulator.begin()
         on_ready(simulator.node.get_namespace())
         while not stop.is_set():
             left_ns = simulator.next_ns - _MARGIN_NS - clock.now_ns()
-            executor.spin_once(timeout_sec=min(TURN_S, max(0, left_ns) / NS_PER_S))
+            executor.spin_once(timeout_sec=min(SPIN_TIMEOUT_S, max(0, left_ns) / NS_PER_S))
             if simulator.next_ns - clock.now_ns() <= _MARGIN_NS:
                 simulator.work()

@@ -1,6 +1,6 @@
-"""Convert readings of the embedded simulator to messages. The readers are in `embodied_env.ros.sensor_readers`.
+"""Convert readings of the embedded simulator to messages; `embodied_env.ros.sensor_readers` reads them.
 
-Fields of a message that the contract does not declare are NaN, or what the message type has for unknown.
+Message fields that the contract does not declare are NaN, or the message type's value for unknown.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import array
 import io
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -21,7 +20,8 @@ from embodied_env.contract.field_paths import element_type, steps_of
 from embodied_env.contract.message_types import ENCODINGS, SENSOR_MESSAGES, message_class
 from embodied_env.contract.reading_values import to_units
 from embodied_env.errors import MissingDependencyError
-from embodied_env.ros.serialization.template import MessageTemplate
+from embodied_env.ros.message_fields import VECTOR_PATHS
+from embodied_env.ros.serialization.message_template import MessageTemplate
 from embodied_env.sim.instruments import range_limits_m
 
 Message = Any  # a generated type
@@ -30,33 +30,33 @@ Values = Mapping[str, NDArray[Any]]
 _FLOAT32 = 7  # sensor_msgs/PointField.FLOAT32
 _BYTES_PER_POINT = 12
 
-_DERIVED_FIELDS = ("sensor_msgs/msg/PointCloud2", "sensor_msgs/msg/CompressedImage")
-"""Types with fields that follow from the values: whether all are finite, a size. No template fits them."""
+_WITHOUT_TEMPLATE = ("sensor_msgs/msg/PointCloud2", "sensor_msgs/msg/CompressedImage")
+"""Types with fields that are computed from the values: whether all are finite, a size."""
 
-_MAX_TEMPLATES = 16  # per sensor: where its messages differ each time, rclpy serializes them
+_MAX_TEMPLATES = 16  # per sensor; rclpy serializes messages that keep changing
 
 Extras = Mapping[str, Any]
-"""What a message says besides the fields of the contract, each where the world knows it.
+"""Message fields that the contract does not declare, where the world provides them.
 
 ``covariance``: of a pose, shape (36,). ``angle_min_rad``, ``angle_max_rad``: of the first and the last ray of a
-LaserScan. ``range_min_m``, ``range_max_m``: the limits of a LaserScan or Range (else 0 and infinity); a reader discards
-what is outside of them.
+LaserScan. ``range_min_m``, ``range_max_m``: the limits of a LaserScan or Range (default: 0 and infinity); readers
+discard values outside of them.
 """
 
 
 class SensorEncoder:
-    """Encodes the messages of one sensor: as bytes by a template where that fits, else as `to_message` does."""
+    """Encodes the messages of one sensor: as bytes by a template where it fits, else as `to_message` does."""
 
     def __init__(self, sensor: SensorSpec) -> None:
-        """Prepare; the first reading gives the template."""
+        """Prepare; the first reading provides the template."""
         self._sensor = sensor
-        self._templates_left = 0 if sensor.type in _DERIVED_FIELDS else _MAX_TEMPLATES
+        self._templates_left = 0 if sensor.type in _WITHOUT_TEMPLATE else _MAX_TEMPLATES
         self._template: MessageTemplate | None = None
         self._fields: set[str] = set()
         self._constants: Mapping[str, Any] = {}  # the extras of the template that are not arrays
 
     def encode(self, values: Values, stamp_ns: int, extras: Extras) -> Message | bytes:
-        """Return what `to_message` does, or its bytes."""
+        """Return the message that `to_message` returns, or its bytes."""
         numbers: Values = values
         constants = extras
         if extras and (arrays := {name: value for name, value in extras.items() if isinstance(value, np.ndarray)}):
@@ -87,13 +87,13 @@ def set_stamp(stamp: Message, ns: int) -> None:
 
 
 def to_message(sensor: SensorSpec, values: Values, stamp_ns: int, extras: Extras | None = None) -> Message:
-    """Return the message of `sensor` with `values` (field -> array), stamped `stamp_ns` where it has a header.
+    """Return the message of `sensor` with `values` (field -> array), and `stamp_ns` in its header, if it has one.
 
-    Distances are as measured: +inf for a ray that met nothing, -inf for too close, NaN for no measurement. A 16UC1
-    image has whole millimetres up to 65.535 m and no infinities: these become 0, no measurement.
+    Distances are as measured: +inf without a return, -inf for too close, NaN for no measurement. A 16UC1 image holds
+    whole millimetres up to 65.535 m; infinities become 0, no measurement.
 
     Raises:
-        MissingDependencyError: for a package of messages, or an encoder of images, that is not installed.
+        MissingDependencyError: for a message package or image encoder that is not installed.
     """
     message = message_class(sensor.type)()
     if hasattr(message, "header"):
@@ -104,11 +104,27 @@ def to_message(sensor: SensorSpec, values: Values, stamp_ns: int, extras: Extras
     by_path = {field: spec.path for field, spec in sensor.fields.items() if spec.path is not None}
     own = {field: value for field, value in values.items() if field not in by_path}
     if own:
-        _WRITERS[sensor.type](message, own, sensor, extras or {})
+        write = _write_vectors if sensor.type in VECTOR_PATHS else _WRITERS[sensor.type]
+        write(message, own, sensor, extras or {})
     for field, path in by_path.items():
         if field in values:
             _write_path(message, path, values[field])
     return message
+
+
+def _write_vectors(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:
+    """Write points, vectors and quaternions, and the covariance of a pose."""
+    for field, path in VECTOR_PATHS[sensor.type].items():
+        part = attrgetter(path)(message)
+        axes = "xyzw" if field == "orientation" else "xyz"
+        unknown = [math.nan] * len(axes)
+        for axis, value in zip(axes, values[field].tolist() if field in values else unknown, strict=True):
+            setattr(part, axis, value)
+        if sensor.type == "sensor_msgs/msg/Imu" and field not in values:
+            getattr(message, f"{field}_covariance")[0] = -1.0  # declares that the message does not have the field
+    covariance = values.get("covariance", extras.get("covariance"))
+    if covariance is not None and SENSOR_MESSAGES[sensor.type].covariance:
+        message.pose.covariance = np.array(covariance, dtype=np.float64)
 
 
 def _write_joint_state(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
@@ -117,12 +133,7 @@ def _write_joint_state(message: Message, values: Values, sensor: SensorSpec, ext
         setattr(message, field, column)
 
 
-def _write_joint_trajectory(
-    message: Message,
-    values: Values,
-    sensor: SensorSpec,
-    extras: Extras,  # noqa: ARG001
-) -> None:
+def _write_joint_trajectory(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
     message.joint_names, columns = _by_joint(values, sensor)
     point = message_class("trajectory_msgs/msg/JointTrajectoryPoint")()
     point.positions = columns.get("position", array.array("d"))
@@ -131,7 +142,7 @@ def _write_joint_trajectory(
 
 
 def _by_joint(values: Values, sensor: SensorSpec) -> tuple[list[str], dict[str, array.array[float]]]:
-    """Name the joints of all fields once; a field without a joint gets NaN for it, never a zero."""
+    """Return the joints of all fields, and the values of each field, NaN for joints that it does not have."""
     joints = {field: sensor.fields[field].joints or () for field in values}
     names = list(dict.fromkeys(joint for listed in joints.values() for joint in listed))
     columns = {}
@@ -145,47 +156,13 @@ def _write_sequence(message: Message, values: Values, sensor: SensorSpec, extras
     message.data = _packed("d", values["data"])
 
 
-def _write_scalars(
-    message: Message,
-    values: Values,
-    sensor: SensorSpec,  # noqa: ARG001
-    extras: Extras,  # noqa: ARG001
-    *,
-    kind: type,
-    unknown: tuple[str, ...] = (),
-) -> None:
-    for field in unknown:
-        setattr(message, field, math.nan)
-    for field, value in values.items():
-        setattr(message, field, kind(value[0]))
+def _write_scalar(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
+    message.data = type(message.data)(values["data"][0])
 
 
-def _write_vectors(
-    message: Message,
-    values: Values,
-    sensor: SensorSpec,
-    extras: Extras,
-    *,
-    places: Mapping[str, str],
-) -> None:
-    """Write points, vectors and quaternions; `places`: field -> where it stands, and its axes."""
-    for field, place in places.items():
-        where, _, axes = place.rpartition(" ")
-        part = attrgetter(where)(message) if where else message
-        unknown = [math.nan] * len(axes)
-        for axis, value in zip(axes, values[field].tolist() if field in values else unknown, strict=True):
-            setattr(part, axis, value)
-    covariance = values.get("covariance", extras.get("covariance"))
-    if covariance is not None and SENSOR_MESSAGES[sensor.type].covariance:
-        message.pose.covariance = np.array(covariance, dtype=np.float64)
-
-
-def _write_imu(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:
-    """A field that is not there is declared so by its covariance (sensor_msgs/Imu)."""
-    _write_vectors(message, values, sensor, extras, places=_IMU)
-    for field in _IMU:
-        if field not in values:
-            getattr(message, f"{field}_covariance")[0] = -1.0
+def _write_battery(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
+    for field in _BATTERY:
+        setattr(message, field, float(values[field][0]) if field in values else math.nan)
 
 
 def _write_range(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
@@ -216,7 +193,7 @@ def _write_image(message: Message, values: Values, sensor: SensorSpec, extras: E
 
 
 def _write_compressed(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
-    """Write a PNG: nothing is lost."""
+    """Write a PNG, which is lossless."""
     try:
         from PIL import Image  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -243,16 +220,16 @@ def _write_cloud(message: Message, values: Values, sensor: SensorSpec, extras: E
 
 
 def _write_path(message: Message, path: str, value: NDArray[Any]) -> None:
-    """Write a number, or a sequence of numbers, where `path` says; arrays on the way there grow as needed."""
-    *way, (name, index) = steps_of(path)
-    for part, place in way:
+    """Write a number or a sequence of numbers at `path`; extend sequences as needed."""
+    *parents, (name, index) = steps_of(path)
+    for part, place in parents:
         parent, message = message, getattr(message, part)
         if place is not None:
-            _grow(parent, part, place)
+            _extend(parent, part, place)
             message = message[place]
     old = getattr(message, name)
     if index is not None:
-        _grow(message, name, index)
+        _extend(message, name, index)
         old[index] = type(old[index])(value.flat[0])
     elif isinstance(old, array.array):
         setattr(message, name, _packed(old.typecode, value.astype(old.typecode)))
@@ -264,7 +241,7 @@ def _write_path(message: Message, path: str, value: NDArray[Any]) -> None:
         setattr(message, name, bytes([int(value.flat[0])]) if isinstance(old, bytes) else type(old)(value.flat[0]))
 
 
-def _grow(message: Message, name: str, index: int) -> None:
+def _extend(message: Message, name: str, index: int) -> None:
     """Append default elements (floats: NaN) to the sequence `name` until it has the element `index`."""
     sequence = getattr(message, name)
     kind = element_type(message, name)
@@ -278,52 +255,24 @@ def _grow(message: Message, name: str, index: int) -> None:
 
 
 def _packed(typecode: str, values: NDArray[Any]) -> array.array[Any]:
-    """Return the bytes of `values` as an array of the type that a message has, without a list."""
+    """Return the bytes of `values` as an array.array, without an intermediate list."""
     packed: array.array[Any] = array.array(typecode)
     packed.frombytes(values.ravel().view(np.uint8).data)
     return packed
 
 
-_POSE = {"position": "pose.position xyz", "orientation": "pose.orientation xyzw"}
-_POSE_IN_POSE = {"position": "pose.pose.position xyz", "orientation": "pose.pose.orientation xyzw"}
-_TWIST_IN_TWIST = {"linear": "twist.twist.linear xyz", "angular": "twist.twist.angular xyz"}
-_IMU = {
-    "orientation": "orientation xyzw",
-    "angular_velocity": "angular_velocity xyz",
-    "linear_acceleration": "linear_acceleration xyz",
-}
-_BATTERY = (
-    "percentage",
-    "voltage",
-    "current",
-    "charge",
-    "capacity",
-    "design_capacity",
-    "temperature",
-)
+_BATTERY = ("percentage", "voltage", "current", "charge", "capacity", "design_capacity", "temperature")
 
 _WRITERS: Mapping[str, Callable[[Message, Values, SensorSpec, Extras], None]] = {
     "sensor_msgs/msg/JointState": _write_joint_state,
     "trajectory_msgs/msg/JointTrajectory": _write_joint_trajectory,
     "std_msgs/msg/Float64MultiArray": _write_sequence,
-    "std_msgs/msg/Float64": partial(_write_scalars, kind=float),
-    "std_msgs/msg/Bool": partial(_write_scalars, kind=bool),
-    "geometry_msgs/msg/PoseStamped": partial(_write_vectors, places=_POSE),
-    "geometry_msgs/msg/PoseWithCovarianceStamped": partial(_write_vectors, places=_POSE_IN_POSE),
-    "geometry_msgs/msg/PointStamped": partial(_write_vectors, places={"position": "point xyz"}),
-    "geometry_msgs/msg/Twist": partial(_write_vectors, places={"linear": "linear xyz", "angular": "angular xyz"}),
-    "geometry_msgs/msg/TwistStamped": partial(
-        _write_vectors, places={"linear": "twist.linear xyz", "angular": "twist.angular xyz"}
-    ),
-    "geometry_msgs/msg/WrenchStamped": partial(
-        _write_vectors, places={"force": "wrench.force xyz", "torque": "wrench.torque xyz"}
-    ),
-    "nav_msgs/msg/Odometry": partial(_write_vectors, places=_POSE_IN_POSE | _TWIST_IN_TWIST),
-    "sensor_msgs/msg/Imu": _write_imu,
+    "std_msgs/msg/Float64": _write_scalar,
+    "std_msgs/msg/Bool": _write_scalar,
     "sensor_msgs/msg/Range": _write_range,
     "sensor_msgs/msg/LaserScan": _write_scan,
     "sensor_msgs/msg/Image": _write_image,
     "sensor_msgs/msg/CompressedImage": _write_compressed,
     "sensor_msgs/msg/PointCloud2": _write_cloud,
-    "sensor_msgs/msg/BatteryState": partial(_write_scalars, kind=float, unknown=_BATTERY),
+    "sensor_msgs/msg/BatteryState": _write_battery,
 }

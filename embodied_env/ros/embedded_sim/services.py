@@ -1,4 +1,4 @@
-"""The services of the embedded simulator, called: its reset, and its pictures (`ros.embedded_sim.protocol`)."""
+"""Client of the embedded simulator's services: reset and rendering (`ros.embedded_sim.protocol`)."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from embodied_env.ros.sensor_readers import stamp_ns
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorServices:
-    """Calls the simulator through `receiver`; `patrol` raises when waiting has no sense any more.
+    """Calls the simulator through `receiver`; `patrol` raises an error to end a wait.
 
-    `end` is always the monotonic time, s, after which a call raises TimeoutError.
+    `end` is always the monotonic time, s, at which a call raises TimeoutError.
     """
 
     receiver: Receiver
     patrol: LivenessCheck
 
     def set_reset_parameters(self, epoch: int, request: ResetRequest, end: float) -> None:
-        """Say what the next reset is to be; raises BackendNotReadyError when it is refused."""
-        from rcl_interfaces.srv import SetParameters  # noqa: PLC0415 - rclpy is known to be here
+        """Set seed, options and epoch of the next reset; raises BackendNotReadyError if they are refused."""
+        from rcl_interfaces.srv import SetParameters  # noqa: PLC0415 - rclpy is installed if there is a receiver
         from rclpy.parameter import Parameter  # noqa: PLC0415
 
         options = {name: value.tolist() for name, value in request.options.items()}
@@ -54,16 +54,16 @@ class SimulatorServices:
             raise BackendNotReadyError(f"the simulator refused the reset: {'; '.join(refused)}")
 
     def reset(self, epoch: int, fingerprint: str, end: float) -> ResetReply:
-        """Reset the simulator, or hear again what its reset of this epoch did.
+        """Reset the simulator; a repeated call for an epoch returns the same reply.
 
         Raises:
-            BackendNotReadyError: when it cannot, when it is at another epoch, or runs another contract.
+            BackendNotReadyError: if it fails, is at another epoch, or runs another contract.
         """
-        success, said = self._trigger(RESET_SERVICE, end)
+        success, text = self._trigger(RESET_SERVICE, end)
         if not success:
-            raise BackendNotReadyError(f"the simulator could not reset: {said}")
+            raise BackendNotReadyError(f"the simulator could not reset: {text}")
         try:
-            reply = ResetReply.from_text(said)
+            reply = ResetReply.from_text(text)
         except ValueError as error:
             raise BackendNotReadyError(str(error)) from None
         if reply.epoch != epoch:
@@ -75,33 +75,33 @@ class SimulatorServices:
         return reply
 
     def render(self, end: float) -> int:
-        """Have a picture published, and return its stamp, ns.
+        """Let the simulator publish a picture; return its stamp, ns.
 
         Raises:
-            BackendLostError: when there is no answer in time, or one that is no stamp.
-            MissingDependencyError: when the simulator cannot render.
+            BackendLostError: without a valid reply in time.
+            MissingDependencyError: if the simulator cannot render.
         """
         try:
-            success, said = self._trigger(RENDER_SERVICE, end)
+            success, text = self._trigger(RENDER_SERVICE, end)
         except TimeoutError as error:
             raise BackendLostError("timeout", str(error)) from None
         if not success:
-            raise MissingDependencyError("a renderer", needed_for="render()", remedy=said)
+            raise MissingDependencyError("a renderer", needed_for="render()", remedy=text)
         try:
-            return int(said)
+            return int(text)
         except ValueError:
-            detail = f"{RENDER_SERVICE}: {reprlib.repr(said)} (expected the stamp of the picture, ns)"
+            detail = f"{RENDER_SERVICE}: {reprlib.repr(text)} (expected the stamp of the picture, ns)"
             raise BackendLostError(INVALID_MESSAGE, detail) from None
 
     def _trigger(self, service: str, end: float) -> tuple[bool, str]:
-        from std_srvs.srv import Trigger  # noqa: PLC0415 - rclpy is known to be here
+        from std_srvs.srv import Trigger  # noqa: PLC0415 - as above
 
         response = self.receiver.call(Trigger, service, Trigger.Request(), end - time.monotonic(), self.patrol)
         return response.success, response.message
 
 
 def picture_of(message: Any, taken_ns: int) -> NDArray[np.uint8] | None:  # noqa: ANN401 - a sensor_msgs/Image, or None
-    """Return the picture that was taken then, shape (height, width, 3); None: it is another's. Anybody may publish."""
+    """Return the picture with this stamp, shape (height, width, 3); None for another message on the topic."""
     if message is None or stamp_ns(message) != taken_ns or message.encoding != "rgb8":
         return None
     height, width = int(message.height), int(message.width)

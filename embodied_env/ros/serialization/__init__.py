@@ -11,5 +11,5 @@ PLAIN_VARIABLE = "EMBODIED_ENV_PLAIN_SERIALIZATION"
 
 
 def uses_byte_layouts() -> bool:
-    """Return whether layouts and templates are in use; asked when a decoder or a template is made."""
+    """Return whether layouts and templates are enabled; read when a decoder or template is created."""
     return os.environ.get(PLAIN_VARIABLE, "") in ("", "0")

@@ -2,8 +2,8 @@
 
 `serialize_message` returns as many bytes as rmw_fastrtps estimated, which counts an empty sequence of doubles as
 aligned; strict readers such as `rosbags` refuse the surplus. The size is therefore measured by the rules of plain CDR
-(OMG DDSI-RTPS, XCDR1): a value is aligned to its own size, a string is its length with the terminating zero, then its
-bytes, and a sequence its count, then its elements.
+(OMG DDSI-RTPS, XCDR1): a value is aligned to its own size; a string is its length including the terminating zero, then
+its bytes; a sequence is its count, then its elements.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.core.message_tap import ARRAY, SEQUENCE
 from embodied_env.ros.setup_checks import rclpy_import_errors
 
-_HEADER = 4  # bytes of the encapsulation header
+HEADER_BYTES = 4  # of the encapsulation header
 _WIDTHS = {
     **dict.fromkeys(("boolean", "octet", "char", "uint8", "int8"), 1),
     **dict.fromkeys(("uint16", "int16"), 2),
@@ -24,17 +24,16 @@ _WIDTHS = {
     **dict.fromkeys(("double", "uint64", "int64"), 8),
 }
 
+Measure = Callable[[Any, int], int]
+"""Takes a value and the offset of its first byte; returns the offset after its last."""
+
 
 @functools.cache
 def _serialization() -> Any:  # noqa: ANN401 - a module of rclpy
-    """Return rclpy's module; imported here, since reading a profile needs no rclpy."""
+    """Import rclpy's module when it is first used: a backend profile is read without rclpy."""
     with rclpy_import_errors("messages of ROS 2"):
         from rclpy import serialization  # noqa: PLC0415 - see above
     return serialization
-
-
-Measure = Callable[[Any, int], int]
-"""Takes a value and the offset of its beginning; returns that of its end."""
 
 
 def to_cdr(message: Any) -> bytes:  # noqa: ANN401 - a generated type
@@ -42,14 +41,14 @@ def to_cdr(message: Any) -> bytes:  # noqa: ANN401 - a generated type
     data: bytes = _serialization().serialize_message(message)
     kind: Any = type(message)
     try:
-        size = _HEADER + _measure_message(kind)(message, 0)
+        size = HEADER_BYTES + _measure_message(kind)(message, 0)
     except KeyError:  # a type that is not measured here: wide characters
         return data
     return data[:size]
 
 
 def from_cdr(data: bytes, kind: Any) -> Any:  # noqa: ANN401 - a generated type
-    """Return the message of the class `kind` in `data`; raises what rclpy raises for other bytes."""
+    """Return the message of class `kind` in `data`; raises what rclpy raises for invalid bytes."""
     return _serialization().deserialize_message(data, kind)
 
 
@@ -60,17 +59,15 @@ def _measure_message(kind: Any) -> Measure:  # noqa: ANN401 - a generated type
     def end(message: Any, at: int) -> int:  # noqa: ANN401
         for name, measure in measures:
             at = measure(getattr(message, name), at)
-        return at if measures else at + 1  # a message without a field has a byte
+        return at if measures else at + 1  # a message without fields has one byte
 
     return end
 
 
 @functools.cache
 def _measure(idl: str) -> Measure:
-    if found := ARRAY.match(idl):
-        return _measure_elements(found["of"], counted=False)
-    if found := SEQUENCE.match(idl):
-        return _measure_elements(found["of"], counted=True)
+    if found := ARRAY.match(idl) or SEQUENCE.match(idl):
+        return _measure_elements(found["of"], counted=found.re is SEQUENCE)
     if idl.partition("<")[0] == "string":
         return lambda value, at: _aligned(at, 4) + 4 + len(value.encode()) + 1
     if "/" in idl:
@@ -81,17 +78,12 @@ def _measure(idl: str) -> Measure:
 
 def _measure_elements(idl: str, *, counted: bool) -> Measure:
     width = _WIDTHS.get(idl)
-
-    def end_of_numbers(values: Any, at: int) -> int:  # noqa: ANN401 - a sequence
-        at = _aligned(at, 4) + 4 if counted else at
-        return _aligned(at, width or 1) + (width or 1) * len(values) if len(values) else at
-
-    if width is not None:
-        return end_of_numbers
     measure = _measure(idl)
 
     def end(values: Any, at: int) -> int:  # noqa: ANN401 - a sequence
         at = _aligned(at, 4) + 4 if counted else at
+        if width is not None:
+            return _aligned(at, width) + width * len(values) if len(values) else at
         for value in values:
             at = measure(value, at)
         return at

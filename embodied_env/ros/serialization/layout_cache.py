@@ -18,21 +18,20 @@ import numpy as np
 
 from embodied_env.core.message_tap import ARRAY, SEQUENCE
 from embodied_env.ros.serialization import uses_byte_layouts
-from embodied_env.ros.serialization.cdr import from_cdr, to_cdr
+from embodied_env.ros.serialization.cdr import HEADER_BYTES, from_cdr, to_cdr
 
-LITTLE_ENDIAN = b"\x00\x01"  # the encapsulation header begins so
+LITTLE_ENDIAN = b"\x00\x01"  # the first bytes of the encapsulation header
 Message = Any  # a generated type
 
-_HEADER = 4
-_MAX_LAYOUTS = 16  # per topic: where messages differ each time, rclpy decodes them
-_STAMP = struct.Struct("<iI")
+_STAMPS = struct.Struct(">iI"), struct.Struct("<iI")  # big-endian, little-endian
+_MAX_LAYOUTS = 16  # per topic; rclpy decodes topics whose messages keep changing
 _CODES = {
     "float": "f",
     "double": "d",
     **{f"{sign}int{bits}": code for bits, codes in ((8, "bB"), (16, "hH"), (32, "iI"), (64, "qQ"))
        for sign, code in zip(("", "u"), codes, strict=True)},
 }  # fmt: skip
-_CONSTANT = ("boolean", "octet", "char")  # not every byte is a valid value: they are compared
+_CONSTANT = ("boolean", "octet", "char")  # compared, since not every byte is a valid value
 
 
 class RawMessage:
@@ -42,33 +41,30 @@ class RawMessage:
         data: as received; trailing bytes are possible.
     """
 
-    __slots__ = ("_layout", "_typed", "data")
+    __slots__ = ("_kind", "_layout", "data")
 
-    def __init__(self, data: bytes, layout: ByteLayout | None, typed: Message = None) -> None:
-        """Store the bytes with a layout that fits them, or with the decoded message."""
+    def __init__(self, data: bytes, kind: Any, layout: ByteLayout | None = None) -> None:  # noqa: ANN401 - a generated type
+        """Store the bytes of a message of class `kind`, with a layout if one fits."""
         self.data = data
+        self._kind = kind
         self._layout = layout
-        self._typed = typed
 
     def decoded(self) -> Message:
-        """Return the message, or a new namespace with its fields, for reading; arrays are read-only."""
-        return self._typed if self._layout is None else self._layout.view(self.data)
+        """Return a new message, or a new namespace with its fields; arrays may be read-only."""
+        return from_cdr(self.data, self._kind) if self._layout is None else self._layout.view(self.data)
 
     def stamp_ns(self) -> int:
-        """Return the stamp of its header, the first field."""
-        if self._layout is not None:
-            sec, nanosec = _STAMP.unpack_from(self.data, _HEADER)
-            return int(sec * 1_000_000_000 + nanosec)
-        stamp = self._typed.header.stamp
-        return int(stamp.sec * 1_000_000_000 + stamp.nanosec)
+        """Return the stamp of the header, which must be the first field."""
+        sec, nanosec = _STAMPS[self.data[1] & 1].unpack_from(self.data, HEADER_BYTES)
+        return int(sec * 1_000_000_000 + nanosec)
 
     def to_cdr(self) -> bytes:
         """Return the bytes of the message without trailing ones. Thread-safe."""
-        return to_cdr(self._typed) if self._layout is None else self.data[: self._layout.size]
+        return to_cdr(self.decoded()) if self._layout is None else self.data[: self._layout.size]
 
 
 def as_message(message: Message) -> Message:
-    """Return a message for reading, whether it was received raw (`RawMessage.decoded`) or not."""
+    """Return a message for reading, whether its subscription is raw (`RawMessage.decoded`) or not."""
     return message.decoded() if isinstance(message, RawMessage) else message
 
 
@@ -85,7 +81,7 @@ class LayoutDecoder:
         """Return the message in `data`; None for invalid bytes, which rclpy drops too."""
         layout = self._layout
         if layout is not None and layout.fits(data):
-            return RawMessage(data, layout)
+            return RawMessage(data, self._kind, layout)
         try:
             typed = from_cdr(data, self._kind)
         except Exception:  # noqa: BLE001 - rclpy has no public name for its RMWError
@@ -93,7 +89,7 @@ class LayoutDecoder:
         if self._layouts_left:
             self._layouts_left -= 1
             self._layout = infer_layout(typed, data) or layout
-        return RawMessage(data, None, typed)
+        return RawMessage(data, self._kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +102,7 @@ class ByteLayout:
         scalars: the numbers; the bytes between them are skipped.
         places: for each number: the part of `skeleton` it belongs to, and its field.
         arrays: for each sequence of numbers: part, field, dtype, length, and offset.
-        skeleton: the fields that never change, by the names of the message.
+        skeleton: the constant fields, with the structure of the message.
     """
 
     size: int
@@ -117,7 +113,7 @@ class ByteLayout:
     skeleton: Any
 
     def view(self, data: bytes) -> Any:  # noqa: ANN401 - has the attributes of a message
-        """Return a copy of the skeleton with the numbers of `data`; sequences are read-only views of it."""
+        """Return a copy of the skeleton with the numbers of `data`; arrays are read-only views of it."""
         parts: dict[int, dict[str, Any]] = {}
         message = _copied(self.skeleton, parts)
         for (part, name), value in zip(self.places, self.scalars.unpack_from(data), strict=True):
@@ -127,37 +123,48 @@ class ByteLayout:
         return message
 
 
-def infer_layout(typed: Message, data: bytes) -> ByteLayout | None:
-    """Return the layout of `data`, whose message is `typed`; None where none reproduces the message."""
-    if data[:2] != LITTLE_ENDIAN:
-        return None
-    walk = _LayoutBuilder(data)
-    try:
-        skeleton = walk.message(typed)
-        pattern = re.compile(b"".join(walk.pattern), re.DOTALL)
-        layout = ByteLayout(
-            size=walk.at,
-            fits=pattern.match,
-            scalars=struct.Struct("<" + "".join(walk.format)),
-            places=tuple(walk.places),
-            arrays=tuple(walk.arrays),
-            skeleton=skeleton,
-        )
-        if layout.fits(data) and _same(layout.view(data), typed):
-            return layout
-    except (_UnreadableError, struct.error, ValueError, OverflowError):  # too short, or too long for a pattern
-        return None
-    return None
-
-
-def _copied(part: Any, parts: dict[int, dict[str, Any]]) -> Any:  # noqa: ANN401 - parts of messages
-    """Return a copy of a skeleton; `parts` gets the fields of each new part, by the id of those of the old."""
+def _copied(part: Any, parts: dict[int, dict[str, Any]]) -> Any:  # noqa: ANN401 - a part of a message
+    """Return a copy of a skeleton; `parts` maps the id of each original field dict to its copy."""
     if isinstance(part, SimpleNamespace):
         new = SimpleNamespace()
         parts[id(vars(part))] = vars(new)
         vars(new).update({name: _copied(value, parts) for name, value in vars(part).items()})
         return new
     return [_copied(value, parts) for value in part] if isinstance(part, list) else part
+
+
+def infer_layout(typed: Message, data: bytes) -> ByteLayout | None:
+    """Return the layout of `data`, the bytes of `typed`; None if no layout reproduces the message."""
+    if data[:2] != LITTLE_ENDIAN:
+        return None
+    builder = _LayoutBuilder(data)
+    try:
+        skeleton = builder.message(typed)
+        pattern = re.compile(b"".join(builder.pattern), re.DOTALL)
+        layout = ByteLayout(
+            size=builder.at,
+            fits=pattern.match,
+            scalars=struct.Struct("<" + "".join(builder.format)),
+            places=tuple(builder.places),
+            arrays=tuple(builder.arrays),
+            skeleton=skeleton,
+        )
+        if layout.fits(data) and _is_same(layout.view(data), typed):
+            return layout
+    except (_UnreadableError, struct.error, ValueError, OverflowError):  # too short, or too long for a pattern
+        return None
+    return None
+
+
+def _is_same(view: Any, typed: Any) -> bool:  # noqa: ANN401 - parts of messages
+    """Return whether two messages are equal, bit for bit."""
+    if isinstance(view, SimpleNamespace):
+        return all(_is_same(value, getattr(typed, name)) for name, value in vars(view).items())
+    if isinstance(view, np.ndarray):
+        return view.tobytes() == np.asarray(typed).tobytes()
+    if isinstance(view, list):
+        return len(view) == len(typed) and all(map(_is_same, view, typed))
+    return bool(view == typed or (view != view and typed != typed))  # noqa: PLR0124 - NaN
 
 
 class _UnreadableError(Exception):
@@ -174,7 +181,7 @@ class _LayoutBuilder:
         self.format: list[str] = []
         self.places: list[tuple[dict[str, Any], str]] = []
         self.arrays: list[tuple[dict[str, Any], str, np.dtype[Any], int, int]] = []
-        self._constant(_HEADER)
+        self._constant(HEADER_BYTES)
 
     def message(self, message: Message) -> SimpleNamespace:
         """Return the skeleton of `message`, and add its numbers to the layout."""
@@ -194,11 +201,11 @@ class _LayoutBuilder:
             self._variable(struct.calcsize(_CODES[idl]), _CODES[idl])
             self.places.append((part, name))
         else:
-            part[name] = self._one(idl, value)
+            part[name] = self._value(idl, value)
 
     def _elements(self, part: dict[str, Any], name: str, idl: str, values: Any) -> None:  # noqa: ANN401 - a sequence
         if idl not in _CODES:
-            part[name] = [self._one(idl, value) for value in values]
+            part[name] = [self._value(idl, value) for value in values]
         elif not len(values):
             part[name] = np.empty(0, _CODES[idl])
         else:
@@ -207,7 +214,7 @@ class _LayoutBuilder:
             self.arrays.append((part, name, dtype, len(values), self.at))
             self._variable(len(values) * dtype.itemsize, f"{len(values) * dtype.itemsize}x")
 
-    def _one(self, idl: str, value: Any) -> Any:  # noqa: ANN401 - what is no number
+    def _value(self, idl: str, value: Any) -> Any:  # noqa: ANN401 - a string, a message, or a constant byte
         if idl.partition("<")[0] == "string":
             text = value.encode() + b"\0"
             self._count(len(text))
@@ -225,7 +232,7 @@ class _LayoutBuilder:
         self._constant(4, count.to_bytes(4, "little"))
 
     def _align(self, width: int) -> None:
-        if gap := -(self.at - _HEADER) % width:
+        if gap := -(self.at - HEADER_BYTES) % width:
             self._variable(gap, f"{gap}x")
 
     def _constant(self, size: int, wanted: bytes | None = None) -> None:
@@ -240,14 +247,3 @@ class _LayoutBuilder:
         self.pattern.append(b".{%d}" % size)
         self.format.append(code)
         self.at += size
-
-
-def _same(view: Any, typed: Any) -> bool:  # noqa: ANN401 - parts of messages
-    """Return whether two messages are equal, bit for bit."""
-    if isinstance(view, SimpleNamespace):
-        return all(_same(value, getattr(typed, name)) for name, value in vars(view).items())
-    if isinstance(view, np.ndarray):
-        return view.tobytes() == np.asarray(typed).tobytes()
-    if isinstance(view, list):
-        return len(view) == len(typed) and all(map(_same, view, typed))
-    return bool(view == typed or (view != view and typed != typed))  # noqa: PLR0124 - NaN

@@ -22,13 +22,13 @@ from embodied_env.ros.serialization.layout_cache import LITTLE_ENDIAN, infer_lay
 Message = Any  # a generated type
 Numbers = Mapping[str, NDArray[Any]]
 Make = Callable[[Numbers, int], Message]
-"""Takes numbers by name, and a stamp, ns."""
+"""Returns the message with these numbers (by name) and this stamp, ns."""
 
 _STAMP, _STAMP_AT = struct.Struct("<iI"), slice(4, 12)  # of a header, the first field of a message
 _STAMPS_NS = (1_234_567_890_123_456_789, 987_654_321_012_345_678)  # unlike any number
 _NS_PER_S = 1_000_000_000
-_MIN_BYTES = 4  # that can be unique
-_SEARCH_BYTES = 64  # of a longer sequence
+_MIN_BYTES = 4  # shorter values are not unique
+_SEARCH_BYTES = 64  # of a longer sequence; a search for many bytes is slow to prepare
 _MAX_SCALARS = 64  # that are searched one by one
 
 
@@ -38,12 +38,12 @@ class _Slot:
 
     Attributes:
         name: of the numbers.
-        dtype: as they are given.
-        shape: as they are given.
-        part: which of them, flattened; None: all.
+        dtype: of the given array.
+        shape: of the given array.
+        part: of the flattened array; None: all of it.
         wire: the dtype in the message.
-        begin: the offset of the first byte.
-        end: the offset behind the last.
+        begin: offset of the first byte.
+        end: offset after the last byte.
     """
 
     name: str
@@ -56,10 +56,10 @@ class _Slot:
 
 
 class MessageTemplate:
-    """Encodes the messages of one topic: the bytes of what `make` returns, where their layout is known."""
+    """Encodes the messages of one topic: as bytes where their layout is known, else by `make`."""
 
     def __init__(self, make: Make, example: Numbers) -> None:
-        """Find the slots. `make` must only copy the numbers, which are like those of `example`, and the stamp."""
+        """Find the slots. `make` must only copy the numbers, with names and shapes as in `example`, and the stamp."""
         self._make = make
         self._names = len(example)
         self._pieces: list[Any] = []  # bytes, in order
@@ -71,10 +71,15 @@ class MessageTemplate:
         data = to_cdr(make(first, _STAMPS_NS[0]))
         slots = _find_slots(data, first) if data[:2] == LITTLE_ENDIAN else None
         if slots is not None:
-            self._cut(data, slots)
-        self._fits = slots is not None and self._is_verified(second, _STAMPS_NS[1])
+            self._split(data, slots)
+            self._fits = self._is_verified(second, _STAMPS_NS[1])
 
-    def _cut(self, data: bytes, slots: list[_Slot]) -> None:
+    def encode(self, numbers: Numbers, stamp_ns: int = 0) -> Message:
+        """Return the message to publish: its bytes, or the message itself where the template does not fit."""
+        made = self._joined(numbers, stamp_ns) if self._fits else None
+        return self._make(numbers, stamp_ns) if made is None else made
+
+    def _split(self, data: bytes, slots: list[_Slot]) -> None:
         """Split the message into constant bytes and slots."""
         at = 0
         self._is_stamped = data[_STAMP_AT] == _STAMP.pack(*divmod(_STAMPS_NS[0], _NS_PER_S))
@@ -97,13 +102,8 @@ class MessageTemplate:
             and infer_layout(from_cdr(wanted, type(typed)), made) is not None
         )
 
-    def encode(self, numbers: Numbers, stamp_ns: int = 0) -> Message:
-        """Return the message to publish: its bytes, or the message itself where the template does not fit."""
-        made = self._joined(numbers, stamp_ns) if self._fits else None
-        return self._make(numbers, stamp_ns) if made is None else made
-
     def _joined(self, numbers: Numbers, stamp_ns: int) -> bytes | None:
-        """Return the bytes; None for numbers unlike those of the example."""
+        """Return the bytes; None for numbers with other names, shapes or dtypes than the example."""
         if len(numbers) != self._names:
             return None
         pieces = self._pieces.copy()
@@ -119,7 +119,7 @@ class MessageTemplate:
 
 
 def _unique_values(example: Numbers, seed: int) -> dict[str, NDArray[Any]]:
-    """Return random numbers of the same types and shapes: the bytes of each are unique."""
+    """Return random numbers of the same dtypes and shapes; the bytes of each are unique."""
     rng = np.random.default_rng(seed)
     made = {}
     for name, values in example.items():
@@ -132,7 +132,7 @@ def _unique_values(example: Numbers, seed: int) -> dict[str, NDArray[Any]]:
 
 
 def _find_slots(data: bytes, numbers: Numbers) -> list[_Slot] | None:
-    """Return the slots in order; None where numbers are not found, or found twice."""
+    """Return the slots in order; None if a number is not found, or found twice."""
     slots: list[_Slot] = []
     for name, values in numbers.items():
         found = _find_numbers(data, name, values, values.dtype)
@@ -145,7 +145,7 @@ def _find_slots(data: bytes, numbers: Numbers) -> list[_Slot] | None:
 
 
 def _find_numbers(data: bytes, name: str, values: NDArray[Any], wire: np.dtype[Any]) -> list[_Slot] | None:
-    """Return the slots of numbers stored as `wire`: one for all, or one each; None where one is not found."""
+    """Return the slots of numbers stored as `wire`: one for all, or one each; None if one is not found."""
     laid = values.astype(wire).reshape(-1)
     parts: list[slice | None] = [None]
     if laid.size <= _MAX_SCALARS and _offset(data, laid.tobytes()) is None:
@@ -162,8 +162,8 @@ def _find_numbers(data: bytes, name: str, values: NDArray[Any], wire: np.dtype[A
 
 
 def _offset(data: bytes, wanted: bytes) -> int | None:
-    """Return the offset of `wanted`; None where it is not found, or found twice."""
-    key = wanted[:_SEARCH_BYTES]  # a search for many bytes is slow to prepare
+    """Return the offset of `wanted`; None if it is not found, or found twice."""
+    key = wanted[:_SEARCH_BYTES]
     begin = data.find(key)
     if len(wanted) < _MIN_BYTES or begin < 0 or data.find(key, begin + 1) >= 0 or not data.startswith(wanted, begin):
         return None
