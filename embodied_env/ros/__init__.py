@@ -1,1 +1,1 @@
-"""The seam to ROS 2: the only place, beside `sim.node` and the relay, that imports rclpy."""
+"""The ROS 2 layer: the only package, with `testing.fault_injection`, that imports rclpy and message packages."""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import array
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_env.contract import ActuatorSpec, FloatArray
 from embodied_env.contract.message_types import TWIST_AXES, message_class
-from embodied_env.ros.serialization.message_template import MessageTemplate
+from embodied_env.ros.message_fields import set_stamp
+from embodied_env.ros.serialization.message_template import ArrayEncoder
 
 Message = Any  # a generated type
-
-_VALUES = "values"
 
 
 def to_command(actuator: ActuatorSpec, values: FloatArray, *, stamp_ns: int, period_s: float) -> Message:
@@ -30,7 +28,7 @@ def to_command(actuator: ActuatorSpec, values: FloatArray, *, stamp_ns: int, per
     """
     message = message_class(actuator.type)()
     if hasattr(message, "header"):
-        _set_time(message.header.stamp, stamp_ns)
+        set_stamp(message.header.stamp, stamp_ns)
         message.header.frame_id = actuator.frame or ""
     match actuator.type:
         case "std_msgs/msg/Float64MultiArray":
@@ -43,7 +41,7 @@ def to_command(actuator: ActuatorSpec, values: FloatArray, *, stamp_ns: int, per
         case "trajectory_msgs/msg/JointTrajectory":
             point = message_class("trajectory_msgs/msg/JointTrajectoryPoint")()
             point.positions = array.array("d", values.tobytes())
-            _set_time(point.time_from_start, round(period_s * 1e9))
+            set_stamp(point.time_from_start, round(period_s * 1e9))
             message.joint_names = list(actuator.joints)
             message.points = [point]
         case _:  # a Twist or TwistStamped; other axes stay 0
@@ -95,34 +93,10 @@ def _from_twist(twist: Message, actuator: ActuatorSpec) -> FloatArray | None:
     return np.array([by_axis[name] for name in actuator.joints], dtype=np.float64)
 
 
-def _set_time(time: Message, ns: int) -> None:
-    time.sec, time.nanosec = divmod(ns, 1_000_000_000)
-
-
-class CommandEncoder:
-    """Encodes numbers and a stamp into messages of one topic, by a template."""
-
-    def __init__(self, make: Callable[[NDArray[Any], int], Message], count: int, dtype: type[np.generic]) -> None:
-        """Prepare the template of the messages that `make` returns for `count` numbers and a stamp, ns."""
-        self._dtype = np.dtype(dtype)
-        example = {_VALUES: np.zeros(count, dtype)}
-        self._template = MessageTemplate(lambda numbers, stamp_ns: make(numbers[_VALUES], stamp_ns), example)
-
-    def encode(self, values: NDArray[Any], stamp_ns: int = 0) -> Message:
-        """Return the message to publish: its bytes, or the message itself where the template does not fit."""
-        return self._template.encode({_VALUES: np.ascontiguousarray(values, self._dtype)}, stamp_ns)
-
-
-def command_encoder(actuator: ActuatorSpec, *, period_s: float) -> CommandEncoder:
+def command_encoder(actuator: ActuatorSpec, *, period_s: float) -> ArrayEncoder:
     """Return the encoder of an actuator's commands (`to_command`)."""
 
     def make(values: FloatArray, stamp_ns: int) -> Message:
         return to_command(actuator, values, stamp_ns=stamp_ns, period_s=period_s)
 
-    return CommandEncoder(make, len(actuator.joints), np.float64)
-
-
-def integer_encoder(count: int) -> CommandEncoder:
-    """Return the encoder of an Int64MultiArray of `count` integers."""
-    kind = message_class("std_msgs/msg/Int64MultiArray")
-    return CommandEncoder(lambda values, _: kind(data=array.array("q", values.tobytes())), count, np.int64)
+    return ArrayEncoder(make, len(actuator.joints), np.float64)

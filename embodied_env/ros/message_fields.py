@@ -48,6 +48,11 @@ class Field:
     sensor: SensorSpec
 
 
+def set_stamp(stamp: Message, ns: int) -> None:
+    """Write nanoseconds into a builtin_interfaces/Time or Duration."""
+    stamp.sec, stamp.nanosec = divmod(ns, 1_000_000_000)
+
+
 def check_length(name: str, found: int, wanted: int) -> None:
     """Raise MalformedMessageError unless `name` has as many values as the contract declares."""
     if found != wanted:

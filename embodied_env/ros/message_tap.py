@@ -39,7 +39,8 @@ class TappedNode(Node):  # type: ignore[misc] # rclpy has no type information
             def publish(self, msg: Any) -> None:  # noqa: ANN401 - a generated type
                 super().publish(msg)
                 if known_feed.sink is not None:
-                    tap.published(msg, clock.system_ns())
+                    now_ns = clock.system_ns()
+                    tap.pass_on(msg, now_ns, now_ns, is_ours=True)
 
         return super().create_publisher(msg_type, topic, qos_profile, publisher_class=TappedPublisher, **options)
 
@@ -64,8 +65,7 @@ class TappedNode(Node):  # type: ignore[misc] # rclpy has no type information
                 callback(message, info)
             else:
                 callback(message)
-            if feed.sink is not None:
-                tap.received(message, info, arrived_ns)
+            tap.received(message, info, arrived_ns)
 
         return super().create_subscription(msg_type, topic, handle, qos_profile, **options)
 
@@ -81,15 +81,12 @@ class TopicTap:
         self._type = f"{package}/{kind}/{message_type.__name__}"
         self._qos = qos_text(qos)
 
-    def published(self, message: Any, now_ns: int) -> None:  # noqa: ANN401 - a generated type, or its bytes
-        """Pass on a message that this process has published."""
-        self._pass_on(message, now_ns, now_ns, is_ours=True)
-
     def received(self, message: Any, info: Mapping[str, int | None], arrived_ns: int) -> None:  # noqa: ANN401
         """Pass on a message that has arrived; `info` is its `MessageInfo`."""
-        self._pass_on(message, arrived_ns, info.get("source_timestamp") or arrived_ns, is_ours=False)
+        self.pass_on(message, arrived_ns, info.get("source_timestamp") or arrived_ns, is_ours=False)
 
-    def _pass_on(self, message: Any, log_ns: int, publish_ns: int, *, is_ours: bool) -> None:  # noqa: ANN401
+    def pass_on(self, message: Any, log_ns: int, publish_ns: int, *, is_ours: bool) -> None:  # noqa: ANN401
+        """Pass on a message, or its bytes; times are as in `TappedMessage`."""
         if (sink := self._feed.sink) is None:
             return
         serialize: Callable[[Any], bytes] = bytes if isinstance(message, bytes) else to_cdr

@@ -1,4 +1,4 @@
-"""The ROS 2 node of a relay (`safety.relay.relay`): one thread, one loop, deadlines of the steady clock."""
+"""The ROS 2 node of a relay (`safety.relay.relay`): one thread, one loop, deadlines on the steady clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from embodied_env.core.types import ApprovedCommand
 from embodied_env.errors import BackendNotReadyError, ContractError, EmbodiedEnvError
 from embodied_env.ros.command_messages import to_command
 from embodied_env.ros.message_fields import MalformedMessageError
-from embodied_env.ros.qos import command_qos, sensor_qos
 from embodied_env.ros.robot.estops import EstopInputs, EstopSpec, estop_specs
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.setup_checks import LOG_HINT, rclpy_import_errors
@@ -36,29 +35,22 @@ with rclpy_import_errors("the relay"):
     from rclpy.duration import Duration
     from rclpy.executors import SingleThreadedExecutor
     from rclpy.node import Node
-    from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+    from rclpy.qos import QoSProfile, ReliabilityPolicy
     from rclpy.signals import SignalHandlerOptions
 
-RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
-NEWEST = QoSProfile(
-    depth=1, reliability=ReliabilityPolicy.BEST_EFFORT
-)  # matches every publisher; only the newest counts
-LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    from embodied_env.ros.qos import LATCHED, RELIABLE, command_qos, sensor_qos
 
-END_GRACE_S = 2.0  # beyond the time that braking takes, until the process ends though it is not at rest
+NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)  # matches every publisher
+
+END_GRACE_S = 2.0  # beyond the braking time, after which the process ends in any case
 _DIAGNOSTICS_NS = NS_PER_S
-_SETTLED_NS = NS_PER_S
-_TURN_S = 0.05  # an executor is never turned without a timeout
-_DELIVERY_S = 0.5  # how long the last message may take to be acknowledged
+_DISCOVERY_NS = NS_PER_S  # a new publisher may be missing in the graph for so long
+_SPIN_TIMEOUT_S = 0.05
+_ACKNOWLEDGEMENT_S = 0.5  # for the last command
 
 
-def input_qos(spec: EstopSpec) -> QoSProfile:
-    """Return the QoS to receive a safety input with."""
-    return LATCHED if spec.latched else NEWEST
-
-
-class RosOutlet:
-    """The topics of a relay."""
+class RosRelayPublisher:
+    """The publishers of a relay."""
 
     def __init__(self, contract: Contract, node: Node, clock: SteadyClock) -> None:
         """Create the publishers."""
@@ -75,33 +67,30 @@ class RosOutlet:
         self._state = node.create_publisher(self._string, "~/state", LATCHED)
 
     def publish(self, command: ApprovedCommand) -> None:
-        """To the actuator topics."""
-        start = 0
-        now_ns = self._clock.system_ns()
+        """Publish a command on the actuator topics."""
+        start, now_ns, period_s = 0, self._clock.system_ns(), self._contract.control_period_s
         for actuator, publisher in self._actuators:
             part = command.values[start : start + len(actuator.joints)]
             start += len(actuator.joints)
             at_once = actuator.type == "trajectory_msgs/msg/JointTrajectory"
-            publisher.publish(
-                to_command(actuator, part, stamp_ns=0 if at_once else now_ns, period_s=self._contract.control_period_s)
-            )
+            publisher.publish(to_command(actuator, part, stamp_ns=0 if at_once else now_ns, period_s=period_s))
 
     def applied(self, fields: JointFields) -> None:
-        """Say what was published."""
+        """Publish the command that was sent."""
         self._applied.publish(fields.fill(self._joint_state()))
 
     def report(self, report: RelayReport) -> None:
-        """Say what became of a command, or a tick."""
+        """Publish the result of a command or a tick."""
         self._report.publish(self._string(data=report.to_text()))
 
     def state(self, state: RelayState) -> None:
-        """Say how the relay is."""
+        """Publish the state of the relay."""
         self._state.publish(self._string(data=state.to_text()))
 
     def flush(self) -> None:
-        """Wait a little until what was published has arrived."""
+        """Wait, for a short time, until the commands have been acknowledged."""
         for _, publisher in self._actuators:
-            publisher.wait_for_all_acked(Duration(seconds=_DELIVERY_S))
+            publisher.wait_for_all_acked(Duration(seconds=_ACKNOWLEDGEMENT_S))
 
 
 class RelayNode:
@@ -121,35 +110,36 @@ class RelayNode:
         self._clock = SteadyClock()
         self._context = context
         self.node = Node(NODE, context=context, namespace=namespace, start_parameter_services=False)
-        self._outlet = RosOutlet(contract, self.node, self._clock)
+        self._publisher = RosRelayPublisher(contract, self.node, self._clock)
         gate = SafetyGate(contract, shapers=shapers, fixed_rate=False)
         timeout_s = profile.get("downstream_timeout_s")
-        self._core = Relay(contract, self._outlet, clock=self._clock, gate=gate, downstream_timeout_s=timeout_s)
+        self._core = Relay(contract, self._publisher, clock=self._clock, gate=gate, downstream_timeout_s=timeout_s)
         self._estops = EstopInputs(estop_specs(profile.get("estop"), "estop"), self._clock)
-        self._input_ns: dict[str, int] = {}  # when each safety input was heard
+        self._input_ns: dict[str, int] = {}  # arrival of the newest message of each safety input
         self._sensors = tuple(dict.fromkeys((*self._core.sensors, *self._core.velocity_sensors)))
         self._sensor_problems = dict.fromkeys(self._sensors, 0)
         self._faults = 0
         self._diagnostics = self.node.create_publisher(
             message_class("diagnostic_msgs/msg/DiagnosticArray"), DIAGNOSTICS_TOPIC, RELIABLE
         )
-        self._listen()
+        self._subscribe()
         self._core.announce()
 
-    def _listen(self) -> None:
+    def _subscribe(self) -> None:
         node, trigger = self.node, message_class("std_srvs/srv/Trigger")
         for name in self._sensors:
             sensor = self._contract.sensors[name]
             qos = NEWEST if sensor.qos is None else sensor_qos(sensor)
             node.create_subscription(message_class(sensor.type), sensor.topic, self._on_sensor(name), qos)
         for spec in self._estops.specs:
-            node.create_subscription(message_class(spec.type), spec.topic, self._on_input(spec), input_qos(spec))
+            qos = LATCHED if spec.latched else NEWEST
+            node.create_subscription(message_class(spec.type), spec.topic, self._on_input(spec), qos)
         self._commands = node.create_subscription(
-            message_class("sensor_msgs/msg/JointState"), "~/command", self._on_command, RELIABLE
+            message_class("sensor_msgs/msg/JointState"), "~/command", self._guarded(self._on_command), RELIABLE
         )
-        node.create_service(trigger, "~/arm", self._answer(self._arm))
-        node.create_service(trigger, "~/estop", self._answer(self._estop))
-        node.create_service(trigger, "~/clear_estop", self._answer(self._clear_estop))
+        node.create_service(trigger, "~/arm", self._on_trigger(self._arm))
+        node.create_service(trigger, "~/estop", self._on_trigger(self._estop))
+        node.create_service(trigger, "~/clear_estop", self._on_trigger(self._clear_estop))
 
     # ---------------------------------------------------------------------------------------------- callbacks
 
@@ -178,31 +168,28 @@ class RelayNode:
         def on_message(message: Any) -> None:  # noqa: ANN401 - a generated type
             self._estops.put(spec.name, message)
             self._input_ns[spec.name] = self._clock.now_ns()
-            self._look_at_inputs()  # at once: not only at the next tick
+            self._check_inputs()  # now, not only at the next tick
 
         return self._guarded(on_message)
 
     def _on_command(self, message: Any) -> None:  # noqa: ANN401 - a generated type
-        def obey() -> None:
-            self._look_at_inputs()  # before it moves anything: whose command it is, nothing says
-            self._core.command(JointFields.of(message))
+        self._check_inputs()  # first: a command does not identify its sender
+        self._core.command(JointFields.of(message))
 
-        self._guarded(obey)()
-
-    def _answer(self, act: Callable[[], tuple[bool, str]]) -> Callable[[Any, Any], Any]:
+    def _on_trigger(self, act: Callable[[], tuple[bool, str]]) -> Callable[[Any, Any], Any]:
         def on_request(_request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
             response.success, response.message = False, "the relay failed; see its log"
 
-            def answer() -> None:
+            def respond() -> None:
                 response.success, response.message = act()
 
-            self._guarded(answer)()
+            self._guarded(respond)()
             return response
 
         return on_request
 
     def _arm(self) -> tuple[bool, str]:
-        self._look_at_inputs()
+        self._check_inputs()
         return self._core.arm()
 
     def _estop(self) -> tuple[bool, str]:
@@ -210,15 +197,20 @@ class RelayNode:
         return True, "ESTOP; clear it by ~/clear_estop, then arm"
 
     def _clear_estop(self) -> tuple[bool, str]:
-        self._look_at_inputs()
+        self._check_inputs()
         return self._core.clear_estop()
 
-    def _look_at_inputs(self) -> None:
-        self._forget_orphans()
+    def _check_inputs(self) -> None:
+        """Pass the state of the safety inputs to the relay; a latched input without a publisher is unknown."""
+        now_ns = self._clock.now_ns()
+        for spec in self._estops.specs:
+            is_known = now_ns - self._input_ns.get(spec.name, now_ns) > _DISCOVERY_NS
+            if spec.latched and is_known and not self.node.count_publishers(self.node.resolve_topic_name(spec.topic)):
+                self._estops.forget(spec.name)
         self._core.inputs({**self._estops.states(), COMMAND_TOPIC: self._contention()})
 
     def _contention(self) -> str:
-        """Return "ok" while the command topic has at most one publisher; several share the numbers of one epoch."""
+        """Return "ok" while the command topic has at most one publisher: several would share one sequence."""
         topic = self._commands.topic_name
         if self.node.count_publishers(topic) < 2:
             return "ok"
@@ -226,21 +218,13 @@ class RelayNode:
         names = sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in found)
         return f"contention: {len(names)} publishers on {topic}: {', '.join(names)}"
 
-    def _forget_orphans(self) -> None:
-        """A latched input whose publisher has gone is unknown. One that has just come may not be in the graph yet."""
-        now_ns = self._clock.now_ns()
-        for spec in self._estops.specs:
-            is_settled = now_ns - self._input_ns.get(spec.name, now_ns) > _SETTLED_NS
-            if spec.latched and is_settled and not self.node.count_publishers(self.node.resolve_topic_name(spec.topic)):
-                self._estops.forget(spec.name)
-
     def _guarded(self, act: Callable[..., None]) -> Callable[..., None]:
-        """What fails must not end the process while the robot moves: a STOP is latched instead."""
+        """Return `act`, latching a STOP on any error: the process must not end while the robot moves."""
 
         def guarded(*arguments: Any) -> None:  # noqa: ANN401 - those of the callback
             try:
                 act(*arguments)
-            except Exception as error:  # noqa: BLE001 - whatever it is, brake
+            except Exception as error:  # noqa: BLE001 - any error must brake
                 self._faults += 1
                 detail = f"{type(error).__name__}: {error}"
                 self.node.get_logger().error(f"STOP: {detail}", throttle_duration_sec=1.0)
@@ -248,50 +232,49 @@ class RelayNode:
 
         return guarded
 
-    # ---------------------------------------------------------------------------------------------- the loop
+    # ---------------------------------------------------------------------------------------------- loop
 
     def run(self, stop: threading.Event) -> None:
-        """Relay until `stop` is set; then, or when anything else ends it, brake to rest."""
+        """Relay until `stop` is set; then, or after an error, brake to rest."""
         executor = SingleThreadedExecutor(context=self._context)
         executor.add_node(self.node)
-        tick, told_ns = self._guarded(self._tick), 0
+        tick, reported_ns = self._guarded(self._tick), 0
         deadline_ns = self._clock.now_ns()
         try:
             while not stop.is_set():
                 now_ns = self._clock.now_ns()
                 if now_ns >= deadline_ns:
                     tick()
-                    deadline_ns = self._following(deadline_ns, now_ns)
-                if now_ns - told_ns >= _DIAGNOSTICS_NS:
-                    self._guarded(self._tell_diagnostics)()
-                    told_ns = now_ns
+                    deadline_ns = self._next_deadline(deadline_ns, now_ns)
+                if now_ns - reported_ns >= _DIAGNOSTICS_NS:
+                    self._guarded(self._publish_diagnostics)()
+                    reported_ns = now_ns
                 left_s = (deadline_ns - self._clock.now_ns()) / NS_PER_S
-                executor.spin_once(timeout_sec=min(max(0.0, left_s), _TURN_S))
+                executor.spin_once(timeout_sec=min(max(0.0, left_s), _SPIN_TIMEOUT_S))
         finally:
             self._brake_to_rest(deadline_ns)
             executor.shutdown()
 
     def _tick(self) -> None:
-        self._look_at_inputs()
+        self._check_inputs()
         self._core.tick()
 
-    def _following(self, deadline_ns: int, now_ns: int) -> int:
-        """Return the next deadline of the grid that is still ahead: what was missed is not caught up by a burst."""
+    def _next_deadline(self, deadline_ns: int, now_ns: int) -> int:
+        """Return the next deadline after `now_ns`; missed ones are skipped, not made up for by a burst."""
         period_ns = self._contract.control_period_ns
         return deadline_ns + period_ns * ((now_ns - deadline_ns) // period_ns + 1)
 
     def _brake_to_rest(self, deadline_ns: int) -> None:
-        """Tick on until the robot rests, for no longer than that can take."""
+        """Continue to tick until the robot is at rest, at most `END_GRACE_S` longer than braking can take."""
         self._guarded(self._core.end)()
         last_ns = self._clock.now_ns() + round((stopping_time_s(self._contract) + END_GRACE_S) * NS_PER_S)
         while not self._core.at_rest and self._clock.now_ns() < last_ns:
-            deadline_ns = self._following(deadline_ns, max(deadline_ns, self._clock.now_ns()))
+            deadline_ns = self._next_deadline(deadline_ns, max(deadline_ns, self._clock.now_ns()))
             self._clock.sleep_until_ns(deadline_ns)
             self._guarded(self._core.tick)()
-        self._guarded(self._outlet.flush)()
+        self._guarded(self._publisher.flush)()
 
-    def _tell_diagnostics(self) -> None:
-        """Say at 1 Hz how the relay is."""
+    def _publish_diagnostics(self) -> None:
         core, state = self._core, self._core.current_state
         status = message_class("diagnostic_msgs/msg/DiagnosticStatus")
         key_value = message_class("diagnostic_msgs/msg/KeyValue")
@@ -310,7 +293,7 @@ class RelayNode:
             "last_dt_s": core.last_dt_s,
             "faults": self._faults,
             **{f"sensor_problems.{name}": count for name, count in self._sensor_problems.items()},
-            **{f"input.{name}": said for name, said in state.inputs.items()},
+            **{f"input.{name}": text for name, text in state.inputs.items()},
             "fingerprint": state.fingerprint,
         }
         message = message_class("diagnostic_msgs/msg/DiagnosticArray")()
@@ -339,16 +322,16 @@ def run_relay(
     """Relay the commands of `contract` until `stop` is set, and end with the robot at rest.
 
     Args:
-        contract: says what is allowed.
-        namespace: absolute ROS namespace; None: the root, or what ``--ros-args`` says.
-        profile: of the backend; its ``estop`` are the robot's safety inputs.
+        contract: declares the limits.
+        namespace: absolute ROS namespace; None: the root, or that of ``--ros-args``.
+        profile: of the backend; its ``estop`` declares the robot's safety inputs.
         stop: set it from a signal handler or another thread.
-        shapers: the gates of the contract that weaken, by name.
-        on_ready: told the namespace once the node is there.
+        shapers: the command filters of the contract, by name.
+        on_ready: called with the namespace when the node has been created.
 
     Raises:
-        BackendNotReadyError: when ROS 2 cannot be initialised.
-        ContractError: for a contract that a relay cannot answer for.
+        BackendNotReadyError: if ROS 2 cannot be initialised.
+        ContractError: for a contract that a relay cannot enforce.
     """
     check_relayed(contract)
     estop_specs(profile.get("estop"), "estop")

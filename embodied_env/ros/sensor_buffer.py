@@ -40,13 +40,9 @@ class SensorBuffer:
     def __init__(
         self, name: str, sensor: SensorSpec, stamping: StampTranslator | None = None, reader: SensorReader | None = None
     ) -> None:
-        """Prepare to read `sensor`.
+        """Prepare to read `sensor`, by default with the reader of its type.
 
-        Args:
-            name: of the sensor.
-            sensor: its declaration in the contract.
-            stamping: translates stamps to the world's clock; None: they are already on it.
-            reader: reads the messages; None: the reader of the sensor's type.
+        `stamping` translates stamps to the world's clock; None: they are already on it.
         """
         self._name = name
         self._reader = SensorReader(name, sensor) if reader is None else reader

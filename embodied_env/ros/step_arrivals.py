@@ -23,30 +23,19 @@ from embodied_env.ros.sensor_buffer import SensorBuffer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpectedReading:
-    """The reading of one sensor that belongs to a step.
+    """The reading of one sensor that belongs to a step."""
 
-    Attributes:
-        earliest_ns: its earliest possible stamp.
-        number: the publication number of a message without a stamp; None: no such message.
-        stamp_ns: the stamp that this message gets.
-    """
-
-    earliest_ns: int
-    number: int | None = None
-    stamp_ns: int = 0
+    earliest_ns: int  # its earliest possible stamp
+    number: int | None = None  # publication number of a message without a stamp
+    stamp_ns: int = 0  # the stamp that this message gets
 
 
 @dataclass(frozen=True, kw_only=True)
 class DueReading:
-    """When a sensor's next reading is due, by its rate and the stamp of its last; its phase is unknown.
+    """When a sensor's next reading is due, by its rate and the stamp of its last; its phase is unknown."""
 
-    Attributes:
-        period_ns: between two readings; 0: one at every step.
-        slack_ns: how much later than its rate a reading may be acquired: a physics step.
-    """
-
-    period_ns: int
-    slack_ns: int
+    period_ns: int  # between two readings; 0: one at every step
+    slack_ns: int  # how much later than its rate a reading may be acquired: a physics step
 
     @classmethod
     def of(cls, sensor: SensorSpec, slack_ns: int) -> DueReading:
@@ -70,12 +59,7 @@ class StepArrivals:
     """Buffers of sensors that are read in lockstep."""
 
     def __init__(self, sensors: Mapping[str, SensorSpec], *, slack_ns: int = 0) -> None:
-        """Prepare; nothing is subscribed to.
-
-        Args:
-            sensors: by key.
-            slack_ns: how much later than its rate a reading may be acquired, where no acknowledgement names it.
-        """
+        """Prepare; `slack_ns` is `DueReading.slack_ns`, where the simulator does not acknowledge readings."""
         self.sensors = sensors
         self._due = {key: DueReading.of(sensor, slack_ns) for key, sensor in sensors.items()}
         self._buffers: dict[str, SensorBuffer] = {}
@@ -117,10 +101,8 @@ class StepArrivals:
     def expected(self, target_ns: int, now_ns: int, *, since_ns: int = 0) -> dict[str, ExpectedReading]:
         """Return the readings that are due at `target_ns`, the end of a step, by the rate of each sensor.
 
-        Args:
-            target_ns: the end of the step.
-            now_ns: the stamp for messages without one that arrived since the step began.
-            since_ns: readings stamped earlier do not count: the time of a reset.
+        Messages without a stamp that arrived since the step began get `now_ns`. Readings stamped before `since_ns`, a
+        reset, do not count.
         """
         return {
             key: ExpectedReading(

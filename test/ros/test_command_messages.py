@@ -18,15 +18,14 @@ from embodied_env.contract import ActuatorSpec, JointLimits, load_contract
 from embodied_env.contract.message_types import ACTUATOR_MESSAGES
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.ros.command_messages import (
-    CommandEncoder,
     command_encoder,
     from_command,
-    integer_encoder,
     to_command,
 )
 from embodied_env.ros.robot.command_publishers import ActuatorPublishers
 from embodied_env.ros.serialization.cdr import to_cdr
 from embodied_env.ros.serialization.layout_cache import LayoutDecoder
+from embodied_env.ros.serialization.message_template import ArrayEncoder, integer_encoder
 
 pytestmark = pytest.mark.ros
 
@@ -204,7 +203,7 @@ def test_prepared_integers_are_what_they_say(values):
 
 
 def test_a_message_that_does_not_keep_the_numbers_is_made_each_time():
-    ready = CommandEncoder(lambda values, _: Float32(data=float(values[0])), 1, np.float64)
+    ready = ArrayEncoder(lambda values, _: Float32(data=float(values[0])), 1, np.float64)
     assert ready.encode(np.array([0.5])) == Float32(data=0.5)
 
 

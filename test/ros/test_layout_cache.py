@@ -280,3 +280,15 @@ def test_a_message_that_is_kept_is_not_changed_by_the_next_of_its_topic():
     later.header.stamp.sec = 7
     assert (kept.name, kept.position.tolist(), kept.header.stamp.sec) == (["a", "b"], [1.0, 0.5], 0)
     assert decoder.decode(to_cdr(second)).decoded().name == ["a", "b"]
+
+
+@pytest.mark.parametrize("plain", ["", "1"])
+def test_two_readers_of_a_message_share_nothing(plain, monkeypatch):
+    monkeypatch.setenv(PLAIN_VARIABLE, plain)
+    data = to_cdr(JointState(name=["a"], position=[1.0]))
+    decoder = LayoutDecoder(JointState)
+    for raw in (decoder.decode(data), decoder.decode(data)):
+        changed, other = raw.decoded(), raw.decoded()
+        changed.name.append("b")
+        changed.header.stamp.sec = 7
+        assert (list(other.name), other.header.stamp.sec, raw.to_cdr()) == (["a"], 0, data)

@@ -195,9 +195,9 @@ def make_executor(context: Context) -> Executor:
 
 @contextlib.contextmanager
 def node_with_executor(
-    contract: Contract, make: Callable[[Context], N], executor_for: Callable[[Context], Executor] = make_executor
+    contract: Contract, make: Callable[..., N], executor_for: Callable[[Context], Executor] = make_executor
 ) -> Iterator[tuple[N, Executor]]:
-    """Create a node in a context of its own, and an executor with it; destroy both at the end of the block.
+    """Create a node (`make(context=...)`) and its executor in a context of their own; destroy all at the end.
 
     Raises:
         BackendNotReadyError: if ROS 2 cannot be initialised.
@@ -209,7 +209,7 @@ def node_with_executor(
     try:
         try:
             rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
-            simulator = make(context)
+            simulator = make(context=context)
         except ContractError:
             raise
         except Exception as error:  # rclpy raises its own RCLError and many others here

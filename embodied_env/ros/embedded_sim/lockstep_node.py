@@ -7,7 +7,7 @@ services. It may take messages too; both pass them to the same callbacks, which 
 
 from __future__ import annotations
 
-import array
+import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +31,9 @@ from embodied_env.ros.embedded_sim.protocol import (
     StepRequest,
     command_crc32,
 )
-from embodied_env.ros.embedded_sim.sensor_messages import set_stamp
+from embodied_env.ros.message_fields import set_stamp
 from embodied_env.ros.serialization.layout_cache import LayoutDecoder
-from embodied_env.ros.serialization.message_template import MessageTemplate, Numbers
+from embodied_env.ros.serialization.message_template import MessageTemplate, Numbers, integer_encoder
 from embodied_env.ros.setup_checks import rclpy_import_errors
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World
@@ -74,9 +74,7 @@ class SimulatorNode(WorldNode):
         self._numbers = dict.fromkeys(self._sensors, 0)
         self._clock = node.create_publisher(message_class("rosgraph_msgs/msg/Clock"), CLOCK_TOPIC, RELIABLE)
         self._clock_template = MessageTemplate(_clock_message, {})
-        self._ack_template = MessageTemplate(
-            _integers_message, {"data": np.zeros(2 + 2 * len(self._sensors), dtype=np.int64)}
-        )
+        self._ack_encoder = integer_encoder(2 + 2 * len(self._sensors))
         self._fault = node.create_publisher(message_class("std_msgs/msg/String"), "~/fault", RELIABLE)
         integers = message_class("std_msgs/msg/Int64MultiArray")
         self._stepped = node.create_publisher(integers, "~/stepped", RELIABLE)
@@ -202,7 +200,7 @@ class SimulatorNode(WorldNode):
                 messages.append((self._sensors[name], self._message(name, reading)))
         newest = tuple(zip(self._published_ns.values(), self._numbers.values(), strict=True))
         stepped = StepAck(epoch=self._epoch, step=self._step, newest=newest).to_data()
-        messages.append((self._stepped, self._ack_template.encode({"data": np.array(stepped, dtype=np.int64)})))
+        messages.append((self._stepped, self._ack_encoder.encode(np.array(stepped))))
         for publisher, message in messages:  # back to back: a process that waits for all of them wakes up less often
             publisher.publish(message)
 
@@ -211,10 +209,6 @@ def _clock_message(numbers: Numbers, stamp_ns: int) -> Any:  # noqa: ANN401, ARG
     clock = message_class("rosgraph_msgs/msg/Clock")()
     set_stamp(clock.clock, stamp_ns)
     return clock
-
-
-def _integers_message(numbers: Numbers, stamp_ns: int) -> Any:  # noqa: ANN401, ARG001 - a generated type; it has no stamp
-    return message_class("std_msgs/msg/Int64MultiArray")(data=array.array("q", numbers["data"].tobytes()))
 
 
 def run_simulator(
@@ -240,8 +234,7 @@ def run_simulator(
     """
     wait_set_class = _private_wait_set()
 
-    def make(context: Context) -> SimulatorNode:
-        return SimulatorNode(contract, world, namespace=namespace, context=context)
+    make = functools.partial(SimulatorNode, contract, world, namespace=namespace)
 
     def executor_for(context: Context) -> Executor:  # next to a wait set: an executor that takes nothing by itself
         return make_executor(context) if wait_set_class is None else SingleThreadedExecutor(context=context)

@@ -9,6 +9,7 @@ those of the backend profile (`sim.robot_emulation`): readings are published whe
 from __future__ import annotations
 
 import array
+import functools
 import math
 import secrets
 import threading
@@ -25,7 +26,7 @@ from embodied_env.core.clock import NS_PER_S, Clock, SteadyClock
 from embodied_env.errors import BackendLostError
 from embodied_env.ros.embedded_sim.base_node import LATCHED, SPIN_TIMEOUT_S, WorldNode, node_with_executor
 from embodied_env.ros.embedded_sim.protocol import ANY_EPOCH
-from embodied_env.ros.embedded_sim.sensor_messages import set_stamp
+from embodied_env.ros.message_fields import set_stamp
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.serialization.message_template import MessageTemplate, Numbers
 from embodied_env.sim.emulated_estops import EmulatedEstop, Input
@@ -256,18 +257,16 @@ def run_free_running(  # noqa: PLR0913 - the parts of a robot
     """
     clock = SteadyClock()
 
-    def make(context: Any) -> FreeRunningNode:  # noqa: ANN401 - rclpy's
-        return FreeRunningNode(
-            contract,
-            world,
-            namespace=namespace,
-            context=context,
-            clock=clock,
-            command_timeout_s=command_timeout_s,
-            stand_in=stand_in or StandIn(),
-            estops=estops,
-        )
-
+    make = functools.partial(
+        FreeRunningNode,
+        contract,
+        world,
+        namespace=namespace,
+        clock=clock,
+        command_timeout_s=command_timeout_s,
+        stand_in=stand_in or StandIn(),
+        estops=estops,
+    )
     with node_with_executor(contract, make) as (simulator, executor):
         simulator.begin()
         on_ready(simulator.node.get_namespace())

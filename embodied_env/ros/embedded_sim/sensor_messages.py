@@ -20,7 +20,7 @@ from embodied_env.contract.field_paths import element_type, steps_of
 from embodied_env.contract.message_types import ENCODINGS, SENSOR_MESSAGES, message_class
 from embodied_env.contract.reading_values import to_units
 from embodied_env.errors import MissingDependencyError
-from embodied_env.ros.message_fields import VECTOR_PATHS
+from embodied_env.ros.message_fields import VECTOR_PATHS, set_stamp
 from embodied_env.ros.serialization.message_template import MessageTemplate
 from embodied_env.sim.instruments import range_limits_m
 
@@ -79,11 +79,6 @@ class SensorEncoder:
             return to_message(self._sensor, fields, stamp_ns, {**constants, **others})
 
         return MessageTemplate(make, numbers)
-
-
-def set_stamp(stamp: Message, ns: int) -> None:
-    """Write nanoseconds into a builtin_interfaces/Time or Duration."""
-    stamp.sec, stamp.nanosec = divmod(ns, 1_000_000_000)
 
 
 def to_message(sensor: SensorSpec, values: Values, stamp_ns: int, extras: Extras | None = None) -> Message:

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -92,6 +92,16 @@ class LayoutDecoder:
         return RawMessage(data, self._kind)
 
 
+class _Scalar(NamedTuple):
+    place: int  # among the numbers of the message
+
+
+class _Array(NamedTuple):
+    dtype: np.dtype[Any]
+    length: int
+    offset: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class ByteLayout:
     """Offsets of the numbers in messages that are otherwise equal.
@@ -100,37 +110,27 @@ class ByteLayout:
         size: of the message, bytes.
         fits: matches the bytes of such a message.
         scalars: the numbers; the bytes between them are skipped.
-        places: for each number: the part of `skeleton` it belongs to, and its field.
-        arrays: for each sequence of numbers: part, field, dtype, length, and offset.
-        skeleton: the constant fields, with the structure of the message.
+        fields: name -> a constant, `_Scalar`, `_Array`, a list of these, or the fields of a nested message.
     """
 
     size: int
     fits: Callable[[bytes], Any]
     scalars: struct.Struct
-    places: tuple[tuple[dict[str, Any], str], ...]
-    arrays: tuple[tuple[dict[str, Any], str, np.dtype[Any], int, int], ...]
-    skeleton: Any
+    fields: dict[str, Any]
 
     def view(self, data: bytes) -> Any:  # noqa: ANN401 - has the attributes of a message
-        """Return a copy of the skeleton with the numbers of `data`; arrays are read-only views of it."""
-        parts: dict[int, dict[str, Any]] = {}
-        message = _copied(self.skeleton, parts)
-        for (part, name), value in zip(self.places, self.scalars.unpack_from(data), strict=True):
-            parts[id(part)][name] = value
-        for part, name, dtype, count, begin in self.arrays:
-            parts[id(part)][name] = np.frombuffer(data, dtype, count, begin)
-        return message
+        """Return a new namespace with the fields of the message in `data`; arrays are read-only views of it."""
+        return _view(self.fields, self.scalars.unpack_from(data), data)
 
 
-def _copied(part: Any, parts: dict[int, dict[str, Any]]) -> Any:  # noqa: ANN401 - a part of a message
-    """Return a copy of a skeleton; `parts` maps the id of each original field dict to its copy."""
-    if isinstance(part, SimpleNamespace):
-        new = SimpleNamespace()
-        parts[id(vars(part))] = vars(new)
-        vars(new).update({name: _copied(value, parts) for name, value in vars(part).items()})
-        return new
-    return [_copied(value, parts) for value in part] if isinstance(part, list) else part
+def _view(part: Any, numbers: tuple[Any, ...], data: bytes) -> Any:  # noqa: ANN401 - a part of a message
+    if isinstance(part, _Scalar):
+        return numbers[part.place]
+    if isinstance(part, _Array):
+        return np.frombuffer(data, *part)
+    if isinstance(part, dict):
+        return SimpleNamespace(**{name: _view(value, numbers, data) for name, value in part.items()})
+    return [_view(value, numbers, data) for value in part] if isinstance(part, list) else part
 
 
 def infer_layout(typed: Message, data: bytes) -> ByteLayout | None:
@@ -139,16 +139,10 @@ def infer_layout(typed: Message, data: bytes) -> ByteLayout | None:
         return None
     builder = _LayoutBuilder(data)
     try:
-        skeleton = builder.message(typed)
-        pattern = re.compile(b"".join(builder.pattern), re.DOTALL)
-        layout = ByteLayout(
-            size=builder.at,
-            fits=pattern.match,
-            scalars=struct.Struct("<" + "".join(builder.format)),
-            places=tuple(builder.places),
-            arrays=tuple(builder.arrays),
-            skeleton=skeleton,
-        )
+        fields = builder.fields(typed)
+        fits = re.compile(b"".join(builder.pattern), re.DOTALL).match
+        scalars = struct.Struct("<" + "".join(builder.format))
+        layout = ByteLayout(size=builder.at, fits=fits, scalars=scalars, fields=fields)
         if layout.fits(data) and _is_same(layout.view(data), typed):
             return layout
     except (_UnreadableError, struct.error, ValueError, OverflowError):  # too short, or too long for a pattern
@@ -176,56 +170,51 @@ class _LayoutBuilder:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
+        self._numbers = 0
         self.at = 0
         self.pattern: list[bytes] = []
         self.format: list[str] = []
-        self.places: list[tuple[dict[str, Any], str]] = []
-        self.arrays: list[tuple[dict[str, Any], str, np.dtype[Any], int, int]] = []
         self._constant(HEADER_BYTES)
 
-    def message(self, message: Message) -> SimpleNamespace:
-        """Return the skeleton of `message`, and add its numbers to the layout."""
-        skeleton = SimpleNamespace()
-        for name, idl in type(message).get_fields_and_field_types().items():
-            self._field(vars(skeleton), name, idl, getattr(message, name))
-        return skeleton
+    def fields(self, message: Message) -> dict[str, Any]:
+        """Return `ByteLayout.fields` of `message`."""
+        types = type(message).get_fields_and_field_types()
+        return {name: self._field(idl, getattr(message, name)) for name, idl in types.items()}
 
-    def _field(self, part: dict[str, Any], name: str, idl: str, value: Any) -> None:  # noqa: ANN401 - any field
+    def _field(self, idl: str, value: Any) -> Any:  # noqa: ANN401 - any field
         if found := ARRAY.match(idl):
-            self._elements(part, name, found["of"], value)
-        elif found := SEQUENCE.match(idl):
+            return self._elements(found["of"], value)
+        if found := SEQUENCE.match(idl):
             self._count(len(value))
-            self._elements(part, name, found["of"], value)
-        elif idl in _CODES:
-            self._align(struct.calcsize(_CODES[idl]))
-            self._variable(struct.calcsize(_CODES[idl]), _CODES[idl])
-            self.places.append((part, name))
-        else:
-            part[name] = self._value(idl, value)
-
-    def _elements(self, part: dict[str, Any], name: str, idl: str, values: Any) -> None:  # noqa: ANN401 - a sequence
-        if idl not in _CODES:
-            part[name] = [self._value(idl, value) for value in values]
-        elif not len(values):
-            part[name] = np.empty(0, _CODES[idl])
-        else:
-            dtype = np.dtype(_CODES[idl]).newbyteorder("<")
-            self._align(dtype.itemsize)
-            self.arrays.append((part, name, dtype, len(values), self.at))
-            self._variable(len(values) * dtype.itemsize, f"{len(values) * dtype.itemsize}x")
-
-    def _value(self, idl: str, value: Any) -> Any:  # noqa: ANN401 - a string, a message, or a constant byte
+            return self._elements(found["of"], value)
+        if idl in _CODES:
+            size = struct.calcsize(_CODES[idl])
+            self._align(size)
+            self._variable(size, _CODES[idl])
+            self._numbers += 1
+            return _Scalar(self._numbers - 1)
         if idl.partition("<")[0] == "string":
             text = value.encode() + b"\0"
             self._count(len(text))
             self._constant(len(text), text)
             return value
         if "/" in idl:
-            return self.message(value)
+            return self.fields(value)
         if idl not in _CONSTANT:
             raise _UnreadableError
         self._constant(1)
         return value
+
+    def _elements(self, idl: str, values: Any) -> Any:  # noqa: ANN401 - a sequence
+        if idl not in _CODES:
+            return [self._field(idl, value) for value in values]
+        dtype = np.dtype(_CODES[idl]).newbyteorder("<")
+        if not len(values):
+            return np.empty(0, dtype)
+        self._align(dtype.itemsize)
+        array = _Array(dtype, len(values), self.at)
+        self._variable(len(values) * dtype.itemsize, f"{len(values) * dtype.itemsize}x")
+        return array
 
     def _count(self, count: int) -> None:
         self._align(4)

@@ -7,6 +7,7 @@ second one.
 
 from __future__ import annotations
 
+import array
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.contract.message_types import message_class
 from embodied_env.ros.serialization import uses_byte_layouts
 from embodied_env.ros.serialization.cdr import from_cdr, to_cdr
 from embodied_env.ros.serialization.layout_cache import LITTLE_ENDIAN, infer_layout
@@ -30,29 +32,20 @@ _NS_PER_S = 1_000_000_000
 _MIN_BYTES = 4  # shorter values are not unique
 _SEARCH_BYTES = 64  # of a longer sequence; a search for many bytes is slow to prepare
 _MAX_SCALARS = 64  # that are searched one by one
+_VALUES = "values"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Slot:
-    """Bytes of a message that hold numbers.
-
-    Attributes:
-        name: of the numbers.
-        dtype: of the given array.
-        shape: of the given array.
-        part: of the flattened array; None: all of it.
-        wire: the dtype in the message.
-        begin: offset of the first byte.
-        end: offset after the last byte.
-    """
+    """Bytes of a message that hold numbers."""
 
     name: str
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any]  # of the given array
     shape: tuple[int, ...]
-    part: slice | None
-    wire: np.dtype[Any]
-    begin: int
-    end: int
+    part: slice | None  # of the flattened array; None: all of it
+    wire: np.dtype[Any]  # in the message
+    begin: int  # offset of the first byte
+    end: int  # offset after the last byte
 
 
 class MessageTemplate:
@@ -116,6 +109,26 @@ class MessageTemplate:
             laid = np.ascontiguousarray(values, slot.wire)
             pieces[place] = laid if slot.part is None else laid.reshape(-1)[slot.part]
         return b"".join(pieces)
+
+
+class ArrayEncoder:
+    """Encodes one array and a stamp into messages of one topic, by a template."""
+
+    def __init__(self, make: Callable[[NDArray[Any], int], Message], count: int, dtype: type[np.generic]) -> None:
+        """Prepare the template of the messages that `make` returns for `count` numbers and a stamp, ns."""
+        self._dtype = np.dtype(dtype)
+        example = {_VALUES: np.zeros(count, dtype)}
+        self._template = MessageTemplate(lambda numbers, stamp_ns: make(numbers[_VALUES], stamp_ns), example)
+
+    def encode(self, values: NDArray[Any], stamp_ns: int = 0) -> Message:
+        """Return the message to publish: its bytes, or the message itself where the template does not fit."""
+        return self._template.encode({_VALUES: np.ascontiguousarray(values, self._dtype)}, stamp_ns)
+
+
+def integer_encoder(count: int) -> ArrayEncoder:
+    """Return the encoder of an Int64MultiArray of `count` integers."""
+    kind = message_class("std_msgs/msg/Int64MultiArray")
+    return ArrayEncoder(lambda values, _: kind(data=array.array("q", values.tobytes())), count, np.int64)
 
 
 def _unique_values(example: Numbers, seed: int) -> dict[str, NDArray[Any]]:
