@@ -12,12 +12,12 @@ from embodied_env.contract import Contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.types import ApprovedCommand
-from embodied_env.errors import BackendNotReadyError, ContractError, EmbodiedEnvError
+from embodied_env.errors import ContractError, EmbodiedEnvError
 from embodied_env.ros.command_messages import to_command
 from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.robot.estops import EstopInputs, EstopSpec, estop_specs
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
-from embodied_env.ros.setup_checks import LOG_HINT, rclpy_import_errors
+from embodied_env.ros.setup_checks import rclpy_import_errors, ros_init_errors
 from embodied_env.safety import CommandFilter, SafetyGate
 from embodied_env.safety.relay.protocol import (
     COMMAND_TOPIC,
@@ -343,13 +343,9 @@ def run_relay(
         raise ContractError("downstream_timeout_s", problem, source=contract.source)
     context = Context()
     try:
-        try:
+        with ros_init_errors(EmbodiedEnvError):
             rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
             relay = RelayNode(contract, namespace=namespace, profile=profile, context=context, shapers=shapers)
-        except EmbodiedEnvError:
-            raise
-        except Exception as error:  # rclpy raises its own RCLError and many others here
-            raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
         try:
             on_ready(relay.node.get_namespace())
             relay.run(stop)

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 
 from embodied_env.core.arguments import checked_seconds
-from embodied_env.errors import MissingDependencyError, UsageError
+from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
 
 LOG_HINT = "is the log folder writable? set ROS_LOG_DIR"
 
@@ -57,6 +57,17 @@ def rclpy_import_errors(needed_for: str) -> Iterator[None]:
             needed_for=needed_for,
             remedy='pip install "embodied_env[ros]", or source a ROS 2 installation',
         ) from None
+
+
+@contextlib.contextmanager
+def ros_init_errors(*passed: type[Exception]) -> Iterator[None]:
+    """Raise BackendNotReadyError for an error while ROS 2 is initialised, unless it is one of `passed`."""
+    try:
+        yield
+    except passed:
+        raise
+    except Exception as error:  # rclpy raises its own RCLError and many others
+        raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
 
 
 def check_domain_id(value: str | int, name: str) -> None:

@@ -19,13 +19,7 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.contract.schema import COMMAND_QOS, is_latched, resolved
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.core.json_messages import ARRAY, MAX_BYTES, MAX_DEPTH, object_of
-from embodied_env.errors import (
-    BackendLostError,
-    BackendNotReadyError,
-    ContractError,
-    MissingDependencyError,
-    UsageError,
-)
+from embodied_env.errors import BackendLostError, ContractError, MissingDependencyError, UsageError
 from embodied_env.ros.command_messages import from_command
 from embodied_env.ros.embedded_sim.protocol import (
     ANY_EPOCH,
@@ -37,7 +31,7 @@ from embodied_env.ros.embedded_sim.protocol import (
 )
 from embodied_env.ros.embedded_sim.sensor_messages import Message, SensorEncoder, to_message
 from embodied_env.ros.serialization.layout_cache import LayoutDecoder
-from embodied_env.ros.setup_checks import LOG_HINT, rclpy_import_errors
+from embodied_env.ros.setup_checks import rclpy_import_errors, ros_init_errors
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World
 
@@ -207,13 +201,9 @@ def node_with_executor(
         check_message(name, sensor)
     context = Context()
     try:
-        try:
+        with ros_init_errors(ContractError):
             rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
             simulator = make(context=context)
-        except ContractError:
-            raise
-        except Exception as error:  # rclpy raises its own RCLError and many others here
-            raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
         executor = executor_for(context)
         executor.add_node(simulator.node)
         try:

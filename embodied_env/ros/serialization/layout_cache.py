@@ -25,12 +25,8 @@ Message = Any  # a generated type
 
 _STAMPS = struct.Struct(">iI"), struct.Struct("<iI")  # big-endian, little-endian
 _MAX_LAYOUTS = 16  # per topic; rclpy decodes topics whose messages keep changing
-_CODES = {
-    "float": "f",
-    "double": "d",
-    **{f"{sign}int{bits}": code for bits, codes in ((8, "bB"), (16, "hH"), (32, "iI"), (64, "qQ"))
-       for sign, code in zip(("", "u"), codes, strict=True)},
-}  # fmt: skip
+_NUMBERS = ("float", "double", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_CODES = dict(zip(_NUMBERS, "fdbhiqBHIQ", strict=True))  # of `struct`
 _CONSTANT = ("boolean", "octet", "char")  # compared, since not every byte is a valid value
 
 
