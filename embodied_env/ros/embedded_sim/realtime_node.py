@@ -29,11 +29,16 @@ from embodied_env.ros.embedded_sim.protocol import ANY_EPOCH
 from embodied_env.ros.message_fields import set_stamp
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.serialization.message_template import MessageTemplate, Numbers
+from embodied_env.ros.setup_checks import rclpy_import_errors
 from embodied_env.sim.emulated_estops import EmulatedEstop, Input
 from embodied_env.sim.profile import StandIn
 from embodied_env.sim.robot_emulation import EmulatedController, EmulatedDrivers, TimedQueue
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World
+
+with rclpy_import_errors("the embedded simulator over ROS 2"):
+    from rclpy.context import Context
+    from rclpy.executors import Executor
 
 CONTROLLER_STATE = "~/controller_state"
 _ANY_SEED = -1  # each reset draws a new seed
@@ -55,7 +60,7 @@ class FreeRunningNode(WorldNode):
         world: World,
         *,
         namespace: str | None,
-        context: Any,  # noqa: ANN401 - rclpy's
+        context: Context,
         clock: Clock,
         command_timeout_s: float | None,
         stand_in: StandIn,
@@ -86,20 +91,14 @@ class FreeRunningNode(WorldNode):
         """Start as after a reset; raises BackendLostError or MissingDependencyError if the world cannot be reset."""
         self._reset(ANY_EPOCH, _ANY_SEED, "{}")
 
-    @property
-    def next_ns(self) -> int:
-        """When the next work is due, on the steady clock."""
-        waiting = (
-            self._controller.next_ns,
-            self._readings.next_ns,
-            self._deadline_ns,
-            *(estop.next_ns for estop in self._estops),
-        )
-        return min(due_ns for due_ns in waiting if due_ns is not None)
-
-    def work(self) -> None:
-        """Wait for the next work, and do it."""
-        self._clock.sleep_until_ns(self.next_ns)
+    def spin_once(self, executor: Executor) -> None:
+        """Handle messages until the next work is due, at most `SPIN_TIMEOUT_S`; do the work if it is due."""
+        left_ns = self._next_ns() - _MARGIN_NS - self._clock.now_ns()
+        executor.spin_once(timeout_sec=min(SPIN_TIMEOUT_S, max(0, left_ns) / NS_PER_S))
+        next_ns = self._next_ns()
+        if next_ns - self._clock.now_ns() > _MARGIN_NS:
+            return
+        self._clock.sleep_until_ns(next_ns)
         if self._clock.now_ns() < self._deadline_ns:
             self._serve()
             return
@@ -108,6 +107,12 @@ class FreeRunningNode(WorldNode):
             deadline_ns = self._clock.now_ns()  # skip the ticks that are too late
         self._deadline_ns = deadline_ns + self._world.tick_ns
         self._tick(deadline_ns)
+
+    def _next_ns(self) -> int:
+        """Return when the next work is due, on the steady clock."""
+        estops_ns = (estop.next_ns for estop in self._estops)
+        waiting = (self._controller.next_ns, self._readings.next_ns, self._deadline_ns, *estops_ns)
+        return min(due_ns for due_ns in waiting if due_ns is not None)
 
     def _tick(self, deadline_ns: int) -> None:
         """Run the tick that ends at a deadline and publish its readings. A failed world is silent until a reset."""
@@ -255,14 +260,12 @@ def run_free_running(  # noqa: PLR0913 - the parts of a robot
         ContractError: for a sensor or e-stop that does not match its message type.
         BackendLostError: if the world cannot be reset.
     """
-    clock = SteadyClock()
-
     make = functools.partial(
         FreeRunningNode,
         contract,
         world,
         namespace=namespace,
-        clock=clock,
+        clock=SteadyClock(),
         command_timeout_s=command_timeout_s,
         stand_in=stand_in or StandIn(),
         estops=estops,
@@ -271,7 +274,4 @@ def run_free_running(  # noqa: PLR0913 - the parts of a robot
         simulator.begin()
         on_ready(simulator.node.get_namespace())
         while not stop.is_set():
-            left_ns = simulator.next_ns - _MARGIN_NS - clock.now_ns()
-            executor.spin_once(timeout_sec=min(SPIN_TIMEOUT_S, max(0, left_ns) / NS_PER_S))
-            if simulator.next_ns - clock.now_ns() <= _MARGIN_NS:
-                simulator.work()
+            simulator.spin_once(executor)
