@@ -40,29 +40,12 @@ class Stamp:
 
     def __sub__(self, other: Stamp) -> int:
         """Return self - other in nanoseconds; raises ClockDomainError across domains."""
-        self._check_domain(other)
-        return self.ns - other.ns
-
-    def __add__(self, ns: int) -> Stamp:
-        """Return the stamp `ns` nanoseconds later."""
-        return Stamp(self.ns + ns, self.domain)
-
-    def __lt__(self, other: Stamp) -> bool:
-        """Order within one domain; raises ClockDomainError across domains."""
-        self._check_domain(other)
-        return self.ns < other.ns
-
-    def __le__(self, other: Stamp) -> bool:
-        """Order within one domain; raises ClockDomainError across domains."""
-        self._check_domain(other)
-        return self.ns <= other.ns
-
-    def _check_domain(self, other: Stamp) -> None:
         if self.domain is not other.domain:
             raise ClockDomainError(
                 f"cannot relate a {self.domain.value} stamp ({self.ns} ns) to a "
                 f"{other.domain.value} stamp ({other.ns} ns): they come from different clocks"
             )
+        return self.ns - other.ns
 
 
 @runtime_checkable

@@ -144,10 +144,10 @@ class Child:
                     pipe.flush()
 
     @classmethod
-    def let_go_of_all(cls) -> None:
+    def close_all_inputs(cls) -> None:
         """Close our pipes in a process forked from the parent: the children are not its own."""
         for child in cls._living:
-            child.let_go()
+            child.close_input()
         cls._living.clear()
 
     @property
@@ -172,11 +172,10 @@ class Child:
 
     def kill(self, grace_s: float = _KILL_GRACE_S) -> None:
         """Kill it after `grace_s`, in which a healthy child ends by itself. Call `stop` afterwards."""
-        self.let_go()
+        self.close_input()
         self.wait(grace_s)
         self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_GRACE_S)
+        self.wait(STOP_GRACE_S)
 
     def wait(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` for it to end by itself."""
@@ -188,7 +187,7 @@ class Child:
         if self not in Child._living:
             return
         Child._living.discard(self)
-        self.let_go()
+        self.close_input()
         self.wait(self._grace_s)
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._process.poll() is None:
@@ -197,14 +196,14 @@ class Child:
         self._output.close()
         remove_orphaned_segments(self._segments if self._process.returncode != 0 else ())
 
-    def let_go(self) -> None:
+    def close_input(self) -> None:
         """Close our end of its input, which makes it stop."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
 
-os.register_at_fork(after_in_child=Child.let_go_of_all)
+os.register_at_fork(after_in_child=Child.close_all_inputs)
 
 
 def first_line() -> str:

@@ -1,8 +1,8 @@
 """``python supervisor.py [--grace S] [--starter PID] -- PROGRAM ...``: end a program with the process that started it.
 
 The program runs in a session of its own. When the supervisor gets SIGINT or SIGTERM, or its parent or the starter ends
-in any way, the whole process group gets SIGINT (``gz sim`` starts other processes), after the grace period SIGTERM, and
-after another one SIGKILL. If the program has ended by itself, the rest of its group gets SIGTERM, then SIGKILL. A process
+in any way, the whole process group gets SIGINT (``gz sim`` starts others), after the grace period SIGTERM, then
+SIGKILL. If the program has ended by itself, the rest of its group gets SIGTERM, then SIGKILL. A process
 that leaves the group is not reached. If the supervisor itself is killed, the system sends the program SIGTERM.
 
 The exit status is the program's; 128 + n if signal n ended it; 127 if it cannot be started or its starter has ended.

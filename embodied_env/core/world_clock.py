@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
 
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.types import ClockStatus
@@ -65,28 +64,6 @@ class Step:
     size_ns: int
 
 
-class WorldClock(Protocol):
-    """The world clock, and the conversion of stamps to it."""
-
-    epoch: int
-    """Number of times that its source was set."""
-
-    def now_ns(self) -> int:
-        """Return the world time."""
-
-    def at_ns(self, steady_ns: int) -> int:
-        """Return the world time at a recent instant of the steady clock."""
-
-    def to_world_ns(self, stamp_ns: int) -> int:
-        """Convert a stamp of the source, in a message that arrives now, to world time."""
-
-    def begin(self) -> None:
-        """Start an episode and count jumps from here; a suspend that was not reported yet is kept."""
-
-    def status(self) -> ClockStatus:
-        """Return the state of the clocks; `jump` is what happened since the last call."""
-
-
 class SystemClockMonitor:
     """UTC at the time of connection, continued by the steady clock. Callers hold one lock.
 
@@ -120,7 +97,7 @@ class SystemClockMonitor:
         return self._clock.now_ns() + self._origin_offset_ns
 
     def at_ns(self, steady_ns: int) -> int:
-        """Return the world time at an instant of the steady clock."""
+        """Return the world time at a recent instant of the steady clock."""
         return steady_ns + self._origin_offset_ns
 
     def to_world_ns(self, stamp_ns: int) -> int:
@@ -153,7 +130,7 @@ class SystemClockMonitor:
             self._pair = pair
 
     def begin(self) -> None:
-        """Start an episode."""
+        """Start an episode, and count jumps from here; a suspend that was not reported yet is kept."""
         self._jumps = 0
         self._jump = self._jump if self._jump == "suspended" else ""
 
@@ -163,7 +140,7 @@ class SystemClockMonitor:
         return jump
 
     def status(self) -> ClockStatus:
-        """Return the state of the clocks of a robot that stamps in UTC."""
+        """Return the state of the clocks of a robot that stamps in UTC, with jumps since the last call."""
         return ClockStatus(
             mode="wall",
             epoch=self.epoch,
@@ -269,3 +246,6 @@ class SimTimeTracker:
             offset_error_ns=self._tick_ns,
             rtf=self.rtf if self._received else 1.0,
         )
+
+
+WorldClock = SystemClockMonitor | SimTimeTracker
