@@ -170,14 +170,7 @@ class ReplayBackend:
         task: str | Path | None = None,
         trust_task: bool = False,
     ) -> None:
-        """Open `run`, a run directory.
-
-        Args:
-            contract: contract of the environment.
-            clock: clock of the ledger.
-            run: run directory.
-            task: file to load the task from, as ``FILE.py`` or ``FILE.py:Class``.
-            trust_task: load the task that the contract of the run names.
+        """Open the run directory `run`; see `RecordedResults` for `task` and `trust_task`.
 
         Raises:
             RecordError: when it is no run directory, or too old to be replayed.

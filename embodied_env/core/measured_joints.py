@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,29 +37,30 @@ class MeasuredJoints:
         }
         self._size = len(joints)
         self.known = np.array([joint in found for joint in joints])
-        self._by_sensor: dict[str, list[tuple[int, int]]] = {}  # sensor -> (joint, index in the reading)
-        for joint, name in enumerate(joints):
-            if name in found:
-                sensor, index = found[name]
-                self._by_sensor.setdefault(sensor, []).append((joint, index))
+        places = [(*found[name], joint) for joint, name in enumerate(joints) if name in found]
+        self._by_sensor = {  # sensor -> indices in its reading, and of the joints
+            sensor: tuple(np.array([place[1:] for place in places if place[0] == sensor]).T)
+            for sensor in dict.fromkeys(place[0] for place in places)
+        }
 
     def measured(self, snapshot: Snapshot) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the position of each joint and its age in s, both of shape (n_joints,).
 
         A joint without a sensor is at 0 with age 0: by the rules of a contract its position has no effect.
         """
-        positions, ages_s = [0.0] * self._size, [0.0] * self._size
-        for sensor, places in self._by_sensor.items():
-            sample = snapshot.samples[sensor]
-            read: list[float] = sample.values["position"].tolist()
-            age_s = (snapshot.now_ns - sample.stamp_ns) / NS_PER_S
-            for joint, index in places:
-                positions[joint], ages_s[joint] = read[index], age_s
-        return np.array(positions), np.array(ages_s)
+        ages_s = np.zeros(self._size)
+        for sensor, (_, joints) in self._by_sensor.items():
+            ages_s[joints] = (snapshot.now_ns - snapshot.samples[sensor].stamp_ns) / NS_PER_S
+        return self._positions(snapshot, np.zeros(self._size)), ages_s
 
     def positions_or_nan(self, snapshot: Snapshot) -> NDArray[np.float64]:
         """Return the position of each joint, shape (n_joints,); NaN without a sensor."""
-        return np.where(self.known, self.measured(snapshot)[0], math.nan)
+        return self._positions(snapshot, np.full(self._size, np.nan))
+
+    def _positions(self, snapshot: Snapshot, positions: NDArray[np.float64]) -> NDArray[np.float64]:
+        for sensor, (indices, joints) in self._by_sensor.items():
+            positions[joints] = snapshot.samples[sensor].values["position"][indices]
+        return positions
 
 
 class MeasuredVelocities:

@@ -33,23 +33,22 @@ class ResetRoutine:
 def validate_home(contract: Contract, home: Mapping[str, float]) -> dict[str, str]:
     """Return joint -> why it cannot be driven to its position in `home`, or that it has none."""
     layout = ActionLayout(contract)
-    is_velocity = dict(zip(layout.joints, layout.is_velocity.tolist(), strict=True))
-    is_known = dict(zip(layout.joints, MeasuredJoints(contract, layout.joints).known.tolist(), strict=True))
-    low = dict(zip(layout.joints, layout.limits.position_low.tolist(), strict=True))
-    high = dict(zip(layout.joints, layout.limits.position_high.tolist(), strict=True))
-    sendable = [joint for joint in layout.joints if not is_velocity[joint]]
+    is_measured = MeasuredJoints(contract, layout.joints).known
+    sendable = [joint for joint, is_velocity in zip(layout.joints, layout.is_velocity, strict=True) if not is_velocity]
     allowed = ", ".join(sendable) or "none"
     problems = {}
     for joint, position in home.items():
-        if joint not in is_velocity:
+        if joint not in layout.joints:
             problems[joint] = f"no such joint; allowed: {allowed}"
-        elif is_velocity[joint]:
+            continue
+        index = layout.joints.index(joint)
+        low, high = float(layout.limits.position_low[index]), float(layout.limits.position_high[index])
+        if joint not in sendable:
             problems[joint] = f"it is commanded by velocity and cannot be sent home; allowed: {allowed}"
-        elif not is_known[joint]:
+        elif not is_measured[index]:
             problems[joint] = "no sensor of the agent reports its position, so nobody knows when it is home"
-        elif not low[joint] <= position <= high[joint]:
-            limits = f"{low[joint]} to {high[joint]}, the limits after margins"
-            problems[joint] = f"{position} is not allowed; allowed: {limits}"
+        elif not low <= position <= high:
+            problems[joint] = f"{position} is not allowed; allowed: {low} to {high}, the limits after margins"
     missing = [joint for joint in sendable if joint not in home]
     return problems | dict.fromkeys(missing, "its home is missing; allowed: every joint that is commanded by position")
 

@@ -1,4 +1,4 @@
-"""Delay models for a lockstep world: what is drawn, when each reading is taken, and when each command acts.
+"""Delay models of a lockstep world: delays to draw, instants of readings, and instants at which commands act.
 
 All times are integer nanoseconds of world time. They depend only on the model and the seed of the reset, so that every
 process computes the same delays.

@@ -7,8 +7,8 @@
     acquired ───────────────────────── data age ────────────────────────────▶ sent ─actuation─▶ acts
     acquired ───────────────────────── end to end, of the primary sensor ─────────────────────▶ acts
 
-A duration is the difference of two stamps of one clock. One that cannot be computed is NaN, and its quality says
-why; a negative one is kept and marked. Definitions: docs/clocks.md.
+A duration is the difference of two stamps of one clock. One that cannot be computed is NaN, and its quality is the
+reason; a negative one is kept and marked. Definitions: docs/clocks.md.
 """
 
 from __future__ import annotations
@@ -70,8 +70,11 @@ class _StageTable:
         self.values[name], self.quality[name] = stage[0], int(stage[1])
 
     def put_each(self, name: str, stages: Mapping[str, Stage]) -> None:
-        self.values[name] = {sensor: value for sensor, (value, _) in stages.items()}
-        self.quality[name] = {sensor: int(quality) for sensor, (_, quality) in stages.items()}
+        values: dict[str, float] = {}
+        codes: dict[str, int] = {}
+        for sensor, (values[sensor], quality) in stages.items():
+            codes[sensor] = int(quality)
+        self.values[name], self.quality[name] = values, codes
 
 
 class LatencyInfoBuilder:
@@ -121,7 +124,6 @@ class LatencyInfoBuilder:
             commands: send times of the commands.
         """
         table = _StageTable(ledger.durations_s(), ledger.qualities())
-        based_on = {name: before.samples[name] for name in self._sensors}
         fresh = {name: now.samples[name] for name in self._sensors}
         self._put_ages(table, now, fresh, ledger.at_ns(StepEvent.OBSERVED))
         if self._transport:
@@ -129,7 +131,7 @@ class LatencyInfoBuilder:
             table.put_each("queue_s", {name: _queue(sample) for name, sample in fresh.items()})
         if self._moves_by_itself:
             table.values["clock"] = self._clock_info(now)
-            data_ages = {name: self._data_age(sample, before, ledger) for name, sample in based_on.items()}
+            data_ages = {name: self._data_age(before.samples[name], before, ledger) for name in self._sensors}
             table.put_each("data_age_s", data_ages)
             jitter_s = (ledger.period_ns - self._period_ns) / NS_PER_S
             table.put("jitter_s", (jitter_s, ledger.quality_of_period))
@@ -149,7 +151,7 @@ class LatencyInfoBuilder:
                 age_s, age_quality = self._data_age(before.samples[self._primary], before, ledger)
                 table.put("end_to_end_s", (age_s + acted[0], _worst(acted[1], age_quality)))
         if self._injected:
-            injected = self._injected_stages(before, now, based_on)
+            injected = self._injected_stages(before, now)
             table.values["injected"], table.quality["injected"] = injected.values, injected.quality
         table.values["quality"] = table.quality
         return table.values
@@ -158,19 +160,18 @@ class LatencyInfoBuilder:
         """Put the age of each reading, its time in the buffer, and the skew and largest age over all sensors."""
         ages = {name: _age(sample, now.now_ns) for name, sample in fresh.items()}
         table.put_each("capture_age_s", ages)
-        holds = {name: _duration(frozen_ns - sample.arrival_ns, sample) for name, sample in fresh.items()}
-        table.put_each("hold_s", holds)
+        table.put_each("hold_s", {name: _duration(frozen_ns - each.arrival_ns, each) for name, each in fresh.items()})
         if not fresh:
             table.put("obs_skew_s", _UNKNOWN)
             table.put("obs_age_max_s", _UNKNOWN)
             return
         stamps_ns = [sample.stamp_ns for sample in fresh.values()]
-        skew_s = (max(stamps_ns) - min(stamps_ns)) / NS_PER_S
-        table.put("obs_skew_s", (skew_s, _worst(*map(_stamp_quality, fresh.values()))))
-        oldest_s = (now.now_ns - min(stamps_ns)) / NS_PER_S
-        table.put("obs_age_max_s", (oldest_s, _worst(*(quality for _, quality in ages.values()))))
+        first_ns = min(stamps_ns)
+        table.put("obs_skew_s", ((max(stamps_ns) - first_ns) / NS_PER_S, _worst(*map(_stamp_quality, fresh.values()))))
+        oldest_s = (now.now_ns - first_ns) / NS_PER_S
+        table.put("obs_age_max_s", (oldest_s, _worst(*[quality for _, quality in ages.values()])))
 
-    def _injected_stages(self, before: Snapshot, now: Snapshot, based_on: Mapping[str, Sample]) -> _StageTable:
+    def _injected_stages(self, before: Snapshot, now: Snapshot) -> _StageTable:
         """Return the injected delays of this step's command and of its readings, in world time, nothing measured."""
         known = Quality.UNKNOWN if now.injected is None else Quality.OK
         acts = known if self._injected == "whole" else Quality.UNKNOWN
@@ -179,7 +180,8 @@ class LatencyInfoBuilder:
             inference_ns, actuation_ns = now.injected.inference_ns, now.injected.actuation_ns
         early = () if before.injected is None else before.injected.early
         ages_ns, qualities = {}, {}
-        for name, sample in based_on.items():
+        for name in self._sensors:
+            sample = before.samples[name]
             ages_ns[name], quality = before.now_ns - sample.stamp_ns, _age(sample, before.now_ns)[1]
             qualities[name] = Quality.FIRST if quality is Quality.OK and name in early else quality
         table = _StageTable()
@@ -282,4 +284,8 @@ def _transport_excess(sample: Sample) -> Stage:
 
 def _worst(*qualities: Quality) -> Quality:
     """Return the first quality that is not OK, or OK."""
-    return next((quality for quality in qualities if quality is not Quality.OK), Quality.OK)
+    ok = Quality.OK
+    for quality in qualities:
+        if quality is not ok:
+            return quality
+    return ok

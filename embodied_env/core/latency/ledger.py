@@ -35,6 +35,7 @@ class StepEvent(IntEnum):
     RETURNED = 8
 
 
+_STAMPS = tuple(event.name.lower() for event in StepEvent if event is not StepEvent.RETURNED)
 _KEYS = ("handoff_s", "inference_s", "policy_s", "gate_s", "publish_s", "obs_to_command_s", "world_s", "period_s")
 _ALL_OK: dict[str, object] = dict.fromkeys(_KEYS, int(Quality.OK))
 
@@ -136,5 +137,7 @@ class Ledger:
 
     def stamps_ns(self) -> dict[str, int]:
         """Return the stamps of this step by name, without ``marked`` if the agent did not mark."""
-        without = {StepEvent.RETURNED} if self._marked else {StepEvent.RETURNED, StepEvent.MARKED}
-        return {event.name.lower(): self._ns[event] for event in StepEvent if event not in without}
+        stamps = dict(zip(_STAMPS, self._ns, strict=False))
+        if not self._marked:
+            del stamps["marked"]
+        return stamps

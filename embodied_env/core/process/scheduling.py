@@ -26,7 +26,11 @@ class Scheduling:
             UsageError: for an invalid priority or interval, or a system without ``SCHED_FIFO``.
         """
         if fifo_priority is not None:
-            _check_priority(fifo_priority)
+            if not hasattr(os, "SCHED_FIFO") or not hasattr(os, "SCHED_RESET_ON_FORK"):
+                raise UsageError(f"fifo_priority={fifo_priority!r} is not available on {sys.platform}; allowed: None")
+            low, high = os.sched_get_priority_min(os.SCHED_FIFO), os.sched_get_priority_max(os.SCHED_FIFO)
+            if type(fifo_priority) is not int or not low <= fifo_priority <= high:
+                raise UsageError(f"fifo_priority={fifo_priority!r} is not allowed; allowed: {low} to {high}, or None")
         if switch_interval_s is not None:
             switch_interval_s = checked_seconds("switch_interval_s", switch_interval_s)
         self._fifo_priority = fifo_priority
@@ -63,11 +67,11 @@ class Scheduling:
     def account(self) -> dict[str, Any]:
         """Return the requested and the effective value of each setting."""
         return {
-            "fifo_priority": {"asked": self._fifo_priority, "in_force": self._priority_in_force()},
+            "fifo_priority": {"asked": self._fifo_priority, "in_force": self._effective_priority()},
             "switch_interval_s": {"asked": self._switch_interval_s, "in_force": sys.getswitchinterval()},
         }
 
-    def _priority_in_force(self) -> int | None:
+    def _effective_priority(self) -> int | None:
         """Return the SCHED_FIFO priority; None: another policy."""
         if not hasattr(os, "sched_getscheduler"):
             return None
@@ -88,14 +92,6 @@ class Scheduling:
             except PermissionError:  # removing the flag needs CAP_SYS_NICE; other policies ignore it
                 os.sched_setscheduler(self._thread, policy | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
         self._thread = self._before = None
-
-
-def _check_priority(priority: int) -> None:
-    if not hasattr(os, "SCHED_FIFO") or not hasattr(os, "SCHED_RESET_ON_FORK"):
-        raise UsageError(f"fifo_priority={priority!r} is not available on {sys.platform}; allowed: None")
-    low, high = os.sched_get_priority_min(os.SCHED_FIFO), os.sched_get_priority_max(os.SCHED_FIFO)
-    if isinstance(priority, bool) or not isinstance(priority, int) or not low <= priority <= high:
-        raise UsageError(f"fifo_priority={priority!r} is not allowed; allowed: {low} to {high}, or None")
 
 
 def _not_permitted(priority: int) -> str:
