@@ -16,7 +16,6 @@
     ├── NotComparableError       two runs cannot be compared
     ├── CalibrationError         a calibration measured too little
     ├── LatencyProfileError      a latency profile is wrong                 (ValueError)
-    ├── StepDelaysError          delays do not fit the control period       (ValueError)
     └── BackendError
         ├── BackendNotReadyError     the world did not come up, or a reset could not be verified
         │   └── SimulatorNotReadyError   a simulator does not do what its profile says

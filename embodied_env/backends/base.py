@@ -1,25 +1,23 @@
 """The `Backend` protocol, which connects the stepper to a robot or simulator, and the optional abilities of a backend.
 
-Who owns time is the only real difference between worlds. A lockstep world moves exactly one control period when it is
-told to; a free-running world moves by itself.
+A lockstep world moves exactly one control period per `advance`; a free-running world moves by itself.
 
-1. `open` connects; it is called once, before the first `reset`. After a lost world `reset` may be called again, and
-   starts the world again if it can.
+1. `open` connects, once, before the first `reset`. After BackendLostError `reset` may be called again, and restarts the
+   world if it can.
 2. `reset` returns a snapshot in which every sensor is newer than the reset, or raises BackendNotReadyError.
 3. `send` takes only `ApprovedCommand` (else TypeError), publishes exactly its values, and never moves a lockstep world.
 4. `advance` sets the world moving towards `target`. It may return before the world has arrived: `read` waits.
 5. `read` returns the newest sample of each sensor; in lockstep, all that the world has delivered by `after`: a sensor
-   without a rate, which is due at every step, is stamped `after`, unless delays were asked for. It never returns arrays
+   without a rate, which is due at every step, is stamped `after`, unless delays are injected. It never returns arrays
    that it will write again. Past the deadline it raises BackendLostError.
 6. `halt` cuts the transport. It never raises and is idempotent. After it, only `reset` and `close` work.
 7. `close` frees everything, is idempotent, and safe on a backend that was never opened.
 
-Every call returns by its deadline, on the steady domain of the injected clock, plus a small grace. Suites that check
-all of it are in `embodied_env.testing`.
+Every call returns by its deadline, on the steady domain of the injected clock, plus a small grace. The suites in
+`embodied_env.testing` check all of this.
 
-Everything else is optional, and a small protocol each: `Resettable`, `EstopSource`, `NewestSource`, `CommandTimeout`,
-`Paced`, `Delayed`, `Observed`, `MessageSource`, `Renderable`, `Showable`, `Threaded`, `Recorded`, `RecordedResults`.
-The environment tests for them once, with `isinstance`, when it is made.
+Everything else is optional, with a protocol for each ability. The environment tests for them once, with `isinstance`,
+when it is created.
 """
 
 from __future__ import annotations
@@ -44,17 +42,14 @@ from embodied_env.core.types import ApprovedCommand, ExternalInputs, Observer, R
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """Flags of a backend; they are written to the manifest of a run.
+    """Flags of a backend, written to the manifest of a run.
 
-    `transport`: sensors cross a middleware whose stamps can be read. `estop_inputs`: the backend is an `EstopSource`.
-    `acknowledges_commands`: another process limits the commands, and ``send`` returns its account. `actuation`:
-    snapshots may carry evidence that a command acts. `injected`: delays are put into the world
-    (`Snapshot.injected`), "whole", or "sensors" where it is unknown when commands act; the backend is then `Delayed`.
-
-    Without `actuates` nothing that is sent reaches a robot, a dry run: each step is judged from where the robot is
-    measured, with the velocities that were approved last.
-
-    `render_modes` are Gymnasium's: with "rgb_array" the backend is `Renderable`, with "human" `Showable`.
+    `transport`: sensors cross a middleware with stamps. `estop_inputs`: the backend is an `EstopSource`.
+    `acknowledges_commands`: another process limits the commands, and ``send`` returns its report. `actuation`:
+    snapshots may carry evidence that a command acts. `injected`: delays are injected (`Snapshot.injected`), "whole", or
+    "sensors" without actuation delays; the backend is then `Delayed`. Without `actuates`, a dry run, commands do not
+    reach the robot, and each step is judged from its measured position and the last approved velocities.
+    `render_modes`: Gymnasium's; with "rgb_array" the backend is `Renderable`, with "human" `Showable`.
     """
 
     exact_step: bool = False
@@ -74,7 +69,7 @@ class Capabilities:
 
 
 class Backend(Protocol):
-    """A world behind the environment. See the module's docstring for what each call promises."""
+    """A robot or simulator behind the environment; the module's docstring defines each call."""
 
     name: str
     capabilities: Capabilities
@@ -83,55 +78,45 @@ class Backend(Protocol):
 
     def open(self) -> None:
         """Connect. Raises BackendNotReadyError or MissingDependencyError."""
-        ...
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
-        """Start an episode; return a verified snapshot that carries a ResetReport."""
-        ...
+        """Start an episode; return a verified snapshot with a ResetReport."""
 
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Publish an approved command; return what was really sent."""
-        ...
+        """Publish an approved command; return what was sent."""
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
-        """Set the world moving towards `target`, a stamp of the world's clock."""
-        ...
+        """Set the world moving towards `target`, a stamp of the world clock."""
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
-        """Return the newest samples, in lockstep all that were delivered by `after`."""
-        ...
+        """Return the newest samples, in lockstep all delivered by `after`."""
 
     def halt(self, reason: str) -> None:
         """Cut the transport."""
-        ...
 
     def close(self) -> None:
         """Free everything."""
-        ...
 
     def processes(self) -> list[dict[str, Any]]:
-        """Return role and pid of each process that this backend started."""
-        ...
+        """Return role and pid of each process that the backend started."""
 
 
 @runtime_checkable
 class Resettable(Protocol):
-    """A backend whose resets go on after `reset`; with `routine` None they do not.
+    """A backend whose reset continues after `reset`, unless `routine` is None.
 
-    The stepper orders the rest. With `routine.home` it drives the joints home by `send`, `advance` and `read`, through
-    the gate, so `reset` leaves the world ready for them; with `routine.confirm` it calls `confirm`; and then `verify`,
-    since what `reset` has read is older than all of this.
+    With `routine.home` the stepper drives the joints home by `send`, `advance` and `read`, through the gate, for which
+    `reset` leaves the world ready; with `routine.confirm` it calls `confirm`; then `verify`, since the readings of
+    `reset` are older.
     """
 
     routine: ResetRoutine | None
 
     def confirm(self, question: str, deadline: Stamp) -> None:
-        """Ask a person; raise BackendNotReadyError when they refuse or do not answer in time."""
-        ...
+        """Ask the operator; raise BackendNotReadyError without a confirmation in time."""
 
     def verify(self, deadline: Stamp) -> Snapshot:
         """Return a snapshot in which every sensor is newer than this call, or raise BackendNotReadyError."""
-        ...
 
 
 @runtime_checkable
@@ -139,64 +124,58 @@ class EstopSource(Protocol):
     """A backend that reads the robot's own safety inputs."""
 
     def estops(self) -> Mapping[str, str]:
-        """Return each input by name: "ok" or what is wrong (`core.types.SafetyContext`). Any thread may call it."""
-        ...
+        """Return input -> "ok" or its problem (`core.types.SafetyContext.estops`). Any thread may call it."""
 
 
 @runtime_checkable
 class NewestSource(Protocol):
-    """A free-running backend whose newest readings can be read between steps."""
+    """A free-running backend that can be read between steps."""
 
     def newest(self, sensors: Iterable[str]) -> Snapshot:
         """Return the newest readings of these sensors, without counting losses. Any thread may call it."""
-        ...
 
 
 @runtime_checkable
 class CommandTimeout(Protocol):
-    """A backend whose controller obeys a velocity for `downstream_timeout_s`; None: without end, or unknown."""
+    """A backend whose controller obeys a velocity for `downstream_timeout_s`; None: indefinitely, or unknown."""
 
     downstream_timeout_s: float | None
 
 
 @runtime_checkable
 class Paced(Protocol):
-    """A backend that waits for deadlines in real time and counts the missed ones; with `pacer` None it does not."""
+    """A backend that waits for deadlines in real time, unless `pacer` is None."""
 
     @property
     def pacer(self) -> DeadlineCounts | None:
-        """Return what is counted since the episode began."""
-        ...
+        """Return the deadline counts of the episode."""
 
 
 @runtime_checkable
 class Delayed(Protocol):
-    """A backend into whose world delays are put."""
+    """A backend with injected delays."""
 
     @property
     def inference_ns(self) -> int:
-        """Return the time from the newest observation until the command that follows from it leaves."""
-        ...
+        """Return the time from the newest observation until the command computed from it is sent."""
 
 
 @runtime_checkable
 class Observed(Protocol):
-    """A backend with observers of its own: they get each transition after those of the user."""
+    """A backend with its own observers, called after those of the user."""
 
     @property
     def observers(self) -> tuple[Observer, ...]:
         """Return the observers."""
-        ...
 
 
 @runtime_checkable
 class MessageSource(Protocol):
-    """A backend that hands the ROS 2 messages of its nodes to `feed`."""
+    """A backend that passes the ROS 2 messages of its nodes to `feed`."""
 
     @property
     def feed(self) -> MessageTap | None:
-        """Return the tap; None: it has no messages."""
-        ...
+        """Return the tap; None: no messages."""
 
 
 @runtime_checkable
@@ -204,8 +183,7 @@ class Renderable(Protocol):
     """A backend that renders images."""
 
     def render(self) -> NDArray[np.uint8]:
-        """Return an image of the world as it is now, shape (height, width, 3)."""
-        ...
+        """Return an image of the present world, shape (height, width, 3)."""
 
 
 @runtime_checkable
@@ -213,49 +191,44 @@ class Showable(Protocol):
     """A backend that shows its world in a window."""
 
     def show(self) -> None:
-        """Show the world as it is now."""
-        ...
+        """Show the present world."""
 
 
 @runtime_checkable
 class Threaded(Protocol):
-    """A backend that can compute its world in the threads of an executor."""
+    """A backend that can compute its world in an executor."""
 
     def compute_in(self, executor: Executor) -> bool:
-        """Let `advance` return at once and `executor` compute until `read`; return False if that is not possible."""
-        ...
+        """Let `executor` compute between `advance` and `read`; return False if that is not possible."""
 
 
 class ReplaySource(Protocol):
-    """The time stamps and external inputs of a recorded run, step by step."""
+    """The stamps and external inputs of a recorded run, step by step."""
 
     @property
     def ledger(self) -> Ledger:
-        """Return the ledger of recorded stamps; its `enter_step` moves to the next step."""
-        ...
+        """Return the ledger of the recorded stamps; its `enter_step` moves to the next step."""
 
     @property
     def circumstances(self) -> ExternalInputs | None:
-        """Return the external inputs of the current step; None: the record has no such step."""
-        ...
+        """Return the external inputs of the current step; None: not recorded."""
 
 
 @runtime_checkable
 class Recorded(Protocol):
-    """A backend that plays a recorded run back."""
+    """A backend that replays a recorded run."""
 
     @property
     def playback(self) -> ReplaySource | None:
-        """Return what was recorded besides actions and readings; None: nothing is played back."""
-        ...
+        """Return the recorded stamps and external inputs; None: no replay."""
 
 
 @runtime_checkable
 class RecordedResults(Protocol):
-    """A backend whose world is a run: its recorded task results replace a task that is not trusted.
+    """A backend of a recorded run, whose recorded task results replace an untrusted task.
 
-    `task_file`: load the task from this file (``FILE.py`` or ``FILE.py:Class``); `trust_task`: load the task that the
-    contract of the run names; `recorded_task` returns what the task returned then.
+    `task_file`: file to load the task from (``FILE.py`` or ``FILE.py:Class``); `trust_task`: load the task that the
+    contract of the run names; `recorded_task`: returns the recorded results.
     """
 
     task_file: str | Path | None
@@ -264,22 +237,21 @@ class RecordedResults(Protocol):
 
 
 class BackendFactory(Protocol):
-    """What the backend table loads: builds a backend, starts nothing.
+    """Builds a backend and starts nothing; the entries of the backend table.
 
-    One that offers several pacings takes a keyword `pacing` too ("lockstep" or "realtime"; its default is what it is
-    without), raises UsageError for what it cannot, and builds a backend whose `capabilities.free_running` says which.
+    A factory with several pacings takes the keyword `pacing` ("lockstep" or "realtime"), raises UsageError for one that
+    it does not have, and sets `capabilities.free_running`.
     """
 
     def __call__(self, contract: Contract, *, clock: Clock, **options: Any) -> Backend:  # noqa: ANN401
         """Build a backend for `contract`; raises UsageError for an unknown option."""
-        ...
 
 
 def find_estop_source(backend: Backend) -> EstopSource | None:
-    """Return `backend` as the source of its safety inputs; None: it declares none.
+    """Return `backend` if it declares safety inputs, else None.
 
     Raises:
-        TypeError: when it declares them and cannot be read. It must not pass for a robot without safety inputs.
+        TypeError: when they are declared and cannot be read, so that it never passes for a robot without them.
     """
     if not backend.capabilities.estop_inputs:
         return None

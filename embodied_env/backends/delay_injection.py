@@ -1,96 +1,85 @@
 """Add delays to a lockstep backend: report those that it makes itself, or make them in whole control periods.
 
-A backend that takes `delays` itself (`mujoco`, `mujoco_ros`) takes readings at the exact instants. They follow from
-model and seed, so `ReportedDelays` only reports them. `PeriodDelays` delays any other backend from outside, where only
-the ends of control periods are visible: a reading is the newest that is at least as old as was drawn, and a command
-begins to act with the first period that does not begin before its instant. Stamps are those of the world, so ages are
-whole periods, and what is reported is what was done.
+A backend with an option `delays` (`mujoco`, `mujoco_ros`) takes readings at the exact instants, which follow from model
+and seed, so `ReportedDelays` only reports them. `PeriodDelays` delays any other backend from outside, where only the
+ends of control periods are visible: a reading is the newest that is at least as old as drawn, and a command acts from
+the first period that does not begin before its instant. Stamps are the world's, so that ages are whole periods, and the
+delays are reported as they were made.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from embodied_env.backends.base import (
-    Backend,
-    MessageSource,
-    Observed,
-    Recorded,
-    Renderable,
-    ReplaySource,
-    Resettable,
-    Showable,
-    Threaded,
-    find_estop_source,
-)
+from embodied_env.backends.base import Backend, find_estop_source
 from embodied_env.contract import Contract
 from embodied_env.core.clock import Stamp
 from embodied_env.core.latency.delay_model import DelayModel, PlannedDelays, check_delays, schedule_of
-from embodied_env.core.message_tap import MessageTap
-from embodied_env.core.reset_spec import ResetRoutine
-from embodied_env.core.types import (
-    ApprovedCommand,
-    InjectedDelays,
-    Observer,
-    ResetRequest,
-    Sample,
-    SentCommand,
-    Snapshot,
-)
+from embodied_env.core.types import ApprovedCommand, InjectedDelays, ResetRequest, Sample, SentCommand, Snapshot
 from embodied_env.errors import BackendLostError, UsageError
+
+
+def _forwarded(name: str, *default: Any) -> Any:  # noqa: ANN401 - the type of the backend's attribute
+    """Return a property that reads `name` of the wrapped backend, or `default` if the backend lacks it."""
+    return property(lambda self: getattr(self._world, name, *default))
 
 
 class ReportedDelays:
     """A backend that delays by `model` itself, with a report of these delays.
 
-    The optional abilities of a lockstep backend are passed on: what `world` lacks is None, empty, or not in its flags.
+    Its optional abilities are those that a lockstep backend may have; its flags say which of them `world` has.
     """
+
+    open = _forwarded("open")
+    send = _forwarded("send")
+    halt = _forwarded("halt")
+    close = _forwarded("close")
+    processes = _forwarded("processes")
+    estops = _forwarded("estops", dict)
+    confirm = _forwarded("confirm")
+    verify = _forwarded("verify")
+    routine = _forwarded("routine", None)
+    feed = _forwarded("feed", None)
+    observers = _forwarded("observers", ())
+    playback = _forwarded("playback", None)
+    render = _forwarded("render")
+    show = _forwarded("show")
+    compute_in = _forwarded("compute_in", lambda _executor: False)
 
     def __init__(self, world: Backend, model: DelayModel, contract: Contract) -> None:
         """Wrap `world`.
 
         Raises:
-            UsageError: when it does not wait, or the model is of other sensors.
+            UsageError: for a free-running world, or a model of other sensors.
+            TypeError: if the world declares safety inputs that cannot be read.
         """
         if world.capabilities.free_running:
             raise UsageError(
                 f"delay_profile is not available with {world.name} here: it moves by itself; allowed: None"
             )
         check_delays(model, contract)
+        find_estop_source(world)
         self.name = world.name
         self.capabilities = replace(world.capabilities, injected="whole" if model.knows_actuation else "sensors")
         self.step_timeout_s = world.step_timeout_s
         self.reset_timeout_s = world.reset_timeout_s
-        self._world, self._estops = world, find_estop_source(world)
+        self._world = world
         self._schedule = schedule_of(model, contract)
         self._step = 0
 
     @property
     def inference_ns(self) -> int:
-        """Return the time from the newest observation until the command that follows from it leaves."""
+        """Time from the newest observation until the command computed from it is sent."""
         return self._schedule.plan(self._step).inference_ns
 
-    def open(self) -> None:
-        """Connect."""
-        self._world.open()
-
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
-        """Start an episode; its delays depend on the seed of the request alone."""
+        """Start an episode; its delays depend only on the seed of the request."""
         snapshot = self._world.reset(request, deadline)
         self._schedule.begin(request.seed, snapshot.now_ns)
         self._step = 0
         return replace(snapshot, injected=InjectedDelays(early=self._schedule.plan(0).early))
-
-    def send(self, command: ApprovedCommand) -> SentCommand:
-        """Publish an approved command."""
-        return self._world.send(command)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
         """Set the world moving."""
@@ -98,160 +87,89 @@ class ReportedDelays:
         self._step += 1
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
-        """Read what is there, and tell which delays led to it."""
+        """Read the newest samples, with the delays that led to them."""
         snapshot = self._world.read(after, deadline)
         command, readings = self._schedule.plan(self._step - 1), self._schedule.plan(self._step)
-        return replace(snapshot, injected=self._account(command, readings))
-
-    def halt(self, reason: str) -> None:
-        """Cut the transport."""
-        self._world.halt(reason)
-
-    def close(self) -> None:
-        """Free everything."""
-        self._world.close()
-
-    def processes(self) -> list[dict[str, Any]]:
-        """Return the processes of the world."""
-        return self._world.processes()
-
-    @property
-    def feed(self) -> MessageTap | None:
-        """Return the tap of the world's messages."""
-        return self._world.feed if isinstance(self._world, MessageSource) else None
-
-    @property
-    def observers(self) -> tuple[Observer, ...]:
-        """Return the observers of the world."""
-        return self._world.observers if isinstance(self._world, Observed) else ()
-
-    @property
-    def playback(self) -> ReplaySource | None:
-        """Return the record of the world."""
-        return self._world.playback if isinstance(self._world, Recorded) else None
-
-    @property
-    def routine(self) -> ResetRoutine | None:
-        """Return the rest of the world's resets."""
-        return self._world.routine if isinstance(self._world, Resettable) else None
-
-    def confirm(self, question: str, deadline: Stamp) -> None:
-        """Ask a person."""
-        _as_resettable(self._world).confirm(question, deadline)
-
-    def verify(self, deadline: Stamp) -> Snapshot:
-        """Return readings that are newer than this call."""
-        return _as_resettable(self._world).verify(deadline)
-
-    def estops(self) -> Mapping[str, str]:
-        """Return the safety inputs of the world."""
-        return {} if self._estops is None else self._estops.estops()
-
-    def compute_in(self, executor: Executor) -> bool:
-        """Let the world be computed in `executor`, where it can be."""
-        return isinstance(self._world, Threaded) and self._world.compute_in(executor)
-
-    def render(self) -> NDArray[np.uint8]:
-        """Return an image of the world."""
-        if not isinstance(self._world, Renderable):
-            raise UsageError(f"the backend {self.name} cannot render 'rgb_array'")
-        return self._world.render()
-
-    def show(self) -> None:
-        """Show the world in a window."""
-        if not isinstance(self._world, Showable):
-            raise UsageError(f"the backend {self.name} cannot render 'human'")
-        self._world.show()
-
-    def _account(self, command: PlannedDelays, readings: PlannedDelays) -> InjectedDelays:
-        return InjectedDelays(
-            inference_ns=command.inference_ns, actuation_ns=command.actuation_ns, early=readings.early
+        injected = InjectedDelays(
+            inference_ns=command.inference_ns, actuation_ns=self._actuation_ns(command), early=readings.early
         )
+        return replace(snapshot, injected=injected)
+
+    def _actuation_ns(self, command: PlannedDelays) -> int:
+        return command.actuation_ns
 
 
 class PeriodDelays(ReportedDelays):
-    """Delays in whole control periods, for a world that knows of none."""
+    """Delays in whole control periods, for a backend without delays of its own."""
 
     def __init__(self, world: Backend, model: DelayModel, contract: Contract) -> None:
-        """Stand before `world`."""
+        """Wrap `world`."""
         super().__init__(world, model, contract)
         self._period_ns = contract.control_period_ns
-        self._kept: dict[str, deque[Sample]] = {}
-        self._under_way: list[tuple[int, ApprovedCommand]] = []
+        self._readings: dict[str, deque[Sample]] = {}
+        self._pending: list[tuple[int, ApprovedCommand]] = []  # commands by the step from which they act
         self._usable = False
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
-        """Start an episode: nothing of the last one is under way."""
+        """Start an episode without pending commands."""
         self._usable = False
         snapshot = super().reset(request, deadline)
         self._usable = True
-        self._under_way = []
-        self._kept = {name: deque([sample]) for name, sample in snapshot.samples.items()}
+        self._pending = []
+        self._readings = {name: deque([sample]) for name, sample in snapshot.samples.items()}
         return snapshot
 
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Let a command wait until it acts."""
+        """Queue the command until it acts."""
         if not isinstance(command, ApprovedCommand):
             raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
         if not self._usable:
             raise BackendLostError("halted", "the world was halted, closed, or never reset")
-        plan = self._schedule.plan(self._step)
-        late = -(-(plan.acts_ns - plan.frozen_ns) // self._period_ns)
-        self._under_way = [(step, sent) for step, sent in self._under_way if sent.seq != command.seq]
-        self._under_way.append((self._step + late, command))
+        acts_at = self._step + self._periods_until_acting(self._schedule.plan(self._step))
+        self._pending = [(step, sent) for step, sent in self._pending if sent.seq != command.seq]
+        self._pending.append((acts_at, command))
         return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
-        """Publish the newest command that acts from here on, if there is one, and set the world moving."""
-        due = sorted((each for each in self._under_way if each[0] <= self._step), key=lambda each: each[0])
-        self._under_way = [each for each in self._under_way if each[0] > self._step]
+        """Send the newest command that acts from here on, if any, and set the world moving."""
+        due = sorted((each for each in self._pending if each[0] <= self._step), key=lambda each: each[0])
+        self._pending = [each for each in self._pending if each[0] > self._step]
         if due:
             self._world.send(due[-1][1])
         super().advance(target, deadline)
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
-        """Hand out of each sensor the newest reading that is as old as was drawn."""
+        """Return the newest reading of each sensor that is as old as drawn."""
         snapshot = super().read(after, deadline)
-        plan = self._schedule.plan(self._step)
-        samples = {name: self._late(name, sample, plan) for name, sample in snapshot.samples.items()}
+        taken_ns = self._schedule.plan(self._step).taken_ns
+        samples = dict(snapshot.samples)
+        for name, newest in snapshot.samples.items():
+            if name in taken_ns:
+                readings = self._readings.setdefault(name, deque())
+                readings.append(newest)
+                while len(readings) > 1 and readings[1].stamp_ns <= taken_ns[name]:
+                    readings.popleft()
+                samples[name] = replace(readings[0], arrival_ns=newest.arrival_ns)
         return replace(snapshot, samples=samples)
 
     def halt(self, reason: str) -> None:
-        """Cut the transport; what is under way never acts."""
+        """Cut the transport; pending commands never act."""
         self._usable = False
-        super().halt(reason)
+        self._world.halt(reason)
 
     def close(self) -> None:
         """Free everything."""
         self._usable = False
-        super().close()
+        self._world.close()
 
-    def _late(self, name: str, sample: Sample, plan: PlannedDelays) -> Sample:
-        """Return what is told of a sensor instead of `sample`, the newest; it is there now."""
-        if name not in plan.taken_ns:
-            return sample
-        kept = self._kept.setdefault(name, deque())
-        kept.append(sample)
-        while len(kept) > 1 and kept[1].stamp_ns <= plan.taken_ns[name]:
-            kept.popleft()
-        return replace(kept[0], arrival_ns=sample.arrival_ns)
+    def _periods_until_acting(self, command: PlannedDelays) -> int:
+        return -(-(command.acts_ns - command.frozen_ns) // self._period_ns)
 
-    def _account(self, command: PlannedDelays, readings: PlannedDelays) -> InjectedDelays:
-        """Of the actuation is told what was done: until the begin of a control period."""
-        late_ns = -(-(command.acts_ns - command.frozen_ns) // self._period_ns) * self._period_ns
-        return InjectedDelays(
-            inference_ns=command.inference_ns,
-            actuation_ns=late_ns - command.inference_ns,
-            early=readings.early,
-        )
+    def _actuation_ns(self, command: PlannedDelays) -> int:
+        """Return the delay as it was made: until the begin of a control period."""
+        return self._periods_until_acting(command) * self._period_ns - command.inference_ns
 
 
 def add_delays(world: Backend, model: DelayModel, contract: Contract, *, by_itself: bool) -> Backend:
-    """Return `world` with the delays of `model`; `by_itself`: it was given them, and does it itself."""
+    """Return `world` with the delays of `model`; `by_itself`: the world was created with them."""
     return (ReportedDelays if by_itself else PeriodDelays)(world, model, contract)
-
-
-def _as_resettable(world: Backend) -> Resettable:
-    if not isinstance(world, Resettable):
-        raise TypeError(f"the backend {world.name} has no reset routine")
-    return world

@@ -1,4 +1,4 @@
-"""The in-process simulator: the MuJoCo world of `embodied_env.sim`, stepped by the caller."""
+"""The in-process simulator in lockstep: the MuJoCo world of `embodied_env.sim`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.field_paths import check_message
-from embodied_env.contract.message_types import ENCODINGS, message_field
+from embodied_env.contract.message_types import ENCODINGS, MessageField, message_field
 from embodied_env.contract.reading_values import (
     InvalidReadingError,
     check_rotation,
@@ -25,6 +25,7 @@ from embodied_env.contract.reading_values import (
     settle_ranges,
     to_units,
 )
+from embodied_env.contract.schema import SensorSpec
 from embodied_env.core.arguments import checked_seconds
 from embodied_env.core.clock import Clock, Stamp
 from embodied_env.core.codes import Quality
@@ -46,7 +47,7 @@ from embodied_env.sim.world import World, load_profile
 
 
 class MujocoBackend:
-    """Lockstep, seedable, exact. Nothing crosses a middleware, so there is no transport to measure."""
+    """An exact, seedable lockstep simulator without a middleware."""
 
     name = "mujoco"
     capabilities = Capabilities(
@@ -66,23 +67,17 @@ class MujocoBackend:
         step_timeout_s: float | None = None,
         delays: DelayModel | None = None,
     ) -> None:
-        """Read the profile ``backends.mujoco`` of `contract`; the world is built by `open`, and given `delays`."""
+        """Read the profile ``backends.mujoco`` of `contract`; `open` builds the world, with `delays` injected."""
         if display_available():
             self.capabilities = replace(self.capabilities, render_modes=("rgb_array", "human"))
         self._contract = contract
         self._clock = clock
         self._delays = delays
         self._profile = load_profile(contract, "mujoco")
-        self._known = {
-            (name, field): message_field(sensor, field, spec)
-            for name, sensor in contract.sensors.items()
-            for field, spec in sensor.fields.items()
-        }
-        self._as_they_are = {  # the sensors of which a reader takes every field as it is
-            name
-            for name, sensor in contract.sensors.items()
-            if not any(self._known[name, field].rotation or self._known[name, field].ranging for field in sensor.fields)
-        }
+        self._checked: dict[str, dict[str, MessageField]] = {}  # sensor -> fields that a reader validates or converts
+        for name, sensor in contract.sensors.items():
+            fields = {field: message_field(sensor, field, spec) for field, spec in sensor.fields.items()}
+            self._checked[name] = {field: known for field, known in fields.items() if known.rotation or known.ranging}
         self.step_timeout_s = checked_seconds(
             "step_timeout_s", self._profile.step_timeout_s if step_timeout_s is None else step_timeout_s
         )
@@ -90,27 +85,30 @@ class MujocoBackend:
         self._world: World | None = None
         self._usable = False
         self._executor: Executor | None = None
-        self._moving: Future[None] | None = None  # a step that a thread of the executor computes
+        self._moving: Future[None] | None = None  # a step computed in the executor
 
     def compute_in(self, executor: Executor) -> bool:
-        """Let threads of `executor` compute the steps: `advance` returns at once, and `read` waits.
+        """Let `executor` compute the steps: `advance` returns at once, and `read` waits.
 
         Returns:
-            Whether they will. Cameras belong to the thread that has rendered first: a world with cameras does not.
+            False for a world with cameras, since a renderer belongs to the thread that used it first.
         """
         cameras = any(source.camera for source in self._profile.sources.values())
         self._executor = None if cameras else executor
         return not cameras
 
     def open(self) -> None:
-        """Build the world. Where ROS has their messages, fields with a path are checked against them."""
+        """Build the world, and check fields with a path against the ROS message, if it is installed."""
         for name, sensor in self._contract.sensors.items():
             if any(spec.path is not None for spec in sensor.fields.values()):
                 with suppress(MissingDependencyError):
                     check_message(name, sensor)
-        free_running = self.capabilities.free_running
         self._world = World(
-            self._contract, self._profile, path="backends.mujoco", free_running=free_running, delays=self._delays
+            self._contract,
+            self._profile,
+            path="backends.mujoco",
+            free_running=self.capabilities.free_running,
+            delays=self._delays,
         )
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
@@ -144,38 +142,38 @@ class MujocoBackend:
             self._moving.result()
         return self._snapshot(self._running(), None)
 
-    def halt(self, reason: str) -> None:  # noqa: ARG002 - there is no transport to tell
-        """Take no more commands until the next reset."""
+    def halt(self, reason: str) -> None:  # noqa: ARG002 - there is no transport
+        """Refuse commands until the next reset."""
         self._usable = False
 
     def render(self) -> NDArray[np.uint8]:
-        """Return a picture of the world as it is now, shape (height, width, 3)."""
+        """Return an image of the present world, shape (height, width, 3)."""
         return self._opened().render()
 
     def show(self) -> None:
-        """Show the world as it is now in a window."""
+        """Show the present world in a window."""
         self._opened().show()
 
     def close(self) -> None:
         """Free the world."""
         self._usable = False
-        self._stand_still()
+        self._finish_step()
         world, self._world = self._world, None
         if world is not None:
             world.close()
 
     def processes(self) -> list[dict[str, Any]]:
-        """There is none."""
+        """Return no process."""
         return []
 
     def _opened(self) -> World:
         if self._world is None:
             raise BackendLostError("closed", "the world is not open")
-        self._stand_still()
+        self._finish_step()
         return self._world
 
-    def _stand_still(self) -> None:
-        """Wait for a step that was begun; how it ended is told by `read` alone."""
+    def _finish_step(self) -> None:
+        """Wait for a step in the executor; only `read` raises its error."""
         if self._moving is not None:
             wait([self._moving])
             self._moving = None
@@ -191,15 +189,18 @@ class MujocoBackend:
         return Snapshot(now_ns=world.now_ns, samples=samples, reset=report, clock=self._clock_account())
 
     def _clock_account(self) -> ClockStatus | None:
-        """A world that waits has no clock but its own."""
-        return None
+        return None  # lockstep
 
     def _sample(self, name: str, reading: Reading, arrival_ns: int) -> Sample:
-        """Turn a reading into what a reader of its message would make of it."""
+        """Return the sample that a reader of the sensor's message would return."""
         spec = self._contract.sensors[name]
-        values, problem = reading.values, reading.problem
-        if name not in self._as_they_are:
-            values, problem = self._read_each(name, reading)
+        checked, values, problem = self._checked[name], dict(reading.values), reading.problem
+        try:
+            for field, value in reading.values.items():
+                if field in checked:
+                    values[field] = self._validated(spec, field, checked[field], value, reading.extras)
+        except InvalidReadingError as error:
+            values, problem = {}, str(error)
         covariance = reading.extras.get("covariance")
         return Sample(
             sensor=name,
@@ -212,17 +213,11 @@ class MujocoBackend:
             confidence=None if covariance is None else position_confidence(covariance, spec.confidence_radius_m),
         )
 
-    def _read_each(self, name: str, reading: Reading) -> tuple[dict[str, NDArray[Any]], str]:
-        """Return what a reader makes of each field, and what is wrong with them, or ""."""
-        try:
-            values = {field: self._read(name, field, value, reading.extras) for field, value in reading.values.items()}
-        except InvalidReadingError as error:
-            return {}, str(error)
-        return values, reading.problem
-
-    def _read(self, name: str, field: str, value: NDArray[Any], extras: Mapping[str, Any]) -> NDArray[Any]:
-        """Return what a reader makes of one field; raises InvalidReadingError."""
-        sensor, known = self._contract.sensors[name], self._known[name, field]
+    @staticmethod
+    def _validated(
+        sensor: SensorSpec, field: str, known: MessageField, value: NDArray[Any], extras: Mapping[str, Any]
+    ) -> NDArray[Any]:
+        """Return one field as a reader of the message would; raises InvalidReadingError."""
         spec = sensor.fields[field]
         if known.rotation:
             check_rotation(field, value)

@@ -1,4 +1,4 @@
-"""Backends by name and pacing: a table of lazily imported factories, open to others by entry point."""
+"""Backends by name and pacing: a table of lazily imported factories, extensible by entry points."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from embodied_env.errors import UsageError, described
 BACKENDS: Mapping[str, Mapping[str, str]] = {
     "fake": {
         "lockstep": "embodied_env.backends.fake:FakeBackend",
-        "realtime": "embodied_env.backends.mujoco_realtime:realtime_fake",
+        "realtime": "embodied_env.backends.fake:realtime_fake",
     },
     "mujoco": {
         "lockstep": "embodied_env.backends.mujoco:MujocoBackend",
@@ -36,14 +36,13 @@ BACKENDS: Mapping[str, Mapping[str, str]] = {
 }
 """Name -> pacing -> module:factory; the first pacing is the default.
 
-Third parties add a factory by the entry-point group ``embodied_env.backends``. One that offers several pacings takes
-the keyword `pacing`, and refuses what it cannot.
+Third parties add a `BackendFactory` in the entry-point group ``embodied_env.backends``.
 """
 
 NATIVE_DELAY_BACKENDS = ("mujoco", "mujoco_ros")
-"""Those that in lockstep take an option `delays`, and do what `embodied_env.backends.delay_injection` tells of."""
+"""Backends that in lockstep take the option `delays` (see `embodied_env.backends.delay_injection`)."""
 
-_OURS = ("clock", "pacing")  # keywords that are no options of a backend
+_NO_OPTIONS = ("clock", "pacing")  # keywords of a factory that are no options of the user
 
 __all__ = [
     "BACKENDS",
@@ -67,8 +66,8 @@ def make_backend(
     """Build the backend called `name`; nothing is started. `pacing` None: its default.
 
     Raises:
-        UsageError: for an unknown name or option, or a pacing that it does not have.
-        ContractError: when the contract has no profile for it, or a wrong one.
+        UsageError: for an unknown name or option, or a pacing that the backend does not have.
+        ContractError: when the contract has no valid profile for the backend.
     """
     factory = _factory(name, pacing)
     _check_options(name, factory, options)
@@ -78,12 +77,12 @@ def make_backend(
 
 
 def accepts_option(name: str, option: str, *, pacing: str | None = None) -> bool:
-    """Say whether the backend called `name` declares the option; raises UsageError for an unknown name or pacing."""
+    """Return whether the backend called `name` has the option; raises UsageError for an unknown name or pacing."""
     return option in inspect.signature(_factory(name, pacing)).parameters
 
 
 def _factory(name: str, pacing: str | None) -> BackendFactory:
-    """Return what builds the backend called `name` with this pacing; None: its first."""
+    """Return the factory of the backend called `name` with this pacing; None: its default."""
     if not isinstance(name, str):
         raise UsageError(f"backend={name!r} is not known; allowed: a name, one of {', '.join(BACKENDS)}")
     if name in BACKENDS:
@@ -106,14 +105,13 @@ def _factory(name: str, pacing: str | None) -> BackendFactory:
 
 
 def _check_options(name: str, factory: BackendFactory, options: dict[str, Any]) -> None:
-    """Refuse an option that the factory does not declare, unless it declares that it takes any; or a missing one."""
+    """Raise UsageError for a missing option, or an unknown one unless the factory takes any."""
     parameters = inspect.signature(factory).parameters.values()
-    needed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in _OURS]
-    if missing := [option for option in needed if option not in options]:
+    known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _NO_OPTIONS}
+    if missing := [option for option, p in known.items() if p.default is p.empty and option not in options]:
         raise UsageError(f"backend {name!r} needs the option {', '.join(missing)}")
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
-    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _OURS]
     for option in options:
         if option not in known:
             raise UsageError(f"backend {name!r} has no option {option!r}; allowed: {', '.join(known) or 'none'}")

@@ -1,7 +1,7 @@
-"""Stamps that know their clock, and clocks that can be injected.
+"""Stamps with a clock domain, and injectable clocks.
 
-Time is integer nanoseconds. A duration is the difference of two stamps of one `Domain`; mixing domains raises, so a
-latency that was never measurable cannot be computed by accident.
+Time is integer nanoseconds. A duration is the difference of two stamps of one `Domain`; mixing domains raises, so that
+a latency that cannot be measured is never computed by accident.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Protocol, runtime_checkable
 from embodied_env.errors import ClockDomainError, UsageError
 
 NS_PER_S = 1_000_000_000
-_AWAKE_NS = 100_000  # a sleep of Linux ends 50 us late by default, and a little more
+_SPIN_NS = 100_000  # more than the 50 us by which a sleep on Linux ends late by default
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Domain(StrEnum):
     """The clock that a stamp was read from."""
 
-    STEADY = "steady"  # monotonic clock of this host: every duration that we own
-    SYSTEM = "system"  # UTC of this host: middleware stamps
+    STEADY = "steady"  # monotonic clock of this host, used for all durations
+    SYSTEM = "system"  # UTC of this host, used by middleware stamps
     ROS = "ros"  # the ROS clock when it is not simulated
     SIM = "sim"  # simulated time
     SOURCE = "source"  # the clock of a device or of another host
@@ -40,59 +40,37 @@ class Stamp:
 
     def __sub__(self, other: Stamp) -> int:
         """Return self - other in nanoseconds; raises ClockDomainError across domains."""
-        self._same_domain(other)
-        return self.ns - other.ns
-
-    def __add__(self, ns: int) -> Stamp:
-        """Return the stamp `ns` nanoseconds later."""
-        return Stamp(self.ns + ns, self.domain)
-
-    def __lt__(self, other: Stamp) -> bool:
-        """Order within one domain; raises ClockDomainError across domains."""
-        self._same_domain(other)
-        return self.ns < other.ns
-
-    def __le__(self, other: Stamp) -> bool:
-        """Order within one domain; raises ClockDomainError across domains."""
-        self._same_domain(other)
-        return self.ns <= other.ns
-
-    def _same_domain(self, other: Stamp) -> None:
         if self.domain is not other.domain:
             raise ClockDomainError(
                 f"cannot relate a {self.domain.value} stamp ({self.ns} ns) to a "
                 f"{other.domain.value} stamp ({other.ns} ns): they come from different clocks"
             )
+        return self.ns - other.ns
 
 
 @runtime_checkable
 class Clock(Protocol):
-    """The clock under the ledger, the deadlines and the watchdog.
+    """The clock of the ledger, the deadlines and the watchdog.
 
-    `virtual` says that durations read from it are simulated: wall stamps of a middleware cannot be related to it.
+    `virtual`: its durations are simulated, and unrelated to middleware stamps.
     """
 
     virtual: bool
 
     def now_ns(self) -> int:
-        """Nanoseconds on the steady domain; never goes back."""
-        ...
+        """Return the time of the steady domain; never decreases."""
 
     def system_ns(self) -> int:
-        """Nanoseconds of the system (UTC) domain at the same instant."""
-        ...
+        """Return UTC, the system domain."""
 
     def boot_ns(self) -> int:
-        """Nanoseconds of a clock like the steady one that also counts while the host sleeps."""
-        ...
+        """Return a steady time that includes suspends of the host."""
 
     def sleep_until_ns(self, deadline_ns: int) -> None:
-        """Return when `now_ns()` has reached the deadline."""
-        ...
+        """Sleep until `now_ns()` has reached the deadline."""
 
     def on_world_advanced(self, period_ns: int) -> None:
-        """The world has moved by one period. Only a virtual clock listens."""
-        ...
+        """Advance a virtual clock after the world has moved by one period."""
 
 
 class SteadyClock:
@@ -109,40 +87,33 @@ class SteadyClock:
         return time.time_ns()
 
     def boot_ns(self) -> int:
-        """Read CLOCK_BOOTTIME; where a system has none, the steady clock, by which no host ever sleeps."""
+        """Read CLOCK_BOOTTIME, or the steady clock on systems without it."""
         return time.monotonic_ns() if _BOOTTIME is None else time.clock_gettime_ns(_BOOTTIME)
 
     def sleep_until_ns(self, deadline_ns: int) -> None:
         """Sleep to an absolute deadline; a deadline in the past returns at once.
 
-        The last `_AWAKE_NS` are waited for awake, so that it does not matter how soon the system wakes a sleeper up;
-        other threads of Python run meanwhile.
+        The last `_SPIN_NS` are spent spinning, since the system wakes a sleeper late. Other Python threads still run.
         """
         while (left_ns := deadline_ns - time.monotonic_ns()) > 0:
-            if left_ns > _AWAKE_NS:
-                time.sleep((left_ns - _AWAKE_NS) / NS_PER_S)
+            if left_ns > _SPIN_NS:
+                time.sleep((left_ns - _SPIN_NS) / NS_PER_S)
+            elif sys.platform == "win32":
+                time.sleep(0)
             else:
-                _yield_gil()
+                select.select((), (), (), 0.0)  # releases the GIL; time.sleep(0) takes 50 us on Linux
 
     def on_world_advanced(self, period_ns: int) -> None:
-        """Real time moves by itself."""
-
-
-def _yield_gil() -> None:
-    """Let go of the interpreter for an instant."""
-    if sys.platform == "win32":
-        time.sleep(0)
-    else:
-        select.select((), (), (), 0.0)  # time.sleep(0) takes 50 us on Linux
+        """Do nothing: real time advances by itself."""
 
 
 def deadline_to_monotonic_s(deadline: Stamp, clock: Clock) -> float:
-    """Return when a deadline of `clock` is by `time.monotonic`, s, as waits for middleware need it; at least now."""
+    """Convert a deadline of `clock` to seconds of `time.monotonic`, at least now, for waits on middleware."""
     return time.monotonic() + max(0.0, (deadline.ns - clock.now_ns()) / NS_PER_S)
 
 
 class ManualClock:
-    """A clock that a test moves by hand. Sleeping jumps, so a timeout of seconds takes no time."""
+    """A clock that tests advance by hand. Sleeping jumps to the deadline and takes no real time."""
 
     virtual = True
 
@@ -155,15 +126,15 @@ class ManualClock:
         return self._ns
 
     def system_ns(self) -> int:
-        """Return the same reading: the manual clock knows one time."""
+        """Return the same time as `now_ns`."""
         return self._ns
 
     def boot_ns(self) -> int:
-        """Return the same reading: the manual clock never sleeps."""
+        """Return the same time as `now_ns`: the host is never suspended."""
         return self._ns
 
     def advance_ns(self, ns: int) -> None:
-        """Move forward by `ns` >= 0."""
+        """Advance by `ns` >= 0."""
         if ns < 0:
             raise UsageError(f"a clock never goes back: advance_ns({ns}); allowed: >= 0")
         self._ns += ns
@@ -173,17 +144,17 @@ class ManualClock:
         self._ns = max(self._ns, deadline_ns)
 
     def on_world_advanced(self, period_ns: int) -> None:
-        """Stay: only `advance_ns` and sleeping move a manual clock."""
+        """Do nothing: only `advance_ns` and sleeping move a manual clock."""
 
 
 class VirtualClock(ManualClock):
-    """Deterministic time under a lockstep world: it moves exactly when the world does.
+    """Deterministic time of a lockstep world: it moves exactly when the world does, and inference takes no time.
 
-    With it two runs of one seed have identical infos, latencies included: thinking takes no virtual time.
+    Two runs of one seed then have identical infos, latencies included.
     """
 
     def on_world_advanced(self, period_ns: int) -> None:
-        """Move with the world."""
+        """Advance by the period."""
         self.advance_ns(period_ns)
 
 
@@ -191,7 +162,7 @@ CLOCKS: Mapping[str, Callable[[], Clock]] = {"steady": SteadyClock, "virtual": V
 
 
 def make_clock(clock: str | Clock | None) -> Clock:
-    """Return the clock named by `clock` (``"steady"``, the default, or ``"virtual"``), or `clock` itself.
+    """Return the clock called `clock` (``"steady"``, the default, or ``"virtual"``), or `clock` itself.
 
     Raises:
         UsageError: for anything else.

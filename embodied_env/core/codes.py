@@ -1,4 +1,4 @@
-"""The fixed codes of an account: qualities, severities, gate codes, and end reasons in their order of precedence."""
+"""Fixed codes: qualities, severities, gate codes, and end reasons in their order of precedence."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from enum import IntEnum
 
 
 class Quality(IntEnum):
-    """What is known about a value: a sensor's reading, or a measured duration."""
+    """The quality of a sensor reading or of a measured duration."""
 
     OK = 0
-    STALE = 1  # older than max_age_s; the last valid value is handed out
-    INVALID = 2  # the message was malformed or not finite; the last valid value is handed out
-    LOST = 3  # the world stopped answering; the last valid value is handed out
-    OUT_OF_RANGE = 4  # a real reading outside the declared range; handed out as it is, never clipped
+    STALE = 1  # older than max_age_s; the last valid value is held
+    INVALID = 2  # malformed or not finite; the last valid value is held
+    LOST = 3  # the world stopped responding; the last valid value is held
+    OUT_OF_RANGE = 4  # outside the declared range; passed on unclipped
     FUTURE = 5  # stamped later than now; never treated as fresh
-    ZERO_STAMP = 6  # the message carried no stamp
-    NEGATIVE = 7  # a duration came out negative: its two clocks disagree
-    FIRST = 8  # the first step of an episode: measured since the reset returned
-    UNMARKED = 9  # the agent did not mark the end of its policy: an upper bound
-    UNKNOWN = 10  # a stamp that this stage needs was not there
-    UNSYNCED = 11  # the stamps are of clocks that are not known to agree, or agree less than the value is long
-    FALLBACK_SOURCE = 12  # the message carried no stamp: that of its publication stands for it
-    FALLBACK_RECEIVED = 13  # nor was its publication stamped: its arrival stands for it
+    ZERO_STAMP = 6  # no stamp in the message
+    NEGATIVE = 7  # a negative duration: its two clocks disagree
+    FIRST = 8  # first step of an episode: measured since the reset returned
+    UNMARKED = 9  # the agent did not mark the end of its inference: an upper bound
+    UNKNOWN = 10  # a stamp of this stage is missing
+    UNSYNCED = 11  # the clocks are not known to agree, or their error exceeds the value
+    FALLBACK_SOURCE = 12  # no stamp in the message: its publication stamp is used
+    FALLBACK_RECEIVED = 13  # no publication stamp either: its arrival is used
     JUMP = 14  # a clock was set between the two stamps
-    DECLARED = 15  # not measured now: somebody declared it, or a calibration found it
+    DECLARED = 15  # declared or from a calibration, not measured now
 
 
 class Severity(IntEnum):
-    """How far a gate went. The disposition of a step is the maximum over its gates."""
+    """The effect of a gate on a step; the disposition of the step is the maximum over its gates."""
 
     PASS = 0
     LIMIT = 1  # modified; the agent is still in control
-    HOLD = 2  # the action was discarded; brake within the limits for this tick
+    HOLD = 2  # action discarded; brake within the limits for this tick
     STOP = 3  # brake, end the episode, latched until reset()
     ESTOP = 4  # latched until cleared out of band
 
@@ -80,13 +80,13 @@ CODES: Mapping[str, int] = {
     "rate.intervention": 160,
     "relay.silent": 170,
 }
-"""Why a gate fired: the code in reports and in ``end_reason``, and its number in ``info["safety"]["code"]``."""
+"""Gate code, as in reports and ``end_reason`` -> its number in ``info["safety"]["code"]``."""
 
 
 TERMINATED_REASONS = ("success", "failure", "horizon")
 TRUNCATED_REASONS = ("safety_stop", "backend_lost", "sensor_gap", "out_of_bounds", "time_limit")
 END_REASONS = (*TERMINATED_REASONS, *TRUNCATED_REASONS)
-"""Every way to end, in the order of precedence; a reason is one of them, or one of them with ``:<why>``."""
+"""Kinds of end reasons by precedence; a reason is a kind, or a kind with ``:<why>``."""
 
 
 def end_kind(reason: str) -> str:
@@ -95,5 +95,5 @@ def end_kind(reason: str) -> str:
 
 
 def order_end_reasons(reasons: list[str]) -> tuple[str, ...]:
-    """Sort the reasons that hold at once by precedence; the first is ``info["end_reason"]``."""
+    """Sort simultaneous reasons by precedence; the first is ``info["end_reason"]``."""
     return tuple(sorted(reasons, key=lambda reason: END_REASONS.index(end_kind(reason))))

@@ -1,4 +1,4 @@
-"""JSON objects in ROS 2 messages, validated once where they arrive: the topic, the field and the value are named."""
+"""Validate JSON objects in ROS 2 messages; errors name the topic, the field and the value."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Any
 from embodied_env.core.bounded_json import parse_json
 
 INVALID_MESSAGE = "invalid_message"
-"""Why a backend is lost that received a message which is not what its topic is for."""
+"""Reason of BackendLostError after an invalid message."""
 
 MAX_BYTES = 262_144
 MAX_DEPTH = 8
 
 _FAR = 1e12  # its square is far from overflow
 _INT64 = range(-(2**63), 2**63)
-_NOT_FINITE = ("nan", "inf", "-inf")  # what `repr` makes of such a float: JSON has no number for it
+_NOT_FINITE = ("nan", "inf", "-inf")  # `repr` of floats that JSON cannot represent
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What a field may be: in words, and as a predicate of a value that `parse_json` returned."""
+    """The type of a field: a description, and a predicate on values from `parse_json`."""
 
     expected: str
     is_valid: Callable[[Any], bool]
 
 
 def one_of(words: Mapping[str, Any] | tuple[str, ...], what: str) -> Kind:
-    """Return the kind of one of `words`; `what` is its name in messages."""
+    """Return the kind of one of `words`; `what` describes it in errors."""
     return Kind(expected=what, is_valid=lambda value: isinstance(value, str) and value in words)
 
 
 def or_null(kind: Kind) -> Kind:
-    """Return `kind`, or null."""
+    """Return the kind of `kind` or null."""
     return Kind(expected=f"{kind.expected}, or null", is_valid=lambda value: value is None or kind.is_valid(value))
 
 
 def list_of(kind: Kind) -> Kind:
-    """Return a list of `kind`."""
+    """Return the kind of a list of `kind`."""
     return Kind(
         expected=f"a list, each element {kind.expected}",
         is_valid=lambda value: isinstance(value, list) and all(map(kind.is_valid, value)),
@@ -48,7 +48,7 @@ def list_of(kind: Kind) -> Kind:
 
 
 def object_of(kind: Kind) -> Kind:
-    """Return an object with any keys, each value of `kind`."""
+    """Return the kind of an object with any keys and values of `kind`."""
     return Kind(
         expected=f"an object, each value {kind.expected}",
         is_valid=lambda value: isinstance(value, dict) and all(map(kind.is_valid, value.values())),
@@ -64,7 +64,7 @@ def _is_number(value: object) -> bool:
 
 
 def _shape(value: object) -> tuple[int, ...] | None:
-    """Return the shape of nested lists of numbers; None: they are ragged, or hold something else."""
+    """Return the shape of nested lists of numbers; None: ragged, or not numbers."""
     if not isinstance(value, list):
         return () if _is_number(value) else None
     shapes = {_shape(each) for each in value} or {()}
@@ -92,15 +92,10 @@ OBJECTS = list_of(Kind(expected="an object", is_valid=lambda value: isinstance(v
 
 
 def read_object(text: str, where: str, fields: Mapping[str, Kind]) -> dict[str, Any]:
-    """Parse a JSON object that has exactly `fields`.
-
-    Args:
-        text: of a message, from anybody.
-        where: the topic or service, for errors.
-        fields: name -> what it may be.
+    """Parse an untrusted JSON object that has exactly `fields`.
 
     Raises:
-        ValueError: of one line, with `where`, the field, its value and what is expected.
+        ValueError: one line with `where` (the topic or service), the field, its value and the expected kind.
     """
     try:
         value = parse_json(text, max_bytes=MAX_BYTES, max_depth=MAX_DEPTH)
@@ -110,7 +105,7 @@ def read_object(text: str, where: str, fields: Mapping[str, Kind]) -> dict[str, 
 
 
 def check_object(value: object, where: str, fields: Mapping[str, Kind]) -> dict[str, Any]:
-    """Return `value` if it is an object with exactly `fields`; raises ValueError like `read_object`."""
+    """Return `value` if it is an object with exactly `fields`; else raise ValueError like `read_object`."""
     if not isinstance(value, dict):
         raise ValueError(f"{where}: {reprlib.repr(value)} (expected an object with {', '.join(fields)})")  # noqa: TRY004
     for name in value:

@@ -1,4 +1,4 @@
-"""Messages as they are on the wire: what a node sent and received, handed on to whoever keeps them. No ROS needed."""
+"""Tap of the ROS 2 messages that our nodes publish and receive, for recording. Imports no ROS."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 SEQUENCE = re.compile(r"sequence<(?P<of>.+?)(?:, (?P<most>\d+))?>$")
 ARRAY = re.compile(r"(?P<of>.+)\[(?P<size>\d+)\]$")
-"""How a message class names the type of a field that is a list."""
+"""Patterns of the field types of a message class that are lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TappedMessage:
-    """One message that a node of ours received or published.
+    """One message that one of our nodes received or published.
 
     Attributes:
-        topic: absolute.
-        type: ``sensor_msgs/msg/JointState``.
-        message: an instance of that type, or what `serialize` takes instead. Nobody writes into it any more.
-        serialize: returns its CDR bytes.
-        log_ns: when it arrived, or left us, system clock.
-        publish_ns: when it left its publisher, by the publisher's system clock; of the middleware, else `log_ns`.
-        is_ours: we published it.
-        qos: the quality of service that we asked for or offered, in the words of rosbag2 (YAML).
+        topic: absolute topic name.
+        type: like ``sensor_msgs/msg/JointState``.
+        message: an instance of that type, or another argument of `serialize`; never written again.
+        serialize: returns the CDR bytes.
+        log_ns: when we received or published it, system clock.
+        publish_ns: publication stamp of the middleware, publisher's system clock; without one, `log_ns`.
+        is_ours: whether we published it.
+        qos: our requested or offered QoS, in rosbag2's YAML.
     """
 
     topic: str
@@ -38,12 +38,12 @@ class TappedMessage:
 
 
 class MessageTap:
-    """Hands messages on to `sink`, which may come and go while nodes run.
+    """Passes messages to `sink`, which may be set and removed while nodes run.
 
-    It is called in the thread that received or published, after the message has gone its way; it must be quick, and
-    must not raise.
+    `sink` runs in the thread that received or published, after the message was processed. It must be fast and must not
+    raise.
     """
 
     def __init__(self) -> None:
-        """Begin with nobody who wants them."""
+        """Start without a sink."""
         self.sink: Callable[[TappedMessage], None] | None = None

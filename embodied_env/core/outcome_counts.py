@@ -1,4 +1,4 @@
-"""How an ended episode counts: in the success rates, or apart because the task may have been solved without acting."""
+"""Episodes that are excluded from success rates because the task may have been solved without acting."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 SOLVED_AT_RESET = "solved_at_reset"
-"""The reset snapshot already satisfied the task, so whatever followed is no evidence of success or failure."""
+"""The reset snapshot already satisfied the task."""
 
 SOLVED_AT_FIRST_STEP = "solved_at_first_step"
-"""Success at the first step, and the task did not judge the reset: it may have been solved before."""
+"""Success at the first step of a task that does not judge the reset: it may have been solved before."""
 
 
 def counted_apart(*, solved: bool | None, success: bool, info: Mapping[str, Any], steps: int) -> str:
-    """Return the count that an ended episode belongs to instead of the success rates; "" for one that is in them.
+    """Return the count of an ended episode that is excluded from the success rates, or "".
 
     Args:
-        solved: whether the reset snapshot satisfied the task; None: the task did not judge it.
-        success: the episode ended with success.
-        info: of its last step; ``step_index`` counts the steps of the environment, whatever wrappers made of them.
-        steps: how many steps it took by the rows, for an info without ``step_index``.
+        solved: whether the reset snapshot satisfied the task; None: not judged.
+        success: whether the episode ended with success.
+        info: of its last step; ``step_index`` counts the environment's steps, not those of wrappers.
+        steps: number of rows, for an info without ``step_index``.
     """
     if solved:
         return SOLVED_AT_RESET
@@ -28,7 +28,7 @@ def counted_apart(*, solved: bool | None, success: bool, info: Mapping[str, Any]
 
 
 def said_of_counts(counts: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each kind of episodes that are in no success rate, where `counts` has some."""
+    """Return a sentence for each kind of excluded episodes in `counts`."""
     kinds = {
         SOLVED_AT_RESET: "solved at reset, before the policy acted",
         SOLVED_AT_FIRST_STEP: "solved at the first step, and the task did not judge the reset",
@@ -37,7 +37,7 @@ def said_of_counts(counts: Mapping[str, Any]) -> list[str]:
 
 
 def solved_at_reset(inner: object) -> bool | None:
-    """Return whether the reset of this account (``inner`` of its row) was solved; None: not judged, or not readable."""
+    """Return whether the reset with this ``inner`` of its row was solved; None: not judged, or not readable."""
     verdict: Any = inner.get("verdict") if isinstance(inner, Mapping) else None
     solved = verdict.get("success") if isinstance(verdict, Mapping) else None
     return solved if isinstance(solved, bool) else None

@@ -1,4 +1,4 @@
-"""Absolute deadlines for whoever moves in real time: never a sleep for "what is left", so nothing drifts."""
+"""Absolute deadlines of a real-time loop, so that it does not drift."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from embodied_env.errors import UsageError
 class Pacer:
     """Deadlines at t0 + k * period on the steady clock.
 
-    A wait that begins too late returns at once. Up to one period too late, the grid stays: the next period is shorter.
-    Later than that, the grid begins anew at that instant: what was missed is not caught up by a burst.
+    A wait after its deadline returns at once. Up to one period late the grid stays, and the next period is shorter.
+    Later than that the grid restarts at that instant, so that missed periods are not caught up in a burst.
 
     Attributes:
         overruns: waits that began after their deadline, since `begin`.
-        missed: deadlines that passed before anybody waited for them, since `begin`; each is counted once.
-        overrun_ns: how much too late the last wait began; 0 when it was in time.
+        missed: deadlines that passed without a wait, since `begin`.
+        overrun_ns: lateness of the last wait; 0 if it was in time.
     """
 
     def __init__(self, clock: Clock, period_ns: int) -> None:
-        """Pace by `clock`, every `period_ns`; the grid begins now.
+        """Start a grid of `period_ns` now.
 
         Raises:
-            UsageError: for a period that is not above zero.
+            UsageError: for a period of zero or less.
         """
         if period_ns <= 0:
             raise UsageError(f"period_ns={period_ns} is not allowed; allowed: > 0")
@@ -33,13 +33,13 @@ class Pacer:
         self.begin()
 
     def begin(self) -> None:
-        """Begin the grid now, and count from zero."""
+        """Restart the grid and the counts now."""
         self.overruns = self.missed = self.overrun_ns = 0
-        self._anchor(self._clock.now_ns())
+        self._origin_ns, self._count = self._clock.now_ns(), 0
 
     @property
     def deadline_ns(self) -> int:
-        """What the next `wait` waits for, on the steady clock."""
+        """The deadline of the next `wait`, on the steady clock."""
         return self._origin_ns + (self._count + 1) * self._period_ns
 
     def wait(self) -> None:
@@ -52,16 +52,13 @@ class Pacer:
             self._clock.sleep_until_ns(deadline_ns)
             return
         self.overruns += 1
-        self.missed += 1 + (late_ns - 1) // self._period_ns  # all that lie before now, not one that is now
+        self.missed += 1 + (late_ns - 1) // self._period_ns  # a deadline that is now is not missed
         if late_ns > self._period_ns:
-            self._anchor(deadline_ns + late_ns)
-
-    def _anchor(self, now_ns: int) -> None:
-        self._origin_ns, self._count = now_ns, 0
+            self._origin_ns, self._count = deadline_ns + late_ns, 0
 
 
 class DeadlineCounts(Protocol):
-    """The missed deadlines of a backend in real time; see the attributes of `Pacer`."""
+    """Deadline counts of a real-time backend; see the attributes of `Pacer`."""
 
     overruns: int
     missed: int

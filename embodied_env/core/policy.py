@@ -1,4 +1,4 @@
-"""The Policy protocol: what acts in an environment."""
+"""The Policy protocol."""
 
 from __future__ import annotations
 
@@ -13,4 +13,3 @@ class Policy(Protocol):
 
     def __call__(self, observation: Mapping[str, NDArray[Any]], /) -> Any:  # noqa: ANN401 - of the action space
         """Return the action for `observation`."""
-        ...

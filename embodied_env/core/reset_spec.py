@@ -1,4 +1,4 @@
-"""What a reset on a robot asks for beside the backend's own part: the way home, and a person's word."""
+"""The part of a robot's reset after the backend's own: homing and operator confirmation."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass, field, replace
 
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.joint_positions import MeasuredJoints
+from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import FloatArray, ResetReport, ResetRequest
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResetRoutine:
-    """The rest of a reset, which the stepper orders: home, confirmation, verification (`backends.base`).
+    """The reset steps run by the stepper: homing, confirmation, verification (`backends.base.Resettable`).
 
     Attributes:
-        home: joint -> position, rad or m; every joint that is commanded by position, or none: nobody is sent home.
-        speed: share of every velocity limit that is kept on the way, 0 < speed <= 1.
-        tolerance: how far from home a joint may be measured in the end, in its unit.
-        timeout_s: how long the way home may take; None: as long as the reset.
-        confirm: who is asked whether the episode may begin: "" nobody, "prompt", "topic" or "service".
+        home: joint -> position, rad or m, for every joint commanded by position; empty: no homing.
+        speed: homing speed as a share of every velocity limit, 0 < speed <= 1.
+        tolerance: largest distance from home at the end, in the joint's unit.
+        timeout_s: time limit of homing; None: that of the reset.
+        confirm: channel of the operator's confirmation: "prompt", "topic", "service", or "" for none.
     """
 
     home: Mapping[str, float] = field(default_factory=dict)
@@ -31,38 +31,37 @@ class ResetRoutine:
 
 
 def validate_home(contract: Contract, home: Mapping[str, float]) -> dict[str, str]:
-    """Return joint -> why the joint cannot be sent to its place in `home`, or has none there."""
+    """Return joint -> why it cannot be driven to its position in `home`, or that it has none."""
     layout = ActionLayout(contract)
-    is_velocity = dict(zip(layout.joints, layout.is_velocity.tolist(), strict=True))
-    is_known = dict(zip(layout.joints, MeasuredJoints(contract, layout.joints).known.tolist(), strict=True))
-    low = dict(zip(layout.joints, layout.limits.position_low.tolist(), strict=True))
-    high = dict(zip(layout.joints, layout.limits.position_high.tolist(), strict=True))
-    sendable = [joint for joint in layout.joints if not is_velocity[joint]]
+    is_measured = MeasuredJoints(contract, layout.joints).known
+    sendable = [joint for joint, is_velocity in zip(layout.joints, layout.is_velocity, strict=True) if not is_velocity]
+    allowed = ", ".join(sendable) or "none"
     problems = {}
     for joint, position in home.items():
-        if joint not in is_velocity:
-            problems[joint] = f"no such joint; allowed: {', '.join(sendable) or 'none'}"
-        elif is_velocity[joint]:
-            allowed = ", ".join(sendable) or "none"
+        if joint not in layout.joints:
+            problems[joint] = f"no such joint; allowed: {allowed}"
+            continue
+        index = layout.joints.index(joint)
+        low, high = float(layout.limits.position_low[index]), float(layout.limits.position_high[index])
+        if joint not in sendable:
             problems[joint] = f"it is commanded by velocity and cannot be sent home; allowed: {allowed}"
-        elif not is_known[joint]:
+        elif not is_measured[index]:
             problems[joint] = "no sensor of the agent reports its position, so nobody knows when it is home"
-        elif not low[joint] <= position <= high[joint]:
-            allowed = f"{low[joint]} to {high[joint]}, the limits after margins"
-            problems[joint] = f"{position} is not allowed; allowed: {allowed}"
+        elif not low <= position <= high:
+            problems[joint] = f"{position} is not allowed; allowed: {low} to {high}, the limits after margins"
     missing = [joint for joint in sendable if joint not in home]
     return problems | dict.fromkeys(missing, "its home is missing; allowed: every joint that is commanded by position")
 
 
 def confirmation_prompt(options: Mapping[str, FloatArray], joints: tuple[str, ...], positions: FloatArray) -> str:
-    """Return what a person is asked: which reset options are to be set up, and where the robot is."""
+    """Return the question to the operator: the reset options to set up, and where the robot is."""
     wanted = ", ".join(f"{name}={value.tolist()}" for name, value in options.items()) or "none"
     places = ", ".join(f"{joint} {position:.4g}" for joint, position in zip(joints, positions.tolist(), strict=True))
     return f"may the episode begin? reset options to set up: {wanted}; the robot is at: {places}"
 
 
 def with_operator_confirmation(report: ResetReport, by: str, request: ResetRequest) -> ResetReport:
-    """Return the report of a reset that a person agreed to: the options that they were shown are set up by them."""
+    """Return the report of a confirmed reset: the operator has set up the options that they were shown."""
     given = {name: request.options[name] for name in report.ignored}
     word = {"options": f"set up by the operator's word: {', '.join(given)}"} if given else {}
     return replace(

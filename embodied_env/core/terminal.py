@@ -1,35 +1,44 @@
-"""Printing of text that may come from a run, a contract or a policy: control characters are shown escaped."""
+"""Print text of unknown origin (a run, a contract, a policy) with control characters escaped."""
 
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
-
-from embodied_env.core.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""Escape control characters, bidirectional controls and lone surrogates, ESC as ``\u001b``.
+
+    Newlines and tabs stay. The result for JSON text is JSON of the same value.
+    """
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+
 
 def say(text: object, *, file: TextIO | None = None, flush: bool = False) -> None:
-    """Print `text` on `file` (default: stdout)."""
+    """Print `text` to `file` (default: stdout)."""
     print(printable(str(text)), file=sys.stdout if file is None else file, flush=flush)
 
 
 def make_console(**options: Any) -> Console:  # noqa: ANN401 - rich's options
-    """Return a console of rich for tables and bars; brackets in a text are text, not markup."""
+    """Return a rich console for tables and progress bars that prints brackets in text as they are."""
     console: Console = _console_class()(**{"markup": False, "emoji": False, **options})
     return console
 
 
 @functools.cache
-def _console_class() -> Any:  # noqa: ANN401 - a class that is made when rich is needed
+def _console_class() -> Any:  # noqa: ANN401 - a class that exists once rich is imported
     from rich.console import Console
     from rich.segment import Segment
 
     class PrintableConsole(Console):
-        def render(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - as rich declares it
+        def render(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - rich's signature
             for text, style, control in super().render(*args, **options):
                 yield Segment(text if control else printable(text), style, control)
 

@@ -1,12 +1,12 @@
-"""The values that travel: samples, snapshots, approved commands, verdicts, and the transition that accounts for a step.
+"""The data types of a step: samples, snapshots, approved commands, verdicts and the transition.
 
-All are frozen. Arrays inside them are never written after they were made.
+All are frozen, and the arrays inside them are never written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from embodied_env.core.codes import Quality, Severity
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from embodied_env.contract.schema import EffectiveLimits
 
 FloatArray = NDArray[np.float64]
@@ -24,16 +26,15 @@ FloatArray = NDArray[np.float64]
 class Sample:
     """One reading of one sensor.
 
-    `values` maps field to an array of the contract's shape and dtype. `stamp_ns` is the acquisition time on the world's
-    clock, `arrival_ns` the local steady clock and `arrival_system_ns` the system clock at the same instant; `source_ns`
-    and `received_ns` are the middleware's stamps of the system clock. Those that a world does not have are None.
-    `lost`, `duplicated` and `reordered` count messages since the previous snapshot.
+    `values`: field -> array of the contract's shape and dtype. `stamp_ns`: acquisition on the world clock;
+    `arrival_ns`, `arrival_system_ns`: arrival on the steady and the system clock; `source_ns`, `received_ns`: stamps
+    of the middleware at publication and receipt, system clock; None where a world has no such stamp. `lost`,
+    `duplicated` and `reordered` count messages since the previous snapshot.
 
-    Where messages are stamped by clocks that can be set, `header_ns` is what the message itself says, and `stamp_ns`
-    its place on the world's clock, which never jumps; `stamp_quality` says how far that place is known,
-    `suspect_clock` which clock the message seems to be stamped by ("tai", "gps", "epoch"; "": none is suspected), and
-    `transport_quality` what the middleware's stamps are worth. With a clock that is not known to be ours
-    `transport_excess_s` is how much longer the message took than the quickest of late.
+    Where messages are stamped by clocks that can be set: `header_ns` is the stamp in the message, and `stamp_ns` that
+    instant on the world clock, which never jumps, with `stamp_quality`. `suspect_clock`: the clock that seems to have
+    stamped the message ("tai", "gps", "epoch", or ""). `transport_quality` is that of the middleware's stamps;
+    `transport_excess_s` is the transport time above the recent minimum, for clocks not known to agree.
     """
 
     sensor: str
@@ -59,31 +60,30 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockStatus:
-    """What is known of the clocks of a world that moves by itself.
+    """The clocks of a free-running world.
 
-    The world's clock is the robot's (UTC, or simulated time on a topic) as it was at the connection, carried on by our
-    steady clock. `epoch` counts how often the clock behind it was set since the connection, `jumps` how often since the
-    reset. `jump` says what was noticed since the last snapshot: "" nothing, "stepped" (UTC was set), "suspended" (the
-    host slept), "rewound" or "skipped" (simulated time). `offset_ns` is that of the clock behind it from the steady
-    one, within `offset_error_ns`; `rtf` is how fast the world's time runs by the steady clock.
+    The world clock is the robot's (UTC, or simulated time on a topic) at the connection, continued by our steady clock.
+    `epoch` and `jumps` count how often its source was set since the connection and since the reset. `jump` is what
+    happened since the last snapshot: "", "stepped" (UTC was set), "suspended" (the host), "rewound" or "skipped"
+    (simulated time). `offset_ns` is source minus steady clock, within `offset_error_ns`; `rtf` the real-time factor.
     """
 
-    mode: str  # "wall": stamps of UTC; "sim": of simulated time on a topic, or of a world in this process
+    mode: str  # "wall": UTC stamps; "sim": simulated time, on a topic or of a world in this process
     epoch: int = 0
     jumps: int = 0
     jump: str = ""
     offset_ns: int = 0
     offset_error_ns: int = 0
     rtf: float = 1.0
-    rmw: str = ""  # the middleware, where there is one
+    rmw: str = ""  # the ROS middleware, if any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActuationEvidence:
-    """Evidence that a command acts: `seq` is the command's, `acted_ns` on our steady clock.
+    """Evidence that command `seq` acts since `acted_ns`, on our steady clock.
 
-    `method`, best first: "echo" (a relay says that it published it), "controller" (a controller says that it refers to
-    it); "declared" is no evidence: `acted_ns` is what a profile of latencies makes us expect.
+    `method`, best first: "echo" (a relay reports that it published the command), "controller" (a controller reports the
+    command as its reference), "declared" (no evidence: expected from a latency profile).
     """
 
     seq: int
@@ -93,10 +93,10 @@ class ActuationEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedDelays:
-    """The delays that were put into a world that waits, in its own time.
+    """Delays injected into a lockstep world, in world time.
 
-    `inference_ns`, `actuation_ns`: of the command that led to this snapshot. `early`: the sensors whose reading in this
-    snapshot is the reset's only because none since is old enough to be there.
+    `inference_ns`, `actuation_ns`: of the command that led to this snapshot. `early`: sensors that still show the
+    reset's reading because no later one is old enough.
     """
 
     inference_ns: int = 0
@@ -105,43 +105,43 @@ class InjectedDelays:
 
 
 DRY_RUN = "dry_run"
-"""The key of `ResetReport.details` that says that nothing which is sent reaches the robot."""
+"""Key of `ResetReport.details`: commands do not reach the robot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetReport:
-    """What a backend's reset really did."""
+    """The result of a reset."""
 
     level: str  # of Capabilities.reset_levels
     seed_applied: int | None  # None: the world cannot be seeded
-    sampled: Mapping[str, FloatArray]  # what was drawn or set, by reset option
-    details: Mapping[str, str] = field(default_factory=dict)  # what else the backend chose, e.g. the renderer
-    ignored: tuple[str, ...] = ()  # reset options that mean nothing to this world
-    routine: str = ""  # what moved the robot to its begin: "", "service", "home", or "service+home"
-    confirmed_by: str = ""  # who was asked and agreed: "" nobody was, "prompt", "topic", "service"
-    options: Mapping[str, FloatArray] = field(default_factory=dict)  # what the agent asked for, by reset option
-    verdict: Verdict | None = None  # what the task says of the reset snapshot; None: it does not judge it
+    sampled: Mapping[str, FloatArray]  # reset option -> value drawn or set
+    details: Mapping[str, str] = field(default_factory=dict)  # other choices of the backend, e.g. the renderer
+    ignored: tuple[str, ...] = ()  # reset options without meaning in this world
+    routine: str = ""  # what moved the robot to its start: "", "service", "home", or "service+home"
+    confirmed_by: str = ""  # channel of the operator's confirmation: "", "prompt", "topic", "service"
+    options: Mapping[str, FloatArray] = field(default_factory=dict)  # reset option -> value that the agent requested
+    verdict: Verdict | None = None  # of the task on the reset snapshot; None: not judged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The newest sample of each sensor at one instant `now_ns` of the world's clock."""
+    """The newest sample of each sensor at the instant `now_ns` of the world clock."""
 
     now_ns: int
     samples: Mapping[str, Sample]
     reset: ResetReport | None = None
-    clock: ClockStatus | None = None  # None: the world waits, and its clock is its own
+    clock: ClockStatus | None = None  # None: lockstep
     actuation: ActuationEvidence | None = None  # the newest evidence since the previous snapshot
-    injected: InjectedDelays | None = None  # None: nothing was
+    injected: InjectedDelays | None = None  # None: no delays are injected
 
     def with_samples(self, samples: Mapping[str, Sample]) -> Snapshot:
-        """Return the same instant with other samples."""
+        """Return a copy with other samples."""
         return replace(self, samples=samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRequest:
-    """What a reset asks of a backend. `options` are checked values of the contract's reset options."""
+    """A reset request to a backend. `options`: validated values of the contract's reset options."""
 
     epoch: int
     seed: int
@@ -150,7 +150,7 @@ class ResetRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing a gate did, with the numbers that explain it. Arrays have one entry per name in `joints`."""
+    """One intervention of a gate, with its numbers. Arrays have one entry per name in `joints`."""
 
     gate: str
     severity: Severity
@@ -165,7 +165,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorStatus:
-    """A sensor when an action is judged: the age of its last valid reading, and the quality of its newest."""
+    """Quality of a sensor's newest reading and age of its last valid one when an action is judged."""
 
     quality: Quality
     age_s: float
@@ -173,15 +173,14 @@ class SensorStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafetyContext:
-    """What is known beside an action when it is judged.
+    """The context in which the gate judges an action.
 
-    `sensors` are those that an action needs. `measured` are the positions of the joints, shape (n_joints,), NaN where
-    unknown. `action_age_s` is the time since the observation was returned, `latency_s` that since it was frozen: both 0
-    in a world that waits. `estops` are the robot's own safety inputs: name -> "ok", or what is wrong ("active",
-    "expired", "unknown", "protective_stop", "lapsed", "inactive", "contention"), where after a colon it may say why.
-    "lapsed" is HOLD: what must be active has just been found not to be. `forces`: sensor -> length of its limited
-    field.
-    `clock_jump`: what happened to the clocks since the last action (`ClockStatus.jump`).
+    `sensors`: those that an action depends on. `measured`: joint positions, shape (n_joints,), NaN where unknown.
+    `action_age_s`, `latency_s`: time since the observation was returned and since it was frozen; 0 in lockstep.
+    `estops`: safety input of the robot -> "ok", "active", "expired", "unknown", "protective_stop", "lapsed", "inactive"
+    or "contention", optionally followed by a colon and the reason; "lapsed" (HOLD): a condition that must be active has
+    just been found inactive. `forces`: sensor -> norm of its limited field. `clock_jump`: `ClockStatus.jump` since the
+    last action.
     """
 
     sensors: Mapping[str, SensorStatus]
@@ -195,11 +194,11 @@ class SafetyContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandState:
-    """The last published command: positions and velocities of shape (n_joints,), its number, and its epoch.
+    """The last published command: positions and velocities of shape (n_joints,), sequence number and epoch.
 
-    What is commanded by velocity has its measured position here, and zero when it has no position limits; `slack` is
-    how far it may have moved since it was measured, in the joint's unit (None: not at all). `before_gap` are the
-    published velocities, where a gap has lowered them (`embodied_env.safety.joint_limits`).
+    A joint commanded by velocity has its measured position here, zero without position limits; `slack` is how far it
+    may have moved since the measurement, in the joint's unit (None: zero). `before_gap`: the published velocities
+    where a gap has lowered them (`embodied_env.safety.joint_limits`).
     """
 
     positions: FloatArray
@@ -213,11 +212,10 @@ class CommandState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateReport:
-    """The account of one pass through the gates. Vectors are flat over all joints, in contract order.
+    """The report of one pass through the gates. Vectors are flat over all joints, in contract order.
 
-    `requested` and `applied` are in action units (`requested` NaN where the request had no such shape), `applied_si` is
-    what is published: positions in the joint's unit, or velocities in its unit/s. `velocity_si` are the velocities
-    that the command leads to.
+    `requested` and `applied` are in action units (`requested` is NaN for a malformed action). `applied_si`:
+    published positions in the joint's unit, or velocities in its unit/s. `velocity_si`: the resulting velocities.
     """
 
     disposition: Severity
@@ -233,10 +231,10 @@ class GateReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovedCommand:
-    """A command that passed the gate. Only `embodied_env.safety.gate` makes one; only this can be sent.
+    """A command that passed the gate. Only `embodied_env.safety.gate` creates one, and only this can be sent.
 
-    `values` are positions, or velocities of joints and axes that are commanded so: flat over all joints in contract
-    order. `seq` is strictly increasing over the life of an arbiter.
+    `values`: positions, or velocities of joints and axes commanded by velocity, flat over all joints in contract order.
+    `seq` strictly increases over the life of an arbiter.
     """
 
     values: FloatArray
@@ -247,10 +245,10 @@ class ApprovedCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentCommand:
-    """What a backend did with an approved command: the values that really left, shape (n_joints,).
+    """The values that a backend sent for an approved command, shape (n_joints,).
 
-    `report` is the account of the gate in another process that had the last word on them (a relay). `published_ns` is
-    when the command left us, on the steady clock; None: as `send` returned.
+    `report`: of the gate in the relay, if one decided last. `published_ns`: on the steady clock; None: when `send`
+    returned.
     """
 
     seq: int
@@ -261,12 +259,12 @@ class SentCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalInputs:
-    """What time, people and other processes did to a step: what does not follow from actions and readings.
+    """External inputs of a step: what does not follow from actions and readings, recorded so that replay can use it.
 
-    `situation` is what the gate was told, `latched` what was latched when it was asked, and `latched_after` when the
-    step was over. `dt_s` is the time since `reference`, the last published command; None: the world waits, and both
-    follow from the steps before. `watchdog_trips` counts since the environment was made. `answer` is the account of the
-    gate in another process that had the last word. `limits` are those in force where `change_limits` has changed them.
+    `situation`: the context of the gate. `latched`, `latched_after`: the latched finding before and after the step.
+    `dt_s`: time since `reference`, the last published command; None: lockstep, both follow from earlier steps.
+    `watchdog_trips`: since the environment was created. `answer`: report of the relay's gate, if one decided last.
+    `limits`: those in force after `change_limits`.
     """
 
     situation: SafetyContext
@@ -281,10 +279,7 @@ class ExternalInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the task says of a step. Build it with the functions named for what happened.
-
-    Several may hold at once; the stepper orders them.
-    """
+    """The task's verdict on a step. Several fields may hold at once; the stepper orders them."""
 
     success: bool = False
     failure: str = ""
@@ -292,7 +287,7 @@ class Verdict:
 
     @staticmethod
     def running() -> Verdict:
-        """Nothing ended."""
+        """The episode goes on."""
         return Verdict()
 
     @staticmethod
@@ -302,18 +297,18 @@ class Verdict:
 
     @staticmethod
     def failed(why: str) -> Verdict:
-        """The task cannot be solved any more: terminated."""
+        """The task can no longer be solved: terminated."""
         return Verdict(failure=why)
 
     @staticmethod
     def left_bounds(why: str) -> Verdict:
-        """The state left the region that the task is about: truncated."""
+        """The state left the region of the task: truncated."""
         return Verdict(out_of_bounds=why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """A task's answer for one step: reward, verdict, and the terms that explain them."""
+    """Reward, verdict and explanatory terms of one step."""
 
     reward: float
     verdict: Verdict
@@ -322,11 +317,10 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """One step, whole: the five values that Gymnasium returns, and the account behind them.
+    """One complete step: the five values that Gymnasium returns, and the record behind them.
 
-    `action` is what `step` was given. `stamps_ns` are the raw ledger stamps (steady domain). `end_reasons` holds every
-    reason that applied, `info["end_reason"]` the first of them. `snapshot` is the world as it was read, `circumstances`
-    what else the step was judged under.
+    `action`: the argument of `step`. `stamps_ns`: ledger stamps (steady clock). `end_reasons`: all that applied;
+    `info["end_reason"]` is the first. `snapshot`: the world as it was read. `circumstances`: the external inputs.
     """
 
     observation: Mapping[str, NDArray[Any]]
@@ -344,8 +338,12 @@ class Transition:
 
 @runtime_checkable
 class Observer(Protocol):
-    """Told of each transition as it is complete. It never reaches back, and what it raises ends the step."""
+    """Receives each complete transition. It must not change anything; an exception it raises ends the step."""
 
     def observe(self, transition: Transition) -> None:
-        """Look at one transition."""
-        ...
+        """Process one transition."""
+
+
+def field_values(value: DataclassInstance) -> dict[str, Any]:
+    """Return field name -> value in order of declaration; unlike `dataclasses.asdict` it copies no value."""
+    return {each.name: getattr(value, each.name) for each in fields(value)}

@@ -8,7 +8,7 @@ from embodied_env.backends.base import Backend, CommandTimeout, NewestSource, fi
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
-from embodied_env.core.measured_velocities import MeasuredVelocities, Reading
+from embodied_env.core.measured_joints import MeasuredVelocities, Reading
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import Finding
 from embodied_env.envs.observation import GOOD

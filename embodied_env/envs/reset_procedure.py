@@ -11,7 +11,7 @@ import gymnasium
 from embodied_env.backends.base import Backend, Resettable
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
-from embodied_env.core.joint_positions import MeasuredJoints
+from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.reset_spec import ResetRoutine, confirmation_prompt, with_operator_confirmation
 from embodied_env.core.types import ResetReport, ResetRequest, SafetyContext, Snapshot, Verdict
 from embodied_env.envs.motion_guard import MotionGuard

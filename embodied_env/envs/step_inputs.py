@@ -10,8 +10,8 @@ import gymnasium
 from embodied_env.backends.base import Backend, Delayed, Recorded, ReplaySource
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.core.joint_positions import MeasuredJoints
 from embodied_env.core.latency.ledger import Ledger
+from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import ExternalInputs, Finding, ResetReport, SafetyContext, Snapshot
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.step_account import Episode

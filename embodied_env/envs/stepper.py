@@ -19,8 +19,8 @@ from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.reset_options import checked_options
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
 from embodied_env.core.codes import Severity
-from embodied_env.core.joint_positions import MeasuredJoints
 from embodied_env.core.latency.ledger import StepEvent
+from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import ApprovedCommand, Observer, ResetRequest, Snapshot, TaskResult, Transition, Verdict
 from embodied_env.envs.info import Info

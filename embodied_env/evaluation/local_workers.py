@@ -163,7 +163,7 @@ class LocalWorkers:
     ) -> None:
         """End every worker: all are asked before the first is waited for, and all have the same time."""
         for worker in self._workers:
-            worker.child.let_go()
+            worker.child.close_input()
         end_s = time.monotonic() + grace_after(kind)
         try:
             for worker in list(self._workers):

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.core.field_values import field_values
 from embodied_env.core.types import (
     ActuationEvidence,
     ClockStatus,
@@ -25,6 +24,7 @@ from embodied_env.core.types import (
     Sample,
     Snapshot,
     Transition,
+    field_values,
 )
 from embodied_env.record.arrays import Store, stands_apart
 from embodied_env.record.json_values import Encoded, encodable, to_json_types

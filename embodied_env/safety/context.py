@@ -8,7 +8,7 @@ import numpy as np
 
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.joint_positions import MeasuredJoints
+from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import SafetyContext, SensorStatus, Snapshot
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
-from embodied_env.core.joint_positions import MeasuredJoints
+from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.reset_spec import ResetRoutine
 from embodied_env.core.types import ApprovedCommand, Finding, SafetyContext, Snapshot
 from embodied_env.errors import BackendLostError, BackendNotReadyError

@@ -1,6 +1,6 @@
-"""Conformance suites and test doubles for your own backends and environments.
+"""Conformance suites and test doubles for third-party backends and environments.
 
-Derive from a suite in a test file of yours and return the object under test; pytest runs every check against it::
+Derive from a suite in a test file and return the object under test; pytest runs every check on it::
 
     from embodied_env.testing import BackendContract
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - of a module
-    """Import `ChaosNode` when it is used: it needs ROS, the rest does not."""
+    """Import `ChaosNode` on first use, since it needs ROS."""
     if name == "ChaosNode":
         from embodied_env.testing.fault_injection.node import ChaosNode  # noqa: PLC0415
 

@@ -1,19 +1,22 @@
-"""Conformance suites: what a backend and an environment must do, as test classes to derive from."""
+"""Conformance suites for backends and environments: test classes to derive from."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, ClassVar, cast
 
 import gymnasium
 import numpy as np
 
 from embodied_env.backends.base import Backend
-from embodied_env.contract import Contract, load_contract
+from embodied_env.contract import Contract, FloatArray, load_contract
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp, SteadyClock
+from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import ApprovedCommand, ResetRequest, Snapshot
 from embodied_env.errors import BackendError, ClosedError, ResetNeededError
 from embodied_env.safety import CommandState, SafetyGate
@@ -21,24 +24,25 @@ from embodied_env.testing.doubles import approve
 
 
 class BackendContract(ABC):
-    """The promises of `embodied_env.backends.base`, for a world that moves no further than the clock has.
+    """The rules of `embodied_env.backends.base`.
 
-    Override `make_backend`, or `contract`. A world in real time keeps them on a `ManualClock`: override `make_clock`.
+    Override `make_backend`, and optionally `contract`. For a free-running backend override `make_clock` with a
+    `ManualClock`.
     """
 
     contract: ClassVar[Contract] = load_contract("arm_reach")
 
     @abstractmethod
     def make_backend(self, clock: Clock) -> Backend:
-        """Return a new backend for `self.contract` that was not opened."""
+        """Return a new, unopened backend for `self.contract`."""
 
     def make_clock(self) -> Clock:
-        """Return the clock of an opened backend. For a world that moves by itself, one that a test moves."""
+        """Return the clock of the backends."""
         return SteadyClock()
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Backend]:
-        """Open a new backend, and close it in the end."""
+        """Open a new backend; close it at the end."""
         self.clock: Clock = self.make_clock()
         backend = self.make_backend(self.clock)
         try:
@@ -48,7 +52,7 @@ class BackendContract(ABC):
             backend.close()
 
     def deadline(self, timeout_s: float) -> Stamp:
-        """Return the steady stamp in `timeout_s` seconds."""
+        """Return the deadline in `timeout_s`."""
         return Stamp(self.clock.now_ns() + round(timeout_s * NS_PER_S), Domain.STEADY)
 
     def reset(self, backend: Backend, *, seed: int = 7, epoch: int = 0, options: Any = None) -> Snapshot:  # noqa: ANN401
@@ -57,14 +61,14 @@ class BackendContract(ABC):
         return backend.reset(request, self.deadline(backend.reset_timeout_s))
 
     def hold(self, snapshot: Snapshot) -> ApprovedCommand:
-        """Return an approved command that stays at the measured positions, at rest."""
+        """Return an approved command that holds the measured positions."""
         positions = self._positions(snapshot)
-        gate = SafetyGate(self.contract)
         at_rest = CommandState(positions=positions, velocities=np.zeros_like(positions), seq=0, epoch=0)
-        return approve(self.contract, self._as_action(gate.hold_action(at_rest)), positions=positions)
+        action = self._gate.layout.as_action(self._gate.hold_action(at_rest))
+        return approve(self.contract, action, positions=positions)
 
     def step(self, backend: Backend, snapshot: Snapshot, command: ApprovedCommand | None = None) -> Snapshot:
-        """Send, advance one control period, read."""
+        """Send a command (default: hold), advance one control period, and read."""
         target = Stamp(snapshot.now_ns + self.contract.control_period_ns, Domain.SIM)
         deadline = self.deadline(backend.step_timeout_s)
         backend.send(command if command is not None else self.hold(snapshot))
@@ -72,20 +76,17 @@ class BackendContract(ABC):
         return backend.read(target, deadline)
 
     def test_has_a_name_and_capabilities(self) -> None:
-        """Both are known before `open`."""
         backend = self.make_backend(SteadyClock())
         assert backend.name
         assert backend.capabilities.reset_levels
         backend.close()
 
     def test_close_is_safe_before_open_and_twice(self) -> None:
-        """A half-built backend needs no care."""
         backend = self.make_backend(SteadyClock())
         backend.close()
         backend.close()
 
     def test_halt_never_raises_and_is_idempotent(self) -> None:
-        """Before open, running, and twice."""
         backend = self.make_backend(SteadyClock())
         backend.halt("before open")
         backend.close()
@@ -95,7 +96,6 @@ class BackendContract(ABC):
             running.halt("twice")
 
     def test_reset_reads_every_sensor(self) -> None:
-        """No sensor is missing, and each has the fields of the contract."""
         with self.opened() as backend:
             samples = self.reset(backend).samples
             assert set(samples) == set(self.contract.sensors)
@@ -103,7 +103,6 @@ class BackendContract(ABC):
                 assert set(samples[name].values) == set(sensor.fields)
 
     def test_reset_is_newer_than_what_was_before(self) -> None:
-        """Every reading after a reset is stamped later than every reading before it."""
         with self.opened() as backend:
             before = self.step(backend, self.reset(backend))
             after = self.reset(backend, epoch=1)
@@ -111,7 +110,6 @@ class BackendContract(ABC):
             assert all(sample.stamp_ns > newest for sample in after.samples.values())
 
     def test_reset_reports_what_it_did(self) -> None:
-        """Level, seed and what was drawn."""
         with self.opened() as backend:
             report = self.reset(backend, seed=11).reset
             assert report is not None
@@ -120,7 +118,6 @@ class BackendContract(ABC):
             assert set(report.sampled) == set(self.contract.reset_options)
 
     def test_the_same_seed_gives_the_same_world(self) -> None:
-        """Bit for bit, whatever happened in between."""
         with self.opened() as backend:
             if not backend.capabilities.seedable:
                 return
@@ -130,7 +127,6 @@ class BackendContract(ABC):
             assert_same_values(first, again)
 
     def test_reset_options_are_honoured(self) -> None:
-        """What is set is what is drawn."""
         with self.opened() as backend:
             options = {name: option.low_array for name, option in self.contract.reset_options.items()}
             report = self.reset(backend, options=options).reset
@@ -139,7 +135,6 @@ class BackendContract(ABC):
                 np.testing.assert_array_equal(report.sampled[name], value)
 
     def test_a_step_moves_exactly_one_control_period(self) -> None:
-        """Every sensor without a rate is due, and stamped at the target."""
         with self.opened() as backend:
             snapshot = self.reset(backend)
             for _ in range(5):
@@ -151,7 +146,6 @@ class BackendContract(ABC):
                 snapshot = following
 
     def test_sending_alone_moves_nothing(self) -> None:
-        """A lockstep world moves by `advance` only."""
         with self.opened() as backend:
             snapshot = self.reset(backend)
             for _ in range(3):
@@ -160,7 +154,6 @@ class BackendContract(ABC):
             assert following.now_ns - snapshot.now_ns == self.contract.control_period_ns
 
     def test_send_returns_what_was_sent(self) -> None:
-        """Number and values of the approved command."""
         with self.opened() as backend:
             command = self.hold(self.reset(backend))
             sent = backend.send(command)
@@ -168,26 +161,23 @@ class BackendContract(ABC):
             np.testing.assert_array_equal(sent.values, command.values)
 
     def test_send_takes_only_what_the_gate_approved(self) -> None:
-        """An array is a TypeError."""
         with self.opened() as backend:
             snapshot = self.reset(backend)
             with _raises(TypeError):
                 backend.send(cast("Any", self._positions(snapshot)))
 
     def test_readings_are_never_written_again(self) -> None:
-        """Arrays of an old snapshot keep their values."""
         with self.opened() as backend:
             first = self.reset(backend)
             kept = {n: {f: v.copy() for f, v in s.values.items()} for n, s in first.samples.items()}
-            limits = SafetyGate(self.contract).layout.scale
-            push = approve(self.contract, self._as_action(limits.high), positions=self._positions(first))
+            highest = self._gate.layout.as_action(self._gate.layout.scale.high)
+            push = approve(self.contract, highest, positions=self._positions(first))
             self.step(backend, first, push)
             for name, sample in first.samples.items():
                 for field_name, values in sample.values.items():
                     np.testing.assert_array_equal(values, kept[name][field_name])
 
     def test_after_halt_only_reset_works(self) -> None:
-        """A halted backend refuses commands until it is reset."""
         with self.opened() as backend:
             snapshot = self.reset(backend)
             command = self.hold(snapshot)
@@ -197,29 +187,24 @@ class BackendContract(ABC):
             again = self.reset(backend, epoch=1)
             self.step(backend, again)
 
-    def _positions(self, snapshot: Snapshot) -> Any:  # noqa: ANN401 - an array
-        layout = SafetyGate(self.contract).layout
-        measured: dict[str, float] = {}
-        for name, sensor in self.contract.sensors.items():
-            spec = sensor.fields.get("position")
-            if spec is not None and spec.joints:
-                measured.update(zip(spec.joints, snapshot.samples[name].values["position"].tolist(), strict=True))
-        return np.array([measured.get(joint, 0.0) for joint in layout.joints])
+    def _positions(self, snapshot: Snapshot) -> FloatArray:
+        return MeasuredJoints(self.contract, self._gate.layout.joints).measured(snapshot)[0]
 
-    def _as_action(self, vector: Any) -> Any:  # noqa: ANN401 - of the action space
-        return SafetyGate(self.contract).layout.as_action(np.asarray(vector, dtype=np.float64))
+    @functools.cached_property
+    def _gate(self) -> SafetyGate:
+        return SafetyGate(self.contract)
 
 
 class EnvContract(ABC):
-    """The promises of the environment over any lockstep backend. Override `make_env`."""
+    """The rules of the environment over any lockstep backend. Override `make_env`."""
 
     @abstractmethod
     def make_env(self, **options: Any) -> gymnasium.Env[Any, Any]:  # noqa: ANN401 - passed on to make
-        """Return a new environment with ``clock="virtual"`` unless `options` say otherwise."""
+        """Return a new environment with `options` (default: ``clock="virtual"``)."""
 
     @contextlib.contextmanager
     def env(self, **options: Any) -> Iterator[gymnasium.Env[Any, Any]]:  # noqa: ANN401 - passed on
-        """Make an environment, and close it in the end."""
+        """Create an environment; close it at the end."""
         env = self.make_env(**options)
         try:
             yield env
@@ -227,13 +212,11 @@ class EnvContract(ABC):
             env.close()
 
     def test_nothing_is_started_by_making_and_closing(self) -> None:
-        """Close without reset, twice."""
         env = self.make_env()
         env.close()
         env.close()
 
     def test_observations_lie_in_the_space(self) -> None:
-        """From reset and from steps."""
         with self.env() as env:
             observation, _ = env.reset(seed=1)
             assert observation in env.observation_space
@@ -246,12 +229,10 @@ class EnvContract(ABC):
                     break
 
     def test_the_same_seed_and_actions_give_the_same_episode(self) -> None:
-        """Observations, rewards and flags, bit for bit."""
         with self.env() as env:
             assert self._episode(env, seed=5) == self._episode(env, seed=5)
 
     def test_info_has_the_same_keys_at_every_step(self) -> None:
-        """So that vector environments can stack it."""
         with self.env() as env:
             reset = env.reset(seed=2)[1]["reset"]
             assert {"seed_applied", "routine", "confirmed_by", "options_ignored", "judged", "solved"} <= set(reset)
@@ -259,35 +240,26 @@ class EnvContract(ABC):
             assert keys_of(env.step(env.action_space.sample())[-1]) == first
 
     def test_a_step_before_reset_is_refused(self) -> None:
-        """With Gymnasium's error."""
         with self.env() as env, _raises(ResetNeededError):
             env.step(env.action_space.sample())
 
     def test_a_step_after_close_is_refused(self) -> None:
-        """With Gymnasium's error."""
         with self.env() as env:
             env.reset(seed=1)
         with _raises(ClosedError):
             env.step(env.action_space.sample())
 
     def test_obs_to_command_is_the_sum_of_its_parts(self) -> None:
-        """Exactly, in integer nanoseconds."""
         with self.env(clock="steady") as env:
             env.reset(seed=1)
             env.step(env.action_space.sample())
             transition = cast("Any", env.unwrapped).last_transition
             ns = transition.stamps_ns
-            parts = (
-                (ns["previous_returned"] - ns["previous_observed"])
-                + (ns["entered"] - ns["previous_returned"])
-                + (ns["gated"] - ns["entered"])
-                + (ns["published"] - ns["gated"])
-            )
-            assert parts == ns["published"] - ns["previous_observed"]
-            assert transition.info["latency_ms"] == parts / 1e6
+            stamps = [ns[name] for name in ("previous_observed", "previous_returned", "entered", "gated", "published")]
+            assert stamps == sorted(stamps)
+            assert transition.info["latency_ms"] == sum(b - a for a, b in pairwise(stamps)) / 1e6
 
     def test_a_malformed_action_brakes_and_is_reported(self) -> None:
-        """NaN is never published; the step is a step like any other."""
         with self.env() as env:
             env.reset(seed=1)
             bad = np.full(cast("Any", env.action_space).shape, np.nan)
@@ -310,14 +282,14 @@ class EnvContract(ABC):
 
 
 def keys_of(info: Any, prefix: str = "") -> list[str]:  # noqa: ANN401 - nested dicts
-    """Return every path of a nested info, in order."""
+    """Return every path of a nested info in order."""
     if not isinstance(info, dict):
         return [prefix]
     return [path for key, value in info.items() for path in keys_of(value, f"{prefix}.{key}")]
 
 
 def assert_same_values(a: Snapshot, b: Snapshot) -> None:
-    """Check that two snapshots have the same readings, bit for bit."""
+    """Assert that two snapshots have bit-identical readings."""
     assert a.samples.keys() == b.samples.keys()
     for name, sample in a.samples.items():
         for field_name, values in sample.values.items():

@@ -1,4 +1,4 @@
-"""Test doubles: an observer that keeps transitions, and commands approved by the real gate."""
+"""Test doubles: an observer that stores transitions, and commands approved by the real gate."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from embodied_env.safety import CommandState, SafetyGate
 
 @dataclass
 class SpyObserver:
-    """Keeps every transition that it is told of."""
+    """Stores every transition."""
 
     seen: list[Transition] = field(default_factory=list)
 
     def observe(self, transition: Transition) -> None:
-        """Keep it."""
+        """Store the transition."""
         self.seen.append(transition)
 
 
 def approve(contract: Contract, action: Any, *, positions: Any = None, seq: int = 0, epoch: int = 0) -> ApprovedCommand:  # noqa: ANN401
-    """Pass `action` through the real gate, from rest at `positions` (default: zeros): the way to an Approved."""
+    """Pass `action` through the real gate, from rest at `positions` (default: zeros)."""
     gate = SafetyGate(contract)
     start = np.zeros(gate.layout.size) if positions is None else np.asarray(positions, dtype=np.float64)
     reference = CommandState(positions=start, velocities=np.zeros_like(start), seq=seq, epoch=epoch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from array import array
 
 import numpy as np
 import pytest
@@ -38,17 +37,6 @@ def test_a_sample_is_bounded_and_drawn_by_its_seed():
     first, same, other = (filled(range(5000), capacity=50, seed=seed).values() for seed in "aab")
     assert len(first) == 50
     assert first.tolist() == same.tolist() != other.tolist()
-
-
-@pytest.mark.parametrize("size", [1, 7, 49, 50, 51, 600])
-def test_a_sample_of_many_at_once_is_that_of_one_by_one(size):
-    at_once = Reservoir(capacity=50, seed="a")
-    for begin in range(0, 3000, size):
-        at_once.add_all(array("d", range(begin, min(begin + size, 3000))))
-    one_by_one = filled(range(3000), capacity=50, seed="a")
-    assert at_once.values().tolist() == one_by_one.values().tolist()
-    assert at_once.count == 3000
-    assert at_once._random.getstate() == one_by_one._random.getstate()
 
 
 def test_a_sample_is_fair_to_early_and_late_numbers():

@@ -303,8 +303,8 @@ def test_a_world_that_is_too_slow_for_its_steps_is_late_but_returns():
     """Through the backend: each tick takes twice its own time."""
     clock = ManualClock()
     backend, _ = opened(clock, "realtime")
-    backend._follower._world = TickingWorld(clock, TICK_NS, 2 * TICK_NS)
-    backend._follower.begin()
+    backend._stepper._world = TickingWorld(clock, TICK_NS, 2 * TICK_NS)
+    backend._stepper.begin()
     for n in range(1, 10):
         before_ns = clock.now_ns()
         snapshot = step(backend, command(n))

@@ -17,7 +17,6 @@ from embodied_env.core.latency.profile import (
     LatencyProfile,
     LatencyProfileError,
     MeasuredStepDelays,
-    StepDelaysError,
     read_profile,
     write_profile,
 )
@@ -421,5 +420,5 @@ def test_what_is_no_delay_is_refused_by_name(make, words):
 
 @pytest.mark.parametrize("row", [(1, 2), (1, -2, None), (None, 1, 1), (1.5, 1, 1), (1, 1, True)])
 def test_a_step_that_is_none_is_refused(row):
-    with pytest.raises(StepDelaysError):
+    with pytest.raises(LatencyProfileError):
         MeasuredStepDelays(sensors=("joints",), blocks=((row,),))

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from embodied_env.analysis.report.html import text
 from embodied_env.cli import print_error
-from embodied_env.core.printable import printable
-from embodied_env.core.terminal import make_console, say
+from embodied_env.core.terminal import make_console, printable, say
 from embodied_env.errors import UsageError
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\u202egnp.exe\u2066\x7f\ud800"

@@ -8,7 +8,7 @@ import pytest
 
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
-from embodied_env.core.time_sync import SimTimeTracker, SystemClockMonitor
+from embodied_env.core.world_clock import SimTimeTracker, SystemClockMonitor
 from embodied_env.ros.robot.clock_sync import SlidingMinimum, StampTranslator, Sync, is_on_our_host, suspect_clock
 from embodied_env.ros.robot.profile import ClockSpec
 

@@ -456,7 +456,7 @@ def test_a_relay_whose_parent_ends_brakes_to_rest_first(domain_id):
         bench.meet()
         bench.arm()
         bench.drive(8)
-        child.let_go()
+        child.close_input()
         bench.until(lambda: child.exit_code is not None)
         bench.rest(0.2)
         published = check_account(bench)

@@ -12,9 +12,8 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from embodied_env.contract import FieldSpec, SensorSpec
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
-from embodied_env.core.field_values import field_values
-from embodied_env.core.time_sync import SimTimeTracker, SystemClockMonitor
-from embodied_env.core.types import Sample
+from embodied_env.core.types import Sample, field_values
+from embodied_env.core.world_clock import SimTimeTracker, SystemClockMonitor
 from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.ros.embedded_sim.sensor_messages import to_message
 from embodied_env.ros.receiver import ReceivedMessage

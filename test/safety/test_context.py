@@ -12,7 +12,7 @@ from scripted_tasks import JOINTS, PERIOD_NS, Scene
 
 from embodied_env import load_contract
 from embodied_env.core.codes import Quality
-from embodied_env.core.joint_positions import MeasuredJoints
+from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import Sample, Snapshot
 from embodied_env.safety.context import SafetyContextBuilder, required_sensors
 

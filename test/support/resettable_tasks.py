@@ -11,8 +11,7 @@ import numpy as np
 from scripted_tasks import NoParameters, Running
 
 from embodied_env.contract import Contract
-from embodied_env.core.field_values import field_values
-from embodied_env.core.types import Snapshot, TaskResult, Verdict
+from embodied_env.core.types import Snapshot, TaskResult, Verdict, field_values
 from embodied_env.record.json_values import to_json_types
 
 

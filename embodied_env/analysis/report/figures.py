@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from embodied_env.analysis.report.html import FONT, INK, LINE, Block, check_templates, drawn_figure
-from embodied_env.core.printable import printable
+from embodied_env.core.terminal import printable
 from embodied_env.errors import MissingDependencyError
 
 _CONFIG = {"displayModeBar": False, "responsive": True, "scrollZoom": False, "showTips": False}

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embodied_env.core.printable import printable
+from embodied_env.core.terminal import printable
 from embodied_env.errors import MissingDependencyError, RecordError
 
 INK = "#1b1f24"

@@ -1,13 +1,13 @@
-"""The latency ledger of one stepper: raw integer stamps of the steady domain, and the durations between them.
+"""The latency ledger of one stepper: integer stamps on the steady clock, and the durations between them.
 
 The stamps of step k, in order::
 
     observed(k-1)  the snapshot that the action is based on was frozen
     returned(k-1)  step() or reset() returned to the agent
-    marked         the agent called mark("policy"), if it did
+    marked         the agent called mark("policy"), optional
     entered        step() was entered
-    gated          the gate had judged
-    published      the command had left
+    gated          the gate returned
+    published      the command was sent
 
 handoff + inference + gate + publish = obs_to_command, exactly, in nanoseconds.
 """
@@ -22,7 +22,7 @@ from embodied_env.errors import UsageError
 
 
 class StepEvent(IntEnum):
-    """The stamps of a step; all in the steady domain."""
+    """The stamps of a step, all on the steady clock."""
 
     PREVIOUS_ENTERED = 0
     PREVIOUS_OBSERVED = 1
@@ -35,12 +35,13 @@ class StepEvent(IntEnum):
     RETURNED = 8
 
 
-_PREVIOUS_ENTERED, _PREVIOUS_OBSERVED = int(StepEvent.PREVIOUS_ENTERED), int(StepEvent.PREVIOUS_OBSERVED)
-_ENTERED, _PUBLISHED = int(StepEvent.ENTERED), int(StepEvent.PUBLISHED)
+_STAMPS = tuple(event.name.lower() for event in StepEvent if event is not StepEvent.RETURNED)
+_KEYS = ("handoff_s", "inference_s", "policy_s", "gate_s", "publish_s", "obs_to_command_s", "world_s", "period_s")
+_ALL_OK: dict[str, object] = dict.fromkeys(_KEYS, int(Quality.OK))
 
 
 class Ledger:
-    """One row of stamps, reused from step to step."""
+    """The stamps of the current step."""
 
     def __init__(self, clock: Clock) -> None:
         """Read stamps from `clock`."""
@@ -50,12 +51,12 @@ class Ledger:
         self._first = True
 
     def begin_episode(self) -> None:
-        """The first snapshot of an episode was frozen now."""
+        """Stamp the snapshot of the reset as frozen now."""
         self.stamp(StepEvent.OBSERVED)
         self._first = True
 
     def stamp(self, slot: StepEvent, at_ns: int | None = None) -> int:
-        """Stamp `slot` and return its stamp; `at_ns`: when it was, None: now."""
+        """Stamp `slot` with `at_ns` (None: now) and return the stamp."""
         stamp_ns = self._ns[slot] = self._clock.now_ns() if at_ns is None else at_ns
         return stamp_ns
 
@@ -64,27 +65,26 @@ class Ledger:
         return self._ns[slot]
 
     def enter_step(self) -> None:
-        """Shift the last step into the past and stamp the entry of this one."""
-        ns = self._ns
-        *_, entered, _, _, observed, returned = ns
-        ns[:3] = returned if self._first else entered, observed, returned  # the three that are of the past
+        """Turn the stamps of the last step into previous ones, and stamp the entry of this one."""
+        *_, entered, _, _, observed, returned = self._ns
+        self._ns[:3] = returned if self._first else entered, observed, returned
         self.stamp(StepEvent.ENTERED)
 
     def leave_step(self) -> int:
-        """Stamp the return to the agent and return it; the agent's next mark counts from here."""
+        """Stamp the return to the agent, clear its mark, and return the stamp."""
         self._marked = False
         return self.stamp(StepEvent.RETURNED)
 
     def step_is_accounted(self) -> None:
-        """The durations of this step have been read: the next is not the first."""
+        """Note that the durations of this step have been read: the next is not the first."""
         self._first = False
 
     def mark(self, name: str) -> None:
-        """Stamp the end of something outside of the step.
+        """Stamp the end of work outside the step.
 
         Args:
-            name: ``policy``: the agent's inference is done. ``returned``: an outer wrapper that did work of its own
-                (the recorder) hands over to the agent only now; its work counts as handoff, not as inference.
+            name: ``policy``: the agent's inference is done. ``returned``: an outer wrapper (the recorder) returns to
+                the agent only now, so that its work counts as handoff, not as inference.
 
         Raises:
             UsageError: for another name.
@@ -100,15 +100,15 @@ class Ledger:
     @property
     def obs_to_command_ns(self) -> int:
         """Nanoseconds from the frozen observation to the published command."""
-        return self._ns[_PUBLISHED] - self._ns[_PREVIOUS_OBSERVED]
+        return self._ns[StepEvent.PUBLISHED] - self._ns[StepEvent.PREVIOUS_OBSERVED]
 
     @property
     def period_ns(self) -> int:
-        """Nanoseconds from the entry of the last step to that of this one."""
-        return self._ns[_ENTERED] - self._ns[_PREVIOUS_ENTERED]
+        """Nanoseconds from the entry of the last step to the entry of this one."""
+        return self._ns[StepEvent.ENTERED] - self._ns[StepEvent.PREVIOUS_ENTERED]
 
     def durations_s(self) -> dict[str, object]:
-        """Return the stages of this step in seconds, keyed ``<stage>_s``: floats, in a fresh dict."""
+        """Return the stages of this step in seconds, keyed ``<stage>_s``, in a new dict."""
         previous_entered, before, returned, marked, entered, gated, published, observed, _ = self._ns
         return {
             "handoff_s": (returned - before) / NS_PER_S,
@@ -122,12 +122,12 @@ class Ledger:
         }
 
     def qualities(self) -> dict[str, object]:
-        """Return the quality code of each stage, keyed like `durations_s`: integers, in a fresh dict."""
+        """Return the quality code of each stage, keyed like `durations_s`, in a new dict."""
         codes = _ALL_OK.copy()
         if not self._marked:
-            codes["policy_s"] = _UNMARKED
+            codes["policy_s"] = int(Quality.UNMARKED)
         if self._first:
-            codes["period_s"] = _FIRST
+            codes["period_s"] = int(Quality.FIRST)
         return codes
 
     @property
@@ -136,23 +136,8 @@ class Ledger:
         return Quality.FIRST if self._first else Quality.OK
 
     def stamps_ns(self) -> dict[str, int]:
-        """Return the raw stamps of this step by name, for the record; ``marked`` only where the agent marked."""
-        previous_entered, before, returned, marked, entered, gated, published, observed, _ = self._ns
-        stamps = {
-            "previous_entered": previous_entered,
-            "previous_observed": before,
-            "previous_returned": returned,
-            "marked": marked,
-            "entered": entered,
-            "gated": gated,
-            "published": published,
-            "observed": observed,
-        }
+        """Return the stamps of this step by name, without ``marked`` if the agent did not mark."""
+        stamps = dict(zip(_STAMPS, self._ns, strict=False))
         if not self._marked:
             del stamps["marked"]
         return stamps
-
-
-_KEYS = ("handoff_s", "inference_s", "policy_s", "gate_s", "publish_s", "obs_to_command_s", "world_s", "period_s")
-_ALL_OK: dict[str, object] = dict.fromkeys(_KEYS, int(Quality.OK))
-_UNMARKED, _FIRST = int(Quality.UNMARKED), int(Quality.FIRST)

@@ -1,4 +1,4 @@
-"""How the operating system and the interpreter schedule the thread that steps, for as long as an environment lives."""
+"""Real-time scheduling of the stepping thread, for the lifetime of an environment."""
 
 from __future__ import annotations
 
@@ -13,36 +13,40 @@ from embodied_env.errors import UsageError
 
 
 class Scheduling:
-    """Asks for ``SCHED_FIFO`` and for the interpreter's switch interval, and puts both back.
+    """Sets ``SCHED_FIFO`` and the interpreter's thread switch interval, and restores both.
 
-    ``SCHED_FIFO`` holds for the thread that calls `begin` alone: threads and processes that it starts are scheduled as
-    usual. The switch interval is the whole interpreter's: how long a thread of Python may keep another one waiting.
+    ``SCHED_FIFO`` applies only to the thread that calls `begin`, not to threads and processes started by it. The switch
+    interval applies to the whole interpreter.
     """
 
     def __init__(self, *, fifo_priority: int | None = None, switch_interval_s: float | None = None) -> None:
-        """Nothing changes before `begin`; None leaves a thing as it is.
+        """Change nothing before `begin`; None: leave unchanged.
 
         Raises:
-            UsageError: for a priority or an interval that there is not, or a system without ``SCHED_FIFO``.
+            UsageError: for an invalid priority or interval, or a system without ``SCHED_FIFO``.
         """
         if fifo_priority is not None:
-            _check_priority(fifo_priority)
+            if not hasattr(os, "SCHED_FIFO") or not hasattr(os, "SCHED_RESET_ON_FORK"):
+                raise UsageError(f"fifo_priority={fifo_priority!r} is not available on {sys.platform}; allowed: None")
+            low, high = os.sched_get_priority_min(os.SCHED_FIFO), os.sched_get_priority_max(os.SCHED_FIFO)
+            if type(fifo_priority) is not int or not low <= fifo_priority <= high:
+                raise UsageError(f"fifo_priority={fifo_priority!r} is not allowed; allowed: {low} to {high}, or None")
         if switch_interval_s is not None:
             switch_interval_s = checked_seconds("switch_interval_s", switch_interval_s)
         self._fifo_priority = fifo_priority
         self._switch_interval_s = switch_interval_s
-        self._thread: int | None = None  # whose scheduling was changed
-        self._before: tuple[int, int] | None = None  # its policy and priority
+        self._thread: int | None = None  # native id of the changed thread
+        self._before: tuple[int, int] | None = None  # its original policy and priority
         self._before_s: float | None = None
 
     def begin(self) -> None:
-        """Put in force what was asked for, for the calling thread. Idempotent; another thread takes its place.
+        """Apply the settings to the calling thread, instead of a previous one. Idempotent.
 
         Raises:
-            UsageError: when the operating system does not allow it; it names the limit and what to do.
+            UsageError: when the operating system does not permit it, with the limit and the remedy.
         """
         if self._fifo_priority is not None and self._thread != threading.get_native_id():
-            self._put_back_thread()
+            self._restore_thread()
             before = os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
             try:
                 os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(self._fifo_priority))
@@ -54,21 +58,21 @@ class Scheduling:
             sys.setswitchinterval(self._switch_interval_s)
 
     def end(self) -> None:
-        """Put back what `begin` found. Any thread may; idempotent."""
-        self._put_back_thread()
+        """Restore the settings before `begin`, from any thread. Idempotent."""
+        self._restore_thread()
         if self._before_s is not None:
             sys.setswitchinterval(self._before_s)
             self._before_s = None
 
     def account(self) -> dict[str, Any]:
-        """Return for each thing what was asked for, and what is in force for the thread that steps."""
+        """Return the requested and the effective value of each setting."""
         return {
-            "fifo_priority": {"asked": self._fifo_priority, "in_force": self._priority_in_force()},
+            "fifo_priority": {"asked": self._fifo_priority, "in_force": self._effective_priority()},
             "switch_interval_s": {"asked": self._switch_interval_s, "in_force": sys.getswitchinterval()},
         }
 
-    def _priority_in_force(self) -> int | None:
-        """Return the priority under SCHED_FIFO; None: the thread has another policy."""
+    def _effective_priority(self) -> int | None:
+        """Return the SCHED_FIFO priority; None: another policy."""
         if not hasattr(os, "sched_getscheduler"):
             return None
         thread = self._thread or 0
@@ -78,24 +82,16 @@ class Scheduling:
         except ProcessLookupError:
             return None
 
-    def _put_back_thread(self) -> None:
+    def _restore_thread(self) -> None:
         if self._thread is None or self._before is None:
             return
         policy, priority = self._before
         with suppress(ProcessLookupError):  # the thread has ended
             try:
                 os.sched_setscheduler(self._thread, policy, os.sched_param(priority))
-            except PermissionError:  # only CAP_SYS_NICE may take that flag away, which means nothing to other policies
+            except PermissionError:  # removing the flag needs CAP_SYS_NICE; other policies ignore it
                 os.sched_setscheduler(self._thread, policy | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
         self._thread = self._before = None
-
-
-def _check_priority(priority: int) -> None:
-    if not hasattr(os, "SCHED_FIFO") or not hasattr(os, "SCHED_RESET_ON_FORK"):
-        raise UsageError(f"fifo_priority={priority!r} is not available on {sys.platform}; allowed: None")
-    low, high = os.sched_get_priority_min(os.SCHED_FIFO), os.sched_get_priority_max(os.SCHED_FIFO)
-    if isinstance(priority, bool) or not isinstance(priority, int) or not low <= priority <= high:
-        raise UsageError(f"fifo_priority={priority!r} is not allowed; allowed: {low} to {high}, or None")
 
 
 def _not_permitted(priority: int) -> str:

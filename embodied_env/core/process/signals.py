@@ -1,10 +1,10 @@
-"""However a program ends, what moves by itself is braked first: at exit, on SIGTERM, and on SIGHUP.
+"""Brake and close at the end of the program, on SIGTERM and SIGHUP too, and defer signals in critical sections.
 
-Ctrl-C needs nothing: it raises KeyboardInterrupt, and the interpreter comes by here on its way out. SIGTERM, and SIGHUP
-when a terminal or an SSH session closes, would end the program at once, so they raise SystemExit, unless the program
-handles or ignores them. Threads that run on after the main thread are waited for before exit handlers run: until then
-the thread of the watchdog closes (`safety.watchdog.WatchdogThread`). Against SIGKILL, or a program that hangs, only
-another process helps: the relay, or the controller's own timeout.
+Ctrl-C raises KeyboardInterrupt, and exit handlers run. SIGTERM, and SIGHUP when a terminal or an SSH session closes,
+would end the program at once, so they raise SystemExit, unless the program handles or ignores them. The interpreter
+joins other threads before it runs exit handlers; until then the watchdog's thread closes
+(`safety.watchdog.WatchdogThread`). Against SIGKILL or a hanging program only another process helps: the relay, or the
+controller's own timeout.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import signal
 import sys
 import threading
 import weakref
-from _signal import getsignal  # type: ignore[import-not-found] # what `signal.getsignal` wraps in an enum: that takes 2 us, twice for each hold
+from _signal import getsignal  # type: ignore[import-not-found] # without the enum of `signal.getsignal`, which takes 2 us
 from collections.abc import Callable, Sequence
 from contextlib import ContextDecorator
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
-_HELD = tuple(sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))  # those that may have a handler
+_EXIT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_DEFERRED = tuple(sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))  # those that may have a handler
 
-_depth = 0  # both are touched by the main thread alone: it alone runs handlers
+_depth = 0  # both are used by the main thread only: it alone runs handlers
 _waiting: list[Callable[[], Any]] = []
 
 
-class _Holding:
-    """A handler that hands on to the one that was there, at once or when the hold ends."""
+class _DeferringHandler:
+    """Calls the original handler, at once or when the deferral ends."""
 
     def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
         self._handler = handler
@@ -41,61 +42,50 @@ class _Holding:
 
 
 class deferred_signals(ContextDecorator):  # noqa: N801 - used like a function, with `with` and as a decorator
-    """Delay the Python handlers of all signals until this ends, for moments only; no effect outside the main thread.
+    """Defer the Python handlers of all signals, for short sections of the main thread; no effect in other threads.
 
-    The handlers that a program has at the time stay in force: they are wrapped, not replaced.
+    The program's handlers are wrapped, not replaced.
     """
 
     def _recreate_cm(self) -> deferred_signals:
-        return deferred_signals()  # a call of its own: calls of a decorated function may overlap in threads
+        return deferred_signals()  # calls of a decorated function may overlap in threads
 
     def __enter__(self) -> None:
-        """Begin to hold."""
+        """Start to defer."""
         global _depth  # noqa: PLW0603 - a process has one set of handlers
-        self._counts = threading.current_thread() is threading.main_thread()
-        if not self._counts:
+        self._is_main = threading.current_thread() is threading.main_thread()
+        if not self._is_main:
             return
         if not _depth:
-            _wrap_handlers()
-        _depth += 1  # last: a handler that raises before this leaves no hold behind
+            for number in _DEFERRED:
+                handler = getsignal(number)
+                if callable(handler) and not isinstance(handler, _DeferringHandler):
+                    signal.signal(number, _DeferringHandler(handler))
+        _depth += 1  # last, so that a handler that raises before this leaves nothing deferred
 
     def __exit__(self, *_: object) -> None:
-        """Run the handlers that waited."""
-        if self._counts:
-            _release()
-
-
-def _wrap_handlers() -> None:
-    for number in _HELD:
-        handler = getsignal(number)
-        if callable(handler) and not isinstance(handler, _Holding):
-            signal.signal(number, _Holding(handler))
-
-
-def _release() -> None:
-    global _depth  # noqa: PLW0603 - as above
-    _depth -= 1
-    while _waiting and not _depth:
-        _waiting.pop(0)()
-
-
-_EXIT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+        """Run the deferred handlers."""
+        global _depth  # noqa: PLW0603 - as above
+        if not self._is_main:
+            return
+        _depth -= 1
+        while _waiting and not _depth:
+            _waiting.pop(0)()
 
 
 class Closable(Protocol):
-    """Something that must be closed."""
+    """An object that must be closed."""
 
     def close(self) -> None:
-        """Bring it to rest and free it. Idempotent."""
-        ...
+        """Brake and release resources. Idempotent."""
 
 
 _open: weakref.WeakKeyDictionary[Closable, bool] = weakref.WeakKeyDictionary()
-os.register_at_fork(after_in_child=_open.clear)  # they are the parent's to close
+os.register_at_fork(after_in_child=_open.clear)  # only the parent closes them
 
 
 def close_at_exit(thing: Closable, *, aside: bool = False) -> None:
-    """Close `thing` when the interpreter exits, if it still lives then; `aside`: it may be in a thread of its own."""
+    """Close `thing` at interpreter exit if it still exists, with `aside` in a thread of its own."""
     if not _open:
         atexit.unregister(_close_all)
         atexit.register(_close_all)
@@ -104,36 +94,36 @@ def close_at_exit(thing: Closable, *, aside: bool = False) -> None:
 
 
 def call_together(calls: Sequence[Callable[[], object]]) -> list[Exception]:
-    """Make `calls` at the same time, each in its own thread; return what they raised when all have ended.
+    """Run `calls` in parallel threads, wait for all, and return the exceptions.
 
-    Where no thread can be started, as in exit handlers of Python 3.12, they are made one after another.
+    Without threads, as in exit handlers of Python 3.12, they run one after another.
     """
     errors: list[Exception] = []
 
-    def make(call: Callable[[], object]) -> None:
+    def run(call: Callable[[], object]) -> None:
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - the others are made all the same
+        except Exception as error:  # noqa: BLE001 - the other calls run all the same
             errors.append(error)
 
     threads = []
     for call in calls[1:]:
-        thread = threading.Thread(target=make, args=(call,), name="embodied_env closing")
+        thread = threading.Thread(target=run, args=(call,), name="embodied_env closing")
         try:
             thread.start()
         except RuntimeError:
-            make(call)
+            run(call)
         else:
             threads.append(thread)
     for call in calls[:1]:
-        make(call)
+        run(call)
     for thread in threads:
         thread.join()
     return errors
 
 
 def exit_on_sigterm() -> None:
-    """Let SIGTERM and SIGHUP end this program like ``sys.exit``, each where nothing handles or ignores it yet."""
+    """Let SIGTERM and SIGHUP end the program like ``sys.exit``, unless they are handled or ignored."""
     if threading.current_thread() is threading.main_thread():
         for number in _EXIT_SIGNALS:
             if signal.getsignal(number) is signal.SIG_DFL:
@@ -141,7 +131,7 @@ def exit_on_sigterm() -> None:
 
 
 def terminate(number: int, _frame: object) -> NoReturn:
-    """End like ``sys.exit(128 + number)``, 143 for SIGTERM: a handler of signals."""
+    """Handle a signal: exit with status 128 + number, 143 for SIGTERM."""
     sys.exit(128 + number)
 
 
@@ -149,8 +139,8 @@ _exit_of_worker: Any = None
 
 
 def _close_at_exit_of_worker() -> None:
-    """Register with multiprocessing, once in a process: its workers that were forked run no exit handlers."""
-    global _exit_of_worker  # noqa: PLW0603 - a process has one
+    """Register with multiprocessing once: its forked workers run no exit handlers."""
+    global _exit_of_worker  # noqa: PLW0603 - one per process
     util = sys.modules.get("multiprocessing.util")
     if util is not None and not (_exit_of_worker is not None and _exit_of_worker.still_active()):
         _exit_of_worker = util.Finalize(None, _close_all, exitpriority=0)
@@ -161,12 +151,11 @@ def _close_all() -> None:
         things = list(_open.items())
         _open.clear()
         here = [thing.close for thing, aside in things if not aside]
-        errors = call_together([lambda: _call_each(here), *(thing.close for thing, aside in things if aside)])
+        errors: list[Exception] = []
+
+        def close_here() -> None:
+            errors.extend(error for close in here for error in call_together([close]))
+
+        errors += call_together([close_here, *(thing.close for thing, aside in things if aside)])
     if errors:
-        raise ExceptionGroup("not everything could be closed at exit", errors)
-
-
-def _call_each(calls: Sequence[Callable[[], object]]) -> None:
-    """Make `calls` one after another; raise what they raised when all have ended."""
-    if errors := [error for call in calls for error in call_together([call])]:
         raise ExceptionGroup("not everything could be closed at exit", errors)

@@ -1,15 +1,13 @@
-"""``python keeper.py [--grace S] [--starter PID] -- PROGRAM ...``: no process of a program outlives the starter.
+"""``python supervisor.py [--grace S] [--starter PID] -- PROGRAM ...``: end a program with the process that started it.
 
-The program runs in a session of its own. It is asked to end by SIGINT when the keeper gets SIGINT or SIGTERM, or when
-the keeper's parent or the starter has ended, however it ended: then all of its process group is asked, so that a
-program that starts others (``gz sim``) ends whole. What has not ended after the grace gets SIGTERM, and after another
-one SIGKILL. What is left of the group when the program has ended by itself goes the same way, from SIGTERM on. Only a
-process that leaves the group is not reached. Should the keeper itself be killed, the system sends its program SIGTERM.
+The program runs in a session of its own. When the supervisor gets SIGINT or SIGTERM, or its parent or the starter ends
+in any way, the whole process group gets SIGINT (``gz sim`` starts others), after the grace period SIGTERM, then
+SIGKILL. If the program has ended by itself, the rest of its group gets SIGTERM, then SIGKILL. A process
+that leaves the group is not reached. If the supervisor itself is killed, the system sends the program SIGTERM.
 
-The exit status is the program's; 128 + n where signal n has ended it, 127 where it cannot be started, or is not since
-its starter has ended before.
+The exit status is the program's; 128 + n if signal n ended it; 127 if it cannot be started or its starter has ended.
 
-It is run as a file, by any interpreter on Linux, and imports nothing of ours: it must start at once.
+It runs as a file on Linux and imports nothing of this package, so that it starts at once.
 """
 
 from __future__ import annotations
@@ -25,17 +23,17 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-_ASKING = {signal.SIGINT, signal.SIGTERM}
-_WATCHED = {*_ASKING, signal.SIGCHLD}
-_GLANCE_S = 0.25  # between two looks at who our parent is
-_GROUP_GLANCE_S = 0.02
+_END_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+_WATCHED = {*_END_SIGNALS, signal.SIGCHLD}
+_PARENT_POLL_S = 0.25
+_GROUP_POLL_S = 0.02
 _CANNOT_START = 127
 _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: Sequence[str]) -> int:
-    """Keep what `argv` names, and return its exit status."""
-    parser = argparse.ArgumentParser(prog="keeper")
+    """Run and supervise the program of `argv`; return its exit status."""
+    parser = argparse.ArgumentParser(prog="supervisor")
     parser.add_argument("--grace", type=float, default=5.0, help="seconds between asking, insisting and killing")
     parser.add_argument("--starter", type=int, help="PID of the process that started this one (default: the parent)")
     parser.add_argument("program", nargs=argparse.REMAINDER)
@@ -48,19 +46,19 @@ def main(argv: Sequence[str]) -> int:
     if has_ended():
         sys.stderr.write(f"{program[0]} is not started: its starter has ended: PID {arguments.starter}\n")
         return _CANNOT_START
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # they are waited for, one by one
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # for sigtimedwait
     libc = ctypes.CDLL(None)
 
     def prepare() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background process ignores it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in background processes of a shell
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
 
     try:
-        process = subprocess.Popen(  # noqa: S603 - what we were asked to start, no shell
+        process = subprocess.Popen(  # noqa: S603 - no shell
             program,
             start_new_session=True,
-            preexec_fn=prepare,  # noqa: PLW1509 - we have no threads
+            preexec_fn=prepare,  # noqa: PLW1509 - no threads
         )
     except OSError as error:
         sys.stderr.write(f"{program[0]} cannot be started: {error}\n")
@@ -71,9 +69,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _watch(starter: int, parent: int) -> Callable[[], bool]:
-    """Return what tells whether the starter or the parent has ended; they differ under a launch prefix such as gdb."""
+    """Return a check whether the starter or the parent has ended; they differ under a launch prefix such as gdb."""
     handle = -1
-    if starter != parent:  # a parent that has ended is not the parent any more: that is enough to see
+    if starter != parent:  # the end of a parent shows in getppid
         try:
             handle = os.pidfd_open(starter)
         except ProcessLookupError:
@@ -86,31 +84,31 @@ def _watch(starter: int, parent: int) -> Callable[[], bool]:
 
 
 def _supervise(process: subprocess.Popen[bytes], has_ended: Callable[[], bool], grace_s: float) -> None:
-    """Wait until `process` has ended, by itself or asked."""
-    insist = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
-    next_s: float | None = None  # when to insist; None: nobody has asked
+    """Wait until `process` has ended, by itself or by signals."""
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
+    next_s: float | None = None  # time of the next signal; None: it may run
     while process.poll() is None:
-        got = signal.sigtimedwait(_WATCHED, _GLANCE_S)
-        is_asked = (got is not None and got.si_signo in _ASKING) or has_ended()
-        if is_asked and next_s is None:
+        received = signal.sigtimedwait(_WATCHED, _PARENT_POLL_S)
+        must_end = (received is not None and received.si_signo in _END_SIGNALS) or has_ended()
+        if must_end and next_s is None:
             next_s = time.monotonic()
-        if next_s is not None and time.monotonic() >= next_s and insist:
-            _signal_group(process.pid, insist.pop(0))
+        if next_s is not None and time.monotonic() >= next_s and signals:
+            _signal_group(process.pid, signals.pop(0))
             next_s += grace_s
 
 
 def _terminate_group(group: int, grace_s: float) -> None:
-    """End what is left of the group."""
-    for insist in (signal.SIGTERM, signal.SIGKILL):
-        if not _signal_group(group, insist):
+    """End the remaining processes of the group."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if not _signal_group(group, number):
             return
         end_s = time.monotonic() + grace_s
         while time.monotonic() < end_s and _signal_group(group, 0):
-            signal.sigtimedwait(_WATCHED, _GROUP_GLANCE_S)
+            signal.sigtimedwait(_WATCHED, _GROUP_POLL_S)
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Send a signal to a process group; say whether there is one."""
+    """Send a signal to a process group; return whether the group exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
         return True

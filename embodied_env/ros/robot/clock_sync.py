@@ -15,8 +15,8 @@ from rclpy.utilities import get_rmw_implementation_identifier
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Quality
-from embodied_env.core.time_sync import SimTimeTracker, SystemClockMonitor, WorldClock
 from embodied_env.core.types import ClockStatus
+from embodied_env.core.world_clock import SimTimeTracker, SystemClockMonitor, WorldClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import POLL_S, ReceivedMessage

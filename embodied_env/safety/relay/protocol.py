@@ -26,7 +26,6 @@ import numpy as np
 from embodied_env.contract import FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.codes import CODES, Severity
-from embodied_env.core.field_values import field_values
 from embodied_env.core.json_messages import (
     ANY_NUMBER,
     COUNT,
@@ -42,7 +41,7 @@ from embodied_env.core.json_messages import (
     or_null,
     read_object,
 )
-from embodied_env.core.types import Finding
+from embodied_env.core.types import Finding, field_values
 from embodied_env.safety.findings import GATES
 
 NODE = "relay"

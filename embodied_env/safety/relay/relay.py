@@ -22,7 +22,7 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
-from embodied_env.core.measured_velocities import MeasuredVelocities, Reading
+from embodied_env.core.measured_joints import MeasuredVelocities, Reading
 from embodied_env.core.types import ApprovedCommand, Finding, SentCommand
 from embodied_env.errors import ContractError, InternalFaultError
 from embodied_env.safety import Arbiter, SafetyGate

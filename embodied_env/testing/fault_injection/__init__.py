@@ -1,4 +1,4 @@
-"""Chaos: a seeded relay between two topics that does to messages what networks and drivers do.
+"""Fault injection: a seeded relay between two topics that drops, delays, corrupts ... messages.
 
 As a context manager, in tests::
 
@@ -10,13 +10,8 @@ As a context manager, in tests::
         ...
         chaos.set_faults(Freeze())
 
-As a process: ``python -m embodied_env.testing.fault_injection --help``. `ChaosNode` is imported, and rclpy with it,
-when it is asked for.
+As a process: ``python -m embodied_env.testing.fault_injection --help``. Only `ChaosNode` needs ROS.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
 
 from embodied_env.testing.fault_injection.channel import ChaosChannel
 from embodied_env.testing.fault_injection.faults import (
@@ -34,9 +29,6 @@ from embodied_env.testing.fault_injection.faults import (
     decisions,
 )
 
-if TYPE_CHECKING:
-    from embodied_env.testing.fault_injection.node import ChaosNode as ChaosNode
-
 __all__ = [
     "FAULTS",
     "Burst",
@@ -52,11 +44,3 @@ __all__ = [
     "Restamp",
     "decisions",
 ]
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - of a module
-    if name == "ChaosNode":
-        from embodied_env.testing.fault_injection.node import ChaosNode  # noqa: PLC0415 - it needs ROS
-
-        return ChaosNode
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

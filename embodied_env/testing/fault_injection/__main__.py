@@ -1,4 +1,4 @@
-"""``python -m embodied_env.testing.fault_injection``: the chaos relay as a process."""
+"""``python -m embodied_env.testing.fault_injection``: the fault-injecting relay as a process."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+from embodied_env.core.terminal import say
 from embodied_env.errors import EmbodiedEnvError, UsageError
 from embodied_env.testing.fault_injection.faults import FAULTS, Fault
 
@@ -34,7 +35,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_fault(text: str) -> Fault:
-    """Return the fault that `text` describes, ``NAME[:KEY=VALUE,...]``; raises UsageError."""
+    """Parse ``NAME[:KEY=VALUE,...]``; raises UsageError."""
     name, _, settings = text.partition(":")
     if name not in FAULTS:
         raise UsageError(f"fault {name!r} is not known; allowed: {', '.join(FAULTS)}")
@@ -74,10 +75,9 @@ def _parser() -> _Parser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Relay until told to end; 0, or 1 when it failed, 2 for wrong usage."""
+    """Relay until a signal; return 0, 1 after a failure, 2 for wrong usage."""
     try:
-        args = _parser().parse_args(argv)
-        return _relay(args)
+        return _relay(_parser().parse_args(argv))
     except EmbodiedEnvError as error:
         sys.stderr.write(f"python -m embodied_env.testing.fault_injection: error: {error}\n")
         return 2 if isinstance(error, UsageError) else 1
@@ -104,16 +104,11 @@ def _relay(args: argparse.Namespace) -> int:
         qos=chaos_qos(reliable=not args.best_effort, transient_local=args.transient_local),
     )
     with chaos:
-        _say(f"relaying {args.source} to {args.target}; Ctrl-C ends")
+        say(f"relaying {args.source} to {args.target}; Ctrl-C ends", flush=True)
         stop.wait()
         counts = chaos.counts()
-    _say(json.dumps(counts))
+    say(json.dumps(counts), flush=True)
     return 0
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

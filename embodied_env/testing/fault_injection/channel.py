@@ -1,4 +1,4 @@
-"""Messages in, messages out, with faults between: no thread, no clock, no ROS."""
+"""The chaos channel: messages in, messages out, with faults in between. No thread, clock or ROS."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from embodied_env.testing.fault_injection.faults import (
     Message,
     Reorder,
     Restamp,
-    is_befallen,
+    is_hit,
     rng_of,
 )
 
-_LAST_STAMP_NS = (2**31 - 1) * NS_PER_S  # seconds of a stamp are an int32
+_LAST_STAMP_NS = (2**31 - 1) * NS_PER_S  # the seconds of a stamp are an int32
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Item:
-    """A message under way: the number of its arrival, and when it is to leave."""
+    """A message in transit: its arrival number, and when it leaves."""
 
     message: Message
     number: int
@@ -45,7 +45,7 @@ class _Item:
 
 @dataclass(frozen=True, kw_only=True)
 class _Moment:
-    """When an item passes a stage, how long after the faults began, and its source of chance there."""
+    """When an item passes a stage, the time since the faults began, and the item's random numbers there."""
 
     now_ns: int
     elapsed_ns: int
@@ -53,7 +53,7 @@ class _Moment:
 
 
 @dataclass(kw_only=True)
-class _Overtaken:
+class _Waiting:
     """A message that waits until `places` more have passed, or until `latest_ns`."""
 
     item: _Item
@@ -62,17 +62,13 @@ class _Overtaken:
 
 
 class ChaosChannel:
-    """Takes messages with `put`, gives those that are due with `take`. Times are nanoseconds of one clock.
+    """Accepts messages with `put` and returns those that are due with `take`. Times are nanoseconds of one clock.
 
-    Nothing is lost but what a `Drop` takes: received + duplicated = dropped + published + pending, in `counts`.
+    Only a `Drop` loses messages: in `counts`, received + duplicated = dropped + published + pending.
     """
 
     def __init__(self, faults: Sequence[Fault] = (), *, seed: int) -> None:
-        """Prepare.
-
-        Args:
-            faults: applied in this order.
-            seed: >= 0; the same seed and messages lead to the same decisions.
+        """Apply `faults` in this order.
 
         Raises:
             UsageError: for a negative seed.
@@ -82,25 +78,21 @@ class ChaosChannel:
         self._seed = seed
         self._number = 0
         self._order = 0
-        self._began_ns: int | None = None
         self._outbox: list[tuple[int, int, Message]] = []  # a heap: due, order, message
         self._counts = {"received": 0, "published": 0, **{kind.counted_as: 0 for kind in _STAGES}}
         self._stages: list[_Stage] = []
-        self._set(faults)
+        self.replace(faults)
 
     def replace(self, faults: Sequence[Fault]) -> None:
-        """Apply other faults from the next message on; what is under way arrives as it was to."""
+        """Apply other faults from the next message on; messages in transit keep their time."""
         for place, stage in enumerate(self._stages):
             for item in stage.release(None):
                 self._forward(item, place + 1, item.due_ns)
-        self._set(faults)
-
-    def _set(self, faults: Sequence[Fault]) -> None:
-        self._began_ns = None
+        self._began_ns: int | None = None
         self._stages = [_STAGES[type(fault)](fault, self._counts) for fault in faults]
 
     def put(self, message: Message, now_ns: int) -> None:
-        """Take a message that has arrived now."""
+        """Accept a message that arrives now."""
         if self._began_ns is None:
             self._began_ns = now_ns
         self._counts["received"] += 1
@@ -119,17 +111,17 @@ class ChaosChannel:
         return taken
 
     def next_ns(self) -> int | None:
-        """Return when `take` will have something, if nothing arrives before; None: never."""
-        times = [time for stage in self._stages if (time := stage.next_ns()) is not None]
-        return min([*times, *(entry[0] for entry in self._outbox[:1])], default=None)
+        """Return when the next message is due if none arrives before; None: none is in transit."""
+        waiting = [each.latest_ns for stage in self._stages for each in stage.waiting]
+        return min([*waiting, *(due_ns for due_ns, _, _ in self._outbox[:1])], default=None)
 
     def counts(self) -> dict[str, int]:
-        """Return how many messages were received and published, how many each kind of fault befell, and are pending."""
-        pending = len(self._outbox) + sum(stage.pending() for stage in self._stages)
+        """Return the numbers of messages received, published, pending, and hit by each kind of fault."""
+        pending = len(self._outbox) + sum(len(stage.waiting) for stage in self._stages)
         return {**self._counts, "pending": pending}
 
     def _forward(self, item: _Item, place: int, now_ns: int) -> None:
-        """Send an item through the stages from `place` on, and into the outbox."""
+        """Pass an item through the stages from `place` on, into the outbox."""
         items = [item]
         elapsed_ns = now_ns - (now_ns if self._began_ns is None else self._began_ns)
         for index in range(place, len(self._stages)):
@@ -137,9 +129,9 @@ class ChaosChannel:
             passed: list[_Item] = []
             for each in items:
                 rng = rng_of(self._seed, index, each.number, each.copy)
-                is_hit = is_befallen(stage.fault, elapsed_ns / NS_PER_S, rng)
+                hit = is_hit(stage.fault, elapsed_ns / NS_PER_S, rng)
                 moment = _Moment(now_ns=now_ns, elapsed_ns=elapsed_ns, rng=rng)
-                passed += stage.befall(each, moment) if is_hit else stage.spare(each, moment)
+                passed += stage.apply(each, moment) if hit else stage.skip(each)
             items = passed
         for each in items:
             heapq.heappush(self._outbox, (each.due_ns, self._order, each.message))
@@ -147,38 +139,35 @@ class ChaosChannel:
 
 
 class _Stage:
-    """One fault at work; what it keeps between messages is in here."""
+    """A fault with its state between messages."""
 
     def __init__(self, fault: Any, counts: dict[str, int]) -> None:  # noqa: ANN401 - of the stage's kind
         self.fault = fault
+        self.waiting: list[_Waiting] = []
         self._counts = counts
+        self._last: Message | None = None  # the last message without a fault
 
-    def spare(self, item: _Item, moment: _Moment) -> list[_Item]:  # noqa: ARG002
-        """Return what goes on to the next stage when the fault does not befall `item`."""
+    def skip(self, item: _Item) -> list[_Item]:
+        """Return what goes on to the next stage when the fault does not hit `item`."""
+        self._last = item.message
         return [item]
 
-    def befall(self, item: _Item, moment: _Moment) -> list[_Item]:
-        """Return what goes on to the next stage when it does."""
+    def apply(self, item: _Item, moment: _Moment) -> list[_Item]:
+        """Return what goes on to the next stage when the fault hits `item`."""
         raise NotImplementedError
 
-    def release(self, now_ns: int | None) -> list[_Item]:  # noqa: ARG002 - most keep nothing
-        """Return what has waited long enough by now; None: everything."""
-        return []
-
-    def next_ns(self) -> int | None:
-        """Return when `release` will have something."""
-        return None
-
-    def pending(self) -> int:
-        """Count what is kept."""
-        return 0
+    def release(self, now_ns: int | None) -> list[_Item]:
+        """Return the items that have waited long enough by now; None: all."""
+        done = [each.item for each in self.waiting if now_ns is None or each.latest_ns <= now_ns]
+        self.waiting = [each for each in self.waiting if now_ns is not None and each.latest_ns > now_ns]
+        return done
 
     def _count(self, number: int = 1) -> None:
         self._counts[self.fault.counted_as] += number
 
 
 class _Drop(_Stage):
-    def befall(self, item: _Item, moment: _Moment) -> list[_Item]:  # noqa: ARG002
+    def apply(self, item: _Item, moment: _Moment) -> list[_Item]:  # noqa: ARG002
         self._count()
         return []
 
@@ -186,61 +175,43 @@ class _Drop(_Stage):
 class _Delay(_Stage):
     _last_due_ns = 0
 
-    def spare(self, item: _Item, moment: _Moment) -> list[_Item]:  # noqa: ARG002
-        return [self._in_order(item)]
-
-    def befall(self, item: _Item, moment: _Moment) -> list[_Item]:
-        self._count()
-        late_ns = round(self.fault.seconds(moment.elapsed_ns / NS_PER_S, moment.rng) * NS_PER_S)
-        return [self._in_order(replace(item, due_ns=item.due_ns + late_ns))]
-
-    def _in_order(self, item: _Item) -> _Item:
+    def skip(self, item: _Item) -> list[_Item]:
         if self.fault.in_order:
             item = replace(item, due_ns=max(item.due_ns, self._last_due_ns))
             self._last_due_ns = item.due_ns
-        return item
+        return [item]
+
+    def apply(self, item: _Item, moment: _Moment) -> list[_Item]:
+        self._count()
+        late_ns = round(self.fault.seconds(moment.elapsed_ns / NS_PER_S, moment.rng) * NS_PER_S)
+        return self.skip(replace(item, due_ns=item.due_ns + late_ns))
 
 
 class _Duplicate(_Stage):
-    def befall(self, item: _Item, moment: _Moment) -> list[_Item]:  # noqa: ARG002
+    def apply(self, item: _Item, moment: _Moment) -> list[_Item]:  # noqa: ARG002
         self._count(self.fault.copies)
         return [replace(item, copy=item.copy * (self.fault.copies + 1) + i) for i in range(self.fault.copies + 1)]
 
 
 class _Reorder(_Stage):
-    def __init__(self, fault: Reorder, counts: dict[str, int]) -> None:
-        super().__init__(fault, counts)
-        self._waiting: list[_Overtaken] = []
-
-    def spare(self, item: _Item, moment: _Moment) -> list[_Item]:  # noqa: ARG002
-        for waiting in self._waiting:
-            waiting.places -= 1
-        done = [waiting.item for waiting in self._waiting if waiting.places == 0]
-        self._waiting = [waiting for waiting in self._waiting if waiting.places > 0]
+    def skip(self, item: _Item) -> list[_Item]:
+        for each in self.waiting:
+            each.places -= 1
+        done = [each.item for each in self.waiting if each.places == 0]
+        self.waiting = [each for each in self.waiting if each.places > 0]
         return [item, *(replace(each, due_ns=max(each.due_ns, item.due_ns)) for each in done)]
 
-    def befall(self, item: _Item, moment: _Moment) -> list[_Item]:
+    def apply(self, item: _Item, moment: _Moment) -> list[_Item]:
         self._count()
         latest_ns = moment.now_ns + round(MAX_HELD_S * NS_PER_S)
-        self._waiting.append(_Overtaken(item=item, places=self.fault.places, latest_ns=latest_ns))
+        self.waiting.append(_Waiting(item=item, places=self.fault.places, latest_ns=latest_ns))
         return []
-
-    def release(self, now_ns: int | None) -> list[_Item]:
-        done = [waiting.item for waiting in self._waiting if now_ns is None or waiting.latest_ns <= now_ns]
-        self._waiting = [waiting for waiting in self._waiting if now_ns is not None and waiting.latest_ns > now_ns]
-        return done
-
-    def next_ns(self) -> int | None:
-        return min((waiting.latest_ns for waiting in self._waiting), default=None)
-
-    def pending(self) -> int:
-        return len(self._waiting)
 
 
 class _Corrupt(_Stage):
-    def befall(self, item: _Item, moment: _Moment) -> list[_Item]:
+    def apply(self, item: _Item, moment: _Moment) -> list[_Item]:
         message = copy.deepcopy(item.message)
-        places = float_places(message)
+        places = _float_places(message)
         if not places:
             return [item]
         self._count()
@@ -254,33 +225,21 @@ class _Corrupt(_Stage):
 
 
 class _Freeze(_Stage):
-    _last: Message | None = None
-
-    def spare(self, item: _Item, moment: _Moment) -> list[_Item]:  # noqa: ARG002
-        self._last = item.message
-        return [item]
-
-    def befall(self, item: _Item, moment: _Moment) -> list[_Item]:
-        if self._last is None:  # there is nothing older: this one is repeated from now on
-            return self.spare(item, moment)
+    def apply(self, item: _Item, moment: _Moment) -> list[_Item]:  # noqa: ARG002
+        if self._last is None:  # the first message is repeated from now on
+            return self.skip(item)
         self._count()
         return [replace(item, message=self._last)]
 
 
 class _Restamp(_Stage):
-    _last: Message | None = None
-
-    def spare(self, item: _Item, moment: _Moment) -> list[_Item]:  # noqa: ARG002
-        self._last = item.message
-        return [item]
-
-    def befall(self, item: _Item, moment: _Moment) -> list[_Item]:
+    def apply(self, item: _Item, moment: _Moment) -> list[_Item]:  # noqa: ARG002
         is_old = self.fault.kind == "old_data"
-        given = self._last if is_old else item.message
-        if given is None:  # there is nothing older
-            return self.spare(item, moment)
+        data = self._last if is_old else item.message
+        if data is None:
+            return self.skip(item)
         self._count()
-        message = copy.deepcopy(given)
+        message = copy.deepcopy(data)
         stamp = item.message.header.stamp
         offset_ns = 0 if is_old else round(self.fault.offset_s * NS_PER_S)
         stamp_ns = 0 if self.fault.kind == "zero" else stamp.sec * NS_PER_S + stamp.nanosec + offset_ns
@@ -290,7 +249,7 @@ class _Restamp(_Stage):
 
 
 class _Burst(_Stage):
-    def befall(self, item: _Item, moment: _Moment) -> list[_Item]:
+    def apply(self, item: _Item, moment: _Moment) -> list[_Item]:
         held_ns = self.fault.held_ns(moment.elapsed_ns)
         if held_ns <= 0:
             return [item]
@@ -299,7 +258,7 @@ class _Burst(_Stage):
 
 
 class _Edit(_Stage):
-    def befall(self, item: _Item, moment: _Moment) -> list[_Item]:  # noqa: ARG002
+    def apply(self, item: _Item, moment: _Moment) -> list[_Item]:  # noqa: ARG002
         self._count()
         return [replace(item, message=self.fault.edit(copy.deepcopy(item.message)))]
 
@@ -317,25 +276,16 @@ _STAGES: dict[type[Fault], type[_Stage]] = {
 }
 
 
-def float_places(message: Message) -> list[tuple[Any, str | int]]:
-    """Return where the floating-point numbers of a ROS message stand: an object and an attribute, or an index."""
-    places: list[tuple[Any, str | int]] = []
-    for field in message.get_fields_and_field_types():
-        value = getattr(message, field)
-        if isinstance(value, float):
-            places.append((message, field))
-            continue
-        places += _places_in(value)
-    return places
-
-
-def _places_in(value: Any) -> list[tuple[Any, str | int]]:  # noqa: ANN401 - part of a message
-    if hasattr(value, "get_fields_and_field_types"):
-        return float_places(value)
+def _float_places(value: Any) -> list[tuple[Any, str | int]]:  # noqa: ANN401 - a message, or a part of one
+    """Return the floating-point numbers of a message as pairs of an owner and an attribute or index."""
     if isinstance(value, (array.array, np.ndarray)):
         is_float = value.typecode in "fd" if isinstance(value, array.array) else value.dtype.kind == "f"
         return [(value, index) for index in range(len(value))] if is_float else []
-    if isinstance(value, list):
-        floats: list[tuple[Any, str | int]] = [(value, i) for i, each in enumerate(value) if isinstance(each, float)]
-        return floats + [place for each in value for place in _places_in(each)]
-    return []
+    parts: list[tuple[str | int, Any]] = []
+    if hasattr(value, "get_fields_and_field_types"):
+        parts = [(field, getattr(value, field)) for field in value.get_fields_and_field_types()]
+    elif isinstance(value, list):
+        parts = list(enumerate(value))
+    return [
+        place for key, part in parts for place in ([(value, key)] if isinstance(part, float) else _float_places(part))
+    ]

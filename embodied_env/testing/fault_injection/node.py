@@ -1,4 +1,4 @@
-"""The node that relays one topic to another through a `ChaosChannel`."""
+"""A node that relays one topic to another through a `ChaosChannel`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from embodied_env.ros.node import RosNode
 from embodied_env.testing.fault_injection.channel import ChaosChannel
 from embodied_env.testing.fault_injection.faults import Fault, Message, Restamp
 
-_DEPTH = 1000  # messages in a queue: it loses none that it was not told to lose
-_GLANCE_S = 0.05  # how long it may take until the end is seen
+_DEPTH = 1000  # of the queues, so that only faults lose messages
+_POLL_S = 0.05
 
 
 def chaos_qos(*, reliable: bool = True, transient_local: bool = False) -> QoSProfile:
-    """Return the QoS of a topic that loses nothing by itself, as far as `reliable` says so."""
+    """Return the QoS of a relay with a deep queue."""
     return QoSProfile(
         depth=_DEPTH,
         reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,
@@ -33,9 +33,9 @@ def chaos_qos(*, reliable: bool = True, transient_local: bool = False) -> QoSPro
 
 
 class ChaosNode:
-    """Relays a topic, with faults, in a thread and a ROS context of its own, from ``with`` to its end.
+    """Relays a topic with faults, in a thread and a ROS context of its own, for the duration of a ``with`` statement.
 
-    What was dropped does not show in the publication numbers of the middleware: they are this node's own.
+    Dropped messages leave no gap in the publication numbers of the middleware, since these are this node's own.
     """
 
     def __init__(
@@ -49,20 +49,20 @@ class ChaosNode:
         namespace: str = "/",
         qos: QoSProfile | None = None,
     ) -> None:
-        """Prepare; nothing is started.
+        """Start nothing yet.
 
         Args:
-            source: the topic that is read.
-            target: the topic that is written.
-            message_type: by its ROS name, like ``sensor_msgs/msg/JointState``.
+            source: topic to subscribe to.
+            target: topic to publish.
+            message_type: ROS name, like ``sensor_msgs/msg/JointState``.
             faults: applied in this order.
-            seed: of every decision, >= 0.
-            namespace: absolute; relative topics resolve in it.
+            seed: >= 0.
+            namespace: absolute namespace of relative topics.
             qos: of both sides; None: `chaos_qos`.
 
         Raises:
-            UsageError: when the topics are the same, or a fault needs a stamp and the type has none.
-            MissingDependencyError: when the message's package is not installed.
+            UsageError: for equal topics, or a `Restamp` of a type without a header.
+            MissingDependencyError: when the message package is not installed.
         """
         self._type = message_class(message_type)
         self._type_name = message_type
@@ -82,38 +82,36 @@ class ChaosNode:
         self._publisher: Any = None
 
     def __enter__(self) -> Self:
-        """Start to relay; raises BackendNotReadyError when ROS 2 cannot be initialised."""
         self._ros = ros = RosNode(self._name, namespace=self._namespace, clock=SteadyClock())
         try:
             source, target = (ros.node.resolve_topic_name(topic) for topic in self._topics)
             self._publisher = ros.node.create_publisher(self._type, target, self._qos)
-            ros.node.create_subscription(self._type, source, self._put, self._qos)
+            ros.node.create_subscription(self._type, source, self._receive, self._qos)
             executor = SingleThreadedExecutor(context=ros.node.context)
             executor.add_node(ros.node)
         except BaseException:
             ros.close()
             raise
         self._stop.clear()
-        self._thread = threading.Thread(target=self._turn, args=(executor,), name=self._name, daemon=True)
+        self._thread = threading.Thread(target=self._spin, args=(executor,), name=self._name, daemon=True)
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End, join the thread, destroy the node; raises what went wrong in the thread. What is pending is not sent."""
+        """Stop without sending pending messages; raise the error of the thread, if any."""
         self._stop.set()
-        thread, self._thread = self._thread, None
-        ros, self._ros = self._ros, None
-        if thread is not None:
-            thread.join()
-        if ros is not None:
-            ros.close()
+        if self._thread is not None:
+            self._thread.join()
+        if self._ros is not None:
+            self._ros.close()
+        self._thread = self._ros = None
         if kind is None and self._error is not None:
             raise self._error
 
     def wait_connected(self, timeout_s: float = 10.0) -> None:
-        """Return when somebody publishes the source and reads the target; raises BackendNotReadyError when not."""
+        """Wait for a publisher of the source and a subscriber of the target; raises BackendNotReadyError."""
         ros, (source, target) = self._ros, self._topics
         if ros is None:
             raise BackendNotReadyError("the chaos node is not running; use it in a with statement")
@@ -126,13 +124,13 @@ class ChaosNode:
             raise BackendNotReadyError(f"{source} has {publishers} publishers and {target} has {readers} readers")
 
     def set_faults(self, *faults: Fault) -> None:
-        """Apply other faults from the next message on; their times begin anew."""
+        """Apply other faults from the next message on."""
         self._check(faults)
         with self._lock:
             self._channel.replace(faults)
 
     def counts(self) -> dict[str, int]:
-        """Return what was done so far (`ChaosChannel.counts`)."""
+        """Return the counts so far (`ChaosChannel.counts`)."""
         with self._lock:
             return self._channel.counts()
 
@@ -140,27 +138,22 @@ class ChaosNode:
         if any(isinstance(fault, Restamp) for fault in faults) and not hasattr(self._type, "header"):
             raise UsageError(f"Restamp needs a header, which a {self._type_name} has not; allowed: a stamped type")
 
-    def _put(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         with self._lock:
             self._channel.put(message, time.monotonic_ns())
 
-    def _turn(self, executor: SingleThreadedExecutor) -> None:
+    def _spin(self, executor: SingleThreadedExecutor) -> None:
         try:
             while not self._stop.is_set():
-                executor.spin_once(timeout_sec=self._idle_s())
+                with self._lock:
+                    next_ns = self._channel.next_ns()
+                idle_s = _POLL_S if next_ns is None else max(0.0, (next_ns - time.monotonic_ns()) / NS_PER_S)
+                executor.spin_once(timeout_sec=min(_POLL_S, idle_s))
                 with self._lock:
                     due = self._channel.take(time.monotonic_ns())
                 for message in due:
                     self._publisher.publish(message)
-        except BaseException as error:  # noqa: BLE001 - raised in the thread that ends this one
+        except BaseException as error:  # noqa: BLE001 - raised by `__exit__`
             self._error = error
         finally:
             executor.shutdown(timeout_sec=1.0)
-
-    def _idle_s(self) -> float:
-        """Return how long nothing needs to be done unless something arrives."""
-        with self._lock:
-            next_ns = self._channel.next_ns()
-        if next_ns is None:
-            return _GLANCE_S
-        return min(_GLANCE_S, max(0.0, (next_ns - time.monotonic_ns()) / NS_PER_S))

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from embodied_env.core.clock import NS_PER_S, SteadyClock
-from embodied_env.core.time_sync import GOOD_PAIR_NS, STEP_NS, SimTimeTracker, SystemClockMonitor, read_clock_pair
+from embodied_env.core.world_clock import GOOD_PAIR_NS, STEP_NS, SimTimeTracker, SystemClockMonitor, read_clock_pair
 
 MS = 1_000_000
 UTC_NS = 1_700_000_000 * NS_PER_S

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.time_sync import STEP_NS, SimTimeTracker, SystemClockMonitor
+from embodied_env.core.world_clock import STEP_NS, SimTimeTracker, SystemClockMonitor
 
 MS = 1_000_000
 READING_NS = 200
@@ -31,8 +31,8 @@ class FreeClock:
 
 steps_ns = st.one_of(
     st.just(0),
-    st.integers(3 * MS, 3600 * NS_PER_S),
-    st.integers(-3600 * NS_PER_S, -3 * MS),
+    st.integers(5 * MS, 3600 * NS_PER_S),  # more than STEP_NS and twice the slew in 3 s
+    st.integers(-3600 * NS_PER_S, -5 * MS),
 )
 happenings = st.lists(st.tuples(st.integers(1 * MS, 3 * NS_PER_S), st.floats(-500e-6, 500e-6), steps_ns), max_size=30)
 

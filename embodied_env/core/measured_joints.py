@@ -1,0 +1,128 @@
+"""Measured joint positions and velocities: found by joint name in the agent's sensors, with their ages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import Contract
+from embodied_env.contract.message_types import JOINT_SENSOR
+from embodied_env.contract.schema import ActuatorSpec, FloatArray, SensorSpec
+from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.types import Snapshot
+
+Reading = tuple[Mapping[str, NDArray[Any]], float]
+"""The fields of one message, and its age in s."""
+
+_ODOMETRY = "nav_msgs/msg/Odometry"
+
+
+class MeasuredJoints:
+    """Reads the positions of joints from the agent's sensors.
+
+    Attributes:
+        known: whether a sensor reports the position of each joint, shape (n_joints,).
+    """
+
+    def __init__(self, contract: Contract, joints: tuple[str, ...]) -> None:
+        """Find `joints` in the sensors of `contract`."""
+        found = {
+            joint: (name, index)
+            for name, sensor in contract.sensors.items()
+            if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
+            for index, joint in enumerate(sensor.fields["position"].joints or ())
+        }
+        self._size = len(joints)
+        self.known = np.array([joint in found for joint in joints])
+        places = [(*found[name], joint) for joint, name in enumerate(joints) if name in found]
+        self._by_sensor = {  # sensor -> indices in its reading, and of the joints
+            sensor: tuple(np.array([place[1:] for place in places if place[0] == sensor]).T)
+            for sensor in dict.fromkeys(place[0] for place in places)
+        }
+
+    def measured(self, snapshot: Snapshot) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the position of each joint and its age in s, both of shape (n_joints,).
+
+        A joint without a sensor is at 0 with age 0: by the rules of a contract its position has no effect.
+        """
+        ages_s = np.zeros(self._size)
+        for sensor, (_, joints) in self._by_sensor.items():
+            ages_s[joints] = (snapshot.now_ns - snapshot.samples[sensor].stamp_ns) / NS_PER_S
+        return self._positions(snapshot, np.zeros(self._size)), ages_s
+
+    def positions_or_nan(self, snapshot: Snapshot) -> NDArray[np.float64]:
+        """Return the position of each joint, shape (n_joints,); NaN without a sensor."""
+        return self._positions(snapshot, np.full(self._size, np.nan))
+
+    def _positions(self, snapshot: Snapshot, positions: NDArray[np.float64]) -> NDArray[np.float64]:
+        for sensor, (indices, joints) in self._by_sensor.items():
+            positions[joints] = snapshot.samples[sensor].values["position"][indices]
+        return positions
+
+
+class MeasuredVelocities:
+    """Reads the velocity of each joint that is commanded by velocity.
+
+    A joint is measured by a sensor of joint states that reports its velocity, the axis of a twist by an odometry in the
+    same frame.
+
+    Attributes:
+        sensors: names of the required sensors.
+    """
+
+    def __init__(self, contract: Contract) -> None:
+        """Find the joints of `contract` in the agent's sensors."""
+        seen = {name: sensor for name, sensor in contract.sensors.items() if sensor.visibility == "agent"}
+        self._places = [
+            next((place for name, sensor in seen.items() if (place := _place(name, sensor, actuator, joint))), None)
+            for actuator in contract.actuators.values()
+            for joint in actuator.joints
+        ]
+        self.sensors = tuple(dict.fromkeys(place[0] for place in self._places if place is not None))
+        self._max_age_s = {name: contract.sensors[name].max_age_s for name in self.sensors}
+        self._tolerance_s = contract.safety.observation.future_tolerance_s
+
+    def read(self, newest: Callable[[str], Reading | None]) -> tuple[FloatArray, FloatArray]:
+        """Return the velocity of each joint in its unit/s and its age in s, both of shape (n_joints,).
+
+        NaN and infinity where a joint is not measured, or its reading is missing, not finite, outside its declared
+        range, older than `max_age_s`, or from the future.
+
+        Args:
+            newest: returns the newest reading of a sensor; None: there is no valid one.
+        """
+        velocities, ages_s = np.full(len(self._places), np.nan), np.full(len(self._places), np.inf)
+        readings = {name: newest(name) for name in self.sensors}
+        for joint, place in enumerate(self._places):
+            if place is None or (reading := readings[place[0]]) is None:
+                continue
+            name, field, index, low, high = place
+            values, age_s = reading
+            if -self._tolerance_s <= age_s <= self._max_age_s[name] and low <= values[field][index] <= high:
+                velocities[joint], ages_s[joint] = values[field][index], max(0.0, age_s)
+        return velocities, ages_s
+
+
+def _place(
+    name: str, sensor: SensorSpec, actuator: ActuatorSpec, joint: str
+) -> tuple[str, str, int, float, float] | None:
+    """Return sensor, field, index and declared range if `sensor` measures the velocity of `joint`."""
+    if not actuator.is_velocity:
+        return None
+    field, _, axis = joint.partition(".") if actuator.command == "twist" else ("velocity", "", joint)
+    spec = sensor.fields.get(field)
+    if spec is None or spec.path is not None:
+        return None
+    if actuator.command == "twist":
+        if sensor.type != _ODOMETRY or sensor.child_frame != actuator.frame:
+            return None
+        index = "xyz".index(axis)
+    elif sensor.type == JOINT_SENSOR and joint in (spec.joints or ()):
+        index = (spec.joints or ()).index(joint)
+    else:
+        return None
+    low, high = (bound[index] if isinstance(bound, tuple) else bound for bound in (spec.low, spec.high))
+    return name, field, index, low, high
