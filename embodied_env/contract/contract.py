@@ -1,4 +1,4 @@
-"""The contract: the fields of the file, validated, with the spaces and fingerprints that follow from them."""
+"""The validated contract, with its spaces and fingerprints."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from embodied_env.contract.validation import validate_contract
 class Contract(ContractFields):
     """One robot and task: spaces, limits, timing, safety, task, and the profile of each backend.
 
-    It is validated whenever one is built, `dataclasses.replace` included.
+    Every construction validates it, `dataclasses.replace` included.
     """
 
     def __post_init__(self) -> None:
-        """Freeze the mappings and validate every rule; raises ContractError."""
+        """Freeze the fields and validate every rule; raises ContractError."""
         super().__post_init__()
         validate_contract(self)
 

@@ -28,8 +28,8 @@ from embodied_env.ros.embedded_sim.base_node import LATCHED, RELIABLE, TURN_S, W
 from embodied_env.ros.embedded_sim.protocol import ANY_EPOCH
 from embodied_env.ros.embedded_sim.sensor_messages import set_stamp
 from embodied_env.ros.serialization.template import MessageTemplate, Numbers
+from embodied_env.sim.backend_profile import StandIn
 from embodied_env.sim.emulated_estops import EmulatedEstop, Input
-from embodied_env.sim.profile import StandIn
 from embodied_env.sim.robot_emulation import EmulatedController, EmulatedDrivers, TimedQueue
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World

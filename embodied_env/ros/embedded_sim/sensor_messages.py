@@ -22,7 +22,7 @@ from embodied_env.contract.message_types import ENCODINGS, SENSOR_MESSAGES, mess
 from embodied_env.contract.reading_values import to_units
 from embodied_env.errors import MissingDependencyError
 from embodied_env.ros.serialization.template import MessageTemplate
-from embodied_env.sim.instruments import range_limits_m
+from embodied_env.sim.sensor_models import range_limits_m
 
 Message = Any  # a generated type
 Values = Mapping[str, NDArray[Any]]

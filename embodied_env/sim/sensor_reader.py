@@ -1,4 +1,4 @@
-"""What sensors read in a simulated world, without delay and noise: resolved once from the contract."""
+"""Ideal readings of the sensors of a simulated world, without delay and noise."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES
 from embodied_env.contract.reading_values import InvalidReadingError, fitted
 from embodied_env.contract.spaces import FieldLayout, field_layouts
 from embodied_env.contract.value_checks import one_of
-from embodied_env.sim.instruments import Bumper, Odometer, Scanner
+from embodied_env.sim.backend_profile import KINDS, Contact, Rays, Source, WheelOdometry, WorldProfile
 from embodied_env.sim.model import MjData, Model
-from embodied_env.sim.profile import KINDS, Contact, Rays, Source, WheelOdometry, WorldProfile
 from embodied_env.sim.rendering import Renderer
+from embodied_env.sim.sensor_models import Bumper, Odometer, Scanner
 
-Reader = Callable[[], Any]  # a number, or a fresh array
+Reader = Callable[[], Any]  # returns a number or a new array
 Values = dict[str, NDArray[Any]]
 
 _BOOL = "std_msgs/msg/Bool"
@@ -31,7 +31,7 @@ _POSES = (
     "geometry_msgs/msg/PointStamped",
     "geometry_msgs/msg/PoseWithCovarianceStamped",
 )
-_FITS: Mapping[str, tuple[str, ...]] = {  # kind of source -> what can be read from it; "sensors": any message
+_FITS: Mapping[str, tuple[str, ...]] = {  # kind of source -> message types it can fill; "sensors" fills any
     "site": _POSES,
     "distance": ("sensor_msgs/msg/Range",),
     "rays": ("sensor_msgs/msg/LaserScan",),
@@ -43,9 +43,9 @@ _FITS: Mapping[str, tuple[str, ...]] = {  # kind of source -> what can be read f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorOutput:
-    """What a sensor measured: its fields, and what its message says beside them (`ros.embedded_sim.sensor_messages`).
+    """The fields of one reading, and the other content of its message (`ros.embedded_sim.sensor_messages`).
 
-    `problem`: why there are no values, when they do not fit into the message.
+    `problem` is the reason for missing values, when they do not fit into the message.
     """
 
     values: Values
@@ -55,7 +55,7 @@ class SensorOutput:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A sensor of the contract, its source, and where that stands in the contract's file."""
+    """A sensor of the contract, its source, and the path of the source in the contract."""
 
     name: str
     spec: SensorSpec
@@ -64,11 +64,10 @@ class _Wanted:
 
     @cached_property
     def layouts(self) -> dict[str, FieldLayout]:
-        """Its fields."""
         return {layout.field: layout for layout in field_layouts(self.name, self.spec)}
 
 
-class SensorModels:
+class SensorReader:
     """Reads the sensors of a contract from one MuJoCo state."""
 
     def __init__(
@@ -77,7 +76,7 @@ class SensorModels:
         """Resolve every field.
 
         Raises:
-            ContractError: for a sensor without a source, a source that does not fit or has no sensor, an unknown name.
+            ContractError: for a sensor without a suitable source, a source without a sensor, or an unknown name.
         """
         self._model = model
         self._data = data
@@ -99,56 +98,54 @@ class SensorModels:
             wanted = _Wanted(name, spec, profile.sources.get(name, Source()), f"{model.path}.sources.{name}")
             readers = self._readers(wanted)
             self._check_fields(wanted, readers)
-            self._fields[name] = [
-                (layout, readers[field]) for field, layout in wanted.layouts.items() if field in readers
-            ]
+            layouts = wanted.layouts.items()
+            self._fields[name] = [(layout, readers[field]) for field, layout in layouts if field in readers]
 
     def begin(self, seed: int) -> None:
-        """Begin an episode: odometers at zero, bumpers without a touch."""
+        """Begin an episode: odometers at zero, bumpers without contact."""
         for name, odometer in self._odometers.items():
-            odometer.begin([seed, *f"{name}.odometry".encode()])  # not the errors of its channel, too
+            odometer.begin([seed, *f"{name}.odometry".encode()])  # differs from the seed of its channel
         for bumper in self._bumpers.values():
             bumper.begin()
 
     @property
-    def watches(self) -> bool:
-        """Whether there is anything to `watch` for."""
+    def has_contacts(self) -> bool:
+        """Whether `update_contacts` is needed."""
         return bool(self._bumpers)
 
     def update_contacts(self) -> None:
-        """Look at what a single physics step may show and the next one hide."""
+        """Record the contacts of a physics step, which may be over at the next one."""
         for bumper in self._bumpers.values():
-            bumper.watch()
+            bumper.update()
 
     def read(self, sensor: str) -> SensorOutput:
-        """Return what `sensor` measures now: fresh arrays, in the contract's shapes and precision."""
-        extras = self._extras.get(sensor)
-        others = {} if extras is None else extras()
+        """Return the current values of `sensor` as new arrays, in the contract's shapes and precision."""
+        extras = self._extras[sensor]() if sensor in self._extras else {}
         try:
             values = {layout.field: self._fitted(layout, reader()) for layout, reader in self._fields[sensor]}
         except InvalidReadingError as error:
-            return SensorOutput(values={}, extras=others, problem=str(error))
-        return SensorOutput(values=values, extras=others)
+            return SensorOutput(values={}, extras=extras, problem=str(error))
+        return SensorOutput(values=values, extras=extras)
 
     def _fitted(self, layout: FieldLayout, values: Any) -> NDArray[Any]:  # noqa: ANN401 - a number, or an array
         numbers = np.asarray(values)
         if numbers.dtype == layout.dtype and numbers.shape == layout.shape and numbers.dtype.kind == "f":
-            return numbers  # fresh: see `Reader`
+            return numbers  # new: see `Reader`
         if (layout.sensor, layout.field) in self._booleans:
             numbers = fitted(layout.field, numbers, np.dtype(bool))
         return fitted(layout.field, numbers, layout.dtype).reshape(layout.shape)
 
     def sample(self, sensor: str) -> SensorOutput:
-        """Return a reading: what `read` does, where odometry and contacts count from one reading to the next."""
+        """Return a reading like `read`, with odometry and contacts accumulated since the previous reading."""
         if sensor in self._odometers:
             self._odometers[sensor].advance()
-        measured = self.read(sensor)
+        output = self.read(sensor)
         if sensor in self._bumpers:
             self._bumpers[sensor].forget()
-        return measured
+        return output
 
     def _readers(self, wanted: _Wanted) -> dict[str, Reader]:
-        """Return field -> reader of what the source offers."""
+        """Return the readers of the source by field."""
         source, type_name = wanted.source, wanted.spec.type
         given = [kind for kind in KINDS if getattr(source, kind) is not None]
         if source.relative_to is not None and source.site is None:
@@ -160,16 +157,16 @@ class SensorModels:
             needed = " or ".join(fitting)
             if type_name == JOINT_SENSOR:
                 needed = f"no source, since it is read by the names of its joints, or {needed}"
-            said = " and ".join(given) or "nothing"
-            raise self._model.error(wanted.path, f"{said} is given; a {type_name} sensor needs {needed}")
+            found = " and ".join(given) or "nothing"
+            raise self._model.error(wanted.path, f"{found} is given; a {type_name} sensor needs {needed}")
         build: Callable[[_Wanted, Any], dict[str, Reader]] = getattr(self, f"_{given[0]}")
         return build(wanted, getattr(source, given[0]))
 
     def _check_fields(self, wanted: _Wanted, readers: Mapping[str, Reader]) -> None:
         known = SENSOR_MESSAGES.get(wanted.spec.type)
-        follows = ("covariance",) if known is not None and known.covariance else ()  # from the noise
+        derived = ("covariance",) if known is not None and known.covariance else ()  # from the noise
         for field in wanted.spec.fields:
-            if field not in readers and field not in follows:
+            if field not in readers and field not in derived:
                 path = f"sensors.{wanted.name}.fields.{field}"
                 raise self._model.error(path, "its source in this world does not give it")
         for field in wanted.source.noise:
@@ -190,13 +187,13 @@ class SensorModels:
             vector, index = {
                 "position": (data.qpos, at.qpos),
                 "velocity": (data.qvel, at.dof),
-                "effort": (data.qfrc_actuator, at.dof),  # of the servos: what gravcomp carries is not in it
+                "effort": (data.qfrc_actuator, at.dof),  # of the servos, without gravity compensation
             }[field]
-            readers[field] = partial(vector.take, index)  # as np.take has it, for a third of the time
+            readers[field] = partial(vector.take, index)  # like np.take, three times as fast
         return readers
 
     def _site(self, wanted: _Wanted, site: str) -> dict[str, Reader]:
-        """Positions m, orientations as quaternions x, y, z, w."""
+        """Read the position, m, and the orientation as quaternion x, y, z, w."""
         data, model, frame = self._data, self._model, wanted.source.relative_to
         index = model.find("site", site, f"{wanted.path}.site")
         base = None if frame is None else model.find("site", frame, f"{wanted.path}.relative_to")
@@ -213,7 +210,7 @@ class SensorModels:
                 matrix = (data.site_xmat[base].reshape(3, 3).T @ matrix.reshape(3, 3)).ravel()
             wxyz = np.empty(4)
             model.mujoco.mju_mat2Quat(wxyz, matrix)
-            return np.roll(wxyz, -1)  # a message has x, y, z, w
+            return np.roll(wxyz, -1)  # messages have x, y, z, w
 
         return {"position": position, "orientation": orientation}
 
@@ -223,18 +220,16 @@ class SensorModels:
 
         def distance() -> NDArray[np.float64]:
             apart = data.site_xpos[a] - data.site_xpos[b]
-            return np.array([math.sqrt(apart.dot(apart))])  # as np.linalg.norm has it, for a fifth of the time
+            return np.array([math.sqrt(apart.dot(apart))])  # like np.linalg.norm, five times as fast
 
         return {"range": distance}
 
     def _sensors(self, wanted: _Wanted, sensors: Mapping[str, str]) -> dict[str, Reader]:
-        return {
-            field: self._sensor(wanted, field, sensor, f"{wanted.path}.sensors.{field}")
-            for field, sensor in sensors.items()
-        }
+        return {field: self._sensor(wanted, field, sensor) for field, sensor in sensors.items()}
 
-    def _sensor(self, wanted: _Wanted, field: str, sensor: str, path: str) -> Reader:
+    def _sensor(self, wanted: _Wanted, field: str, sensor: str) -> Reader:
         mj, data, mujoco = self._model.mj, self._data, self._model.mujoco
+        path = f"{wanted.path}.sensors.{field}"
         if field not in wanted.layouts:
             raise self._model.error(path, f"no such field: {one_of(field, wanted.layouts)}")
         index = self._model.find("sensor", sensor, path)
@@ -244,11 +239,11 @@ class SensorModels:
             raise self._model.error(path, f"{sensor!r} has {size} values; allowed: {math.prod(shape)}, shape {shape}")
         values = np.arange(start, start + size)
         if mj.sensor_datatype[index] == int(mujoco.mjtDataType.mjDATATYPE_QUATERNION):
-            values = np.roll(values, -1)  # a message has x, y, z, w
+            values = np.roll(values, -1)  # messages have x, y, z, w
         if wanted.spec.type == _BOOL:
             return lambda: np.where(np.isnan(data.sensordata[values]), np.nan, data.sensordata[values] != 0.0)
         if mj.sensor_type[index] == int(mujoco.mjtSensor.mjSENS_RANGEFINDER):
-            return lambda: np.where(data.sensordata[values] < 0.0, np.inf, data.sensordata[values])  # -1: nothing met
+            return lambda: np.where(data.sensordata[values] < 0.0, np.inf, data.sensordata[values])  # -1: no hit
         return partial(data.sensordata.take, values)
 
     def _rays(self, wanted: _Wanted, rays: Rays) -> dict[str, Reader]:
@@ -260,21 +255,20 @@ class SensorModels:
 
     def _camera(self, wanted: _Wanted, name: str) -> dict[str, Reader]:
         camera = self._model.find("camera", name, f"{wanted.path}.camera")
-        pictures = {"rgb8": self._renderer.rgb, "32FC1": self._renderer.depth}
+        renderers = {"rgb8": self._renderer.rgb, "32FC1": self._renderer.depth}
         encoding = str(wanted.spec.encoding)
-        if encoding not in pictures:
+        if encoding not in renderers:
             path = f"sensors.{wanted.name}.encoding"
-            raise self._model.error(path, f"{encoding!r} is not rendered; allowed: {', '.join(pictures)}")
+            raise self._model.error(path, f"{encoding!r} is not rendered; allowed: {', '.join(renderers)}")
         if "image" not in wanted.layouts:
             return {}
         height, width, _ = wanted.layouts["image"].shape
-        return {"image": partial(pictures[encoding], self._data, camera, height, width)}
+        return {"image": partial(renderers[encoding], self._data, camera, height, width)}
 
     def _odometry(self, wanted: _Wanted, odometry: WheelOdometry) -> dict[str, Reader]:
         odometer = self._odometers[wanted.name] = Odometer(self._model, self._data, odometry, wanted.path)
         self._extras[wanted.name] = odometer.extras
-        fields = ("position", "orientation", "linear", "angular")
-        return {field: getattr(odometer, field) for field in fields}
+        return {field: getattr(odometer, field) for field in ("position", "orientation", "linear", "angular")}
 
     def _contact(self, wanted: _Wanted, contact: Contact) -> dict[str, Reader]:
         bumper = self._bumpers[wanted.name] = Bumper(self._model, self._data, contact, wanted.path)
