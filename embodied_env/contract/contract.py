@@ -7,7 +7,7 @@ from functools import cached_property
 
 from gymnasium import spaces
 
-from embodied_env.contract.fingerprint import backend_fingerprint, contract_fingerprint
+from embodied_env.contract.fingerprint import meaning, sha256_of, to_plain
 from embodied_env.contract.schema import ContractFields
 from embodied_env.contract.spaces import action_space, observation_space
 from embodied_env.contract.validation import validate_contract
@@ -37,9 +37,9 @@ class Contract(ContractFields):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of everything that gives a result its meaning; backend profiles are not part of it."""
-        return contract_fingerprint(self)
+        """SHA-256 (hex) of everything that affects the meaning of a result, without backend profiles."""
+        return sha256_of(meaning(self))
 
     def backend_fingerprint(self, backend: str) -> str:
         """Return the SHA-256 (hex) of the profile of `backend` in this contract."""
-        return backend_fingerprint(self, backend)
+        return sha256_of({"backend": backend, "profile": to_plain(self.backends.get(backend, {}))})

@@ -63,19 +63,10 @@ def meaning(contract: ContractFields) -> dict[str, Any]:
     return {"schema": SCHEMA, "semantics": SEMANTICS, **plain}
 
 
-def _sha256(value: Any) -> str:  # noqa: ANN401 - JSON types
+def sha256_of(value: Any) -> str:  # noqa: ANN401 - JSON types
+    """Return the SHA-256 (hex) of the canonical JSON of `value`."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def contract_fingerprint(contract: ContractFields) -> str:
-    """Return the SHA-256 (hex) of the canonical JSON of `meaning`."""
-    return _sha256(meaning(contract))
-
-
-def backend_fingerprint(contract: ContractFields, backend: str) -> str:
-    """Return the SHA-256 (hex) of the canonical JSON of one backend's name and profile."""
-    return _sha256({"backend": backend, "profile": to_plain(contract.backends.get(backend, {}))})
 
 
 def differences(a: Any, b: Any, path: str = "") -> list[tuple[str, Any, Any]]:  # noqa: ANN401 - JSON types

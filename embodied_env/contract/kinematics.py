@@ -259,7 +259,7 @@ class JointTree:
         return np.array([shape.joint for shape in self.shapes], dtype=np.intp), ends, radii
 
 
-def frame_of(position_m: Iterable[float], rotation: FloatArray | None = None) -> FloatArray:
+def make_transform(position_m: Iterable[float], rotation: FloatArray | None = None) -> FloatArray:
     """Return the transform of shape (4, 4) with this origin and rotation matrix (None: identity)."""
     frame = np.eye(4)
     frame[:3, 3] = list(position_m)
@@ -275,12 +275,12 @@ def _rotation_terms(axis: FloatArray) -> tuple[FloatArray, FloatArray, FloatArra
     return along, np.eye(3) - along, np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
 
 
-def step_of(axis: FloatArray, value: float, *, slides: bool) -> FloatArray:
+def joint_transform(axis: FloatArray, value: float, *, slides: bool) -> FloatArray:
     """Return the transform of a joint with this unit vector at `value`, rad or m."""
     if slides:
-        return frame_of(axis * value)
+        return make_transform(axis * value)
     along, across, turned = _rotation_terms(axis)
-    return frame_of((0.0, 0.0, 0.0), along + math.cos(value) * across + math.sin(value) * turned)
+    return make_transform((0.0, 0.0, 0.0), along + math.cos(value) * across + math.sin(value) * turned)
 
 
 def enclosing_capsule(kind: str, half_sizes_m: FloatArray) -> tuple[FloatArray, float]:
@@ -314,7 +314,7 @@ def enclosing_capsule(kind: str, half_sizes_m: FloatArray) -> tuple[FloatArray, 
     return ends, radius
 
 
-def moved_ends(frame: FloatArray, ends_m: FloatArray) -> FloatArray:
+def transform_points(frame: FloatArray, ends_m: FloatArray) -> FloatArray:
     """Transform points of shape (k, 3) by `frame`."""
     moved: FloatArray = ends_m @ frame[:3, :3].T + frame[:3, 3]
     return moved

@@ -69,7 +69,7 @@ def resolved(qos: Qos, otherwise: QosSpec) -> QosSpec:
 
 
 def is_latched(qos: Qos) -> bool:
-    """Return whether late subscribers get the last message, so that it holds until the next one."""
+    """Return whether late subscribers get the last message, which holds until the next one."""
     return resolved(qos, SENSOR_QOS).durability == "transient_local"
 
 

@@ -166,7 +166,8 @@ class ActionLayout:
     """The layout of an action as one flat vector over all joints, in contract order.
 
     Attributes:
-        joints: all joint names, shape n.
+        joints: all joint names.
+        size: the number of joints, n.
         limits: the effective limits of all joints.
         scale: the map to SI units and the bounds of the action, all joints.
         is_delta: shape (n,) bool: the action is a displacement per period.
@@ -188,6 +189,7 @@ class ActionLayout:
             return {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
 
         self.joints: tuple[str, ...] = tuple(joint for limit in limits for joint in limit.joints)
+        self.size = len(self.joints)
         self.limits = EffectiveLimits(joints=self.joints, **joined(limits))
         self.scale = ActionScale(**joined(scales))
         kinds = [actuator for actuator in actuators.values() for _ in actuator.joints]
@@ -198,11 +200,6 @@ class ActionLayout:
         for name, actuator in actuators.items():
             self.slices[name] = slice(start, start + len(actuator.joints))
             start += len(actuator.joints)
-
-    @property
-    def size(self) -> int:
-        """The number of joints."""
-        return len(self.joints)
 
     def split(self, vector: FloatArray) -> dict[str, FloatArray]:
         """Split a flat vector into one new array per actuator."""

@@ -25,9 +25,9 @@ from embodied_env.contract.kinematics import (
     TreeJoint,
     TreeShape,
     enclosing_capsule,
-    frame_of,
-    moved_ends,
-    step_of,
+    joint_transform,
+    make_transform,
+    transform_points,
 )
 from embodied_env.contract.schema import FloatArray, JointLimits
 from embodied_env.contract.value_checks import allow, one_of, require
@@ -267,7 +267,7 @@ def _grow_tree(
             leader, ratio, shift = _resolve_mimic(spec, specs)
             slides, travel_m = spec.kind == "prismatic", 0.0
             if leader not in joints:
-                places[spec.child] = at, frame @ step_of(spec.axis, shift, slides=slides)
+                places[spec.child] = at, frame @ joint_transform(spec.axis, shift, slides=slides)
                 continue
             if slides:
                 travel_m = math.inf if spec.position is None else max(abs(end) for end in spec.position)
@@ -316,7 +316,7 @@ def _read_shapes(name: str, link: ET.Element, joint: int, offset: FloatArray) ->
             meshes += 1
             continue
         ends, radius = _read_geometry(kinds[0], f"{path}.{kinds[0].tag}")
-        ends = moved_ends(offset @ _read_origin(collision, path), ends)
+        ends = transform_points(offset @ _read_origin(collision, path), ends)
         shapes.append(TreeShape(link=name, joint=joint, ends_m=ends, radius_m=radius))
     return shapes, meshes
 
@@ -408,7 +408,7 @@ def _read_origin(element: ET.Element, path: str) -> FloatArray:
     origin = element.find("origin")
     position, angles = (_read_vector(origin, key, (0.0, 0.0, 0.0), f"{path}.origin") for key in ("xyz", "rpy"))
     roll, pitch, yaw = (
-        step_of(axis, angle, slides=False) for axis, angle in zip(np.eye(3), angles.tolist(), strict=True)
+        joint_transform(axis, angle, slides=False) for axis, angle in zip(np.eye(3), angles.tolist(), strict=True)
     )
-    frame: FloatArray = frame_of(position) @ yaw @ pitch @ roll
+    frame: FloatArray = make_transform(position) @ yaw @ pitch @ roll
     return frame

@@ -8,8 +8,6 @@ actuated, free bases and mocap bodies stay as in the keyframe.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray, KinematicModel
@@ -19,8 +17,8 @@ from embodied_env.contract.kinematics import (
     TreeJoint,
     TreeShape,
     enclosing_capsule,
-    frame_of,
-    moved_ends,
+    make_transform,
+    transform_points,
 )
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import UsageError
@@ -75,21 +73,17 @@ class MujocoKinematics(KinematicModel):
         return self._sites[site]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Place:
-    """The frame of a body, `offset`, shape (4, 4), in that of the joint `joint` of the tree, or WORLD."""
-
-    joint: int
-    offset: FloatArray
+_Place = tuple[int, FloatArray]
+"""A joint of the tree, or WORLD, and the frame of a body in that of the joint, shape (4, 4)."""
 
 
 def _read_tree(model: Model, data: MjData, columns: list[int]) -> JointTree:
     """Read the tree of the actuated joints with these addresses in ``qpos``, and the robot's capsules."""
     joints: list[TreeJoint] = []
-    places = [_Place(joint=WORLD, offset=np.eye(4))]
+    places: list[_Place] = [(WORLD, np.eye(4))]
     for body in range(1, model.mj.nbody):
         places.append(_place_body(model, data, body, places[model.mj.body_parentid[body]], joints, columns))
-    roots = {int(model.mj.body_rootid[body]) for body, place in enumerate(places) if place.joint != WORLD}
+    roots = {int(model.mj.body_rootid[body]) for body, (joint, _) in enumerate(places) if joint != WORLD}
     shapes = [
         _read_shape(model, geom, places[body])
         for geom, body in enumerate(model.mj.geom_bodyid)
@@ -103,7 +97,7 @@ def _place_body(
 ) -> _Place:
     """Return the place of `body`, appending its actuated joints to `joints` in MuJoCo's order."""
     mj = model.mj
-    at, offset = parent.joint, parent.offset @ _pose(model, mj.body_pos[body], mj.body_quat[body])
+    at, offset = parent[0], parent[1] @ _pose(model, mj.body_pos[body], mj.body_quat[body])
     if mj.body_mocapid[body] >= 0:
         offset = _pose(model, data.mocap_pos[mj.body_mocapid[body]], data.mocap_quat[mj.body_mocapid[body]])
     for joint in range(mj.body_jntadr[body], mj.body_jntadr[body] + mj.body_jntnum[body]):
@@ -116,7 +110,7 @@ def _place_body(
         joints.append(
             TreeJoint(
                 parent=at,
-                frame=offset @ frame_of(anchor),
+                frame=offset @ make_transform(anchor),
                 axis=np.array(mj.jnt_axis[joint]),
                 slides=slides,
                 column=columns.index(address),
@@ -124,8 +118,8 @@ def _place_body(
                 travel_m=furthest if slides else 0.0,
             )
         )
-        at, offset = len(joints) - 1, frame_of(-anchor)
-    return _Place(joint=at, offset=offset)
+        at, offset = len(joints) - 1, make_transform(-anchor)
+    return at, offset
 
 
 def _past_passive_joint(model: Model, data: MjData, joint: int, offset: FloatArray) -> FloatArray:
@@ -136,12 +130,12 @@ def _past_passive_joint(model: Model, data: MjData, joint: int, offset: FloatArr
     if kind == int(kinds.mjJNT_FREE):
         return _pose(model, qpos[:3], qpos[3:7])
     if kind == int(kinds.mjJNT_SLIDE):
-        return np.array(offset @ frame_of(mj.jnt_axis[joint] * (qpos[0] - mj.qpos0[address])))
+        return np.array(offset @ make_transform(mj.jnt_axis[joint] * (qpos[0] - mj.qpos0[address])))
     turn = np.array(qpos[:4])
     if kind == int(kinds.mjJNT_HINGE):
         turn = np.zeros(4)
         model.mujoco.mju_axisAngle2Quat(turn, mj.jnt_axis[joint], qpos[0] - mj.qpos0[address])
-    return np.array(offset @ _pose(model, anchor, turn) @ frame_of(-anchor))
+    return np.array(offset @ _pose(model, anchor, turn) @ make_transform(-anchor))
 
 
 def _read_shape(model: Model, geom: int, place: _Place) -> TreeShape:
@@ -163,11 +157,12 @@ def _read_shape(model: Model, geom: int, place: _Place) -> TreeShape:
     sizes = np.array(mj.geom_size[geom])
     if names[kind] in ("capsule", "cylinder"):
         sizes = sizes[[0, 0, 1]]
-    frame = place.offset @ _pose(model, mj.geom_pos[geom], mj.geom_quat[geom])
+    joint, offset = place
+    frame = offset @ _pose(model, mj.geom_pos[geom], mj.geom_quat[geom])
     if kind == int(kinds.mjGEOM_MESH):
-        frame, sizes = frame @ frame_of(mj.geom_aabb[geom, :3]), np.array(mj.geom_aabb[geom, 3:])
+        frame, sizes = frame @ make_transform(mj.geom_aabb[geom, :3]), np.array(mj.geom_aabb[geom, 3:])
     ends, radius = enclosing_capsule(names[kind], sizes)
-    return TreeShape(link=link, joint=place.joint, ends_m=moved_ends(frame, ends), radius_m=radius)
+    return TreeShape(link=link, joint=joint, ends_m=transform_points(frame, ends), radius_m=radius)
 
 
 def _link_name(model: Model, body: int) -> str:
@@ -186,4 +181,4 @@ def _excluded(model: Model) -> frozenset[frozenset[str]]:
 def _pose(model: Model, position_m: FloatArray, quaternion: FloatArray) -> FloatArray:
     rotation = np.zeros(9)
     model.mujoco.mju_quat2Mat(rotation, np.array(quaternion, dtype=np.float64))
-    return frame_of(position_m, rotation.reshape(3, 3))
+    return make_transform(position_m, rotation.reshape(3, 3))

@@ -117,7 +117,7 @@ class EmulatedController:
                 return True
         return False
 
-    def tell(self, begin_ns: int, end_ns: int) -> list[tuple[int, FloatArray]]:
+    def take_activations(self, begin_ns: int, end_ns: int) -> list[tuple[int, FloatArray]]:
         """Return the new activations up to the end of a tick: ns after its start, and values."""
         due = [command for command in self._unsent if command[0] <= end_ns]
         self._unsent = [command for command in self._unsent if command[0] > end_ns]
@@ -140,11 +140,11 @@ class EmulatedDrivers:
 
     def due_ns(self, sensor: str, there_ns: int) -> int:
         """Return the publication time of a reading available at `there_ns`, on the same clock."""
-        return there_ns + _ns(self._of(sensor).driver_delay_s)
+        return there_ns + _ns(self._driver(sensor).driver_delay_s)
 
     def header_ns(self, sensor: str, acquired_ns: int, published_ns: int) -> int:
         """Return the stamp of a header from times in UTC."""
-        driver = self._of(sensor)
+        driver = self._driver(sensor)
         if driver.stamp == "zero":
             return 0
         true_ns = published_ns if driver.stamp == "publication" else acquired_ns
@@ -154,11 +154,11 @@ class EmulatedDrivers:
         """Return the time of the robot's clock at a time in UTC."""
         return utc_ns + self._offset_ns
 
-    def _of(self, sensor: str) -> Driver:
-        return self._sensors.get(sensor, _AT_ONCE)
+    def _driver(self, sensor: str) -> Driver:
+        return self._sensors.get(sensor, _UNDELAYED)
 
 
-_AT_ONCE = Driver()
+_UNDELAYED = Driver()
 
 
 def _ns(seconds: float) -> int:

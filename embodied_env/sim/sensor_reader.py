@@ -54,7 +54,7 @@ class SensorOutput:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Binding:
     """A sensor of the contract, its source, and the path of the source in the contract."""
 
     name: str
@@ -68,7 +68,7 @@ class _Wanted:
 
 
 class SensorReader:
-    """Reads the sensors of a contract from one MuJoCo state."""
+    """Reads the sensors of a contract from one MuJoCo state. `has_contacts`: whether `update_contacts` is needed."""
 
     def __init__(
         self, contract: Contract, profile: WorldProfile, model: Model, data: MjData, renderer: Renderer
@@ -95,11 +95,12 @@ class SensorReader:
             if is_boolean(sensor, spec)
         }
         for name, spec in contract.sensors.items():
-            wanted = _Wanted(name, spec, profile.sources.get(name, Source()), f"{model.path}.sources.{name}")
-            readers = self._readers(wanted)
-            self._check_fields(wanted, readers)
-            layouts = wanted.layouts.items()
+            binding = _Binding(name, spec, profile.sources.get(name, Source()), f"{model.path}.sources.{name}")
+            readers = self._readers(binding)
+            self._check_fields(binding, readers)
+            layouts = binding.layouts.items()
             self._fields[name] = [(layout, readers[field]) for field, layout in layouts if field in readers]
+        self.has_contacts = bool(self._bumpers)
 
     def begin(self, seed: int) -> None:
         """Begin an episode: odometers at zero, bumpers without contact."""
@@ -107,11 +108,6 @@ class SensorReader:
             odometer.begin([seed, *f"{name}.odometry".encode()])  # differs from the seed of its channel
         for bumper in self._bumpers.values():
             bumper.begin()
-
-    @property
-    def has_contacts(self) -> bool:
-        """Whether `update_contacts` is needed."""
-        return bool(self._bumpers)
 
     def update_contacts(self) -> None:
         """Record the contacts of a physics step, which may be over at the next one."""
@@ -144,45 +140,45 @@ class SensorReader:
             self._bumpers[sensor].forget()
         return output
 
-    def _readers(self, wanted: _Wanted) -> dict[str, Reader]:
+    def _readers(self, binding: _Binding) -> dict[str, Reader]:
         """Return the readers of the source by field."""
-        source, type_name = wanted.source, wanted.spec.type
+        source, type_name = binding.source, binding.spec.type
         given = [kind for kind in KINDS if getattr(source, kind) is not None]
         if source.relative_to is not None and source.site is None:
-            raise self._model.error(f"{wanted.path}.relative_to", "only a site has a pose in another frame")
+            raise self._model.error(f"{binding.path}.relative_to", "only a site has a pose in another frame")
         if not given and type_name == JOINT_SENSOR:
-            return self._joints(wanted)
+            return self._joints(binding)
         fitting = [kind for kind, types in _FITS.items() if type_name in types] + ["sensors"]
         if len(given) != 1 or given[0] not in fitting:
             needed = " or ".join(fitting)
             if type_name == JOINT_SENSOR:
                 needed = f"no source, since it is read by the names of its joints, or {needed}"
             found = " and ".join(given) or "nothing"
-            raise self._model.error(wanted.path, f"{found} is given; a {type_name} sensor needs {needed}")
-        build: Callable[[_Wanted, Any], dict[str, Reader]] = getattr(self, f"_{given[0]}")
-        return build(wanted, getattr(source, given[0]))
+            raise self._model.error(binding.path, f"{found} is given; a {type_name} sensor needs {needed}")
+        build: Callable[[_Binding, Any], dict[str, Reader]] = getattr(self, f"_{given[0]}")
+        return build(binding, getattr(source, given[0]))
 
-    def _check_fields(self, wanted: _Wanted, readers: Mapping[str, Reader]) -> None:
-        known = SENSOR_MESSAGES.get(wanted.spec.type)
+    def _check_fields(self, binding: _Binding, readers: Mapping[str, Reader]) -> None:
+        known = SENSOR_MESSAGES.get(binding.spec.type)
         derived = ("covariance",) if known is not None and known.covariance else ()  # from the noise
-        for field in wanted.spec.fields:
+        for field in binding.spec.fields:
             if field not in readers and field not in derived:
-                path = f"sensors.{wanted.name}.fields.{field}"
+                path = f"sensors.{binding.name}.fields.{field}"
                 raise self._model.error(path, "its source in this world does not give it")
-        for field in wanted.source.noise:
-            path = f"{wanted.path}.noise.{field}"
-            if field not in wanted.layouts:
-                raise self._model.error(path, f"no such field: {one_of(field, wanted.layouts)}")
-            if field not in readers or wanted.layouts[field].dtype.kind != "f":
+        for field in binding.source.noise:
+            path = f"{binding.path}.noise.{field}"
+            if field not in binding.layouts:
+                raise self._model.error(path, f"no such field: {one_of(field, binding.layouts)}")
+            if field not in readers or binding.layouts[field].dtype.kind != "f":
                 raise self._model.error(path, "noise is added to measured floating-point fields only")
 
-    def _joints(self, wanted: _Wanted) -> dict[str, Reader]:
+    def _joints(self, binding: _Binding) -> dict[str, Reader]:
         data = self._data
         readers: dict[str, Reader] = {}
-        for field, spec in wanted.spec.fields.items():
+        for field, spec in binding.spec.fields.items():
             if spec.joints is None:
                 continue
-            path = f"sensors.{wanted.name}.fields.{field}.joints"
+            path = f"sensors.{binding.name}.fields.{field}.joints"
             at = self._model.joint_addresses((joint, path) for joint in spec.joints)
             vector, index = {
                 "position": (data.qpos, at.qpos),
@@ -192,11 +188,11 @@ class SensorReader:
             readers[field] = partial(vector.take, index)  # like np.take, three times as fast
         return readers
 
-    def _site(self, wanted: _Wanted, site: str) -> dict[str, Reader]:
+    def _site(self, binding: _Binding, site: str) -> dict[str, Reader]:
         """Read the position, m, and the orientation as quaternion x, y, z, w."""
-        data, model, frame = self._data, self._model, wanted.source.relative_to
-        index = model.find("site", site, f"{wanted.path}.site")
-        base = None if frame is None else model.find("site", frame, f"{wanted.path}.relative_to")
+        data, model, frame = self._data, self._model, binding.source.relative_to
+        index = model.find("site", site, f"{binding.path}.site")
+        base = None if frame is None else model.find("site", frame, f"{binding.path}.relative_to")
 
         def position() -> NDArray[np.float64]:
             if base is None:
@@ -214,9 +210,9 @@ class SensorReader:
 
         return {"position": position, "orientation": orientation}
 
-    def _distance(self, wanted: _Wanted, sites: tuple[str, str]) -> dict[str, Reader]:
+    def _distance(self, binding: _Binding, sites: tuple[str, str]) -> dict[str, Reader]:
         data = self._data
-        a, b = (self._model.find("site", site, f"{wanted.path}.distance[{i}]") for i, site in enumerate(sites))
+        a, b = (self._model.find("site", site, f"{binding.path}.distance[{i}]") for i, site in enumerate(sites))
 
         def distance() -> NDArray[np.float64]:
             apart = data.site_xpos[a] - data.site_xpos[b]
@@ -224,52 +220,52 @@ class SensorReader:
 
         return {"range": distance}
 
-    def _sensors(self, wanted: _Wanted, sensors: Mapping[str, str]) -> dict[str, Reader]:
-        return {field: self._sensor(wanted, field, sensor) for field, sensor in sensors.items()}
+    def _sensors(self, binding: _Binding, sensors: Mapping[str, str]) -> dict[str, Reader]:
+        return {field: self._sensor(binding, field, sensor) for field, sensor in sensors.items()}
 
-    def _sensor(self, wanted: _Wanted, field: str, sensor: str) -> Reader:
+    def _sensor(self, binding: _Binding, field: str, sensor: str) -> Reader:
         mj, data, mujoco = self._model.mj, self._data, self._model.mujoco
-        path = f"{wanted.path}.sensors.{field}"
-        if field not in wanted.layouts:
-            raise self._model.error(path, f"no such field: {one_of(field, wanted.layouts)}")
+        path = f"{binding.path}.sensors.{field}"
+        if field not in binding.layouts:
+            raise self._model.error(path, f"no such field: {one_of(field, binding.layouts)}")
         index = self._model.find("sensor", sensor, path)
         start, size = int(mj.sensor_adr[index]), int(mj.sensor_dim[index])
-        shape = wanted.layouts[field].shape
+        shape = binding.layouts[field].shape
         if size != math.prod(shape):
             raise self._model.error(path, f"{sensor!r} has {size} values; allowed: {math.prod(shape)}, shape {shape}")
         values = np.arange(start, start + size)
         if mj.sensor_datatype[index] == int(mujoco.mjtDataType.mjDATATYPE_QUATERNION):
             values = np.roll(values, -1)  # messages have x, y, z, w
-        if wanted.spec.type == _BOOL:
+        if binding.spec.type == _BOOL:
             return lambda: np.where(np.isnan(data.sensordata[values]), np.nan, data.sensordata[values] != 0.0)
         if mj.sensor_type[index] == int(mujoco.mjtSensor.mjSENS_RANGEFINDER):
             return lambda: np.where(data.sensordata[values] < 0.0, np.inf, data.sensordata[values])  # -1: no hit
         return partial(data.sensordata.take, values)
 
-    def _rays(self, wanted: _Wanted, rays: Rays) -> dict[str, Reader]:
-        if "ranges" not in wanted.layouts:
+    def _rays(self, binding: _Binding, rays: Rays) -> dict[str, Reader]:
+        if "ranges" not in binding.layouts:
             return {}
-        scanner = Scanner(self._model, self._data, rays, wanted.layouts["ranges"].shape[0], wanted.path)
-        self._extras[wanted.name] = scanner.extras
+        scanner = Scanner(self._model, self._data, rays, binding.layouts["ranges"].shape[0], binding.path)
+        self._extras[binding.name] = scanner.extras
         return {"ranges": scanner.ranges}
 
-    def _camera(self, wanted: _Wanted, name: str) -> dict[str, Reader]:
-        camera = self._model.find("camera", name, f"{wanted.path}.camera")
+    def _camera(self, binding: _Binding, name: str) -> dict[str, Reader]:
+        camera = self._model.find("camera", name, f"{binding.path}.camera")
         renderers = {"rgb8": self._renderer.rgb, "32FC1": self._renderer.depth}
-        encoding = str(wanted.spec.encoding)
+        encoding = str(binding.spec.encoding)
         if encoding not in renderers:
-            path = f"sensors.{wanted.name}.encoding"
+            path = f"sensors.{binding.name}.encoding"
             raise self._model.error(path, f"{encoding!r} is not rendered; allowed: {', '.join(renderers)}")
-        if "image" not in wanted.layouts:
+        if "image" not in binding.layouts:
             return {}
-        height, width, _ = wanted.layouts["image"].shape
+        height, width, _ = binding.layouts["image"].shape
         return {"image": partial(renderers[encoding], self._data, camera, height, width)}
 
-    def _odometry(self, wanted: _Wanted, odometry: WheelOdometry) -> dict[str, Reader]:
-        odometer = self._odometers[wanted.name] = Odometer(self._model, self._data, odometry, wanted.path)
-        self._extras[wanted.name] = odometer.extras
+    def _odometry(self, binding: _Binding, odometry: WheelOdometry) -> dict[str, Reader]:
+        odometer = self._odometers[binding.name] = Odometer(self._model, self._data, odometry, binding.path)
+        self._extras[binding.name] = odometer.extras
         return {field: getattr(odometer, field) for field in ("position", "orientation", "linear", "angular")}
 
-    def _contact(self, wanted: _Wanted, contact: Contact) -> dict[str, Reader]:
-        bumper = self._bumpers[wanted.name] = Bumper(self._model, self._data, contact, wanted.path)
+    def _contact(self, binding: _Binding, contact: Contact) -> dict[str, Reader]:
+        bumper = self._bumpers[binding.name] = Bumper(self._model, self._data, contact, binding.path)
         return {"data": bumper.touched}

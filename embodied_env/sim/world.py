@@ -43,6 +43,8 @@ class World:
 
     Attributes:
         joints: the names of the commanded joints and axes, in the order of the flat action.
+        is_velocity: the mask of velocities in a command, shape (n_joints,).
+        placeable: the bodies that `place` accepts.
         now_ns: the world's time, which never decreases.
         tick_ns: the duration of a step.
     """
@@ -80,11 +82,13 @@ class World:
         self._renderer = Renderer(model.mujoco, model.mj)
         self._viewer: Viewer | None = None
         self._sensors = SensorReader(contract, profile, model, self._data, self._renderer)
-        self._period_substeps = self._substeps = self._substeps_of_period()
+        self._period_substeps = self._substeps = self._whole_substeps(contract.control_period_s, "control_period_s")
         self.tick_ns = contract.control_period_ns
         stand_in = profile.stand_in if free_running else StandIn()
         if free_running:
-            self._substeps = self._substeps_of_tick(stand_in)
+            self._substeps = max(1, round(self._period_substeps / _TICKS_PER_PERIOD))
+            if stand_in.tick_s is not None:
+                self._substeps = self._whole_substeps(stand_in.tick_s, f"{path}.stand_in.tick_s")
             self.tick_ns = contract.control_period_ns * self._substeps // self._period_substeps
         self._cameras: AsyncCameras | None = None
         if free_running and any(source.camera for source in profile.sources.values()):
@@ -98,12 +102,13 @@ class World:
             self._channels[name] = SensorChannel(name, spec, source, self.tick_ns, stamps_receipt=stamps_receipt)
         self._timed = {name: channel for name, channel in self._channels.items() if name not in late}
         self._actuation = Actuation(contract, profile, model)
+        self.joints, self.is_velocity = self._actuation.joints, self._actuation.is_velocity
         self._interpolator: SetpointInterpolator | None = None
         if free_running or self._delayed is not None:
             lag_steps = stand_in.servo_lag_s / float(model.mj.opt.timestep)
-            is_velocity, period_steps = self._actuation.is_velocity, self._period_substeps
-            self._interpolator = SetpointInterpolator(is_velocity, period_steps=period_steps, lag_steps=lag_steps)
-        self.joints = self._actuation.joints
+            period_steps = self._period_substeps
+            self._interpolator = SetpointInterpolator(self.is_velocity, period_steps=period_steps, lag_steps=lag_steps)
+        self.placeable = placeable(model)
         self._movers = {
             name: MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
             for name, mover in profile.movers.items()
@@ -177,11 +182,6 @@ class World:
         """The active command, shape (n_joints,); after a reset the joint positions and zero velocity."""
         return self._actuation.target
 
-    @property
-    def is_velocity(self) -> NDArray[np.bool_]:
-        """The mask of velocities in a command, shape (n_joints,)."""
-        return self._actuation.is_velocity
-
     def step(self, commands: Sequence[tuple[int, FloatArray]] = ()) -> None:
         """Advance by exactly one control period, or one tick.
 
@@ -229,11 +229,6 @@ class World:
         if self._delayed is not None:
             self._take_delayed(now_ns + 1)
         return now_ns
-
-    @property
-    def placeable(self) -> tuple[str, ...]:
-        """The bodies that `place` accepts."""
-        return placeable(self._model)
 
     def place(self, name: str, position: FloatArray, orientation: FloatArray) -> None:
         """Move a body, at rest (`place_body`). Sensors show it after the next step."""
@@ -344,26 +339,13 @@ class World:
                 "sim_unstable", f"MuJoCo reported {bad or 'a position that is not finite'} at {self.now_ns} ns"
             )
 
-    def _whole_substeps(self, duration_s: float) -> int | None:
-        """Return the number of physics steps in a duration; None where it is not a whole number."""
+    def _whole_substeps(self, duration_s: float, path: str) -> int:
+        """Return the number of physics steps in a duration; raises ContractError at `path` unless it is whole."""
         timestep_s = float(self._model.mj.opt.timestep)
         substeps = round(duration_s / timestep_s)
-        return substeps if substeps >= 1 and math.isclose(substeps * timestep_s, duration_s) else None
-
-    def _substeps_of_period(self) -> int:
-        period_s, timestep_s = self._contract.control_period_s, float(self._model.mj.opt.timestep)
-        if (substeps := self._whole_substeps(period_s)) is None:
-            problem = f"{period_s} s is not a whole number of timesteps of the model, {timestep_s} s"
-            raise self._model.error("control_period_s", problem)
-        return substeps
-
-    def _substeps_of_tick(self, stand_in: StandIn) -> int:
-        if stand_in.tick_s is None:
-            return max(1, round(self._period_substeps / _TICKS_PER_PERIOD))
-        if (substeps := self._whole_substeps(stand_in.tick_s)) is None:
-            allowed = f"a whole number of timesteps of the model, {float(self._model.mj.opt.timestep)} s"
-            problem = f"{stand_in.tick_s} is not allowed; allowed: {allowed}"
-            raise self._model.error(f"{self._model.path}.stand_in.tick_s", problem)
+        if substeps < 1 or not math.isclose(substeps * timestep_s, duration_s):
+            problem = f"{duration_s} s is not a whole number of timesteps of the model, {timestep_s} s"
+            raise self._model.error(path, problem)
         return substeps
 
     def _with_driver_rate(self, sensor: str, stand_in: StandIn) -> SensorSpec:

@@ -15,7 +15,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import UsageError
-from embodied_env.tasks.common import Checks, is_fresh, length, seen
+from embodied_env.tasks.common import Checks, is_fresh, norm, require_visible
 
 # Parameters of the scripted policy. Lengths are added to the radius of the robot.
 LOOKAHEAD_M = 1.5  # free distance of a clear course, unless the goal is closer
@@ -95,7 +95,7 @@ class Navigate:
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
         """Judge one step by its changes and the position of the robot after it."""
         p = self._p
-        distance_m, verdict = self._look(current)
+        distance_m, verdict = self._evaluate(current)
         terms = {
             "progress": p.progress_weight * (self._distance_m(previous) - distance_m),
             "effort": -p.effort_weight * float(applied.dot(applied)),
@@ -106,9 +106,9 @@ class Navigate:
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
         """Judge the position of the robot before the first step."""
-        return self._look(snapshot)[1]
+        return self._evaluate(snapshot)[1]
 
-    def _look(self, snapshot: Snapshot) -> tuple[float, Verdict]:
+    def _evaluate(self, snapshot: Snapshot) -> tuple[float, Verdict]:
         """Return the distance of the robot from the goal, m, and the verdict."""
         p = self._p
         distance_m = self._distance_m(snapshot)
@@ -130,7 +130,7 @@ class Navigate:
         if pilot is None:
             raise UsageError("the scripted policy needs task.pilot: what it reads, and how large the robot is")
         for sensor in (pilot.odometry, pilot.laser, pilot.detection):
-            seen(self._contract, sensor)
+            require_visible(self._contract, sensor)
         layout = ActionLayout(self._contract)
         missing = [axis for axis in ("linear.x", "angular.z") if axis not in layout.joints]
         if missing:
@@ -171,7 +171,7 @@ class Navigate:
 
     def _distance_m(self, snapshot: Snapshot) -> float:
         goal, pose = (snapshot.samples[name].values["position"] for name in (self._p.goal, self._p.pose))
-        return length((goal - pose)[:2])
+        return norm((goal - pose)[:2])
 
 
 def _check_pilot(checks: Checks, pilot: Pilot) -> None:

@@ -21,8 +21,8 @@ from embodied_env.tasks.common import (
     is_fresh,
     joint_action,
     joint_reader,
-    length,
-    seen,
+    norm,
+    require_visible,
 )
 
 # Parameters of the scripted policy. The finger lies across the lever near its free end; the tip extends beyond it.
@@ -96,7 +96,7 @@ class OpenDoor:
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - protocol
         """Judge one step by its changes and the angle of the door after it."""
         p = self._p
-        verdict = self._look(current)
+        verdict = self._evaluate(current)
         terms = {
             "opening": p.opening_weight * (self._angle_rad(current) - self._angle_rad(previous)),
             "approach": p.approach_weight * (self._distance_m(previous) - self._distance_m(current)),
@@ -106,9 +106,9 @@ class OpenDoor:
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
         """Judge the angle of the door before the first step."""
-        return self._look(snapshot)
+        return self._evaluate(snapshot)
 
-    def _look(self, snapshot: Snapshot) -> Verdict:
+    def _evaluate(self, snapshot: Snapshot) -> Verdict:
         p = self._p
         opened = self._angle_rad(snapshot) >= p.opened_at_rad and is_fresh(snapshot, p.door)
         failure = "" if self._force_n(snapshot) <= (p.max_force_n or np.inf) else "excessive_force"
@@ -125,7 +125,7 @@ class OpenDoor:
         """
         layout = ActionLayout(self._contract)
         joints = joint_reader(self._contract, layout.joints)
-        handle, period_s = seen(self._contract, self._p.handle), self._contract.control_period_s
+        handle, period_s = require_visible(self._contract, self._p.handle), self._contract.control_period_s
         tip_site, wrist_site = self._p.tip_site, self._p.wrist_site
 
         def act(observation: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - of the action space
@@ -150,7 +150,7 @@ class OpenDoor:
     def _force_n(self, snapshot: Snapshot) -> float:
         if self._p.wrench is None:
             return 0.0
-        return length(snapshot.samples[self._p.wrench].values["force"])
+        return norm(snapshot.samples[self._p.wrench].values["force"])
 
 
 def _tip_velocity(handle: FloatArray, out: FloatArray, along: FloatArray) -> FloatArray:

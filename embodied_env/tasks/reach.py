@@ -20,8 +20,8 @@ from embodied_env.tasks.common import (
     is_fresh,
     joint_action,
     joint_reader,
-    length,
-    seen,
+    norm,
+    require_visible,
 )
 
 Point = tuple[float, float, float]
@@ -77,7 +77,7 @@ class Reach:
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - protocol
         """Judge one step by the position of the tip after it."""
         p = self._p
-        distance_m, verdict = self._look(current)
+        distance_m, verdict = self._evaluate(current)
         terms = {
             "distance": -distance_m,
             "effort": -p.effort_weight * float(applied.dot(applied)),
@@ -87,13 +87,13 @@ class Reach:
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
         """Judge the position of the tip before the first step."""
-        return self._look(snapshot)[1]
+        return self._evaluate(snapshot)[1]
 
-    def _look(self, snapshot: Snapshot) -> tuple[float, Verdict]:
+    def _evaluate(self, snapshot: Snapshot) -> tuple[float, Verdict]:
         """Return the distance of the tip from the target, m, and the verdict."""
         p = self._p
         tip = snapshot.samples[p.tip].values["position"]
-        distance_m = length(snapshot.samples[p.target].values["position"] - tip)
+        distance_m = norm(snapshot.samples[p.target].values["position"] - tip)
         reached = distance_m <= p.success_radius_m and is_fresh(snapshot, p.tip, p.target)
         bounds = zip(tip.tolist(), self._low, self._high, strict=True) if self._bounded else ()
         outside = any(value < low or value > high for value, low, high in bounds)
@@ -110,7 +110,7 @@ class Reach:
         """
         layout = ActionLayout(self._contract)
         joints = joint_reader(self._contract, layout.joints)
-        tip, target = (seen(self._contract, name) + "_position" for name in (self._p.tip, self._p.target))
+        tip, target = (require_visible(self._contract, name) + "_position" for name in (self._p.tip, self._p.target))
         period_s = self._contract.control_period_s
 
         def act(observation: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - of the action space

@@ -142,7 +142,7 @@ def test_nothing_of_an_old_episode_acts(gaps, delay_s):
     made.enforce(10**12)  # one of them in force, which the world was not told
     made.begin(1, 10**12, np.array([1.0, 2.0]))
     assert (made.next_ns, enforced(made, 10**15)) == (None, [1.0, 2.0])
-    assert made.tell(0, 10**15) == []
+    assert made.take_activations(0, 10**15) == []
     assert made.since_ns == 10**12
 
 
@@ -155,7 +155,7 @@ def test_the_world_is_told_each_command_once_in_the_tick_of_its_time(gaps, delay
     told = []
     for begin_ns in range(0, arrivals[-1] + NS_PER_S, TICK_NS):
         enforced(made, begin_ns + TICK_NS + 3 * MS)  # a tick is run a little late
-        told += [(begin_ns + after_ns, values[0]) for after_ns, values in made.tell(begin_ns, begin_ns + TICK_NS)]
+        told += [(begin_ns + after_ns, values[0]) for after_ns, values in made.take_activations(begin_ns, begin_ns + TICK_NS)]
     assert told == [(ns + round(delay_s * NS_PER_S), number) for number, ns in enumerate(arrivals)]
 
 
@@ -163,7 +163,7 @@ def test_a_command_that_a_late_tick_has_missed_acts_from_its_begin():
     made = controller(StandIn())
     made.receive(5, 0, np.array([1.0]))
     enforced(made, 5)
-    ((after_ns, values),) = made.tell(100, 200)
+    ((after_ns, values),) = made.take_activations(100, 200)
     assert (after_ns, values.tolist()) == (0, [1.0, 0.0])
 
 
@@ -183,7 +183,7 @@ def test_a_target_that_was_told_is_not_changed_afterwards():
     for number in (1.0, 2.0):
         made.receive(0, 0, np.array([number]))
     enforced(made, 0)
-    assert [values[0] for _, values in made.tell(0, TICK_NS)] == [1.0, 2.0]
+    assert [values[0] for _, values in made.take_activations(0, TICK_NS)] == [1.0, 2.0]
 
 
 # ----------------------------------------------------------------------------------------------------- the drivers

@@ -122,7 +122,7 @@ class FreeRunningNode(WorldNode):
         while self._controller.end_old_velocity(self._clock.now_ns()):
             self._publish_state()
         try:
-            self._world.step(self._controller.tell(deadline_ns - self._world.tick_ns, deadline_ns))
+            self._world.step(self._controller.take_activations(deadline_ns - self._world.tick_ns, deadline_ns))
         except BackendLostError as error:
             self.node.get_logger().error(f"the world stands still until a reset: {error}")
             self._is_moving = False
