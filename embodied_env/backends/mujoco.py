@@ -40,9 +40,9 @@ from embodied_env.core.types import (
     Snapshot,
 )
 from embodied_env.errors import BackendLostError, MissingDependencyError
-from embodied_env.sim.instruments import range_limits_m
 from embodied_env.sim.rendering import display_available
 from embodied_env.sim.sensor_channel import Reading
+from embodied_env.sim.sensor_models import range_limits_m
 from embodied_env.sim.world import World, load_profile
 
 

@@ -14,8 +14,8 @@ from gymnasium import spaces
 from embodied_env.cli import SOUND, UNSOUND, WRONG_USAGE, print_error
 from embodied_env.contract import ActuatorSpec, Contract, FloatArray, SensorSpec, load_contract
 from embodied_env.contract.fingerprint import differences, meaning, task_meaning, to_plain
-from embodied_env.contract.plausibility import suspected_degrees
 from embodied_env.contract.spaces import action_scale, field_layouts
+from embodied_env.contract.validation import suspected_degrees
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.arguments import checked_path
 from embodied_env.core.reset_spec import validate_home

@@ -1,4 +1,4 @@
-"""The contract: what a robot-and-task promises, loaded from one YAML file, without ROS."""
+"""Contracts: a robot and a task declared in one YAML file. No ROS."""
 
 from embodied_env.contract.contract import Contract
 from embodied_env.contract.kinematics import KinematicModel

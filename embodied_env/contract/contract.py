@@ -1,4 +1,4 @@
-"""The contract: the fields of the file, validated, with the spaces and fingerprints that follow from them."""
+"""The validated contract, with its spaces and fingerprints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 
 from gymnasium import spaces
 
-from embodied_env.contract.fingerprint import backend_fingerprint, contract_fingerprint
+from embodied_env.contract.fingerprint import meaning, sha256_of, to_plain
 from embodied_env.contract.schema import ContractFields
 from embodied_env.contract.spaces import action_space, observation_space
 from embodied_env.contract.validation import validate_contract
@@ -17,11 +17,11 @@ from embodied_env.contract.validation import validate_contract
 class Contract(ContractFields):
     """One robot and task: spaces, limits, timing, safety, task, and the profile of each backend.
 
-    It is validated whenever one is built, `dataclasses.replace` included.
+    Every construction validates it, `dataclasses.replace` included.
     """
 
     def __post_init__(self) -> None:
-        """Freeze the mappings and validate every rule; raises ContractError."""
+        """Freeze the fields and validate every rule; raises ContractError."""
         super().__post_init__()
         validate_contract(self)
 
@@ -37,9 +37,9 @@ class Contract(ContractFields):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of everything that gives a result its meaning; backend profiles are not part of it."""
-        return contract_fingerprint(self)
+        """SHA-256 (hex) of everything that affects the meaning of a result, without backend profiles."""
+        return sha256_of(meaning(self))
 
     def backend_fingerprint(self, backend: str) -> str:
         """Return the SHA-256 (hex) of the profile of `backend` in this contract."""
-        return backend_fingerprint(self, backend)
+        return sha256_of({"backend": backend, "profile": to_plain(self.backends.get(backend, {}))})

@@ -1,4 +1,4 @@
-"""Read the files that a user, a contract or a team names: regular files of bounded size, each opened once."""
+"""Read files named by a user, contract or team: regular files of bounded size, opened once."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import stat
 from pathlib import Path
 
 MOST_BYTES = 4 * 2**20
-"""Of a text that people write: a contract, a team, a URDF, a task."""
+"""Maximum size of a hand-written text: contract, team, URDF, task."""
 
 MOST_DATA_BYTES = 256 * 2**20
-"""Of a file that programs write: a MuJoCo model, a latency profile."""
+"""Maximum size of a generated file: MuJoCo model, latency profile."""
 
 
 def read_file(path: str | Path, *, most_bytes: int = MOST_BYTES) -> bytes:
-    """Return the content of a regular file; a symbolic link to one counts as one.
+    """Return the content of a regular file, or of one behind a symbolic link.
 
-    A device or a FIFO is refused before it is opened, and a file that grows is read no further than the limit.
+    Devices and FIFOs are refused before they are opened. A growing file is read up to the limit.
 
     Raises:
-        OSError: for a file that is missing, not regular, too large or unreadable, and for a path that cannot be one.
+        OSError: for a file that is missing, not regular, too large or unreadable, and for an invalid path.
     """
     check_file(path, most_bytes=most_bytes)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -32,17 +32,12 @@ def read_file(path: str | Path, *, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def read_text_file(path: str | Path, *, most_bytes: int = MOST_BYTES) -> str:
-    """Return the content of a regular file as UTF-8 text.
-
-    Raises:
-        OSError: as `read_file` does.
-        UnicodeDecodeError: when it is not UTF-8.
-    """
+    """Return the content of a regular file as UTF-8; raises OSError like `read_file`, and UnicodeDecodeError."""
     return read_file(path, most_bytes=most_bytes).decode("utf-8")
 
 
 def check_file(path: str | Path, *, most_bytes: int = MOST_BYTES) -> None:
-    """Raise OSError unless `path` is a regular file of at most `most_bytes`; nothing is opened."""
+    """Raise OSError unless `path` is a regular file of at most `most_bytes`, without opening it."""
     try:
         status = os.stat(path)  # noqa: PTH116 - `Path` would hide a NUL byte in some of its methods
     except ValueError as error:  # a NUL byte

@@ -1,4 +1,4 @@
-"""Fingerprints: what two results must share to be comparable."""
+"""Fingerprints: two results are comparable when they share them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from embodied_env.contract.schema import EACH_ITS_OWN, RESERVED, SCHEMA, ContractFields
 
 SEMANTICS = 1
-"""Bumped by hand when the same contract text begins to mean something else."""
+"""Bumped by hand when the meaning of the same contract text changes."""
 
 
 def to_plain(value: Any) -> Any:  # noqa: ANN401 - any value of a contract
-    """Turn a value of a contract into JSON types; numbers that are equal look equal."""
+    """Convert a value of a contract to JSON types; equal numbers get equal text."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -33,21 +33,20 @@ SHIPPED_TASKS: Mapping[str, int] = {
     "embodied_env.tasks.reach:Reach": 2,
     EACH_ITS_OWN: 1,
 }
-"""The tasks of this package and their versions: a contract that names one needs no trust to be loaded."""
+"""Tasks of this package and their versions. They are loaded without trust."""
 
 
 def task_meaning(contract: ContractFields) -> dict[str, Any]:
-    """Return what the fingerprint covers of the task: its name, its parameters, and the version of a shipped one."""
-    task = to_plain(contract.task)
+    """Return the fingerprinted part of the task: name, parameters, and the version of a shipped one."""
     version = SHIPPED_TASKS.get(contract.task.type)
-    return {**task, **({} if version is None else {"version": version})}
+    return {**to_plain(contract.task), **({} if version is None else {"version": version})}
 
 
 def meaning(contract: ContractFields) -> dict[str, Any]:
-    """Return everything that gives a result of `contract` its meaning, as JSON types.
+    """Return the fingerprinted part of `contract`, as JSON types. Imports nothing and opens no file.
 
-    Left out: the name, topic names and their QoS, and the backend profiles. The order of the joints counts, that of
-    other keys not. A file counts by its content. Nothing is imported and no file is opened.
+    It excludes the name, topic names with their QoS, and the backend profiles. The order counts for joints only. A
+    file is represented by the hash of its content.
 
     Raises:
         ContractError: when the content of a file that the contract names is not known.
@@ -64,23 +63,14 @@ def meaning(contract: ContractFields) -> dict[str, Any]:
     return {"schema": SCHEMA, "semantics": SEMANTICS, **plain}
 
 
-def _sha256(value: Any) -> str:  # noqa: ANN401 - JSON types
+def sha256_of(value: Any) -> str:  # noqa: ANN401 - JSON types
+    """Return the SHA-256 (hex) of the canonical JSON of `value`."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def contract_fingerprint(contract: ContractFields) -> str:
-    """Return the SHA-256 of the canonical JSON of `meaning`."""
-    return _sha256(meaning(contract))
-
-
-def backend_fingerprint(contract: ContractFields, backend: str) -> str:
-    """Return the SHA-256 of the canonical JSON of one backend's name and profile."""
-    return _sha256({"backend": backend, "profile": to_plain(contract.backends.get(backend, {}))})
-
-
 def differences(a: Any, b: Any, path: str = "") -> list[tuple[str, Any, Any]]:  # noqa: ANN401 - JSON types
-    """List the paths at which two plain values differ, with both values (None where one has nothing)."""
+    """List the paths at which two plain values differ, with both values (None where one is missing)."""
     if isinstance(a, dict) and isinstance(b, dict):
         found: list[tuple[str, Any, Any]] = []
         for key in dict.fromkeys([*a, *b]):

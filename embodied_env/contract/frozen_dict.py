@@ -1,7 +1,8 @@
-"""Read-only mappings, so that a frozen dataclass is frozen all the way down."""
+"""Read-only mappings, so that a frozen dataclass is immutable at every level."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ V = TypeVar("V")
 
 
 class FrozenDict(Mapping[K, V]):
-    """A read-only mapping that keeps its order, pickles, copies and hashes. Between two of them order counts."""
+    """A read-only mapping that keeps its order, pickles, copies and hashes. Order counts between two of them."""
 
     __slots__ = ("_data",)
 
@@ -19,34 +20,36 @@ class FrozenDict(Mapping[K, V]):
         self._data = dict(data)
 
     def __getitem__(self, key: K) -> V:
-        """Return the value of `key`."""
         return self._data[key]
 
     def __iter__(self) -> Iterator[K]:
-        """Iterate over the keys in their written order."""
         return iter(self._data)
 
     def __len__(self) -> int:
-        """Count the keys."""
         return len(self._data)
 
-    def __eq__(self, other: object) -> bool:
-        """Compare like OrderedDict: with another FrozenDict in order, with any other mapping without."""
+    def __eq__(self, other: object) -> bool:  # as OrderedDict does
         if isinstance(other, FrozenDict):
             return list(self.items()) == list(other.items())
         return super().__eq__(other)
 
-    def __hash__(self) -> int:
-        """Hash the items, whatever their order, so that equal mappings hash alike."""
+    def __hash__(self) -> int:  # independent of the order, since equal mappings must hash alike
         return hash(frozenset(self._data.items()))
 
     def __repr__(self) -> str:
-        """Look like a dict."""
         return repr(self._data)
 
 
+class FrozenFields:
+    """Base of frozen dataclasses: makes the mappings and lists in their fields read-only."""
+
+    def __post_init__(self) -> None:
+        """Freeze every field."""
+        freeze(self, *(field.name for field in dataclasses.fields(self)))  # type: ignore[arg-type] # subclasses are
+
+
 def frozen(value: Any) -> Any:  # noqa: ANN401 - any value of a contract
-    """Return `value` with its mappings and lists made read-only, all the way down."""
+    """Return `value` with its mappings and lists made read-only, at every level."""
     if isinstance(value, Mapping):
         return FrozenDict({key: frozen(item) for key, item in value.items()})
     if isinstance(value, (list, tuple)):
@@ -55,6 +58,6 @@ def frozen(value: Any) -> Any:  # noqa: ANN401 - any value of a contract
 
 
 def freeze(instance: object, *names: str) -> None:
-    """Make these attributes of a frozen dataclass read-only, all the way down."""
+    """Make these attributes of a frozen dataclass read-only, at every level."""
     for name in names:
         object.__setattr__(instance, name, frozen(getattr(instance, name)))

@@ -1,37 +1,38 @@
-"""Where a robot's parts are, given its joints: the protocol `KinematicModel`, and the tree of joints behind ours.
+"""Kinematics and shape of a robot: `KinematicModel`, and the tree of joints behind it.
 
-A `JointTree` is pure numpy and takes many joint positions at once; `embodied_env.sim.kinematics` builds one from MJCF,
+A `JointTree` is pure numpy and accepts batches of joint positions. `embodied_env.sim.kinematics` builds one from MJCF,
 `embodied_env.contract.urdf` from URDF. Frames are homogeneous transforms of shape (4, 4).
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract.schema import SHAPE, FloatArray
 from embodied_env.contract.value_checks import require
+from embodied_env.errors import UsageError
 
 MOST_LEVERS = 20_000_000
-"""Of the shape of one robot: 160 MB."""
+"""Maximum size of the motion bounds of one robot: 160 MB."""
 
 WORLD = -1
-"""The index of no joint at all: what is fixed to the world."""
+"""The joint index of anything fixed to the world."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Capsules:
-    """The shape of a robot: one or more capsules for each link, in the world frame. A sphere has two equal ends.
+    """The shape of a robot: one or more capsules per link, in the world frame. A sphere has two equal ends.
 
-    `links` names the link of each capsule, (n,); `ends_m` has shape (n, 2, 3), or (k, n, 2, 3) for k positions of the
-    joints; `radii_m` has shape (n,).
+    `links` names the link of each capsule, (n,); `ends_m` has shape (n, 2, 3), or (k, n, 2, 3) for k joint positions;
+    `radii_m` has shape (n,).
     """
 
     links: tuple[str, ...]
@@ -41,61 +42,76 @@ class Capsules:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MotionBounds:
-    """Upper bounds on how far capsules move when joints do, in m per joint unit.
+    """Upper bounds on the motion of capsules, in m per joint unit.
 
-    `alone`, shape (n_capsules, n_joints): how far any point of a capsule moves. `apart`, shape (n_capsules, n_capsules,
-    n_joints): how much the distance of two capsules changes; a joint that carries both does not count.
+    `alone`, shape (n_capsules, n_joints): displacement of any point of a capsule. `apart`, shape (n_capsules,
+    n_capsules, n_joints): change of the distance of two capsules; a joint that carries both does not count.
     """
 
     alone: FloatArray
     apart: FloatArray
 
 
-class KinematicModel(Protocol):
-    """Forward kinematics of one robot: `embodied_env.sim.kinematics`, `embodied_env.contract.urdf`.
+class KinematicModel(ABC):
+    """Forward kinematics and shape of one robot.
 
-    `joints` gives the order of all joint positions. `adjacent` are the pairs of links that touch by construction, so
-    that they are not checked against each other.
+    Attributes:
+        joints: the joints, in the order of joint positions.
+        tree: the joints with the capsules that they carry.
     """
 
-    @property
-    def joints(self) -> tuple[str, ...]:
-        """The joints, in the order of joint positions."""
-        ...
+    def __init__(
+        self, joints: tuple[str, ...], tree: JointTree, adjacent: frozenset[frozenset[str]] = frozenset()
+    ) -> None:
+        """Use `tree`; `adjacent` are pairs of links that touch besides those of `JointTree.adjacent`."""
+        self.joints, self.tree = joints, tree
+        self._adjacent = adjacent
+
+    @abstractmethod
+    def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
+        """Return the position of `site` in the world frame, shape (3,), m, for joint positions of shape (n,).
+
+        Raises:
+            UsageError: for an unknown site, or positions of another shape.
+        """
+
+    @abstractmethod
+    def jacobian(self, site: str, joint_positions: FloatArray) -> FloatArray:
+        """Return the translational Jacobian of `site`, shape (3, n), m per joint unit; raises like `position_m`."""
 
     @property
     def adjacent(self) -> frozenset[frozenset[str]]:
-        """The pairs of links that touch by construction."""
-        ...
-
-    @property
-    def tree(self) -> JointTree:
-        """The joints, and the capsules that they carry."""
-        ...
-
-    def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the position of `site` in the world frame, shape (3,), m, for joint positions of shape (n,)."""
-        ...
-
-    def jacobian(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the translational Jacobian of `site`, shape (3, n), m per joint unit."""
-        ...
+        """The pairs of links that touch by construction, so that they are not checked against each other."""
+        return self.tree.adjacent | self._adjacent
 
     def capsules(self, joint_positions: FloatArray) -> Capsules:
-        """Return the robot's shape for joint positions of shape (n,), or of shape (k, n) for k of them at once."""
-        ...
+        """Return the robot's shape for joint positions of shape (n,), or of shape (k, n) for k of them.
+
+        Raises:
+            UsageError: for positions of another shape.
+        """
+        return self.tree.capsules(self._checked(joint_positions, 1, 2))
 
     def levers(self) -> MotionBounds:
-        """Return how far the capsules, in the order of `capsules`, move at most when the joints do."""
-        ...
+        """Return upper bounds on the motion of the capsules, in the order of `capsules`."""
+        return self.tree.levers
+
+    def _checked(self, joint_positions: FloatArray, *dimensions: int) -> FloatArray:
+        positions = np.asarray(joint_positions, dtype=np.float64)
+        if positions.ndim not in dimensions or positions.shape[-1] != len(self.joints):
+            raise UsageError(
+                f"joint positions of shape {positions.shape} are not allowed; "
+                f"allowed: ({len(self.joints)},), the joints {', '.join(self.joints)}"
+            )
+        return positions
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TreeJoint:
-    """One joint: a turn about, or a slide along, `axis` (a unit vector) through the origin of its own frame.
+    """One joint, which rotates about or slides along the unit vector `axis` through the origin of its frame.
 
-    `frame` is that frame in the one of `parent` (an index of an earlier joint, or WORLD) where the value is zero; the
-    value is `ratio` * positions[`column`] + `offset`. `travel_m` is the largest value of a slide, in magnitude.
+    `frame` is its frame at value zero in that of `parent`, the index of an earlier joint or WORLD. The value is
+    `ratio` * positions[`column`] + `offset`. `travel_m` is the maximum magnitude of the value of a sliding joint.
     """
 
     parent: int
@@ -110,7 +126,7 @@ class TreeJoint:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TreeShape:
-    """One capsule of a link: its ends, shape (2, 3), in the frame of `joint`, an index or WORLD."""
+    """One capsule of a link, with its ends, shape (2, 3), in the frame of `joint`, an index or WORLD."""
 
     link: str
     joint: int
@@ -120,7 +136,7 @@ class TreeShape:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JointTree:
-    """Joints, each after its parent, and the capsules that they carry. `n_columns` is the number of joint positions."""
+    """Joints, each after its parent, and the capsules they carry. `n_columns` is the number of joint positions."""
 
     n_columns: int
     joints: tuple[TreeJoint, ...]
@@ -150,7 +166,7 @@ class JointTree:
         )
 
     def jacobian(self, joint: int, point_m: FloatArray, positions: FloatArray) -> FloatArray:
-        """Return how a point in the frame of `joint` moves, shape (3, n), m per joint unit, at positions (n,)."""
+        """Return the Jacobian of a point in the frame of `joint`, shape (3, n), m per joint unit, at positions (n,)."""
         frames = self.frames(positions[None])[0]
         point = frames[joint, :3, :3] @ point_m + frames[joint, :3, 3]
         result = np.zeros((3, self.n_columns))
@@ -162,9 +178,10 @@ class JointTree:
 
     @cached_property
     def levers(self) -> MotionBounds:
-        """How far the capsules move at most.
+        """Upper bounds on the motion of the capsules.
 
-        The bound for a turning joint: a chain of distances of neighbouring joints, the first of them from the axis.
+        For a rotating joint: the sum of the distances of neighbouring joints up to the capsule, the first one from the
+        joint's axis. Raises ContractError for a tree that is too large.
         """
         numbers = len(self.shapes) ** 2 * len(self.joints)
         allowed = f"capsules^2 * joints up to {MOST_LEVERS}"
@@ -176,14 +193,14 @@ class JointTree:
         either = np.where(carries[:, None] != carries[None], by_joint[:, None] + by_joint[None], 0.0)
         alone, apart = (np.zeros((*levers.shape[:-1], self.n_columns)) for levers in (by_joint, either))
         for i, joint in enumerate(self.joints):
-            if joint.ratio != 0.0:  # a lever without bound stays one, but for that
+            if joint.ratio != 0.0:  # 0 * inf is NaN
                 alone[:, joint.column] += abs(joint.ratio) * by_joint[:, i]
                 apart[..., joint.column] += abs(joint.ratio) * either[..., i]
         return MotionBounds(alone=alone, apart=apart)
 
     @cached_property
     def adjacent(self) -> frozenset[frozenset[str]]:
-        """The pairs of links that are fixed to each other, or joined by a joint (a link without a shape is passed)."""
+        """The pairs of links that are fixed to each other or joined by a joint, skipping links without a shape."""
         links: dict[int, set[str]] = {}
         for shape in self.shapes:
             links.setdefault(shape.joint, set()).add(shape.link)
@@ -195,7 +212,7 @@ class JointTree:
         return frozenset(pairs)
 
     def _chain(self, joint: int) -> list[int]:
-        """Return `joint` and those that carry it, the last one first."""
+        """Return `joint` and its ancestors, from the tip to the root."""
         chain = []
         while joint != WORLD:
             chain.append(joint)
@@ -203,10 +220,10 @@ class JointTree:
         return chain
 
     def _levers_of(self, shape: TreeShape) -> FloatArray:
-        """Return the levers of one capsule by joint of the tree, zero where a joint does not carry it."""
+        """Return the motion bounds of one capsule by joint, zero for joints that do not carry it."""
         levers = np.zeros(len(self.joints))
         for end in shape.ends_m:
-            offset, beyond = end, 0.0  # the next stop outwards, in this joint's frame, and what may follow it
+            offset, beyond = end, 0.0  # the next joint outwards, in this joint's frame, and the reach beyond it
             for i in self._chain(shape.joint):
                 joint = self.joints[i]
                 from_axis = math.sqrt(max(0.0, float(offset @ offset) - float(offset @ joint.axis) ** 2))
@@ -217,14 +234,14 @@ class JointTree:
 
     @cached_property
     def _terms(self) -> tuple[NDArray[np.intp], FloatArray, FloatArray, FloatArray]:
-        """Column, ratio and offset by joint; and its step as a sum over 1, cos, sin and the value, (n, 4, 16)."""
+        """Column, ratio and offset by joint, and its transform as weights of 1, cos, sin and the value, (n, 4, 16)."""
         basis = np.zeros((len(self.joints), 4, 4, 4))
         for terms, joint in zip(basis, self.joints, strict=True):
             terms[0] = np.eye(4)
             if joint.slides:
                 terms[3, :3, 3] = joint.axis
             else:
-                terms[0, :3, :3], terms[1, :3, :3], terms[2, :3, :3] = _turn_terms(joint.axis)
+                terms[0, :3, :3], terms[1, :3, :3], terms[2, :3, :3] = _rotation_terms(joint.axis)
             terms[:] = joint.frame @ terms
         columns = np.array([joint.column for joint in self.joints], dtype=np.intp)
         ratios = np.array([joint.ratio for joint in self.joints])
@@ -242,8 +259,8 @@ class JointTree:
         return np.array([shape.joint for shape in self.shapes], dtype=np.intp), ends, radii
 
 
-def frame_of(position_m: Iterable[float], rotation: FloatArray | None = None) -> FloatArray:
-    """Return the transform of shape (4, 4) with this origin and this rotation matrix (None: none)."""
+def make_transform(position_m: Iterable[float], rotation: FloatArray | None = None) -> FloatArray:
+    """Return the transform of shape (4, 4) with this origin and rotation matrix (None: identity)."""
     frame = np.eye(4)
     frame[:3, 3] = list(position_m)
     if rotation is not None:
@@ -251,32 +268,32 @@ def frame_of(position_m: Iterable[float], rotation: FloatArray | None = None) ->
     return frame
 
 
-def _turn_terms(axis: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return what a turn by t about the unit vector u is made of: u u' + cos t (1 - u u') + sin t [u]x (Rodrigues)."""
+def _rotation_terms(axis: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the terms of Rodrigues' formula for unit vector u and angle t: u u' + cos t (1 - u u') + sin t [u]x."""
     x, y, z = axis
     along = np.outer(axis, axis)
     return along, np.eye(3) - along, np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
 
 
-def step_of(axis: FloatArray, value: float, *, slides: bool) -> FloatArray:
-    """Return the transform of a joint with this unit vector at this value, rad or m."""
+def joint_transform(axis: FloatArray, value: float, *, slides: bool) -> FloatArray:
+    """Return the transform of a joint with this unit vector at `value`, rad or m."""
     if slides:
-        return frame_of(axis * value)
-    along, across, turned = _turn_terms(axis)
-    return frame_of((0.0, 0.0, 0.0), along + math.cos(value) * across + math.sin(value) * turned)
+        return make_transform(axis * value)
+    along, across, turned = _rotation_terms(axis)
+    return make_transform((0.0, 0.0, 0.0), along + math.cos(value) * across + math.sin(value) * turned)
 
 
 def enclosing_capsule(kind: str, half_sizes_m: FloatArray) -> tuple[FloatArray, float]:
-    """Return ends (2, 3) and radius, m, of a capsule about a shape at the origin.
+    """Return ends (2, 3) and radius, m, of a capsule that encloses a shape at the origin.
 
     Args:
         kind: ``sphere``; ``capsule`` and ``cylinder`` along z; ``box``; ``ellipsoid``.
-        half_sizes_m: (3,): the half extents of a box or an ellipsoid; of a sphere the radius, first; of the others the
-            radius, first, and half the length of the straight part, last.
+        half_sizes_m: (3,): half extents of a box or an ellipsoid; the radius of a sphere first; for the others the
+            radius first and half the length of the straight part last.
 
-    A cylinder, and a box as the cylinder about its longest axis, gets the smallest capsule with its axis: with a
-    straight part of half length h < l and the radius hypot(r, l - h), which reaches to the rims. An ellipsoid with
-    semi-axes a >= b >= c lies in the capsule of radius b with half length a - b:
+    A cylinder, and a box as the cylinder about its longest axis, gets the smallest coaxial capsule: half length h < l
+    and radius hypot(r, l - h), which reaches the rims. An ellipsoid with semi-axes a >= b >= c lies in the capsule of
+    radius b with half length a - b:
     (a cos t - (a - b))^2 + (b sin t)^2 <= b^2 wherever a cos t >= a - b.
     """
     longest, radius = 2, float(half_sizes_m[0])
@@ -297,7 +314,7 @@ def enclosing_capsule(kind: str, half_sizes_m: FloatArray) -> tuple[FloatArray, 
     return ends, radius
 
 
-def moved_ends(frame: FloatArray, ends_m: FloatArray) -> FloatArray:
-    """Return points of shape (k, 3) after the transform `frame`."""
+def transform_points(frame: FloatArray, ends_m: FloatArray) -> FloatArray:
+    """Transform points of shape (k, 3) by `frame`."""
     moved: FloatArray = ends_m @ frame[:3, :3].T + frame[:3, 3]
     return moved

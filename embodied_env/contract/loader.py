@@ -1,4 +1,4 @@
-"""YAML to `Contract`. pydantic is imported only here, and only when a contract is loaded."""
+"""Load contracts from YAML. pydantic is imported only here, and only when a contract is loaded."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from embodied_env.errors import ContractError
 
 T = TypeVar("T")
 
+SAVED = {"name", "source", "text", "files", "trusted"}
+"""The keys of a saved contract."""
 
 _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 
@@ -34,26 +36,26 @@ _CONFIG = {"extra": "forbid", "strict": True, "allow_inf_nan": False, "arbitrary
 
 
 def config_folders() -> Iterator[Path]:
-    """Yield where contracts are looked for: ament share folders, the Python prefix, the checkout."""
+    """Yield the folders of shipped contracts: ament share folders, the Python prefix, the checkout."""
     for prefix in filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)):
         yield Path(prefix) / "share" / "embodied_env" / "config"
     yield Path(sys.prefix) / "share" / "embodied_env" / "config"
     yield Path(__file__).resolve().parents[2] / "config"
 
 
-def find_contract(name_or_path: str | Path) -> Path:
-    """Return the file of a contract, given its path or its name in one of `config_folders`.
+def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: str = "") -> Path:
+    """Return the file of a contract or team, given its path or its name in `folder` of one of `config_folders`.
 
     Raises:
-        ContractError: when there is none; it lists what was found instead.
+        ContractError: when there is none; lists the known names.
     """
     text = str(name_or_path)
     is_path = text.endswith((".yaml", ".yml")) or os.sep in text
     if is_path and os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises for a name that is too long
         return Path(text)
     known: dict[str, Path] = {}
-    for folder in config_folders():
-        for file in sorted(folder.glob("*.yaml")):
+    for config in config_folders():
+        for file in sorted((config / folder).glob("*.yaml")):
             known.setdefault(file.stem, file)
     if not is_path and text in known:
         return known[text]
@@ -61,28 +63,44 @@ def find_contract(name_or_path: str | Path) -> Path:
     guess = f" (did you mean {close[0]!r}?)" if close else ""
     raise ContractError(
         "",
-        f"there is no {'file' if is_path else 'contract'} {text[:_LONGEST_SHOWN]!r}{guess}; "
+        f"there is no {'file' if is_path else kind} {text[:_LONGEST_SHOWN]!r}{guess}; "
         f"known: {', '.join(sorted(known)) or 'none'}; or give a path to a file",
     )
 
 
+def read_contract_file(file: Path) -> str:
+    """Return the text of a contract or team file; raises ContractError when it cannot be read."""
+    try:
+        return read_text_file(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ContractError("", f"the file cannot be read: {error}", source=str(file)) from None
+
+
+def read_document(text: str, kind: str, source: str) -> dict[str, Any]:
+    """Return the YAML mapping of a ``contract`` or ``team`` without its schema; raises ContractError for another."""
+    document = read_yaml(text, source)
+    if not isinstance(document, dict):
+        raise ContractError("", f"a {kind} is a mapping, not {type(document).__name__}", source=source)
+    schema = document.pop(kind, None)
+    if schema != SCHEMA:
+        raise ContractError(kind, f"the schema {schema!r} is not known; allowed: {SCHEMA}", source=source)
+    return document
+
+
 def load_contract(name_or_path: str | Path | Contract) -> Contract:
-    """Load and check a contract.
+    """Load and validate a contract.
 
     Args:
-        name_or_path: a shipped contract's name (``arm_reach``), a path to a YAML file, or a Contract, returned as is.
+        name_or_path: the name of a shipped contract (``arm_reach``), the path of a YAML file, or a Contract, which is
+            returned as it is.
 
     Raises:
-        ContractError: for the first thing that is wrong, with its YAML path, its value and what is allowed.
+        ContractError: for the first error, with its YAML path, its value and what is allowed.
     """
     if isinstance(name_or_path, Contract):
         return name_or_path
     file = find_contract(name_or_path)
-    try:
-        text = read_text_file(file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ContractError("", f"the file cannot be read: {error}", source=str(file)) from None
-    return parse_contract(text, source=str(file))
+    return parse_contract(read_contract_file(file), source=str(file))
 
 
 def parse_contract(
@@ -92,19 +110,14 @@ def parse_contract(
 
     Args:
         text: the YAML.
-        source: the file that it was read from; what it names is relative to its folder.
-        files: the content of the files that it names, by name; None: they are read, if it is trusted.
-        trusted: False for the contract of a run: no file that it names is ever opened, and no task imported.
+        source: the file it was read from; the files it names are relative to its folder.
+        files: contents of the files it names, by name; None: they are read if the contract is trusted.
+        trusted: False for the contract of a run: no file that it names is opened and no task is imported.
 
     Raises:
         ContractError: like `load_contract`.
     """
-    document = read_yaml(text, source)
-    if not isinstance(document, dict):
-        raise ContractError("", f"a contract is a mapping, not {type(document).__name__}", source=source)
-    schema = document.pop("contract", None)
-    if schema != SCHEMA:
-        raise ContractError("contract", f"the schema {schema!r} is not known; allowed: {SCHEMA}", source=source)
+    document = read_document(text, "contract", source)
     for reserved in RESERVED:
         if reserved in document:
             raise ContractError(reserved, "unknown key", source=source)
@@ -119,7 +132,7 @@ def parse_contract(
 
 
 def _with_limits_of_urdf(contract: Contract, file: str) -> Contract:
-    """Return `contract` with the tighter of its limits and those of the robot's URDF."""
+    """Tighten the limits of `contract` to those of the robot's URDF."""
     from embodied_env.contract.urdf import parse_urdf, tightened  # noqa: PLC0415 - only where there is one
 
     if contract.trusted and not contract.files:
@@ -142,7 +155,7 @@ def _with_limits_of_urdf(contract: Contract, file: str) -> Contract:
 
 
 def dump_contract(contract: Contract) -> str:
-    """Return `contract` as one line of JSON, which is YAML too: `parse_contract` gives back an equal contract."""
+    """Return `contract` as one line of JSON, from which `parse_contract` builds an equal contract."""
     plain = to_plain(contract)
     for own in RESERVED:
         del plain[own]
@@ -151,7 +164,7 @@ def dump_contract(contract: Contract) -> str:
 
 
 def save_contract(contract: Contract) -> dict[str, Any]:
-    """Return `contract` as a mapping of JSON types, with its files: `restore_contract` gives it back."""
+    """Return `contract` with its files as a mapping of JSON types, for `restore_contract`."""
     return {
         "name": contract.name,
         "source": contract.source,
@@ -162,23 +175,15 @@ def save_contract(contract: Contract) -> dict[str, Any]:
 
 
 def restore_contract(saved: Mapping[str, Any]) -> Contract:
-    """Return what `save_contract` saved.
-
-    Raises:
-        ContractError: for another mapping, and like `parse_contract`.
-    """
+    """Return the contract saved by `save_contract`; raises ContractError like `parse_contract`."""
     if saved.keys() != SAVED:
         raise ContractError("", f"not a saved contract: keys {sorted(saved)} (expected {sorted(SAVED)})")
     files, is_trusted = unpack_files(saved["files"]), saved["trusted"] is True
     return parse_contract(saved["text"], source=saved["source"], files=files or None, trusted=is_trusted)
 
 
-SAVED = {"name", "source", "text", "files", "trusted"}
-"""The keys of a saved contract."""
-
-
 def pack_files(files: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
-    """Return the content of files as JSON types, each with its SHA-256 (hex)."""
+    """Return the contents of files as JSON types, each with its SHA-256 (hex)."""
     return {
         name: {"sha256": hashlib.sha256(content).hexdigest(), "base64": base64.b64encode(content).decode()}
         for name, content in files.items()
@@ -186,7 +191,7 @@ def pack_files(files: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
 
 
 def unpack_files(packed: object) -> dict[str, bytes]:
-    """Return what `pack_files` packed; raises ContractError for another value, or content of another SHA-256."""
+    """Return the contents packed by `pack_files`; raises ContractError for damaged ones."""
     if not isinstance(packed, Mapping):
         raise ContractError("files", f"not a mapping: {type(packed).__name__} (expected files by name)")
     files = {}
@@ -203,7 +208,7 @@ def unpack_files(packed: object) -> dict[str, bytes]:
 
 
 def profile_of(contract: Contract, backend: str) -> Mapping[str, Any]:
-    """Return what ``backends.<backend>`` of `contract` says; raises ContractError where it says nothing."""
+    """Return the profile ``backends.<backend>`` of `contract`; raises ContractError without one."""
     if backend in contract.backends:
         return contract.backends[backend]
     known = ", ".join(contract.backends) or "none"
@@ -215,29 +220,28 @@ def parse_as(cls: type[T], data: Mapping[str, Any], *, path: str = "", source: s
     """Build the dataclass `cls` from JSON-like `data`, strictly: no unknown key, no conversion, no NaN.
 
     Args:
-        cls: a dataclass, whose nested dataclasses are built too.
-        data: what to build it from.
-        path: where `data` stands in its file, put before the path of an error.
+        cls: a dataclass; nested dataclasses are built too.
+        data: its fields.
+        path: the path of `data` in its file, a prefix of the path of an error.
         source: the file, named in an error.
 
     Raises:
-        ContractError: for the first thing that does not fit.
+        ContractError: for the first value that does not fit.
     """
     import pydantic  # noqa: PLC0415 - heavy, needed only here
 
     try:
-        text = json.dumps(data, default=_as_dict)
+        text = json.dumps(data, default=_json_default)
     except (TypeError, ValueError, RecursionError) as error:
         raise ContractError(path, str(error), source=source) from None
-    adapter = _adapter(typing.cast("Hashable", cls))
     try:
-        return typing.cast("T", adapter.validate_json(text))
+        return typing.cast("T", _adapter(typing.cast("Hashable", cls)).validate_json(text))
     except pydantic.ValidationError as error:
         raise _contract_error(cls, data, error.errors(include_url=False), path, source) from None
 
 
-def _as_dict(value: object) -> dict[str, Any]:
-    """Give json what it does not know: the read-only mappings of a contract."""
+def _json_default(value: object) -> dict[str, Any]:
+    """Encode the read-only mappings of a contract."""
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{value!r} is not allowed; allowed: text, numbers, true, false, null, lists and mappings")
@@ -266,14 +270,14 @@ def _dataclasses_in(hint: Any) -> set[Any]:  # noqa: ANN401 - a type hint
 def _contract_error(
     cls: type, data: Mapping[str, Any], errors: Sequence[Mapping[str, Any]], path: str, source: str
 ) -> ContractError:
-    """Say what pydantic found in words: the YAML path, the value, what is allowed."""
+    """Convert pydantic's errors: the YAML path, the value, what is allowed."""
     cause = errors[0].get("ctx", {}).get("error")
-    if isinstance(cause, ContractError):  # raised by the rules of the model
+    if isinstance(cause, ContractError):  # raised by validate_contract
         return cause
     unknown = [error for error in errors if error["type"] in _UNKNOWN_KEY]  # a misspelt key is also a missing one
     located = [(_document_path(data, error), error) for error in unknown or errors]
     first, _ = located[0]
-    where = max((place for place, _ in located if place[: len(first)] == first), key=len)  # a union: its best branch
+    where = max((place for place, _ in located if place[: len(first)] == first), key=len)  # the union's best branch
     for part in where:
         path += f"[{part}]" if isinstance(part, int) else f".{part}"
     path = path.removeprefix(".").replace("task.parameters.", "task.")
@@ -283,7 +287,7 @@ def _contract_error(
 
 
 def _document_path(data: Mapping[str, Any], error: Mapping[str, Any]) -> tuple[str | int, ...]:
-    """Return the keys that lead to `error`, without pydantic's names for the branches of a type."""
+    """Return the keys that lead to `error`, without pydantic's names for union branches."""
     place: list[str | int] = []
     node: Any = data
     for part in error["loc"]:
@@ -297,7 +301,7 @@ def _document_path(data: Mapping[str, Any], error: Mapping[str, Any]) -> tuple[s
 
 
 def _problem(owner: Any, place: tuple[str | int, ...], errors: list[Mapping[str, Any]]) -> str:  # noqa: ANN401
-    """Say what is wrong at `place`, inside a value of type `owner`, given the errors found there."""
+    """Describe the errors found at `place`, inside a value of type `owner`."""
     error = errors[0]
     if error["type"] == "missing":
         return "the value is missing" if isinstance(place[-1], int) else "the key is missing"
@@ -307,14 +311,14 @@ def _problem(owner: Any, place: tuple[str | int, ...], errors: list[Mapping[str,
         close = difflib.get_close_matches(str(place[-1]), allowed, n=1)
         guess = f" (did you mean {close[0]!r}?)" if close else ""
         return f"unknown key{guess}; allowed: {', '.join(allowed)}"
-    allowed = list(dict.fromkeys(map(_allowed, errors)))
+    allowed = list(dict.fromkeys(map(_expected, errors)))
     value = json.dumps(error["input"], default=str)
     value = value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}..."
     return f"{value} is not allowed; allowed: {' or '.join(allowed)}"
 
 
-def _allowed(error: Mapping[str, Any]) -> str:
-    """Say what pydantic would have taken, in the words of YAML."""
+def _expected(error: Mapping[str, Any]) -> str:
+    """Return what pydantic expected, in terms of YAML."""
     if error["type"] == "too_long":
         return f"{error['ctx']['max_length']} values"
     wanted: str = error["msg"].removeprefix("Input should be ")
@@ -322,7 +326,7 @@ def _allowed(error: Mapping[str, Any]) -> str:
 
 
 def _hint_of(hint: Any, part: Any) -> Any:  # noqa: ANN401 - type hints
-    """Return the type hint of the value at `part` of a value of type `hint`; of a union, its branch that has one."""
+    """Return the type hint of the member `part` of a value of type `hint`, by the first union branch that has one."""
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return typing.get_type_hints(hint).get(part, Any)
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:

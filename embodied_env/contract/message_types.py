@@ -1,4 +1,4 @@
-"""What the contract knows of ROS 2 message types: their fields, shapes, units and precision. No ROS needed."""
+"""ROS 2 message types that a contract may use: fields, shapes, units and precision. No ROS needed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ Shape = tuple[int | None, ...]
 class MessageField:
     """One readable field of a message type.
 
-    `shape` None: one value per joint, found by name. A None within it: the contract declares that length.
-    `dtype` is the precision of the message, the same in every backend. `ranging`: a distance measured by a ray, in
-    which infinities and NaN have a meaning (REP-117), for which a contract may declare values. `rotation`: a unit
-    quaternion.
+    `shape` None: one value per joint, found by name; a None within it: the contract declares that length. `dtype` is
+    the precision of the message, the same in every backend. `ranging`: distances measured by rays, for whose
+    infinities and NaN (REP-117) a contract may declare values. `rotation`: a unit quaternion.
     """
 
     shape: Shape | None
@@ -33,17 +32,17 @@ class MessageField:
 
 @dataclass(frozen=True, kw_only=True)
 class SensorMessage:
-    """A message type that a sensor may have."""
+    """A message type of sensors."""
 
     fields: Mapping[str, MessageField]
-    header: bool = True  # without one the acquisition time can only be that of the receipt
-    covariance: bool = False  # it has the covariance of a pose, from which a confidence follows
-    encodings: tuple[str, ...] = ()  # of which the contract declares one
+    header: bool = True  # without one, the only acquisition time is that of reception
+    covariance: bool = False  # has the covariance of a pose, from which a confidence is computed
+    encodings: tuple[str, ...] = ()  # the contract declares one of them
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """How the pixels of an image lie on the wire, and what an agent gets: ``metres_per_unit`` is set for depth."""
+    """The pixel layout of an image; `metres_per_unit` is set for depth images."""
 
     channels: int
     dtype: str
@@ -135,17 +134,17 @@ SENSOR_MESSAGES: Mapping[str, SensorMessage] = {
         }
     ),
 }
-"""By type, in the words of the contract. Any other type is read by fields with a declared `path`."""
+"""By type. Any other type is read by fields with a declared `path`."""
 
 JOINT_SENSOR = "sensor_msgs/msg/JointState"
 
 PATH_DTYPES = ("float64", "float32", "int64", "int32", "uint32", "int16", "uint16", "int8", "uint8")
-"""What a field with a `path` may be: what it is on the wire. A boolean there is an int8, 0 or 1."""
+"""Types of fields with a `path`, equal to those in the message; a boolean is an int8, 0 or 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActuatorMessage:
-    """A message type that an actuator may take. `joints`: how many, None for any number."""
+    """A message type of actuators. `joints` is the number of joints, None for any."""
 
     commands: tuple[str, ...]
     joints: int | None = None
@@ -167,7 +166,7 @@ TWIST_AXES = ("linear.x", "linear.y", "linear.z", "angular.x", "angular.y", "ang
 
 
 def message_field(sensor: SensorSpec, name: str, spec: FieldSpec) -> MessageField:
-    """Return what the field `name` of `sensor` is, with the lengths that the contract declares. Both were checked."""
+    """Return the description of the valid field `name` of `sensor`, with the lengths that the contract declares."""
     if spec.path is not None:
         known = MessageField(shape=(1,) if spec.shape is None else (None,) * len(spec.shape), units=None)
         known = replace(known, dtype=spec.dtype or known.dtype)
@@ -180,19 +179,18 @@ def message_field(sensor: SensorSpec, name: str, spec: FieldSpec) -> MessageFiel
 
 @functools.cache
 def message_class(name: str) -> Any:  # noqa: ANN401 - a generated type
-    """Import a message or service class by its ROS name, ``sensor_msgs/msg/JointState``. This needs ROS.
+    """Import a message or service class by its ROS name, ``sensor_msgs/msg/JointState``. Needs ROS.
 
     Raises:
-        MissingDependencyError: for a package that is not installed.
-        ContractError: for a type that the package does not have.
+        MissingDependencyError: when the package is not installed.
+        ContractError: when the package does not have the type.
     """
     package, kind, type_name = name.split("/")
     try:
         found = getattr(importlib.import_module(f"{package}.{kind}"), type_name, None)
     except ImportError as error:
-        if error.name == f"{package}.{kind}":
-            found = None
-        else:
+        found = None
+        if error.name != f"{package}.{kind}":
             raise MissingDependencyError(
                 f"{package} ({error})",
                 needed_for=f"the message {name}",

@@ -1,4 +1,4 @@
-"""What infinities and NaN mean in distances that rays measured (REP-117), and what a contract puts in their place."""
+"""Values of readings: precision, rotations, infinities and NaN of distances (REP-117), depth units, confidence."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 from embodied_env.contract.schema import FieldSpec, FloatArray
 
 NORM_TOLERANCE = 0.1
-"""How far the norm of a quaternion may be from 1: more than rounding or float32 make of one, less than a mistake."""
+"""Maximum deviation of a quaternion's norm from 1: above rounding of float32, below a real error."""
 
 
 class InvalidReadingError(Exception):
-    """A reading that the contract does not allow; the text says what."""
+    """A reading that the contract does not allow."""
 
 
 def fitted(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a copy of `values` in the precision `dtype`. Floats are rounded, beyond their range to infinity.
+    """Return a copy of `values` as `dtype`. Floats are rounded, beyond their range to infinity.
 
     Raises:
-        InvalidReadingError: for a value that integers of this precision cannot hold.
+        InvalidReadingError: for a value that the integer type cannot represent.
     """
-    with np.errstate(all="ignore"):  # what does not fit is found below
+    with np.errstate(all="ignore"):  # checked below
         result = values.astype(dtype)
     if dtype.kind != "f" and (unfit := values[result != values]).size:
         raise InvalidReadingError(
@@ -41,10 +41,10 @@ def check_rotation(name: str, quaternion: NDArray[Any]) -> None:
 
 
 def substitute(distances: NDArray[Any], spec: FieldSpec, *, too_near: float = math.nan) -> NDArray[Any]:
-    """Put declared values in the place of what is no distance, in `distances` itself, and return it.
+    """Replace non-finite values by declared ones, in place, and return `distances`.
 
-    +inf, nothing was met: ``no_return``. -inf, something too near to measure: `too_near`, the least distance that the
-    instrument measures. NaN, nothing was measured: ``nan``. What has no declared value stays, and is invalid.
+    +inf (no hit) becomes ``no_return``, -inf (too close) becomes `too_near`, the minimum range of the sensor, and NaN
+    (no measurement) becomes ``nan``. Values without a declared replacement stay, and are invalid.
     """
     if np.isfinite(distances).all():
         return distances
@@ -61,17 +61,17 @@ def substitute(distances: NDArray[Any], spec: FieldSpec, *, too_near: float = ma
 def settle(
     name: str, distances: NDArray[Any], spec: FieldSpec, *, near: float = math.nan, nothing: str = "NaN"
 ) -> NDArray[Any]:
-    """Do what `substitute` does, and refuse what is left.
+    """Replace non-finite values like `substitute`, and reject the others.
 
     Args:
-        name: of the field.
-        distances: or coordinates of points, in metres.
-        spec: it may declare `no_return`, for +inf, and `nan`.
-        near: what stands for -inf: the least distance of the sensor. NaN: nothing does.
-        nothing: what is NaN in `distances`, for the reason.
+        name: the name of the field.
+        distances: distances or coordinates of points, m.
+        spec: the field, with `no_return` for +inf, and `nan`.
+        near: the replacement of -inf: the minimum range of the sensor; NaN: none.
+        nothing: the name of NaN in error messages.
 
     Raises:
-        InvalidReadingError: for a value that nothing stands for.
+        InvalidReadingError: for a value without a replacement.
     """
     substitute(distances, spec, too_near=near)
     if np.isfinite(distances).all():
@@ -87,32 +87,28 @@ def settle(
 
 
 def settle_ranges(name: str, ranges: NDArray[Any], spec: FieldSpec, low_m: float, high_m: float) -> NDArray[Any]:
-    """Discard what is outside of the limits of a LaserScan or Range, as both definitions ask; then `settle`."""
+    """Discard values outside the limits of a LaserScan or Range, as their definitions demand; then `settle`."""
     if not (math.isfinite(low_m) and low_m <= high_m):
         raise InvalidReadingError(f"the limits of the sensor, {low_m:g} m to {high_m:g} m, are no interval")
-    least, most = _extremes(ranges)
+    if ranges.size == 1:  # a Range: min() and max() of an array take fifty times as long
+        least = most = ranges.item()
+    else:
+        least, most = (ranges.min(), ranges.max()) if ranges.size else (math.nan, math.nan)
     if least >= low_m and most <= high_m and most < math.inf:
-        return ranges  # as nearly always, and in a fifth of the time
+        return ranges  # the common case
     np.copyto(ranges, np.nan, where=np.isfinite(ranges) & ((ranges < low_m) | (ranges > high_m)))
     return settle(name, ranges, spec, near=low_m, nothing=f"NaN or outside of {low_m:g} m to {high_m:g} m")
 
 
-def _extremes(ranges: NDArray[Any]) -> tuple[float, float]:
-    """Return the least and the greatest; NaN where there is none, or one is NaN."""
-    if ranges.size == 1:  # a Range: numpy takes fifty times as long to find its extremes
-        return ranges.item(), ranges.item()
-    return (ranges.min(), ranges.max()) if ranges.size else (math.nan, math.nan)
-
-
 def settle_depth(name: str, depth: NDArray[Any], spec: FieldSpec, *, nothing: str = "NaN") -> NDArray[Any]:
-    """Refuse negative depths: REP-118 gives them no meaning. Then `settle`."""
+    """Reject negative depths, which REP-118 does not define; then `settle`."""
     if count := np.count_nonzero(np.isfinite(depth) & (depth < 0)):
         raise InvalidReadingError(f"{count} of {depth.size} values of {name} are negative; allowed: depths >= 0 m")
     return settle(name, depth, spec, nothing=nothing)
 
 
 def to_units(metres: NDArray[Any], metres_per_unit: float) -> NDArray[np.uint16]:
-    """Round depths to whole units of the wire; 0, no measurement, for what has none."""
+    """Round depths to the integer units of the message; 0 means no measurement."""
     units = np.rint(metres.astype(np.float64) / metres_per_unit)
     known = np.isfinite(units) & (units >= 0) & (units <= np.iinfo(np.uint16).max)
     return np.where(known, units, 0.0).astype(np.uint16)
@@ -125,7 +121,7 @@ def from_units(units: NDArray[Any], metres_per_unit: float) -> NDArray[np.float3
     return depth
 
 
-_ROUNDING = 1e-9  # relative: what the arithmetic of an estimator may leave of asymmetry and of negative eigenvalues
+_ROUNDING = 1e-9  # relative asymmetry and negative eigenvalues that are attributed to rounding of an estimator
 
 
 def position_confidence(covariance: FloatArray, radius_m: float) -> float:
@@ -136,11 +132,11 @@ def position_confidence(covariance: FloatArray, radius_m: float) -> float:
 
     Args:
         covariance: of x, y, z (m), roll, pitch, yaw (rad), by rows (geometry_msgs/PoseWithCovariance); shape (36,).
-        radius_m: the distance that is good enough.
+        radius_m: the accepted error.
 
     Returns:
-        A number in [0, 1], 0 only where float64 cannot tell it from 0; NaN where the covariance says nothing: zero
-        (ROS: unknown), not finite, not symmetric, or with a negative eigenvalue.
+        A number in [0, 1]; NaN for an invalid covariance: zero (in ROS: unknown), not finite, not symmetric, or with a
+        negative eigenvalue.
     """
     block = np.asarray(covariance, dtype=np.float64).reshape(6, 6)[:3, :3]
     if not np.isfinite(covariance).all():
@@ -148,7 +144,7 @@ def position_confidence(covariance: FloatArray, radius_m: float) -> float:
     scale = float(np.abs(block).max())
     if scale == 0.0:
         return math.nan
-    block = block / scale  # so that nothing overflows
+    block = block / scale  # avoids overflow
     if float(np.abs(block - block.T).max()) > _ROUNDING:
         return math.nan
     variances = np.linalg.eigvalsh(block)  # ascending

@@ -1,4 +1,4 @@
-"""The shape that a MuJoCo model gave a robot, as JSON: a run keeps it, so its workspace is judged without it."""
+"""The shape of a robot from a MuJoCo model as JSON, recorded so that its workspace can be checked without the model."""
 
 from __future__ import annotations
 
@@ -9,15 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.contract.kinematics import (
-    WORLD,
-    Capsules,
-    JointTree,
-    KinematicModel,
-    MotionBounds,
-    TreeJoint,
-    TreeShape,
-)
+from embodied_env.contract.kinematics import WORLD, JointTree, KinematicModel, TreeJoint, TreeShape
 from embodied_env.contract.loader import parse_as
 from embodied_env.contract.schema import SHAPE, FloatArray
 from embodied_env.contract.value_checks import require
@@ -27,19 +19,8 @@ _Point = tuple[float, float, float]
 _Line = tuple[float, float, float, float]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RecordedShape:
-    """A `KinematicModel` without sites: the joints and the capsules of a robot.
-
-    Attributes:
-        joints: the order of joint positions.
-        adjacent: the pairs of links that touch by construction.
-        tree: the joints and the capsules that they carry.
-    """
-
-    joints: tuple[str, ...]
-    adjacent: frozenset[frozenset[str]]
-    tree: JointTree
+class RecordedShape(KinematicModel):
+    """A `KinematicModel` without sites: the joints and the capsules of a robot."""
 
     def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
         """Raise UsageError: the sites are not recorded."""
@@ -49,18 +30,10 @@ class RecordedShape:
         """Raise UsageError: the sites are not recorded."""
         return self.position_m(site, joint_positions)
 
-    def capsules(self, joint_positions: FloatArray) -> Capsules:
-        """Return the robot's shape at joint positions of shape (n_joints,), or (k, n_joints) for k of them at once."""
-        return self.tree.capsules(joint_positions)
-
-    def levers(self) -> MotionBounds:
-        """Return how far the capsules move at most when the joints do."""
-        return self.tree.levers
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Joint:
-    """A `TreeJoint`; `travel_m` None: without bound."""
+    """A `TreeJoint`; `travel_m` None: unlimited."""
 
     parent: int
     frame: tuple[_Line, _Line, _Line, _Line]
@@ -93,7 +66,7 @@ class _Shape:
 
 
 def dump_shape(model: KinematicModel) -> bytes:
-    """Return the shape of a robot as JSON; `parse_shape` gives the same numbers back, bit for bit."""
+    """Return the shape of a robot as JSON, from which `parse_shape` restores it bit for bit."""
     value = {
         "joints": model.joints,
         "adjacent": sorted(sorted(pair) for pair in model.adjacent),
@@ -107,39 +80,26 @@ def dump_shape(model: KinematicModel) -> bytes:
 
 
 def parse_shape(content: bytes) -> RecordedShape:
-    """Return the shape in `content`; raises ContractError for anything that `dump_shape` does not write."""
+    """Return the shape dumped by `dump_shape`; raises ContractError for any other content."""
     try:
         data = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ContractError(SHAPE, f"not JSON: {error}") from None
     require(isinstance(data, dict), SHAPE, f"not a mapping: {type(data).__name__}")
-    said = parse_as(_Shape, data, path=SHAPE)
-    for index, joint in enumerate(said.tree):
-        sound = WORLD <= joint.parent < index and 0 <= joint.column < len(said.joints)
-        require(sound, f"{SHAPE}.tree[{index}]", "no such parent or column")
-    for index, capsule in enumerate(said.capsules):
-        require(WORLD <= capsule.joint < len(said.tree), f"{SHAPE}.capsules[{index}]", f"no joint {capsule.joint}")
-    tree = JointTree(
-        n_columns=len(said.joints),
-        joints=tuple(
-            TreeJoint(
-                parent=joint.parent,
-                frame=np.array(joint.frame),
-                axis=np.array(joint.axis),
-                slides=joint.slides,
-                column=joint.column,
-                ratio=joint.ratio,
-                offset=joint.offset,
-                travel_m=math.inf if joint.travel_m is None else joint.travel_m,
-            )
-            for joint in said.tree
-        ),
-        shapes=tuple(
-            TreeShape(link=shape.link, joint=shape.joint, ends_m=np.array(shape.ends_m), radius_m=shape.radius_m)
-            for shape in said.capsules
-        ),
-    )
-    return RecordedShape(joints=said.joints, adjacent=frozenset(map(frozenset, said.adjacent)), tree=tree)
+    shape = parse_as(_Shape, data, path=SHAPE)
+    for index, joint in enumerate(shape.tree):
+        is_valid = WORLD <= joint.parent < index and 0 <= joint.column < len(shape.joints)
+        require(is_valid, f"{SHAPE}.tree[{index}]", "no such parent or column")
+    for index, capsule in enumerate(shape.capsules):
+        require(WORLD <= capsule.joint < len(shape.tree), f"{SHAPE}.capsules[{index}]", f"no joint {capsule.joint}")
+    joints = []
+    for joint in shape.tree:
+        travel_m = math.inf if joint.travel_m is None else joint.travel_m
+        arrays = {"frame": np.array(joint.frame), "axis": np.array(joint.axis)}
+        joints.append(TreeJoint(**{**vars(joint), **arrays, "travel_m": travel_m}))
+    capsules = [TreeShape(**{**vars(capsule), "ends_m": np.array(capsule.ends_m)}) for capsule in shape.capsules]
+    tree = JointTree(n_columns=len(shape.joints), joints=tuple(joints), shapes=tuple(capsules))
+    return RecordedShape(joints=shape.joints, adjacent=frozenset(map(frozenset, shape.adjacent)), tree=tree)
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract.frozen_dict import freeze
+from embodied_env.contract.frozen_dict import FrozenFields
 from embodied_env.errors import ContractError
 
 FloatArray = NDArray[np.float64]
@@ -25,19 +25,19 @@ RESERVED = ("source", "text", "files", "trusted")
 """Fields of a `Contract` that are not keys of its file."""
 
 SHAPE = "safety.workspace"
-"""The key of `Contract.files` for the shape that a MuJoCo model gave the robot (`contract.recorded_shapes`)."""
+"""The key of `Contract.files` for the robot's shape as read from a MuJoCo model (`contract.recorded_shapes`)."""
 
 TIME_REMAINING = "time_remaining"
 APPLIED_ACTIONS = "applied_actions"
-"""Keys of the observation that are no sensor's."""
+"""Observation keys that belong to no sensor."""
 
 EACH_ITS_OWN = "embodied_env.contract.team:EachItsOwn"
-"""The task of the world of a team, in which each robot has a contract, a gate and a task of its own."""
+"""The task of a team's world, in which each robot has its own contract, gate and task."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QosSpec:
-    """The policies of DDS that a topic is read or written with; the history keeps the last `depth` messages."""
+    """DDS policies of a subscription or publisher. The history is "keep last" with `depth` messages."""
 
     depth: int = 10
     reliability: Literal["reliable", "best_effort"] = "reliable"
@@ -46,30 +46,30 @@ class QosSpec:
 
 QosPreset: TypeAlias = Literal["sensor_data", "default", "reliable", "latched"]
 Qos: TypeAlias = QosPreset | QosSpec | None
-"""None: as ever for a sensor or an actuator (`SENSOR_QOS`, `COMMAND_QOS`)."""
+"""None: the default for sensors (`SENSOR_QOS`) or actuators (`COMMAND_QOS`)."""
 
 SENSOR_QOS = QosSpec(reliability="best_effort")
-"""It matches every publisher that is volatile or better, which is all of them."""
+"""Compatible with every publisher."""
 
 COMMAND_QOS = QosSpec()
 
 PRESETS: Mapping[str, QosSpec] = {
-    "sensor_data": QosSpec(depth=5, reliability="best_effort"),  # that of ROS 2
-    "default": QosSpec(),  # that of ROS 2
-    "reliable": QosSpec(),  # the same, by what matters of it
-    "latched": QosSpec(depth=1, durability="transient_local"),  # the last message is kept for late comers
+    "sensor_data": QosSpec(depth=5, reliability="best_effort"),  # as in ROS 2
+    "default": QosSpec(),  # as in ROS 2
+    "reliable": QosSpec(),
+    "latched": QosSpec(depth=1, durability="transient_local"),  # late subscribers get the last message
 }
 
 
 def resolved(qos: Qos, otherwise: QosSpec) -> QosSpec:
-    """Return the policies that `qos` stands for; None stands for `otherwise`."""
+    """Return the policies of `qos`; None gives `otherwise`."""
     if qos is None:
         return otherwise
     return qos if isinstance(qos, QosSpec) else PRESETS[qos]
 
 
 def is_latched(qos: Qos) -> bool:
-    """Return whether a late comer gets the last message: it says what holds until the next one."""
+    """Return whether late subscribers get the last message, which holds until the next one."""
     return resolved(qos, SENSOR_QOS).durability == "transient_local"
 
 
@@ -110,12 +110,12 @@ class KeepOutSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkspaceSpec:
-    """Where the links of the robot may be.
+class WorkspaceSpec(FrozenFields):
+    """The regions in which the robot's links may be.
 
-    Every link that moves stays inside of each box of `keep_in` and outside of each region of `keep_out`, and with
-    `self_collision` apart from the other links, but for those that a joint joins and the `ignore_pairs`; all of it by
-    `margin_m`. `ignore_links` are not looked at. At each step a distance may shrink by no more than the share `gamma`.
+    Every moving link stays inside each box of `keep_in` and outside each region of `keep_out`. With `self_collision`
+    it also stays clear of the other links, except adjacent ones and `ignore_pairs`. `margin_m` applies to all of it.
+    `ignore_links` are not checked. Per step, a distance may shrink by at most the fraction `gamma`.
     """
 
     keep_in: Mapping[str, BoxSpec] = field(default_factory=dict)
@@ -126,30 +126,26 @@ class WorkspaceSpec:
     margin_m: float = 0.02
     gamma: float = 0.2
 
-    def __post_init__(self) -> None:
-        """Freeze the mappings."""
-        freeze(self, "keep_in", "keep_out", "ignore_pairs", "ignore_links")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Margins:
-    """How far inside the joint limits the commands stay."""
+    """Distance of the enforced limits from the joint limits."""
 
     position: float = 0.02  # inset at both ends, in the joint's unit
-    velocity: float = 0.95  # fraction of the limit that is used
-    acceleration: float = 0.9  # fraction of the limit that is used, braking included
+    velocity: float = 0.95  # usable fraction of the limit
+    acceleration: float = 0.9  # usable fraction of the limit, braking included
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nonfinite:
-    """What a malformed action (NaN, infinite, wrong shape or type) leads to: HOLD, then STOP."""
+    """Response to a malformed action (NaN, infinite, wrong shape or type): HOLD, then STOP."""
 
-    stop_after: int = 3  # malformed actions in a row that make a STOP
+    stop_after: int = 3  # consecutive malformed actions before STOP
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchdogSpec:
-    """When the in-process watchdog acts, in control periods without a step. Only in free-running worlds."""
+    """Timeouts of the in-process watchdog, in control periods without a step. Free-running worlds only."""
 
     hold_steps: int = 2
     stop_steps: int = 10
@@ -157,42 +153,42 @@ class WatchdogSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationAge:
-    """Which sensors must be valid, and younger than their ``max_age_s``, for an action to count: else HOLD, then STOP.
+    """Sensors that must be valid and younger than ``max_age_s`` for an action to be accepted: else HOLD, then STOP.
 
-    `required` None: the sensors that report the positions of the commanded joints. `future_tolerance_s` is how far a
-    stamp may be ahead of now in a free-running world, where a clock is read twice; in lockstep nothing is.
-    `require_stamp` false: a robot's message without a stamp counts from its publication, or from its arrival.
+    `required` None: the sensors that report the positions of the commanded joints. `future_tolerance_s`: how far a
+    stamp may be in the future in a free-running world, where a clock is read twice; in lockstep it is 0.
+    `require_stamp` False: a robot's message without a stamp gets the time of its publication or reception.
     """
 
     required: tuple[str, ...] | None = None
-    stop_steps: int = 10  # steps of HOLD in a row that make a STOP
+    stop_steps: int = 10  # consecutive steps of HOLD before STOP
     future_tolerance_s: float = 0.005
     require_stamp: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActionAge:
-    """How long after its observation was returned an action still counts. Only in free-running worlds."""
+    """Maximum time from the return of an observation to its action. Free-running worlds only."""
 
     max_age_steps: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tracking:
-    """How far a joint may be from where it was sent, before HOLD and then STOP.
+    """Tracking error of a joint that leads to HOLD and then STOP.
 
-    `tolerance` is a share of the range of the joint's position limits; of a joint without, of a turn or of a metre.
+    `tolerance` is a fraction of the range of the joint's position limits; without limits, of a turn or of a metre.
     """
 
     tolerance: float = 0.05
-    delay_steps: int = 2  # a joint may be where any of so many commands before the last sent it
-    debounce_steps: int = 3  # steps in a row before HOLD
-    stop_steps: int = 10  # steps in a row before STOP
+    delay_steps: int = 2  # the joint may be at any of this many earlier commands
+    debounce_steps: int = 3  # consecutive steps before HOLD
+    stop_steps: int = 10  # consecutive steps before STOP
 
 
 @dataclass(frozen=True, kw_only=True)
 class LatencyBudget:
-    """How long from the observation to the command, s. So many misses of so many steps are told, or HOLD."""
+    """Maximum time from observation to command, s. `misses` in `window_steps` lead to `action`."""
 
     budget_s: float | None = None
     misses: int = 3
@@ -202,7 +198,7 @@ class LatencyBudget:
 
 @dataclass(frozen=True, kw_only=True)
 class Intervention:
-    """Which share of the last steps the gate may change before it is told, or makes a STOP."""
+    """Fraction of recent steps in which the gate may change the action before it warns, or stops."""
 
     window_steps: int = 50
     warn_share: float = 0.5
@@ -211,19 +207,19 @@ class Intervention:
 
 @dataclass(frozen=True, kw_only=True)
 class ForceLimit:
-    """The largest length of a field of a sensor, in its unit: beyond it STOP."""
+    """Maximum norm of a sensor's field, in its unit; STOP beyond it."""
 
     field: str
     limit: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Safety:
-    """The safety gate's settings.
+class Safety(FrozenFields):
+    """Settings of the safety gate.
 
-    `urdf` is a file, relative to the contract's folder: the tighter of its limits and the contract's hold, and the
-    workspace takes its shape (else that of the MuJoCo model of a profile). `gates`: those of third parties, by name,
-    each with its parameters.
+    `urdf` is a file relative to the contract's folder. The tighter of its limits and the contract's apply, and the
+    workspace uses its shape (otherwise that of a profile's MuJoCo model). `gates` are plug-ins by name, with their
+    parameters.
     """
 
     mode: Literal["enforce", "monitor"] = "enforce"
@@ -240,17 +236,13 @@ class Safety:
     workspace: WorkspaceSpec | None = None
     gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """Freeze the mappings."""
-        freeze(self, "forces", "gates")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:
-    """How an episode ends by itself.
+    """The end of an episode by its length.
 
-    ``time_limit``: after `horizon_steps` the episode is truncated, the task itself has no horizon.
-    ``finite_horizon``: the horizon belongs to the task: it terminates, and the observation has ``time_remaining``.
+    ``time_limit``: the episode is truncated after `horizon_steps`; the task itself has no horizon.
+    ``finite_horizon``: the task has a horizon, so the episode terminates and observations contain ``time_remaining``.
     """
 
     horizon_steps: int
@@ -261,15 +253,15 @@ class Episode:
 class FieldSpec:
     """One field of a sensor message. `low` and `high` are scalars or, for a vector, one value each, in `unit`."""
 
-    unit: str | tuple[str, ...]  # of joints that turn and slide, one for each
+    unit: str | tuple[str, ...]  # one per joint where revolute and prismatic joints are mixed
     low: float | tuple[float, ...]
     high: float | tuple[float, ...]
     joints: tuple[str, ...] | None = None
     shape: tuple[int, ...] | None = None  # where the message type does not fix it
-    path: str | None = None  # where in the message it stands, e.g. pose.pose.position.x; None: the type's own field
+    path: str | None = None  # in the message, e.g. pose.pose.position.x; None: the type's own field
     dtype: str | None = None  # of a field with a path; None: float64
-    no_return: float | None = None  # what stands for +inf, a ray that met nothing; None: +inf makes the sample invalid
-    nan: float | None = None  # what stands for NaN, a ray that measured nothing; None: NaN makes the sample invalid
+    no_return: float | None = None  # replaces +inf, a ray without a hit; None: +inf makes the sample invalid
+    nan: float | None = None  # replaces NaN, a ray without a measurement; None: NaN makes the sample invalid
 
     def units_by_joint(self) -> dict[str, str]:
         """Return the unit of each joint."""
@@ -279,38 +271,34 @@ class FieldSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SensorSpec:
-    """One sensor: a topic, its fields, and what is done when it is late."""
+class SensorSpec(FrozenFields):
+    """One sensor: a topic, its fields, and the response to a late reading."""
 
     topic: str
     type: str
     fields: Mapping[str, FieldSpec]
     max_age_s: float
-    rate_hz: float = 0.0  # 0: due at every step; else due at multiples of 1/rate of simulated time since the reset
+    rate_hz: float = 0.0  # 0: due at every step; else at multiples of 1/rate of simulated time since the reset
     on_gap: Literal["hold", "stop"] = "hold"
     timeline: Literal["header", "receive"] = "header"
     visibility: Literal["agent", "evaluator"] = "agent"
     mask: bool = False
-    frame: str | None = None  # what header.frame_id must be; None: anything
-    child_frame: str | None = None  # the same for child_frame_id
+    frame: str | None = None  # required header.frame_id; None: any
+    child_frame: str | None = None  # required child_frame_id; None: any
     encoding: str | None = None  # of an image
-    confidence_radius_m: float = 0.1  # with a covariance: the confidence is the probability to be this near the truth
-    qos: Qos = None  # what a robot's topic is read with; None: best effort, the last ten
-
-    def __post_init__(self) -> None:
-        """Freeze the mappings."""
-        freeze(self, "fields")
+    confidence_radius_m: float = 0.1  # the confidence is the probability of an error below it, by the covariance
+    qos: Qos = None  # of the subscription to a robot's topic; None: `SENSOR_QOS`
 
 
 @dataclass(frozen=True, kw_only=True)
 class JointLimits:
-    """The limits of one joint or axis of a twist, in `unit`, unit/s and unit/s^2. `position` None: unlimited."""
+    """The limits of one joint or twist axis, in `unit`, unit/s and unit/s^2. `position` None: unlimited."""
 
     position: tuple[float, float] | None
     velocity: float
     acceleration: float
     deceleration: float | None = None  # None: the same as acceleration
-    jerk: float | None = None  # unit/s^3; kept where the world steps at a fixed rate; None: not limited
+    jerk: float | None = None  # unit/s^3; enforced where the world steps at a fixed rate; None: unlimited
     unit: Literal["rad", "m"] = "rad"
 
 
@@ -318,7 +306,7 @@ class JointLimits:
 class EffectiveLimits:
     """Joint limits after margins, as arrays of shape (n_joints,), in the order of the actuator's joints.
 
-    A continuous joint has position limits of -inf and +inf, one without a limit of jerk one of +inf.
+    A continuous joint has position limits of -inf and +inf; a joint without a jerk limit has one of +inf.
     """
 
     joints: tuple[str, ...]
@@ -331,8 +319,8 @@ class EffectiveLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActuatorSpec:
-    """One actuator topic. The order of `joints` is the order of the action. The joints of a twist are its axes."""
+class ActuatorSpec(FrozenFields):
+    """One actuator topic. The order of `joints` is that of the action; the joints of a twist are its axes."""
 
     topic: str
     type: str
@@ -340,16 +328,12 @@ class ActuatorSpec:
     joints: Mapping[str, JointLimits]
     scale: Literal["normalized", "physical"] = "normalized"
     frame: str | None = None  # header.frame_id of its messages
-    qos: Qos = None  # what a robot's topic is written with; None: reliable, the last ten
+    qos: Qos = None  # of the publisher to a robot's topic; None: `COMMAND_QOS`
 
     @property
     def is_velocity(self) -> bool:
-        """Whether what is published are velocities; else they are positions."""
+        """Whether velocities are published, not positions."""
         return self.command in ("velocity", "twist")
-
-    def __post_init__(self) -> None:
-        """Freeze the mappings."""
-        freeze(self, "joints")
 
     def limits(self, margins: Margins) -> EffectiveLimits:
         """Return the limits that the gate enforces."""
@@ -374,7 +358,7 @@ class ResetOption:
     type: Literal["vector", "scalar"]
     low: float | tuple[float, ...]
     high: float | tuple[float, ...]
-    visibility: Literal["agent", "evaluator"] = "agent"  # evaluator: what was drawn is not in info["reset"]["sampled"]
+    visibility: Literal["agent", "evaluator"] = "agent"  # evaluator: not in info["reset"]["sampled"]
 
     @property
     def low_array(self) -> FloatArray:
@@ -388,20 +372,16 @@ class ResetOption:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskSpec:
+class TaskSpec(FrozenFields):
     """The task's class (``module:Class``) and its own parameters."""
 
     type: str
     parameters: Mapping[str, Any]
 
-    def __post_init__(self) -> None:
-        """Freeze the mappings."""
-        freeze(self, "parameters")
-
 
 @dataclass(frozen=True, kw_only=True)
-class ContractFields:
-    """The fields of a contract, not validated: what validation, spaces and fingerprint read."""
+class ContractFields(FrozenFields):
+    """The fields of a contract without validation, as read by validation, spaces and fingerprint."""
 
     name: str
     version: int
@@ -412,18 +392,14 @@ class ContractFields:
     task: TaskSpec
     safety: Safety = field(default_factory=Safety)
     reset_options: Mapping[str, ResetOption] = field(default_factory=dict)
-    applied_actions: int = 0  # so many of the last applied actions are in the observation, oldest first
+    applied_actions: int = 0  # number of last applied actions in the observation, oldest first
     backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    source: str = field(default="", compare=False)  # where it was read from
+    source: str = field(default="", compare=False)  # the file it was read from
     text: str = field(default="", compare=False, repr=False)  # the YAML as written
     files: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
-    """The content of the files that it names, by name, as read when it was loaded; see `SHAPE` for another key."""
+    """Contents of the named files at load time, by name; also that of the key `SHAPE`."""
     trusted: bool = field(default=True, compare=False, repr=False)
-    """False: it was read from a run, so no file that it names is opened and no task that it names is imported."""
-
-    def __post_init__(self) -> None:
-        """Freeze the mappings."""
-        freeze(self, "sensors", "actuators", "reset_options", "backends", "files")
+    """False for the contract of a run: none of the files it names is opened and its task is not imported."""
 
     @cached_property
     def control_period_ns(self) -> int:
@@ -431,7 +407,7 @@ class ContractFields:
         return round(self.control_period_s * 1e9)
 
     def beside(self, file: str) -> Path:
-        """Return the path of a file that the contract names, relative to the folder that it was read from.
+        """Return the path of a file that the contract names, relative to the contract's folder.
 
         Raises:
             ContractError: when the contract is not trusted: its files are not opened.
@@ -442,10 +418,10 @@ class ContractFields:
         return Path(self.source).parent / file
 
     def content_of(self, file: str) -> bytes:
-        """Return the content that a file, which the contract names, had when the contract was loaded.
+        """Return the content of a file that the contract names, as of the time when the contract was loaded.
 
         Raises:
-            ContractError: when it was not read then: its fingerprint and its limits are not known.
+            ContractError: when it was not read then, so that fingerprint and limits are unknown.
         """
         if file not in self.files:
             problem = f"content not known: {file!r} (expected one read with the contract); load the contract again"

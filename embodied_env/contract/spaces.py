@@ -1,8 +1,9 @@
-"""Gymnasium spaces, from the contract alone. This is the only place that makes them."""
+"""Gymnasium spaces and the layout of actions, from the contract alone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -36,28 +37,20 @@ class FieldLayout:
 
 
 def field_layouts(name: str, sensor: SensorSpec) -> tuple[FieldLayout, ...]:
-    """Resolve the fields of the sensor called `name`."""
+    """Resolve the fields of the sensor `name`."""
     layouts = []
-    for field_name, spec in sensor.fields.items():
-        known = message_field(sensor, field_name, spec)
+    for field, spec in sensor.fields.items():
+        known = message_field(sensor, field, spec)
         shape = (len(spec.joints or ()),) if known.shape is None else tuple(size or 0 for size in known.shape)
         dtype = np.dtype(known.dtype)
-        layouts.append(
-            FieldLayout(
-                sensor=name,
-                field=field_name,
-                key=f"{name}_{field_name}",
-                shape=shape,
-                dtype=dtype,
-                low=_spread(spec.low, dtype, shape),
-                high=_spread(spec.high, dtype, shape),
-            )
-        )
+        low, high = _spread(spec.low, dtype, shape), _spread(spec.high, dtype, shape)
+        key = f"{name}_{field}"
+        layouts.append(FieldLayout(sensor=name, field=field, key=key, shape=shape, dtype=dtype, low=low, high=high))
     return tuple(layouts)
 
 
 def _spread(bound: float | tuple[float, ...], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Give a bound the field's shape: one number for all, or one for each component, by rows."""
+    """Give a bound the field's shape: one number for all components, or one each, by rows."""
     array = np.asarray(bound, dtype=dtype)
     return array.reshape(shape) if array.ndim else np.full(shape, array)
 
@@ -85,8 +78,8 @@ class ActionScale:
     """The affine map between an actuator's action and SI units: ``si = offset + span * action``.
 
     For ``position_delta`` the SI value is a displacement per control period, for velocities and twists a velocity.
-    `low` and `high` bound the action, `si_low` and `si_high` its SI value. Rounding never leaves the bounds: a bound
-    maps onto the bound, bit for bit.
+    `low` and `high` bound the action, `si_low` and `si_high` its SI value. Bounds map onto bounds bit for bit, and
+    rounding never exceeds them.
     """
 
     offset: FloatArray
@@ -105,12 +98,12 @@ class ActionScale:
         return np.array(self.each_from_si(si.tolist()))
 
     def each_to_si(self, action: list[float]) -> list[float]:
-        """Map an action to SI units, joint by joint: as in `safety.joint_limits`, plain floats beat arrays."""
+        """Map an action to SI units, joint by joint: as in `safety.joint_limits`, floats are faster than arrays."""
         mapped = []
         for x, (offset, span, low, high, si_low, si_high) in zip(action, self._joints, strict=True):
             y = offset + span * x
             if not (low < x < high and si_low <= y <= si_high):
-                y = _at_ends(x, low, high, y, si_low, si_high)
+                y = _snapped(x, low, high, y, si_low, si_high)
             mapped.append(y)
         return mapped
 
@@ -120,28 +113,28 @@ class ActionScale:
         for x, (offset, span, low, high, si_low, si_high) in zip(si, self._joints, strict=True):
             y = (x - offset) / span
             if not (si_low < x < si_high and low <= y <= high):
-                y = _at_ends(x, si_low, si_high, y, low, high)
+                y = _snapped(x, si_low, si_high, y, low, high)
             mapped.append(y)
         return mapped
 
     @cached_property
     def _joints(self) -> list[list[float]]:
-        """What the fields say of each joint."""
-        fields = (self.offset, self.span, self.low, self.high, self.si_low, self.si_high)
-        return np.transpose(np.array(fields, dtype=np.float64)).tolist()  # type: ignore[no-any-return] # numpy's
+        """The fields of each joint."""
+        columns = (self.offset, self.span, self.low, self.high, self.si_low, self.si_high)
+        return np.transpose(np.array(columns, dtype=np.float64)).tolist()  # type: ignore[no-any-return] # numpy's
 
 
-def _at_ends(x: float, x_low: float, x_high: float, y: float, y_low: float, y_high: float) -> float:
-    """Undo the rounding of a map x -> y at its ends: what is inside stays inside, a bound becomes the bound."""
+def _snapped(x: float, x_low: float, x_high: float, y: float, y_low: float, y_high: float) -> float:
+    """Undo rounding of a map x -> y at its bounds: bounds map onto bounds, values inside stay inside."""
     if x_low < x < x_high:
         return min(max(y, y_low), y_high)
     return y_high if x == x_high and x != x_low else y_low if x == x_low else y
 
 
 def action_scale(actuator: ActuatorSpec, limits: EffectiveLimits, control_period_s: float) -> ActionScale:
-    """Return the map and the bounds of an actuator's action: the limits after margins.
+    """Return the map and the bounds of an actuator's action, from the limits after margins.
 
-    A normalised action of +-1 is the limit itself, so an action at the edge of its space is not clipped by it.
+    A normalised action of +-1 is the limit itself, so the limit does not clip an action at the edge of its space.
     """
     if actuator.command == "position_delta":
         high = limits.velocity * control_period_s
@@ -157,7 +150,7 @@ def action_scale(actuator: ActuatorSpec, limits: EffectiveLimits, control_period
 
 
 def action_space(contract: ContractFields) -> spaces.Box | spaces.Dict:
-    """Return one Box, or a Dict of Boxes by actuator name when there are several. float64."""
+    """Return a float64 Box, or a Dict of Boxes by actuator name when there are several."""
     boxes: dict[str, spaces.Space[Any]] = {}
     for name, actuator in contract.actuators.items():
         scale = action_scale(actuator, actuator.limits(contract.safety.margins), contract.control_period_s)
@@ -170,47 +163,35 @@ def action_space(contract: ContractFields) -> spaces.Box | spaces.Dict:
 
 
 class ActionLayout:
-    """How an action of the space lies in one flat vector over all joints, in contract order.
+    """The layout of an action as one flat vector over all joints, in contract order.
 
     Attributes:
-        joints: all joint names, shape n.
+        joints: all joint names.
+        size: the number of joints, n.
         limits: the effective limits of all joints.
         scale: the map to SI units and the bounds of the action, all joints.
         is_delta: shape (n,) bool: the action is a displacement per period.
-        is_velocity: shape (n,) bool: the action and what is published are velocities.
+        is_velocity: shape (n,) bool: actions and commands are velocities.
+        slices: the part of each actuator, by name.
     """
 
     def __init__(self, contract: ContractFields) -> None:
         """Resolve the actuators of `contract`."""
-        margins = contract.safety.margins
         actuators = contract.actuators
-        limits = [actuator.limits(margins) for actuator in actuators.values()]
+        limits = [actuator.limits(contract.safety.margins) for actuator in actuators.values()]
         scales = [
             action_scale(actuator, limit, contract.control_period_s)
             for actuator, limit in zip(actuators.values(), limits, strict=True)
         ]
 
-        def flat(arrays: list[FloatArray]) -> FloatArray:
-            return np.concatenate(arrays)
+        def joined(parts: Sequence[EffectiveLimits | ActionScale]) -> dict[str, Any]:
+            names = [field.name for field in fields(parts[0]) if field.name != "joints"]
+            return {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
 
         self.joints: tuple[str, ...] = tuple(joint for limit in limits for joint in limit.joints)
-        self.limits = EffectiveLimits(
-            joints=self.joints,
-            position_low=flat([x.position_low for x in limits]),
-            position_high=flat([x.position_high for x in limits]),
-            velocity=flat([x.velocity for x in limits]),
-            acceleration=flat([x.acceleration for x in limits]),
-            deceleration=flat([x.deceleration for x in limits]),
-            jerk=flat([x.jerk for x in limits]),
-        )
-        self.scale = ActionScale(
-            offset=flat([x.offset for x in scales]),
-            span=flat([x.span for x in scales]),
-            low=flat([x.low for x in scales]),
-            high=flat([x.high for x in scales]),
-            si_low=flat([x.si_low for x in scales]),
-            si_high=flat([x.si_high for x in scales]),
-        )
+        self.size = len(self.joints)
+        self.limits = EffectiveLimits(joints=self.joints, **joined(limits))
+        self.scale = ActionScale(**joined(scales))
         kinds = [actuator for actuator in actuators.values() for _ in actuator.joints]
         self.is_delta = np.array([actuator.command == "position_delta" for actuator in kinds])
         self.is_velocity = np.array([actuator.is_velocity for actuator in kinds])
@@ -220,15 +201,10 @@ class ActionLayout:
             self.slices[name] = slice(start, start + len(actuator.joints))
             start += len(actuator.joints)
 
-    @property
-    def size(self) -> int:
-        """The number of joints."""
-        return len(self.joints)
-
     def split(self, vector: FloatArray) -> dict[str, FloatArray]:
-        """Cut a flat vector into one fresh array per actuator."""
+        """Split a flat vector into one new array per actuator."""
         return {name: vector[part].copy() for name, part in self.slices.items()}
 
     def as_action(self, vector: FloatArray) -> Any:  # noqa: ANN401 - an element of the action space
-        """Give a flat vector the structure of the action space: one array, or a dict of them. Always a fresh copy."""
+        """Return a flat vector as an action of the space: a new array, or a dict of them."""
         return vector.copy() if len(self.slices) == 1 else self.split(vector)

@@ -1,9 +1,8 @@
-"""URDF: the limits, the kinematics and the shape of a robot, read with the standard library alone.
+"""URDF: the limits, the kinematics and the shape of a robot, read with the standard library.
 
-What counts is what http://wiki.ros.org/urdf/XML says: links, joints (revolute, continuous, prismatic, fixed, and those
-that mimic another), their <limit> and <safety_controller>, and <collision> geometry. Everything else is passed over.
-Errors are ContractErrors that name the element, as in ``urdf.joint[j1].limit.velocity``. A file with a DOCTYPE is
-refused, so that no entity is ever expanded.
+It reads links, joints (revolute, continuous, prismatic, fixed, mimic), their <limit> and <safety_controller>, and
+<collision> geometry, by http://wiki.ros.org/urdf/XML, and ignores all other elements. Errors are ContractErrors that
+name the element, as in ``urdf.joint[j1].limit.velocity``. A file with a DOCTYPE is refused, so no entity is expanded.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -22,147 +21,27 @@ from embodied_env.contract.kinematics import (
     WORLD,
     Capsules,
     JointTree,
-    MotionBounds,
+    KinematicModel,
     TreeJoint,
     TreeShape,
     enclosing_capsule,
-    frame_of,
-    moved_ends,
-    step_of,
+    joint_transform,
+    make_transform,
+    transform_points,
 )
 from embodied_env.contract.schema import FloatArray, JointLimits
-from embodied_env.contract.value_checks import one_of, require
+from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.errors import ContractError, UsageError
 
-
-class _NoDoctype(ET.TreeBuilder):
-    def doctype(self, name: str, pubid: str | None, system: str | None) -> NoReturn:  # noqa: ARG002 - expat's names
-        """Refuse: a DOCTYPE can define entities."""
-        raise ContractError("urdf", f"<!DOCTYPE {name}> is not allowed; allowed: a file without")
-
-
-def parse_xml(text: str | bytes) -> ET.Element:
-    """Return the root element; raises ContractError for what is not well-formed, has a DOCTYPE or is no robot."""
-    parser = ET.XMLParser(target=_NoDoctype())  # noqa: S314 - see _NoDoctype
-    try:
-        parser.feed(text)
-        root = parser.close()
-    except (ET.ParseError, LookupError) as error:  # the latter: an encoding that does not exist
-        raise ContractError("urdf", f"not well-formed XML: {error}") from None
-    if root.tag != "robot":
-        raise ContractError("urdf", f"the root element is <{root.tag}>; allowed: <robot>")
-    return root
-
-
-def read_range(element: ET.Element, kind: str, path: str) -> tuple[float, float] | None:
-    """Return the range within the hard limits and the soft ones; None where there are no hard ones.
-
-    A soft limit that is not there does not count. Of two hard ones, the one that is not there is 0: so URDF has it.
-    """
-    if kind not in ("revolute", "prismatic"):
-        return None
-    low, high, given = -math.inf, math.inf, False
-    for tag, lower, upper in (
-        ("limit", "lower", "upper"),
-        ("safety_controller", "soft_lower_limit", "soft_upper_limit"),
-    ):
-        found = element.find(tag)
-        if found is None:
-            continue
-        least, most = read_number(found, lower, f"{path}.{tag}"), read_number(found, upper, f"{path}.{tag}")
-        low, high = max(low, -math.inf if least is None else least), min(high, math.inf if most is None else most)
-        given = given or (tag == "limit" and not (least is None and most is None))
-    if not given:
-        return None
-    if math.isinf(low) or math.isinf(high):  # the default of URDF for the one that is not there
-        low, high = (0.0 if math.isinf(low) else low), (0.0 if math.isinf(high) else high)
-    require(low <= high, f"{path}.limit", f"the range from {low} to {high} is empty or inverted")
-    return low, high
-
-
-def read_geometry(element: ET.Element, path: str) -> tuple[FloatArray, float]:
-    """Return ends and radius of the capsule that encloses a shape. The length of a capsule is its straight part's."""
-    allowed = ("sphere", "cylinder", "box", "capsule", "mesh")
-    require(element.tag in allowed, path, f"<{element.tag}>: {one_of(element.tag, allowed)}")
-    if element.tag == "box":
-        sizes = read_vector(element, "size", None, path)
-    else:
-        radius = read_number(element, "radius", path)
-        length = 0.0 if element.tag == "sphere" else read_number(element, "length", path)
-        require(radius is not None and length is not None, path, "radius or length is missing")
-        sizes = np.array([2.0 * (radius or 0.0), 0.0, length or 0.0])
-    require(bool((sizes >= 0.0).all()) and sizes[0] > 0.0, path, f"{(sizes / 2).tolist()} m; allowed: sizes above 0")
-    return enclosing_capsule(element.tag, sizes / 2.0)
-
-
-def named_elements(root: ET.Element, tag: str) -> dict[str, ET.Element]:
-    """Return the elements by their names, which must be there and differ."""
-    found: dict[str, ET.Element] = {}
-    for element in root.findall(tag):
-        name = element.get("name", "")
-        require(name != "" and name not in found, f"urdf.{tag}", f"the name {name!r} is empty or taken")
-        found[name] = element
-    return found
-
-
-def child_attribute(element: ET.Element, tag: str, key: str, path: str) -> str:
-    """Return an attribute of a child element, which must be there."""
-    child = element.find(tag)
-    value = None if child is None else child.get(key)
-    if value is None:
-        raise ContractError(f"{path}.{tag}.{key}", "missing; allowed: a name")
-    return value
-
-
-def read_number(element: ET.Element, key: str, path: str) -> float | None:
-    """Return a finite number, or None where there is no such attribute."""
-    text = element.get(key)
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    require(math.isfinite(value), f"{path}.{key}", f"{text!r} is not allowed; allowed: a finite number")
-    return value
-
-
-def read_vector(element: ET.Element | None, key: str, default: Sequence[float] | None, path: str) -> FloatArray:
-    """Return three finite numbers."""
-    text = None if element is None else element.get(key)
-    if text is None:
-        if default is None:
-            raise ContractError(f"{path}.{key}", "missing; allowed: three numbers")
-        return np.array(default, dtype=np.float64)
-    try:
-        values = np.array([float(part) for part in text.split()])
-    except ValueError:
-        values = np.array([])
-    allowed = values.shape == (3,) and bool(np.isfinite(values).all())
-    require(allowed, f"{path}.{key}", f"{text!r} is not allowed; allowed: three finite numbers")
-    return values
-
-
-def read_origin(element: ET.Element, path: str) -> FloatArray:
-    """Return the frame in <origin>: fixed-axis roll, pitch and yaw, so Rz(yaw) Ry(pitch) Rx(roll)."""
-    origin = element.find("origin")
-    position, angles = (read_vector(origin, key, (0.0, 0.0, 0.0), f"{path}.origin") for key in ("xyz", "rpy"))
-    roll, pitch, yaw = (
-        step_of(axis, angle, slides=False) for axis, angle in zip(np.eye(3), angles.tolist(), strict=True)
-    )
-    frame: FloatArray = frame_of(position) @ yaw @ pitch @ roll
-    return frame
-
-
 MOST_LINKS = 1000
-"""Of one robot: beyond it, the tree and its shape would take minutes."""
+"""Maximum size of one robot: beyond it, reading the tree and its shape takes minutes."""
 
 MOVABLE = ("revolute", "continuous", "prismatic")
 
 
 @dataclass(frozen=True, kw_only=True)
 class UrdfJoint:
-    """One joint. Limits are in rad or m, and None where the file has none; `position` keeps the soft limits too."""
+    """One joint. Limits are in rad or m, None where the file has none; `position` includes the soft limits."""
 
     name: str
     kind: str
@@ -172,7 +51,6 @@ class UrdfJoint:
     axis: FloatArray  # (3,), of length 1
     position: tuple[float, float] | None = None
     velocity: float | None = None
-    effort: float | None = None
     mimics: tuple[str, float, float] | None = None  # joint, multiplier, offset
 
     @property
@@ -180,79 +58,64 @@ class UrdfJoint:
         """The unit of its position."""
         return "m" if self.kind == "prismatic" else "rad"
 
+    def require_free(self, path: str) -> None:
+        """Raise ContractError at `path` unless the joint moves independently of other joints."""
+        if self.mimics is not None:
+            raise ContractError(path, f"it mimics {self.mimics[0]!r}; allowed: a joint that moves by itself")
+        require(self.kind in MOVABLE, path, f"it is {self.kind}; allowed: {', '.join(MOVABLE)}")
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class UrdfRobot:
-    """A `KinematicModel` read from URDF; the world frame is that of the root link, and places are links.
+
+class UrdfRobot(KinematicModel):
+    """A `KinematicModel` read from URDF. The world frame is that of the root link, and sites are links.
 
     Attributes:
-        name: of the robot.
-        joints: the order of joint positions. Other joints stand at zero, but for those that mimic one of these.
+        joints: the order of joint positions; other joints stay at zero, except those that mimic one of these.
         specs: every joint of the file.
-        links: every link of the file.
-        without_shape: links whose only collision geometry is a mesh, so that their shape is not known.
+        without_shape: links with only meshes as collision geometry, so that their shape is unknown.
     """
 
-    name: str
-    joints: tuple[str, ...]
-    specs: Mapping[str, UrdfJoint]
-    links: tuple[str, ...]
-    without_shape: tuple[str, ...]
-    tree: JointTree
-    places: Mapping[str, tuple[int, FloatArray]]  # link -> joint of the tree, and its frame in that of the joint
-
-    @property
-    def adjacent(self) -> frozenset[frozenset[str]]:
-        """The pairs of links that a joint joins, or that do not move against each other."""
-        return self.tree.adjacent
+    def __init__(
+        self,
+        joints: tuple[str, ...],
+        tree: JointTree,
+        *,
+        specs: Mapping[str, UrdfJoint],
+        places: Mapping[str, tuple[int, FloatArray]],
+        without_shape: tuple[str, ...],
+    ) -> None:
+        """Use `tree`; `places` has for each link its joint of the tree and its frame in that of the joint."""
+        super().__init__(joints, tree)
+        self.specs, self._places, self.without_shape = specs, places, without_shape
 
     def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return where the origin of the link `site` is, shape (3,), m; raises UsageError like `MujocoKinematics`."""
+        """Return the position of the origin of the link `site`, shape (3,), m; raises UsageError."""
         joint, offset = self._place(site)
         frames = self.tree.frames(self._checked(joint_positions, 1)[None])[0]
         return np.array((frames[joint] @ offset)[:3, 3])
 
     def jacobian(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return how the origin of the link `site` moves with each joint, shape (3, n_joints), m per joint unit."""
+        """Return the Jacobian of the origin of the link `site`, shape (3, n), m per joint unit; raises UsageError."""
         joint, offset = self._place(site)
         return self.tree.jacobian(joint, offset[:3, 3], self._checked(joint_positions, 1))
 
     def capsules(self, joint_positions: FloatArray) -> Capsules:
-        """Return the robot's shape at joint positions of shape (n_joints,), or (k, n_joints) for k of them at once.
-
-        Raises:
-            ContractError: where the shape of a link is not known: it has a mesh and nothing else.
-            UsageError: for another shape of positions.
-        """
+        """Return the robot's shape like `KinematicModel`; raises ContractError where a link's shape is unknown."""
         if self.without_shape:
             problem = f"of {', '.join(self.without_shape)} there is a mesh only, which is not read"
             raise ContractError(
                 f"urdf.link[{self.without_shape[0]}].collision",
                 f"{problem}; allowed: add a sphere, a cylinder, a box or a capsule around it",
             )
-        return self.tree.capsules(self._checked(joint_positions, 1, 2))
-
-    def levers(self) -> MotionBounds:
-        """Return how far the capsules move at most when the joints do."""
-        return self.tree.levers
+        return super().capsules(joint_positions)
 
     def _place(self, link: str) -> tuple[int, FloatArray]:
-        if link not in self.places:
-            raise UsageError(f"no such link: {one_of(link, self.places)}")
-        return self.places[link]
-
-    def _checked(self, joint_positions: FloatArray, *dimensions: int) -> FloatArray:
-        positions = np.asarray(joint_positions, dtype=np.float64)
-        if positions.ndim not in dimensions or positions.shape[-1] != len(self.joints):
-            raise UsageError(
-                f"joint positions of shape {positions.shape} are not allowed; "
-                f"allowed: ({len(self.joints)},), the joints {', '.join(self.joints)}"
-            )
-        return positions
+        if link not in self._places:
+            raise UsageError(f"no such link: {one_of(link, self._places)}")
+        return self._places[link]
 
 
 def load_urdf(file: str | Path, joints: Sequence[str] | None = None) -> UrdfRobot:
-    """Read a URDF file; raises ContractError like `parse_urdf`, with the file's name."""
+    """Read a URDF file; raises ContractError like `parse_urdf`."""
     try:
         return parse_urdf(read_file(file), joints, source=str(file))
     except OSError as error:
@@ -264,87 +127,127 @@ def parse_urdf(text: str | bytes, joints: Sequence[str] | None = None, *, source
 
     Args:
         text: the XML.
-        joints: the joints whose positions are given, in this order; None: every one that moves by itself, as they come.
-        source: where the text is from, for messages.
+        joints: the order of joint positions; None: every independent joint, in the order of the file.
+        source: the file, named in errors.
 
     Raises:
-        ContractError: for what is not well-formed XML, no tree of links, or a value that is not allowed.
+        ContractError: for text that is not well-formed XML or no tree of links, or a value that is not allowed.
     """
     try:
-        return _read_robot(parse_xml(text), joints)
+        return _read_robot(_parse_xml(text), joints)
     except ContractError as error:
         raise ContractError(error.path, error.problem, source=source) from None
 
 
+def tightened(limits: Mapping[str, JointLimits], robot: UrdfRobot) -> dict[str, JointLimits]:
+    """Return the tighter of a contract's and the robot's limits for each joint of the contract.
+
+    Position: the intersection; velocity: the smaller. Limits that URDF lacks, as acceleration, stay the contract's,
+    and effort is ignored.
+
+    Raises:
+        ContractError: for a joint that the URDF lacks, does not limit, or that is fixed, mimics another or has another
+            unit; and for position ranges without intersection.
+    """
+    return {name: _tighter(name, own, robot) for name, own in limits.items()}
+
+
+def _tighter(name: str, own: JointLimits, robot: UrdfRobot) -> JointLimits:
+    path = f"urdf.joint[{name}]"
+    if name not in robot.specs:
+        raise ContractError(path, f"the contract's joint is not in the URDF: {one_of(name, robot.specs)}")
+    spec = robot.specs[name]
+    spec.require_free(path)
+    require(own.unit == spec.unit, path, f"{spec.kind}, in {spec.unit}; the contract has it in {own.unit!r}")
+    require(spec.kind == "continuous" or spec.position is not None, f"{path}.limit", "lower and upper are missing")
+    given = spec.velocity
+    if given is None or not given > 0.0:
+        raise ContractError(f"{path}.limit.velocity", f"{'missing' if given is None else given}; allowed: above 0")
+    position = own.position
+    if spec.position is not None:
+        low, high = own.position or (-math.inf, math.inf)
+        position = max(low, spec.position[0]), min(high, spec.position[1])
+        ranges = f"the range {list(spec.position)} {spec.unit} and the contract's [{low}, {high}]"
+        require(position[0] < position[1], f"{path}.limit", f"{ranges} have nothing in common")
+    return replace(own, velocity=min(own.velocity, given), position=position)
+
+
+class _NoDoctype(ET.TreeBuilder):
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> NoReturn:  # noqa: ARG002 - expat's names
+        """Raise ContractError: a DOCTYPE can define entities."""
+        raise ContractError("urdf", f"<!DOCTYPE {name}> is not allowed; allowed: a file without")
+
+
+def _parse_xml(text: str | bytes) -> ET.Element:
+    """Return the root element; raises ContractError for malformed XML, a DOCTYPE or another root than <robot>."""
+    parser = ET.XMLParser(target=_NoDoctype())  # noqa: S314 - see _NoDoctype
+    try:
+        parser.feed(text)
+        root = parser.close()
+    except (ET.ParseError, LookupError) as error:  # LookupError: an unknown encoding
+        raise ContractError("urdf", f"not well-formed XML: {error}") from None
+    if root.tag != "robot":
+        raise ContractError("urdf", f"the root element is <{root.tag}>; allowed: <robot>")
+    return root
+
+
 def _read_robot(root: ET.Element, wanted: Sequence[str] | None) -> UrdfRobot:
-    links = named_elements(root, "link")
-    specs = {name: _read_joint(name, element) for name, element in named_elements(root, "joint").items()}
+    links = _named_elements(root, "link")
+    specs = {name: _read_joint(name, element) for name, element in _named_elements(root, "joint").items()}
     require(len(links) <= MOST_LINKS, "urdf.link", f"{len(links)} links are not allowed; allowed: up to {MOST_LINKS}")
     for name, spec in specs.items():
         for end in (spec.parent, spec.child):
             require(end in links, f"urdf.joint[{name}]", f"no such link: {one_of(end, links)}")
-    free = [name for name, spec in specs.items() if spec.kind in MOVABLE and spec.mimics is None]
     for name in wanted or ():
         require(name in specs, "urdf", f"no such joint: {one_of(name, specs)}")
-        require(name in free, f"urdf.joint[{name}]", _why_not_free(specs[name]))
+        specs[name].require_free(f"urdf.joint[{name}]")
     require(len(specs) < MOST_LINKS, "urdf.joint", f"{len(specs)} joints are not allowed; allowed: below {MOST_LINKS}")
+    free = [name for name, spec in specs.items() if spec.kind in MOVABLE and spec.mimics is None]
     joints = tuple(free if wanted is None else wanted)
     require(len(set(joints)) == len(joints), "urdf", f"the joints {list(joints)} are not different; allowed: each once")
-    tree_joints, places = _grow(specs, tuple(links), joints)
+    tree_joints, places = _grow_tree(specs, tuple(links), joints)
     shapes, without_shape = [], []
     for name, link in links.items():
         found, meshes = _read_shapes(name, link, *places[name])
         shapes += found
         if meshes and not found:
             without_shape.append(name)
-    return UrdfRobot(
-        name=root.get("name", ""),
-        joints=joints,
-        specs=specs,
-        links=tuple(links),
-        without_shape=tuple(without_shape),
-        tree=JointTree(n_columns=len(joints), joints=tuple(tree_joints), shapes=tuple(shapes)),
-        places=places,
-    )
+    tree = JointTree(n_columns=len(joints), joints=tuple(tree_joints), shapes=tuple(shapes))
+    return UrdfRobot(joints, tree, specs=specs, places=places, without_shape=tuple(without_shape))
 
 
 def _read_joint(name: str, element: ET.Element) -> UrdfJoint:
     path, kind = f"urdf.joint[{name}]", element.get("type", "")
     require(kind in (*MOVABLE, "fixed"), f"{path}.type", one_of(kind, (*MOVABLE, "fixed")))
-    ends = [child_attribute(element, tag, "link", path) for tag in ("parent", "child")]
-    axis = read_vector(element.find("axis"), "xyz", (1.0, 0.0, 0.0), f"{path}.axis")
+    ends = [_child_attribute(element, tag, "link", path) for tag in ("parent", "child")]
+    axis = _read_vector(element.find("axis"), "xyz", (1.0, 0.0, 0.0), f"{path}.axis")
     length = float(np.linalg.norm(axis))
     require(kind == "fixed" or length > 0.0, f"{path}.axis", f"{axis.tolist()} has no direction")
-    mimic = element.find("mimic")
     mimics = None
-    if mimic is not None:
-        ratio, offset = (read_number(mimic, key, f"{path}.mimic") for key in ("multiplier", "offset"))
-        ratio, offset = 1.0 if ratio is None else ratio, 0.0 if offset is None else offset
-        mimics = (child_attribute(element, "mimic", "joint", path), ratio, offset)
+    if (mimic := element.find("mimic")) is not None:
+        ratio, offset = (_read_number(mimic, key, f"{path}.mimic") for key in ("multiplier", "offset"))
+        leader = _child_attribute(element, "mimic", "joint", path)
+        mimics = leader, 1.0 if ratio is None else ratio, 0.0 if offset is None else offset
     limit = element.find("limit")
-    velocity, effort = (
-        None if limit is None else read_number(limit, key, f"{path}.limit") for key in ("velocity", "effort")
-    )
-    for key, value in (("velocity", velocity), ("effort", effort)):
-        require(value is None or value >= 0.0, f"{path}.limit.{key}", f"{value} is not allowed; allowed: 0 or more")
+    velocity = None if limit is None else _read_number(limit, "velocity", f"{path}.limit")
+    allow(velocity is None or velocity >= 0.0, f"{path}.limit.velocity", velocity, "0 or more")
     return UrdfJoint(
         name=name,
         kind=kind,
         parent=ends[0],
         child=ends[1],
-        origin=read_origin(element, path),
+        origin=_read_origin(element, path),
         axis=axis / length if length > 0.0 else axis,
-        position=read_range(element, kind, path),
+        position=_read_range(element, kind, path),
         velocity=velocity,
-        effort=effort,
         mimics=mimics,
     )
 
 
-def _grow(
+def _grow_tree(
     specs: Mapping[str, UrdfJoint], links: tuple[str, ...], joints: tuple[str, ...]
 ) -> tuple[list[TreeJoint], dict[str, tuple[int, FloatArray]]]:
-    """Return the joints of the tree, parents first, and where each link hangs."""
+    """Return the joints of the tree, parents first, and for each link its joint and its frame in that of the joint."""
     carried = [spec.child for spec in specs.values()]
     twice = sorted({child for child in carried if carried.count(child) > 1})
     require(not twice, "urdf", f"the links {twice} are the children of several joints; allowed: of one each")
@@ -361,11 +264,13 @@ def _grow(
             if spec.kind == "fixed":
                 places[spec.child] = at, frame
                 continue
-            leader, ratio, shift = _follow(spec, specs)
-            slides = spec.kind == "prismatic"
+            leader, ratio, shift = _resolve_mimic(spec, specs)
+            slides, travel_m = spec.kind == "prismatic", 0.0
             if leader not in joints:
-                places[spec.child] = at, frame @ step_of(spec.axis, shift, slides=slides)
+                places[spec.child] = at, frame @ joint_transform(spec.axis, shift, slides=slides)
                 continue
+            if slides:
+                travel_m = math.inf if spec.position is None else max(abs(end) for end in spec.position)
             tree.append(
                 TreeJoint(
                     parent=at,
@@ -375,7 +280,7 @@ def _grow(
                     column=joints.index(leader),
                     ratio=ratio,
                     offset=shift,
-                    travel_m=_travel_m(spec),
+                    travel_m=travel_m,
                 )
             )
             places[spec.child] = len(tree) - 1, np.eye(4)
@@ -383,8 +288,8 @@ def _grow(
     return tree, places
 
 
-def _follow(spec: UrdfJoint, specs: Mapping[str, UrdfJoint]) -> tuple[str, float, float]:
-    """Return the joint that moves this one, and ratio and offset of their values; of most, itself."""
+def _resolve_mimic(spec: UrdfJoint, specs: Mapping[str, UrdfJoint]) -> tuple[str, float, float]:
+    """Return the independent joint that moves this one (or itself), and ratio and offset of their values."""
     ratio, shift, name = 1.0, 0.0, spec.name
     seen: list[str] = []
     while (mimics := specs[name].mimics) is not None:
@@ -400,15 +305,8 @@ def _follow(spec: UrdfJoint, specs: Mapping[str, UrdfJoint]) -> tuple[str, float
     return name, ratio, shift
 
 
-def _travel_m(spec: UrdfJoint) -> float:
-    """Return how far a joint slides at most from zero; inf where the file does not say."""
-    if spec.kind != "prismatic":
-        return 0.0
-    return math.inf if spec.position is None else max(abs(end) for end in spec.position)
-
-
 def _read_shapes(name: str, link: ET.Element, joint: int, offset: FloatArray) -> tuple[list[TreeShape], int]:
-    """Return the capsules about the collision geometry of a link, and how many meshes there are."""
+    """Return the capsules that enclose the collision geometry of a link, and the number of meshes."""
     shapes, meshes = [], 0
     for collision in link.findall("collision"):
         path = f"urdf.link[{name}].collision"
@@ -417,53 +315,100 @@ def _read_shapes(name: str, link: ET.Element, joint: int, offset: FloatArray) ->
         if kinds[0].tag == "mesh":
             meshes += 1
             continue
-        ends, radius = read_geometry(kinds[0], f"{path}.{kinds[0].tag}")
-        ends = moved_ends(offset @ read_origin(collision, path), ends)
+        ends, radius = _read_geometry(kinds[0], f"{path}.{kinds[0].tag}")
+        ends = transform_points(offset @ _read_origin(collision, path), ends)
         shapes.append(TreeShape(link=name, joint=joint, ends_m=ends, radius_m=radius))
     return shapes, meshes
 
 
-def tightened(limits: Mapping[str, JointLimits], robot: UrdfRobot) -> dict[str, JointLimits]:
-    """Return the limits of a contract's joints, each the tighter of the contract's own and the robot's.
+def _read_range(element: ET.Element, kind: str, path: str) -> tuple[float, float] | None:
+    """Return the intersection of hard and soft limits; None without hard limits."""
+    if kind not in ("revolute", "prismatic"):
+        return None
 
-    Position: the part that both allow; velocity: the smaller. What URDF does not know, as acceleration, stays the
-    contract's; its efforts are nothing that a contract limits.
+    def read_limits(tag: str, *keys: str) -> list[float | None]:
+        found = element.find(tag)
+        return [None if found is None else _read_number(found, key, f"{path}.{tag}") for key in keys]
 
-    Raises:
-        ContractError: for a joint that the URDF does not have, cannot move by itself, measures in another unit, or
-            limits not at all; and where the two ranges have nothing in common.
-    """
-    return {name: _tighter(name, own, robot) for name, own in limits.items()}
-
-
-def _tighter(name: str, own: JointLimits, robot: UrdfRobot) -> JointLimits:
-    path = f"urdf.joint[{name}]"
-    if name not in robot.specs:
-        raise ContractError(path, f"the contract's joint is not in the URDF: {one_of(name, robot.specs)}")
-    spec = robot.specs[name]
-    require(spec.kind in MOVABLE and spec.mimics is None, path, _why_not_free(spec))
-    require(own.unit == spec.unit, path, f"{spec.kind}, in {spec.unit}; the contract has it in {own.unit!r}")
-    require(spec.kind == "continuous" or spec.position is not None, f"{path}.limit", "lower and upper are missing")
-    changes: dict[str, Any] = {"velocity": _smaller(own.velocity, spec.velocity, f"{path}.limit.velocity")}
-    if spec.position is not None:
-        low, high = own.position or (-math.inf, math.inf)
-        both = max(low, spec.position[0]), min(high, spec.position[1])
-        problem = (
-            f"the range {list(spec.position)} {spec.unit} and the contract's [{low}, {high}] have nothing in common"
-        )
-        require(both[0] < both[1], f"{path}.limit", problem)
-        changes["position"] = both
-    return replace(own, **changes)
+    hard = read_limits("limit", "lower", "upper")
+    soft = read_limits("safety_controller", "soft_lower_limit", "soft_upper_limit")
+    if hard == [None, None]:
+        return None
+    lower, upper = ([limit for limit in pair if limit is not None] for pair in zip(hard, soft, strict=True))
+    low, high = max(lower, default=0.0), min(upper, default=0.0)  # 0 is the URDF default of a missing limit
+    require(low <= high, f"{path}.limit", f"the range from {low} to {high} is empty or inverted")
+    return low, high
 
 
-def _smaller(own: float, given: float | None, path: str) -> float:
-    """Return the smaller limit; raises ContractError where the URDF has none, or zero: then nothing can move."""
-    if given is None or not given > 0.0:
-        raise ContractError(path, f"{'missing' if given is None else given}; allowed: above 0")
-    return min(own, given)
+def _read_geometry(element: ET.Element, path: str) -> tuple[FloatArray, float]:
+    """Return ends and radius, m, of the enclosing capsule. The length of a <capsule> is that of its straight part."""
+    allowed = ("sphere", "cylinder", "box", "capsule", "mesh")
+    require(element.tag in allowed, path, f"<{element.tag}>: {one_of(element.tag, allowed)}")
+    if element.tag == "box":
+        sizes = _read_vector(element, "size", None, path)
+    else:
+        radius = _read_number(element, "radius", path)
+        length = 0.0 if element.tag == "sphere" else _read_number(element, "length", path)
+        require(radius is not None and length is not None, path, "radius or length is missing")
+        sizes = np.array([2.0 * (radius or 0.0), 0.0, length or 0.0])
+    require(bool((sizes >= 0.0).all()) and sizes[0] > 0.0, path, f"{(sizes / 2).tolist()} m; allowed: sizes above 0")
+    return enclosing_capsule(element.tag, sizes / 2.0)
 
 
-def _why_not_free(spec: UrdfJoint) -> str:
-    if spec.mimics is not None:
-        return f"it mimics {spec.mimics[0]!r}; allowed: a joint that moves by itself"
-    return f"it is {spec.kind}; allowed: {', '.join(MOVABLE)}"
+def _named_elements(root: ET.Element, tag: str) -> dict[str, ET.Element]:
+    """Return the elements by name; names are mandatory and unique."""
+    found: dict[str, ET.Element] = {}
+    for element in root.findall(tag):
+        name = element.get("name", "")
+        require(name != "" and name not in found, f"urdf.{tag}", f"the name {name!r} is empty or taken")
+        found[name] = element
+    return found
+
+
+def _child_attribute(element: ET.Element, tag: str, key: str, path: str) -> str:
+    """Return a mandatory attribute of a child element."""
+    child = element.find(tag)
+    value = None if child is None else child.get(key)
+    if value is None:
+        raise ContractError(f"{path}.{tag}.{key}", "missing; allowed: a name")
+    return value
+
+
+def _read_number(element: ET.Element, key: str, path: str) -> float | None:
+    """Return a finite number, or None without the attribute."""
+    text = element.get(key)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    require(math.isfinite(value), f"{path}.{key}", f"{text!r} is not allowed; allowed: a finite number")
+    return value
+
+
+def _read_vector(element: ET.Element | None, key: str, default: Sequence[float] | None, path: str) -> FloatArray:
+    """Return three finite numbers."""
+    text = None if element is None else element.get(key)
+    if text is None:
+        if default is None:
+            raise ContractError(f"{path}.{key}", "missing; allowed: three numbers")
+        return np.array(default, dtype=np.float64)
+    try:
+        values = np.array([float(part) for part in text.split()])
+    except ValueError:
+        values = np.array([])
+    allowed = values.shape == (3,) and bool(np.isfinite(values).all())
+    require(allowed, f"{path}.{key}", f"{text!r} is not allowed; allowed: three finite numbers")
+    return values
+
+
+def _read_origin(element: ET.Element, path: str) -> FloatArray:
+    """Return the frame of <origin>: fixed-axis roll, pitch and yaw, hence Rz(yaw) Ry(pitch) Rx(roll)."""
+    origin = element.find("origin")
+    position, angles = (_read_vector(origin, key, (0.0, 0.0, 0.0), f"{path}.origin") for key in ("xyz", "rpy"))
+    roll, pitch, yaw = (
+        joint_transform(axis, angle, slides=False) for axis, angle in zip(np.eye(3), angles.tolist(), strict=True)
+    )
+    frame: FloatArray = make_transform(position) @ yaw @ pitch @ roll
+    return frame

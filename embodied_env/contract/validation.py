@@ -1,30 +1,32 @@
-"""Validation of a contract: every rule, in a fixed order; the first one that is broken is reported."""
+"""Validation of a contract: rules in a fixed order; the first broken one is reported."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
+from embodied_env.contract.interface_validation import check_actuators, check_keys, check_sensors, check_topics_differ
 from embodied_env.contract.schema import (
     ActuatorSpec,
     ContractFields,
     KeepOutSpec,
-    LatencyBudget,
     ResetOption,
     Safety,
     TaskSpec,
-    Tracking,
     WorkspaceSpec,
 )
-from embodied_env.contract.validation_io import check_actuators, check_keys, check_sensors, check_topics_differ
 from embodied_env.contract.value_checks import (
+    allow,
     check_bounds,
+    check_count,
     check_magnitude,
     check_name,
+    check_not_negative,
     check_plain,
     check_positive,
+    check_share,
     one_of,
     require,
 )
@@ -34,18 +36,17 @@ MAX_APPLIED_ACTIONS = 1000
 
 _TASK = re.compile(r"([A-Za-z_][\w.]*|[^\0:]+\.py):[A-Za-z_]\w*")
 
+_MAX_TURN_RAD = 4 * math.pi  # joints with limits turn at most twice in each direction
+_MAX_TURN_RATE_RAD_S = 50.0  # of a joint with position limits
+
 
 def validate_contract(contract: ContractFields) -> None:
-    """Validate every rule of a contract.
-
-    Raises:
-        ContractError: for the first rule that is broken.
-    """
+    """Validate every rule of a contract; raises ContractError for the first broken one."""
     try:
         _check_heading(contract)
         check_sensors(contract.sensors)
         check_keys(contract)
-        check_safety(contract)
+        _check_safety(contract)
         check_actuators(contract)
         check_topics_differ(contract.sensors, contract.actuators)
         _check_reset_options(contract.reset_options)
@@ -56,16 +57,29 @@ def validate_contract(contract: ContractFields) -> None:
         raise ContractError(error.path, error.problem, source=contract.source) from None
 
 
+def suspected_degrees(contract: ContractFields) -> Iterator[tuple[str, str]]:
+    """Yield path and problem of each valid limit in rad or rad/s that looks like degrees. Wheels are skipped."""
+    for name, actuator in contract.actuators.items():
+        for joint, limits in actuator.joints.items():
+            if limits.unit != "rad" or limits.position is None:
+                continue
+            path = f"actuators.{name}.joints.{joint}"
+            remedy = "degrees suspected; write radians: degrees * pi / 180"
+            if max(map(abs, limits.position)) > _MAX_TURN_RAD:
+                yield f"{path}.position", f"{list(limits.position)} rad is more than two turns; {remedy}"
+            if limits.velocity > _MAX_TURN_RATE_RAD_S:
+                problem = f"{limits.velocity} rad/s is more than {_MAX_TURN_RATE_RAD_S:g} rad/s; {remedy}"
+                yield f"{path}.velocity", problem
+
+
 def _check_heading(contract: ContractFields) -> None:
     check_name("name", contract.name)
-    require(contract.version >= 1, "version", f"{contract.version} is not allowed; allowed: 1 or more")
+    check_count("version", contract.version, "")
     check_positive("control_period_s", contract.control_period_s, "seconds")
     check_magnitude("control_period_s", contract.control_period_s, least=1e-6, most=1e3)
-    steps = contract.episode.horizon_steps
-    require(steps >= 1, "episode.horizon_steps", f"{steps} is not allowed; allowed: 1 or more steps")
+    check_count("episode.horizon_steps", contract.episode.horizon_steps, "steps")
     kept = contract.applied_actions
-    allowed = f"0 to {MAX_APPLIED_ACTIONS} actions"
-    require(0 <= kept <= MAX_APPLIED_ACTIONS, "applied_actions", f"{kept} is not allowed; allowed: {allowed}")
+    allow(0 <= kept <= MAX_APPLIED_ACTIONS, "applied_actions", kept, f"0 to {MAX_APPLIED_ACTIONS} actions")
 
 
 def _check_reset_options(options: Mapping[str, ResetOption]) -> None:
@@ -83,39 +97,31 @@ def _check_reset_options(options: Mapping[str, ResetOption]) -> None:
 
 
 def _check_task(task: TaskSpec) -> None:
-    require(
-        _TASK.fullmatch(task.type) is not None,
-        "task.type",
-        f"{task.type!r} is not a class; allowed: module:Class or FILE.py:Class, e.g. embodied_env.tasks.reach:Reach",
-    )
+    allowed = "module:Class or FILE.py:Class, e.g. embodied_env.tasks.reach:Reach"
+    require(_TASK.fullmatch(task.type) is not None, "task.type", f"{task.type!r} is not a class; allowed: {allowed}")
     is_ours = task.type.startswith("embodied_env.")
     require(not is_ours or task.type in SHIPPED_TASKS, "task.type", one_of(task.type, SHIPPED_TASKS))
     for name, parameter in task.parameters.items():
         check_plain(f"task.{name}", parameter)
 
 
-def check_safety(contract: ContractFields) -> None:
-    """Check the settings of the safety gate; raises ContractError."""
+def _check_safety(contract: ContractFields) -> None:
     safety = contract.safety
     _check_margins(safety)
-    _check_count("safety.nonfinite.stop_after", safety.nonfinite.stop_after, "actions")
+    check_count("safety.nonfinite.stop_after", safety.nonfinite.stop_after, "actions")
     watchdog = safety.watchdog
-    require(
-        1 <= watchdog.hold_steps < watchdog.stop_steps,
-        "safety.watchdog",
-        f"hold_steps {watchdog.hold_steps} and stop_steps {watchdog.stop_steps} are not allowed; "
-        "allowed: 1 <= hold_steps < stop_steps",
-    )
+    problem = f"hold_steps {watchdog.hold_steps} and stop_steps {watchdog.stop_steps} are not allowed"
+    holds = 1 <= watchdog.hold_steps < watchdog.stop_steps
+    require(holds, "safety.watchdog", f"{problem}; allowed: 1 <= hold_steps < stop_steps")
     _check_observation(contract)
-    _check_count("safety.action.max_age_steps", safety.action.max_age_steps, "steps")
-    if safety.tracking is not None:
-        _check_tracking(safety.tracking)
-    _check_latency(safety.latency)
+    check_count("safety.action.max_age_steps", safety.action.max_age_steps, "steps")
+    _check_tracking(safety)
+    _check_latency(safety)
     intervention = safety.intervention
-    _check_count("safety.intervention.window_steps", intervention.window_steps, "steps")
-    _check_share("safety.intervention.warn_share", intervention.warn_share)
+    check_count("safety.intervention.window_steps", intervention.window_steps, "steps")
+    check_share("safety.intervention.warn_share", intervention.warn_share)
     if intervention.stop_share is not None:
-        _check_share("safety.intervention.stop_share", intervention.stop_share)
+        check_share("safety.intervention.stop_share", intervention.stop_share)
     _check_forces(contract)
     if safety.workspace is not None:
         check_workspace("safety.workspace", safety.workspace, contract.actuators)
@@ -125,53 +131,41 @@ def check_safety(contract: ContractFields) -> None:
 
 
 def _check_margins(safety: Safety) -> None:
-    margin = safety.margins.position
-    require(
-        math.isfinite(margin) and margin >= 0,
-        "safety.margins.position",
-        f"{margin} is not allowed; allowed: a finite number >= 0, in the unit of the joint",
-    )
+    path = "safety.margins"
+    check_not_negative(f"{path}.position", safety.margins.position, "a finite number >= 0, in the unit of the joint")
     for key in ("velocity", "acceleration"):
-        value = getattr(safety.margins, key)
-        require(0 < value <= 1, f"safety.margins.{key}", f"{value} is not allowed; allowed: a fraction in (0, 1]")
-        check_magnitude(f"safety.margins.{key}", value, least=1e-6)
+        check_share(f"{path}.{key}", getattr(safety.margins, key), "fraction")
+        check_magnitude(f"{path}.{key}", getattr(safety.margins, key), least=1e-6)
 
 
 def _check_observation(contract: ContractFields) -> None:
-    observation = contract.safety.observation
-    _check_count("safety.observation.stop_steps", observation.stop_steps, "steps")
+    path, observation = "safety.observation", contract.safety.observation
+    check_count(f"{path}.stop_steps", observation.stop_steps, "steps")
     tolerance_s = observation.future_tolerance_s
-    require(
-        math.isfinite(tolerance_s) and tolerance_s >= 0,
-        "safety.observation.future_tolerance_s",
-        f"{tolerance_s} is not allowed; allowed: a finite number of seconds >= 0",
-    )
+    check_not_negative(f"{path}.future_tolerance_s", tolerance_s, "a finite number of seconds >= 0")
     agents = [name for name, sensor in contract.sensors.items() if sensor.visibility == "agent"]
     for name in observation.required or ():
-        require(name in agents, "safety.observation.required", f"no such sensor of the agent: {one_of(name, agents)}")
+        require(name in agents, f"{path}.required", f"no such sensor of the agent: {one_of(name, agents)}")
 
 
-def _check_tracking(tracking: Tracking) -> None:
+def _check_tracking(safety: Safety) -> None:
+    tracking = safety.tracking
+    if tracking is None:
+        return
     check_positive("safety.tracking.tolerance", tracking.tolerance, "the range")
-    delay = tracking.delay_steps
-    require(delay >= 0, "safety.tracking.delay_steps", f"{delay} is not allowed; allowed: 0 or more steps")
-    require(
-        1 <= tracking.debounce_steps < tracking.stop_steps,
-        "safety.tracking",
-        f"debounce_steps {tracking.debounce_steps} and stop_steps {tracking.stop_steps} are not allowed; "
-        "allowed: 1 <= debounce_steps < stop_steps",
-    )
+    check_count("safety.tracking.delay_steps", tracking.delay_steps, "steps", least=0)
+    problem = f"debounce_steps {tracking.debounce_steps} and stop_steps {tracking.stop_steps} are not allowed"
+    holds = 1 <= tracking.debounce_steps < tracking.stop_steps
+    require(holds, "safety.tracking", f"{problem}; allowed: 1 <= debounce_steps < stop_steps")
 
 
-def _check_latency(latency: LatencyBudget) -> None:
+def _check_latency(safety: Safety) -> None:
+    latency = safety.latency
     if latency.budget_s is not None:
         check_positive("safety.latency.budget_s", latency.budget_s, "seconds")
-    require(
-        1 <= latency.misses <= latency.window_steps,
-        "safety.latency",
-        f"misses {latency.misses} of window_steps {latency.window_steps} are not allowed; "
-        "allowed: 1 <= misses <= window_steps",
-    )
+    problem = f"misses {latency.misses} of window_steps {latency.window_steps} are not allowed"
+    holds = 1 <= latency.misses <= latency.window_steps
+    require(holds, "safety.latency", f"{problem}; allowed: 1 <= misses <= window_steps")
 
 
 def _check_forces(contract: ContractFields) -> None:
@@ -183,21 +177,10 @@ def _check_forces(contract: ContractFields) -> None:
         check_positive(f"{path}.limit", limit.limit, str(fields[limit.field].unit))
 
 
-def _check_count(path: str, value: int, what: str) -> None:
-    require(value >= 1, path, f"{value} is not allowed; allowed: 1 or more {what}")
-
-
-def _check_share(path: str, value: float) -> None:
-    require(0 < value <= 1, path, f"{value} is not allowed; allowed: a share in (0, 1]")
-
-
 def check_workspace(path: str, spec: WorkspaceSpec, actuators: Mapping[str, ActuatorSpec]) -> None:
     """Check the workspace at `path` of a robot with these actuators; raises ContractError."""
-    require(
-        bool(spec.keep_in or spec.keep_out or spec.self_collision),
-        path,
-        "there is nothing to keep; allowed: keep_in, keep_out or self_collision: true",
-    )
+    is_used = bool(spec.keep_in or spec.keep_out or spec.self_collision)
+    require(is_used, path, "there is nothing to keep; allowed: keep_in, keep_out or self_collision: true")
     for name, box in spec.keep_in.items():
         check_name(f"{path}.keep_in.{name}", name)
         check_bounds(f"{path}.keep_in.{name}", box.low_m, box.high_m, 3)
@@ -206,14 +189,18 @@ def check_workspace(path: str, spec: WorkspaceSpec, actuators: Mapping[str, Actu
         _check_region(f"{path}.keep_out.{name}", region)
     for i, pair in enumerate(spec.ignore_pairs):
         require(pair[0] != pair[1], f"{path}.ignore_pairs[{i}]", f"{list(pair)} is one link; allowed: two links")
-    require(
-        math.isfinite(spec.margin_m) and spec.margin_m >= 0,
-        f"{path}.margin_m",
-        f"{spec.margin_m} is not allowed; allowed: a finite number of m >= 0",
-    )
-    require(0.0 < spec.gamma <= 1.0, f"{path}.gamma", f"{spec.gamma} is not allowed; allowed: above 0, up to 1")
+    check_not_negative(f"{path}.margin_m", spec.margin_m, "a finite number of m >= 0")
+    allow(0.0 < spec.gamma <= 1.0, f"{path}.gamma", spec.gamma, "above 0, up to 1")
     for name, actuator in actuators.items():
-        _check_workspace_actuator(path, name, actuator)
+        problem = f"the actuator {name!r} is commanded by a twist, so where the robot stands is not known"
+        require(actuator.command != "twist", path, f"{problem}; allowed: only joints")
+        for joint, limits in actuator.joints.items():
+            require(
+                not (actuator.is_velocity and limits.position is None),
+                path,
+                f"where the joint {joint!r} of {name!r} is, is not known: it is commanded by velocity and has no "
+                "limits of position; allowed: limits of position",
+            )
 
 
 def _check_region(path: str, region: KeepOutSpec) -> None:
@@ -231,18 +218,4 @@ def _check_region(path: str, region: KeepOutSpec) -> None:
 
 
 def _check_point(path: str, point: tuple[float, ...]) -> None:
-    is_point = len(point) == 3 and all(math.isfinite(value) for value in point)
-    require(is_point, path, f"{list(point)} is not allowed; allowed: three finite numbers of m")
-
-
-def _check_workspace_actuator(path: str, name: str, actuator: ActuatorSpec) -> None:
-    """Positions of all joints are known: from the last command, or measured where there are limits of position."""
-    problem = f"the actuator {name!r} is commanded by a twist, so where the robot stands is not known"
-    require(actuator.command != "twist", path, f"{problem}; allowed: only joints")
-    for joint, limits in actuator.joints.items():
-        require(
-            not (actuator.is_velocity and limits.position is None),
-            path,
-            f"where the joint {joint!r} of {name!r} is, is not known: it is commanded by velocity and has no limits of "
-            "position; allowed: limits of position",
-        )
+    allow(len(point) == 3 and all(map(math.isfinite, point)), path, list(point), "three finite numbers of m")

@@ -1,4 +1,4 @@
-"""Checks of single values; each error names the YAML path, the value and what is allowed."""
+"""Checks of single values. Each error names the YAML path, the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOPIC = re.compile(r"(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*")
 
 
 def one_of(value: object, allowed: Iterable[str]) -> str:
-    """Say what is allowed instead of `value`, with a guess when one is close."""
+    """Return the problem of a `value` that is not `allowed`, with a suggestion when one is close."""
     names = sorted(allowed)
     close = [] if value in names else difflib.get_close_matches(str(value), names, n=1)  # most checks hold
     hint = f" (did you mean {close[0]!r}?)" if close else ""
@@ -29,17 +29,24 @@ def require(holds: bool, path: str, problem: str) -> None:  # noqa: FBT001 - rea
         raise ContractError(path, problem)
 
 
+def allow(holds: bool, path: str, value: object, allowed: str) -> None:  # noqa: FBT001 - reads as a sentence
+    """Raise ContractError for `value` at `path` unless it `holds`."""
+    require(holds, path, f"{value} is not allowed; allowed: {allowed}")
+
+
 def check_name(path: str, name: str) -> None:
-    """A name can be part of a key of the observation."""
-    require(
-        _NAME.fullmatch(name) is not None,
-        path,
-        f"the name {name!r} is not allowed; allowed: lower-case letters, digits and _, a letter first",
-    )
+    """Check that a name can be part of an observation key."""
+    problem = f"the name {name!r} is not allowed; allowed: lower-case letters, digits and _, a letter first"
+    require(_NAME.fullmatch(name) is not None, path, problem)
+
+
+def check_topic(path: str, topic: str) -> None:
+    """Check the name of a ROS 2 topic."""
+    require(_TOPIC.fullmatch(topic) is not None, path, f"{topic!r} is not a ROS 2 topic name")
 
 
 def check_plain(path: str, value: object) -> None:
-    """A value of free form is what JSON can say: so it has a fingerprint, and can be recorded."""
+    """Check that a free-form value is JSON, so that it can be fingerprinted and recorded."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             require(isinstance(key, str), path, f"the key {key!r} is not allowed; allowed: text")
@@ -48,49 +55,48 @@ def check_plain(path: str, value: object) -> None:
         for i, item in enumerate(value):
             check_plain(f"{path}[{i}]", item)
     elif isinstance(value, float):
-        require(math.isfinite(value), path, f"{value} is not allowed; allowed: a finite number")
+        allow(math.isfinite(value), path, value, "a finite number")
         check_magnitude(path, value, least=0.0)
     else:
-        require(
-            value is None or isinstance(value, (bool, int, str)),
-            path,
-            f"{value!r} is not allowed; allowed: text, numbers, true, false, null, lists and mappings",
-        )
+        is_plain = value is None or isinstance(value, (bool, int, str))
+        allow(is_plain, path, repr(value), "text, numbers, true, false, null, lists and mappings")
 
 
 def check_positive(path: str, value: float, unit: str) -> None:
-    """A number is finite, above zero and of a magnitude that `check_magnitude` takes."""
-    require(math.isfinite(value) and value > 0, path, f"{value} is not allowed; allowed: a finite number of {unit} > 0")
+    """Check that a number is finite, above zero and of a magnitude that `check_magnitude` accepts."""
+    allow(math.isfinite(value) and value > 0, path, value, f"a finite number of {unit} > 0")
     check_magnitude(path, value)
 
 
+def check_not_negative(path: str, value: float, allowed: str) -> None:
+    """Check that a number is finite and not below zero."""
+    allow(math.isfinite(value) and value >= 0, path, value, allowed)
+
+
+def check_count(path: str, value: int, unit: str, *, least: int = 1) -> None:
+    """Check that a whole number is at least `least`."""
+    allow(value >= least, path, value, f"{least} or more {unit}".rstrip())
+
+
+def check_share(path: str, value: float, noun: str = "share") -> None:
+    """Check that a number is above 0 and at most 1."""
+    allow(0 < value <= 1, path, value, f"a {noun} in (0, 1]")
+
+
 def check_magnitude(path: str, value: float, *, least: float = 1e-9, most: float = 1e12) -> None:
-    """A number is so large and so small that products of such numbers neither underflow to 0 nor overflow."""
-    require(
-        least <= abs(value) <= most, path, f"{value} is not allowed; allowed: a magnitude from {least:g} to {most:g}"
-    )
+    """Check that a number is in the range where products of such numbers neither underflow to 0 nor overflow."""
+    allow(least <= abs(value) <= most, path, value, f"a magnitude from {least:g} to {most:g}")
 
 
 def check_bounds(path: str, low: float | tuple[float, ...], high: float | tuple[float, ...], size: int | None) -> None:
-    """Bounds are finite, of the right length, and low < high in each component."""
+    """Check that bounds are finite, have `size` components (None: any number) and low < high in each."""
     for key, bound in (("low", low), ("high", high)):
         require(np.all(np.isfinite(bound)).item(), f"{path}.{key}", f"{bound} is not finite")
         if isinstance(bound, tuple):
             wanted = len(bound) if size is None else size
-            require(
-                len(bound) == wanted and wanted > 0,
-                f"{path}.{key}",
-                f"{list(bound)} has {len(bound)} values; allowed: one number, or {wanted} of them",
-            )
+            problem = f"{list(bound)} has {len(bound)} values; allowed: one number, or {wanted} of them"
+            require(len(bound) == wanted and wanted > 0, f"{path}.{key}", problem)
     if isinstance(low, tuple) and isinstance(high, tuple):
         require(len(low) == len(high), path, f"low has {len(low)} values and high {len(high)}; allowed: as many")
-    require(
-        bool(np.all(np.less(low, high))),
-        path,
-        f"low {low} must be below high {high}: the interval is empty or inverted",
-    )
-
-
-def check_topic(path: str, topic: str) -> None:
-    """A topic has a name of ROS 2."""
-    require(_TOPIC.fullmatch(topic) is not None, path, f"{topic!r} is not a ROS 2 topic name")
+    is_ordered = bool(np.all(np.less(low, high)))
+    require(is_ordered, path, f"low {low} must be below high {high}: the interval is empty or inverted")

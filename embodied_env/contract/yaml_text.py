@@ -1,4 +1,4 @@
-"""Bounded, strict YAML: the only parser of contracts and team files, which may come from strangers."""
+"""Bounded, strict YAML: the only parser of contract and team files, which may be untrusted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from embodied_env.errors import ContractError
 
 MOST_CHARACTERS = 2**20
 MOST_NODES = 50_000
-"""Scalars, lists and mappings of a document, with each alias counted as what it stands for."""
+"""Scalars, lists and mappings of a document, with each alias counted as the nodes it repeats."""
 
 DEEPEST = 50
 """Levels of nesting."""
@@ -32,18 +32,13 @@ _SCALARS: Mapping[str, tuple[str, list[str]]] = {  # tag: pattern of the plain s
 
 
 def read_yaml(text: str, source: str) -> Any:  # noqa: ANN401 - YAML types
-    """Return the value of the YAML document `text`, in bounded time and memory.
+    """Return the value of the YAML document `text` in bounded time and memory; `source` is named in errors.
 
-    Plain scalars are those of the core schema of YAML 1.2, integers decimal only; keys are text. Refused are duplicate
-    keys, tags other than ``!!str``, aliases of a node that contains them, integers beyond 64 bits, and documents beyond
-    `MOST_CHARACTERS`, `MOST_NODES` or `DEEPEST`.
-
-    Args:
-        text: one YAML document.
-        source: the file, named in an error.
+    Plain scalars are those of the core schema of YAML 1.2, integers decimal only; keys are text.
 
     Raises:
-        ContractError: naming the line where there is one.
+        ContractError: for duplicate keys, tags other than ``!!str``, recursive aliases, integers beyond 64 bits, and
+            documents beyond `MOST_CHARACTERS`, `MOST_NODES` or `DEEPEST`.
     """
     import yaml  # noqa: PLC0415 - heavy, needed only here
 
@@ -63,7 +58,7 @@ def read_yaml(text: str, source: str) -> Any:  # noqa: ANN401 - YAML types
 
 @functools.cache
 def _loader() -> Any:  # noqa: ANN401 - a class without type information
-    """Return the safe loader with the scalars of YAML 1.2 and unique text keys."""
+    """Return a safe loader with the scalars of YAML 1.2 and unique text keys."""
     import yaml  # noqa: PLC0415
 
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser is ten times as fast
@@ -103,7 +98,7 @@ def _integer(node: Any) -> int:  # noqa: ANN401 - yaml's
 
 @dataclass
 class _Collection:
-    """An open list or mapping: its anchor, the nodes before it, and the deepest level inside it."""
+    """An open list or mapping: its anchor, the number of nodes before it, and the deepest level inside it."""
 
     anchor: str | None
     before: int
@@ -111,10 +106,7 @@ class _Collection:
 
 
 def _check_events(events: Any) -> None:  # noqa: ANN401 - yaml's
-    """Refuse a document that would be too deep or too large, before anything is built from it.
-
-    The parser yields one event after the other, so the time is linear in the text; an alias counts as what it repeats.
-    """
+    """Refuse a document that is too deep or too large before it is constructed, in time linear in the text."""
     known: dict[str | None, tuple[int, int]] = {}  # anchor -> nodes and levels below it
     opened: list[_Collection] = []
     nodes = 0
@@ -145,7 +137,7 @@ def _check_events(events: Any) -> None:  # noqa: ANN401 - yaml's
 
 
 def _check_tag(event: Any) -> None:  # noqa: ANN401 - yaml's
-    """Refuse explicit tags: the constructors of some take quadratic time."""
+    """Refuse explicit tags: some of their constructors take quadratic time."""
     if getattr(event, "tag", None) not in (None, "tag:yaml.org,2002:str"):
         _refuse(event, f"tag {_shown(event.tag)!r} (expected none, or !!str)")
 

@@ -20,7 +20,7 @@ from embodied_env.backends.delay_injection import add_delays
 from embodied_env.backends.registry import NATIVE_DELAY_BACKENDS, Backend, Capabilities, make_backend
 from embodied_env.contract import Contract, JointLimits, load_contract
 from embodied_env.contract.loader import SAVED, restore_contract, save_contract
-from embodied_env.contract.plausibility import suspected_degrees
+from embodied_env.contract.validation import suspected_degrees
 from embodied_env.core.arguments import checked_count, checked_flag, checked_path
 from embodied_env.core.clock import Clock, VirtualClock, make_clock
 from embodied_env.core.latency.delay_model import DelayModel, load_delays

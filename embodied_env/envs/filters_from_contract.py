@@ -41,8 +41,8 @@ def _kinematics(contract: Contract) -> KinematicModel:
         return parse_shape(contract.files[SHAPE])
     for name, profile in contract.backends.items():
         if "model" in profile and contract.trusted:
+            from embodied_env.sim.backend_profile import load_profile  # noqa: PLC0415
             from embodied_env.sim.kinematics import MujocoKinematics  # noqa: PLC0415 - needs MuJoCo
-            from embodied_env.sim.profile import load_profile  # noqa: PLC0415
 
             return MujocoKinematics(contract, load_profile(contract, name), path=f"backends.{name}")
     problem = "nothing says what the robot looks like; allowed: safety.urdf, or a backend profile with a model"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from embodied_env.backends.registry import Capabilities, make_backend
 from embodied_env.contract import Contract
-from embodied_env.contract.reset_options import checked_options
+from embodied_env.contract.runtime_values import checked_options
 from embodied_env.contract.team import WORLD, Team, load_team, name_in_world
 from embodied_env.core.arguments import checked_flag, checked_path
 from embodied_env.core.clock import Clock, make_clock

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embodied_env.backends.base import Backend, Renderable, Showable, Threaded
 from embodied_env.contract import Contract, FloatArray, JointLimits
-from embodied_env.contract.reset_options import checked_options
+from embodied_env.contract.runtime_values import checked_options
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
 from embodied_env.core.codes import Severity
 from embodied_env.core.latency.ledger import StepEvent

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import Policy
 from embodied_env.errors import UsageError, described
 from embodied_env.tasks import ScriptedTask, load_task
+from embodied_env.tasks.common import joint_reader
 
 BUILT_IN = ("hold", "random", "scripted")
 
@@ -26,15 +26,14 @@ def make_policy(name: str, contract: Contract, *, backend: str, seed: int) -> Po
     """Return the policy at the address `name`.
 
     Args:
-        name: ``hold`` (stay where the joints are), ``random`` (uniform over the action space), ``scripted`` (the
-            task's own), or ``module:callable``: a callable that takes an observation and returns an action.
+        name: ``hold`` (keep the joint positions), ``random`` (uniform over the action space), ``scripted`` (the
+            task's own), or ``module:callable``, a callable from observation to action.
         contract: the contract of its observations and actions.
-        backend: whose profile describes the robot to a scripted policy; one of the contract's other profiles when it
-            has none of its own.
-        seed: seed of ``random``.
+        backend: its profile describes the robot to a scripted policy; without one, another profile of the contract.
+        seed: the seed of ``random``.
 
     Raises:
-        UsageError: when there is no such policy.
+        UsageError: for an unknown policy, or one that does not fit the contract.
     """
     if name == "hold":
         return _hold(contract)
@@ -49,31 +48,21 @@ def make_policy(name: str, contract: Contract, *, backend: str, seed: int) -> Po
 
 def _hold(contract: Contract) -> Policy:
     layout = ActionLayout(contract)
-    moves = layout.is_delta | layout.is_velocity  # no displacement, no velocity: it stays
-    if moves.all():
-        return lambda _observation: layout.as_action(layout.scale.from_si(np.zeros(layout.size)))
-    places = {
-        joint: (f"{name}_position", index)
-        for name, sensor in contract.sensors.items()
-        if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
-        for index, joint in enumerate(sensor.fields["position"].joints or ())
-    }
-    absolute = [joint for joint, by_moving in zip(layout.joints, moves, strict=True) if not by_moving]
-    unseen = [joint for joint in absolute if joint not in places]
-    if unseen:
-        raise UsageError(f"--policy hold: the agent does not see the position of {', '.join(unseen)}")
+    is_absolute = ~(layout.is_delta | layout.is_velocity)  # the others hold by no displacement or no velocity
+    joints = [joint for joint, absolute in zip(layout.joints, is_absolute, strict=True) if absolute]
+    positions = joint_reader(contract, joints, reader="--policy hold")
 
     def hold(observation: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - of the action space
         held = np.zeros(layout.size)
-        held[~moves] = [observation[places[joint][0]][places[joint][1]] for joint in absolute]
+        held[is_absolute] = positions(observation)
         return layout.as_action(layout.scale.from_si(held))
 
     return hold
 
 
 def _scripted(contract: Contract, backend: str) -> Policy:
+    from embodied_env.sim.backend_profile import load_profile
     from embodied_env.sim.kinematics import MujocoKinematics
-    from embodied_env.sim.profile import load_profile
 
     task = load_task(contract, trust=contract.trusted)
     if not isinstance(task, ScriptedTask):

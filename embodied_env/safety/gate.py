@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray, JointLimits
-from embodied_env.contract.limit_changes import are_equal, changed_limits, is_tighter
+from embodied_env.contract.runtime_values import are_equal, changed_limits, is_tighter
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SafetyContext
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action

@@ -1,1 +1,1 @@
-"""The embedded simulator: a MuJoCo world built from a contract alone. Nothing here knows of ROS, or of one robot."""
+"""The embedded simulator: a MuJoCo world built from a contract, for any robot and without ROS."""

@@ -1,6 +1,9 @@
-"""From commands to the controls of a MuJoCo model: position servos, velocity servos, differential drives."""
+"""Commands as controls of a MuJoCo model: position servos, velocity servos, differential drives, set-points."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,24 +12,26 @@ from embodied_env.contract import ActuatorSpec, Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import UsageError
+from embodied_env.sim.backend_profile import Drive, WorldProfile
 from embodied_env.sim.model import MjData, Model
-from embodied_env.sim.profile import Drive, WorldProfile
+
+_NOTHING = 1e-9  # of a physics step: less than a ns
 
 
 class Actuation:
     """Applies the flat command of all actuators, in lockstep.
 
-    Positions are reached along a straight line, one control period after the command; then they are held. Velocities
-    act at once, as long as the next command is not there.
+    Positions are reached along a straight line, one control period after the command, and then held. Velocities act
+    at once, until the next command.
 
     Attributes:
-        joints: the names of what is commanded, in the order of the flat command.
-        is_velocity: which of it are velocities, shape (n_joints,).
-        places: where the controls stand among those of the model.
+        joints: the names of the commanded joints and axes, in the order of the flat command.
+        is_velocity: the mask of velocities, shape (n_joints,).
+        places: the indices of the controls in the model.
     """
 
     def __init__(self, contract: Contract, profile: WorldProfile, model: Model) -> None:
-        """Resolve servos and drives; raises ContractError for what the model does not have or is of another kind."""
+        """Resolve servos and drives; raises ContractError for missing ones and for those of another kind."""
         layout = ActionLayout(contract)
         self.joints = layout.joints
         self.is_velocity = layout.is_velocity
@@ -37,17 +42,22 @@ class Actuation:
         controls: list[int] = []
         rows: list[FloatArray] = []
         for name, actuator in contract.actuators.items():
-            indices, block = (_drive if name in twists else _servos)(name, actuator, profile, model)
+            if name in twists:
+                indices, block = _drive(name, actuator, profile, model)
+            else:
+                path = f"actuators.{name}.joints"
+                is_velocity = actuator.is_velocity
+                indices = [model.servo(joint, f"{path}.{joint}", velocity=is_velocity) for joint in actuator.joints]
+                block = np.eye(len(indices))
             if len({*controls, *indices}) < len(controls) + len(indices):
                 raise model.error(f"actuators.{name}", "it drives a joint that is driven already; allowed: once")
             controls += indices
             whole = np.zeros((len(indices), layout.size))
             whole[:, layout.slices[name]] = block
             rows += list(whole)
-        in_order = controls == list(range(controls[0], controls[0] + len(controls)))
         self.places: slice | NDArray[np.intp] = np.array(controls, dtype=np.intp)
-        if in_order:
-            self.places = slice(controls[0], controls[0] + len(controls))  # is written to in a third of the time
+        if controls == list(range(controls[0], controls[0] + len(controls))):
+            self.places = slice(controls[0], controls[0] + len(controls))  # three times as fast
         self._mix = np.array(rows)
         self._is_position = ~self.is_velocity
         self._all_by_position = bool(self._is_position.all())
@@ -57,7 +67,7 @@ class Actuation:
         self._sent = self._target = np.zeros(layout.size)
 
     def begin(self, data: MjData) -> None:
-        """Hold the position that the joints have, at rest."""
+        """Hold the current joint positions, at rest."""
         self._sent = np.zeros(len(self.joints))
         self._sent[self._is_position] = data.qpos[self._qpos]
         self._target = self._sent
@@ -79,7 +89,7 @@ class Actuation:
 
     @property
     def target(self) -> FloatArray:
-        """The command in force, shape (n_joints,). A fresh array."""
+        """The active command, shape (n_joints,), as a new array."""
         return self._target.copy()
 
     def path(self, substeps: int) -> FloatArray:
@@ -91,7 +101,7 @@ class Actuation:
         return self.controls(start + self._parts * (self._target - start))
 
     def controls(self, set_points: FloatArray) -> FloatArray:
-        """Return the controls for these set-points of the joints, shape (..., n_joints)."""
+        """Return the controls for set-points of the joints, shape (..., n_joints)."""
         controls: FloatArray = set_points @ self._mix.T
         return controls
 
@@ -100,22 +110,75 @@ class Actuation:
         data.ctrl[self.places] = controls
 
 
-def _servos(
-    name: str,
-    actuator: ActuatorSpec,
-    profile: WorldProfile,  # noqa: ARG001 - only drives need it
-    model: Model,
-) -> tuple[list[int], FloatArray]:
-    """Return the servos of joints, and that each takes its own value."""
-    indices = [
-        model.servo(joint, f"actuators.{name}.joints.{joint}", velocity=actuator.is_velocity)
-        for joint in actuator.joints
-    ]
-    return indices, np.eye(len(indices))
+class SetpointInterpolator:
+    """Set-points of a world in which commands may arrive at any time, not only at physics steps.
+
+    Positions are reached along a straight line, one control period after the command; velocities act at once. Servos
+    follow with an exact first-order lag. Times are in physics steps.
+
+    MuJoCo integrates semi-implicitly, so a step gets the position at its start, and the mean velocity over it.
+    """
+
+    def __init__(self, is_velocity: NDArray[np.bool_], *, period_steps: int, lag_steps: float = 0.0) -> None:
+        """Command joints with this mask of velocities, shape (n_joints,); `lag_steps` >= 0 is the time constant."""
+        self._is_velocity, self._period, self._lag = is_velocity, float(period_steps), lag_steps
+        self.begin(np.zeros(len(is_velocity)))
+
+    def begin(self, values: FloatArray) -> None:
+        """Rest at `values`, shape (n_joints,)."""
+        self._start = self._target = self._lagging = values
+        self._done = 0.0  # steps since the command
+
+    def command(self, values: FloatArray, *, done: float = 1.0) -> None:
+        """Take a command issued `done` steps ago. With 1, as in lockstep, the next step leads to its set-point."""
+        self._done -= done
+        position = self._position() if self._done < self._period else self._target
+        self._start = np.where(self._is_velocity, values, position)
+        self._target = values
+        self._done = done
+
+    def advance(self, commands: Sequence[tuple[float, FloatArray]] = ()) -> FloatArray:
+        """Advance by a step; return its set-points, shape (n_joints,).
+
+        Args:
+            commands: commands that take effect during the step, in order: the elapsed fraction of it, and the values.
+        """
+        begin = self._lagging if self._lag else self._position()
+        area, at = np.zeros_like(begin), 0.0
+        for after, values in commands:
+            area = area + self._integrate(after - at)
+            self.command(values, done=0.0)
+            at = after
+        return np.where(self._is_velocity, area + self._integrate(1.0 - at), begin)
+
+    def _position(self) -> FloatArray:
+        """Return the current point on the line to the target, without the lag."""
+        if self._done > self._period:
+            return self._target
+        return self._start + self._done / self._period * (self._target - self._start)
+
+    def _integrate(self, steps: float) -> FloatArray:
+        """Advance by `steps` without a command; return the integral of the set-points."""
+        to_corner = self._period - self._done
+        if 0.0 < to_corner < steps:
+            return self._integrate_line(to_corner) + self._integrate_line(steps - to_corner)
+        return self._integrate_line(steps)
+
+    def _integrate_line(self, steps: float) -> FloatArray:
+        before = self._position()
+        self._done += steps
+        after = self._position()
+        area = steps * (before + after) / 2.0
+        if not self._lag or steps < _NOTHING:
+            return area
+        steady = self._lag / steps * (after - before)  # the steady-state error of the lag
+        lagging = self._lagging
+        self._lagging = after - steady + (lagging - before + steady) * math.exp(-steps / self._lag)
+        return area - self._lag * (self._lagging - lagging)
 
 
 def _drive(name: str, actuator: ActuatorSpec, profile: WorldProfile, model: Model) -> tuple[list[int], FloatArray]:
-    """Return the servos of the wheels, rad/s, and how a twist turns them: (v -+ w separation / 2) / radius."""
+    """Return the wheel servos, rad/s, and the matrix from a twist to them: (v -+ w separation / 2) / radius."""
     path = f"{model.path}.drives"
     drive: Drive | None = profile.drives.get(name)
     if drive is None:
@@ -123,9 +186,8 @@ def _drive(name: str, actuator: ActuatorSpec, profile: WorldProfile, model: Mode
         raise model.error(path, f"nothing turns the twist of {name!r} into motion; allowed: {allowed}")
     axes = list(actuator.joints)
     if set(axes) != {"linear.x", "angular.z"}:
-        raise model.error(
-            f"actuators.{name}.joints", f"a differential drive cannot do {axes}; allowed: linear.x and angular.z"
-        )
+        problem = f"a differential drive cannot do {axes}; allowed: linear.x and angular.z"
+        raise model.error(f"actuators.{name}.joints", problem)
     wheels = [model.servo(getattr(drive, side), f"{path}.{name}.{side}", velocity=True) for side in ("left", "right")]
     by_axis = {
         "linear.x": np.array([1.0, 1.0]) / drive.radius_m,

@@ -1,7 +1,7 @@
-"""Injected delays in a world that waits: which readings are taken within a step, and which commands begin to act.
+"""Injected delays in lockstep: the readings taken and the commands that take effect within a step.
 
-A reading has the stamp of the exact instant that the schedule says, and the values of the last physics step before it
-or at it. A command acts from the first physics step that does not begin before its instant.
+A reading has the exact scheduled stamp and the values of the last physics step up to it. A command acts from the first
+physics step that does not start before its time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.core.latency.delay_model import DelayModel, DelaySchedule, check_delays, schedule_of
+from embodied_env.core.latency.delay_model import DelayModel, check_delays, schedule_of
 from embodied_env.errors import UsageError
 from embodied_env.sim.robot_emulation import TimedQueue
 
@@ -17,39 +17,42 @@ from embodied_env.sim.robot_emulation import TimedQueue
 class DelayedWorld:
     """The delays of one world, step by step."""
 
-    def __init__(self, schedule: DelaySchedule) -> None:
-        """Follow `schedule`."""
-        self._schedule = schedule
-        self.sensors = schedule.model.names
+    def __init__(self, contract: Contract, delays: DelayModel, *, free_running: bool) -> None:
+        """Schedule `delays`; raises UsageError for a free-running world, or for sensors of another contract."""
+        if free_running:
+            raise UsageError("delays of a world that does not wait are its stand_in's; allowed: delays in lockstep")
+        check_delays(delays, contract)
+        self._schedule = schedule_of(delays, contract)
+        self.sensors = self._schedule.model.names
         self.begin(0, 0)
 
     def begin(self, seed: int, origin_ns: int) -> None:
-        """Begin an episode: what was under way is forgotten."""
+        """Begin an episode, without pending commands and readings."""
         self._schedule.begin(seed, origin_ns)
         self._step = 0
         self._given: FloatArray | None = None
         self._commands: TimedQueue[FloatArray] = TimedQueue()
         self._asked = dict.fromkeys(self.sensors, 0)  # the last observation whose reading was taken
-        self._look_ahead()
+        self._plan_step()
 
     def command(self, values: FloatArray) -> None:
-        """Take the command of the next step; of several the last one counts."""
+        """Set the command of the next step; the last one counts."""
         self._given = values
 
     def next_step(self, begin_ns: int, end_ns: int) -> list[tuple[int, FloatArray]]:
-        """Go on to the next step, of this time. Return what begins to act in it: ns after its begin, and what."""
+        """Start the next step; return the commands that take effect in it: ns after its start, and the values."""
         if self._given is not None:
             self._commands.put(self._schedule.plan(self._step).acts_ns, self._given)
             self._given = None
         self._step += 1
-        self._look_ahead()
+        self._plan_step()
         acting = []
         while (due := self._commands.take_one(end_ns - 1)) is not None:
             acting.append((due[0] - begin_ns, due[1]))
         return acting
 
     def taken(self, before_ns: int) -> Iterator[tuple[str, int, int]]:
-        """Yield which readings are to be taken before this: the sensor, exactly when, and when it is there."""
+        """Yield the readings to be taken before this time: sensor, exact time, time of delivery."""
         if before_ns <= self._next_ns:
             return
         for name in self.sensors:
@@ -58,8 +61,8 @@ class DelayedWorld:
                 yield name, found[1], found[2]
         self._find_next()
 
-    def _look_ahead(self) -> None:
-        """Plan as far as readings may be taken in this step."""
+    def _plan_step(self) -> None:
+        """Plan every observation whose readings may be taken in this step."""
         self._schedule.plan(self._step + self._schedule.ahead)
         self._find_next()
 
@@ -68,7 +71,7 @@ class DelayedWorld:
         self._next_ns = min((found[1] for found in following if found is not None), default=2**63)
 
     def _following(self, name: str) -> tuple[int, int, int] | None:
-        """Return the next reading: for which observation, when it is taken, when it is there; None: not planned yet."""
+        """Return the next reading: its observation, time and time of delivery; None: not planned yet."""
         asked = self._asked[name]
         last_ns = self._schedule.plan(asked).taken_ns[name]
         for k in range(asked + 1, self._step + self._schedule.ahead + 1):
@@ -76,11 +79,3 @@ class DelayedWorld:
             if plan.taken_ns[name] > last_ns:
                 return k, plan.taken_ns[name], plan.frozen_ns
         return None
-
-
-def delayed_world(contract: Contract, delays: DelayModel, *, free_running: bool) -> DelayedWorld:
-    """Return the delays of a world of `contract`; raises UsageError for one that does not wait, or other sensors."""
-    if free_running:
-        raise UsageError("delays of a world that does not wait are its stand_in's; allowed: delays in lockstep")
-    check_delays(delays, contract)
-    return DelayedWorld(schedule_of(delays, contract))

@@ -1,4 +1,4 @@
-"""The e-stops of the robot emulator: released until a service presses them, and repeated within their timeouts."""
+"""The e-stops of the robot emulator: pressed by services, and republished within their timeouts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.message_tap import SEQUENCE
 from embodied_env.errors import ContractError
 
-_REPEATS = 5  # within a timeout: a message may be late
-
+_REPEATS = 5  # messages per timeout, since one may be late
 
 Input = Any
-"""An `embodied_env.ros.robot.estops.EstopSpec`, which a simulator may not import."""
+"""An `embodied_env.ros.robot.estops.EstopSpec`, which this package may not import."""
 
 
 class EmulatedEstop:
-    """One safety input. It is silent while another node publishes its topic: that one knows."""
+    """One safety input. It does not publish while another node publishes its topic."""
 
     def __init__(self, spec: Input, node: Any, latched_qos: Any, repeated_qos: Any) -> None:  # noqa: ANN401 - rclpy's
         """Create the publisher, and the service ``~/estop/<name>`` (std_srvs/srv/SetBool; true presses).
@@ -40,7 +39,7 @@ class EmulatedEstop:
         self.next_ns: int | None = 0
 
     def serve(self, now_ns: int) -> None:
-        """Publish the state if it is due, on the steady clock."""
+        """Publish the state if it is due at this time of the steady clock."""
         if self.next_ns is None or now_ns < self.next_ns:
             return
         self.next_ns = None if self._period_ns is None else now_ns + self._period_ns
@@ -55,7 +54,7 @@ class EmulatedEstop:
 
 
 def message_of(spec: Input, *, pressed: bool) -> Any:  # noqa: ANN401 - a generated type
-    """Return the message that says that `spec` is pressed, or safe; raises ContractError when there is none."""
+    """Return the message of a pressed or a safe input; raises ContractError when its type cannot represent it."""
     value = _unsafe(spec.safe) if pressed else spec.safe[0]
     part = message = message_class(spec.type)()
     *parents, (name, index) = steps_of(spec.path)
@@ -76,7 +75,7 @@ def message_of(spec: Input, *, pressed: bool) -> Any:  # noqa: ANN401 - a genera
 
 
 def _element(part: Any, name: str, place: int | None) -> Any:  # noqa: ANN401 - parts of a message
-    """Return a part of a message, which a sequence gets if it is too short."""
+    """Return a part of a message, extending sequences as needed."""
     value = getattr(part, name)
     if place is None:
         return value
@@ -89,7 +88,7 @@ def _element(part: Any, name: str, place: int | None) -> Any:  # noqa: ANN401 - 
 
 
 def _unsafe(safe: Sequence[Any]) -> Any:  # noqa: ANN401 - a value of a message
-    """Return a value of the type of the first of `safe` that is none of them."""
+    """Return a value of the type of ``safe[0]`` that is not in `safe`."""
     if isinstance(safe[0], bool):
         return not safe[0]
     if isinstance(safe[0], str):

@@ -1,134 +1,89 @@
 """Forward kinematics, Jacobians and the shape of a contract's robot, from its MuJoCo model.
 
-The robot's shape, for the workspace gate: *the robot* is every body of each tree below the world in which a joint is
-actuated, so the base that carries it too, as a link that does not move. Links have the names of their bodies (the name
-of the nearest named body above where there is none). Each geom that can collide (`contype` or `conaffinity` not zero)
-becomes one capsule that encloses it: see `enclosing_capsule`; a mesh counts as the box about it. Joints that are not
-actuated stand as in the keyframe, a free base and a mocap body too.
+The robot consists of every body of each kinematic tree with an actuated joint, its fixed base included. Links have the
+names of their bodies, or of the nearest named ancestor. Each geom that can collide (`contype` or `conaffinity` not
+zero) becomes one enclosing capsule (`enclosing_capsule`); a mesh counts as its bounding box. Joints that are not
+actuated, free bases and mocap bodies stay as in the keyframe.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.kinematics import (
     WORLD,
-    Capsules,
     JointTree,
-    MotionBounds,
     TreeJoint,
     TreeShape,
     enclosing_capsule,
-    frame_of,
-    moved_ends,
+    make_transform,
+    transform_points,
 )
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import UsageError
+from embodied_env.sim.backend_profile import WorldProfile
 from embodied_env.sim.model import MjData, Model, actuated_joints
-from embodied_env.sim.profile import WorldProfile
 
 
-class MujocoKinematics:
-    """A `KinematicModel` of the actuated joints; all other joints stand as in the keyframe.
+class MujocoKinematics(KinematicModel):
+    """A `KinematicModel` of the actuated joints, in the order of the flat action.
 
-    A place on the robot is named by the sensor that reports the pose of its site, or by the name of the site itself.
-
-    Attributes:
-        joints: the joints, in the order of the flat action.
-        adjacent: the pairs of links that a joint joins, and those whose contacts the model excludes.
-        tree: the actuated joints and the capsules that they carry.
+    A site is named by the sensor that reports its pose, or by its own name. Links whose contacts the model excludes
+    are adjacent too.
     """
 
-    joints: tuple[str, ...]
-    adjacent: frozenset[frozenset[str]]
-    tree: JointTree
-
     def __init__(self, contract: Contract, profile: WorldProfile, *, path: str = "backends.mujoco") -> None:
-        """Compile the model of `profile`, which stands at `path` in the contract; raises ContractError like `World`."""
-        self._model = Model(contract, profile, path)
-        self._data = self._model.new_data()
+        """Compile the model of `profile`, found at `path` in the contract; raises ContractError like `World`."""
+        self._model = model = Model(contract, profile, path)
+        self._data = model.new_data()
         joints = actuated_joints(contract)
-        self.joints = tuple(name for name, _ in joints)
-        self._at = self._model.joint_addresses(joints)
-        mj = self._model.mj
-        self.tree = _read_tree(self._model, self._data, list(self._at.qpos))
-        self.adjacent = self.tree.adjacent | _excluded(self._model)
-        self._sites = {mj.site(i).name: i for i in range(mj.nsite)}
+        self._at = model.joint_addresses(joints)
+        tree = _read_tree(model, self._data, list(self._at.qpos))
+        super().__init__(tuple(name for name, _ in joints), tree, _excluded(model))
+        self._sites = {model.mj.site(i).name: i for i in range(model.mj.nsite)}
         for sensor, source in profile.sources.items():
             if source.site is not None:
-                self._sites[sensor] = self._model.find("site", source.site, f"{path}.sources.{sensor}.site")
+                self._sites[sensor] = model.find("site", source.site, f"{path}.sources.{sensor}.site")
 
     def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return where `site` is, shape (3,), m, in the world frame.
-
-        Args:
-            site: the name of a pose sensor or of a site.
-            joint_positions: shape (n_joints,), in joint units, in the order of `joints`.
+        """Return the position of `site` in the world frame, shape (3,), m, for joint positions of shape (n,).
 
         Raises:
-            UsageError: for an unknown site, or another shape.
+            UsageError: for an unknown site, or positions of another shape.
         """
-        index = self._place(site, joint_positions)
+        index = self._move_to(joint_positions, site)
         return np.array(self._data.site_xpos[index])
 
     def jacobian(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return how `site` moves with each joint, shape (3, n_joints), m per joint unit. Like `position_m`."""
-        index = self._place(site, joint_positions)
+        """Return the translational Jacobian of `site`, shape (3, n), m per joint unit; raises like `position_m`."""
+        index = self._move_to(joint_positions, site)
         mujoco, mj = self._model.mujoco, self._model.mj
         mujoco.mj_comPos(mj, self._data)
         translation = np.zeros((3, mj.nv))
         mujoco.mj_jacSite(mj, self._data, translation, None, index)
         return np.array(translation[:, self._at.dof])
 
-    def capsules(self, joint_positions: FloatArray) -> Capsules:
-        """Return the robot's shape at joint positions of shape (n_joints,), or (k, n_joints) for k of them at once.
-
-        Raises:
-            UsageError: for another shape.
-        """
-        if np.ndim(joint_positions) not in (1, 2) or np.shape(joint_positions)[-1] != len(self.joints):
-            raise UsageError(self._wrong_shape(joint_positions))
-        return self.tree.capsules(joint_positions)
-
-    def levers(self) -> MotionBounds:
-        """Return how far the capsules move at most when the joints do."""
-        return self.tree.levers
-
-    def _wrong_shape(self, joint_positions: FloatArray) -> str:
-        return (
-            f"joint positions of shape {np.shape(joint_positions)} are not allowed; "
-            f"allowed: ({len(self.joints)},), the joints {', '.join(self.joints)}"
-        )
-
-    def _place(self, site: str, joint_positions: FloatArray) -> int:
-        """Put the robot there and return the index of `site`."""
+    def _move_to(self, joint_positions: FloatArray, site: str) -> int:
+        """Set the joint positions and return the index of `site`."""
         if site not in self._sites:
             raise UsageError(f"no such site: {one_of(site, self._sites)}")
-        if np.shape(joint_positions) != (len(self.joints),):
-            raise UsageError(self._wrong_shape(joint_positions))
-        self._data.qpos[self._at.qpos] = joint_positions
+        self._data.qpos[self._at.qpos] = self._checked(joint_positions, 1)
         self._model.mujoco.mj_kinematics(self._model.mj, self._data)
         return self._sites[site]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Place:
-    """Where a body is: `offset`, shape (4, 4), is its frame in that of the joint `joint` of the tree, or WORLD."""
-
-    joint: int
-    offset: FloatArray
+_Place = tuple[int, FloatArray]
+"""A joint of the tree, or WORLD, and the frame of a body in that of the joint, shape (4, 4)."""
 
 
 def _read_tree(model: Model, data: MjData, columns: list[int]) -> JointTree:
-    """Read the tree of the actuated joints, whose addresses in ``qpos`` are `columns`, and the robot's capsules."""
+    """Read the tree of the actuated joints with these addresses in ``qpos``, and the robot's capsules."""
     joints: list[TreeJoint] = []
-    places = [_Place(joint=WORLD, offset=np.eye(4))]
+    places: list[_Place] = [(WORLD, np.eye(4))]
     for body in range(1, model.mj.nbody):
         places.append(_place_body(model, data, body, places[model.mj.body_parentid[body]], joints, columns))
-    roots = {int(model.mj.body_rootid[body]) for body, place in enumerate(places) if place.joint != WORLD}
+    roots = {int(model.mj.body_rootid[body]) for body, (joint, _) in enumerate(places) if joint != WORLD}
     shapes = [
         _read_shape(model, geom, places[body])
         for geom, body in enumerate(model.mj.geom_bodyid)
@@ -140,22 +95,22 @@ def _read_tree(model: Model, data: MjData, columns: list[int]) -> JointTree:
 def _place_body(
     model: Model, data: MjData, body: int, parent: _Place, joints: list[TreeJoint], columns: list[int]
 ) -> _Place:
-    """Return where `body` is, appending its actuated joints to `joints`. MuJoCo applies a body's joints in order."""
+    """Return the place of `body`, appending its actuated joints to `joints` in MuJoCo's order."""
     mj = model.mj
-    at, offset = parent.joint, parent.offset @ _pose(model, mj.body_pos[body], mj.body_quat[body])
+    at, offset = parent[0], parent[1] @ _pose(model, mj.body_pos[body], mj.body_quat[body])
     if mj.body_mocapid[body] >= 0:
         offset = _pose(model, data.mocap_pos[mj.body_mocapid[body]], data.mocap_quat[mj.body_mocapid[body]])
     for joint in range(mj.body_jntadr[body], mj.body_jntadr[body] + mj.body_jntnum[body]):
         address, anchor = int(mj.jnt_qposadr[joint]), mj.jnt_pos[joint]
         if address not in columns:
-            offset = _past_standing_joint(model, data, joint, offset)
+            offset = _past_passive_joint(model, data, joint, offset)
             continue
         slides, rest = mj.jnt_type[joint] == int(model.mujoco.mjtJoint.mjJNT_SLIDE), float(mj.qpos0[address])
         furthest = float(np.abs(mj.jnt_range[joint]).max()) + abs(rest) if mj.jnt_limited[joint] else np.inf
         joints.append(
             TreeJoint(
                 parent=at,
-                frame=offset @ frame_of(anchor),
+                frame=offset @ make_transform(anchor),
                 axis=np.array(mj.jnt_axis[joint]),
                 slides=slides,
                 column=columns.index(address),
@@ -163,28 +118,28 @@ def _place_body(
                 travel_m=furthest if slides else 0.0,
             )
         )
-        at, offset = len(joints) - 1, frame_of(-anchor)
-    return _Place(joint=at, offset=offset)
+        at, offset = len(joints) - 1, make_transform(-anchor)
+    return at, offset
 
 
-def _past_standing_joint(model: Model, data: MjData, joint: int, offset: FloatArray) -> FloatArray:
-    """Return `offset` behind a joint that stands as in the keyframe."""
+def _past_passive_joint(model: Model, data: MjData, joint: int, offset: FloatArray) -> FloatArray:
+    """Return `offset` transformed by a joint that stays as in the keyframe."""
     mj, kinds = model.mj, model.mujoco.mjtJoint
     address, kind, anchor = int(mj.jnt_qposadr[joint]), int(mj.jnt_type[joint]), mj.jnt_pos[joint]
     qpos = data.qpos[address:]
     if kind == int(kinds.mjJNT_FREE):
         return _pose(model, qpos[:3], qpos[3:7])
     if kind == int(kinds.mjJNT_SLIDE):
-        return np.array(offset @ frame_of(mj.jnt_axis[joint] * (qpos[0] - mj.qpos0[address])))
+        return np.array(offset @ make_transform(mj.jnt_axis[joint] * (qpos[0] - mj.qpos0[address])))
     turn = np.array(qpos[:4])
     if kind == int(kinds.mjJNT_HINGE):
         turn = np.zeros(4)
         model.mujoco.mju_axisAngle2Quat(turn, mj.jnt_axis[joint], qpos[0] - mj.qpos0[address])
-    return np.array(offset @ _pose(model, anchor, turn) @ frame_of(-anchor))
+    return np.array(offset @ _pose(model, anchor, turn) @ make_transform(-anchor))
 
 
 def _read_shape(model: Model, geom: int, place: _Place) -> TreeShape:
-    """Return the capsule that encloses a geom; raises ContractError for one that has no end."""
+    """Return the capsule that encloses a geom; raises ContractError for an unbounded one."""
     mj, kinds = model.mj, model.mujoco.mjtGeom
     names = {
         int(kinds.mjGEOM_SPHERE): "sphere",
@@ -202,15 +157,16 @@ def _read_shape(model: Model, geom: int, place: _Place) -> TreeShape:
     sizes = np.array(mj.geom_size[geom])
     if names[kind] in ("capsule", "cylinder"):
         sizes = sizes[[0, 0, 1]]
-    frame = place.offset @ _pose(model, mj.geom_pos[geom], mj.geom_quat[geom])
+    joint, offset = place
+    frame = offset @ _pose(model, mj.geom_pos[geom], mj.geom_quat[geom])
     if kind == int(kinds.mjGEOM_MESH):
-        frame, sizes = frame @ frame_of(mj.geom_aabb[geom, :3]), np.array(mj.geom_aabb[geom, 3:])
+        frame, sizes = frame @ make_transform(mj.geom_aabb[geom, :3]), np.array(mj.geom_aabb[geom, 3:])
     ends, radius = enclosing_capsule(names[kind], sizes)
-    return TreeShape(link=link, joint=place.joint, ends_m=moved_ends(frame, ends), radius_m=radius)
+    return TreeShape(link=link, joint=joint, ends_m=transform_points(frame, ends), radius_m=radius)
 
 
 def _link_name(model: Model, body: int) -> str:
-    """Return the name of a body, or of the nearest one above that has one."""
+    """Return the name of a body, or of its nearest named ancestor."""
     while body and not model.mj.body(body).name:
         body = int(model.mj.body_parentid[body])
     return str(model.mj.body(body).name)
@@ -225,4 +181,4 @@ def _excluded(model: Model) -> frozenset[frozenset[str]]:
 def _pose(model: Model, position_m: FloatArray, quaternion: FloatArray) -> FloatArray:
     rotation = np.zeros(9)
     model.mujoco.mju_quat2Mat(rotation, np.array(quaternion, dtype=np.float64))
-    return frame_of(position_m, rotation.reshape(3, 3))
+    return make_transform(position_m, rotation.reshape(3, 3))

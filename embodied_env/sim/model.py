@@ -1,4 +1,4 @@
-"""A compiled MuJoCo model, and where in it is what a contract names."""
+"""A compiled MuJoCo model, and the indices of the objects that a contract names."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from embodied_env.contract import Contract
 from embodied_env.contract.files import MOST_DATA_BYTES, check_file
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError, MissingDependencyError
-from embodied_env.sim.profile import WorldProfile
+from embodied_env.sim.backend_profile import WorldProfile
 
 SHIPPED = Path(__file__).parent / "models"
 
-_KINDS = {  # what a name may be of: its MuJoCo type, and how many there are
+_KINDS = {  # kind of object -> its MuJoCo type and the attribute with its number
     "site": ("mjOBJ_SITE", "nsite"),
     "joint": ("mjOBJ_JOINT", "njnt"),
     "actuator": ("mjOBJ_ACTUATOR", "nu"),
@@ -38,13 +38,23 @@ MjData = Any  # mujoco has no type stubs
 
 
 def import_mujoco() -> Any:  # noqa: ANN401 - mujoco has no type stubs
-    """Return the module `mujoco`, with its warnings led to the log (its own handler writes MUJOCO_LOG.TXT anywhere).
+    """Return the module `mujoco` with its warnings redirected to the log, not to a file MUJOCO_LOG.TXT.
+
+    It is imported even when MUJOCO_GL does not work, which is reported when an image is rendered.
 
     Raises:
         MissingDependencyError: when it is not installed.
     """
     try:
-        mujoco = _import_without_a_window()
+        try:
+            mujoco: Any = importlib.import_module("mujoco")
+        except (AttributeError, RuntimeError):
+            setting = os.environ["MUJOCO_GL"]
+            os.environ["MUJOCO_GL"] = "disable"
+            try:
+                mujoco = importlib.import_module("mujoco")
+            finally:
+                os.environ["MUJOCO_GL"] = setting
     except ImportError:
         raise MissingDependencyError(
             "mujoco", needed_for="the embedded simulator", remedy='pip install "embodied_env[sim]"'
@@ -53,38 +63,25 @@ def import_mujoco() -> Any:  # noqa: ANN401 - mujoco has no type stubs
     return mujoco
 
 
-def _import_without_a_window() -> Any:  # noqa: ANN401 - mujoco has no type stubs
-    """Import mujoco, also where it fails over a MUJOCO_GL that cannot be had: who needs pictures will be told then."""
-    try:
-        return importlib.import_module("mujoco")
-    except (AttributeError, RuntimeError):
-        asked = os.environ["MUJOCO_GL"]
-        os.environ["MUJOCO_GL"] = "disable"
-        try:
-            return importlib.import_module("mujoco")
-        finally:
-            os.environ["MUJOCO_GL"] = asked
-
-
 @dataclass(frozen=True, kw_only=True)
 class JointAddresses:
-    """Where joints stand in ``qpos`` and in ``qvel``, in the order of their names. Shape (n_joints,)."""
+    """Indices of joints in ``qpos`` and ``qvel``, each of shape (n_joints,)."""
 
     qpos: NDArray[np.intp]
     dof: NDArray[np.intp]
 
 
 class Model:
-    """The model of a profile, compiled. Every name that it does not have is a ContractError.
+    """The compiled model of a profile. Unknown names raise ContractError.
 
     Attributes:
         mujoco: the module.
         mj: the ``MjModel``.
-        path: where the profile stands in the contract's file.
+        path: the path of the profile in the contract.
     """
 
     def __init__(self, contract: Contract, profile: WorldProfile, path: str) -> None:
-        """Compile the model file; raises ContractError when it is missing or wrong, or has no such keyframe."""
+        """Compile the model file; raises ContractError when it is missing or invalid, or lacks the keyframe."""
         self.mujoco = import_mujoco()
         self.path = path
         self._source = contract.source
@@ -102,7 +99,7 @@ class Model:
         return ContractError(path, problem, source=self._source)
 
     def find(self, kind: str, name: str, path: str) -> int:
-        """Return the index of the `kind` called `name`; raises ContractError at `path`, with the names there are."""
+        """Return the index of the `kind` called `name`; raises ContractError at `path` with the known names."""
         type_name, count = _KINDS[kind]
         object_type = getattr(self.mujoco.mjtObj, type_name)
         index = int(self.mujoco.mj_name2id(self.mj, object_type, name))
@@ -112,7 +109,7 @@ class Model:
         return index
 
     def joint_addresses(self, joints: Iterable[tuple[str, str]]) -> JointAddresses:
-        """Find hinge and slide joints, given as pairs of name and YAML path."""
+        """Return the indices of hinge and slide joints, given as pairs of name and YAML path."""
         indices = []
         scalar = (int(self.mujoco.mjtJoint.mjJNT_HINGE), int(self.mujoco.mjtJoint.mjJNT_SLIDE))
         for name, path in joints:
@@ -125,7 +122,7 @@ class Model:
         )
 
     def servo(self, joint: str, path: str, *, velocity: bool) -> int:
-        """Return the index of the servo, of position or of velocity, that drives `joint` and has its name."""
+        """Return the index of the position or velocity servo that drives `joint` and has its name."""
         index = self.find("actuator", joint, path)
         self.joint_addresses([(joint, path)])
         kind, target = self.mj.actuator_trntype[index], self.mj.actuator_trnid[index, 0]
@@ -143,7 +140,7 @@ class Model:
         return index
 
     def free_joint(self, joint: str, path: str) -> int:
-        """Return where the position of a free joint begins in ``qpos``."""
+        """Return the index of a free joint's position in ``qpos``."""
         index = self.find("joint", joint, path)
         if self.mj.jnt_type[index] != int(self.mujoco.mjtJoint.mjJNT_FREE):
             raise self.error(path, f"the joint {joint!r} of {self._file.name} is not free; allowed: a free joint")
@@ -163,7 +160,7 @@ class Model:
         return data
 
     def reset(self, data: MjData) -> None:
-        """Bring `data` to the keyframe and clear all else in it: warm starts, warnings, forces."""
+        """Reset `data` to the keyframe and clear everything else: warm starts, warnings, forces."""
         if self._keyframe is None:
             self.mujoco.mj_resetData(self.mj, data)
         else:
@@ -171,10 +168,10 @@ class Model:
 
 
 def find_model(contract: Contract, name: str, path: str) -> Path:
-    """Return the file of the model called `name`; only a shipped one for a contract that is not trusted.
+    """Return the file of the model `name`, which must be a shipped one for an untrusted contract.
 
     Raises:
-        ContractError: at `path`, when there is no such regular file, or a larger one than is read.
+        ContractError: at `path`, when there is no such regular file, or it is too large.
     """
     shipped = {file.name: file for file in SHIPPED.glob("*.xml")}
     try:

@@ -1,7 +1,7 @@
-"""Pictures of a MuJoCo world, made off screen, and a window onto it for people.
+"""Offscreen rendering of a MuJoCo world, and a viewer window.
 
-Nothing here changes what a picture shows: lights, shadows, reflections and smoothing are those of the model
-(``<visual>``, ``reflectance``, ``castshadow``). In software they are most of the cost of a picture.
+Lights, shadows, reflections and anti-aliasing are those of the model (``<visual>``, ``reflectance``, ``castshadow``).
+They dominate the cost of software rendering.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from numpy.typing import NDArray
 from embodied_env.errors import ClosedError, MissingDependencyError, UsageError
 from embodied_env.sim.model import MjData
 
-_MAX_SHAPES = 10_000  # a scene with room for so many leaves out the rest
-_WINDOWS = "glfw"  # the value of MUJOCO_GL that is for windows
+_MAX_SHAPES = 10_000  # MuJoCo drops further shapes silently
+_WINDOWS = "glfw"  # the value of MUJOCO_GL for windows
 _REMEDY = "apt install libegl1 libegl-mesa0, or libosmesa6; MUJOCO_GL=egl or MUJOCO_GL=osmesa allows one of them only"
 
-_started_in: set[int] = set()  # processes, this one or those it was forked from, that have made a GL context
+_started_in: set[int] = set()  # ids of processes, this one and its fork ancestors, that have created a GL context
 
 
 def display_available() -> bool:
-    """Return whether this process was told of a display, X11 or Wayland."""
+    """Return whether the environment names an X11 or Wayland display."""
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
 class Renderer:
-    """Renders the cameras of one model off screen. Makes a GL context when it is first needed, and for one thread.
+    """Renders the cameras of one model off screen. The GL context is created at first use, for one thread.
 
-    Equal states give equal bytes, whatever was rendered before, here or by another renderer of the same library.
+    Equal states give equal bytes, independent of earlier images and of other renderers of the same library.
     """
 
     def __init__(self, mujoco: Any, model: Any) -> None:  # noqa: ANN401 - mujoco has no type stubs
-        """Take the module `mujoco` and an ``MjModel``; both may have been made in any way."""
+        """Render an ``MjModel`` with the module `mujoco`."""
         self._mujoco = mujoco
         self._model = model
         self._context: _Context | None = None
@@ -50,41 +50,33 @@ class Renderer:
 
     @property
     def library(self) -> str:
-        """Which library makes the pictures, "egl" or "osmesa"; raises as `rgb` does."""
+        """The rendering library, "egl" or "osmesa"; raises like `rgb`."""
         return self._open().library
 
     def rgb(self, data: MjData, camera: int, height: int, width: int) -> NDArray[np.uint8]:
-        """Return what the camera with this index sees. A fresh array, row 0 at the top.
+        """Return a color image as a new array of shape (height, width, 3), row 0 at the top.
 
         Args:
-            data: a state whose positions are computed (``mj_forward``, or ``mj_step1``).
-            camera: index of a camera of the model.
-            height: of the picture, in pixels.
-            width: of the picture, in pixels.
-
-        Returns:
-            Red, green and blue, shape (height, width, 3).
+            data: a state with computed positions (``mj_forward`` or ``mj_step1``).
+            camera: the index of a camera of the model.
+            height: in pixels.
+            width: in pixels.
 
         Raises:
             ClosedError: after `close`.
-            MissingDependencyError: when neither EGL nor OSMesa works here.
-            UsageError: for a camera that is not there, or a picture too large for the library; in a fork of a process
-                that has made pictures.
+            MissingDependencyError: when neither EGL nor OSMesa works.
+            UsageError: for an unknown camera, an image too large for the library, or a fork of a rendering process.
         """
         rows = np.empty((height, width, 3), dtype=np.uint8)
         self._open().render(data, camera, rows)
         return np.ascontiguousarray(rows[::-1])
 
     def depth(self, data: MjData, camera: int, height: int, width: int) -> NDArray[np.float32]:
-        """Return the distance of what each pixel shows from the camera's plane, in m; +inf where it shows nothing.
+        """Return a depth image, m, as a new array of shape (height, width), row 0 at the top; +inf without a hit.
 
-        It is measured along the optical axis, at the centre of the pixel, and seen up to the model's far plane
-        (``vis.map.zfar * stat.extent``). See-through shapes count as solid. Arguments and errors are those of `rgb`.
-
-        See `_metres` for how it is computed.
-
-        Returns:
-            Shape (height, width). A fresh array, row 0 at the top.
+        Depth is measured along the optical axis, at the centre of each pixel, up to the model's far plane
+        (``vis.map.zfar * stat.extent``). Transparent shapes count as solid. Arguments and errors are those of `rgb`;
+        see `_metres` for the formula.
         """
         rows = np.empty((height, width), dtype=np.float32)
         eye = self._open().render(data, camera, rows)
@@ -105,37 +97,37 @@ class Renderer:
 
 
 class _Context:
-    """A GL context with one model in it.
+    """A GL context with one model.
 
     Attributes:
-        library: what made it.
-        free: frees it; does nothing the second time. Called at the latest when Python ends.
+        library: the library of the context.
+        free: frees the context, idempotent; called at exit at the latest.
     """
 
     def __init__(self, mujoco: Any, model: Any) -> None:  # noqa: ANN401 - mujoco has no type stubs
         self._mujoco = mujoco
         self._model = model
         _refuse_fork()
-        self.library, self._gl = _make_gl()
+        self.library, self._gl = _open_gl()
         _started_in.add(os.getpid())
         self._gl.make_current()
         self._mjr = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._mjr)
-        self._mjr.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR  # float32 is finest at 0, where far things are
+        self._mjr.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR  # float32 is most precise at 0, the far plane
         self._scene = mujoco.MjvScene(model, maxgeom=_MAX_SHAPES)
         self._option = mujoco.MjvOption()
         self._camera = mujoco.MjvCamera()
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
-        # Things only: no rays of rangefinders, or what else MuJoCo draws to explain a scene.
+        # Geoms only, without the decoration that MuJoCo draws, as rays of rangefinders.
         self._things = int(mujoco.mjtCatBit.mjCAT_STATIC) | int(mujoco.mjtCatBit.mjCAT_DYNAMIC)
         self.free = weakref.finalize(self, _free, self._gl, self._mjr, os.getpid())
-        # mujoco.egl shuts EGL down by atexit, which it asked for when `self._gl` was made: this one runs before it.
+        # mujoco.egl registered its shutdown of EGL when `self._gl` was created; this runs before it.
         atexit.register(self.free)
 
     def render(self, data: MjData, camera: int, rows: NDArray[Any]) -> Any:  # noqa: ANN401 - an mjvGLCamera
-        """Fill `rows`, lowest first: colours, (height, width, 3), or the z-buffer, (height, width). Return the eye."""
+        """Fill `rows` bottom-up with colors (height, width, 3) or z-buffer (height, width); return the GL camera."""
         _refuse_fork()
-        if not 0 <= camera < self._model.ncam:  # MuJoCo would end the process
+        if not 0 <= camera < self._model.ncam:  # MuJoCo would abort
             raise UsageError(f"there is no camera {camera}; allowed: 0 to {self._model.ncam - 1}")
         mujoco, scene = self._mujoco, self._scene
         height, width = rows.shape[:2]
@@ -145,27 +137,26 @@ class _Context:
         if scene.ngeom >= _MAX_SHAPES:
             raise UsageError(f"the model has too many shapes for a picture; allowed: fewer than {_MAX_SHAPES}")
         for flag in (mujoco.mjtRndFlag.mjRND_SEGMENT, mujoco.mjtRndFlag.mjRND_IDCOLOR):
-            scene.flags[flag] = rgb is None  # one sample per pixel, at its centre, and no sky
+            scene.flags[flag] = rgb is None  # for depth: one sample per pixel, at its centre, and no sky
         self._gl.make_current()
-        mujoco.mjr_resizeOffscreen(width, height, self._mjr)  # so the model's offwidth and offheight limit nothing
+        mujoco.mjr_resizeOffscreen(width, height, self._mjr)  # independent of the model's offwidth and offheight
         area = mujoco.MjrRect(0, 0, width, height)
         mujoco.mjr_render(area, scene, self._mjr)
         mujoco.mjr_readPixels(rgb, depth, area, self._mjr)
         error = mujoco.mjr_getError()
         if error != 0:
-            raise UsageError(
-                f"{self.library} cannot make a picture of {width} x {height} pixels: OpenGL error {error:#x}"
-            )
+            size = f"{width} x {height} pixels"
+            raise UsageError(f"{self.library} cannot make a picture of {size}: OpenGL error {error:#x}")
         return scene.camera[0]
 
 
 def _metres(z_buffer: NDArray[np.float32], eye: Any) -> NDArray[np.float32]:  # noqa: ANN401 - an mjvGLCamera
-    """Return the distances along the optical axis that a z-buffer of 1 (near plane) to 0 (far plane, nothing) means.
+    """Return the distances along the optical axis of a z-buffer from 1 (near plane) to 0 (far plane, no hit).
 
     A distance d is stored as z = b / d - a with a = near / (far - near) and b = near far / (far - near), or as
     z = (far - d) / (far - near) for an orthographic camera: the matrices of glFrustum and glOrtho (OpenGL 2.1
-    reference pages) after MuJoCo's map of [-1, 1] onto [1, 0] (render_gl3.c, setView). OpenGL computes glFrustum's in
-    float32, and so is `a` here: it is a small difference of large numbers, and its exact value misses by 1 mm at 40 m.
+    reference pages) after MuJoCo's map of [-1, 1] onto [1, 0] (render_gl3.c, setView). `a` is computed in float32 like
+    OpenGL's matrix: as a small difference of large numbers, its exact value would be off by 1 mm at 40 m.
     """
     near, far, half = np.float32(eye.frustum_near), np.float32(eye.frustum_far), np.float32(0.5)
     z = z_buffer.astype(np.float64)
@@ -179,37 +170,41 @@ def _metres(z_buffer: NDArray[np.float32], eye: Any) -> NDArray[np.float32]:  # 
 
 
 def _free(gl: Any, mjr: Any, pid: int) -> None:  # noqa: ANN401 - mujoco has no type stubs
-    if os.getpid() == pid:  # a fork has a copy of the handles, and nothing behind them
-        with contextlib.suppress(Exception):  # in use by another thread: it is freed when that one lets go of it
+    if os.getpid() == pid:  # the handles are invalid in a fork
+        with contextlib.suppress(Exception):  # in use by another thread, which frees it
             gl.make_current()
             mjr.free()
         gl.free()
 
 
 def _refuse_fork() -> None:
-    """Raise in a fork of a process that has made pictures: the library's threads are missing, and it would hang."""
+    """Raise in a fork of a process that has rendered: the library's threads are missing, and it would hang."""
     if _started_in - {os.getpid()}:
         raise UsageError('pictures cannot be made in a fork of a process that has made some: use context="spawn"')
 
 
-def _make_gl() -> tuple[str, Any]:
-    """Return the first library that works, and a context made with it.
+def _open_gl() -> tuple[str, Any]:
+    """Return the first library that works, and a context of it.
 
-    PyOpenGL is bound to one library when it is first imported, so each is tried without it before.
+    PyOpenGL is bound to one library when it is first imported, so each library is probed without it.
     """
     wanted = os.environ.get("MUJOCO_GL", "").strip().lower()
-    if wanted not in ("", *_LIBRARIES, _WINDOWS):
-        allowed = ", ".join([*_LIBRARIES, f"{_WINDOWS} (windows only, as if it were not set)", "or not set"])
+    if wanted not in ("", *_PROBES, _WINDOWS):
+        allowed = ", ".join([*_PROBES, f"{_WINDOWS} (windows only, as if it were not set)", "or not set"])
         raise UsageError(f"MUJOCO_GL={wanted!r} is not allowed where a picture is needed; allowed: {allowed}")
     failures = []
-    for library, (probe, make) in _LIBRARIES.items():
-        if wanted in _LIBRARIES and wanted != library:
+    for library, probe in _PROBES.items():
+        if wanted in _PROBES and wanted != library:
             failures.append(f"{library} is not tried since MUJOCO_GL is {wanted}")
             continue
         try:
             probe()
-            return library, make()
-        except Exception as error:  # noqa: BLE001 - PyOpenGL and drivers raise whatever they like
+            if library == "egl":
+                from mujoco.egl import GLContext  # noqa: PLC0415 - binds PyOpenGL to EGL
+            else:
+                from mujoco.osmesa import GLContext  # noqa: PLC0415 - binds PyOpenGL to OSMesa
+            return library, GLContext(1, 1)  # the size of a window that is not used
+        except Exception as error:  # noqa: BLE001 - PyOpenGL and drivers raise anything
             failures.append(f"{library}: {error}")
     raise MissingDependencyError(
         "a working EGL or OSMesa", needed_for="rendering a camera", remedy=f"{'; '.join(failures)}. Remedy: {_REMEDY}"
@@ -217,7 +212,7 @@ def _make_gl() -> tuple[str, Any]:
 
 
 def _probe_egl() -> None:
-    """Raise OSError when there is no EGL, or no device for it: eglQueryDevicesEXT of EGL_EXT_device_enumeration."""
+    """Raise OSError without EGL, or without a device for it: eglQueryDevicesEXT of EGL_EXT_device_enumeration."""
     egl = ctypes.CDLL("libEGL.so.1")
     egl.eglGetProcAddress.restype = ctypes.c_void_p
     address = egl.eglGetProcAddress(b"eglQueryDevicesEXT")
@@ -230,33 +225,21 @@ def _probe_egl() -> None:
 
 
 def _probe_osmesa() -> None:
-    """Raise OSError when there is no OSMesa."""
+    """Raise OSError without OSMesa."""
     ctypes.CDLL(ctypes.util.find_library("OSMesa") or "libOSMesa.so.8")
 
 
-def _make_egl() -> Any:  # noqa: ANN401 - mujoco has no type stubs
-    from mujoco.egl import GLContext  # noqa: PLC0415 - binds PyOpenGL to EGL
-
-    return GLContext(1, 1)  # the size of a window that is not used
-
-
-def _make_osmesa() -> Any:  # noqa: ANN401 - mujoco has no type stubs
-    from mujoco.osmesa import GLContext  # noqa: PLC0415 - binds PyOpenGL to OSMesa
-
-    return GLContext(1, 1)
-
-
-_LIBRARIES = {"egl": (_probe_egl, _make_egl), "osmesa": (_probe_osmesa, _make_osmesa)}
+_PROBES = {"egl": _probe_egl, "osmesa": _probe_osmesa}
 
 
 class Viewer:
-    """A window onto a world for people, opened at the first `show`. It looks at copies, so it reaches nothing.
+    """A viewer window, opened at the first `show`. It shows copies, so users cannot change the simulation.
 
     Needs a display, see `display_available`.
     """
 
     def __init__(self, mujoco: Any, model: Any) -> None:  # noqa: ANN401 - mujoco has no type stubs
-        """Take the module `mujoco` and an ``MjModel``."""
+        """Show an ``MjModel`` with the module `mujoco`."""
         self._mujoco = mujoco
         self._model = copy.copy(model)
         self._data = mujoco.MjData(self._model)
@@ -264,10 +247,10 @@ class Viewer:
         self._threads: set[threading.Thread] = set()
 
     def show(self, data: MjData) -> None:
-        """Bring the window to the state `data`; does nothing once somebody has closed the window.
+        """Show the state `data`; does nothing after the user has closed the window.
 
         Raises:
-            MissingDependencyError: when there is no display to open a window on.
+            MissingDependencyError: without a display.
         """
         if self._window is None:
             self._open()
@@ -289,16 +272,16 @@ class Viewer:
         self._threads.clear()
 
     def _open(self) -> None:
-        import glfw  # noqa: PLC0415 - comes with mujoco; only a window needs it
-        from mujoco.viewer import launch_passive  # noqa: PLC0415 - fails to import where there is no GLFW
+        import glfw  # noqa: PLC0415 - only a window needs it
+        from mujoco.viewer import launch_passive  # noqa: PLC0415 - fails to import without GLFW
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", glfw.GLFWError)
-            if not glfw.init():  # launch_passive would end the process
+            if not glfw.init():  # launch_passive would abort
                 raise MissingDependencyError(
                     "a display", needed_for='render_mode "human"', remedy="set DISPLAY to one that answers"
                 )
         before = set(threading.enumerate())
         self._window = launch_passive(self._model, self._data, show_left_ui=False, show_right_ui=False)
         self._threads = set(threading.enumerate()) - before
-        atexit.register(self.close)  # before GLFW ends, which its thread would not survive
+        atexit.register(self.close)  # its thread must end before GLFW

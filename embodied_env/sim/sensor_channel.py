@@ -1,4 +1,4 @@
-"""How a reading gets from a sensor to its topic: when it is due, its noise, how late it is, whether it is lost."""
+"""The channel from a sensor to its topic: due times, noise, delay and loss of readings."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from embodied_env.contract import FloatArray, SensorSpec
 from embodied_env.contract.message_types import SENSOR_MESSAGES, message_field
 from embodied_env.contract.reading_values import fitted
 from embodied_env.contract.spaces import field_layouts
-from embodied_env.sim.instruments import range_limits_m
-from embodied_env.sim.profile import Source
-from embodied_env.sim.sensors import SensorOutput, Values
+from embodied_env.sim.backend_profile import Source
+from embodied_env.sim.sensor_models import range_limits_m
+from embodied_env.sim.sensor_reader import SensorOutput, Values
 
 _NS_PER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One reading as it is delivered.
+    """One delivered reading.
 
-    `stamp_ns` is when it was taken, or, with the timeline ``receive``, when it was delivered. `seq` counts the readings
-    of an episode of which the world was asked. `there_ns` is when it was there to be delivered. `extras` is what its
-    message says beside the fields. `problem`: why it has no values.
+    `stamp_ns` is its acquisition time or, with the timeline ``receive``, its delivery time. `seq` counts the delivered
+    readings of an episode. `there_ns` is the time from which it could be delivered. `extras` is the other content of
+    its message. `problem` is the reason for missing values.
     """
 
     values: Values
@@ -39,26 +39,27 @@ class Reading:
     problem: str = ""
 
     def copy(self) -> Reading:
-        """Return it with values of its own."""
+        """Return it with new arrays."""
         return replace(self, values={field: value.copy() for field, value in self.values.items()})
 
 
 class SensorChannel:
-    """The way of one sensor's readings. All that is random in it depends on its name and the seed of the reset alone.
+    """The channel of one sensor, whose randomness depends only on its name and the seed of the reset.
 
-    Readings are due at multiples of 1 / rate since the reset, and taken at the first physics step that is there. A
-    contact tells of the time since the last reading that was seen: with those that were lost, or came together with it.
+    Readings are due at multiples of 1 / rate since the reset, and taken at the first physics step not before that. A
+    contact covers the time since the last delivered reading, including lost and superseded ones.
 
     Attributes:
-        due_ns: when the next reading is due, on the clock of the world.
+        due_ns: the due time of the next reading, on the clock of the world.
+        newest: the newest delivered reading.
     """
 
     def __init__(
         self, name: str, spec: SensorSpec, source: Source, step_ns: int, *, stamps_receipt: bool | None = None
     ) -> None:
-        """Prepare the way of the sensor `name`; without a rate it is due at the end of each step of the world.
+        """Prepare the channel of the sensor `name`; without a rate it is due at the end of each step of the world.
 
-        `stamps_receipt`: a reading is stamped when it is delivered; None: as the contract's timeline says.
+        `stamps_receipt`: whether readings get their delivery time as stamp; None: by the contract's timeline.
         """
         self._stamps_receipt = spec.timeline == "receive" if stamps_receipt is None else stamps_receipt
         self._name, self._spec, self._source = name, spec, source
@@ -71,72 +72,65 @@ class SensorChannel:
         self._rng = np.random.default_rng(0)
         self._interval_ns = _NS_PER_S / spec.rate_hz if spec.rate_hz else float(step_ns)
         self._origin_ns = self._count = self.due_ns = 0
-        self._under_way: deque[tuple[int, int, SensorOutput]] = deque()  # due, taken, what
+        self._pending: deque[tuple[int, int, SensorOutput]] = deque()  # due, taken, output
         self._is_contact = source.contact is not None
-        self._untold: Values = {}  # by the readings that were lost
-        self._newest: Reading | None = None
-
-    @property
-    def newest(self) -> Reading | None:
-        """The newest reading that was delivered."""
-        return self._newest
+        self._lost_contacts: Values = {}
+        self.newest: Reading | None = None
 
     def begin(self, seed: int, now_ns: int, measured: SensorOutput) -> None:
-        """Begin an episode with a reading that is there at once: noisy, but neither late nor lost."""
+        """Begin an episode with a reading that is noisy, but neither delayed nor lost."""
         self._rng = np.random.default_rng([seed, *self._name.encode()])
-        self._under_way.clear()
-        self._untold = {}
-        self._newest = None
+        self._pending.clear()
+        self._lost_contacts = {}
+        self.newest = None
         self._origin_ns, self._count = now_ns, 0
         self.reserve(now_ns)
-        self._under_way.append((now_ns, now_ns, self._with_errors(measured)))
+        self._pending.append((now_ns, now_ns, self._with_errors(measured)))
         self.deliver(now_ns)
 
     def capture(self, now_ns: int, measured: SensorOutput) -> None:
-        """Send a reading, taken now, on its way."""
+        """Send a reading taken now, and schedule the next one."""
         self.reserve(now_ns)
         self.send(now_ns, measured)
 
     def send(self, taken_ns: int, measured: SensorOutput) -> None:
-        """Send a reading, taken then, on its way: it was due, and planned for, then."""
+        """Send a reading taken at `taken_ns`, when `reserve` was called for it."""
         is_lost = self._is_random and self._rng.random() < self._source.dropout
-        spoilt = self._with_errors(measured)
+        output = self._with_errors(measured)
         if self._is_contact:
-            spoilt = _with_touches(spoilt, self._untold)
-            self._untold = spoilt.values if is_lost else {}
+            output = _with_contacts(output, self._lost_contacts)
+            self._lost_contacts = output.values if is_lost else {}
         if not is_lost:
-            self._under_way.append((taken_ns + self._delay_ns, taken_ns, spoilt))
+            self._pending.append((taken_ns + self._delay_ns, taken_ns, output))
 
     def schedule(self, taken_ns: int, there_ns: int, measured: SensorOutput) -> None:
-        """Send a reading, taken at `taken_ns`, that is there at `there_ns`: neither late by itself nor lost."""
-        self._under_way.append((there_ns, taken_ns, self._with_errors(measured)))
+        """Send a reading taken at `taken_ns` with delivery at `there_ns`, without the channel's delay and loss."""
+        self._pending.append((there_ns, taken_ns, self._with_errors(measured)))
 
     def deliver(self, now_ns: int) -> None:
-        """Hand over what has arrived by now; of several only the newest is seen, with the touches of all."""
+        """Deliver the newest reading that has arrived by now, with the contacts of all that have."""
         arrived = None
-        while self._under_way and self._under_way[0][0] <= now_ns:
-            due_ns, taken_ns, measured = self._under_way.popleft()
+        while self._pending and self._pending[0][0] <= now_ns:
+            due_ns, taken_ns, measured = self._pending.popleft()
             if self._is_contact and arrived is not None:
-                measured = _with_touches(measured, arrived[2].values)
+                measured = _with_contacts(measured, arrived[2].values)
             arrived = due_ns, taken_ns, measured
         if arrived is None:
             return
         there_ns, taken_ns, measured = arrived
-        seq = 0 if self._newest is None else self._newest.seq + 1
-        stamp_ns = now_ns if self._stamps_receipt else taken_ns
-        self._newest = Reading(
+        self.newest = Reading(
             values=measured.values,
             extras=measured.extras,
             problem=measured.problem,
-            stamp_ns=stamp_ns,
-            seq=seq,
+            stamp_ns=now_ns if self._stamps_receipt else taken_ns,
+            seq=0 if self.newest is None else self.newest.seq + 1,
             there_ns=there_ns,
         )
 
     def reserve(self, now_ns: int) -> None:
-        """Set when the next reading is due: the first multiple of the interval that is neither served nor past."""
+        """Set the next due time: the first multiple of the interval that is neither served nor past."""
         self._count = max(self._count + 1, int((now_ns - self._origin_ns) / self._interval_ns) + 1)
-        # The times of physics steps are cut to whole ns: so half a ns of grace, for a step that is there exactly.
+        # Times of physics steps are truncated to ns, so half a ns is subtracted for a step at exactly this time.
         self.due_ns = self._origin_ns + int(self._count * self._interval_ns - 0.5)
 
     def _with_errors(self, measured: SensorOutput) -> SensorOutput:
@@ -155,30 +149,30 @@ class SensorChannel:
     def _noisy(self, values: NDArray[Any], field: str, extras: Mapping[str, Any]) -> NDArray[Any]:
         deviation = self._source.noise[field]
         if field == "orientation" and values.shape == (4,):
-            noisy = _turned(values, deviation * self._rng.standard_normal(3))
+            noisy = _rotated(values, deviation * self._rng.standard_normal(3))
         else:
             noisy = values + deviation * self._rng.standard_normal(values.shape)
-        if self._is_ranging[field]:  # what is out of range does not come into it by noise, nor out of it
+        if self._is_ranging[field]:  # noise neither moves values into the range nor out of it
             low_m, high_m = range_limits_m(extras)
             is_inside = (values >= low_m) & (values <= high_m)
             noisy = np.where(is_inside, np.clip(noisy, low_m, high_m), values)
         return fitted(field, noisy, values.dtype)
 
 
-def _with_touches(measured: SensorOutput, earlier: Values) -> SensorOutput:
-    """Return a reading of a contact with the touches of earlier readings, which nobody was told."""
+def _with_contacts(measured: SensorOutput, earlier: Values) -> SensorOutput:
+    """Return a reading of a contact sensor with the contacts of earlier, undelivered readings."""
     values = {field: np.maximum(value, earlier.get(field, value)) for field, value in measured.values.items()}
     return replace(measured, values=values)
 
 
 def _covariance(noise: Mapping[str, float]) -> FloatArray:
-    """Return the covariance of a pose with this noise, shape (36,): m^2, rad^2."""
+    """Return the covariance of a pose with this noise, shape (36,), in m^2 and rad^2."""
     variances = [noise.get("position", 0.0) ** 2] * 3 + [noise.get("orientation", 0.0) ** 2] * 3
     return np.diag(variances).ravel()
 
 
-def _turned(quaternion: NDArray[np.float64], rotation_rad: FloatArray) -> FloatArray:
-    """Return a quaternion x, y, z, w, turned by a rotation vector (in its own frame)."""
+def _rotated(quaternion: NDArray[np.float64], rotation_rad: FloatArray) -> FloatArray:
+    """Rotate a quaternion x, y, z, w by a rotation vector in its own frame."""
     angle = float(np.linalg.norm(rotation_rad))
     scale = 0.5 if angle == 0.0 else math.sin(angle / 2.0) / angle
     bx, by, bz = (rotation_rad * scale).tolist()

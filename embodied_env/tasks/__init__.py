@@ -1,4 +1,4 @@
-"""Tasks: reward and verdict, judged from snapshots. How to write one: `embodied_env.tasks.base`."""
+"""Tasks compute reward and verdict from snapshots. To write one, see `embodied_env.tasks.base`."""
 
 from embodied_env.tasks.base import ResettableTask, ScriptedTask, Task, describe_task, is_shipped, load_task
 

@@ -1,15 +1,15 @@
-"""The `Task` protocol: what a task is to the environment, and how one is written and loaded.
+"""The `Task` protocol, how to write a task, and how tasks are loaded.
 
 A task is a class with a version, a frozen keyword-only dataclass of parameters, and `judge`, which judges one step from
-the snapshots before and after it, and from what was applied. A task may also have `reset` (`ResettableTask`): it sets
-the state that the task keeps for one episode, and says whether the task is solved before the agent acts. Each
-environment, slot and agent has a task object of its own. A whole task outside the package::
+the snapshots before and after it and from the applied action. It may also have `reset` (`ResettableTask`), which sets
+the state of one episode and returns whether the task is solved before the agent acts. Each environment, slot and agent
+has its own task object. A complete task outside the package::
 
     class Hover:
         '''Stay above a height.'''
 
         version = 1                                  # bump it when a result changes its meaning
-        terms = ("height",)                          # the keys of TaskResult.terms, always all of them
+        terms = ("height",)                          # the keys of every TaskResult.terms
 
         @dataclass(frozen=True, kw_only=True)
         class Parameters:                            # the keys of `task:` in the contract, checked strictly
@@ -25,10 +25,10 @@ environment, slot and agent has a task object of its own. A whole task outside t
             return TaskResult(reward=height_m, verdict=verdict, terms={"height": height_m})
 
         def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict | None:    # optional
-            return Verdict.running()                 # hovering is never solved before the first step
+            return Verdict.running()                 # hovering is never solved at reset
 
 and in the contract ``task: {type: my_package.hover:Hover, sensor: tcp}``, or ``type: ./hover.py:Hover`` for a file
-in the folder of the contract. `make` loads it; what only reads a contract or a run does not.
+in the folder of the contract. `make` loads it; reading a contract or a run does not.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from embodied_env.errors import ContractError
 
 
 class Task(Protocol):
-    """Computes the reward of a step, and whether the task is over. The class also has `Parameters`, a dataclass.
+    """Computes the reward of a step and whether the task is over. The class also has `Parameters`, a dataclass.
 
     Attributes:
         version: part of the contract's fingerprint.
@@ -70,39 +70,38 @@ class Task(Protocol):
         Args:
             previous: the world before the step.
             current: the world after it.
-            applied: the command that was applied, flat over all joints, in action units, shape (n_joints,).
+            applied: the applied command, flat over all joints, in action units, shape (n_joints,).
         """
         ...
 
 
 @runtime_checkable
 class ResettableTask(Task, Protocol):
-    """A task that judges the reset snapshot, and may keep state for one episode."""
+    """A task that judges the reset snapshot and may keep state for one episode."""
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict | None:
-        """Set the state of the episode that begins, and judge the snapshot that it begins with.
+        """Set the state of the new episode and judge its first snapshot.
 
-        It is called once after each reset, and again with the recorded arguments by a replay. So verdict and state
-        follow from the arguments alone: nothing of earlier episodes, of a clock or of a random generator.
+        It is called once after each reset, and by a replay with the recorded arguments. Verdict and state must depend
+        on the arguments only, not on earlier episodes, clocks or random generators.
 
         Args:
-            snapshot: what the reset has read; ``snapshot.reset`` is its report.
-            options: the values that were asked for, by reset option; those that were drawn are in
-                ``snapshot.reset.sampled``.
+            snapshot: the readings of the reset; ``snapshot.reset`` is its report.
+            options: requested values by reset option; drawn ones are in ``snapshot.reset.sampled``.
 
         Returns:
-            The verdict, by the same formula as `judge`, so that an episode that is solved without acting does not
-            count as a success; None: not known.
+            The verdict, by the same formula as `judge`, so that an episode solved without acting does not count as a
+            success; None: unknown.
         """
         ...
 
 
 @runtime_checkable
 class ScriptedTask(Task, Protocol):
-    """A task that knows a policy for itself: a baseline to evaluate against, and a check that it can be solved."""
+    """A task with its own policy: a baseline, and a check that the task can be solved."""
 
     def scripted(self, kinematics: KinematicModel) -> Policy:
-        """Return a policy that acts from the observation alone."""
+        """Return a policy that uses the observation only."""
         ...
 
 
@@ -110,9 +109,9 @@ def load_task(contract: Contract, *, trust: bool = False, file: str | Path | Non
     """Build the task of `contract`: the class named by ``task.type``, with the other keys as its parameters.
 
     Args:
-        contract: what the task is of.
-        trust: load the module or the file that the contract names; a shipped task needs no trust.
-        file: load this file in its place, as ``FILE.py`` or ``FILE.py:Class``; the class is by default the contract's.
+        contract: the contract of the task.
+        trust: load the module or file that the contract names; a shipped task needs no trust.
+        file: load this file instead, as ``FILE.py`` or ``FILE.py:Class``; the default class is the contract's.
 
     Raises:
         ContractError: when the task is not trusted, when the class cannot be loaded or is not a task, and for an
@@ -129,13 +128,13 @@ def load_task(contract: Contract, *, trust: bool = False, file: str | Path | Non
             f"{contract.task.type!r} is not a task, it has no {', '.join(missing)}; see embodied_env.tasks.base",
             source=contract.source,
         )
-    _source_sha256(found)  # of the source that is loaded now
+    _source_sha256(found)  # caches the hash of the source as loaded
     values = parse_as(cast("type[Any]", parameters), contract.task.parameters, path="task", source=contract.source)
     return cast("Task", found(contract, values))
 
 
 def describe_task(task: Task, contract: Contract) -> dict[str, Any]:
-    """Return what a manifest says of a loaded task: its name in the contract, version, terms and source (SHA-256)."""
+    """Return a loaded task's entry in a manifest: name in the contract, version, terms, source (SHA-256)."""
     return {
         "type": contract.task.type,
         "version": task.version,
@@ -150,7 +149,7 @@ def is_shipped(contract: Contract) -> bool:
 
 
 def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> type:
-    """Import the class of the task; a file is executed from its exact path, whatever ``sys.path`` says."""
+    """Import the class of the task; a file is executed from its exact path, independent of ``sys.path``."""
     name = contract.task.type
     module_name, _, class_name = name.rpartition(":")
     path = Path(contract.source).parent / module_name if module_name.endswith(".py") else None
@@ -177,7 +176,7 @@ def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> 
 
 
 def _load_file(path: Path) -> ModuleType:
-    """Execute a file as a module of its own, once for each content of each path."""
+    """Execute a file as a module, once per path and content."""
     path = path.resolve()
     code = read_file(path)
     name = f"embodied_env_task_{hashlib.sha256(bytes(path) + bytes(1) + code).hexdigest()[:32]}"
@@ -186,7 +185,7 @@ def _load_file(path: Path) -> ModuleType:
     module = ModuleType(name)
     module.__file__ = str(path)
     module.__dict__[_SHA256] = hashlib.sha256(code).hexdigest()
-    sys.modules[name] = module  # dataclasses and their type hints look for it there
+    sys.modules[name] = module  # where dataclasses look up type hints
     try:
         exec(compile(code, str(path), "exec"), module.__dict__)  # noqa: S102 - the file that the user named
     except BaseException:
@@ -197,7 +196,7 @@ def _load_file(path: Path) -> ModuleType:
 
 @functools.cache
 def _source_sha256(found: type) -> str:
-    """Return the SHA-256 (hex) of the file that a class is from, as it was when this was first asked."""
+    """Return the SHA-256 (hex) of the source file of a class, as of the first call."""
     module = sys.modules.get(found.__module__)
     if (known := getattr(module, _SHA256, None)) is not None:
         return str(known)
@@ -208,4 +207,4 @@ def _source_sha256(found: type) -> str:
 
 
 _SHA256 = "__embodied_env_sha256__"
-"""The attribute of a module that was executed from a file: the SHA-256 of what was executed."""
+"""The attribute of a module executed from a file: the SHA-256 of the executed code."""

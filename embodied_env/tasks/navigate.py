@@ -1,4 +1,4 @@
-"""Navigate: drive to the goal and touch nothing."""
+"""Navigate: drive to the goal without collisions."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import UsageError
-from embodied_env.tasks.common import Checks, is_fresh, length, seen
+from embodied_env.tasks.common import Checks, is_fresh, norm, require_visible
 
-# Of the scripted policy. Lengths are beyond the radius of the robot.
-LOOKAHEAD_M = 1.5  # a course is clear when nothing is in the way for so far, or up to the goal
-CLEARANCE_M = 0.1  # to each side of a course; less counts as blocked
-COMFORT_M = 0.3  # to each side of a course, where there is room
-STOP_M = 0.2  # before what is straight ahead
-BLOCKED_COST_RAD = 6.0  # turning so much further is no worse than a blocked course
-NARROW_COST_RAD = 1.0  # the same for a course without comfort
-TURN_COST = 0.25  # per rad away from straight ahead, so that it does not waver between two equal courses
-BRAKING = 0.6  # the part of the deceleration that it counts on
+# Parameters of the scripted policy. Lengths are added to the radius of the robot.
+LOOKAHEAD_M = 1.5  # free distance of a clear course, unless the goal is closer
+CLEARANCE_M = 0.1  # to each side of a course; below it, the course counts as blocked
+COMFORT_M = 0.3  # preferred clearance to each side
+STOP_M = 0.2  # distance kept from obstacles straight ahead
+BLOCKED_COST_RAD = 6.0  # turn that costs as much as a blocked course
+NARROW_COST_RAD = 1.0  # turn that costs as much as a course below COMFORT_M
+TURN_COST = 0.25  # per rad away from straight ahead, so that it does not alternate between two equal courses
+BRAKING = 0.6  # usable fraction of the deceleration
 TURN_GAIN_PER_S = 2.0
 ARRIVAL_GAIN_PER_S = 1.5
 CREEP_M_PER_S = 0.1
 
-COURSES_RAD = np.linspace(-2.2, 2.2, 89)  # where it may turn to, from straight ahead; what is behind is not seen
+COURSES_RAD = np.linspace(-2.2, 2.2, 89)  # candidates relative to straight ahead; the scanner does not see backwards
 _ALONG = np.stack([np.cos(COURSES_RAD), np.sin(COURSES_RAD)])
 _ACROSS = np.stack([-np.sin(COURSES_RAD), np.cos(COURSES_RAD)])
-_NOTHING_M = 1e3  # farther than any scanner sees
+_NOTHING_M = 1e3  # beyond the range of any scanner
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pilot:
     """The keys of ``task.pilot:``: the agent's sensors that the scripted policy reads, and the robot's size.
 
-    They are in the robot's frame, with the origin in the middle of the axle, x forward, y left; so is the scanner.
+    Their frame is the robot's: origin at the middle of the axle, x forward, y left.
     """
 
     odometry: str  # a sensor with linear and angular velocity
     laser: str  # a sensor with ranges
-    laser_angles_rad: tuple[float, float]  # of the first and of the last ray
+    laser_angles_rad: tuple[float, float]  # of the first and the last ray
     detection: str  # a sensor with the position of the goal
-    detection_age_s: float  # how old a detection is when it is read, on average
+    detection_age_s: float  # mean age of a detection when it is read
     radius_m: float  # of the robot, around the middle of its axle
 
 
@@ -57,20 +57,20 @@ class NavigateParameters:
 
     pose: str  # a sensor with the robot's position
     goal: str  # a sensor with the goal's position, in the same frame
-    collision: str  # a sensor with data that is not 0 when the robot touched something
+    collision: str  # a sensor whose data is not 0 after a contact
     success_radius_m: float
     progress_weight: float = 1.0  # per m
     effort_weight: float = 0.01
     success_bonus: float = 10.0
     collision_penalty: float = 10.0
-    pilot: Pilot | None = None  # None: there is no scripted policy
+    pilot: Pilot | None = None  # None: no scripted policy
 
 
 class Navigate:
-    """The reward is what the robot came nearer to the goal in a step, minus effort and collision, plus a bonus.
+    """Reward: the decrease of the distance to the goal, minus effort and collision, plus a bonus at success.
 
-    Distances are on the floor, m; the effort is the weighted square of the applied action. Failure ``collision``: it
-    touched something. Success: the distance is at most the success radius, by fresh readings, and nothing was touched.
+    Distances are horizontal, m; the effort is the weighted square of the applied action. Failure: ``collision``.
+    Success: the distance, by fresh readings, is at most the success radius, without a collision.
     """
 
     version = 1
@@ -93,9 +93,9 @@ class Navigate:
             _check_pilot(checks, p.pilot)
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
-        """Judge one step by what it changed, and by where the robot is after it."""
+        """Judge one step by its changes and the position of the robot after it."""
         p = self._p
-        distance_m, verdict = self._look(current)
+        distance_m, verdict = self._evaluate(current)
         terms = {
             "progress": p.progress_weight * (self._distance_m(previous) - distance_m),
             "effort": -p.effort_weight * float(applied.dot(applied)),
@@ -105,11 +105,11 @@ class Navigate:
         return TaskResult(reward=sum(terms.values()), verdict=verdict, terms=terms)
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
-        """Judge where the robot is before the first step."""
-        return self._look(snapshot)[1]
+        """Judge the position of the robot before the first step."""
+        return self._evaluate(snapshot)[1]
 
-    def _look(self, snapshot: Snapshot) -> tuple[float, Verdict]:
-        """Return how far the robot is from the goal, m, and the verdict."""
+    def _evaluate(self, snapshot: Snapshot) -> tuple[float, Verdict]:
+        """Return the distance of the robot from the goal, m, and the verdict."""
         p = self._p
         distance_m = self._distance_m(snapshot)
         collided = bool(snapshot.samples[p.collision].values["data"][0])
@@ -118,15 +118,19 @@ class Navigate:
         return distance_m, Verdict(success=arrived, failure="collision" if collided else "")
 
     def scripted(self, kinematics: KinematicModel) -> Policy:  # noqa: ARG002 - protocol; a cart has no Jacobian
-        """Return the policy that steers for the clear course nearest to the goal, and slows before what is ahead.
+        """Return the policy that steers to the clear course nearest to the goal, and slows down before obstacles.
 
-        It reads velocity, ranges and the detected goal from the observation, and nothing else, and it remembers
-        nothing. It takes a detection to where the robot has driven since; without a valid one it stops.
+        It has no state: it reads velocity, ranges and the detected goal, corrects the detection for the motion since,
+        and stops without a valid one.
 
         Raises:
-            UsageError: when one of them is not in the observation, or the action has no linear.x or no angular.z.
+            UsageError: when the observation lacks one of them, or the action linear.x or angular.z.
         """
-        pilot = self._seen_pilot()
+        pilot = self._p.pilot
+        if pilot is None:
+            raise UsageError("the scripted policy needs task.pilot: what it reads, and how large the robot is")
+        for sensor in (pilot.odometry, pilot.laser, pilot.detection):
+            require_visible(self._contract, sensor)
         layout = ActionLayout(self._contract)
         missing = [axis for axis in ("linear.x", "angular.z") if axis not in layout.joints]
         if missing:
@@ -134,12 +138,12 @@ class Navigate:
         forward, turn = layout.joints.index("linear.x"), layout.joints.index("angular.z")
         fastest_m_per_s = layout.limits.velocity[forward]
         braking_m_per_s2 = BRAKING * layout.limits.deceleration[forward]
-        see = self._scanner(pilot)
+        read_obstacles = self._scanner(pilot)
 
         def act(observation: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - of the action space
             velocity = np.zeros(layout.size)
             if observation.get(f"{pilot.detection}_valid", np.ones(1))[0]:
-                goal, obstacles = _present_goal(observation, pilot), see(observation)
+                goal, obstacles = _present_goal(observation, pilot), read_obstacles(observation)
                 course_rad = _course_rad(goal, obstacles, pilot.radius_m)
                 able_to_stop_m_per_s = math.sqrt(2.0 * braking_m_per_s2 * _room_ahead_m(obstacles, pilot.radius_m))
                 arriving_m_per_s = ARRIVAL_GAIN_PER_S * float(np.linalg.norm(goal)) + CREEP_M_PER_S
@@ -151,32 +155,23 @@ class Navigate:
 
         return act
 
-    def _seen_pilot(self) -> Pilot:
-        """Return the pilot's parameters; raises UsageError when there are none, or the agent does not see a sensor."""
-        pilot = self._p.pilot
-        if pilot is None:
-            raise UsageError("the scripted policy needs task.pilot: what it reads, and how large the robot is")
-        for sensor in (pilot.odometry, pilot.laser, pilot.detection):
-            seen(self._contract, sensor)
-        return pilot
-
     def _scanner(self, pilot: Pilot) -> Callable[[Mapping[str, NDArray[Any]]], FloatArray]:
-        """Return the function from an observation to what the scanner met: points of shape (n, 2), m."""
+        """Return the function from an observation to the points hit by the scanner, shape (n, 2), m."""
         spec = self._contract.sensors[pilot.laser].fields["ranges"]
         (beams,) = spec.shape or (0,)
         angles_rad = np.linspace(*pilot.laser_angles_rad, beams)
         rays = np.stack([np.cos(angles_rad), np.sin(angles_rad)], axis=1)
         nothing_m = math.inf if spec.no_return is None else spec.no_return
 
-        def see(observation: Mapping[str, NDArray[Any]]) -> FloatArray:
+        def read_obstacles(observation: Mapping[str, NDArray[Any]]) -> FloatArray:
             ranges = observation[f"{pilot.laser}_ranges"].astype(np.float64)
             return (rays * ranges[:, np.newaxis])[ranges < nothing_m]
 
-        return see
+        return read_obstacles
 
     def _distance_m(self, snapshot: Snapshot) -> float:
         goal, pose = (snapshot.samples[name].values["position"] for name in (self._p.goal, self._p.pose))
-        return length((goal - pose)[:2])
+        return norm((goal - pose)[:2])
 
 
 def _check_pilot(checks: Checks, pilot: Pilot) -> None:
@@ -191,7 +186,7 @@ def _check_pilot(checks: Checks, pilot: Pilot) -> None:
 
 
 def _present_goal(observation: Mapping[str, NDArray[Any]], pilot: Pilot) -> FloatArray:
-    """Return where the goal is now, shape (2,), m: the robot has driven on since it was detected."""
+    """Return the goal's position, shape (2,), m, corrected for the motion since its detection."""
     speed_m_per_s = float(observation[f"{pilot.odometry}_linear"][0])
     turned_rad = float(observation[f"{pilot.odometry}_angular"][2]) * pilot.detection_age_s
     x, y = observation[f"{pilot.detection}_position"][:2].tolist()
@@ -201,12 +196,12 @@ def _present_goal(observation: Mapping[str, NDArray[Any]], pilot: Pilot) -> Floa
 
 
 def _course_rad(goal: FloatArray, obstacles: FloatArray, radius_m: float) -> float:
-    """Return the cheapest of COURSES_RAD: near to the goal's direction, clear, with room to its sides.
+    """Return the cheapest of COURSES_RAD: close to the goal's direction, clear, with clearance to its sides.
 
     Args:
-        goal: where the goal is, shape (2,), m.
+        goal: the goal's position, shape (2,), m.
         obstacles: points, shape (n, 2), m.
-        radius_m: of the robot.
+        radius_m: the radius of the robot.
     """
     needed_m = min(LOOKAHEAD_M, float(np.linalg.norm(goal)))
     toward_rad = math.atan2(goal[1], goal[0])
@@ -221,7 +216,7 @@ def _course_rad(goal: FloatArray, obstacles: FloatArray, radius_m: float) -> flo
 
 
 def _room_ahead_m(obstacles: FloatArray, radius_m: float) -> float:
-    """Return how far the robot may go straight ahead, m; 0 when something is nearer than it should be."""
+    """Return the free distance straight ahead, m; 0 when an obstacle is closer than STOP_M."""
     x, y = obstacles.T
-    ahead = x[(np.abs(y) < radius_m) & (x > radius_m / 2)]  # what is beside it is not ahead of it
+    ahead = x[(np.abs(y) < radius_m) & (x > radius_m / 2)]  # excludes obstacles beside the robot
     return max(0.0, float(ahead.min(initial=_NOTHING_M)) - radius_m - STOP_M)

@@ -14,23 +14,32 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
-from embodied_env.tasks.common import Checks, damped_inverse, is_fresh, joint_action, joint_reader, length, seen
+from embodied_env.tasks.common import (
+    Checks,
+    approach_velocity,
+    damped_inverse,
+    is_fresh,
+    joint_action,
+    joint_reader,
+    norm,
+    require_visible,
+)
 
-# Of the scripted policy. The finger lies across the lever, near its free end, and its tip stands beyond it.
+# Parameters of the scripted policy. The finger lies across the lever near its free end; the tip extends beyond it.
 INSET_M = 0.03  # from the lever's free end towards its hub
 BEYOND_M = 0.03  # from the lever's axis towards the door
-HOVER_M = 0.06  # above the lever's axis, before it is pressed
-BESIDE_M = 0.025  # so far along the lever from its place the tip is still at its place,
-SHORT_M = 0.02  # and so far before it
-BELOW_M = 0.02  # a tip so much lower than the lever's axis has slipped off;
-RETREAT_M = 0.11  # so far before its place it is clear of the lever, and may rise
+HOVER_M = 0.06  # height above the lever's axis before pressing
+BESIDE_M = 0.025  # accepted deviation from the contact point along the lever
+SHORT_M = 0.02  # accepted distance in front of the contact point
+BELOW_M = 0.02  # this far below the lever's axis, the tip has slipped off
+RETREAT_M = 0.11  # this far in front of the contact point, the tip is clear of the lever and may rise
 SPEED_M_PER_S = 0.25
 PRESS_M_PER_S = 0.1
 GAIN_PER_S = 4.0
-AXIS_GAIN_PER_S = 2.0  # how fast the finger turns to the door
-PRESS_UNTIL_RAD = (0.52, 0.62)  # angles of the lever: pressing gets slower, and ends
-PUSH_FROM_RAD = (0.42, 0.54)  # pushing begins, and is at full speed
-DAMPING_M = 0.03  # the lambda of the damped least squares
+AXIS_GAIN_PER_S = 2.0  # on the alignment of the finger with the door's normal
+PRESS_UNTIL_RAD = (0.52, 0.62)  # lever angles between which pressing slows down to zero
+PUSH_FROM_RAD = (0.42, 0.54)  # lever angles between which pushing speeds up from zero
+DAMPING_M = 0.03  # lambda of the damped least squares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +61,10 @@ class OpenDoorParameters:
 
 
 class OpenDoor:
-    """The reward is what the door opened and what the fingertip came nearer to the handle in a step, and a bonus.
+    """Reward: the change of the door's angle and of the fingertip's distance from the handle, plus a bonus at success.
 
-    Both are differences, so nothing is earned by going to and fro. Success: the hinge's angle, freshly measured, is at
-    least `opened_at_rad`. Failure ``excessive_force``: the wrench's force exceeds `max_force_n`.
+    Differences reward no back-and-forth motion. Success: the hinge's angle, by a fresh reading, is at least
+    `opened_at_rad`. Failure ``excessive_force``: the wrench's force exceeds `max_force_n`.
     """
 
     version = 1
@@ -85,9 +94,9 @@ class OpenDoor:
             checks.require(key, getattr(p, key), "a weight >= 0", holds=getattr(p, key) >= 0)
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - protocol
-        """Judge one step by what it changed, and by where the door is after it."""
+        """Judge one step by its changes and the angle of the door after it."""
         p = self._p
-        verdict = self._look(current)
+        verdict = self._evaluate(current)
         terms = {
             "opening": p.opening_weight * (self._angle_rad(current) - self._angle_rad(previous)),
             "approach": p.approach_weight * (self._distance_m(previous) - self._distance_m(current)),
@@ -96,10 +105,10 @@ class OpenDoor:
         return TaskResult(reward=sum(terms.values()), verdict=verdict, terms=terms)
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
-        """Judge where the door is before the first step."""
-        return self._look(snapshot)
+        """Judge the angle of the door before the first step."""
+        return self._evaluate(snapshot)
 
-    def _look(self, snapshot: Snapshot) -> Verdict:
+    def _evaluate(self, snapshot: Snapshot) -> Verdict:
         p = self._p
         opened = self._angle_rad(snapshot) >= p.opened_at_rad and is_fresh(snapshot, p.door)
         failure = "" if self._force_n(snapshot) <= (p.max_force_n or np.inf) else "excessive_force"
@@ -108,15 +117,15 @@ class OpenDoor:
     def scripted(self, kinematics: KinematicModel) -> Policy:
         """Return the policy that presses the lever with the finger and pushes, by damped least squares.
 
-        It reads the joints' positions and the pose of the handle from the observation, and nothing else, and it
-        remembers nothing: what it does next follows from where the tip is to the handle, and from the lever's angle.
+        It has no state: it reads joint positions and the pose of the handle, and acts by the position of the tip
+        relative to the handle and by the lever's angle.
 
         Raises:
-            UsageError: when one of them is not in the observation.
+            UsageError: when the observation lacks one of them.
         """
         layout = ActionLayout(self._contract)
         joints = joint_reader(self._contract, layout.joints)
-        handle, period_s = seen(self._contract, self._p.handle), self._contract.control_period_s
+        handle, period_s = require_visible(self._contract, self._p.handle), self._contract.control_period_s
         tip_site, wrist_site = self._p.tip_site, self._p.wrist_site
 
         def act(observation: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - of the action space
@@ -124,7 +133,7 @@ class OpenDoor:
             tip, wrist = (kinematics.position_m(site, positions) for site in (tip_site, wrist_site))
             out, along = _axes(observation[f"{handle}_orientation"])
             tip_m_per_s = _tip_velocity(observation[f"{handle}_position"] - tip, out, along)
-            straight = tip + np.linalg.norm(tip - wrist) * _level(out)  # where the wrist is behind the tip
+            straight = tip + np.linalg.norm(tip - wrist) * _level(out)  # the wrist's position behind the tip
             wrist_m_per_s = tip_m_per_s + AXIS_GAIN_PER_S * (straight - wrist)
             jacobian = np.vstack([kinematics.jacobian(site, positions) for site in (tip_site, wrist_site)])
             velocity = damped_inverse(jacobian, DAMPING_M) @ np.concatenate([tip_m_per_s, wrist_m_per_s])
@@ -141,11 +150,11 @@ class OpenDoor:
     def _force_n(self, snapshot: Snapshot) -> float:
         if self._p.wrench is None:
             return 0.0
-        return length(snapshot.samples[self._p.wrench].values["force"])
+        return norm(snapshot.samples[self._p.wrench].values["force"])
 
 
 def _tip_velocity(handle: FloatArray, out: FloatArray, along: FloatArray) -> FloatArray:
-    """Return how the tip moves, m/s, shape (3,).
+    """Return the velocity of the tip, m/s, shape (3,).
 
     Args:
         handle: from the tip to the lever's free end, m.
@@ -158,7 +167,7 @@ def _tip_velocity(handle: FloatArray, out: FloatArray, along: FloatArray) -> Flo
     to_place = handle - INSET_M * along - BEYOND_M * normal
     before, beside, above = float(to_place @ normal), float(to_place @ side), float(to_place @ up)
     if before > -RETREAT_M and above > BELOW_M:
-        return SPEED_M_PER_S * normal  # slipped off: back, before it goes up
+        return SPEED_M_PER_S * normal  # slipped off: move back before rising
     if abs(beside) > BESIDE_M or before < -SHORT_M:
         rise = above + HOVER_M
         across = before * normal + beside * side if rise < HOVER_M / 2 else np.zeros(3)
@@ -170,12 +179,11 @@ def _tip_velocity(handle: FloatArray, out: FloatArray, along: FloatArray) -> Flo
 
 
 def _capped(error_m: FloatArray) -> FloatArray:
-    """Return the velocity, m/s, that closes `error_m` (3,) at a gain, up to a speed."""
-    return error_m * min(GAIN_PER_S, SPEED_M_PER_S / max(float(np.linalg.norm(error_m)), 1e-9))
+    return approach_velocity(error_m, GAIN_PER_S, SPEED_M_PER_S)
 
 
 def _axes(quaternion: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the x and the y axis that a unit quaternion x, y, z, w turns to: columns of its rotation matrix."""
+    """Return the x and y columns of the rotation matrix of a unit quaternion x, y, z, w."""
     x, y, z, w = quaternion
     return (
         np.array([1 - 2 * (y * y + z * z), 2 * (x * y + w * z), 2 * (x * z - w * y)]),
@@ -184,6 +192,6 @@ def _axes(quaternion: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _level(axis: FloatArray) -> FloatArray:
-    """Return the horizontal unit vector nearest to `axis`."""
+    """Return the horizontal unit vector closest to `axis`."""
     flat = np.array([axis[0], axis[1], 0.0])
     return flat / max(float(np.linalg.norm(flat)), 1e-9)

@@ -1,4 +1,4 @@
-"""Reach: bring the tip to the target."""
+"""Reach: move the tip to the target."""
 
 from __future__ import annotations
 
@@ -7,27 +7,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
-from embodied_env.tasks.common import Checks, damped_inverse, is_fresh, joint_action, joint_reader, length, seen
+from embodied_env.tasks.common import (
+    Checks,
+    approach_velocity,
+    damped_inverse,
+    is_fresh,
+    joint_action,
+    joint_reader,
+    norm,
+    require_visible,
+)
 
 Point = tuple[float, float, float]
 
 _RUNNING = Verdict.running()
 
-GAIN_PER_S = 3.0
-"""Of the scripted policy: how fast it closes the distance. It brakes from v at 3 v /s, within any gate's limits."""
-
-SPEED_M_PER_S = 0.5
-"""Of the scripted policy: how fast the tip moves at most."""
-
-DAMPING_M = 0.05
-"""Of the scripted policy: the lambda of the damped least squares; near a singularity it is slow, not wild."""
+# Parameters of the scripted policy.
+GAIN_PER_S = 3.0  # on the distance; it brakes from v at 3 v /s, within the limits of any gate
+SPEED_M_PER_S = 0.5  # maximum of the tip
+DAMPING_M = 0.05  # lambda of the damped least squares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +43,12 @@ class ReachParameters:
     success_radius_m: float
     success_bonus: float = 10.0
     effort_weight: float = 0.01
-    workspace_low_m: Point | None = None  # the tip outside of the box: out of bounds
+    workspace_low_m: Point | None = None  # out of bounds when the tip is outside this box
     workspace_high_m: Point | None = None
 
 
 class Reach:
-    """The reward is minus the distance (m), minus the weighted square of the applied action, plus a bonus at success.
+    """Reward: minus the distance (m), minus the weighted square of the applied action, plus a bonus at success.
 
     Success: the distance, by fresh readings, is at most the success radius.
     """
@@ -71,9 +75,9 @@ class Reach:
         checks.require("workspace_low_m", low, f"values below workspace_high_m {high}", holds=ordered)
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - protocol
-        """Judge one step by where the tip is after it."""
+        """Judge one step by the position of the tip after it."""
         p = self._p
-        distance_m, verdict = self._look(current)
+        distance_m, verdict = self._evaluate(current)
         terms = {
             "distance": -distance_m,
             "effort": -p.effort_weight * float(applied.dot(applied)),
@@ -82,46 +86,37 @@ class Reach:
         return TaskResult(reward=sum(terms.values()), verdict=verdict, terms=terms)
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
-        """Judge where the tip is before the first step."""
-        return self._look(snapshot)[1]
+        """Judge the position of the tip before the first step."""
+        return self._evaluate(snapshot)[1]
 
-    def _look(self, snapshot: Snapshot) -> tuple[float, Verdict]:
-        """Return how far the tip is from the target, m, and the verdict."""
+    def _evaluate(self, snapshot: Snapshot) -> tuple[float, Verdict]:
+        """Return the distance of the tip from the target, m, and the verdict."""
         p = self._p
         tip = snapshot.samples[p.tip].values["position"]
-        distance_m = length(snapshot.samples[p.target].values["position"] - tip)
+        distance_m = norm(snapshot.samples[p.target].values["position"] - tip)
         reached = distance_m <= p.success_radius_m and is_fresh(snapshot, p.tip, p.target)
-        outside = self._bounded and self._is_outside(tip)
+        bounds = zip(tip.tolist(), self._low, self._high, strict=True) if self._bounded else ()
+        outside = any(value < low or value > high for value, low, high in bounds)
         verdict = Verdict(success=reached, out_of_bounds="tip" if outside else "") if reached or outside else _RUNNING
         return distance_m, verdict
-
-    def _is_outside(self, tip: FloatArray) -> bool:
-        bounds = zip(tip.tolist(), self._low, self._high, strict=True)
-        return any(value < low or value > high for value, low, high in bounds)
 
     def scripted(self, kinematics: KinematicModel) -> Policy:
         """Return the policy that moves the tip straight to the target, by damped least squares on its Jacobian.
 
-        It reads the joints' positions, the tip and the target from the observation, and nothing else.
+        It reads joint positions, tip and target.
 
         Raises:
-            UsageError: when one of them is not in the observation.
+            UsageError: when the observation lacks one of them.
         """
         layout = ActionLayout(self._contract)
         joints = joint_reader(self._contract, layout.joints)
-        tip, target = (seen(self._contract, name) + "_position" for name in (self._p.tip, self._p.target))
+        tip, target = (require_visible(self._contract, name) + "_position" for name in (self._p.tip, self._p.target))
         period_s = self._contract.control_period_s
 
         def act(observation: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - of the action space
             positions = joints(observation)
-            velocity_m_per_s = _approach(observation[target] - observation[tip])
+            velocity_m_per_s = approach_velocity(observation[target] - observation[tip], GAIN_PER_S, SPEED_M_PER_S)
             velocity = damped_inverse(kinematics.jacobian(self._p.tip, positions), DAMPING_M) @ velocity_m_per_s
             return joint_action(layout, positions, velocity, period_s)
 
         return act
-
-
-def _approach(error_m: FloatArray) -> FloatArray:
-    """Return the velocity of the tip, m/s, that closes `error_m` (3,) at a gain, up to a speed."""
-    distance_m = float(np.linalg.norm(error_m))
-    return error_m * min(GAIN_PER_S, SPEED_M_PER_S / max(distance_m, 1e-9))

@@ -31,7 +31,7 @@ from embodied_env.contract.message_types import ACTUATOR_MESSAGES, ENCODINGS, PA
 from embodied_env.contract.schema import RESERVED
 from embodied_env.contract.yaml_text import read_yaml
 from embodied_env.errors import ContractError
-from embodied_env.sim.profile import (
+from embodied_env.sim.backend_profile import (
     Contact,
     Draw,
     Drive,

@@ -322,8 +322,8 @@ def chain(joints, capsules):
 
 
 def test_a_shape_comes_back_bit_for_bit():
+    from embodied_env.sim.backend_profile import load_profile
     from embodied_env.sim.kinematics import MujocoKinematics
-    from embodied_env.sim.profile import load_profile
 
     pytest.importorskip("mujoco", reason="needs mujoco")
     model = MujocoKinematics(ARM, load_profile(ARM, "mujoco"))

@@ -496,5 +496,5 @@ def test_a_wrong_team_is_refused_with_the_place_of_what_is_wrong(text, message):
 
 
 def test_an_unknown_team_is_named_with_a_guess():
-    with pytest.raises(ContractError, match=r"no such team: 'two_cart' is not known \(did you mean 'two_carts'\?\)"):
+    with pytest.raises(ContractError, match=r"there is no team 'two_cart' \(did you mean 'two_carts'\?\)"):
         load_team("two_cart")

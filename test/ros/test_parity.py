@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import embodied_env
+from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
-from embodied_env.sim.profile import load_profile
 from embodied_env.tasks import load_task
 
 pytestmark = pytest.mark.ros

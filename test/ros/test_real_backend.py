@@ -37,8 +37,8 @@ from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.robot.clock_sync import RobotClock, Sync
 from embodied_env.ros.robot.profile import ClockSpec, load_real_profile
 from embodied_env.ros.robot.safety_inputs import CONTENTION
+from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
-from embodied_env.sim.profile import load_profile
 from embodied_env.tasks import load_task
 from embodied_env.testing import approve
 

@@ -49,8 +49,8 @@ from embodied_env.safety.relay.protocol import (
     limits_fingerprint,
     write_command,
 )
+from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
-from embodied_env.sim.profile import load_profile
 from embodied_env.tasks import load_task
 from embodied_env.testing import approve
 

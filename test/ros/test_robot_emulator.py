@@ -25,8 +25,8 @@ from embodied_env.ros.embedded_sim.protocol import RESET_SERVICE, ResetReply
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.sensor_readers import stamp_ns
+from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
-from embodied_env.sim.profile import load_profile
 from embodied_env.tasks import load_task
 
 pytestmark = pytest.mark.ros

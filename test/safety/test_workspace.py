@@ -19,8 +19,8 @@ from embodied_env.safety.command_filters import ProposedCommand
 from embodied_env.safety.command_limiter import joint_bounds
 from embodied_env.safety.joint_limits import JointBounds
 from embodied_env.safety.workspace.filter import Scaling, Workspace, WorkspaceFilter
+from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
-from embodied_env.sim.profile import load_profile
 
 DATA = Path(__file__).parents[1] / "support" / "data"
 BOUNDS = JointBounds(low=-6.3, high=6.3, velocity=3.0, acceleration=8.0, deceleration=10.0)

@@ -20,8 +20,8 @@ from embodied_env.contract.urdf import load_urdf
 from embodied_env.safety.command_limiter import joint_bounds
 from embodied_env.safety.joint_limits import JointBounds, brake_velocity, limit_velocity
 from embodied_env.safety.workspace.filter import SAMPLING_BOUND_M, SHARES, Workspace
+from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
-from embodied_env.sim.profile import load_profile
 
 PLANAR = load_urdf(Path(__file__).parents[1] / "support" / "data" / "planar.urdf")
 PLANAR_BOUNDS = [JointBounds(low=-6.3, high=6.3, velocity=3.0, acceleration=8.0, deceleration=10.0)] * 2

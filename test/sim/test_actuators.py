@@ -11,8 +11,8 @@ import pytest
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.sim.actuators import Actuation
+from embodied_env.sim.backend_profile import Drive, WorldProfile
 from embodied_env.sim.model import Model
-from embodied_env.sim.profile import Drive, WorldProfile
 from embodied_env.sim.world import World
 
 CONTRACT = """

@@ -10,9 +10,9 @@ import pytest
 
 from embodied_env.contract import KinematicModel, load_contract
 from embodied_env.errors import ContractError, UsageError
+from embodied_env.sim.backend_profile import Source, load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.sim.model import SHIPPED
-from embodied_env.sim.profile import Source, load_profile
 
 CONTRACT = load_contract("arm_reach")
 PROFILE = load_profile(CONTRACT, "mujoco")

@@ -18,10 +18,10 @@ from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.core.process.child import simulator
 from embodied_env.errors import ClosedError, ContractError, UsageError
 from embodied_env.sim.async_rendering import AsyncCameras
+from embodied_env.sim.backend_profile import Driver, StandIn, load_profile
 from embodied_env.sim.model import Model
-from embodied_env.sim.profile import Driver, StandIn, load_profile
-from embodied_env.sim.robot_emulation import CommandDelayLine, EmulatedController, EmulatedDrivers, TimedQueue
-from embodied_env.sim.sensors import SensorOutput
+from embodied_env.sim.robot_emulation import EmulatedController, EmulatedDrivers, TimedQueue
+from embodied_env.sim.sensor_reader import SensorOutput
 from embodied_env.sim.world import World
 
 ARM = embodied_env.load_contract("arm_reach")
@@ -69,14 +69,15 @@ def arrivals_of(gaps):
 
 def in_force(gaps, *, delay_s, jitter_s=0.0, seed=0):
     """Return since when each command is in force, and its number, in the order in which they come into force."""
-    under_way = CommandDelayLine(delay_s, jitter_s)
-    under_way.begin(seed)
+    stand_in = StandIn(command_delay_s=delay_s, command_jitter_s=jitter_s)
+    controller = EmulatedController([slice(0, 1)], np.array([False]), stand_in=stand_in, timeout_s=None)
+    controller.begin(seed, 0, np.zeros(1))
     for number, arrival_ns in enumerate(arrivals_of(gaps)):
-        under_way.put(arrival_ns, number, np.zeros(1))
+        controller.receive(arrival_ns, 0, np.array([float(number)]))
     found = []
-    while under_way.next_ns is not None:
-        since_ns, (number, _) = under_way.take_one(under_way.next_ns)
-        found.append((since_ns, number))
+    while (next_ns := controller.next_ns) is not None:
+        assert controller.enforce(next_ns)
+        found.append((controller.since_ns, int(controller.target[0])))
     return found
 
 
@@ -141,7 +142,7 @@ def test_nothing_of_an_old_episode_acts(gaps, delay_s):
     made.enforce(10**12)  # one of them in force, which the world was not told
     made.begin(1, 10**12, np.array([1.0, 2.0]))
     assert (made.next_ns, enforced(made, 10**15)) == (None, [1.0, 2.0])
-    assert made.tell(0, 10**15) == []
+    assert made.take_activations(0, 10**15) == []
     assert made.since_ns == 10**12
 
 
@@ -154,7 +155,7 @@ def test_the_world_is_told_each_command_once_in_the_tick_of_its_time(gaps, delay
     told = []
     for begin_ns in range(0, arrivals[-1] + NS_PER_S, TICK_NS):
         enforced(made, begin_ns + TICK_NS + 3 * MS)  # a tick is run a little late
-        told += [(begin_ns + after_ns, values[0]) for after_ns, values in made.tell(begin_ns, begin_ns + TICK_NS)]
+        told += [(begin_ns + after_ns, values[0]) for after_ns, values in made.take_activations(begin_ns, begin_ns + TICK_NS)]
     assert told == [(ns + round(delay_s * NS_PER_S), number) for number, ns in enumerate(arrivals)]
 
 
@@ -162,7 +163,7 @@ def test_a_command_that_a_late_tick_has_missed_acts_from_its_begin():
     made = controller(StandIn())
     made.receive(5, 0, np.array([1.0]))
     enforced(made, 5)
-    ((after_ns, values),) = made.tell(100, 200)
+    ((after_ns, values),) = made.take_activations(100, 200)
     assert (after_ns, values.tolist()) == (0, [1.0, 0.0])
 
 
@@ -182,7 +183,7 @@ def test_a_target_that_was_told_is_not_changed_afterwards():
     for number in (1.0, 2.0):
         made.receive(0, 0, np.array([number]))
     enforced(made, 0)
-    assert [values[0] for _, values in made.tell(0, TICK_NS)] == [1.0, 2.0]
+    assert [values[0] for _, values in made.take_activations(0, TICK_NS)] == [1.0, 2.0]
 
 
 # ----------------------------------------------------------------------------------------------------- the drivers
@@ -411,9 +412,9 @@ def next_picture(world):
     for _ in range(10):
         world.step()
     end = time.monotonic() + 30.0
-    while not world._film._done:
+    while not world._cameras._done:
         assert time.monotonic() < end
-        world._film._thread.join(0.01)
+        world._cameras._thread.join(0.01)
     world.step()
     return world.read()["camera"]
 
@@ -460,7 +461,7 @@ def wait_until(condition):
 def test_what_is_due_while_the_camera_is_at_work_is_left_out_and_of_what_waits_the_newest_is_taken():
     model = Model(DOOR, load_profile(DOOR, "mujoco"), "backends.mujoco")
     film, data, senses = AsyncCameras(DOOR, load_profile(DOOR, "mujoco"), model), model.new_data(), HeldSenses()
-    film._senses = senses
+    film._reader = senses
     film.request("camera", 1, data)
     wait_until(lambda: senses.looks)
     for sensor, taken_ns in (("camera", 2), ("depth", 3), ("depth", 4), ("camera", 5)):
@@ -477,7 +478,7 @@ def test_no_picture_of_an_old_episode_is_ever_there(door):
         free.step()
     free.reset(4, {})
     begun_ns = free.now_ns
-    free._film._thread.join(0.2)  # time enough for the picture that was under way
+    free._cameras._thread.join(0.2)  # time enough for the picture that was under way
     free.step()
     assert free.read()["camera"].stamp_ns == begun_ns
 
@@ -493,7 +494,7 @@ def test_what_fails_in_the_thread_of_the_cameras_is_raised_by_the_reset(monkeypa
 def test_a_world_that_is_closed_takes_no_pictures_and_its_thread_has_ended():
     world = World(DOOR, load_profile(DOOR, "mujoco"), free_running=True)
     world.reset(0, {})
-    thread = world._film._thread
+    thread = world._cameras._thread
     world.close()
     world.close()
     assert not thread.is_alive()

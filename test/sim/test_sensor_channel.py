@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from embodied_env.contract.schema import FieldSpec, SensorSpec
-from embodied_env.sim.profile import Contact, Source
+from embodied_env.sim.backend_profile import Contact, Source
 from embodied_env.sim.sensor_channel import Reading, SensorChannel
-from embodied_env.sim.sensors import SensorOutput
+from embodied_env.sim.sensor_reader import SensorOutput
 
 PERIOD_NS = 100_000_000
 ORIGIN_NS = 300_000_000

@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from embodied_env.contract.schema import FieldSpec, SensorSpec
-from embodied_env.sim.profile import Contact, Source
+from embodied_env.sim.backend_profile import Contact, Source
 from embodied_env.sim.sensor_channel import Reading, SensorChannel
-from embodied_env.sim.sensors import SensorOutput
+from embodied_env.sim.sensor_reader import SensorOutput
 
 many = settings(max_examples=60, deadline=None)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_env.sim.setpoint_interpolation import SetpointInterpolator
+from embodied_env.sim.actuators import SetpointInterpolator
 
 BOTH = np.array([False, True])  # a position, a velocity
 PERIOD = 20

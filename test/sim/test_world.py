@@ -16,7 +16,7 @@ import pytest
 from embodied_env.contract import Contract, load_contract, parse_contract
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.errors import BackendLostError, ContractError, ResetNeededError, UsageError
-from embodied_env.sim.profile import Contact, Draw, Mover, Rays, Render, Source, WheelOdometry
+from embodied_env.sim.backend_profile import Contact, Draw, Mover, Rays, Render, Source, WheelOdometry
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World, WorldProfile, load_profile
 

@@ -30,8 +30,8 @@ from embodied_env.ros.message_fields import set_stamp
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.serialization.message_template import MessageTemplate, Numbers
 from embodied_env.ros.setup_checks import rclpy_import_errors
+from embodied_env.sim.backend_profile import StandIn
 from embodied_env.sim.emulated_estops import EmulatedEstop, Input
-from embodied_env.sim.profile import StandIn
 from embodied_env.sim.robot_emulation import EmulatedController, EmulatedDrivers, TimedQueue
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World
@@ -122,7 +122,7 @@ class FreeRunningNode(WorldNode):
         while self._controller.end_old_velocity(self._clock.now_ns()):
             self._publish_state()
         try:
-            self._world.step(self._controller.tell(deadline_ns - self._world.tick_ns, deadline_ns))
+            self._world.step(self._controller.take_activations(deadline_ns - self._world.tick_ns, deadline_ns))
         except BackendLostError as error:
             self.node.get_logger().error(f"the world stands still until a reset: {error}")
             self._is_moving = False

@@ -22,7 +22,7 @@ from embodied_env.contract.reading_values import to_units
 from embodied_env.errors import MissingDependencyError
 from embodied_env.ros.message_fields import VECTOR_PATHS, set_stamp
 from embodied_env.ros.serialization.message_template import MessageTemplate
-from embodied_env.sim.instruments import range_limits_m
+from embodied_env.sim.sensor_models import range_limits_m
 
 Message = Any  # a generated type
 Values = Mapping[str, NDArray[Any]]

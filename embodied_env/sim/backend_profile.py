@@ -1,4 +1,4 @@
-"""The profile of a simulated world: what a contract's ``backends.<name>`` says of it."""
+"""The profile of a simulated world: ``backends.<name>`` of a contract."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from embodied_env.errors import ContractError
 
 @dataclass(frozen=True, kw_only=True)
 class Rays:
-    """A planar scanner: its rays lie in the x-y plane of a site, evenly from one angle to the other, both included.
+    """A planar scanner with evenly spaced rays in the x-y plane of a site, both angles included.
 
-    They meet the geoms of the groups 0 to 2, but for those of the site's own body.
+    It sees the geoms of groups 0 to 2, except those of the site's own body.
     """
 
     site: str
@@ -28,9 +28,9 @@ class Rays:
 
 @dataclass(frozen=True, kw_only=True)
 class WheelOdometry:
-    """The motion of a site in its own plane, summed up with errors from zero at each reset.
+    """The motion of a site in its own plane, integrated with errors from zero at each reset.
 
-    Each metre adds an error of this standard deviation along the way, each radian one of the heading.
+    The standard deviations are those along the path after one metre, and of the heading after one radian.
     """
 
     site: str
@@ -40,15 +40,15 @@ class WheelOdometry:
 
 @dataclass(frozen=True, kw_only=True)
 class Contact:
-    """Whether a body, with all that hangs on it, has touched anything since the last reading."""
+    """Whether a body or one of its descendants had contact since the last reading."""
 
     body: str
-    ignore: tuple[str, ...] = ()  # geoms that it may touch
+    ignore: tuple[str, ...] = ()  # geoms whose contacts do not count
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where a sensor's reading comes from: exactly one of the first keys (a JointState needs none), and its errors."""
+    """The source of a sensor's readings, exactly one of `KINDS` (none for a JointState), and its errors."""
 
     site: str | None = None  # the pose of a site in the world frame, or in that of `relative_to`
     distance: tuple[str, str] | None = None  # the distance between two sites
@@ -58,18 +58,18 @@ class Source:
     odometry: WheelOdometry | None = None
     contact: Contact | None = None
     relative_to: str | None = None  # a site
-    delay_s: float = 0.0  # a reading is stamped when it is taken, and there so much later
-    dropout: float = 0.0  # the probability that a reading is lost
+    delay_s: float = 0.0  # from the stamp of a reading to its delivery
+    dropout: float = 0.0  # the probability of losing a reading
     noise: Mapping[str, float] = field(default_factory=dict)  # field -> standard deviation, in the field's unit
 
 
 KINDS = ("site", "distance", "sensors", "rays", "camera", "odometry", "contact")
-"""The keys of a `Source` of which one is given."""
+"""The mutually exclusive keys of a `Source`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """What a drawn reset option sets: exactly one of the keys."""
+    """The effect of a drawn reset option: exactly one of the keys."""
 
     mocap: str | None = None  # the position of a mocap body: x, y, or x, y, z, m
     pose: str | None = None  # a free joint: x, y, m, and the heading, rad
@@ -78,7 +78,7 @@ class Draw:
 
 @dataclass(frozen=True, kw_only=True)
 class Mover:
-    """A mocap body that goes to and fro between two points, straight and at one speed. Its phase 0 is at the first."""
+    """A mocap body that moves back and forth between two points at constant speed. Phase 0 is at the first one."""
 
     mocap: str
     from_m: tuple[float, float, float]
@@ -88,7 +88,7 @@ class Mover:
 
 @dataclass(frozen=True, kw_only=True)
 class Drive:
-    """A differential drive: two wheels, named by their joints, whose velocity servos have the same names."""
+    """A differential drive: two wheel joints with velocity servos of the same names."""
 
     left: str
     right: str
@@ -98,7 +98,7 @@ class Drive:
 
 @dataclass(frozen=True, kw_only=True)
 class Render:
-    """What `env.render()` shows: a camera of the model; None: its first."""
+    """The view of `env.render()`: a camera of the model; None: its first one."""
 
     camera: str | None = None
     width: int = 640
@@ -107,33 +107,33 @@ class Render:
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """What stands between a sensor of the stand-in robot and its topic.
+    """The emulated driver of a sensor.
 
-    `stamp`: what its header says. With ``publication`` or ``zero`` no stamp shows the delay of the driver.
+    `stamp` is the content of the header. With ``publication`` or ``zero``, stamps do not show the driver's delay.
     """
 
     rate_hz: float | None = None  # None: the contract's
-    driver_delay_s: float = 0.0  # from the acquisition, or from the end of the source's delay, to the publication
-    clock_offset_s: float = 0.0  # its clock is so far ahead of the robot's
+    driver_delay_s: float = 0.0  # from the end of the source's delay to the publication
+    clock_offset_s: float = 0.0  # of its clock, ahead of the robot's
     stamp: Literal["acquisition", "publication", "zero"] = "acquisition"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StandIn:
-    """What a robot has and a simulator does not: delays on the wall clock, and clocks of its own. Free running only."""
+    """The robot emulator: delays on the wall clock, and clocks of its own. Free running only."""
 
-    tick_s: float | None = None  # how far the world goes at once; None: about a fifth of the control period
-    command_delay_s: float = 0.0  # from the arrival of a command until it is in force
-    command_jitter_s: float = 0.0  # at most so much is added to it, evenly drawn; commands stay in order
-    servo_lag_s: float = 0.0  # of the first order, from the command in force to the set-points of the servos
-    clock_offset_s: float = 0.0  # the robot's clock is so far ahead of UTC
+    tick_s: float | None = None  # duration of a step; None: about a fifth of the control period
+    command_delay_s: float = 0.0  # from the arrival of a command to its activation
+    command_jitter_s: float = 0.0  # maximum of a uniform addition; commands stay in order
+    servo_lag_s: float = 0.0  # time constant from the active command to the set-points of the servos
+    clock_offset_s: float = 0.0  # of the robot's clock, ahead of UTC
     sensors: Mapping[str, Driver] = field(default_factory=dict)
-    controller_state: bool = False  # whether the command in force is published
+    controller_state: bool = False  # whether the active command is published
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorldProfile:
-    """A world: its model, the state it starts from, and what its names mean to the contract."""
+    """A world: its model, its initial state, and the mapping of its names to the contract."""
 
     model: str  # a file in sim/models, or a path; a relative one starts from the contract's folder
     keyframe: str | None = None  # the state after a reset; None: the model's own
@@ -142,17 +142,17 @@ class WorldProfile:
     movers: Mapping[str, Mover] = field(default_factory=dict)
     drives: Mapping[str, Drive] = field(default_factory=dict)  # by actuator whose command is a twist
     render: Render = field(default_factory=Render)
-    command_timeout_s: float | None = None  # free running: a velocity that is not commanded again for so long ends
-    stand_in: StandIn = field(default_factory=StandIn)  # free running: what it does as a robot would
+    command_timeout_s: float | None = None  # free running: timeout of a velocity that is not commanded again
+    stand_in: StandIn = field(default_factory=StandIn)  # free running: the emulated robot
     step_timeout_s: float = 5.0
     reset_timeout_s: float = 30.0
 
 
 def load_profile(contract: Contract, backend: str, *, stand_in: Mapping[str, Any] | None = None) -> WorldProfile:
-    """Read the profile ``backends.<backend>`` of `contract`; `stand_in` is put over what its key ``stand_in`` says.
+    """Read the profile ``backends.<backend>`` of `contract`, with `stand_in` merged over its key ``stand_in``.
 
     Raises:
-        ContractError: when there is none, or when it has an unknown key, misses one, or has a wrong value.
+        ContractError: for a missing profile, an unknown or missing key, or a wrong value.
     """
     path = f"backends.{backend}"
     data = profile_of(contract, backend)
@@ -170,7 +170,7 @@ def load_profile(contract: Contract, backend: str, *, stand_in: Mapping[str, Any
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Put one mapping over another, and so the mappings in them."""
+    """Merge one mapping over another, recursively."""
     merged = dict(under)
     for key, value in over.items():
         old = merged.get(key)
@@ -179,7 +179,7 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _conditions(profile: WorldProfile) -> Iterator[tuple[str, object, str, bool]]:
-    """Yield for each number its key, its value, what is allowed, and whether it is so."""
+    """Yield key, value, allowed values, and validity of each number."""
     for key in ("step_timeout_s", "reset_timeout_s"):
         value = getattr(profile, key)
         yield key, value, "seconds > 0", value > 0

@@ -1,7 +1,4 @@
-"""The instruments that need more than one number out of MuJoCo: scanner, odometer, bumper.
-
-Each is built from its part of the profile, and gives its fields as functions of the state now.
-"""
+"""Sensors that are computed from several values of MuJoCo: laser scanner, wheel odometer, bumper."""
 
 from __future__ import annotations
 
@@ -13,23 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray
+from embodied_env.sim.backend_profile import Contact, Rays, WheelOdometry
 from embodied_env.sim.model import MjData, Model
-from embodied_env.sim.profile import Contact, Rays, WheelOdometry
 
 _SEEN_GROUPS = np.array([1, 1, 1, 0, 0, 0], dtype=np.uint8)
-"""The groups of geoms that are drawn by default: what a camera sees, a scanner sees."""
+"""The geom groups that are rendered by default, so that scanners and cameras see the same."""
 
 
 def range_limits_m(extras: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the least and the greatest distance that a sensor measures, by what its message says of it."""
+    """Return minimum and maximum range of a sensor from the extras of its reading."""
     return extras.get("range_min_m", 0.0), extras.get("range_max_m", math.inf)
 
 
 class Scanner:
-    """Casts rays from a site."""
+    """A laser scanner that casts rays from a site."""
 
     def __init__(self, model: Model, data: MjData, rays: Rays, beams: int, path: str) -> None:
-        """Resolve the site; raises ContractError for one that the model does not have."""
+        """Resolve the site; raises ContractError when the model does not have it."""
         self._model, self._data, self._rays = model, data, rays
         self._site = model.find("site", rays.site, f"{path}.rays.site")
         self._body = int(model.mj.site_bodyid[self._site])
@@ -38,7 +35,7 @@ class Scanner:
         self._hit = np.empty(beams, dtype=np.int32)
 
     def ranges(self) -> FloatArray:
-        """Return the distances, m, shape (beams,): +inf where nothing is in range, -inf where it is too near."""
+        """Return the distances, m, shape (beams,): +inf without a hit in range, -inf below the minimum range."""
         data = self._data
         world = self._directions @ data.site_xmat[self._site].reshape(3, 3).T
         distances = np.empty(len(world))
@@ -61,48 +58,44 @@ class Scanner:
         return distances
 
     def extras(self) -> dict[str, Any]:
-        """Return what a message says beside the ranges."""
-        return {
-            name: getattr(self._rays, name) for name in ("angle_min_rad", "angle_max_rad", "range_min_m", "range_max_m")
-        }
+        """Return the angles and range limits of the message."""
+        names = ("angle_min_rad", "angle_max_rad", "range_min_m", "range_max_m")
+        return {name: getattr(self._rays, name) for name in names}
 
 
 class Odometer:
-    """Sums up the motion of a site in its own plane, with errors, from zero at each reset.
+    """Integrates the motion of a site in its own plane, with errors, from zero at each reset.
 
-    The errors are random walks: after d metres and r radians the way is off by noise_per_m * sqrt(d) along it and the
-    heading by noise_per_rad * sqrt(r), as standard deviations. The covariance is carried along to first order:
+    The errors are random walks: after d metres and r radians, their standard deviations are noise_per_m * sqrt(d)
+    along the path and noise_per_rad * sqrt(r) in heading. The covariance is propagated to first order:
     P' = F P F^T + G Q G^T with the Jacobians of x' = x + R(theta) (dx, dy), theta' = theta + dtheta.
     """
 
     def __init__(self, model: Model, data: MjData, odometry: WheelOdometry, path: str) -> None:
-        """Resolve the site; raises ContractError for one that the model does not have."""
+        """Resolve the site; raises ContractError when the model does not have it."""
         self._model, self._data, self._odometry = model, data, odometry
         self._site = model.find("site", odometry.site, f"{path}.odometry.site")
-        self._rng = np.random.default_rng(0)
-        self._pose = np.zeros(3)
-        self._covariance = np.zeros((3, 3))
-        self._seen = np.zeros(3)
+        self.begin([0])
 
     def begin(self, seed: Sequence[int]) -> None:
-        """Begin at zero, where the site is now. The errors depend on `seed` and the motion alone."""
+        """Restart at zero. The errors depend only on `seed` and the motion."""
         self._rng = np.random.default_rng(seed)
         self._pose, self._covariance = np.zeros(3), np.zeros((3, 3))
-        self._seen = self._true_pose()
+        self._last = self._true_pose()
 
     def advance(self) -> None:
-        """Add the motion since the last call, as if it had been straight."""
+        """Add the motion since the last call, assumed to be straight."""
         now = self._true_pose()
-        way = now - self._seen
-        turned = math.remainder(way[2], math.tau)
-        moved = _turned(way[:2], -self._seen[2])
-        self._seen = now
+        motion = now - self._last
+        turned = math.remainder(motion[2], math.tau)
+        moved = _rotated(motion[:2], -self._last[2])
+        self._last = now
         distance = float(np.hypot(*moved))
         along, heading = self._rng.standard_normal(2)
         variances = self._odometry.noise_per_m**2 * distance, self._odometry.noise_per_rad**2 * abs(turned)
         if distance > 0:
             moved = moved * (1.0 + along * math.sqrt(variances[0]) / distance)
-        step = _turned(moved, self._pose[2])
+        step = _rotated(moved, self._pose[2])
         toward = step / distance if distance > 0 else np.zeros(2)
         jacobian = np.eye(3)
         jacobian[:2, 2] = -step[1], step[0]
@@ -151,17 +144,17 @@ class Odometer:
 
 
 class Bumper:
-    """Remembers whether a body touched anything since its last reading.
+    """Records whether a body had contact since its last reading.
 
-    A touch at the instant of a reading belongs to it, and not to the next one.
+    A contact at the time of a reading belongs to this reading, not to the next one.
     """
 
     def __init__(self, model: Model, data: MjData, contact: Contact, path: str) -> None:
-        """Resolve body and geoms; raises ContractError for what the model does not have."""
+        """Resolve body and geoms; raises ContractError when the model does not have them."""
         self._data = data
         mj = model.mj
         root = model.find("body", contact.body, f"{path}.contact.body")
-        own = np.zeros(mj.ngeom + 1, dtype=bool)  # the last, at -1, stands for what is no geom: flexible bodies
+        own = np.zeros(mj.ngeom + 1, dtype=bool)  # the last entry, at -1, is for flexible bodies
         for geom in range(mj.ngeom):
             body = int(mj.geom_bodyid[geom])
             while body not in (0, root):
@@ -170,35 +163,35 @@ class Bumper:
         other = ~own
         for i, name in enumerate(contact.ignore):
             other[model.find("geom", name, f"{path}.contact.ignore[{i}]")] = False
-        self._counts = np.outer(own, other) | np.outer(other, own)  # by the geoms of a contact
-        self._touched = self._is_told = False
+        self._counts = np.outer(own, other) | np.outer(other, own)  # by the two geoms of a contact
+        self.begin()
 
     def begin(self) -> None:
-        """Forget everything."""
-        self._touched = self._is_told = False
+        """Clear all contacts."""
+        self._had_contact = self._was_read = False
 
-    def watch(self) -> None:
-        """Look at the contacts from which the last physics step went on."""
-        if self._is_told:
-            self._is_told = False
-        elif not self._touched:
-            self._touched = self._touches()
+    def update(self) -> None:
+        """Record the contacts at the start of the last physics step, unless they were read."""
+        if self._was_read:
+            self._was_read = False
+        elif not self._had_contact:
+            self._had_contact = self._in_contact()
 
     def touched(self) -> bool:
-        """Return whether there was a touch since the last reading, or is one now."""
-        return self._touched or self._touches()
+        """Return whether there is a contact, or was one since the last reading."""
+        return self._had_contact or self._in_contact()
 
     def forget(self) -> None:
-        """Forget the touches up to now: they were told."""
-        self._touched, self._is_told = False, True
+        """Clear the contacts up to now after a reading."""
+        self._had_contact, self._was_read = False, True
 
-    def _touches(self) -> bool:
+    def _in_contact(self) -> bool:
         if not self._data.ncon:
             return False
         a, b = self._data.contact.geom.T
         return bool(self._counts[a, b].any())
 
 
-def _turned(vector: NDArray[np.float64], angle_rad: float) -> FloatArray:
+def _rotated(vector: NDArray[np.float64], angle_rad: float) -> FloatArray:
     cos, sin = math.cos(angle_rad), math.sin(angle_rad)
     return np.array([cos * vector[0] - sin * vector[1], sin * vector[0] + cos * vector[1]])

@@ -13,10 +13,10 @@ import pytest
 
 from embodied_env.contract import Contract, load_contract, parse_contract
 from embodied_env.errors import ContractError
-from embodied_env.sim.instruments import Bumper, Odometer, Scanner
+from embodied_env.sim.backend_profile import Contact, Rays, Source, WheelOdometry, WorldProfile
 from embodied_env.sim.model import Model
-from embodied_env.sim.profile import Contact, Rays, Source, WheelOdometry, WorldProfile
-from embodied_env.sim.sensors import SensorOutput
+from embodied_env.sim.sensor_models import Bumper, Odometer, Scanner
+from embodied_env.sim.sensor_reader import SensorOutput
 from embodied_env.sim.world import World
 
 ARM = load_contract("arm_reach")
@@ -303,7 +303,7 @@ class Bump:
     def step(self, place: tuple[float, float]) -> None:
         """Do a physics step that goes on from this place."""
         self.put(place)
-        self.bumper.watch()
+        self.bumper.update()
 
     def reading(self, place: tuple[float, float] = CLEAR) -> bool:
         self.put(place)
@@ -494,8 +494,8 @@ def test_a_touch_sensor_as_a_bool_is_whether_it_is_touched(tmp_path: Path) -> No
     contract = lab(tmp_path, "std_msgs/msg/Bool", 'data: {unit: "1", low: 0, high: 1}', keys=", timeline: receive")
     world = lab_world(contract, sensors={"data": "touch"})
     world._data.sensordata[world._model.mj.sensor("touch").adr] = 300.7  # N
-    assert world._senses.read("it").values["data"] == [1]
-    assert world._senses.read("it").values["data"].dtype == np.int8
+    assert world._sensors.read("it").values["data"] == [1]
+    assert world._sensors.read("it").values["data"].dtype == np.int8
 
 
 def test_a_rangefinder_that_meets_nothing_reads_infinity(tmp_path: Path) -> None:
@@ -517,7 +517,7 @@ def whole(
     field = f"seven: {{unit: m, path: {path}, low: 0, high: 1, dtype: {dtype}}}"
     world = lab_world(lab(folder, kind, field, keys=", timeline: receive"), sensors={"seven": "clock"})
     world._data.sensordata[world._model.mj.sensor("clock").adr] = value
-    return world._senses.read("it")
+    return world._sensors.read("it")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1.0, 256.0, 0.5])

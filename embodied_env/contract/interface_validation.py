@@ -1,4 +1,4 @@
-"""Validation of what is read and sent: sensors, their fields, actuators, topics and QoS."""
+"""Validation of the robot's interface: sensors and their fields, actuators and their joints, topics and QoS."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from embodied_env.contract.schema import (
     SensorSpec,
 )
 from embodied_env.contract.value_checks import (
+    allow,
     check_bounds,
     check_magnitude,
     check_name,
@@ -42,7 +43,7 @@ from embodied_env.contract.value_checks import (
     require,
 )
 
-MAX_DEPTH = 10_000  # messages; a queue that is longer hides that somebody is too slow
+MAX_DEPTH = 10_000  # messages; a longer queue hides a slow reader
 MAX_VALUES = 100_000_000  # of one field: an image of 7680 x 4320 x 3 is just below
 
 _TYPE = re.compile(r"[a-z][a-z0-9_]*/msg/[A-Z][A-Za-z0-9]*")
@@ -56,29 +57,23 @@ def check_sensors(sensors: Mapping[str, SensorSpec]) -> None:
         path = f"sensors.{name}"
         check_name(path, name)
         check_topic(f"{path}.topic", sensor.topic)
-        check_qos(f"{path}.qos", sensor.qos)
+        _check_qos(f"{path}.qos", sensor.qos)
         _check_type(path, sensor)
         check_positive(f"{path}.max_age_s", sensor.max_age_s, "seconds")
-        require(
-            math.isfinite(sensor.rate_hz) and sensor.rate_hz >= 0,
-            f"{path}.rate_hz",
-            f"{sensor.rate_hz} is not allowed; allowed: 0 (at every step) or a rate in Hz",
-        )
+        is_rate = math.isfinite(sensor.rate_hz) and sensor.rate_hz >= 0
+        allow(is_rate, f"{path}.rate_hz", sensor.rate_hz, "0 (at every step) or a rate in Hz")
         if sensor.rate_hz:
             check_magnitude(f"{path}.rate_hz", sensor.rate_hz)
         check_positive(f"{path}.confidence_radius_m", sensor.confidence_radius_m, "m")
         require(len(sensor.fields) > 0, f"{path}.fields", "there is none; at least one field is needed")
-        require(
-            not (sensor.mask and sensor.visibility == "evaluator"),
-            f"{path}.mask",
-            "a sensor of the evaluator is not in the observation, so it has no mask; allowed: false",
-        )
+        problem = "a sensor of the evaluator is not in the observation, so it has no mask; allowed: false"
+        require(not (sensor.mask and sensor.visibility == "evaluator"), f"{path}.mask", problem)
         for field_name, spec in sensor.fields.items():
             _check_field(f"{path}.fields.{field_name}", field_name, spec, sensor)
 
 
 def check_keys(contract: ContractFields) -> None:
-    """Check that no two things have one key in the observation."""
+    """Check that the keys of the observation differ."""
     owners = {TIME_REMAINING: "episode.kind", APPLIED_ACTIONS: "applied_actions"}
     for name, sensor in contract.sensors.items():
         if sensor.visibility == "evaluator":
@@ -105,7 +100,7 @@ def check_actuators(contract: ContractFields) -> None:
         path = f"actuators.{name}"
         check_name(path, name)
         check_topic(f"{path}.topic", actuator.topic)
-        check_qos(f"{path}.qos", actuator.qos)
+        _check_qos(f"{path}.qos", actuator.qos)
         require(len(actuator.joints) > 0, f"{path}.joints", "there is none; at least one joint is needed")
         _check_actuator_type(path, actuator)
         for joint, limits in actuator.joints.items():
@@ -121,40 +116,32 @@ def check_actuators(contract: ContractFields) -> None:
 
 
 def check_topics_differ(sensors: Mapping[str, SensorSpec], actuators: Mapping[str, ActuatorSpec]) -> None:
-    """No two have one topic, and none has one of the embedded simulator's own."""
+    """Check that the topics differ from each other and from those of the embedded simulator."""
     owners = {"clock": "the simulated time"}
     of_sensors = {f"sensors.{name}.topic": sensor.topic for name, sensor in sensors.items()}
     for path, topic in (of_sensors | {f"actuators.{name}.topic": a.topic for name, a in actuators.items()}).items():
-        taken = owners.get(topic.removeprefix("/"))
-        if topic.removeprefix("/").startswith("simulator/"):
-            taken = "the simulator's own node"
+        name = topic.removeprefix("/")
+        taken = "the simulator's own node" if name.startswith("simulator/") else owners.get(name)
         require(taken is None, path, f"{topic!r} is also that of {taken}; allowed: one topic for each")
-        owners[topic.removeprefix("/")] = path.removesuffix(".topic")
+        owners[name] = path.removesuffix(".topic")
 
 
-def check_qos(path: str, qos: Qos) -> None:
-    """Check what a contract declares under ``qos``; raises ContractError."""
+def _check_qos(path: str, qos: Qos) -> None:
     if qos is None:
         return
     if not isinstance(qos, QosSpec):
         allowed = f"{', '.join(sorted(PRESETS))}, or a mapping of depth, reliability, durability"
-        require(isinstance(qos, str) and qos in PRESETS, path, f"{qos!r} is not allowed; allowed: {allowed}")
+        allow(isinstance(qos, str) and qos in PRESETS, path, repr(qos), allowed)
         return
-    is_whole = isinstance(qos.depth, int) and not isinstance(qos.depth, bool)
-    allowed = f"a whole number of messages from 1 to {MAX_DEPTH}"
-    require(
-        is_whole and 1 <= qos.depth <= MAX_DEPTH, f"{path}.depth", f"{qos.depth!r} is not allowed; allowed: {allowed}"
-    )
+    is_depth = isinstance(qos.depth, int) and not isinstance(qos.depth, bool) and 1 <= qos.depth <= MAX_DEPTH
+    allow(is_depth, f"{path}.depth", repr(qos.depth), f"a whole number of messages from 1 to {MAX_DEPTH}")
     for key, choices in (
         ("reliability", ("best_effort", "reliable")),
         ("durability", ("transient_local", "volatile")),
     ):
-        value = getattr(qos, key)
-        problem = f"{value!r} is not allowed; allowed: {', '.join(choices)}"
-        require(value in choices, f"{path}.{key}", problem)
-    keeps_all = qos.durability == "volatile" or qos.reliability == "reliable"
+        allow(getattr(qos, key) in choices, f"{path}.{key}", repr(getattr(qos, key)), ", ".join(choices))
     require(
-        keeps_all,
+        qos.durability == "volatile" or qos.reliability == "reliable",
         f"{path}.reliability",
         "'best_effort' is not allowed with durability transient_local: the message that is kept might be lost; "
         "allowed: reliable",
@@ -165,26 +152,17 @@ def _check_type(path: str, sensor: SensorSpec) -> None:
     """Check the type, and the keys that only some types have."""
     known = SENSOR_MESSAGES.get(sensor.type)
     by_path = all(spec.path is not None for spec in sensor.fields.values())
-    require(
-        known is not None or (by_path and _TYPE.fullmatch(sensor.type) is not None),
-        f"{path}.type",
-        f"{one_of(sensor.type, SENSOR_MESSAGES)}, or any package/msg/Type whose fields all have a path",
-    )
-    require(
-        known is None or known.header or sensor.timeline == "receive",
-        f"{path}.timeline",
-        f"{sensor.timeline!r} is not allowed: a {sensor.type} has no header; allowed: receive",
-    )
-    require(
-        sensor.frame is None or known is None or known.header,
-        f"{path}.frame",
-        f"a {sensor.type} has no header; allowed: no frame",
-    )
-    require(
-        sensor.child_frame is None or sensor.type == "nav_msgs/msg/Odometry",
-        f"{path}.child_frame",
-        f"a {sensor.type} has none; allowed: only with nav_msgs/msg/Odometry",
-    )
+    is_known = known is not None or (by_path and _TYPE.fullmatch(sensor.type) is not None)
+    others = "or any package/msg/Type whose fields all have a path"
+    require(is_known, f"{path}.type", f"{one_of(sensor.type, SENSOR_MESSAGES)}, {others}")
+    has_header = known is None or known.header
+    problem = f"{sensor.timeline!r} is not allowed: a {sensor.type} has no header; allowed: receive"
+    require(has_header or sensor.timeline == "receive", f"{path}.timeline", problem)
+    problem = f"a {sensor.type} has no header; allowed: no frame"
+    require(sensor.frame is None or has_header, f"{path}.frame", problem)
+    is_odometry = sensor.type == "nav_msgs/msg/Odometry"
+    problem = f"a {sensor.type} has none; allowed: only with nav_msgs/msg/Odometry"
+    require(sensor.child_frame is None or is_odometry, f"{path}.child_frame", problem)
     encodings = () if known is None else known.encodings
     if sensor.encoding is None:
         require(not encodings, f"{path}.encoding", f"the encoding is missing; allowed: {', '.join(sorted(encodings))}")
@@ -200,63 +178,20 @@ def _check_field(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> N
         require(spec.dtype is None, f"{path}.dtype", "the message fixes it; allowed: only with a path")
     else:
         check_name(path, name)
-        require(
-            _PATH.fullmatch(spec.path) is not None,
-            f"{path}.path",
-            f"{spec.path!r} is not a path; allowed: fields joined by dots, with [index] into arrays",
-        )
+        problem = f"{spec.path!r} is not a path; allowed: fields joined by dots, with [index] into arrays"
+        require(_PATH.fullmatch(spec.path) is not None, f"{path}.path", problem)
         require(spec.dtype in (None, *PATH_DTYPES), f"{path}.dtype", one_of(spec.dtype, PATH_DTYPES))
     resolved = message_field(sensor, name, spec)
     size = _checked_size(path, name, spec, sensor)
-    _check_units(path, name, spec, sensor)
+    _check_units(path, f"{sensor.type} {name}", spec, resolved)
     check_bounds(path, spec.low, spec.high, size)
     _check_precision(path, spec, resolved)
-    _check_stand_ins(path, name, spec, resolved)
-
-
-def _check_units(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> None:
-    """One unit, or, where joints turn and slide, one for each joint."""
-    allowed = message_field(sensor, name, spec).units
-    if isinstance(spec.unit, tuple):
-        joints = len(spec.joints or ())
-        require(
-            len(spec.unit) == joints > 0,
-            f"{path}.unit",
-            f"{list(spec.unit)} is not allowed; allowed: one unit" + (f", or {joints} of them" if joints else ""),
-        )
-    for unit in spec.unit if isinstance(spec.unit, tuple) else (spec.unit,):
-        require(
-            allowed is None or unit in allowed,
-            f"{path}.unit",
-            f"the unit of {sensor.type} {name} cannot be {unit!r}; allowed: {', '.join(allowed or ())}",
-        )
-
-
-def _check_precision(path: str, spec: FieldSpec, resolved: MessageField) -> None:
-    """Bounds that the field cannot have would not be bounds: they overflow, or lose their fractions."""
-    whole = np.dtype(resolved.dtype).kind in "iu"
-    info = np.iinfo(resolved.dtype) if whole else np.finfo(resolved.dtype)
-    lowest, highest = (int(info.min), int(info.max)) if whole else (float(info.min), float(info.max))
-    for key, bound in (("low", spec.low), ("high", spec.high)):
-        for value in bound if isinstance(bound, tuple) else (bound,):
-            require(
-                lowest <= value <= highest and (not whole or float(value).is_integer()),
-                f"{path}.{key}",
-                f"{value} is not allowed; allowed: {'whole ' if whole else ''}numbers from {lowest} to {highest}, "
-                f"as {resolved.dtype} has them",
-            )
-
-
-def _check_stand_ins(path: str, name: str, spec: FieldSpec, resolved: MessageField) -> None:
     for key, value in (("no_return", spec.no_return), ("nan", spec.nan)):
-        if value is None:
-            continue
-        require(resolved.ranging, f"{path}.{key}", f"{name} is not a distance that rays measure; allowed: no {key}")
-        require(
-            bool(np.all(np.less_equal(spec.low, value)) and np.all(np.less_equal(value, spec.high))),
-            f"{path}.{key}",
-            f"{value} is not allowed; allowed: a number from low {spec.low} to high {spec.high}",
-        )
+        if value is not None:
+            problem = f"{name} is not a distance that rays measure; allowed: no {key}"
+            require(resolved.ranging, f"{path}.{key}", problem)
+            is_inside = bool(np.all(np.less_equal(spec.low, value)) and np.all(np.less_equal(value, spec.high)))
+            allow(is_inside, f"{path}.{key}", value, f"a number from low {spec.low} to high {spec.high}")
 
 
 def _checked_size(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> int:
@@ -269,11 +204,8 @@ def _checked_size(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> 
             require(joints.count(joint) == 1, f"{path}.joints", f"{joint!r} is listed twice")
         require(spec.shape is None, f"{path}.shape", "its shape is the number of its joints; allowed: no shape")
         return len(joints)
-    require(
-        spec.joints is None,
-        f"{path}.joints",
-        f"{sensor.type} {name} has no joints; allowed: only with one value per joint, as in {JOINT_SENSOR}",
-    )
+    problem = f"{sensor.type} {name} has no joints; allowed: only with one value per joint, as in {JOINT_SENSOR}"
+    require(spec.joints is None, f"{path}.joints", problem)
     lengths = ", ".join("n >= 1" if wanted is None else str(wanted) for wanted in pattern)
     allowed = f"[{lengths}]" + (f" with encoding {sensor.encoding}" if sensor.encoding and spec.path is None else "")
     if spec.shape is None:
@@ -282,14 +214,14 @@ def _checked_size(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> 
     fits = len(pattern) == len(spec.shape) and all(
         size >= 1 and wanted in (None, size) for size, wanted in zip(spec.shape, pattern, strict=True)
     )
-    require(fits, f"{path}.shape", f"{list(spec.shape)} is not allowed; allowed: {allowed}")
+    allow(fits, f"{path}.shape", list(spec.shape), allowed)
     size = math.prod(spec.shape)
     require(size <= MAX_VALUES, f"{path}.shape", f"{list(spec.shape)} is too large; allowed: {MAX_VALUES} values")
     return size
 
 
 def _shape_pattern(name: str, spec: FieldSpec, sensor: SensorSpec) -> Shape | None:
-    """Return what the shape of a field must be. A None within it: any length; None: one value per joint."""
+    """Return the required shape of a field, with None for any length. None: one value per joint."""
     if spec.path is not None:
         return (1,) if spec.shape is None else (None,) * max(1, len(spec.shape))
     if sensor.encoding is not None:
@@ -297,48 +229,59 @@ def _shape_pattern(name: str, spec: FieldSpec, sensor: SensorSpec) -> Shape | No
     return SENSOR_MESSAGES[sensor.type].fields[name].shape
 
 
+def _check_units(path: str, name: str, spec: FieldSpec, resolved: MessageField) -> None:
+    """Check the unit of a field, or, for revolute and prismatic joints together, one unit per joint."""
+    allowed = resolved.units
+    if isinstance(spec.unit, tuple):
+        joints = len(spec.joints or ())
+        expected = "one unit" + (f", or {joints} of them" if joints else "")
+        allow(len(spec.unit) == joints > 0, f"{path}.unit", list(spec.unit), expected)
+    for unit in spec.unit if isinstance(spec.unit, tuple) else (spec.unit,):
+        problem = f"the unit of {name} cannot be {unit!r}; allowed: {', '.join(allowed or ())}"
+        require(allowed is None or unit in allowed, f"{path}.unit", problem)
+
+
+def _check_precision(path: str, spec: FieldSpec, resolved: MessageField) -> None:
+    """Check that the field's type represents its bounds: others overflow, or lose their fractions."""
+    whole = np.dtype(resolved.dtype).kind in "iu"
+    info = np.iinfo(resolved.dtype) if whole else np.finfo(resolved.dtype)
+    lowest, highest = (int(info.min), int(info.max)) if whole else (float(info.min), float(info.max))
+    allowed = f"{'whole ' if whole else ''}numbers from {lowest} to {highest}, as {resolved.dtype} has them"
+    for key, bound in (("low", spec.low), ("high", spec.high)):
+        for value in bound if isinstance(bound, tuple) else (bound,):
+            fits = lowest <= value <= highest and (not whole or float(value).is_integer())
+            allow(fits, f"{path}.{key}", value, allowed)
+
+
 def _check_actuator_type(path: str, actuator: ActuatorSpec) -> None:
     require(actuator.type in ACTUATOR_MESSAGES, f"{path}.type", one_of(actuator.type, ACTUATOR_MESSAGES))
     known = ACTUATOR_MESSAGES[actuator.type]
-    require(
-        actuator.command in known.commands,
-        f"{path}.command",
-        f"{actuator.command!r} cannot be sent as {actuator.type}; allowed: {', '.join(known.commands)}",
-    )
-    require(
-        known.joints in (None, len(actuator.joints)),
-        f"{path}.joints",
-        f"{len(actuator.joints)} joints cannot be sent as {actuator.type}; allowed: {known.joints}",
-    )
-    require(
-        actuator.frame is None or known.header, f"{path}.frame", f"a {actuator.type} has no header; allowed: no frame"
-    )
+    problem = f"{actuator.command!r} cannot be sent as {actuator.type}; allowed: {', '.join(known.commands)}"
+    require(actuator.command in known.commands, f"{path}.command", problem)
+    problem = f"{len(actuator.joints)} joints cannot be sent as {actuator.type}; allowed: {known.joints}"
+    require(known.joints in (None, len(actuator.joints)), f"{path}.joints", problem)
+    problem = f"a {actuator.type} has no header; allowed: no frame"
+    require(actuator.frame is None or known.header, f"{path}.frame", problem)
 
 
 def _check_measured(path: str, joint: str, limits: JointLimits, measured: Mapping[str, str]) -> None:
-    """A joint whose position matters must be reported by a sensor of the agent's, in the unit of its limits."""
+    """Check that an agent's sensor reports a joint whose position matters, in the unit of its limits."""
     require(
         joint in measured,
         path,
         f"no sensor reports the position of {joint!r}; needed: a {JOINT_SENSOR} sensor of the agent whose field "
         f"position lists it (listed now: {', '.join(sorted(measured)) or 'none'})",
     )
-    require(
-        limits.unit == measured[joint],
-        f"{path}.unit",
-        f"{limits.unit!r} is not allowed; allowed: {measured[joint]!r}, the unit in which a sensor reports it",
-    )
+    allowed = f"{measured[joint]!r}, the unit in which a sensor reports it"
+    allow(limits.unit == measured[joint], f"{path}.unit", repr(limits.unit), allowed)
 
 
 def _check_axis(path: str, axis: str, limits: JointLimits) -> None:
     require(axis in TWIST_AXES, path, f"no such axis of a twist: {one_of(axis, TWIST_AXES)}")
     unit = "m" if axis.startswith("linear") else "rad"
-    require(limits.unit == unit, f"{path}.unit", f"{limits.unit!r} is not allowed; allowed: {unit}")
-    require(
-        limits.position is None,
-        f"{path}.position",
-        f"{limits.position} is not allowed: an axis of a twist has no position; allowed: null",
-    )
+    allow(limits.unit == unit, f"{path}.unit", repr(limits.unit), unit)
+    problem = f"{limits.position} is not allowed: an axis of a twist has no position; allowed: null"
+    require(limits.position is None, f"{path}.position", problem)
 
 
 def _check_limits(path: str, limits: JointLimits, actuator: ActuatorSpec, contract: ContractFields) -> None:
@@ -348,23 +291,15 @@ def _check_limits(path: str, limits: JointLimits, actuator: ActuatorSpec, contra
         check_positive(f"{path}.deceleration", limits.deceleration, f"{limits.unit}/s^2")
     if limits.jerk is not None:
         check_positive(f"{path}.jerk", limits.jerk, f"{limits.unit}/s^3")
+    path = f"{path}.position"
     if limits.position is None:
-        require(
-            actuator.command != "position",
-            f"{path}.position",
-            "a joint without position limits cannot be commanded by absolute position; allowed: [low, high]",
-        )
+        problem = "a joint without position limits cannot be commanded by absolute position; allowed: [low, high]"
+        require(actuator.command != "position", path, problem)
         return
     low, high = limits.position
-    require(
-        math.isfinite(low) and math.isfinite(high) and low < high,
-        f"{path}.position",
-        f"[{low}, {high}] is empty, inverted or not finite; allowed: [low, high] with low < high",
-    )
+    problem = f"[{low}, {high}] is empty, inverted or not finite; allowed: [low, high] with low < high"
+    require(math.isfinite(low) and math.isfinite(high) and low < high, path, problem)
     margin = contract.safety.margins.position
-    require(
-        low + margin < high - margin,
-        f"{path}.position",
-        f"[{low}, {high}] is empty after safety.margins.position {margin}; allowed: wider than {2 * margin}",
-    )
-    check_magnitude(f"{path}.position", (high - margin) - (low + margin))
+    problem = f"[{low}, {high}] is empty after safety.margins.position {margin}; allowed: wider than {2 * margin}"
+    require(low + margin < high - margin, path, problem)
+    check_magnitude(path, (high - margin) - (low + margin))

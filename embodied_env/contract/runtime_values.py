@@ -1,0 +1,95 @@
+"""Values that a caller sets at run time, checked against the contract: reset options and joint limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from embodied_env.contract.contract import Contract
+from embodied_env.contract.schema import EffectiveLimits, FloatArray, JointLimits
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.contract.value_checks import one_of
+from embodied_env.errors import UsageError
+
+
+def checked_options(contract: Contract, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
+    """Return reset options as arrays within the bounds of the contract.
+
+    Raises:
+        UsageError: for an option that the contract does not have, or a value of another shape or outside its bounds.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise UsageError(f"options={options!r} is not allowed; allowed: a mapping of reset options, or None")
+    known = contract.reset_options
+    checked: dict[str, FloatArray] = {}
+    for name, value in (options or {}).items():
+        if name not in known:
+            raise UsageError(f"reset option {name!r} is not known; allowed: {', '.join(known) or 'none'}")
+        low, high = known[name].low_array, known[name].high_array
+        array = _numbers(value)
+        if array.shape != low.shape or not ((low <= array) & (array <= high)).all():
+            raise UsageError(
+                f"reset option {name}={value!r} is not allowed; "
+                f"allowed: shape {low.shape} between {low.tolist()} and {high.tolist()}"
+            )
+        checked[name] = array
+    return checked
+
+
+def changed_limits(contract: Contract, changes: Mapping[str, JointLimits]) -> EffectiveLimits:
+    """Return the limits of `contract` after margins, with `changes` to these joints.
+
+    Raises:
+        UsageError: for an unknown joint, or a limit beyond the contract's.
+        ContractError: for limits that no contract may have.
+    """
+    own = ActionLayout(contract).limits
+    for joint in changes:
+        if joint not in own.joints:
+            raise UsageError(f"no such joint: {one_of(joint, own.joints)}")
+    actuators = {
+        name: replace(actuator, joints={joint: changes.get(joint, limits) for joint, limits in actuator.joints.items()})
+        for name, actuator in contract.actuators.items()
+    }
+    wanted = ActionLayout(replace(contract, actuators=actuators)).limits
+    for i, joint in enumerate(own.joints):
+        for key in ("position_high", "velocity", "acceleration", "deceleration", "jerk", "position_low"):
+            value, bound = getattr(wanted, key)[i], getattr(own, key)[i]
+            is_low = key == "position_low"
+            if value < bound if is_low else value > bound:
+                raise UsageError(
+                    f"{key} of {joint} would be {value} after margins; "
+                    f"allowed: at {'least' if is_low else 'most'} the contract's, {bound}"
+                )
+    return wanted
+
+
+def are_equal(some: EffectiveLimits, others: EffectiveLimits) -> bool:
+    """Return whether two sets of limits are the same."""
+    return all(np.array_equal(value, getattr(others, name)) for name, value in vars(some).items())
+
+
+def is_tighter(wanted: EffectiveLimits, in_force: EffectiveLimits) -> bool:
+    """Return whether obeying `wanted` implies obeying `in_force` from every state: the accelerations must be equal."""
+    return bool(
+        (wanted.position_low >= in_force.position_low).all()
+        and (wanted.position_high <= in_force.position_high).all()
+        and (wanted.velocity <= in_force.velocity).all()
+        and all(
+            np.array_equal(getattr(wanted, key), getattr(in_force, key))
+            for key in ("acceleration", "deceleration", "jerk")
+        )
+    )
+
+
+def _numbers(value: Any) -> FloatArray:  # noqa: ANN401 - users give anything
+    """Return `value` as an array; NaN for anything but numbers, and for masked arrays and booleans."""
+    try:
+        given = np.asarray(value)
+        is_number = given.dtype.kind in "fiu" and not np.ma.isMaskedArray(value)
+        return given.astype(np.float64) if is_number else np.array(np.nan)
+    except (TypeError, ValueError, OverflowError):
+        return np.array(np.nan)

@@ -1,0 +1,271 @@
+"""Ideal readings of the sensors of a simulated world, without delay and noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import Contract, SensorSpec
+from embodied_env.contract.field_paths import is_boolean
+from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES
+from embodied_env.contract.reading_values import InvalidReadingError, fitted
+from embodied_env.contract.spaces import FieldLayout, field_layouts
+from embodied_env.contract.value_checks import one_of
+from embodied_env.sim.backend_profile import KINDS, Contact, Rays, Source, WheelOdometry, WorldProfile
+from embodied_env.sim.model import MjData, Model
+from embodied_env.sim.rendering import Renderer
+from embodied_env.sim.sensor_models import Bumper, Odometer, Scanner
+
+Reader = Callable[[], Any]  # returns a number or a new array
+Values = dict[str, NDArray[Any]]
+
+_BOOL = "std_msgs/msg/Bool"
+_POSES = (
+    "geometry_msgs/msg/PoseStamped",
+    "geometry_msgs/msg/PointStamped",
+    "geometry_msgs/msg/PoseWithCovarianceStamped",
+)
+_FITS: Mapping[str, tuple[str, ...]] = {  # kind of source -> message types it can fill; "sensors" fills any
+    "site": _POSES,
+    "distance": ("sensor_msgs/msg/Range",),
+    "rays": ("sensor_msgs/msg/LaserScan",),
+    "camera": ("sensor_msgs/msg/Image",),
+    "odometry": ("nav_msgs/msg/Odometry",),
+    "contact": (_BOOL,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorOutput:
+    """The fields of one reading, and the other content of its message (`ros.embedded_sim.sensor_messages`).
+
+    `problem` is the reason for missing values, when they do not fit into the message.
+    """
+
+    values: Values
+    extras: Mapping[str, Any]
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class _Binding:
+    """A sensor of the contract, its source, and the path of the source in the contract."""
+
+    name: str
+    spec: SensorSpec
+    source: Source
+    path: str
+
+    @cached_property
+    def layouts(self) -> dict[str, FieldLayout]:
+        return {layout.field: layout for layout in field_layouts(self.name, self.spec)}
+
+
+class SensorReader:
+    """Reads the sensors of a contract from one MuJoCo state. `has_contacts`: whether `update_contacts` is needed."""
+
+    def __init__(
+        self, contract: Contract, profile: WorldProfile, model: Model, data: MjData, renderer: Renderer
+    ) -> None:
+        """Resolve every field.
+
+        Raises:
+            ContractError: for a sensor without a suitable source, a source without a sensor, or an unknown name.
+        """
+        self._model = model
+        self._data = data
+        self._renderer = renderer
+        self._odometers: dict[str, Odometer] = {}
+        self._bumpers: dict[str, Bumper] = {}
+        self._extras: dict[str, Callable[[], Mapping[str, Any]]] = {}
+        for name in profile.sources:
+            if name not in contract.sensors:
+                raise model.error(f"{model.path}.sources.{name}", f"no such sensor: {one_of(name, contract.sensors)}")
+        self._fields: dict[str, list[tuple[FieldLayout, Reader]]] = {}
+        self._booleans = {
+            (name, field)
+            for name, sensor in contract.sensors.items()
+            for field, spec in sensor.fields.items()
+            if is_boolean(sensor, spec)
+        }
+        for name, spec in contract.sensors.items():
+            binding = _Binding(name, spec, profile.sources.get(name, Source()), f"{model.path}.sources.{name}")
+            readers = self._readers(binding)
+            self._check_fields(binding, readers)
+            layouts = binding.layouts.items()
+            self._fields[name] = [(layout, readers[field]) for field, layout in layouts if field in readers]
+        self.has_contacts = bool(self._bumpers)
+
+    def begin(self, seed: int) -> None:
+        """Begin an episode: odometers at zero, bumpers without contact."""
+        for name, odometer in self._odometers.items():
+            odometer.begin([seed, *f"{name}.odometry".encode()])  # differs from the seed of its channel
+        for bumper in self._bumpers.values():
+            bumper.begin()
+
+    def update_contacts(self) -> None:
+        """Record the contacts of a physics step, which may be over at the next one."""
+        for bumper in self._bumpers.values():
+            bumper.update()
+
+    def read(self, sensor: str) -> SensorOutput:
+        """Return the current values of `sensor` as new arrays, in the contract's shapes and precision."""
+        extras = self._extras[sensor]() if sensor in self._extras else {}
+        try:
+            values = {layout.field: self._fitted(layout, reader()) for layout, reader in self._fields[sensor]}
+        except InvalidReadingError as error:
+            return SensorOutput(values={}, extras=extras, problem=str(error))
+        return SensorOutput(values=values, extras=extras)
+
+    def _fitted(self, layout: FieldLayout, values: Any) -> NDArray[Any]:  # noqa: ANN401 - a number, or an array
+        numbers = np.asarray(values)
+        if numbers.dtype == layout.dtype and numbers.shape == layout.shape and numbers.dtype.kind == "f":
+            return numbers  # new: see `Reader`
+        if (layout.sensor, layout.field) in self._booleans:
+            numbers = fitted(layout.field, numbers, np.dtype(bool))
+        return fitted(layout.field, numbers, layout.dtype).reshape(layout.shape)
+
+    def sample(self, sensor: str) -> SensorOutput:
+        """Return a reading like `read`, with odometry and contacts accumulated since the previous reading."""
+        if sensor in self._odometers:
+            self._odometers[sensor].advance()
+        output = self.read(sensor)
+        if sensor in self._bumpers:
+            self._bumpers[sensor].forget()
+        return output
+
+    def _readers(self, binding: _Binding) -> dict[str, Reader]:
+        """Return the readers of the source by field."""
+        source, type_name = binding.source, binding.spec.type
+        given = [kind for kind in KINDS if getattr(source, kind) is not None]
+        if source.relative_to is not None and source.site is None:
+            raise self._model.error(f"{binding.path}.relative_to", "only a site has a pose in another frame")
+        if not given and type_name == JOINT_SENSOR:
+            return self._joints(binding)
+        fitting = [kind for kind, types in _FITS.items() if type_name in types] + ["sensors"]
+        if len(given) != 1 or given[0] not in fitting:
+            needed = " or ".join(fitting)
+            if type_name == JOINT_SENSOR:
+                needed = f"no source, since it is read by the names of its joints, or {needed}"
+            found = " and ".join(given) or "nothing"
+            raise self._model.error(binding.path, f"{found} is given; a {type_name} sensor needs {needed}")
+        build: Callable[[_Binding, Any], dict[str, Reader]] = getattr(self, f"_{given[0]}")
+        return build(binding, getattr(source, given[0]))
+
+    def _check_fields(self, binding: _Binding, readers: Mapping[str, Reader]) -> None:
+        known = SENSOR_MESSAGES.get(binding.spec.type)
+        derived = ("covariance",) if known is not None and known.covariance else ()  # from the noise
+        for field in binding.spec.fields:
+            if field not in readers and field not in derived:
+                path = f"sensors.{binding.name}.fields.{field}"
+                raise self._model.error(path, "its source in this world does not give it")
+        for field in binding.source.noise:
+            path = f"{binding.path}.noise.{field}"
+            if field not in binding.layouts:
+                raise self._model.error(path, f"no such field: {one_of(field, binding.layouts)}")
+            if field not in readers or binding.layouts[field].dtype.kind != "f":
+                raise self._model.error(path, "noise is added to measured floating-point fields only")
+
+    def _joints(self, binding: _Binding) -> dict[str, Reader]:
+        data = self._data
+        readers: dict[str, Reader] = {}
+        for field, spec in binding.spec.fields.items():
+            if spec.joints is None:
+                continue
+            path = f"sensors.{binding.name}.fields.{field}.joints"
+            at = self._model.joint_addresses((joint, path) for joint in spec.joints)
+            vector, index = {
+                "position": (data.qpos, at.qpos),
+                "velocity": (data.qvel, at.dof),
+                "effort": (data.qfrc_actuator, at.dof),  # of the servos, without gravity compensation
+            }[field]
+            readers[field] = partial(vector.take, index)  # like np.take, three times as fast
+        return readers
+
+    def _site(self, binding: _Binding, site: str) -> dict[str, Reader]:
+        """Read the position, m, and the orientation as quaternion x, y, z, w."""
+        data, model, frame = self._data, self._model, binding.source.relative_to
+        index = model.find("site", site, f"{binding.path}.site")
+        base = None if frame is None else model.find("site", frame, f"{binding.path}.relative_to")
+
+        def position() -> NDArray[np.float64]:
+            if base is None:
+                return np.array(data.site_xpos[index])
+            offset = data.site_xpos[index] - data.site_xpos[base]
+            return np.array(data.site_xmat[base].reshape(3, 3).T @ offset)
+
+        def orientation() -> NDArray[np.float64]:
+            matrix = data.site_xmat[index]
+            if base is not None:
+                matrix = (data.site_xmat[base].reshape(3, 3).T @ matrix.reshape(3, 3)).ravel()
+            wxyz = np.empty(4)
+            model.mujoco.mju_mat2Quat(wxyz, matrix)
+            return np.roll(wxyz, -1)  # messages have x, y, z, w
+
+        return {"position": position, "orientation": orientation}
+
+    def _distance(self, binding: _Binding, sites: tuple[str, str]) -> dict[str, Reader]:
+        data = self._data
+        a, b = (self._model.find("site", site, f"{binding.path}.distance[{i}]") for i, site in enumerate(sites))
+
+        def distance() -> NDArray[np.float64]:
+            apart = data.site_xpos[a] - data.site_xpos[b]
+            return np.array([math.sqrt(apart.dot(apart))])  # like np.linalg.norm, five times as fast
+
+        return {"range": distance}
+
+    def _sensors(self, binding: _Binding, sensors: Mapping[str, str]) -> dict[str, Reader]:
+        return {field: self._sensor(binding, field, sensor) for field, sensor in sensors.items()}
+
+    def _sensor(self, binding: _Binding, field: str, sensor: str) -> Reader:
+        mj, data, mujoco = self._model.mj, self._data, self._model.mujoco
+        path = f"{binding.path}.sensors.{field}"
+        if field not in binding.layouts:
+            raise self._model.error(path, f"no such field: {one_of(field, binding.layouts)}")
+        index = self._model.find("sensor", sensor, path)
+        start, size = int(mj.sensor_adr[index]), int(mj.sensor_dim[index])
+        shape = binding.layouts[field].shape
+        if size != math.prod(shape):
+            raise self._model.error(path, f"{sensor!r} has {size} values; allowed: {math.prod(shape)}, shape {shape}")
+        values = np.arange(start, start + size)
+        if mj.sensor_datatype[index] == int(mujoco.mjtDataType.mjDATATYPE_QUATERNION):
+            values = np.roll(values, -1)  # messages have x, y, z, w
+        if binding.spec.type == _BOOL:
+            return lambda: np.where(np.isnan(data.sensordata[values]), np.nan, data.sensordata[values] != 0.0)
+        if mj.sensor_type[index] == int(mujoco.mjtSensor.mjSENS_RANGEFINDER):
+            return lambda: np.where(data.sensordata[values] < 0.0, np.inf, data.sensordata[values])  # -1: no hit
+        return partial(data.sensordata.take, values)
+
+    def _rays(self, binding: _Binding, rays: Rays) -> dict[str, Reader]:
+        if "ranges" not in binding.layouts:
+            return {}
+        scanner = Scanner(self._model, self._data, rays, binding.layouts["ranges"].shape[0], binding.path)
+        self._extras[binding.name] = scanner.extras
+        return {"ranges": scanner.ranges}
+
+    def _camera(self, binding: _Binding, name: str) -> dict[str, Reader]:
+        camera = self._model.find("camera", name, f"{binding.path}.camera")
+        renderers = {"rgb8": self._renderer.rgb, "32FC1": self._renderer.depth}
+        encoding = str(binding.spec.encoding)
+        if encoding not in renderers:
+            path = f"sensors.{binding.name}.encoding"
+            raise self._model.error(path, f"{encoding!r} is not rendered; allowed: {', '.join(renderers)}")
+        if "image" not in binding.layouts:
+            return {}
+        height, width, _ = binding.layouts["image"].shape
+        return {"image": partial(renderers[encoding], self._data, camera, height, width)}
+
+    def _odometry(self, binding: _Binding, odometry: WheelOdometry) -> dict[str, Reader]:
+        odometer = self._odometers[binding.name] = Odometer(self._model, self._data, odometry, binding.path)
+        self._extras[binding.name] = odometer.extras
+        return {field: getattr(odometer, field) for field in ("position", "orientation", "linear", "angular")}
+
+    def _contact(self, binding: _Binding, contact: Contact) -> dict[str, Reader]:
+        bumper = self._bumpers[binding.name] = Bumper(self._model, self._data, contact, binding.path)
+        return {"data": bumper.touched}
