@@ -24,7 +24,7 @@ from embodied_env.ros.command_messages import (
     integer_encoder,
     to_command,
 )
-from embodied_env.ros.robot.command_publishers import ActuatorPublishers
+from embodied_env.ros.robot.actuation import ActuatorPublishers
 from embodied_env.ros.serialization.cdr import to_cdr
 from embodied_env.ros.serialization.layout_cache import LayoutDecoder
 
