@@ -174,9 +174,7 @@ def test_a_clock_that_never_stands_is_told_before_the_first_request(exact, small
 
 def test_a_control_without_its_services_names_them(domain_id):
     node = RosNode("lonely", namespace="/", clock=SteadyClock())
-    control = LockstepControl(
-        Embedded(world="toy", prefix="/absent"), ServiceSession(node.receiver), step_ns=PERIOD_NS
-    )
+    control = LockstepControl(Embedded(world="toy", prefix="/absent"), ServiceSession(node.receiver), step_ns=PERIOD_NS)
     try:
         with pytest.raises(BackendNotReadyError, match="/absent/simulator/step_once"):
             control.connect(soon(0.1))

@@ -92,7 +92,8 @@ class Witness:
         self.listener = ReceiveThread(self.ros.node, SteadyClock())
         self.reports, self.states, self.commands, self.moves = [], [], {}, []
         self.services = {
-            name: ServiceCaller(self.ros.node, f"relay/{name}", SteadyClock()) for name in ("arm", "estop", "clear_estop")
+            name: ServiceCaller(self.ros.node, f"relay/{name}", SteadyClock())
+            for name in ("arm", "estop", "clear_estop")
         }
         ((_, actuator),) = contract.actuators.items()
         self._listen(actuator.type, actuator.topic, self._take_command)
