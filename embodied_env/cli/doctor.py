@@ -173,7 +173,7 @@ def _active_types(contract: Contract, backend: str) -> list[str]:
     """Return the types that are needed to know what is active; a profile that is wrong has none: its check says so."""
     if backend != "real" or backend not in contract.backends:
         return []
-    from embodied_env.ros.robot.profile import load_real_profile
+    from embodied_env.ros.robot.backend_profile import load_real_profile
 
     try:
         active = load_real_profile(contract).active
@@ -243,7 +243,7 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool) -> I
 
 
 def _load_real(contract: Contract) -> str:
-    from embodied_env.ros.robot.profile import load_real_profile
+    from embodied_env.ros.robot.backend_profile import load_real_profile
 
     load_real_profile(contract)
     return f"backends.real, fingerprint {contract.backend_fingerprint('real')[:16]}"

@@ -11,7 +11,7 @@ from embodied_env.core.types import Sample
 from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.clock_sync import StampTranslator, TranslatedStamp, TransportTiming
+from embodied_env.ros.robot.stamp_translation import StampTranslator, TranslatedStamp, TransportTiming
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.serialization.layout_cache import as_message
 

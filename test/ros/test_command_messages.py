@@ -22,7 +22,7 @@ from embodied_env.ros.command_messages import (
     from_command,
     to_command,
 )
-from embodied_env.ros.robot.command_publishers import ActuatorPublishers
+from embodied_env.ros.robot.actuation import ActuatorPublishers
 from embodied_env.ros.serialization.cdr import to_cdr
 from embodied_env.ros.serialization.layout_cache import LayoutDecoder
 from embodied_env.ros.serialization.message_template import ArrayEncoder, integer_encoder

@@ -152,9 +152,9 @@ class Episode:
         self.began_s = time.monotonic()
         self.observation, self.reset_info = env.reset(seed=seed)
         backend = env.unwrapped._stepper._backend
-        if isinstance(backend._outlet, Told):
-            backend._outlet = backend._outlet.outlet
-        self.told = backend._outlet = Told(backend._outlet)
+        if isinstance(backend._connection.sink, Told):
+            backend._connection.sink = backend._connection.sink.outlet
+        self.told = backend._connection.sink = Told(backend._connection.sink)
         self.published = []
         if bystander is not None:
             bystander.commands = self.published
@@ -665,7 +665,7 @@ def check_resets(rig, count):
     episode = rig.begin()
     episode.run(1)
     backend = rig.env.unwrapped._stepper._backend
-    backend._outlet, rig.bystander.commands = episode.told.outlet, deque(maxlen=1)  # they keep every command
+    backend._connection.sink, rig.bystander.commands = episode.told.outlet, deque(maxlen=1)  # they keep every command
     before, epoch = held(rig.env, rig.robot.pid), rig.env.unwrapped.epoch
     resident = resident_kb(rig.robot.pid)
     for _ in range(count):
@@ -865,7 +865,7 @@ def test_f25_a_reset_that_is_never_answered_ends_in_time_and_its_late_answer_is_
             executor.spin_once(timeout_sec=0.1)
         assert answered == [True]
         time.sleep(2 * PERIOD_S)  # the answer has come, and is ignored
-        assert env.unwrapped._stepper._backend._listener.failure is None
+        assert env.unwrapped._stepper._backend._connection.listener.failure is None
         assert pending(env) == []
     finally:
         executor.shutdown()

@@ -22,8 +22,8 @@ from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import LATCHED as LATCHED_QOS
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.receive_thread import ReceiveThread
+from embodied_env.ros.robot.backend_profile import ResetSpec
 from embodied_env.ros.robot.operator_confirmation import REQUEST_TOPIC, ByService, ByTopic, Prompt, make_confirmation
-from embodied_env.ros.robot.profile import ResetSpec
 
 pytestmark = pytest.mark.ros
 

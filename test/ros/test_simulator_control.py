@@ -1,4 +1,4 @@
-"""`VerifiedSimControl` over each dialect and its stand-in, over real DDS: what goes well, and each fault by its name."""
+"""`LockstepControl` over each API and its stand-in, over real DDS: what goes well, and each fault by its name."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from simulator_stand_ins import STEP_NS, Mischief, hosted
 
 from embodied_env.core.clock import SteadyClock
-from embodied_env.errors import BackendLostError, UsageError
-from embodied_env.ros.external_sim.control import make_dialect
-from embodied_env.ros.external_sim.control.base import SimulatorNotReadyError
-from embodied_env.ros.external_sim.control.verified_control import VerifiedSimControl
+from embodied_env.errors import BackendLostError
+from embodied_env.ros.external_sim.control import make_api
+from embodied_env.ros.external_sim.control.api import SimulatorNotReadyError
+from embodied_env.ros.external_sim.control.lockstep_control import LockstepControl
+from embodied_env.ros.external_sim.control.service_session import ServiceSession
 from embodied_env.ros.node import RosNode
 
 pytestmark = pytest.mark.ros
@@ -35,8 +36,8 @@ def attached(name, domain_id, *, prefix=None):
     """A control over a node of its own, not connected."""
     node = RosNode("environment", namespace="/", clock=SteadyClock(), domain_id=domain_id)
     try:
-        dialect = make_dialect(name, world="toy", prefix=prefix)
-        yield VerifiedSimControl(dialect, node.receiver, step_ns=STEP_NS, still_s=0.05)
+        api = make_api(name, world="toy", prefix=prefix)
+        yield LockstepControl(api, ServiceSession(node.receiver), step_ns=STEP_NS, still_s=0.05)
     finally:
         node.close()
 
@@ -61,14 +62,14 @@ def begun(pair):
     _, stand_in, control = pair
 
     def begin(reply_timeout_s=5.0, **mischief):
-        control._talk.reply_timeout_s = 5.0  # a machine that stalls loses no reply
+        control.session.reply_timeout_s = 5.0  # a machine that stalls loses no reply
         stand_in.order(stand_in.calm)
         while control.clock.now_ns != stand_in.world.now_ns:
-            control.take(0.05)
-        control.reset("world", None, soon())
+            control.session.receive(0.05)
+        control.reset(soon())
         stand_in.mischief = Mischief(**mischief)
         stand_in.requests.clear()
-        control._talk.reply_timeout_s = reply_timeout_s
+        control.session.reply_timeout_s = reply_timeout_s
         return stand_in, control
 
     return begin
@@ -97,9 +98,9 @@ def stepping(stand_in, control, steps):
     """Step so often; return the errors of the clock, ns, against what was asked for."""
     begin_ns, errors = control.now_ns(), set()
     for count in range(1, steps + 1):
-        result = control.step(PERIOD_NS, soon())
-        errors.add(result.after_ns - begin_ns - count * PERIOD_NS)
-        errors.add(stand_in.world.now_ns - result.after_ns)
+        end_ns = control.step(PERIOD_NS, soon())
+        errors.add(end_ns - begin_ns - count * PERIOD_NS)
+        errors.add(stand_in.world.now_ns - end_ns)
     return errors
 
 
@@ -142,8 +143,8 @@ def test_a_reply_before_the_end_ends_no_step(begun):
 def test_steps_after_a_reset_count_from_the_begin(begun):
     stand_in, control = begun()
     stepping(stand_in, control, 3)
-    result = control.reset("world", 7, soon())
-    assert (result.level, result.after_ns, result.seed_used) == ("world", 0, None)
+    control.reset(soon())
+    assert control.now_ns() == 0
     assert stepping(stand_in, control, 3) == {0}
     assert stand_in.world.now_ns == 3 * PERIOD_NS
 
@@ -202,7 +203,7 @@ def test_a_reset_by_somebody_else_between_two_steps_is_named(begun):
     heard = control.clock.heard
     stand_in.order(stand_in.ask_reset)
     while control.clock.heard == heard or control.clock.now_ns:
-        control.take(0.05)
+        control.session.receive(0.05)
     assert why_of(control.step, PERIOD_NS, soon())[0] == "clock_rewound"
 
 
@@ -219,7 +220,7 @@ def test_steps_of_another_client_between_ours_are_named_before_anything_is_asked
     asked, before_ns = len(stand_in.requests), control.now_ns()
     stand_in.order(lambda: stand_in.ask_steps(3))
     while control.now_ns() < before_ns + 3 * STEP_NS:
-        control.take(0.05)
+        control.session.receive(0.05)
     assert why_of(control.step, PERIOD_NS, soon())[0] == "extra_steps"
     assert len(stand_in.requests) == asked
 
@@ -238,15 +239,15 @@ def test_a_reset_that_was_taken_and_never_shows_is_named(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, soon())
     stand_in.mischief = Mischief(does=False)
-    assert why_of(control.reset, "world", None, soon(0.6))[0] == "reset_not_seen"
+    assert why_of(control.reset, soon(0.6))[0] == "reset_not_seen"
 
 
 @of_both
 def test_a_reset_whose_reply_is_lost_is_named(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, soon())
-    stand_in.mischief, control._talk.reply_timeout_s = Mischief(replies="never"), PATIENCE_S
-    why, text = why_of(control.reset, "world", None, soon())
+    stand_in.mischief, control.session.reply_timeout_s = Mischief(replies="never"), PATIENCE_S
+    why, text = why_of(control.reset, soon())
     assert why == "reply_lost"
     assert text.endswith("the clock shows the reset")
 
@@ -258,7 +259,7 @@ def test_what_a_dead_client_left_over_is_waited_out(message_package, domain_id, 
         stand_in.pace_s = 0.005
         stand_in.order(lambda: stand_in.ask_steps(10_000))
         while not control.clock.heard:
-            control.take(0.1)
+            control.session.receive(0.1)
         stand_in.order(stand_in.calm)
         stand_in.order(lambda: stand_in.ask_steps(100))
         control.connect(soon(20.0))
@@ -310,8 +311,6 @@ def test_a_bridge_that_sets_no_pose_says_so(message_package, domain_id):
     with hosted("ros_gz", sets_pose=False), attached("ros_gz", domain_id) as control:
         control.connect(soon())
         assert not control.capabilities.set_state
-        with pytest.raises(UsageError, match="nobody offers /world/toy/set_pose"):
-            control.set_state("cart", np.zeros(3), np.array([0.0, 0, 0, 1]), soon())
 
 
 @pytest.mark.long
@@ -323,7 +322,7 @@ def test_where_only_the_action_steps_its_goal_is_enough(message_package, domain_
         attached("simulation_interfaces", domain_id) as control,
     ):
         control.connect(soon())
-        control.hear(soon())
+        control.wake_clock(soon())
         assert stepping(stand_in, control, 20) == {0}
         asked = [name for name in stand_in.requests if name.endswith("simulate_steps/_action/send_goal")]
     assert len(asked) == 21

@@ -10,8 +10,7 @@ import pytest
 import embodied_env
 from embodied_env.core.types import ResetRequest
 from embodied_env.errors import ContractError
-from embodied_env.ros.external_sim.profile import load_simulator_profile
-from embodied_env.ros.external_sim.randomization import placing
+from embodied_env.ros.external_sim.backend_profile import load_simulator_profile, sample_poses
 from embodied_env.ros.step_arrivals import DueReading
 
 ARM = embodied_env.load_contract("arm_reach")
@@ -118,9 +117,9 @@ def test_equal_seeds_draw_equal_places_and_an_option_shifts_no_other():
         draws={"goal": {"entity": "flag"}, "start": {"pose": "cart"}},
         entities={"flag": {"position": [0.0, 0.0, 0.4]}, "cart": {"position": [0.0, 0.0, 0.1]}},
     )
-    first, again = (placing(CART, profile, ResetRequest(epoch=i, seed=5)) for i in range(2))
-    set_goal = placing(CART, profile, ResetRequest(epoch=3, seed=5, options={"goal": np.array([3.7, 1.0])}))
-    other = placing(CART, profile, ResetRequest(epoch=3, seed=6))
+    first, again = (sample_poses(CART, profile, ResetRequest(epoch=i, seed=5)) for i in range(2))
+    set_goal = sample_poses(CART, profile, ResetRequest(epoch=3, seed=5, options={"goal": np.array([3.7, 1.0])}))
+    other = sample_poses(CART, profile, ResetRequest(epoch=3, seed=6))
     assert first.places == again.places != other.places
     assert set(first.sampled) == {"goal", "start"}
     assert set_goal.places["flag"].position == (3.7, 1.0, 0.4)
@@ -131,7 +130,7 @@ def test_equal_seeds_draw_equal_places_and_an_option_shifts_no_other():
 def test_a_heading_turns_about_the_vertical():
     profile, _ = loaded(CART, draws={"start": {"pose": "cart"}})
     options = {"start": np.array([-3.5, 1.0, np.pi / 2])}
-    place = placing(CART, profile, ResetRequest(epoch=0, seed=5, options=options)).places["cart"]
+    place = sample_poses(CART, profile, ResetRequest(epoch=0, seed=5, options=options)).places["cart"]
     np.testing.assert_allclose(place.orientation, [0.0, 0.0, np.sqrt(0.5), np.sqrt(0.5)])
     assert place.position == (-3.5, 1.0, 0.0)
 

@@ -10,9 +10,9 @@ import pytest
 from embodied_env.contract import load_contract
 from embodied_env.core.clock import VirtualClock
 from embodied_env.errors import ContractError
-from embodied_env.ros.external_sim.control.base import EntityState
+from embodied_env.ros.external_sim.backend_profile import SimulatorSource, load_simulator_profile
+from embodied_env.ros.external_sim.control.api import EntityState
 from embodied_env.ros.external_sim.derived_sensors import DerivedSensors
-from embodied_env.ros.external_sim.profile import SimulatorSource, load_simulator_profile
 
 CART, DOOR = load_contract("cart_goal"), load_contract("door_open")
 QUARTER = (0.0, 0.0, np.sqrt(0.5), np.sqrt(0.5))  # a turn to the left

@@ -17,7 +17,7 @@ from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.profile import check_frame, load_real_profile
+from embodied_env.ros.robot.backend_profile import check_frame, load_real_profile
 from embodied_env.ros.robot.sensor_set import MessageFilter, make_readers
 from embodied_env.ros.sensor_readers import SensorReader
 from embodied_env.ros.transforms import NoTransformError, Transform, TransformedReader
@@ -100,7 +100,7 @@ def test_a_message_waits_for_its_transform_and_keeps_its_arrival(bench):
     intake.on_message(late)
     assert handed == []
     frames.known_until_ns = 3 * NS_PER_S
-    intake.flush_ready(8)
+    intake.flush(8)
     assert handed == [late]
 
 
@@ -116,9 +116,9 @@ def test_a_message_waits_no_longer_than_a_reading_may_be_old(bench):
     _, intake, handed = bench
     intake.on_message(arrival(pose(2 * NS_PER_S)))
     patience_ns = round(TCP.max_age_s * NS_PER_S)
-    intake.flush_ready(patience_ns)
+    intake.flush(patience_ns)
     assert handed == []
-    intake.flush_ready(patience_ns + 1)
+    intake.flush(patience_ns + 1)
     assert len(handed) == 1
 
 

@@ -1,7 +1,4 @@
-"""Checks of a robot's contract, profile and positions that need no ROS, and the line of the checklist they return.
-
-What is unknown or missing fails.
-"""
+"""Checks of a robot's contract, profile and positions that need no ROS; anything unknown or missing fails."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ START_OUT_OF_LIMITS = "start_out_of_limits"
 START_OUTSIDE = ("refuse", "inward")
 SECURITY = ("off", "required")
 
-_NEED_A_TIMEOUT = frozenset({"velocity", "effort", "twist"})  # a controller keeps the last one for ever
+_NEED_A_TIMEOUT = frozenset({"velocity", "effort", "twist"})  # a controller keeps the last one indefinitely
 _TIMEOUT_REMEDY = (
     "set backends.real.downstream_timeout_s to the controller's own timeout (e.g. cmd_vel_timeout of "
     "diff_drive_controller), or backends.real.allow_no_downstream_timeout: true where something else stops it"
@@ -42,8 +39,8 @@ _ENCLAVE_FILES = (
 class Check:
     """One line of the checklist.
 
-    `passed` None: it was not checked, `detail` says why. `remedy`: what to do when it failed. `code`: why it failed,
-    for programs.
+    `passed` None: not checked, for the reason in `detail`. `remedy` and `code`, a machine-readable reason, are of a
+    failure.
     """
 
     name: str
@@ -54,7 +51,7 @@ class Check:
 
 
 def raise_unless_passed(checks: Iterable[Check]) -> None:
-    """Raise BackendNotReadyError, which lists each check that failed and what to do about it."""
+    """Raise BackendNotReadyError with each failed check and its remedy."""
     checks = tuple(checks)
     failed = [check for check in checks if check.passed is False]
     if failed:
@@ -68,20 +65,20 @@ def raise_unless_passed(checks: Iterable[Check]) -> None:
 def contract_checks(
     contract: Contract, profile: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
 ) -> tuple[Check, ...]:
-    """Check the contract and its profile for ``real`` alone. `environment` None: that of this process."""
+    """Check the contract and its profile ``real``. `environment` None: that of this process."""
     return (
-        _limits(contract),
-        _mode(contract),
-        _downstream_timeout(contract, profile),
-        _start_outside(profile),
+        _check_limits(contract),
+        _check_mode(contract),
+        _check_downstream_timeout(contract, profile),
+        _check_start_outside(profile),
         security_check(profile, os.environ if environment is None else environment),
     )
 
 
 def security_check(profile: Mapping[str, Any], environment: Mapping[str, str]) -> Check:
-    """Check that SROS2 is enforced and has its keys, where the profile says ``security: required``.
+    """Check that SROS2 is enforced and has its keys, if the profile has ``security: required``.
 
-    It must be made before a node is: without ``ROS_SECURITY_ENABLE`` a node would run unauthenticated.
+    Call it before creating a node: without ``ROS_SECURITY_ENABLE`` a node would run unauthenticated.
     """
     wanted = profile.get("security", "off")
     if wanted not in SECURITY:
@@ -111,7 +108,7 @@ def security_check(profile: Mapping[str, Any], environment: Mapping[str, str]) -
 def measured_positions(contract: Contract, values: Mapping[str, Mapping[str, Any]]) -> FloatArray:
     """Return the positions of all joints in contract order, shape (n_joints,), NaN where unknown.
 
-    `values` maps a sensor to the values of its sample by field; without values it knows nothing.
+    `values` maps a sensor to the values of its sample by field.
     """
     measured: dict[str, float] = {}
     for name, sensor in contract.sensors.items():
@@ -126,11 +123,11 @@ def check_positions(contract: Contract, measured: FloatArray, *, outside: str = 
     """Check that every joint is inside its position limits after margins.
 
     Args:
-        contract: whose limits.
-        measured: positions of all joints in contract order, shape (n_joints,), in their units; NaN where unknown, which
-            fails where the joint has limits.
-        outside: ``refuse``: a joint outside fails; ``inward``: it passes, since the safety gate lets a joint in and
-            never further out. The profile's ``start_outside``; anything else fails like ``refuse``.
+        contract: has the limits.
+        measured: positions of all joints in contract order, shape (n_joints,), in their units; NaN, for unknown, fails
+            where the joint has limits.
+        outside: the profile's ``start_outside``. ``inward``: a joint outside passes, since the safety gate lets it move
+            inward only; anything else: it fails.
     """
     layout = ActionLayout(contract)
     low, high = layout.limits.position_low, layout.limits.position_high
@@ -157,31 +154,33 @@ def check_positions(contract: Contract, measured: FloatArray, *, outside: str = 
     return Check(name=name, passed=True, detail="; ".join(beyond) + allowed if beyond else "after margins")
 
 
-def _limits(contract: Contract) -> Check:
-    """An axis of a twist has no position, and a joint that turns without an end declares position: null."""
-    endless = [
-        joint
+def _check_limits(contract: Contract) -> Check:
+    """Check that joints have limits. An axis of a twist has no position; a continuous joint declares position: null."""
+    joints = [
+        (joint, limits, actuator.command)
         for actuator in contract.actuators.values()
         for joint, limits in actuator.joints.items()
-        if limits.position is None and limits.unit == "m" and actuator.command != "twist"
+    ]
+    endless = [
+        joint
+        for joint, limits, command in joints
+        if limits.position is None and limits.unit == "m" and command != "twist"
     ]
     fast = [
         joint
-        for actuator in contract.actuators.values()
-        for joint, limits in actuator.joints.items()
+        for joint, limits, _ in joints
         if not (math.isfinite(limits.velocity) and math.isfinite(limits.acceleration))
     ]
     if endless or fast:
         detail = f"joints that slide without an end: {endless}; without a finite velocity or acceleration: {fast}"
         remedy = "write actuators.<name>.joints.<joint>: position, velocity and acceleration"
         return Check(name="limits", passed=False, detail=detail, remedy=remedy, code="limits.missing")
-    count = sum(len(actuator.joints) for actuator in contract.actuators.values())
-    turning = [j for a in contract.actuators.values() for j, x in a.joints.items() if x.position is None]
+    turning = [joint for joint, limits, _ in joints if limits.position is None]
     without = f"; without a limit of position: {', '.join(turning)}" if turning else ""
-    return Check(name="limits", passed=True, detail=f"{count} joints have limits{without}")
+    return Check(name="limits", passed=True, detail=f"{len(joints)} joints have limits{without}")
 
 
-def _mode(contract: Contract) -> Check:
+def _check_mode(contract: Contract) -> Check:
     mode = contract.safety.mode
     if mode != "enforce":
         detail = f"safety.mode {mode!r} is not allowed on a real robot; allowed: 'enforce'"
@@ -189,8 +188,8 @@ def _mode(contract: Contract) -> Check:
     return Check(name="safety mode", passed=True, detail="the safety gate enforces")
 
 
-def _downstream_timeout(contract: Contract, profile: Mapping[str, Any]) -> Check:
-    """A command of velocity or effort that is never renewed moves the robot on: somebody downstream must end it."""
+def _check_downstream_timeout(contract: Contract, profile: Mapping[str, Any]) -> Check:
+    """Check that the controller has a timeout: a velocity or effort that is not renewed would keep the robot moving."""
     name, code = "controller timeout", "downstream.timeout"
     needing = [key for key, actuator in contract.actuators.items() if actuator.command in _NEED_A_TIMEOUT]
     timeout_s = profile.get("downstream_timeout_s")
@@ -209,7 +208,7 @@ def _downstream_timeout(contract: Contract, profile: Mapping[str, Any]) -> Check
     return Check(name=name, passed=True, detail=f"declared: the controller stops by itself after {timeout_s} s")
 
 
-def _start_outside(profile: Mapping[str, Any]) -> Check:
+def _check_start_outside(profile: Mapping[str, Any]) -> Check:
     value = profile.get("start_outside", "refuse")
     if value not in START_OUTSIDE:
         detail = f"backends.real.start_outside {value!r} is not allowed; allowed: {', '.join(START_OUTSIDE)}"

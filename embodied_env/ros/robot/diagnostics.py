@@ -1,17 +1,17 @@
-"""How an environment is, by what its steps added up to: three statuses, each with its level.
+"""Publish the diagnostics of an environment's steps: three statuses, each with its level.
 
 ========  ==================================================  ====================================================
 status    WARN                                                ERROR
 ========  ==================================================  ====================================================
 gates     a HOLD; more interventions than ``warn_share``      a STOP or an ESTOP; the episode ended by
                                                               ``safety_stop`` or ``backend_lost``
-latency   a deadline was missed; ``lat.budget``, ``act.late``
-sensors   a reading that is not as it should be               the episode ended by ``sensor_gap``
+latency   a missed deadline; ``lat.budget``, ``act.late``
+sensors   a reading of bad quality                            the episode ended by ``sensor_gap``
 ========  ==================================================  ====================================================
 
-A level is of the steps since the last message. Without a step for a second or ten control periods, whichever is longer,
-all are STALE while an episode runs, and before the first one. The level that an episode ended with stays until the
-next.
+A level covers the steps since the last message. Without a step for a second or ten control periods, whichever is
+longer, all are STALE while an episode runs, and before the first one. The levels at the end of an episode remain until
+the next.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from embodied_env.core.types import Transition
 from embodied_env.ros.qos import RELIABLE
 
 TOPIC = "/diagnostics"
-TELL_S = 1.0
+PERIOD_S = 1.0
 
 _STALE_PERIODS = 10
 _GOOD = (int(Quality.OK), int(Quality.OUT_OF_RANGE))
@@ -51,33 +51,33 @@ class Diagnostics:
 
     def __init__(self, contract: Contract, clock: Clock) -> None:
         """Observe; nothing is published before `connect`."""
-        self._health = DiagnosticsAggregator(contract, clock)
+        self._aggregator = DiagnosticsAggregator(contract, clock)
         self._hardware_id = f"{contract.name} {contract.fingerprint[:12]}"
         self._lock = threading.Lock()
         self._node: Node | None = None
         self._publisher: Any = None
 
     def connect(self, node: Node) -> None:
-        """Publish by `node` from now on; whoever turns it tells every second."""
+        """Publish from `node`, every second and when a level rises."""
         with self._lock:
             self._node = node
             self._publisher = node.create_publisher(
                 message_class("diagnostic_msgs/msg/DiagnosticArray"), TOPIC, RELIABLE
             )
-        node.create_timer(TELL_S, self._tell, clock=RosClock(clock_type=ClockType.STEADY_TIME))
+        node.create_timer(PERIOD_S, self._on_timer, clock=RosClock(clock_type=ClockType.STEADY_TIME))
 
     def disconnect(self) -> None:
-        """The node is about to go. Idempotent."""
+        """Stop publishing, before the node is destroyed. Idempotent."""
         with self._lock:
             self._node = self._publisher = None
 
     def observe(self, transition: Transition) -> None:
-        """Take in a step; publish when it is worse than was told."""
+        """Add a step; publish at once if a level rises."""
         with self._lock:
-            if self._health.add(transition):
+            if self._aggregator.add(transition):
                 self._publish()
 
-    def _tell(self) -> None:
+    def _on_timer(self) -> None:
         with self._lock:
             self._publish()
 
@@ -97,17 +97,17 @@ class Diagnostics:
                 hardware_id=self._hardware_id,
                 values=[key_value(key=key, value=value) for key, value in status.values.items()],
             )
-            for status in self._health.publishable()
+            for status in self._aggregator.publishable()
         ]
-        with contextlib.suppress(RuntimeError):  # whoever took hold of all contexts has shut ours down
+        with contextlib.suppress(RuntimeError):  # the context was shut down by another
             publisher.publish(message)
 
 
 class DiagnosticsAggregator:
-    """Adds up transitions, and says what they mean. Nothing here knows of ROS. Not for two threads at once."""
+    """Computes the statuses from transitions, without ROS. Not thread-safe."""
 
     def __init__(self, contract: Contract, clock: Clock) -> None:
-        """Know of no step yet. `clock` is the steady clock."""
+        """Start before the first step. `clock` is the steady clock."""
         self._clock = clock
         self._warn_share = contract.safety.intervention.warn_share
         self._stale_ns = round(max(NS_PER_S, _STALE_PERIODS * contract.control_period_ns))
@@ -121,7 +121,7 @@ class DiagnosticsAggregator:
         self._published_levels: Mapping[str, Level] = {}
 
     def add(self, transition: Transition) -> bool:
-        """Take in a step; return whether something is worse than was told last, or no longer stale."""
+        """Add a step; return whether a level is higher than the last published, or no longer stale."""
         window, info = self._window, transition.info
         window.steps += 1
         latency = info["latency"]
@@ -129,33 +129,27 @@ class DiagnosticsAggregator:
             value = latency.get(name)
             if isinstance(value, float) and math.isfinite(value) and latency["quality"].get(name, 0) == Quality.OK:
                 window.times[name].append(value)
-        self._count_missed(int(latency.get("missed_deadlines", 0)))
+        total = int(latency.get("missed_deadlines", 0))  # since the reset: it falls in a new episode
+        window.missed += total - self._total_missed if total >= self._total_missed else total
+        self._total_missed = total
         window.severity = max(window.severity, transition.report.disposition)
         window.codes.update(finding.code for finding in transition.report.findings if finding.code)
         window.bad.update(name for name, sensor in info["sensors"].items() if sensor["quality"] not in _GOOD)
         self._info, self._end_reason = info, info["end_reason"]
         self._is_running = not self._end_reason
         self._stepped_ns = self._clock.now_ns()
-        levels = self._current()
+        published = self._published_levels
         return any(
-            level > self._published_levels.get(name, Level.OK) or self._was_stale(name)
-            for name, level in levels.items()
+            level > published.get(name, Level.OK) or published.get(name) is Level.STALE
+            for name, level in self._current().items()
         )
 
-    def _count_missed(self, total: int) -> None:
-        """The account counts from the reset; a number that falls is that of a new episode."""
-        self._window.missed += total - self._total_missed if total >= self._total_missed else total
-        self._total_missed = total
-
-    def _was_stale(self, name: str) -> bool:
-        return self._published_levels.get(name) is Level.STALE
-
     def publishable(self) -> tuple[Status, ...]:
-        """Return how it is, and begin to add up anew."""
+        """Return the statuses of the steps since the last call."""
         window, levels = self._window, self._current()
         self._window = _Window()
         if window.steps:
-            self._final_levels = levels  # that of an ended episode stays
+            self._final_levels = levels
         self._published_levels = levels
         stale = f"no step for {self._silent_s():.1f} s" if self._stepped_ns is not None else "no step yet"
         end = f"ended: {self._end_reason}" if self._end_reason else ""
@@ -164,7 +158,7 @@ class DiagnosticsAggregator:
             "latency": f"{window.missed} deadlines missed" if window.missed else "",
             "sensors": ", ".join(sorted(window.bad)),
         }
-        values = {"gates": self._gates(window), "latency": self._latency(window), "sensors": self._sensors(window)}
+        values = self._values(window)
         return tuple(
             Status(
                 name=name,
@@ -194,11 +188,10 @@ class DiagnosticsAggregator:
             "sensors": Level.ERROR if end == "sensor_gap" else Level.WARN if window.bad else Level.OK,
         }
 
-    # ------------------------------------------------------------------------------------------------ the numbers
-
-    def _gates(self, window: _Window) -> dict[str, object]:
+    def _values(self, window: _Window) -> dict[str, dict[str, object]]:
+        """Return the key-value pairs of each status."""
         safety = self._info.get("safety", {})
-        return {
+        gates = {
             "disposition": window.severity.name,
             **{f"code.{code}": count for code, count in sorted(window.codes.items())},
             "intervention_share": f"{safety.get('intervention_share', math.nan):.3f}",
@@ -207,22 +200,17 @@ class DiagnosticsAggregator:
             "episode": self._info.get("episode_index", -1),
             "step": self._info.get("step_index", 0),
         }
-
-    def _latency(self, window: _Window) -> dict[str, object]:
-        found: dict[str, object] = {"steps": window.steps, "missed_deadlines": window.missed}
-        for name, values in window.times.items():
-            if values:
-                p50_s, p95_s = np.percentile(values, (50.0, 95.0))
-                found |= {f"{name}.p50": f"{p50_s:.6f}", f"{name}.p95": f"{p95_s:.6f}"}
-        return found
-
-    def _sensors(self, window: _Window) -> dict[str, object]:
-        found: dict[str, object] = {}
+        latency: dict[str, object] = {"steps": window.steps, "missed_deadlines": window.missed}
+        for name, times_s in window.times.items():
+            if times_s:
+                p50_s, p95_s = np.percentile(times_s, (50.0, 95.0))
+                latency |= {f"{name}.p50": f"{p50_s:.6f}", f"{name}.p95": f"{p95_s:.6f}"}
+        sensors: dict[str, object] = {}
         for name, sensor in self._info.get("sensors", {}).items():
-            found[f"{name}.age_s"] = f"{sensor['age_s']:.4f}"
-            found[f"{name}.quality"] = Quality(sensor["quality"]).name
-            found[f"{name}.bad"] = window.bad[name]
-        return found
+            sensors[f"{name}.age_s"] = f"{sensor['age_s']:.4f}"
+            sensors[f"{name}.quality"] = Quality(sensor["quality"]).name
+            sensors[f"{name}.bad"] = window.bad[name]
+        return {"gates": gates, "latency": latency, "sensors": sensors}
 
 
 class Level(IntEnum):
@@ -236,7 +224,7 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """One status: of what, how it is, a sentence, and the numbers behind it."""
+    """The content of one diagnostic_msgs/msg/DiagnosticStatus."""
 
     name: str
     level: Level
@@ -246,11 +234,11 @@ class Status:
 
 @dataclass(kw_only=True)
 class _Window:
-    """What the steps since the last message added up to."""
+    """Totals of the steps since the last message."""
 
     steps: int = 0
     missed: int = 0
     times: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in _TIMES})
     codes: Counter[str] = field(default_factory=Counter)
     severity: Severity = Severity.PASS
-    bad: Counter[str] = field(default_factory=Counter)  # readings that were not as they should be, by sensor
+    bad: Counter[str] = field(default_factory=Counter)  # bad readings by sensor

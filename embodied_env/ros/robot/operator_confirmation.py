@@ -1,56 +1,45 @@
-"""A person's word before an episode: at a prompt, on a topic, or by a service. Nothing moves while it is waited for."""
+"""Wait for an operator's confirmation before an episode: at a prompt, on a topic, or by a service."""
 
 from __future__ import annotations
 
 import os
 import select
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.qos import LATCHED, RELIABLE
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import POLL_S, LivenessCheck, ReceivedMessage
-from embodied_env.ros.robot.profile import ResetSpec
+from embodied_env.ros.robot.backend_profile import ResetSpec
 
 REQUEST_TOPIC = "~/confirm_request"
-"""Where the question stands (std_msgs/String, latched) while it is asked by a topic or a service; empty: nothing is."""
+"""The pending question (std_msgs/String, latched) for a confirmation by topic or service; empty: none is pending."""
 
 CONFIRM = "~/confirm"
 """The default name of the topic (std_msgs/Bool), and of the service (std_srvs/Trigger)."""
 
-_LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 _AGREED = ("", "y", "yes", "go")
 _READ_BYTES = 4096
 
 
 class Confirmation(Protocol):
-    """Asks a person."""
+    """Asks an operator."""
 
     def ask(self, question: str, deadline_ns: int, patrol: LivenessCheck) -> None:
-        """Return when a person agrees.
-
-        Args:
-            question: what they are asked.
-            deadline_ns: of the wait, on the steady clock.
-            patrol: called now and then; raises when waiting has no sense any more.
+        """Show the question, and return when the operator agrees.
 
         Raises:
-            BackendNotReadyError: when they do not agree, or say nothing in time.
+            BackendNotReadyError: when the operator declines, or has not answered at `deadline_ns` (steady clock).
         """
-        ...
 
 
 def make_confirmation(spec: ResetSpec, node: Node, listener: ReceiveThread, clock: Clock) -> Confirmation | None:
-    """Return who asks, None for nobody. The listener must not have started.
+    """Return the confirmation that the profile declares, or None. The listener must not have started.
 
     Raises:
         BackendNotReadyError: for a prompt without a terminal.
@@ -59,20 +48,20 @@ def make_confirmation(spec: ResetSpec, node: Node, listener: ReceiveThread, cloc
         return Prompt(clock)
     if spec.confirm == "topic":
         return ByTopic(spec.confirm_topic or CONFIRM, node, listener, clock)
-    return ByService(spec.confirm_service or CONFIRM, node, clock) if spec.confirm == "service" else None
+    return ByService(spec.confirm_service or CONFIRM, node, listener, clock) if spec.confirm == "service" else None
 
 
 class Prompt:
-    """Asks at the terminal: Enter goes on, n or q or the end of input refuses, anything else is asked again.
+    """Asks at the terminal: Enter agrees, n or q or the end of input declines, anything else repeats the question.
 
-    Only a terminal is asked: a pipe that says yes is no person. What was typed before the question does not count.
+    Input must come from a terminal, not a pipe. Input from before the question is discarded.
     """
 
     def __init__(self, clock: Clock, *, source: TextIO | None = None, out: TextIO | None = None) -> None:
-        """Ask on `out` (None: standard error) and hear `source` (None: standard input).
+        """Write to `out` (None: standard error) and read `source` (None: standard input).
 
         Raises:
-            BackendNotReadyError: where that is no terminal.
+            BackendNotReadyError: when `source` is no terminal.
         """
         self._clock = clock
         self._source = sys.stdin if source is None else source
@@ -89,134 +78,109 @@ class Prompt:
 
     def ask(self, question: str, deadline_ns: int, patrol: LivenessCheck) -> None:
         """See `Confirmation.ask`."""
-        self._forget()
-        heard = ""
-        self._say(f"{question}\n")
+        import termios  # noqa: PLC0415 - absent on Windows
+
+        termios.tcflush(self._source.fileno(), termios.TCIFLUSH)
+        typed = ""
+        self._write(f"{question}\n")
         while True:
-            self._say("Enter: go; n: no > ")
-            while "\n" not in heard:
-                heard += self._read(deadline_ns, patrol)
-            answer, _, heard = heard.partition("\n")
+            self._write("Enter: go; n: no > ")
+            while "\n" not in typed:
+                typed += self._read(deadline_ns, patrol)
+            answer, _, typed = typed.partition("\n")
             answer = answer.strip().lower()
             if answer in _AGREED:
                 return
             if answer.startswith(("n", "q")):
                 raise BackendNotReadyError(f"the operator has declined at the prompt ({answer!r}); nothing moves")
 
-    def _forget(self) -> None:
-        """Drop what was typed before."""
-        import termios  # noqa: PLC0415 - absent on Windows, where there is no such terminal
-
-        termios.tcflush(self._source.fileno(), termios.TCIFLUSH)
-
-    def _say(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         self._out.write(text)
         self._out.flush()
 
     def _read(self, deadline_ns: int, patrol: LivenessCheck) -> str:
-        """Return what is typed next."""
+        """Return the next input."""
         descriptor = self._source.fileno()
         while not select.select([descriptor], [], [], POLL_S)[0]:
             patrol()
             if self._clock.now_ns() > deadline_ns:
-                raise _silent("at the prompt")
+                raise _unanswered("at the prompt")
         try:
             typed = os.read(descriptor, _READ_BYTES)
-        except OSError:  # the terminal has gone
+        except OSError:  # the terminal was closed
             typed = b""
         if not typed:
             raise BackendNotReadyError("the operator has declined at the prompt (end of input); nothing moves")
         return typed.decode(errors="replace")
 
 
-class _Notice:
-    """The question, latched on a topic while it stands."""
+class _OverRos:
+    """Publishes the question while it is pending, and waits until a subclass has stored an answer.
 
-    def __init__(self, node: Node) -> None:
-        self._message = message_class("std_msgs/msg/String")
-        self._publisher = node.create_publisher(self._message, REQUEST_TOPIC, _LATCHED)
+    The listener's lock guards the answer.
+    """
 
-    @contextmanager
-    def standing(self, question: str) -> Iterator[None]:
-        """Publish the question; empty in the end."""
-        self._publisher.publish(self._message(data=question))
-        try:
-            yield
-        finally:
-            self._publisher.publish(self._message(data=""))
-
-
-class ByTopic:
-    """Waits for a std_msgs/Bool that is newer than the question: true agrees, false declines."""
-
-    def __init__(self, topic: str, node: Node, listener: ReceiveThread, clock: Clock) -> None:
-        """Subscribe to `topic`."""
-        self._name = node.resolve_topic_name(topic)
+    def __init__(self, where: str, node: Node, listener: ReceiveThread, clock: Clock) -> None:
+        self._where = where
         self._listener, self._clock = listener, clock
-        self._notice = _Notice(node)
-        self._asked_ns: int | None = None  # on the system clock; None: nothing is asked
+        self._asked_ns: int | None = None  # on the system clock; None: no question is pending
         self._answer: bool | None = None
-        listener.subscribe("confirm", "std_msgs/msg/Bool", topic, RELIABLE, self._take)
-
-    def _take(self, arrival: ReceivedMessage) -> None:
-        """Take a message, under the listener's lock. One that waited in a queue since before the question is old."""
-        received_ns = arrival.info.get("received_timestamp") or arrival.arrival_system_ns
-        if self._asked_ns is not None and received_ns > self._asked_ns:
-            self._answer = bool(arrival.message.data)
+        self._message = message_class("std_msgs/msg/String")
+        self._publisher = node.create_publisher(self._message, REQUEST_TOPIC, LATCHED)
 
     def ask(self, question: str, deadline_ns: int, patrol: LivenessCheck) -> None:
         """See `Confirmation.ask`."""
         changed = self._listener.condition
         with changed:
             self._asked_ns, self._answer = self._clock.system_ns(), None
+        self._publisher.publish(self._message(data=question))
         try:
-            with self._notice.standing(question), changed:
+            with changed:
                 while self._answer is None:
                     patrol()
                     left_s = (deadline_ns - self._clock.now_ns()) / NS_PER_S
                     if left_s <= 0.0:
-                        raise _silent(f"on {self._name}")
+                        raise _unanswered(self._where)
                     changed.wait(min(POLL_S, left_s))
         finally:
+            self._publisher.publish(self._message(data=""))
             self._asked_ns = None
         if not self._answer:
-            raise BackendNotReadyError(f"the operator has declined on {self._name}; nothing moves")
+            raise BackendNotReadyError(f"the operator has declined {self._where}; nothing moves")
 
 
-class ByService:
-    """Offers a std_srvs/Trigger: who calls it while the question stands agrees."""
+class ByTopic(_OverRos):
+    """Waits for a std_msgs/Bool that is newer than the question: true agrees, false declines."""
 
-    def __init__(self, service: str, node: Node, clock: Clock) -> None:
+    def __init__(self, topic: str, node: Node, listener: ReceiveThread, clock: Clock) -> None:
+        """Subscribe to `topic`."""
+        super().__init__(f"on {node.resolve_topic_name(topic)}", node, listener, clock)
+        listener.subscribe("confirm", "std_msgs/msg/Bool", topic, RELIABLE, self._on_message)
+
+    def _on_message(self, arrival: ReceivedMessage) -> None:
+        """Store an answer, unless it was queued before the question."""
+        received_ns = arrival.info.get("received_timestamp") or arrival.arrival_system_ns
+        if self._asked_ns is not None and received_ns > self._asked_ns:
+            self._answer = bool(arrival.message.data)
+
+
+class ByService(_OverRos):
+    """Offers a std_srvs/Trigger: a call while the question is pending agrees."""
+
+    def __init__(self, service: str, node: Node, listener: ReceiveThread, clock: Clock) -> None:
         """Offer `service`."""
-        self._name = node.resolve_service_name(service)
-        self._clock = clock
-        self._notice = _Notice(node)
-        self._is_asked, self._is_answered = threading.Event(), threading.Event()
+        super().__init__(f"by {node.resolve_service_name(service)}", node, listener, clock)
         node.create_service(message_class("std_srvs/srv/Trigger"), service, self._on_call)
 
     def _on_call(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
-        response.success = self._is_asked.is_set()
-        response.message = "the episode may begin" if response.success else "nothing is asked now"
-        if response.success:
-            self._is_answered.set()
+        with self._listener.condition:
+            response.success = self._asked_ns is not None
+            response.message = "the episode may begin" if response.success else "nothing is asked now"
+            if response.success:
+                self._answer = True
+                self._listener.condition.notify_all()
         return response
 
-    def ask(self, question: str, deadline_ns: int, patrol: LivenessCheck) -> None:
-        """See `Confirmation.ask`."""
-        self._is_answered.clear()
-        self._is_asked.set()
-        try:
-            with self._notice.standing(question):
-                self._wait(deadline_ns, patrol)
-        finally:
-            self._is_asked.clear()
 
-    def _wait(self, deadline_ns: int, patrol: LivenessCheck) -> None:
-        while not self._is_answered.wait(POLL_S):
-            patrol()
-            if self._clock.now_ns() > deadline_ns:
-                raise _silent(f"by {self._name}")
-
-
-def _silent(where: str) -> BackendNotReadyError:
+def _unanswered(where: str) -> BackendNotReadyError:
     return BackendNotReadyError(f"nobody confirmed {where} in time; nothing moves")

@@ -1,35 +1,32 @@
-"""Preflight: what must be right before the first motion of a real robot, as a checklist.
+"""The checklist before the first motion of a robot.
 
-`preflight` checks the contract (`ros.robot.contract_checks`) and the graph (`ros.robot.graph_checks`) until the graph
-is right; `survey` also reads one message of each sensor, for `embodied-env doctor`.
+`preflight` checks the contract (`contract_checks`) and the graph (`graph_checks`) until the graph is right; `survey`
+also reads one message of each sensor, for `embodied-env doctor`.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.utilities import get_rmw_implementation_identifier
 
-from embodied_env.contract import Contract
-from embodied_env.contract.message_types import message_class
+from embodied_env.contract import Contract, SensorSpec
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp, SteadyClock
 from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import input_qos, sensor_qos
-from embodied_env.ros.receiver import LivenessCheck
-from embodied_env.ros.robot.clock_sync import suspect_clock
+from embodied_env.ros.receive_thread import ReceiveThread
+from embodied_env.ros.receiver import LivenessCheck, ReceivedMessage
+from embodied_env.ros.robot.backend_profile import SETTLE_S
 from embodied_env.ros.robot.contract_checks import Check, check_positions, contract_checks, measured_positions
-from embodied_env.ros.robot.graph_checks import graph_checks
-from embodied_env.ros.robot.profile import SETTLE_S
+from embodied_env.ros.robot.graph_checks import ESTOP_TYPE, graph_checks
+from embodied_env.ros.robot.stamp_translation import suspect_clock
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.transforms import as_it_comes
 
-_GLANCE_S = 0.05
-_SURVEY_POLL_S = 0.05
+_POLL_S = 0.05
 
 
 def preflight(
@@ -42,18 +39,18 @@ def preflight(
     settle_s: float = SETTLE_S,
     patrol: LivenessCheck | None = None,
 ) -> tuple[Check, ...]:
-    """Return every check but that of the positions, when the graph has been right for `settle_s`, or at `deadline`.
+    """Return all checks except that of the positions, once the graph has been right for `settle_s`, or at `deadline`.
 
-    A publisher that was killed stays in the graph until its lease is over, so what is wrong may still become right.
+    A publisher that was killed stays in the graph until its lease expires, so a failed check may still pass.
 
     Args:
-        contract: what the robot must be.
-        profile: that of the backend ``real``.
-        ros: our node; its own publishers on the actuator topics are ours, its subscriptions say which QoS we ask for.
+        contract: the sensors and actuators that are required.
+        profile: of the backend ``real``.
+        ros: our node, whose publishers on the actuator topics are allowed, and whose endpoints have our QoS.
         deadline: on the steady clock.
         clock: waits.
-        settle_s: 0 where the graph has been watched since (`embodied_env.ros.robot.graph_checks.contention`).
-        patrol: called between two looks; raises when waiting has no sense any more.
+        settle_s: 0 if the graph has been watched since (`graph_checks.contention`).
+        patrol: called between two looks; raises when there is nothing left to wait for.
     """
     static = contract_checks(contract, profile)
     right_since_ns: int | None = None
@@ -67,58 +64,72 @@ def preflight(
         if right_since_ns is not None and now_ns - right_since_ns >= settle_s * NS_PER_S:
             return (*static, *checks)
         if now_ns >= deadline.ns:
-            return (*static, *checks, *_settled(right_since_ns, now_ns, settle_s))
+            if right_since_ns is None:
+                return (*static, *checks)
+            right_s = (now_ns - right_since_ns) / NS_PER_S
+            detail = f"the graph was right for {right_s:.2f} s at the deadline; needed: {settle_s:.2f} s"
+            unsettled = Check(
+                name="graph", passed=False, detail=detail, remedy="allow more time", code="graph.unsettled"
+            )
+            return (*static, *checks, unsettled)
         if patrol is not None:
             patrol()
-        clock.sleep_until_ns(min(deadline.ns, now_ns + round(_GLANCE_S * NS_PER_S)))
+        clock.sleep_until_ns(min(deadline.ns, now_ns + round(_POLL_S * NS_PER_S)))
 
 
 def survey(
     contract: Contract, profile: Mapping[str, Any], *, namespace: str, timeout_s: float, settle_s: float = SETTLE_S
 ) -> tuple[Check, ...]:
-    """Check the robot in `namespace`, without a publisher: a robot that moves is not disturbed.
+    """Check the robot in `namespace` without any publisher, so that a moving robot is not disturbed.
 
     Args:
-        contract: what the robot must be.
-        profile: that of the backend ``real``.
+        contract: the sensors and actuators that are required.
+        profile: of the backend ``real``.
         namespace: absolute.
-        timeout_s: how long the graph may take to become right; then as long again for the first readings.
-        settle_s: how long it must stay right.
+        timeout_s: how long the graph may take to become right, and again the first readings to arrive.
+        settle_s: how long the graph must stay right.
 
     Raises:
         BackendNotReadyError: when ROS 2 cannot be initialised.
     """
+    transformed = profile.get("tf") or {}
+    readers = {
+        name: SensorReader(name, as_it_comes(sensor) if name in transformed else sensor)
+        for name, sensor in contract.sensors.items()
+    }
+    newest: dict[str, ReceivedMessage] = {}
     clock = SteadyClock()
     ros = RosNode(f"doctor_{os.getpid()}", namespace=namespace, clock=clock)
-    newest: dict[str, tuple[Any, int]] = {}  # sensor -> message, when it came on the system clock
-    readers: dict[str, SensorReader] = {}
-    executor = SingleThreadedExecutor(context=ros.node.context)
+    listener = ReceiveThread(ros.node, clock)
+
+    def store(arrival: ReceivedMessage) -> None:
+        if readers[arrival.key].concerns(arrival.message):
+            newest[arrival.key] = arrival
+
     try:
         for name, sensor in contract.sensors.items():
-            readers[name] = SensorReader(name, as_it_comes(sensor) if name in (profile.get("tf") or {}) else sensor)
-            take = _taker(newest, name, clock, readers[name])
-            ros.node.create_subscription(message_class(sensor.type), sensor.topic, take, sensor_qos(sensor))
-        for estop in (profile.get("estop") or {}).values():
+            listener.subscribe(name, sensor.type, sensor.topic, sensor_qos(sensor), store)
+        for name, estop in (profile.get("estop") or {}).items():
             qos = input_qos(latched=estop.get("latched") is True)
-            kind = message_class(estop.get("type", "std_msgs/msg/Bool"))
-            ros.node.create_subscription(kind, estop["topic"], lambda _: None, qos)
-        executor.add_node(ros.node)
+            listener.subscribe(name, estop.get("type", ESTOP_TYPE), estop["topic"], qos, lambda _: None)
         deadline = Stamp(clock.now_ns() + round(timeout_s * NS_PER_S), Domain.STEADY)
         checks = preflight(contract, profile, ros, deadline, clock=clock, settle_s=settle_s)
         if any(check.passed is False for check in checks):
             detail = "not looked at, because of what failed"
             return (*checks, Check(name="readings", passed=None, detail=detail))
-        end = time.monotonic() + timeout_s
-        while len(newest) < len(contract.sensors) and time.monotonic() < end:
-            executor.spin_once(timeout_sec=_SURVEY_POLL_S)
-        readings = [_reading(contract, name, newest.get(name), readers[name]) for name in contract.sensors]
-        values = {name: found for name, (_, found) in zip(contract.sensors, readings, strict=True)}
-        outside = str(profile.get("start_outside", "refuse"))
-        positions = check_positions(contract, measured_positions(contract, values), outside=outside)
-        return (*checks, *(check for check, _ in readings), positions)
+        listener.start()
+        with listener.condition:
+            listener.condition.wait_for(lambda: len(newest) == len(contract.sensors) or listener.failure, timeout_s)
+        listener.raise_if_failed()
     finally:
-        executor.shutdown()
+        listener.stop()
         ros.close()
+    readings = {
+        name: _reading(sensor, name, newest.get(name), readers[name]) for name, sensor in contract.sensors.items()
+    }
+    measured = measured_positions(contract, {name: values for name, (_, values) in readings.items()})
+    positions = check_positions(contract, measured, outside=str(profile.get("start_outside", "refuse")))
+    return (*checks, *(check for check, _ in readings.values()), positions)
 
 
 def middleware() -> str:
@@ -126,42 +137,22 @@ def middleware() -> str:
     return str(get_rmw_implementation_identifier())
 
 
-def _settled(right_since_ns: int | None, now_ns: int, settle_s: float) -> tuple[Check, ...]:
-    """Return a failed check when the graph was right at last, but not for long enough to know it."""
-    if right_since_ns is None:
-        return ()
-    seen_s = (now_ns - right_since_ns) / NS_PER_S
-    detail = f"the graph was right for {seen_s:.2f} s at the deadline; needed: {settle_s:.2f} s"
-    return (Check(name="graph", passed=False, detail=detail, remedy="allow more time", code="graph.unsettled"),)
-
-
-def _taker(
-    newest: dict[str, tuple[Any, int]], name: str, clock: Clock, reader: SensorReader
-) -> Callable[[Any, Any], None]:
-    def take(message: Any, info: Any) -> None:  # noqa: ANN401 - a generated type, and a dict
-        if reader.concerns(message):
-            newest[name] = message, info["received_timestamp"] or clock.system_ns()
-
-    return take
-
-
 def _reading(
-    contract: Contract, name: str, found: tuple[Any, int] | None, reader: SensorReader
+    sensor: SensorSpec, name: str, arrival: ReceivedMessage | None, reader: SensorReader
 ) -> tuple[Check, Mapping[str, Any]]:
-    """Return what can be said of the newest message of a sensor, and its values; none when they do not count."""
-    sensor = contract.sensors[name]
+    """Return the check of a sensor's newest message, and the values of a sound one."""
     title = f"readings.{name}"
-    if found is None:
+    if arrival is None:
         remedy = "see that it publishes: ros2 topic hz"
         return Check(name=title, passed=False, detail="no message came", remedy=remedy, code="obs.silent"), {}
-    message, arrival_ns = found
     try:
-        values = reader.read(message)
+        values = reader.read(arrival.message)
     except MalformedMessageError as error:
         return Check(name=title, passed=False, detail=str(error), remedy="", code="obs.invalid"), {}
     if sensor.timeline == "receive":
         return Check(name=title, passed=True, detail="a message came"), values
-    age_s = (arrival_ns - stamp_ns(message)) / NS_PER_S
+    arrival_ns = arrival.info["received_timestamp"] or arrival.arrival_system_ns
+    age_s = (arrival_ns - stamp_ns(arrival.message)) / NS_PER_S
     if not -sensor.max_age_s <= age_s <= sensor.max_age_s:
         suspect = suspect_clock(age_s)
         by = f", by the clock {suspect!r}?" if suspect else ""

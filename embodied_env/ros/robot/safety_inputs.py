@@ -1,4 +1,4 @@
-"""All that may forbid a robot to move: e-stops, what must be active, strangers on its topics, a latched relay."""
+"""Everything that may forbid a robot to move: e-stops, inactive controllers and foreign command publishers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.qos import input_qos
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import POLL_S, ReceivedMessage
+from embodied_env.ros.robot.activation_monitor import ActivationMonitor
+from embodied_env.ros.robot.backend_profile import RealProfile
 from embodied_env.ros.robot.estops import EstopInputs
 from embodied_env.ros.robot.graph_checks import contention
-from embodied_env.ros.robot.profile import RealProfile
-from embodied_env.ros.robot.required_active import RequiredActiveMonitor
 
 CONTENTION = "actuator topics"
-"""The name of the safety input that says whether somebody else publishes commands."""
+"""The name of the safety input that reports other publishers of commands."""
 
-_SETTLED_NS = NS_PER_S
-_LOOK_NS = NS_PER_S // 2  # between two looks at who else publishes
+_GRAPH_DELAY_NS = NS_PER_S  # a publisher whose message has arrived may not be in the graph yet
+_CONTENTION_PERIOD_NS = NS_PER_S // 2  # a look at the graph takes some hundred microseconds
 
 
 class SafetyInputs:
-    """What one connection hears of them, under the listener's lock."""
+    """The safety inputs of one connection, under the listener's lock."""
 
     def __init__(
         self,
@@ -35,78 +35,61 @@ class SafetyInputs:
         listener: ReceiveThread,
         clock: Clock,
     ) -> None:
-        """Subscribe, and prepare to ask; `listener` has not started yet. `written`: the profile as it is written."""
+        """Subscribe; `listener` has not started yet. `written`: the profile as written (`profile_in_force`)."""
         self._contract = contract
         self._profile = profile
         self._written = written
-        self._node = node = listener.node
+        self._node = listener.node
         self._listener = listener
         self._clock = clock
-        self._inputs = EstopInputs(profile.inputs(), clock)
-        self._input_ns: dict[str, int] = {}  # when each was heard
-        self._looked_ns = 0  # at who else publishes commands, on the steady clock
+        self._estops = EstopInputs(profile.inputs(), clock)
+        self._received_ns: dict[str, int] = {}  # by input
+        self._looked_ns = 0  # for other publishers, on the steady clock
         self._contention = "ok"
-        for spec in self._inputs.specs:
-            listener.subscribe(spec.name, spec.type, spec.topic, input_qos(latched=spec.latched), self._take)
+        for spec in self._estops.specs:
+            listener.subscribe(spec.name, spec.type, spec.topic, input_qos(latched=spec.latched), self._on_message)
         bound_ns = contract.safety.observation.stop_steps * contract.control_period_ns
-        self._activity = RequiredActiveMonitor(profile.active, node, listener, clock, bound_ns=bound_ns)
+        self._activation = ActivationMonitor(profile.active, self._node, listener, clock, bound_ns=bound_ns)
 
-    def _take(self, arrival: ReceivedMessage) -> None:
-        self._inputs.put(arrival.key, arrival.message)
-        self._input_ns[arrival.key] = arrival.arrival_ns
+    def _on_message(self, arrival: ReceivedMessage) -> None:
+        self._estops.put(arrival.key, arrival.message)
+        self._received_ns[arrival.key] = arrival.arrival_ns
 
-    def watch_publishers(self) -> None:
-        """Preflight has just seen that nobody else publishes commands."""
+    def clear_contention(self) -> None:
+        """Report no other publisher of commands until the next look: preflight has just found none."""
         self._contention = "ok"
 
     def wait_for_inputs(self, end: float) -> None:
-        """Wait until every input has said something: one that is only late is no emergency.
-
-        Args:
-            end: of the wait, by `time.monotonic`.
+        """Wait until every input has sent a message: a late one is no emergency. `end` is by `time.monotonic`.
 
         Raises:
-            BackendNotReadyError: naming those of which nothing was heard.
+            BackendNotReadyError: naming the inputs without a message.
         """
         listener = self._listener
         with listener.condition:
-            while unheard := [name for name, state in self._inputs.states().items() if state == "unknown"]:
+            while missing := [name for name, state in self._estops.states().items() if state == "unknown"]:
                 listener.raise_if_failed()
                 if (left_s := end - time.monotonic()) <= 0:
-                    names = ", ".join(f"{name} (no message on {self._profile.estop[name].topic})" for name in unheard)
+                    names = ", ".join(f"{name} (no message on {self._profile.estop[name].topic})" for name in missing)
                     raise BackendNotReadyError(f"nothing was heard of these safety inputs: {names}")
                 listener.condition.wait(min(POLL_S, left_s))
 
     def check_active(self, deadline_ns: int) -> None:
-        """Ask anew what must be active; raises BackendNotReadyError unless all of it is."""
-        self._activity.begin(deadline_ns)
+        """Poll what must be active; raises BackendNotReadyError unless all of it is."""
+        self._activation.begin(deadline_ns)
 
     def states(self, *, is_moving: bool) -> dict[str, str]:
-        """Return the state of each, under the lock. Who else publishes is looked at while the robot may move."""
-        self._forget_orphans()
-        return {
-            **self._inputs.states(),
-            **self._activity.states(),
-            CONTENTION: self._look(is_moving=is_moving),
-        }
-
-    def _look(self, *, is_moving: bool) -> str:
-        """Return "ok", or who else publishes commands or as the relay, as seen within the last half second."""
-        now_ns = self._clock.now_ns()
-        if is_moving and now_ns - self._looked_ns >= _LOOK_NS:  # some hundred microseconds
+        """Return the state of each input, under the lock. `is_moving`: look for other publishers of commands."""
+        now_ns, node = self._clock.now_ns(), self._node
+        for spec in self._estops.specs:
+            is_settled = now_ns - self._received_ns.get(spec.name, now_ns) > _GRAPH_DELAY_NS
+            if spec.latched and is_settled and not node.count_publishers(node.resolve_topic_name(spec.topic)):
+                self._estops.forget(spec.name)  # nothing would report a change
+        if is_moving and now_ns - self._looked_ns >= _CONTENTION_PERIOD_NS:
             found = [
-                f"{', '.join(each.publishers)} on {self._node.resolve_topic_name(each.topic)}"
-                for each in contention(self._contract, self._written, self._node)
-                if each.role == "actuator"
+                f"{', '.join(publishers)} on {node.resolve_topic_name(topic)}"
+                for topic, publishers in contention(self._contract, self._written, node).items()
             ]
             self._contention = f"contention: {'; '.join(found)}" if found else "ok"
             self._looked_ns = now_ns
-        return self._contention
-
-    def _forget_orphans(self) -> None:
-        """A latched input whose publisher has gone is unknown. One that has just come may not be in the graph yet."""
-        now_ns, node = self._clock.now_ns(), self._node
-        for spec in self._inputs.specs:
-            is_settled = now_ns - self._input_ns.get(spec.name, now_ns) > _SETTLED_NS
-            if spec.latched and is_settled and not node.count_publishers(node.resolve_topic_name(spec.topic)):
-                self._inputs.forget(spec.name)
+        return {**self._estops.states(), **self._activation.states(), CONTENTION: self._contention}

@@ -1,31 +1,39 @@
-"""The newest reading of each sensor of a robot: received, placed on the world's clock, and waited for."""
+"""The newest reading of each sensor of a robot, and the clock of the robot's world: UTC or simulated time."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.schema import is_latched
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.types import ResetReport, Sample, Snapshot
+from embodied_env.core.world_clock import SimTimeTracker, SystemClockMonitor, WorldClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.qos import sensor_qos
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import POLL_S, ReceivedMessage
-from embodied_env.ros.robot.clock_sync import RobotClock
+from embodied_env.ros.robot.backend_profile import RealProfile
 from embodied_env.ros.robot.contract_checks import measured_positions
-from embodied_env.ros.robot.profile import RealProfile
+from embodied_env.ros.robot.stamp_translation import is_on_our_host, make_translators
 from embodied_env.ros.sensor_buffer import SensorBuffer
 from embodied_env.ros.sensor_readers import SensorReader
 from embodied_env.ros.transforms import Frames, Tf2Frames, TransformedReader
 
-_KEPT = 64  # messages that wait
+CLOCK_TOPIC = "/clock"
+
+_CLOCK_QOS = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
+_MAX_WAITING = 64  # messages
 
 
 class SensorSet:
-    """What one connection hears of its sensors. All of it is read under the listener's lock."""
+    """The sensors of one connection. Its methods take the listener's lock."""
 
     def __init__(
         self,
@@ -38,95 +46,105 @@ class SensorSet:
         frames: Frames | None = None,
         on_sample: Callable[[Sample], None] | None = None,
     ) -> None:
-        """Subscribe; `listener` has not started yet.
+        """Subscribe; `listener` has not started yet. `frames` and `on_sample` are those of `RealBackend`.
 
-        Args:
-            contract: the sensors.
-            profile: whose clocks stamp them, and in which frames their values are wanted.
-            listener: whose thread takes the messages.
-            clock: the steady clock of arrivals.
-            silence_s: without any reading for so long the robot counts as lost.
-            frames: who knows the transforms; None: tf2, where any is asked for.
-            on_sample: told of every reading as it arrives, in that thread.
+        Without any reading for `silence_s` the robot counts as lost.
         """
         self._contract = contract
         self._listener = listener
         self._clock = clock
         self._silence_s = silence_s
         self._on_sample = on_sample
-        self._heard_ns = clock.now_ns()  # any sensor, on the steady clock
-        self._time = RobotClock(contract, clock, clocks=profile.clocks, use_sim_time=profile.use_sim_time)
+        self._received_ns = clock.now_ns()  # any sensor, on the steady clock
+        self._utc = SystemClockMonitor(clock)
+        self._sim_time: SimTimeTracker | None = None
+        if profile.use_sim_time:
+            self._sim_time = SimTimeTracker(self._utc, period_ns=contract.control_period_ns)
+            listener.subscribe(CLOCK_TOPIC, "rosgraph_msgs/msg/Clock", CLOCK_TOPIC, _CLOCK_QOS, self._on_clock)
+        self._timeline: WorldClock = self._sim_time or self._utc
+        self._translators = make_translators(contract, profile.clocks, timeline=self._timeline, utc=self._utc)
         readers = make_readers(contract, profile.tf, frames or (Tf2Frames(listener.node) if profile.tf else None))
         self.buffers = {
-            name: SensorBuffer(name, sensor, self._time.stampings[name], readers[name])
+            name: SensorBuffer(name, sensor, self._translators[name], readers[name])
             for name, sensor in contract.sensors.items()
         }
-        self._intakes = {
-            name: MessageFilter(sensor, readers[name], self._taker(name)) for name, sensor in contract.sensors.items()
+        self._filters = {
+            name: MessageFilter(sensor, readers[name], self._store) for name, sensor in contract.sensors.items()
         }
         for name, sensor in contract.sensors.items():
-            listener.subscribe(name, sensor.type, sensor.topic, sensor_qos(sensor), self._intakes[name].on_message)
-        self._time.listen(listener, self._flush)
+            listener.subscribe(name, sensor.type, sensor.topic, sensor_qos(sensor), self._filters[name].on_message)
 
-    def _taker(self, name: str) -> Callable[[ReceivedMessage], None]:
-        buffer = self.buffers[name]
+    def _store(self, arrival: ReceivedMessage) -> None:
+        self._utc.check_pair(arrival.arrival_ns, arrival.arrival_system_ns)
+        buffer = self.buffers[arrival.key]
+        buffer.add(arrival)
+        self._received_ns = arrival.arrival_ns
+        if self._on_sample is not None and (newest := buffer.newest()) is not None:
+            self._on_sample(newest)
 
-        def take(arrival: ReceivedMessage) -> None:
-            self._time.on_message(arrival)
-            buffer.add(arrival)
-            self._heard_ns = arrival.arrival_ns
-            if self._on_sample is not None and (newest := buffer.newest()) is not None:
-                self._on_sample(newest)
-
-        return take
-
-    def _flush(self) -> None:
-        for buffer in self.buffers.values():
-            buffer.clear_readings()
+    def _on_clock(self, arrival: ReceivedMessage) -> None:
+        """Store simulated time, and drop all readings when it went back."""
+        stamp = arrival.message.clock
+        stamp_ns = int(stamp.sec) * NS_PER_S + int(stamp.nanosec)
+        if self._sim_time is not None and self._sim_time.on_clock(stamp_ns, arrival.arrival_ns):
+            for buffer in self.buffers.values():
+                buffer.clear_readings()
 
     # ------------------------------------------------------------------------------------------------ a reset
 
-    def inspect_publishers(self) -> None:
-        """Look at who publishes, and judge what has come by whose clock it is stamped."""
-        self._time.locate_publishers(self._listener.node, self._listener)
-        with self._listener.condition:
-            for buffer in self.buffers.values():
-                buffer.reevaluate()
+    def locate_publishers(self) -> None:
+        """Find out which sensors are published on our host, and judge the newest stamps again accordingly."""
+        rmw = get_rmw_implementation_identifier()
+        for name, sensor in self._contract.sensors.items():
+            is_ours = is_on_our_host(self._listener.node, sensor.topic, rmw)
+            with self._listener.condition:
+                self._translators[name].set_publisher_locality(is_ours)
+                self.buffers[name].reevaluate()
 
     def await_clock(self, end: float) -> None:
-        """Wait for simulated time, where it counts, until `end` of `time.monotonic`; raises BackendNotReadyError."""
-        self._time.await_clock(self._listener, end)
-
-    def wait_for_newer(self, end: float) -> None:
-        """Wait until every sensor has a reading stamped after now.
-
-        What is latched is said once and holds until the next: of it any reading counts, as long as its age allows.
-
-        Args:
-            end: of the wait, by `time.monotonic`.
+        """Wait until simulated time, if it is used, advances; `end` is by `time.monotonic`.
 
         Raises:
-            BackendNotReadyError: naming the sensors that have none by then.
-            BackendLostError: when nobody listens any more.
+            BackendNotReadyError: when it does not.
+        """
+        sim_time, begun_ns = self._sim_time, self._clock.now_ns()
+        if sim_time is None:
+            return
+        with self._listener.condition:
+            while (sim_time.advanced_ns or 0) < begun_ns:
+                self._listener.raise_if_failed()
+                if (left_s := end - time.monotonic()) <= 0:
+                    was = "no message came" if sim_time.advanced_ns is None else "it stands still"
+                    raise BackendNotReadyError(f"no {CLOCK_TOPIC}: {was} (backends.real.use_sim_time is true)")
+                self._listener.condition.wait(min(POLL_S, left_s))
+
+    def wait_for_newer(self, end: float) -> None:
+        """Wait until every sensor has a reading stamped after now. `end` is by `time.monotonic`.
+
+        A latched message holds until the next one: of such a sensor any reading counts that is not too old.
+
+        Raises:
+            BackendNotReadyError: naming the sensors without such a reading.
+            BackendLostError: when receiving has failed.
         """
         sensors, listener = self._contract.sensors, self._listener
         with listener.condition:
-            reset_ns = self._time.timeline.now_ns()
+            reset_ns = self._timeline.now_ns()
             since_ns = {name: -1 if is_latched(sensors[name].qos) else reset_ns for name in self.buffers}
             for name, buffer in self.buffers.items():
                 if since_ns[name] >= 0:
                     buffer.clear()
             while missing := [name for name, buffer in self.buffers.items() if buffer.stamp_ns <= since_ns[name]]:
                 listener.raise_if_failed()
-                self._look_at_waiting()
+                self._flush_filters()
                 if (left_s := end - time.monotonic()) <= 0:
                     raise BackendNotReadyError(
                         "no reading newer than the reset from "
-                        + ", ".join(f"{name} ({self._newest(name, reset_ns)})" for name in missing)
+                        + ", ".join(f"{name} ({self._describe_newest(name, reset_ns)})" for name in missing)
                     )
                 listener.condition.wait(min(POLL_S, left_s))
 
-    def _newest(self, name: str, reset_ns: int) -> str:
+    def _describe_newest(self, name: str, reset_ns: int) -> str:
         placed = self.buffers[name].placed
         if placed is None:
             return f"no message on {self._contract.sensors[name].topic}"
@@ -136,22 +154,24 @@ class SensorSet:
         return f"stamped {(reset_ns - placed.stamp_ns) / NS_PER_S:.3f} s before it: is its clock that of this host{by}?"
 
     def wait_for_fresh(self, end: float) -> None:
-        """Wait until no reading is older than it may be, but not beyond `end`: what is old then is told by its age."""
+        """Wait until no reading is older than its `max_age_s`, or until `end`: the observation then shows its age."""
         sensors, listener = self._contract.sensors, self._listener
         with listener.condition:
             while (left_s := end - time.monotonic()) > 0:
                 listener.raise_if_failed()
-                self._look_at_waiting()
-                now_ns = self._time.timeline.now_ns()
+                self._flush_filters()
+                now_ns = self._timeline.now_ns()
                 ages_s = {name: (now_ns - buffer.stamp_ns) / NS_PER_S for name, buffer in self.buffers.items()}
                 if all(age_s <= sensors[name].max_age_s for name, age_s in ages_s.items()):
                     return
                 listener.condition.wait(min(POLL_S, left_s))
 
     def begin(self) -> None:
-        """Begin an episode: jumps of the clocks are counted from here."""
+        """Start an episode: clock jumps are counted from here."""
         with self._listener.condition:
-            self._time.timeline.begin()
+            self._timeline.begin()
+
+    # --------------------------------------------------------------------------------------------- the newest
 
     # --------------------------------------------------------------------------------------------- the newest
 
@@ -162,79 +182,87 @@ class SensorSet:
         return measured_positions(self._contract, {name: sample.values for name, sample in samples.items()})
 
     def newest(self, sensors: Iterable[str]) -> Snapshot:
-        """Return the newest reading of each of these sensors; nothing is counted."""
+        """Return the newest reading of each of these sensors, without counting losses."""
         with self._listener.condition:
             found = {name: self.buffers[name].newest() for name in sensors}
             samples = {name: sample for name, sample in found.items() if sample is not None}
-            return Snapshot(now_ns=self._time.timeline.now_ns(), samples=samples)
+            return Snapshot(now_ns=self._timeline.now_ns(), samples=samples)
 
     def snapshot(self, report: ResetReport | None = None) -> Snapshot:
-        """Return the newest readings; raises BackendLostError when no sensor says anything any more."""
+        """Return the newest readings; raises BackendLostError when all sensors are silent."""
         with self._listener.condition:
-            samples, account = self._samples(), self._time.status()
-            return Snapshot(now_ns=self._time.timeline.now_ns(), samples=samples, reset=report, clock=account)
+            samples = self._samples()
+            self._utc.check_pair(self._clock.now_ns(), self._clock.system_ns())
+            status = replace(self._timeline.status(), rmw=get_rmw_implementation_identifier())
+            return Snapshot(now_ns=self._timeline.now_ns(), samples=samples, reset=report, clock=status)
 
     def _samples(self) -> dict[str, Sample]:
         """Return the newest reading of each sensor that has one, under the lock."""
         self._listener.raise_if_failed()
-        self._time.check(self._silence_s)
-        silent_s = (self._clock.now_ns() - self._heard_ns) / NS_PER_S
+        now_ns = self._clock.now_ns()
+        if self._sim_time is not None:
+            stood_s = (now_ns - (self._sim_time.advanced_ns or 0)) / NS_PER_S
+            if stood_s > self._silence_s:
+                raise BackendLostError("clock_stopped", f"{CLOCK_TOPIC} stood still for {stood_s:.3f} s")
+        silent_s = (now_ns - self._received_ns) / NS_PER_S
         if silent_s > self._silence_s:
             raise BackendLostError("silent", f"no reading of any sensor for {silent_s:.3f} s")
-        self._look_at_waiting()
+        self._flush_filters()
         found = {name: buffer.sample() for name, buffer in self.buffers.items()}
         return {name: sample for name, sample in found.items() if sample is not None}
 
-    def _look_at_waiting(self) -> None:
-        """Hand on the messages whose transform has come, under the lock."""
+    def _flush_filters(self) -> None:
         now_ns = self._clock.now_ns()
-        for intake in self._intakes.values():
-            intake.flush_ready(now_ns)
+        for message_filter in self._filters.values():
+            message_filter.flush(now_ns)
 
 
-def make_readers(contract: Contract, wanted: Mapping[str, str], frames: Frames | None) -> dict[str, SensorReader]:
+def make_readers(contract: Contract, targets: Mapping[str, str], frames: Frames | None) -> dict[str, SensorReader]:
     """Return the reader of each sensor.
 
-    `wanted`: in which frame its values are wanted, if not as they come. Without `frames` there may be none.
+    `targets`: sensor -> the frame to transform its values to; they need `frames`.
     """
-    readers = {name: SensorReader(name, sensor) for name, sensor in contract.sensors.items() if name not in wanted}
-    for name, target in wanted.items():
-        if frames is None:
-            raise BackendNotReadyError(f"nobody knows how to transform {name} to {target}")
-        readers[name] = TransformedReader(name, contract.sensors[name], target, frames)
-    return {name: readers[name] for name in contract.sensors}
+    readers: dict[str, SensorReader] = {}
+    for name, sensor in contract.sensors.items():
+        if name not in targets:
+            readers[name] = SensorReader(name, sensor)
+        elif frames is None:
+            raise BackendNotReadyError(f"nobody knows how to transform {name} to {targets[name]}")
+        else:
+            readers[name] = TransformedReader(name, sensor, targets[name], frames)
+    return readers
 
 
 class MessageFilter:
-    """Hands the messages that concern a sensor on, in order.
+    """Forwards the messages that a reader can read, in order and with the stamps of their arrival.
 
-    One whose transform is not known yet waits, as in tf2's message filter, for no longer than a reading may be old.
-    Then it is handed on all the same, and its reading says what was missing. Who waits keeps the stamps of his arrival.
+    As in tf2's message filter, a message without a known transform waits, at most as long as a reading may be old. Then
+    it is forwarded anyway, and its reading reports the missing transform.
     """
 
-    def __init__(self, sensor: SensorSpec, reader: SensorReader, hand_on: Callable[[ReceivedMessage], None]) -> None:
-        """Hand on to `hand_on` what `reader` can read of `sensor`."""
+    def __init__(self, sensor: SensorSpec, reader: SensorReader, forward: Callable[[ReceivedMessage], None]) -> None:
+        """Forward to `forward` what `reader` can read of `sensor`."""
         self._reader = reader
-        self._hand_on = hand_on
+        self._forward = forward
         self._patience_ns = round(sensor.max_age_s * NS_PER_S)
-        self._waiting: deque[ReceivedMessage] = deque(maxlen=_KEPT)
+        self._waiting: deque[ReceivedMessage] = deque(maxlen=_MAX_WAITING)
 
     def on_message(self, arrival: ReceivedMessage) -> None:
-        """Take a message that has arrived."""
+        """Forward a message, or let it wait for its transform."""
         if not self._reader.concerns(arrival.message):
             return
         if not isinstance(self._reader, TransformedReader):
-            self._hand_on(arrival)
+            self._forward(arrival)
             return
         self._waiting.append(arrival)
-        self.flush_ready(arrival.arrival_ns)
+        self.flush(arrival.arrival_ns)
 
-    def flush_ready(self, now_ns: int) -> None:
-        """Hand on those that need not wait any longer at `now_ns` of the steady clock."""
+    def flush(self, now_ns: int) -> None:
+        """Forward the messages that need not wait any longer at `now_ns` of the steady clock."""
         if not isinstance(self._reader, TransformedReader):
             return
         for arrival in list(self._waiting):
             is_late = now_ns - arrival.arrival_ns > self._patience_ns
             if is_late or self._reader.is_ready(arrival.message):
                 self._waiting.remove(arrival)
-                self._hand_on(arrival)
+                self._forward(arrival)

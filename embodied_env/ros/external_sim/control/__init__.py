@@ -1,16 +1,16 @@
-"""The dialects by name: a table of lazily imported classes. Their messages are needed only where they are spoken."""
+"""The simulator APIs by name, imported lazily: the messages of one are needed only where it is used."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Protocol, cast
+from typing import cast
 
-from embodied_env.ros.external_sim.control.base import SimulatorApi
+from embodied_env.ros.external_sim.control.api import SimulatorApi
 
 _CONTROL = "embodied_env.ros.external_sim.control"
 
-DIALECTS: Mapping[str, str] = {
+APIS: Mapping[str, str] = {
     "ros_gz": f"{_CONTROL}.ros_gz:RosGz",
     "simulation_interfaces": f"{_CONTROL}.simulation_interfaces:SimulationInterfaces",
     "embedded": f"{_CONTROL}.embedded:Embedded",
@@ -18,24 +18,17 @@ DIALECTS: Mapping[str, str] = {
 """Name -> module:class."""
 
 
-class DialectFactory(Protocol):
-    """How a dialect is built."""
+def make_api(name: str, *, world: str, prefix: str | None) -> SimulatorApi:
+    """Build the API called `name`, one of `APIS`.
 
-    def __call__(self, *, world: str, prefix: str | None) -> SimulatorApi:
-        """Build it.
+    Args:
+        name: the API.
+        world: the name of the simulated world.
+        prefix: of the simulator's services; None: the API's default, or the only one in the graph.
 
-        Args:
-            world: the name of the world.
-            prefix: of its services; None: what is usual in the family.
-
-        Raises:
-            MissingDependencyError: when its message package is not installed.
-        """
-        ...
-
-
-def make_dialect(name: str, *, world: str, prefix: str | None) -> SimulatorApi:
-    """Build the dialect called `name`, one of `DIALECTS`; raises MissingDependencyError without its messages."""
-    module, _, attribute = DIALECTS[name].partition(":")
-    factory = cast("DialectFactory", getattr(importlib.import_module(module), attribute))
-    return factory(world=world, prefix=prefix)
+    Raises:
+        MissingDependencyError: when its message package is not installed.
+    """
+    module, _, attribute = APIS[name].partition(":")
+    api = getattr(importlib.import_module(module), attribute)
+    return cast("SimulatorApi", api(world=world, prefix=prefix))

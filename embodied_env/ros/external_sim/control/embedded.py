@@ -1,22 +1,20 @@
-"""The embedded simulator, moved like those of others: by its services `step_once` and `restart`, without tokens.
+"""The embedded simulator through its services `step_once` and `restart`, without step tokens.
 
-A step of it is a control period, and a reset takes one: its time never goes back. It does nothing unasked.
+A step is a control period, and so is a reset: the time never goes back. The simulator never moves unrequested.
 """
 
 from __future__ import annotations
 
 import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.types import FloatArray
 from embodied_env.errors import BackendNotReadyError, UsageError
 from embodied_env.ros.embedded_sim.protocol import ENTITY_PARAMETER, PLACE_SERVICE, RESTART_SERVICE, STEP_ONCE_SERVICE
-from embodied_env.ros.external_sim.control.base import ControlCapabilities, Request, SimulatorRefusedError
+from embodied_env.ros.external_sim.control.api import ControlCapabilities, Request, SimulatorRefusedError
 
-_TRIGGER = "std_srvs/srv/Trigger"
-_SET = "rcl_interfaces/srv/SetParameters"
 _DOUBLE_ARRAY = 8  # of rcl_interfaces/msg/ParameterType
 
 
@@ -24,14 +22,15 @@ class Embedded:
     """Builds requests of `embodied_env.ros.embedded_sim.lockstep_node`."""
 
     name = "embedded"
+    capabilities = ControlCapabilities(reset=True, set_state=True)
 
     def __init__(self, *, world: str, prefix: str | None) -> None:  # noqa: ARG002 - it has one world
-        """See `DialectFactory`; `prefix` is its namespace, None: wherever there is one."""
+        """Prepare; `prefix` is the simulator's namespace, None: the only one in the graph."""
         self._wanted = None if prefix is None else prefix.rstrip("/")
         self._prefix = self._wanted or ""
 
     def probe(self, offered: Mapping[str, tuple[str, ...]]) -> tuple[Request, ...]:
-        """Look for one simulator; ask nothing."""
+        """Find the simulator; raises BackendNotReadyError unless there is exactly one."""
         ending = f"/{STEP_ONCE_SERVICE}"
         found = [name.removesuffix(ending) for name in sorted(offered) if name.endswith(ending)]
         if self._wanted is not None:
@@ -45,64 +44,51 @@ class Embedded:
         self._prefix = found[0]
         return ()
 
-    def learn(self, reply: Any) -> None:  # noqa: ANN401 - nothing is asked
-        """Nothing was asked."""
-
-    @property
-    def capabilities(self) -> ControlCapabilities:
-        """Return what it can do: it puts bodies anywhere, and there is nothing to pause."""
-        return ControlCapabilities(reset_levels=("world",), set_state=True)
-
     def pause(self) -> NoReturn:
-        """It stands still unless it is asked."""
+        """Raise UsageError: the simulator is always paused between steps."""
         raise UsageError("the embedded simulator has nothing to pause: it moves when it is asked to")
 
     def step(self, steps: int) -> Request:
-        """Run one control period."""
+        """Return the request for one control period."""
         if steps != 1:
             raise UsageError(f"{steps} steps at once are not allowed; allowed: 1, a control period")
         return self._trigger(STEP_ONCE_SERVICE)
 
-    def reset(self, level: str, seed: int | None) -> Request:  # noqa: ARG002 - it is a parameter there
-        """Reset the world, by the seed that it has."""
-        if level != "world":
-            raise UsageError(f"reset {level!r} is not available with {self.name}; allowed: world")
+    def reset(self) -> Request:
+        """Return the request for a reset of the world with the seed that the simulator has."""
         return self._trigger(RESTART_SERVICE)
 
     def state(self, entity: str) -> NoReturn:
-        """It has no service for it."""
+        """Raise UsageError: there is no such service."""
         raise UsageError(f"where {entity!r} is cannot be asked of {self.name}: it has no such service")
 
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray) -> Request:
-        """Put a mocap body, or one with a free joint, there."""
+        """Return the request that places a mocap body, or one with a free joint."""
         pose = array.array("d", [*position.tolist(), *orientation.tolist()])
         value = message_class("rcl_interfaces/msg/ParameterValue")(type=_DOUBLE_ARRAY, double_array_value=pose)
         parameter = message_class("rcl_interfaces/msg/Parameter")(name=ENTITY_PARAMETER + entity, value=value)
-        service_type = message_class(_SET)
+        kind = "rcl_interfaces/srv/SetParameters"
+        return self._request(PLACE_SERVICE, kind, _check_parameters, parameters=[parameter])
+
+    def _trigger(self, service: str) -> Request:
+        return self._request(service, "std_srvs/srv/Trigger", _check_trigger)
+
+    def _request(self, service: str, kind: str, read: Callable[[Any], None], **fields: Any) -> Request:  # noqa: ANN401
+        service_type = message_class(kind)
         return Request(
-            service=f"{self._prefix}/{PLACE_SERVICE}",
+            service=f"{self._prefix}/{service}",
             type=service_type,
-            message=service_type.Request(parameters=[parameter]),
-            read=_read_results,
+            message=service_type.Request(**fields),
+            read=read,
             is_done_at_reply=True,
         )
 
-    def _trigger(self, name: str) -> Request:
-        service_type = message_class(_TRIGGER)
-        return Request(
-            service=f"{self._prefix}/{name}",
-            type=service_type,
-            message=service_type.Request(),
-            read=_read_trigger,
-            is_done_at_reply=True,
-        )
 
-
-def _read_trigger(reply: Any) -> None:  # noqa: ANN401 - a generated type
+def _check_trigger(reply: Any) -> None:  # noqa: ANN401 - a generated type
     if not reply.success:
         raise SimulatorRefusedError(reply.message)
 
 
-def _read_results(reply: Any) -> None:  # noqa: ANN401 - a generated type
+def _check_parameters(reply: Any) -> None:  # noqa: ANN401 - a generated type
     if refused := [result.reason for result in reply.results if not result.successful]:
         raise SimulatorRefusedError("; ".join(refused))

@@ -1,17 +1,18 @@
 """Gazebo through ros_gz_bridge: ControlWorld for everything, SetEntityPose where the bridge has it.
 
-A request of ControlWorld is a whole command and no change: `pause` is always applied, so each sets it.
-Its reply means that it was queued. The world does not take a seed, and says nothing of its entities.
+Every field of a ControlWorld request is applied, `pause` too, so each request sets it. The reply means that the request
+was queued. The bridge takes no seed and reports no entity states.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from embodied_env.core.types import FloatArray
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
-from embodied_env.ros.external_sim.control.base import ControlCapabilities, Request, SimulatorRefusedError, write_pose
+from embodied_env.ros.external_sim.control.api import ControlCapabilities, Request, SimulatorRefusedError, write_pose
 
 CONTROL, SET_POSE = "control", "set_pose"
 CONTROL_TYPE, SET_POSE_TYPE = "ros_gz_interfaces/srv/ControlWorld", "ros_gz_interfaces/srv/SetEntityPose"
@@ -21,14 +22,14 @@ _MOST_STEPS = 2**32 - 1  # multi_step is an uint32
 
 
 class RosGz:
-    """Builds requests of a world of Gazebo; its services are bridged under their own names, ``/world/<world>/...``."""
+    """Builds requests for a Gazebo world whose services are bridged under their own names, ``/world/<world>/...``."""
 
     name = "ros_gz"
 
     def __init__(self, *, world: str, prefix: str | None) -> None:
-        """See `DialectFactory`; raises MissingDependencyError without ros_gz_interfaces."""
+        """Prepare; raises MissingDependencyError without ros_gz_interfaces. `prefix` None: ``/world/<world>``."""
         try:
-            from ros_gz_interfaces.srv import ControlWorld, SetEntityPose  # noqa: PLC0415 - only who speaks it needs it
+            from ros_gz_interfaces.srv import ControlWorld, SetEntityPose  # noqa: PLC0415 - needed only by this API
         except ImportError as error:
             raise MissingDependencyError(
                 f"ros_gz_interfaces ({error})",
@@ -37,10 +38,10 @@ class RosGz:
             ) from None
         self._control_type, self._set_pose_type = ControlWorld, SetEntityPose
         self._prefix = f"/world/{world}" if prefix is None else prefix.rstrip("/")
-        self._sets_pose = False
+        self.capabilities = ControlCapabilities(pause=True, reset=True, rewinds_time=True)
 
     def probe(self, offered: Mapping[str, tuple[str, ...]]) -> tuple[Request, ...]:
-        """Look for ControlWorld, which is needed, and SetEntityPose, which older bridges do not have."""
+        """Find ControlWorld, which is required, and SetEntityPose, which older bridges do not have."""
         control = f"{self._prefix}/{CONTROL}"
         if CONTROL_TYPE not in offered.get(control, ()):
             others = sorted(name for name, types in offered.items() if CONTROL_TYPE in types)
@@ -48,65 +49,42 @@ class RosGz:
                 f"nobody offers {control} ({CONTROL_TYPE}), but: {', '.join(others) or 'none of this type'}; allowed: "
                 f"a bridge that does (ros2 run ros_gz_bridge parameter_bridge {control}@{CONTROL_TYPE})"
             )
-        self._sets_pose = SET_POSE_TYPE in offered.get(f"{self._prefix}/{SET_POSE}", ())
+        sets_pose = SET_POSE_TYPE in offered.get(f"{self._prefix}/{SET_POSE}", ())
+        self.capabilities = replace(self.capabilities, set_state=sets_pose)
         return ()
 
-    def learn(self, reply: Any) -> None:  # noqa: ANN401 - nothing is asked
-        """Nothing was asked."""
-
-    @property
-    def capabilities(self) -> ControlCapabilities:
-        """Return what it can do: it resets the world, its time included (Fortress: nothing but the time)."""
-        return ControlCapabilities(
-            pause=True,
-            reset_levels=("world",),
-            rewinds_time=True,
-            set_state=self._sets_pose,
-        )
-
     def pause(self) -> Request:
-        """Stand still."""
-        return self._control()
+        """Return the request that pauses the world."""
+        kind = self._control_type
+        message = kind.Request()
+        message.world_control.pause = True
+        return Request(service=f"{self._prefix}/{CONTROL}", type=kind, message=message, read=_check_success)
 
     def step(self, steps: int) -> Request:
-        """Run so many iterations; they add up with those that are not over."""
+        """Return the request for `steps` iterations; they add to those still queued."""
         if not 1 <= steps <= _MOST_STEPS:
             raise UsageError(f"{steps} steps are not allowed; allowed: 1 to {_MOST_STEPS} in one request")
-        request = self._control()
+        request = self.pause()
         request.message.world_control.multi_step = steps
         return request
 
-    def reset(self, level: str, seed: int | None) -> Request:  # noqa: ARG002 - Gazebo is seeded when it starts, or never
-        """Set everything back to the begin, and stand still; models that came after the begin are gone then."""
-        if level != "world":
-            raise UsageError(f"reset {level!r} is not available with {self.name}; allowed: world")
-        request = self._control()
+    def reset(self) -> Request:
+        """Return the request that restores the initial world, paused; models spawned later are removed."""
+        request = self.pause()
         request.message.world_control.reset.all = True
         return request
 
     def state(self, entity: str) -> NoReturn:
-        """The bridge has no service for it."""
+        """Raise UsageError: the bridge has no such service."""
         raise UsageError(f"where {entity!r} is cannot be asked of {self.name}: ros_gz_bridge has no service for it")
 
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray) -> Request:
-        """Put a model somewhere. Its velocity stays, and that it does not exist is not told."""
-        service = f"{self._prefix}/{SET_POSE}"
-        if not self._sets_pose:
-            raise UsageError(
-                f"{entity!r} cannot be put anywhere: nobody offers {service} ({SET_POSE_TYPE}); allowed: a bridge of "
-                "2025 or newer, and this service in its configuration"
-            )
-        message = self._set_pose_type.Request()
+        """Return the request that places a model. It keeps its velocity; an unknown name is not reported."""
+        kind = self._set_pose_type
+        message = kind.Request()
         message.entity.name, message.entity.type = entity, _MODEL
         write_pose(message.pose, position, orientation)
-        return Request(service=service, type=self._set_pose_type, message=message, read=_check_success)
-
-    def _control(self) -> Request:
-        message = self._control_type.Request()
-        message.world_control.pause = True
-        return Request(
-            service=f"{self._prefix}/{CONTROL}", type=self._control_type, message=message, read=_check_success
-        )
+        return Request(service=f"{self._prefix}/{SET_POSE}", type=kind, message=message, read=_check_success)
 
 
 def _check_success(reply: Any) -> None:  # noqa: ANN401 - a generated type

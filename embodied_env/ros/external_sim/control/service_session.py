@@ -1,4 +1,4 @@
-"""Requests to a simulator, each sent once, and what arrives meanwhile: its clock, and whatever else is listened to."""
+"""Send requests to a simulator, each once, and receive its clock, replies and other messages meanwhile."""
 
 from __future__ import annotations
 
@@ -10,123 +10,136 @@ from typing import Any
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import BackendLostError
-from embodied_env.ros.external_sim.control.base import Request, SimulatorRefusedError
-from embodied_env.ros.external_sim.control.clock_monitor import ClockMonitor
+from embodied_env.ros.external_sim.control.api import Request, SimulatorRefusedError
 from embodied_env.ros.qos import EVERY_TICK
-from embodied_env.ros.receiver import POLL_S, LivenessCheck, ReceivedMessage, Receiver, ServiceReply
+from embodied_env.ros.receiver import POLL_S, ReceivedMessage, Receiver, ServiceReply
 
-CLOCK = "/clock"  # the key of its arrivals: not a sensor's name
-_DRAINS = 64  # an executor hands out one message at a time
+CLOCK = "/clock"  # the key of its messages: not a sensor's name
+_MAX_RECEIVES = 64  # an executor returns one message at a time
+
+
+class ClockMonitor:
+    """Follows the stamps of a clock in the order of their arrival; times are ns.
+
+    Attributes:
+        now_ns: the newest stamp; None before the first.
+        seen: how often the newest stamp was received in a row.
+        heard: number of stamps received.
+        rewinds: how often the clock went back.
+        from_ns: the stamp before the last rewind; None: no rewind.
+        changed_s: when the newest stamp was first received, monotonic s.
+    """
+
+    def __init__(self) -> None:
+        """Start before the first stamp."""
+        self.now_ns: int | None = None
+        self.seen = self.heard = self.rewinds = 0
+        self.from_ns: int | None = None
+        self.changed_s = 0.0
+
+    def on_clock(self, stamp_ns: int, at_s: float) -> None:
+        """Store a stamp that was received at `at_s`, monotonic s."""
+        self.heard += 1
+        if stamp_ns == self.now_ns:
+            self.seen += 1
+            return
+        if self.now_ns is not None and stamp_ns < self.now_ns:
+            self.rewinds += 1
+            self.from_ns = self.now_ns
+        self.now_ns, self.seen, self.changed_s = stamp_ns, 1, at_s
 
 
 @dataclass(kw_only=True)
 class PendingRequest:
-    """A request that is in flight; monotonic s."""
+    """A request in flight; times are monotonic s. `result` is what `Request.read` returned."""
 
     request: Request
-    answer: ServiceReply
-    asked_s: float
+    reply: ServiceReply
+    sent_s: float
     answered_s: float | None = None
-    said: Any = None  # what its reply was read as
-    about: str = ""  # an entity
+    result: Any = None
+    entity: str = ""
 
 
 class ServiceSession:
-    """Asks, and takes what arrives.
+    """Sends the requests to one simulator. `end` is always the monotonic time, s, by which a call returns.
 
     Attributes:
-        clock: hears the messages of the clock.
-        reply_timeout_s: how long after its request a reply may take.
+        clock: the simulator's clock.
+        reply_timeout_s: how long after its request a reply may come.
     """
 
     def __init__(
         self,
         receiver: Receiver,
-        clock: ClockMonitor,
         *,
-        topic: str,
-        patrol: LivenessCheck,
-        hand_on: Callable[[ReceivedMessage], None],
-        reply_timeout_s: float,
-        turn_s: float,
+        topic: str = CLOCK,
+        reply_timeout_s: float = 1.0,
+        on_message: Callable[[ReceivedMessage], None] = lambda _: None,
     ) -> None:
-        """Listen to the clock; nothing is asked.
-
-        Args:
-            receiver: sends the requests; its messages are taken here.
-            clock: follows the clock.
-            topic: of the clock.
-            patrol: called while waiting; raises when waiting has no sense any more.
-            hand_on: gets each message that is not of the clock.
-            reply_timeout_s: see above.
-            turn_s: how long `turn` waits at most.
-        """
-        self.clock = clock
-        self._receiver, self._patrol, self._hand_on = receiver, patrol, hand_on
-        self.reply_timeout_s, self._turn_s = reply_timeout_s, turn_s
+        """Subscribe to the clock on `topic`. Each message that is not of the clock goes to `on_message`."""
+        self.clock = ClockMonitor()
+        self.reply_timeout_s = reply_timeout_s
+        self._receiver, self._on_message = receiver, on_message
         receiver.subscribe(CLOCK, message_class("rosgraph_msgs/msg/Clock"), topic, EVERY_TICK)
 
     def services(self) -> dict[str, tuple[str, ...]]:
         """Return the services of the graph as it is known now: absolute name -> types."""
         return self._receiver.services()
 
-    def take(self, timeout_s: float) -> bool:
-        """Take what has arrived, waiting for the first at most so long; return whether anything has."""
+    def receive(self, timeout_s: float) -> bool:
+        """Receive what has arrived, waiting for the first at most `timeout_s`; return whether anything has."""
         arrivals = self._receiver.receive(timeout_s)
         now_s = time.monotonic()
         for arrival in arrivals:
             if arrival.key == CLOCK:
-                self.clock.on_clock(_ns(arrival.message.clock), now_s)
+                stamp = arrival.message.clock
+                self.clock.on_clock(int(stamp.sec) * NS_PER_S + int(stamp.nanosec), now_s)
             else:
-                self._hand_on(arrival)
-        self._patrol()
+                self._on_message(arrival)
         return bool(arrivals)
 
     def drain(self) -> None:
-        """Take all that is here."""
-        for _ in range(_DRAINS):
-            if not self.take(0.0):
+        """Receive everything that has arrived."""
+        for _ in range(_MAX_RECEIVES):
+            if not self.receive(0.0):
                 break
 
-    def ask(self, request: Request, end: float) -> PendingRequest:
-        """Send a request, and do not wait; raises BackendLostError where nobody is there to be asked.
+    def send(self, request: Request, end: float, entity: str = "") -> PendingRequest:
+        """Send a request without waiting for its reply; `entity` is named in the error of a refusal.
 
-        `end`, here and below, is the monotonic time, s, at which everything must be over.
+        Raises:
+            BackendLostError: when the service is not available.
         """
         left_s = max(0.0, min(self.reply_timeout_s, end - time.monotonic()))
         try:
-            answer = self._receiver.call_async(request.type, request.service, request.message, left_s, self._patrol)
+            reply = self._receiver.call_async(request.type, request.service, request.message, left_s)
         except TimeoutError as error:
             raise BackendLostError("reply_lost", f"{error}; nothing was asked") from None
-        return PendingRequest(request=request, answer=answer, asked_s=time.monotonic())
+        return PendingRequest(request=request, reply=reply, sent_s=time.monotonic(), entity=entity)
 
-    def turn(self, asked: PendingRequest, end: float) -> None:
-        """Take what arrives, and read the reply when it is there."""
-        self.take(max(0.0, min(POLL_S, self._turn_s, end - time.monotonic())))
-        if asked.answered_s is None and asked.answer.response is not None:
-            asked.answered_s = time.monotonic()
+    def poll(self, pending: PendingRequest, end: float) -> None:
+        """Receive what arrives next, and read the reply once it is there; raises BackendLostError for a refusal."""
+        self.receive(max(0.0, min(POLL_S, end - time.monotonic())))
+        if pending.answered_s is None and pending.reply.response is not None:
+            pending.answered_s = time.monotonic()
             try:
-                asked.said = asked.request.read(asked.answer.response)
+                pending.result = pending.request.read(pending.reply.response)
             except SimulatorRefusedError as error:
-                about = f" for {asked.about}" if asked.about else ""
-                raise BackendLostError("refused", f"{asked.request.service}{about}: {error}") from None
+                about = f" for {pending.entity}" if pending.entity else ""
+                raise BackendLostError("refused", f"{pending.request.service}{about}: {error}") from None
 
-    def await_reply(self, asked: PendingRequest, end: float, *, clock_tells: Callable[[], str] = lambda: "") -> None:
-        """Take what arrives until a reply; raises BackendLostError, with what the clock tells, when it is late."""
-        end = min(end, asked.asked_s + self.reply_timeout_s)
-        while asked.answered_s is None:
+    def await_reply(self, pending: PendingRequest, end: float, *, evidence: Callable[[], str] = lambda: "") -> None:
+        """Poll until the reply is there; raises BackendLostError, with `evidence` from the clock, when it is late."""
+        end = min(end, pending.sent_s + self.reply_timeout_s)
+        while pending.answered_s is None:
             if time.monotonic() > end:
-                told = clock_tells()
-                raise BackendLostError("reply_lost", f"{asked.request.service} did not answer" + (told and f"; {told}"))
-            self.turn(asked, end)
+                detail = f"{pending.request.service} did not answer{evidence()}"
+                raise BackendLostError("reply_lost", detail)
+            self.poll(pending, end)
 
-    def call(self, request: Request, end: float, about: str = "") -> Any:  # noqa: ANN401 - what `Request.read` returns
-        """Send a request, and return what its reply says; `about`: an entity, for the message of a refusal."""
-        asked = self.ask(request, end)
-        asked.about = about
-        self.await_reply(asked, end)
-        return asked.said
-
-
-def _ns(stamp: Any) -> int:  # noqa: ANN401 - a builtin_interfaces/Time
-    return int(stamp.sec) * NS_PER_S + int(stamp.nanosec)
+    def call(self, request: Request, end: float, entity: str = "") -> Any:  # noqa: ANN401 - what `Request.read` returns
+        """Send a request, await its reply, and return what it says."""
+        pending = self.send(request, end, entity)
+        self.await_reply(pending, end)
+        return pending.result

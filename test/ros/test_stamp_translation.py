@@ -9,8 +9,14 @@ import pytest
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
 from embodied_env.core.world_clock import SimTimeTracker, SystemClockMonitor
-from embodied_env.ros.robot.clock_sync import SlidingMinimum, StampTranslator, Sync, is_on_our_host, suspect_clock
-from embodied_env.ros.robot.profile import ClockSpec
+from embodied_env.ros.robot.backend_profile import ClockSpec
+from embodied_env.ros.robot.stamp_translation import (
+    SlidingMinimum,
+    StampTranslator,
+    Sync,
+    is_on_our_host,
+    suspect_clock,
+)
 
 MS = 1_000_000
 UTC_NS = 1_700_000_000 * NS_PER_S
@@ -44,7 +50,7 @@ class Scene:
             "tcp",
             ClockSpec(**spec),
             timeline=self.simulated or self.watch,
-            watch=self.watch,
+            utc=self.watch,
             require_stamp=require_stamp,
             future_tolerance_s=0.005,
         )

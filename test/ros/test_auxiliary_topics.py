@@ -10,8 +10,8 @@ from nav_msgs.msg import Odometry
 from std_msgs.msg import Bool
 
 from embodied_env.contract import load_contract
-from embodied_env.ros.external_sim.entity_topics import EntityTopics
-from embodied_env.ros.external_sim.profile import load_simulator_profile
+from embodied_env.ros.external_sim.auxiliary_topics import EntityTopics
+from embodied_env.ros.external_sim.backend_profile import load_simulator_profile
 from embodied_env.ros.receiver import ReceivedMessage
 
 

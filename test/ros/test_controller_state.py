@@ -13,8 +13,8 @@ import embodied_env
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import ContractError
 from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.actuation_feedback import ControllerState
-from embodied_env.ros.robot.profile import ControllerStateSpec, check_controller_state
+from embodied_env.ros.robot.actuation import ControllerState
+from embodied_env.ros.robot.backend_profile import ControllerStateSpec, check_controller_state
 
 ARM = ActionLayout(embodied_env.load_contract("arm_reach"))
 CART = ActionLayout(embodied_env.load_contract("cart_goal"))
@@ -35,8 +35,8 @@ def after(*story, spec=JOINT_STATE, layout=ARM):
     """Return the evidence when these commands were sent and these messages came, in order."""
     state = ControllerState(spec, layout)
     for event in story:
-        state.put(event) if isinstance(event, ReceivedMessage) else state.sent(event)
-    found = state.take()
+        state.on_message(event) if isinstance(event, ReceivedMessage) else state.on_sent(event)
+    found = state.take_evidence()
     return None if found is None else (found.seq, found.acted_ns, found.method)
 
 
@@ -104,19 +104,19 @@ def test_other_types_are_read_by_path():
 def test_evidence_is_told_once():
     state = ControllerState(JOINT_STATE, ARM)
     for event in (said(A, 1), said(B, 5)):
-        state.sent(command(7, B))
-        state.put(event)
-    assert state.take() is not None
-    assert state.take() is None
+        state.on_sent(command(7, B))
+        state.on_message(event)
+    assert state.take_evidence() is not None
+    assert state.take_evidence() is None
 
 
 def test_an_episode_begins_without_the_commands_of_the_last():
     state = ControllerState(JOINT_STATE, ARM)
-    state.put(said(A, 1))
-    state.sent(command(7, B))
-    state.begin()
-    state.put(said(B, 5))
-    assert state.take() is None
+    state.on_message(said(A, 1))
+    state.on_sent(command(7, B))
+    state.clear()
+    state.on_message(said(B, 5))
+    assert state.take_evidence() is None
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError
-from embodied_env.ros.robot.profile import ActiveSpec
-from embodied_env.ros.robot.required_active import RequiredActiveMonitor
+from embodied_env.ros.robot.activation_monitor import ActivationMonitor
+from embodied_env.ros.robot.backend_profile import ActiveSpec
 from embodied_env.ros.transforms import Tf2Frames
 
 ARM = ActiveSpec(controller="arm", manager="/cm")
@@ -74,7 +74,7 @@ class Bench:
         self.clock = ManualClock(start_ns=NS_PER_S)
         self.listener = SimpleNamespace(condition=threading.Condition(), raise_if_failed=lambda: None)
         node = SimpleNamespace(create_timer=self._keep)
-        self.watch = RequiredActiveMonitor(
+        self.watch = ActivationMonitor(
             {"arm": ARM}, node, self.listener, self.clock, bound_ns=BOUND_NS, make_client=lambda *_: self.client
         )
 
@@ -158,7 +158,7 @@ def test_a_wait_ends_when_nobody_listens_any_more():
 def test_without_the_messages_of_controllers_the_package_is_named():
     listener = SimpleNamespace(condition=threading.Condition())
     with pytest.raises(MissingDependencyError, match=r"apt install ros-[a-z]+-controller-manager-msgs"):
-        RequiredActiveMonitor({"arm": ARM}, SimpleNamespace(), listener, ManualClock(), bound_ns=BOUND_NS)
+        ActivationMonitor({"arm": ARM}, SimpleNamespace(), listener, ManualClock(), bound_ns=BOUND_NS)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tf2_ros") is not None, reason="it is installed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import threading
 import time
 
 import pytest
@@ -14,9 +14,10 @@ from small_simulator import TICK_NS, Habits, small_simulator
 import embodied_env
 from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
-from embodied_env.ros.external_sim.control.base import FAULTS, SimulatorNotReadyError
+from embodied_env.ros.external_sim.control.api import FAULTS, SimulatorNotReadyError
 from embodied_env.ros.external_sim.control.embedded import Embedded
-from embodied_env.ros.external_sim.control.verified_control import VerifiedSimControl
+from embodied_env.ros.external_sim.control.lockstep_control import LockstepControl
+from embodied_env.ros.external_sim.control.service_session import ServiceSession
 from embodied_env.ros.node import RosNode
 
 pytestmark = pytest.mark.ros
@@ -34,8 +35,8 @@ def stack(lasting_domain):
     """One toy simulator, and a control over it."""
     with lasting_domain() as domain_id, small_simulator(CONTRACT, domain_id) as small:
         node = RosNode("environment", namespace="/", clock=SteadyClock(), domain_id=domain_id)
-        dialect = Embedded(world="toy", prefix=None)
-        control = VerifiedSimControl(dialect, node.receiver, step_ns=PERIOD_NS, reply_timeout_s=0.3)
+        session = ServiceSession(node.receiver, reply_timeout_s=0.3)
+        control = LockstepControl(Embedded(world="toy", prefix=None), session, step_ns=PERIOD_NS)
         control.connect(soon(10))
         yield small, control
         node.close()
@@ -56,7 +57,7 @@ def small(stack):
 @pytest.fixture
 def exact(stack, small):
     control = stack[1]
-    control.check_still(soon())
+    control.settle(soon())
     return control
 
 
@@ -69,27 +70,27 @@ def lost(call, *args):
 
 
 def test_a_hundred_steps_end_at_their_nanosecond(exact, small):
-    results = [exact.step(PERIOD_NS, soon()) for _ in range(100)]
-    assert all(after.before_ns == before.after_ns for before, after in itertools.pairwise(results))
-    assert {(each.after_ns - each.before_ns, each.steps) for each in results} == {(PERIOD_NS, 1)}
-    assert results[-1].after_ns == small.now_ns
+    begin_ns = exact.now_ns()
+    ends_ns = [exact.step(PERIOD_NS, soon()) for _ in range(100)]
+    assert ends_ns == [begin_ns + (index + 1) * PERIOD_NS for index in range(100)]
+    assert ends_ns[-1] == small.now_ns
 
 
 @pytest.mark.long
 def test_ten_thousand_steps_end_at_their_nanosecond(exact, small):
     begin_ns = small.now_ns
     for index in range(10_000):
-        assert exact.step(PERIOD_NS, soon()).after_ns == begin_ns + (index + 1) * PERIOD_NS
+        assert exact.step(PERIOD_NS, soon()) == begin_ns + (index + 1) * PERIOD_NS
 
 
 def test_a_reply_before_the_end_is_not_taken_for_the_end(exact, small):
     small.habits.early_reply_s = 0.05
-    assert exact.step(PERIOD_NS, soon()).after_ns == small.now_ns
+    assert exact.step(PERIOD_NS, soon()) == small.now_ns
 
 
 def test_a_clock_that_falls_silent_when_it_stands_is_one_too(exact, small):
     small.habits.repeats_clock = False
-    assert exact.step(PERIOD_NS, soon()).after_ns == small.now_ns
+    assert exact.step(PERIOD_NS, soon()) == small.now_ns
 
 
 def test_a_lost_reply_is_told_with_what_the_clock_shows_and_nothing_is_asked_twice(exact, small):
@@ -152,18 +153,15 @@ def test_what_is_no_whole_number_of_steps_is_not_asked(exact, small):
 
 def test_what_a_dead_client_left_over_is_waited_out(exact, small):
     small.is_running = True
-    begun = time.monotonic()
     small.habits.stops_at = None
 
-    def stand_after_a_while():
-        if time.monotonic() > begun + 0.3:
-            small.is_running = False
+    def stand():
+        small.is_running = False
 
-    exact._talk._patrol, before = stand_after_a_while, exact._talk._patrol
-    try:
-        exact.connect(soon(10))
-    finally:
-        exact._talk._patrol = before
+    timer = threading.Timer(0.3, stand)
+    timer.start()
+    exact.connect(soon(10))
+    timer.join()
     assert exact.now_ns() == small.now_ns
     assert small.asked == []
 
@@ -176,7 +174,7 @@ def test_a_clock_that_never_stands_is_told_before_the_first_request(exact, small
 
 def test_a_control_without_its_services_names_them(domain_id):
     node = RosNode("lonely", namespace="/", clock=SteadyClock())
-    control = VerifiedSimControl(Embedded(world="toy", prefix="/absent"), node.receiver, step_ns=PERIOD_NS)
+    control = LockstepControl(Embedded(world="toy", prefix="/absent"), ServiceSession(node.receiver), step_ns=PERIOD_NS)
     try:
         with pytest.raises(BackendNotReadyError, match="/absent/simulator/step_once"):
             control.connect(soon(0.1))

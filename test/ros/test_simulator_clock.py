@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_env.ros.external_sim.control.clock_monitor import ClockMonitor
+from embodied_env.ros.external_sim.control.service_session import ClockMonitor
 
 stamps = st.lists(st.integers(min_value=0, max_value=5), max_size=30)
 

@@ -8,8 +8,8 @@ import pytest
 
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.errors import ContractError
-from embodied_env.ros.robot.profile import ActiveSpec, check_active
-from embodied_env.ros.robot.required_active import RequiredActiveState, controller_state, lifecycle_state, topic_state
+from embodied_env.ros.robot.activation_monitor import ActivationStates, controller_state, lifecycle_state, topic_state
+from embodied_env.ros.robot.backend_profile import ActiveSpec, check_active
 
 BOUND_NS = NS_PER_S // 2
 DRIVER = ActiveSpec(node="/arm_driver")
@@ -18,25 +18,25 @@ ACTIVE, OFF = (True, ""), (False, "/arm_driver is deactivating")
 
 def activities(spec=DRIVER):
     clock = ManualClock(start_ns=NS_PER_S)
-    return RequiredActiveState({"driver": spec}, clock, bound_ns=BOUND_NS), clock
+    return ActivationStates({"driver": spec}, clock, bound_ns=BOUND_NS), clock
 
 
 def test_what_was_never_heard_of_is_not_active():
     found, _ = activities()
     assert found.states() == {"driver": "lapsed: nothing was heard of it"}
-    assert found.unheard() == ["driver"]
+    assert found.missing() == ["driver"]
 
 
 def test_what_says_so_is_active():
     found, _ = activities()
-    found.say("driver", ACTIVE)
+    found.put("driver", ACTIVE)
     assert found.states() == {"driver": "ok"}
 
 
 def test_what_was_deactivated_holds_first_and_stops_at_the_bound():
     found, clock = activities()
-    found.say("driver", ACTIVE)
-    found.say("driver", OFF)
+    found.put("driver", ACTIVE)
+    found.put("driver", OFF)
     assert found.states() == {"driver": "lapsed: /arm_driver is deactivating"}
     clock.advance_ns(BOUND_NS - 1)
     assert found.states()["driver"].startswith("lapsed")
@@ -46,20 +46,20 @@ def test_what_was_deactivated_holds_first_and_stops_at_the_bound():
 
 def test_what_became_active_again_stays_lapsed_until_it_is_asked_anew():
     found, clock = activities()
-    found.say("driver", OFF)
-    found.say("driver", ACTIVE)
+    found.put("driver", OFF)
+    found.put("driver", ACTIVE)
     assert found.states()["driver"].startswith("lapsed")
     clock.advance_ns(BOUND_NS)
     assert found.states()["driver"].startswith("inactive")
     found.begin()
-    assert found.unheard() == ["driver"]
-    found.say("driver", ACTIVE)
+    assert found.missing() == ["driver"]
+    found.put("driver", ACTIVE)
     assert found.states() == {"driver": "ok"}
 
 
 def test_a_node_that_falls_silent_has_lapsed():
     found, clock = activities()
-    found.say("driver", ACTIVE)
+    found.put("driver", ACTIVE)
     clock.advance_ns(2 * NS_PER_S)
     assert found.states() == {"driver": "ok"}
     clock.advance_ns(NS_PER_S // 10)
@@ -68,10 +68,10 @@ def test_a_node_that_falls_silent_has_lapsed():
 
 def test_what_a_latched_topic_said_last_holds_over_a_reset_and_never_expires():
     found, clock = activities(ActiveSpec(topic="state", latched=True))
-    found.say("driver", ACTIVE)
+    found.put("driver", ACTIVE)
     clock.advance_ns(100 * NS_PER_S)
     found.begin()
-    assert (found.unheard(), found.states()) == ([], {"driver": "ok"})
+    assert (found.missing(), found.states()) == ([], {"driver": "ok"})
 
 
 # ---------------------------------------------------------------------------------------------- what they say

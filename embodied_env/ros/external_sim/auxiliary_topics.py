@@ -1,0 +1,122 @@
+"""Topics of a simulator that are not sensors of the contract: entity poses, events, and echoes of commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from embodied_env.contract import Contract, FieldSpec, SensorSpec
+from embodied_env.contract.message_types import message_class
+from embodied_env.ros.external_sim.backend_profile import SimulatorProfile
+from embodied_env.ros.external_sim.control.api import EntityState
+from embodied_env.ros.qos import ANY, sensor_qos
+from embodied_env.ros.receiver import ReceivedMessage, Receiver
+from embodied_env.ros.step_arrivals import StepArrivals
+
+# Prefixes of message keys, before the name of an entity, sensor or actuator: no sensor's name begins with a slash.
+_STATE, _EVENT, _ECHO = "/state/", "/event/", "/echo/"
+_UNBOUNDED = 1e9
+
+
+class EntityTopics:
+    """The newest pose of each entity that has a topic, and the events since the last call of `events`.
+
+    Attributes:
+        topics: the subscribed topics and types, by message key.
+    """
+
+    topics: Mapping[str, SensorSpec]
+
+    def __init__(self, contract: Contract, profile: SimulatorProfile) -> None:
+        """Prepare to read the topics of `profile`."""
+        parts = {"position": "m", "orientation": "1"}
+        pose = {name: FieldSpec(unit=unit, low=-_UNBOUNDED, high=_UNBOUNDED) for name, unit in parts.items()}
+        states = {
+            _STATE + name: SensorSpec(topic=state.topic, type=state.type, fields=pose, max_age_s=1.0)
+            for name, state in profile.states.items()
+        }
+        self._event_topics = {
+            _EVENT + name: SensorSpec(topic=source.event, type=contract.sensors[name].type, fields={}, max_age_s=1.0)
+            for name, source in profile.sources.items()
+            if source.event is not None
+        }
+        self.topics = {**states, **self._event_topics}
+        self._poses = StepArrivals(states)
+        self._events: set[str] = set()
+
+    def subscribe(self, receiver: Receiver) -> None:
+        """Subscribe to the topics; their messages are to be given to `add`."""
+        self._poses.subscribe(receiver)
+        for key, topic in self._event_topics.items():
+            receiver.subscribe(key, message_class(topic.type), topic.topic, sensor_qos(topic))
+
+    def add(self, arrival: ReceivedMessage) -> bool:
+        """Store a message; return whether it is of one of these topics."""
+        if arrival.key in self._event_topics:
+            self._events.add(arrival.key.removeprefix(_EVENT))
+            return True
+        return self._poses.add(arrival)
+
+    def clear(self) -> None:
+        """Drop all poses and events."""
+        self._events.clear()
+        self._poses.clear()
+
+    def missing(self, target_ns: int, now_ns: int) -> list[str]:
+        """Return the topics of poses that have not arrived for the end of a step; poses after `now_ns` are dropped."""
+        self._poses.drop_after(now_ns)
+        return [self.topics[key].topic for key in self._poses.missing(self._poses.expected(target_ns, now_ns))]
+
+    def states(self) -> dict[str, EntityState]:
+        """Return the newest poses that are finite numbers and have a rotation, by entity."""
+        return {
+            key.removeprefix(_STATE): EntityState(
+                position=sample.values["position"], orientation=sample.values["orientation"], stamp_ns=sample.stamp_ns
+            )
+            for key, sample in self._poses.samples().items()
+            if sample.values
+        }
+
+    def events(self) -> set[str]:
+        """Return the sensors whose event arrived since the last call, and forget them."""
+        arrived, self._events = self._events, set()
+        return arrived
+
+
+class CommandEchoes:
+    """Commands whose receiver repeats them on a topic: an echo proves that the command has arrived."""
+
+    def __init__(self, contract: Contract, topics: Mapping[str, str]) -> None:
+        """Prepare; `topics`: actuator -> topic of its echoes, of the type of its commands."""
+        self._contract, self._topics = contract, topics
+        self._pending: dict[str, Any] = {}  # actuator -> its command
+
+    def subscribe(self, receiver: Receiver) -> None:
+        """Subscribe to the echoes; their messages are to be given to `add`."""
+        for name, topic in self._topics.items():
+            receiver.subscribe(_ECHO + name, message_class(self._contract.actuators[name].type), topic, ANY)
+
+    def clear(self) -> None:
+        """Expect no echo."""
+        self._pending.clear()
+
+    def expect(self, name: str, command: Any) -> None:  # noqa: ANN401 - a generated type
+        """Expect the echo of a command to the actuator `name`, if it has an echo topic."""
+        if name in self._topics:
+            self._pending[name] = command
+
+    def add(self, arrival: ReceivedMessage) -> bool:
+        """Compare a message with the pending command, except for the header; return whether it is an echo."""
+        if not arrival.key.startswith(_ECHO):
+            return False
+        name, echo = arrival.key.removeprefix(_ECHO), arrival.message
+        command = self._pending.get(name)
+        if command is not None and type(echo) is type(command):
+            fields = [field for field in command.get_fields_and_field_types() if field != "header"]
+            if all(getattr(echo, field) == getattr(command, field) for field in fields):
+                del self._pending[name]
+        return True
+
+    def missing(self) -> list[str]:
+        """Return the topics without the expected echo."""
+        return [self._topics[name] for name in self._pending]

@@ -1,0 +1,259 @@
+"""Move an external simulator in lockstep through any `SimulatorApi`, and verify each request on its clock.
+
+`api` has the rules; `service_session` sends the requests.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from embodied_env.core.types import FloatArray
+from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
+from embodied_env.ros.external_sim.control.api import (
+    ControlCapabilities,
+    EntityState,
+    SimulatorApi,
+    SimulatorNotReadyError,
+)
+from embodied_env.ros.external_sim.control.service_session import PendingRequest, ServiceSession
+from embodied_env.ros.receiver import POLL_S
+
+_PROBE_S = 0.05  # between two looks at the services of the graph
+_REST_S = 0.3  # the clock must be at rest for this long before the first request: leftover steps would show
+_SILENT_S = 0.6  # without a stamp for this long a clock is silent while the simulator is at rest
+_EARLY_S = 0.02  # a reply that precedes the end of its step by more was sent when the request was queued
+
+
+class LockstepControl:
+    """Controls one simulator. `end` is always the monotonic time, s, by which a call returns.
+
+    Every call raises BackendLostError with a `why` of `FAULTS`; `connect` and `reset` raise SimulatorNotReadyError.
+
+    Attributes:
+        session: sends the requests.
+        clock: the simulated time.
+        step_ns: length of a physics step, ns.
+    """
+
+    def __init__(self, api: SimulatorApi, session: ServiceSession, *, step_ns: int, still_s: float = 0.1) -> None:
+        """Prepare; nothing is sent. A clock that publishes nothing at rest counts as at rest after `still_s`."""
+        self.session, self.clock = session, session.clock
+        self.step_ns = step_ns
+        self._api = api
+        self._still_s = still_s
+        self._left_ns: int | None = None  # the clock after the last call; None: unknown
+        self._rewinds = 0
+
+    @property
+    def capabilities(self) -> ControlCapabilities:
+        """Return the abilities of the simulator, known after `connect`."""
+        return self._api.capabilities
+
+    def now_ns(self) -> int:
+        """Return the newest simulated time."""
+        if self.clock.now_ns is None:
+            raise BackendLostError("clock_stopped", "nothing was ever heard of the clock")
+        return self.clock.now_ns
+
+    def check_unmoved(self) -> None:
+        """Raise when the clock is not where the last call left it: another client moved the world since."""
+        self.session.drain()
+        self._check_not_rewound()
+        if self._left_ns is not None and self.now_ns() != self._left_ns:
+            raise BackendLostError(
+                "extra_steps",
+                f"the clock was left at {self._left_ns} ns, and is at {self.now_ns()} ns: nobody here did it",
+            )
+
+    def settle(self, end: float) -> None:
+        """Wait until the clock is at rest, and take it as the reference of `check_unmoved`, wherever it was before."""
+        self._left_ns, self._rewinds = None, self.clock.rewinds
+        self._await_still(end)
+        self._store_reference()
+
+    def wake_clock(self, end: float) -> None:
+        """Take one physics step if no stamp was received yet: some simulators publish none at rest."""
+        if self.clock.now_ns is not None:
+            return
+        pending = self.session.send(self._api.step(1), end)
+        self.session.await_reply(pending, end)
+        while self.clock.now_ns is None:
+            if time.monotonic() > end:
+                raise BackendLostError("clock_stopped", "it was stepped, and nothing was ever heard of the clock")
+            self.session.poll(pending, end)
+        self.settle(end)
+
+    # ------------------------------------------------------------------------------------------ connecting
+
+    def connect(self, end: float) -> None:
+        """Find the services of the simulator, wait until its clock is at rest, and pause it.
+
+        Raises:
+            BackendNotReadyError: when a service is missing.
+            SimulatorNotReadyError: for any of `FAULTS`.
+        """
+        while True:
+            try:
+                requests = self._api.probe(self.session.services())
+                break
+            except BackendNotReadyError:
+                if time.monotonic() > end:
+                    raise
+            self.session.receive(_PROBE_S)
+        with _not_ready_errors():
+            for request in requests:
+                self.session.call(request, end)
+            self._await_leftover_steps(end)
+            if self.capabilities.pause:
+                self.pause(end)
+            self._store_reference()
+
+    def _await_leftover_steps(self, end: float) -> None:
+        """Wait until steps that an earlier client requested are over."""
+        since_s = time.monotonic()
+        while True:
+            self.session.receive(POLL_S)
+            now_s = time.monotonic()
+            if self.clock.now_ns is None and now_s - since_s > _SILENT_S:
+                return
+            if self.clock.now_ns is not None and now_s - self.clock.changed_s > _REST_S:
+                return
+            if now_s > end:
+                raise BackendLostError(
+                    "settling", f"it is at {self.clock.now_ns} ns and goes on; allowed: a simulator that is paused"
+                )
+
+    def pause(self, end: float) -> None:
+        """Pause the simulation. Idempotent."""
+        self.session.call(self._api.pause(), end)
+
+    # ------------------------------------------------------------------------------------------------ step
+
+    def step(self, duration_ns: int, end: float) -> int:
+        """Advance the simulated time by `duration_ns`; return it once the world is at rest again.
+
+        Raises:
+            UsageError: for a duration that is no whole number of physics steps.
+        """
+        self.check_unmoved()
+        before_ns = self.now_ns()
+        steps, rest_ns = divmod(duration_ns, self.step_ns)
+        if rest_ns or steps < 1:
+            raise UsageError(f"{duration_ns} ns is not allowed; allowed: whole steps of {self.step_ns} ns")
+        target_ns = before_ns + duration_ns
+        pending = self.session.send(self._api.step(steps), end)
+        while not self._is_over(pending, target_ns):
+            self.session.poll(pending, end)
+            self._check_not_rewound()
+            if self.now_ns() > target_ns:
+                raise BackendLostError(
+                    "extra_steps",
+                    f"asked from {before_ns} to {target_ns} ns, and the clock is at {self.now_ns()} ns",
+                )
+            self._check_timeouts(pending, before_ns, target_ns, end)
+        self._store_reference()
+        return target_ns
+
+    def _is_over(self, pending: PendingRequest, target_ns: int) -> bool:
+        """Return whether the reply has come, and the clock is at rest at its target."""
+        clock = self.clock
+        if clock.now_ns != target_ns or pending.answered_s is None:
+            return False
+        if clock.seen > 1:
+            return True
+        if pending.request.is_done_at_reply and clock.changed_s - pending.answered_s < _EARLY_S:
+            return True
+        return time.monotonic() - clock.changed_s > self._still_s
+
+    def _check_timeouts(self, pending: PendingRequest, before_ns: int, target_ns: int, end: float) -> None:
+        now_s, at_ns = time.monotonic(), self.now_ns()
+        moved_s = max(pending.sent_s, self.clock.changed_s)
+        timeout_s = self.session.reply_timeout_s
+        where = f"from {before_ns} to {target_ns} ns, the clock stands at {at_ns} ns"
+        if pending.answered_s is None:
+            if now_s <= end and now_s - moved_s <= timeout_s:
+                return
+            if at_ns not in (before_ns, target_ns):
+                raise BackendLostError("clock_stopped", f"{where}, and nobody answered")
+            done = "was carried out" if at_ns == target_ns else "was not carried out"
+            raise BackendLostError("reply_lost", f"{pending.request.service} did not answer; by the clock it {done}")
+        if at_ns == target_ns:
+            return  # the stamp only has to come once more
+        if pending.request.is_done_at_reply and now_s - max(moved_s, pending.answered_s) > timeout_s:
+            raise BackendLostError("step_unfinished", where)
+        if now_s > end:
+            raise BackendLostError("clock_stopped" if now_s - moved_s > self._still_s else "timeout", where)
+
+    def _await_still(self, end: float) -> None:
+        """Wait until the clock repeats its stamp, or is silent."""
+        self.session.drain()
+        begun_s, seen = time.monotonic(), self.clock.seen
+        while True:
+            self.session.receive(min(POLL_S, self._still_s))
+            now_s = time.monotonic()
+            if now_s - max(begun_s, self.clock.changed_s) > self._still_s:
+                return
+            if self.clock.changed_s < begun_s and self.clock.seen > seen + 1:
+                return
+            if now_s > end:
+                raise BackendLostError("settling", f"paused, and the clock is at {self.clock.now_ns} ns and goes on")
+
+    def _store_reference(self) -> None:
+        self._left_ns, self._rewinds = self.clock.now_ns, self.clock.rewinds
+
+    def _check_not_rewound(self) -> None:
+        if self.clock.rewinds != self._rewinds:
+            raise BackendLostError(
+                "clock_rewound", f"the clock went back from {self.clock.from_ns} ns, and is at {self.clock.now_ns} ns"
+            )
+
+    # ---------------------------------------------------------------------------------- reset and entities
+
+    def reset(self, end: float) -> None:
+        """Reset the world, and wait until the clock shows it and is at rest."""
+        with _not_ready_errors():
+            self.settle(end)
+            clock = self.clock
+            must_rewind = self.capabilities.rewinds_time
+            if must_rewind and clock.now_ns == 0:
+                self.step(self.step_ns, end)  # a reset at time zero would not show
+            before_ns, rewinds, heard = clock.now_ns, clock.rewinds, clock.heard
+
+            def has_shown() -> bool:
+                return clock.heard > heard if before_ns is None or not must_rewind else clock.rewinds > rewinds
+
+            def evidence() -> str:
+                return "; the clock shows the reset" if has_shown() else "; the clock shows no reset"
+
+            pending = self.session.send(self._api.reset(), end)
+            self.session.await_reply(pending, end, evidence=evidence)
+            while clock.now_ns is None or (must_rewind and not has_shown()):
+                if time.monotonic() > end and clock.now_ns is None:
+                    raise BackendLostError("clock_stopped", "nothing was ever heard of the clock")
+                if time.monotonic() > end:
+                    detail = f"it was taken, and the clock is still at {clock.now_ns} ns"
+                    raise BackendLostError("reset_not_seen", detail)
+                self.session.poll(pending, end)
+            self._await_still(end)
+            self._store_reference()
+
+    def state(self, entity: str, end: float) -> EntityState:
+        """Return the pose of an entity."""
+        state: EntityState = self.session.call(self._api.state(entity), end, entity)
+        return state
+
+    def set_state(self, entity: str, position: FloatArray, orientation: FloatArray, end: float) -> None:
+        """Place an entity; m, and quaternion x, y, z, w. Sensors show it after the next step."""
+        self.session.call(self._api.set_state(entity, position, orientation), end, entity)
+
+
+@contextmanager
+def _not_ready_errors() -> Iterator[None]:
+    """Raise SimulatorNotReadyError instead of BackendLostError: no episode has started yet."""
+    try:
+        yield
+    except BackendLostError as error:
+        detail = str(error).removeprefix(f"{error.why}: ")
+        raise SimulatorNotReadyError(error.why, detail) from None

@@ -1,0 +1,256 @@
+"""Monitor what a profile requires to be active: lifecycle nodes, controllers, or a value on a topic.
+
+`ActivationMonitor` subscribes and polls the services; `ActivationStates` holds the result of each, without ROS.
+A source without messages or responses counts as inactive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from rclpy.clock import Clock as RosClock
+from rclpy.clock import ClockType
+from rclpy.node import Node
+
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.errors import BackendNotReadyError, MissingDependencyError
+from embodied_env.ros.message_fields import Message, follow
+from embodied_env.ros.qos import RELIABLE, input_qos
+from embodied_env.ros.receive_thread import ReceiveThread
+from embodied_env.ros.receiver import POLL_S, ReceivedMessage
+from embodied_env.ros.robot.backend_profile import TRANSITION_EVENT, ActiveSpec
+from embodied_env.ros.robot.estops import is_one_of
+from embodied_env.ros.setup_checks import apt_package
+
+POLL_PERIOD_S = 0.5
+"""Between two calls of each service. Lifecycle nodes also publish their transitions."""
+
+Client = Any
+"""An rclpy client: `srv_type`, `service_is_ready`, `call_async`, `remove_pending_request`."""
+
+ActiveStatus = tuple[bool, str]
+"""Whether it is active, and why not."""
+
+_ACTIVE_ID = 3  # lifecycle_msgs/msg/State.PRIMARY_STATE_ACTIVE
+_ACTIVE = "active"  # controller_manager_msgs/msg/ControllerState.state
+_UNHEARD = "nothing was heard of it"
+_GRAPH_DELAY_NS = NS_PER_S  # a publisher whose message has arrived may not be in the graph yet
+
+
+class ActivationMonitor:
+    """Subscribes to the transitions of lifecycle nodes and to topics, and polls the services twice a second."""
+
+    def __init__(
+        self,
+        specs: Mapping[str, ActiveSpec],
+        node: Node,
+        listener: ReceiveThread,
+        clock: Clock,
+        *,
+        bound_ns: int,
+        make_client: Callable[[Node, str, str], Client] | None = None,
+    ) -> None:
+        """Subscribe and create the clients; `listener` has not started yet, and its lock guards the states.
+
+        `make_client` creates a client from node, type and service; None: an rclpy client.
+
+        Raises:
+            MissingDependencyError: for messages that are not installed.
+        """
+        self._node = node
+        self._listener = listener
+        self._clock = clock
+        self._states = ActivationStates(specs, clock, bound_ns=bound_ns)
+        self._clients: dict[str, Client] = {}
+        self._pending: dict[str, tuple[Any, int]] = {}  # the request in flight to each service, and when it was sent
+        make_client = make_client or _create_client
+        for name, spec in specs.items():
+            if spec.service is not None:
+                self._clients[name] = make_client(node, spec.types[0], spec.service)
+            if spec.node is not None:
+                topic = f"{spec.node}/transition_event"
+                listener.subscribe(name, TRANSITION_EVENT, topic, RELIABLE, self._on_message)
+            elif spec.topic is not None:
+                listener.subscribe(name, spec.type, spec.topic, input_qos(latched=spec.latched), self._on_message)
+        if specs:
+            node.create_timer(POLL_PERIOD_S, self._poll, clock=RosClock(clock_type=ClockType.STEADY_TIME))
+
+    def _on_message(self, arrival: ReceivedMessage) -> None:
+        spec = self._states.specs[arrival.key]
+        if spec.node is not None:
+            status = lifecycle_state(arrival.message.goal_state, spec.node)
+        else:
+            status = topic_state(arrival.message, spec)
+        self._states.put(arrival.key, status)
+
+    def _poll(self) -> None:
+        with self._listener.condition:
+            for name in self._clients:
+                self._call(name)
+            self._find_lost_publishers()
+
+    def _call(self, name: str) -> None:
+        """Call a service, unless a request is in flight or the service is not available."""
+        client, now_ns = self._clients[name], self._clock.now_ns()
+        if name in self._pending and now_ns - self._pending[name][1] > self._states.specs[name].timeout_s * NS_PER_S:
+            self._cancel(name)
+        if name not in self._pending and client.service_is_ready():
+            future = client.call_async(client.srv_type.Request())
+            self._pending[name] = future, now_ns
+            future.add_done_callback(partial(self._on_response, name))
+
+    def _cancel(self, name: str) -> None:
+        if name in self._pending:
+            future, _ = self._pending.pop(name)
+            self._clients[name].remove_pending_request(future)
+
+    def _on_response(self, name: str, future: Any) -> None:  # noqa: ANN401 - rclpy's
+        with self._listener.condition:
+            if name not in self._pending or self._pending[name][0] is not future:
+                return  # it was cancelled
+            del self._pending[name]
+            spec, response = self._states.specs[name], future.result()
+            if spec.node is not None:
+                status = lifecycle_state(response.current_state, spec.node)
+            else:
+                status = controller_state(response, spec.controller or "", spec.manager)
+            self._states.put(name, status)
+            self._listener.condition.notify_all()
+
+    def _find_lost_publishers(self) -> None:
+        """Mark a latched topic without publishers as inactive: its last value may no longer be true."""
+        now_ns = self._clock.now_ns()
+        for name, spec in self._states.specs.items():
+            received_ns = self._states.received_ns(name)
+            if not spec.latched or spec.topic is None or received_ns is None or now_ns - received_ns < _GRAPH_DELAY_NS:
+                continue
+            if not self._node.count_publishers(self._node.resolve_topic_name(spec.topic)):
+                self._states.put(name, (False, f"nobody publishes {spec.topic} any more"))
+
+    def states(self) -> dict[str, str]:
+        """Return the states (`ActivationStates.states`), under the listener's lock."""
+        return self._states.states()
+
+    def begin(self, deadline_ns: int) -> None:
+        """Poll again, and wait until everything is active.
+
+        Raises:
+            BackendNotReadyError: naming what is inactive, or unknown at `deadline_ns` (steady clock).
+            BackendLostError: when receiving has failed.
+        """
+        changed, specs = self._listener.condition, self._states.specs
+        with changed:
+            self._states.begin()
+            for name in self._clients:
+                self._cancel(name)
+                self._call(name)
+            while missing := self._states.missing():
+                self._listener.raise_if_failed()
+                if (left_ns := deadline_ns - self._clock.now_ns()) <= 0:
+                    names = ", ".join(
+                        f"{name} (no answer from {specs[name].service or specs[name].topic})" for name in missing
+                    )
+                    raise BackendNotReadyError(f"nothing was heard of what must be active: {names}")
+                changed.wait(min(POLL_S, left_ns / NS_PER_S))
+            problems = [f"{name} is {state}" for name, state in self._states.states().items() if state != "ok"]
+        if problems:
+            raise BackendNotReadyError(f"what must be active is not: {'; '.join(problems)} (backends.real.active)")
+
+
+class ActivationStates:
+    """The state of each source: "ok", "lapsed: <why>" (HOLD) or, `bound_ns` later, "inactive: <why>" (STOP).
+
+    A lapse lasts until `begin`, even if the source becomes active again: its controller has let go meanwhile.
+    """
+
+    def __init__(self, specs: Mapping[str, ActiveSpec], clock: Clock, *, bound_ns: int) -> None:
+        """Start with every source unknown. `clock` is the steady clock."""
+        self.specs = specs
+        self._clock = clock
+        self._bound_ns = bound_ns
+        self._received: dict[str, tuple[bool, str, int]] = {}  # the status, and when it was received
+        self._lapsed: dict[str, tuple[int, str]] = {}  # since when, and why
+
+    def begin(self) -> None:
+        """Clear all lapses. Services must respond again; the last value of a topic remains."""
+        self._lapsed.clear()
+        self._received = {name: last for name, last in self._received.items() if self.specs[name].topic is not None}
+
+    def put(self, name: str, status: ActiveStatus) -> None:
+        """Store a status of `name` that was received now."""
+        is_active, why = status
+        now_ns = self._clock.now_ns()
+        self._received[name] = (is_active, why, now_ns)
+        if not is_active:
+            self._lapsed.setdefault(name, (now_ns, why))
+
+    def received_ns(self, name: str) -> int | None:
+        """Return when the last status of `name` was received; None: never."""
+        last = self._received.get(name)
+        return None if last is None else last[2]
+
+    def missing(self) -> list[str]:
+        """Return the names without a status since `begin`."""
+        return [name for name in self.specs if name not in self._received]
+
+    def states(self) -> dict[str, str]:
+        """Return name -> "ok", "lapsed: <why>" or "inactive: <why>"."""
+        now_ns = self._clock.now_ns()
+        return {name: self._state(name, spec, now_ns) for name, spec in self.specs.items()}
+
+    def _state(self, name: str, spec: ActiveSpec, now_ns: int) -> str:
+        if why := self._problem(name, spec, now_ns):
+            self._lapsed.setdefault(name, (now_ns, why))
+        if name not in self._lapsed:
+            return "ok"
+        since_ns, why = self._lapsed[name]
+        return f"{'inactive' if now_ns - since_ns >= self._bound_ns else 'lapsed'}: {why}"
+
+    def _problem(self, name: str, spec: ActiveSpec, now_ns: int) -> str:
+        if name not in self._received:
+            return _UNHEARD
+        is_active, why, received_ns = self._received[name]
+        if not is_active:
+            return why
+        silent_s = (now_ns - received_ns) / NS_PER_S
+        is_late = silent_s > spec.timeout_s and not spec.latched
+        return f"{spec.service or spec.topic} is silent for {silent_s:.1f} s" if is_late else ""
+
+
+def lifecycle_state(state: Message, node: str) -> ActiveStatus:
+    """Read a lifecycle_msgs/msg/State: of a response, or the goal of a transition."""
+    return int(state.id) == _ACTIVE_ID, f"{node} is {state.label or f'in the state {state.id}'}"
+
+
+def controller_state(response: Message, controller: str, manager: str) -> ActiveStatus:
+    """Find a controller in the response of ListControllers."""
+    for found in response.controller:
+        if found.name == controller:
+            return found.state == _ACTIVE, f"{controller} is {found.state or 'in no state'}"
+    return False, f"{manager} has no controller {controller}"
+
+
+def topic_state(message: Message, spec: ActiveSpec) -> ActiveStatus:
+    """Read a message of the topic of `spec`; one that cannot be read is not active."""
+    try:
+        value = follow(message, spec.path)
+        reason = "" if spec.reason is None else str(follow(message, spec.reason))
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        return False, f"{spec.topic} cannot be read: {error}"
+    return is_one_of(value, spec.safe), f"{spec.topic} says {value!r}" + (f": {reason}" if reason else "")
+
+
+def _create_client(node: Node, type_name: str, service: str) -> Client:
+    try:
+        kind = message_class(type_name)
+    except MissingDependencyError:
+        package = type_name.split("/", maxsplit=1)[0]
+        raise MissingDependencyError(
+            package,
+            needed_for=f"backends.real.active, the service {service},",
+            remedy=f"apt install {apt_package(package)}, or describe it by a topic: {{topic, type, path, safe}}",
+        ) from None
+    return node.create_client(kind, service)

@@ -1,0 +1,146 @@
+"""Publish commands to the actuators of a robot, and find evidence in a controller's state that a command acts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from rclpy.duration import Duration
+from rclpy.node import Node
+
+from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.message_types import message_class
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.core.types import ActuationEvidence, ApprovedCommand, SentCommand
+from embodied_env.ros.command_messages import to_command
+from embodied_env.ros.message_fields import Message, follow
+from embodied_env.ros.qos import command_qos
+from embodied_env.ros.receiver import ReceivedMessage
+from embodied_env.ros.robot.backend_profile import ControllerStateSpec
+
+_NO_WAIT = Duration()
+_DELIVERY_NS = NS_PER_S // 2
+_DELIVERY_POLL_NS = NS_PER_S // 500
+_KEPT_COMMANDS = 64
+_TOLERANCE = 1e-6  # absolute and relative: float32 on the way loses less
+
+
+class CommandSink(Protocol):
+    """The destination of approved commands."""
+
+    def send(self, command: ApprovedCommand) -> SentCommand:
+        """Publish, and return what was sent."""
+
+
+class ActuatorPublishers:
+    """Publishes to the actuators' own topics."""
+
+    def __init__(self, contract: Contract, node: Node, clock: Clock) -> None:
+        """Create a publisher for each actuator of `contract`."""
+        self._clock = clock
+        self._layout = ActionLayout(contract)
+        self._period_s = contract.control_period_s
+        self._publishers = [
+            (actuator, node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator)))
+            for actuator in contract.actuators.values()
+        ]
+
+    def send(self, command: ApprovedCommand) -> SentCommand:
+        """Publish one message per actuator, stamped with the system time."""
+        if not isinstance(command, ApprovedCommand):
+            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        now_ns, parts = self._clock.system_ns(), self._layout.split(command.values)
+        for (actuator, publisher), part in zip(self._publishers, parts.values(), strict=True):
+            publisher.publish(to_command(actuator, part, stamp_ns=now_ns, period_s=self._period_s))
+        return SentCommand(seq=command.seq, values=command.values)
+
+    def flush(self) -> None:
+        """Wait briefly until the last command is acknowledged: destroying a publisher drops what is not."""
+        end_ns = self._clock.now_ns() + _DELIVERY_NS
+        for _, publisher in self._publishers:
+            with contextlib.suppress(RuntimeError):  # the context was shut down by another
+                while not publisher.wait_for_all_acked(_NO_WAIT) and (now_ns := self._clock.now_ns()) < end_ns:
+                    self._clock.sleep_until_ns(now_ns + _DELIVERY_POLL_NS)  # the middleware might hold the GIL
+
+
+class DryRunSink:
+    """Publishes nothing: in a dry run there are no command publishers."""
+
+    def send(self, command: ApprovedCommand) -> SentCommand:
+        """Return the command as if it were sent."""
+        return SentCommand(seq=command.seq, values=command.values)
+
+
+class ControllerState:
+    """Compares the sent commands with the command that a controller reports as in force.
+
+    A change of that report to a sent command is evidence that it acts, not later than the message's arrival: a bound
+    that depends on no other host's clock. The caller synchronises the threads.
+    """
+
+    def __init__(self, spec: ControllerStateSpec, layout: ActionLayout) -> None:
+        """Start with no command sent and none in force."""
+        self._spec = spec
+        self._layout = layout
+        self._sent: deque[tuple[int, FloatArray]] = deque(maxlen=_KEPT_COMMANDS)
+        self._in_force: FloatArray | None = None
+        self._evidence: ActuationEvidence | None = None
+
+    def clear(self) -> None:
+        """Drop the commands of the last episode."""
+        self._sent.clear()
+        self._evidence = None
+
+    def on_sent(self, command: ApprovedCommand) -> None:
+        """Store a sent command. One that repeats the last cannot be told from it."""
+        if not self._sent or not _is_close(self._sent[-1][1], command.values):
+            self._sent.append((command.seq, command.values))
+
+    def on_message(self, arrival: ReceivedMessage) -> None:
+        """Compare the command in force with the sent ones, if it has changed."""
+        reference = self._reference(arrival.message)
+        if reference is None:
+            return
+        before, self._in_force = self._in_force, reference
+        if before is None or _is_close(before, reference):
+            return
+        for number, (seq, values) in enumerate(self._sent):
+            if _is_close(reference, values):
+                self._evidence = ActuationEvidence(seq=seq, acted_ns=arrival.arrival_ns, method="controller")
+                for _ in range(number + 1):
+                    self._sent.popleft()
+                return
+
+    def take_evidence(self) -> ActuationEvidence | None:
+        """Return the newest evidence since the last call."""
+        evidence, self._evidence = self._evidence, None
+        return evidence
+
+    def _reference(self, message: Message) -> FloatArray | None:
+        """Return the command in force, shape (n_joints,); None: the message does not report it for all joints."""
+        spec, joints = self._spec, self._layout.joints
+        try:
+            if spec.path is None:
+                position = _ordered(joints, message.name, message.position)
+                velocity = _ordered(joints, message.name, message.velocity)
+                values = np.where(self._layout.is_velocity, velocity, position)
+            else:
+                names = joints if spec.names is None else follow(message, spec.names)
+                values = _ordered(joints, names, follow(message, spec.path))
+        except (AttributeError, IndexError, TypeError, ValueError):
+            return None
+        return values if np.isfinite(values).all() else None
+
+
+def _ordered(joints: Sequence[str], names: Sequence[str], values: Sequence[float]) -> FloatArray:
+    """Return the values by joint, shape (n_joints,); NaN where there is none."""
+    found = dict(zip(names, values, strict=False)) if len(values) == len(names) else {}
+    return np.array([found.get(joint, np.nan) for joint in joints], dtype=np.float64)
+
+
+def _is_close(a: FloatArray, b: FloatArray) -> bool:
+    return bool(np.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE))

@@ -1,0 +1,335 @@
+"""The profile of a robot, ``backends.real`` of a contract. It needs no ROS node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from embodied_env.contract import Contract, SensorSpec
+from embodied_env.contract.loader import parse_as, profile_of
+from embodied_env.contract.message_types import JOINT_SENSOR
+from embodied_env.contract.value_checks import check_positive, check_topic, one_of, require
+from embodied_env.core.reset_spec import ResetRoutine, validate_home
+from embodied_env.errors import ContractError
+from embodied_env.ros.robot.estops import EstopSpec, InputSpec, check_field_path, estop_specs
+
+BACKEND = "real"
+PATH = f"backends.{BACKEND}"
+
+RESET_LEVELS = ("none", "robot", "world")
+"""Depth of a reset: nothing moves, the robot was homed, a service was called."""
+
+SETTLE_S = 3.5
+"""How long the graph must stay right before the first motion, so that every other publisher is discovered.
+
+Fast DDS repeats its announcements every 3 s; nodes that were all running found each other within 3.2 s.
+"""
+
+EVERY_SENSOR = "default"
+"""The key of ``backends.real.clocks`` for the sensors that are not named there."""
+
+TRANSFORMABLE = (
+    "geometry_msgs/msg/PointStamped",
+    "geometry_msgs/msg/PoseStamped",
+    "geometry_msgs/msg/PoseWithCovarianceStamped",
+)
+"""Types with a place in one frame. To transform a velocity or a force, the motion of the frames would be needed."""
+
+GET_STATE = "lifecycle_msgs/srv/GetState"
+TRANSITION_EVENT = "lifecycle_msgs/msg/TransitionEvent"
+LIST_CONTROLLERS = "controller_manager_msgs/srv/ListControllers"
+
+Condition = tuple[str, object, str, bool]
+"""A key, its value, what is allowed, and whether the value is."""
+
+_ACTIVE_KINDS = ("node", "controller", "topic")
+_TOPIC_KEYS = ("type", "path", "safe", "reason", "latched")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetSpec:
+    """How an episode starts: a service call, then homing, then an operator's confirmation; each only if declared."""
+
+    service: str | None = None  # a std_srvs/Trigger
+    parameters: bool = False  # its node takes seed and options as parameters: an embedded simulator
+    home: Mapping[str, float] | None = None  # joint -> position, rad or m
+    speed: float = 0.2
+    tolerance: float = 0.02
+    timeout_s: float | None = None
+    confirm: Literal["none", "prompt", "topic", "service"] = "none"
+    confirm_topic: str | None = None
+    confirm_service: str | None = None
+
+    def routine(self) -> ResetRoutine:
+        """Return the steps that follow the service call."""
+        return ResetRoutine(
+            home=dict(self.home or {}),
+            speed=self.speed,
+            tolerance=self.tolerance,
+            timeout_s=self.timeout_s,
+            confirm="" if self.confirm == "none" else self.confirm,
+        )
+
+    @property
+    def level(self) -> str:
+        """Depth of the reset."""
+        if self.service is not None:
+            return "world"
+        return "robot" if self.home is not None else "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActiveSpec:
+    """Something that must be active: a lifecycle `node`, a `controller` of a `manager`, or a value of a `topic`.
+
+    `safe`: the values at `path` that mean active. `reason`: path of a text in the same message that explains why not.
+    `latched`: published only on a change; its last value does not expire. All others are inactive after `timeout_s`
+    without a message or response.
+    """
+
+    node: str | None = None
+    controller: str | None = None
+    manager: str = "/controller_manager"
+    topic: str | None = None
+    type: str = "std_msgs/msg/Bool"
+    path: str = "data"
+    safe: tuple[bool | int | float | str, ...] = (True,)
+    reason: str | None = None
+    latched: bool = False
+    timeout_s: float = 2.0
+
+    @property
+    def service(self) -> str | None:
+        """The service that is polled; None: a topic reports the state."""
+        if self.node is not None:
+            return f"{self.node}/get_state"
+        return f"{self.manager}/list_controllers" if self.controller is not None else None
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The required message and service types."""
+        if self.node is not None:
+            return (GET_STATE, TRANSITION_EVENT)
+        return (LIST_CONTROLLERS,) if self.controller is not None else (self.type,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClockSpec:
+    """The clock that stamps a sensor's messages: ``backends.real.clocks.<sensor>``.
+
+    `sync`: with ``auto`` the middleware reports whether the publisher is on our host; ``ptp`` and ``chrony`` agree with
+    our clock within `error_s`. `least_delay_s`: the least transport delay, for a clock that is not synchronised.
+    """
+
+    sync: Literal["auto", "same_host", "ptp", "chrony", "none"] = "auto"
+    error_s: float | None = None
+    least_delay_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerStateSpec:
+    """The topic on which a controller reports the command in force.
+
+    A JointState is read by joint. In another type `path` is the field with the values, in the order of the joints, and
+    `names` the field with the names of the joints, if there is one.
+    """
+
+    topic: str
+    type: str = "sensor_msgs/msg/JointState"
+    path: str | None = None
+    names: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealProfile:
+    """A robot that is driven over its topics."""
+
+    reset: ResetSpec | None = None  # None: nothing moves
+    estop: Mapping[str, InputSpec] = field(default_factory=dict)
+    active: Mapping[str, ActiveSpec] = field(default_factory=dict)
+    tf: Mapping[str, str] = field(default_factory=dict)  # sensor -> the frame to transform its values to
+    shared: tuple[str, ...] = ()  # joint sensors whose topic has further publishers, for other joints
+    relay: bool = False
+    downstream_timeout_s: float | None = None  # the command timeout of the robot's own controller
+    allow_no_downstream_timeout: bool = False
+    start_outside: Literal["refuse", "inward"] = "refuse"  # a robot outside its limits: `check_positions`
+    security: Literal["off", "required"] = "off"  # SROS2
+    controller_state: ControllerStateSpec | None = None
+    actuation_s: float | None = None  # from a command to its effect, by calibration, where no topic shows it
+    use_sim_time: bool = False  # stamps and ages are of /clock
+    clocks: Mapping[str, ClockSpec] = field(default_factory=dict)  # by sensor
+    discovery_s: float = SETTLE_S  # how long the graph must be right before the first motion: `preflight`
+    step_timeout_s: float = 1.0  # without any reading for this long the robot is lost
+    reset_timeout_s: float = 30.0
+
+    @property
+    def reset_spec(self) -> ResetSpec:
+        """How an episode starts."""
+        return ResetSpec() if self.reset is None else self.reset
+
+    def inputs(self) -> tuple[EstopSpec, ...]:
+        """Return the safety inputs, checked against their message types; raises ContractError."""
+        return estop_specs({name: vars(spec) for name, spec in self.estop.items()}, f"{PATH}.estop")
+
+
+def load_real_profile(contract: Contract) -> RealProfile:
+    """Read the profile ``backends.real`` of `contract`.
+
+    Raises:
+        ContractError: when it is missing, or has an unknown or missing key or a wrong value.
+        MissingDependencyError: when the messages of a safety input are not installed.
+    """
+    profile = parse_as(RealProfile, profile_of(contract, BACKEND), path=PATH, source=contract.source)
+    try:
+        for key, value, allowed, holds in _conditions(profile, contract):
+            require(holds, f"{PATH}.{key}", f"{value} is not allowed; allowed: {allowed}")
+        _check_reset(profile, contract)
+        profile.inputs()
+        if profile.controller_state is not None:
+            check_controller_state(profile.controller_state, f"{PATH}.controller_state")
+        check_active(profile.active, f"{PATH}.active")
+        for name in profile.active:
+            free = name not in profile.estop
+            require(free, f"{PATH}.active.{name}", "the name is also that of an estop; allowed: one name for each")
+        for name, frame in profile.tf.items():
+            require(name in contract.sensors, f"{PATH}.tf.{name}", one_of(name, contract.sensors))
+            check_frame(f"{PATH}.tf.{name}", contract.sensors[name], frame)
+        joint_sensors = [key for key, sensor in contract.sensors.items() if sensor.type == JOINT_SENSOR]
+        for name in profile.shared:
+            require(name in joint_sensors, f"{PATH}.shared", f"{one_of(name, joint_sensors)} (sensors of joints)")
+    except ContractError as error:
+        raise ContractError(error.path, error.problem, source=contract.source) from None
+    return profile
+
+
+def profile_in_force(contract: Contract, *, is_relayed: bool) -> Mapping[str, Any]:
+    """Return the profile as written, with the value of ``relay`` that is used."""
+    return {**contract.backends[BACKEND], "relay": is_relayed}
+
+
+def node_parameters(
+    contract: Contract, profile: RealProfile, *, is_relayed: bool
+) -> dict[str, bool | int | float | str]:
+    """Return the read-only parameters of an environment's node."""
+    return {
+        "backend": BACKEND,
+        "contract": contract.name,
+        "contract_version": contract.version,
+        "fingerprint": contract.fingerprint,
+        "control_period_s": contract.control_period_s,
+        "relay": is_relayed,
+        "security": profile.security,
+    }
+
+
+def _conditions(profile: RealProfile, contract: Contract) -> Iterator[Condition]:
+    period_s, step_s, reset_s = contract.control_period_s, profile.step_timeout_s, profile.reset_timeout_s
+    yield "step_timeout_s", step_s, f"more than the control period of {period_s} s", step_s > period_s
+    yield "reset_timeout_s", reset_s, "seconds > 0", reset_s > 0
+    allowed = f"0 to less than reset_timeout_s {reset_s}"
+    yield "discovery_s", profile.discovery_s, allowed, 0 <= profile.discovery_s < reset_s
+    if (actuation_s := profile.actuation_s) is not None:
+        yield "actuation_s", actuation_s, "seconds >= 0, or null", actuation_s >= 0
+    for name, clock in profile.clocks.items():
+        yield from _clock_conditions(name, clock, contract)
+    if (timeout_s := profile.downstream_timeout_s) is not None:
+        allowed = f"more than the control period of {period_s} s, or null"
+        yield "downstream_timeout_s", timeout_s, allowed, timeout_s > period_s
+
+
+def _clock_conditions(name: str, clock: ClockSpec, contract: Contract) -> Iterator[Condition]:
+    key, error_s, least_s = f"clocks.{name}", clock.error_s, clock.least_delay_s
+    allowed = f"a sensor of the contract: {', '.join(contract.sensors)}; or {EVERY_SENSOR}"
+    yield key, repr(name), allowed, name in (*contract.sensors, EVERY_SENSOR)
+    if clock.sync in ("ptp", "chrony"):
+        is_bound = error_s is not None and 0 < error_s < math.inf
+        allowed = f"with sync: {clock.sync}, seconds > 0: how far it keeps the clock from that of this host"
+        yield f"{key}.error_s", error_s, allowed, is_bound
+    else:
+        yield f"{key}.error_s", error_s, "none: it is of sync: ptp and chrony", error_s is None
+    is_delay = least_s is None or (0 <= least_s < math.inf and clock.sync in ("auto", "none"))
+    yield f"{key}.least_delay_s", least_s, "seconds >= 0, with sync: none or auto", is_delay
+
+
+def _check_reset(profile: RealProfile, contract: Contract) -> None:
+    spec, path = profile.reset_spec, f"{PATH}.reset"
+    for key in ("service", "confirm_topic", "confirm_service"):
+        if (name := getattr(spec, key)) is not None:
+            check_topic(f"{path}.{key}", name)
+    for key, value, allowed, holds in _reset_conditions(spec, profile.reset_timeout_s):
+        require(holds, f"{path}.{key}", f"{value} is not allowed; allowed: {allowed}")
+    if spec.home is not None:
+        for joint, problem in validate_home(contract, spec.home).items():
+            require(False, f"{path}.home.{joint}", problem)
+        require(bool(spec.home), f"{path}.home", "no joint is commanded by position: leave it out")
+
+
+def _reset_conditions(spec: ResetSpec, reset_timeout_s: float) -> Iterator[Condition]:
+    if spec.parameters:
+        yield "parameters", "true", "with the service of a node, as <node>/<service>", "/" in (spec.service or "")
+    yield "speed", spec.speed, "0 < speed <= 1, a share of the velocity limits", 0.0 < spec.speed <= 1.0
+    yield "tolerance", spec.tolerance, "> 0, in the unit of each joint", spec.tolerance > 0.0
+    if spec.timeout_s is not None:
+        allowed = f"0 to reset_timeout_s {reset_timeout_s}, or null"
+        yield "timeout_s", spec.timeout_s, allowed, 0.0 < spec.timeout_s <= reset_timeout_s
+    for kind in ("topic", "service"):
+        name = getattr(spec, f"confirm_{kind}")
+        yield f"confirm_{kind}", repr(name), f"with confirm: {kind} only", name is None or spec.confirm == kind
+
+
+def check_active(active: Mapping[str, ActiveSpec], path: str) -> None:
+    """Check the profile's ``active``, at `path`.
+
+    Raises:
+        ContractError: for a value that is not allowed.
+        MissingDependencyError: when the messages of a topic are not installed.
+    """
+    for name, spec in active.items():
+        where = f"{path}.{name}"
+        given = [key for key in _ACTIVE_KINDS if getattr(spec, key) is not None]
+        problem = f"{', '.join(given) or 'nothing'} is not allowed; allowed: exactly one of {', '.join(_ACTIVE_KINDS)}"
+        require(len(given) == 1, where, problem)
+        check_positive(f"{where}.timeout_s", spec.timeout_s, "seconds")
+        if spec.topic is not None:
+            keys = ("topic", "type", "path", "safe", "timeout_s", "latched")
+            estop_specs({name: {key: getattr(spec, key) for key in keys}}, path)
+            if spec.reason is not None:
+                text = check_field_path(f"{where}.reason", spec.type, spec.reason)
+                problem = f"{spec.reason!r} is no text in a {spec.type}"
+                require(isinstance(text, str), f"{where}.reason", problem)
+            continue
+        for key in _TOPIC_KEYS:
+            is_default = getattr(spec, key) == getattr(ActiveSpec(), key)
+            require(is_default, f"{where}.{key}", f"a {given[0]} has none; allowed: only with a topic")
+        check_topic(f"{where}.{given[0]}", spec.node or spec.controller or "")
+        check_topic(f"{where}.manager", spec.manager)
+
+
+def check_controller_state(spec: ControllerStateSpec, path: str) -> None:
+    """Check a controller's state topic against its message type; raises ContractError."""
+    check_topic(f"{path}.topic", spec.topic)
+    is_joint_state = spec.type == "sensor_msgs/msg/JointState"
+    require(
+        is_joint_state == (spec.path is None),
+        f"{path}.path",
+        f"{spec.path!r} is not allowed for a {spec.type}; allowed: none for a JointState, a path for any other",
+    )
+    for key in ("path", "names"):
+        if (field_path := getattr(spec, key)) is not None:
+            check_field_path(f"{path}.{key}", spec.type, field_path)
+
+
+def check_frame(path: str, sensor: SensorSpec, target: str) -> None:
+    """Check that the values of `sensor` can be transformed to the frame `target`; raises ContractError at `path`."""
+    allowed = ", ".join(TRANSFORMABLE)
+    require(sensor.type in TRANSFORMABLE, path, f"a {sensor.type} cannot be transformed; allowed: {allowed}")
+    by_path = [name for name, spec in sensor.fields.items() if spec.path is not None]
+    require(not by_path, path, f"the fields {by_path} have a path of their own; allowed: the type's own fields")
+    require(sensor.timeline == "header", path, "its stamp is not to be trusted; allowed: timeline header")
+    require(
+        target != "" and sensor.frame in (None, target),
+        path,
+        f"{target!r} is not allowed; allowed: {sensor.frame or 'the name of a frame'}",
+    )

@@ -1,0 +1,133 @@
+"""Calls of a robot's services: the client, and the reset service, which may be that of an embedded simulator."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+from rclpy.node import Node
+
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.core.types import ResetReport, ResetRequest
+from embodied_env.errors import BackendNotReadyError
+from embodied_env.ros.embedded_sim.protocol import (
+    ANY_EPOCH,
+    EPOCH_PARAMETER,
+    OPTIONS_PARAMETER,
+    SEED_PARAMETER,
+    ResetReply,
+)
+from embodied_env.ros.receiver import POLL_S, LivenessCheck
+from embodied_env.ros.robot.backend_profile import ResetSpec
+
+TRIGGER = "std_srvs/srv/Trigger"
+
+_DISCOVERY_POLL_NS = NS_PER_S // 500
+
+
+class ServiceCaller:
+    """The client of a service; its responses are received by the thread that spins the node (`ReceiveThread`)."""
+
+    def __init__(self, node: Node, service: str, clock: Clock, kind: str = TRIGGER) -> None:
+        """Create the client of `service`, a name that is resolved in the node's namespace, of the type `kind`."""
+        self.name = node.resolve_service_name(service)
+        self._clock = clock
+        self._client = node.create_client(message_class(kind), service)
+
+    def call(self, deadline_ns: int, patrol: LivenessCheck, **fields: Any) -> Any:  # noqa: ANN401 - generated types
+        """Call the service once, with a request of these `fields`, and return the response.
+
+        Raises:
+            BackendNotReadyError: when the service is missing, or has not answered at `deadline_ns` (steady clock).
+        """
+        client, answered = self._client, threading.Event()
+        while not client.service_is_ready():
+            patrol()
+            if (now_ns := self._clock.now_ns()) > deadline_ns:
+                raise BackendNotReadyError(f"nobody offers the service {self.name}")
+            self._clock.sleep_until_ns(now_ns + _DISCOVERY_POLL_NS)
+        future = client.call_async(client.srv_type.Request(**fields))
+        future.add_done_callback(lambda _: answered.set())
+        while not answered.wait(POLL_S):
+            patrol()
+            if self._clock.now_ns() > deadline_ns:
+                client.remove_pending_request(future)
+                raise BackendNotReadyError(f"the service {self.name} did not answer in time")
+        return future.result()
+
+
+class ResetService:
+    """Calls the reset service that a profile declares."""
+
+    def __init__(self, spec: ResetSpec, node: Node, clock: Clock, fingerprint: str) -> None:
+        """Create the clients of `spec`; a simulator must run the contract of this `fingerprint`."""
+        self._level, self._fingerprint = spec.level, fingerprint
+        self._trigger: ServiceCaller | None = None
+        self._parameters: ServiceCaller | None = None
+        if spec.service is not None:
+            self._trigger = ServiceCaller(node, spec.service, clock)
+            if spec.parameters:
+                name = f"{spec.service.rpartition('/')[0]}/set_parameters"
+                self._parameters = ServiceCaller(node, name, clock, "rcl_interfaces/srv/SetParameters")
+
+    def call(self, request: ResetRequest, deadline_ns: int, patrol: LivenessCheck) -> ResetReport:
+        """Reset once: a second call might do something else. Without a service nothing happens.
+
+        Only a service with parameters can use seed and options of `request`.
+
+        Raises:
+            BackendNotReadyError: when the service is not available, fails or has not answered at `deadline_ns` (steady
+                clock), or when a simulator runs another contract.
+        """
+        reply: ResetReply | None = None
+        try:
+            if self._parameters is not None:
+                self._set_parameters(self._parameters, request, deadline_ns, patrol)
+            if self._trigger is not None:
+                reply = self._reset(self._trigger, deadline_ns, patrol)
+        except BackendNotReadyError as error:
+            raise BackendNotReadyError(f"{error} (backends.real.reset.service)") from None
+        has_parameters = self._parameters is not None
+        return ResetReport(
+            level=self._level,
+            seed_applied=request.seed if has_parameters else None,
+            sampled={} if reply is None else reply.sampled,
+            details={} if reply is None else reply.details,
+            ignored=() if has_parameters else tuple(request.options),
+            routine="" if self._trigger is None else "service",
+        )
+
+    def _set_parameters(
+        self, service: ServiceCaller, request: ResetRequest, deadline_ns: int, patrol: LivenessCheck
+    ) -> None:
+        """Set seed and options of the next reset, and an epoch that makes it different from all before."""
+        from rclpy.parameter import Parameter  # noqa: PLC0415 - it imports rcl_interfaces
+
+        values: dict[str, Any] = {
+            EPOCH_PARAMETER: ANY_EPOCH,
+            SEED_PARAMETER: request.seed,
+            OPTIONS_PARAMETER: json.dumps({name: value.tolist() for name, value in request.options.items()}),
+        }
+        parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
+        results = service.call(deadline_ns, patrol, parameters=parameters).results
+        if refused := [result.reason for result in results if not result.successful]:
+            raise BackendNotReadyError(f"{service.name} refused seed and options: {'; '.join(refused)}")
+
+    def _reset(self, trigger: ServiceCaller, deadline_ns: int, patrol: LivenessCheck) -> ResetReply | None:
+        """Call the service; return the reply of an embedded simulator, None for a robot's free text."""
+        response = trigger.call(deadline_ns, patrol)
+        if not response.success:
+            raise BackendNotReadyError(f"the robot could not be reset: {response.message}")
+        try:
+            reply = ResetReply.from_text(response.message)
+        except ValueError as error:
+            if self._parameters is not None:
+                raise BackendNotReadyError(f"reset.parameters: true, but {error}") from None
+            return None
+        if reply.fingerprint != self._fingerprint:
+            raise BackendNotReadyError(
+                f"the simulator runs a contract of fingerprint {reply.fingerprint[:12]}, not {self._fingerprint[:12]}"
+            )
+        return reply
