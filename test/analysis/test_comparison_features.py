@@ -26,7 +26,7 @@ def stream_of(*episodes):
     stream = Stream()
     for index, values in enumerate(episodes):
         for value in values:
-            stream.add([value], index)
+            stream.add_step([value], index)
     return stream
 
 
@@ -118,7 +118,7 @@ def test_huge_numbers_are_no_accident():
 def test_many_numbers_of_a_step_say_no_more_of_steps_than_their_mean():
     stream = Stream()
     for step in range(30):
-        stream.add([float(step // 10)] * 5, 0)
+        stream.add_step([float(step // 10)] * 5, 0)
     found = stream.numbers()
     assert found.count == 150
     assert found.effective_count < 10

@@ -144,7 +144,7 @@ class RunFeatures:
             return
         known = [float(value) for value in values if value is not None and math.isfinite(value)]
         if known:
-            stream.add(known, self.resets if episode is None else episode)
+            stream.add_step(known, self.resets if episode is None else episode)
         else:
             stream.missing += 1
 

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from embodied_env.analysis.statistics import autoregressive_count
-from embodied_env.core.latency.statistics import Reservoir
+from embodied_env.analysis.statistics import Sample, autoregressive_count
 
 QUANTILES = (0.01, *(round(0.025 * i, 3) for i in range(1, 40)), 0.99)
 """Shares from 1 % to 99 % in steps of 2.5 %; 0.05, 0.5 and 0.95 are among them."""
@@ -37,7 +35,7 @@ class Numbers:
         return self.quantiles[QUANTILES.index(share)]
 
 
-class Stream:
+class Stream(Sample):
     """Numbers of one feature, step by step, in memory that does not grow with the steps.
 
     Attributes:
@@ -46,21 +44,18 @@ class Stream:
 
     def __init__(self) -> None:
         """Start without numbers."""
+        super().__init__()
         self.missing = 0
-        self._sample = Reservoir()
-        self._least, self._most, self._sum = math.inf, -math.inf, 0.0
         # of the means of steps, less the first one so that nothing cancels: for the correlation of successive steps
         self._steps = self._episodes = self._pairs = 0
         self._episode = -1
         self._first = self._last = 0.0
         self._step_sum = self._step_squares = self._squared_changes = 0.0
 
-    def add(self, values: Sequence[float], episode: int) -> None:
+    def add_step(self, values: Sequence[float], episode: int) -> None:
         """Add the finite numbers of one step, one or more. Successive steps are correlated through their means."""
         for value in values:
-            self._least, self._most = min(self._least, value), max(self._most, value)
-            self._sum += value
-            self._sample.add(value)
+            self.add(value)
         mean = math.fsum(values) / len(values)
         if not self._steps:
             self._first = mean
@@ -75,24 +70,15 @@ class Stream:
         self._step_sum += mean - self._first
         self._step_squares += (mean - self._first) * (mean - self._first)
 
-    @property
-    def count(self) -> int:
-        """Numbers added so far."""
-        return self._sample.count
-
-    def values(self) -> NDArray[np.float64]:
-        """Return a fair sample of the numbers in ascending order; all of them up to `KEPT`."""
-        return self._sample.values()
-
     def numbers(self) -> Numbers:
         """Return the summary of the numbers; there must be one."""
         return Numbers(
             count=self.count,
             missing=self.missing,
             effective_count=self._effective_count(),
-            mean=self._sum / self.count,
-            least=self._least,
-            most=self._most,
+            mean=self.total / self.count,
+            least=self.least,
+            most=self.most,
             quantiles=tuple(np.quantile(self.values(), QUANTILES).tolist()),
         )
 
@@ -103,7 +89,7 @@ class Stream:
         if not (self._pairs and math.isfinite(variance) and variance > 0.0):
             return float(self._steps)
         lag1 = 1.0 - self._squared_changes / self._pairs / (2.0 * variance)  # E(x' - x)^2 = 2 var (1 - r)
-        return autoregressive_count(self._steps, min(1.0, max(-1.0, lag1)), least=self._episodes)
+        return autoregressive_count(self._steps, lag1, least=self._episodes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,5 +128,5 @@ class EventCounter:
         effective_total = float(total)
         if variance > 0.0:
             lag1 = (self._pairs / max(1, total - episodes) - share * share) / variance
-            effective_total = autoregressive_count(total, min(1.0, max(-1.0, lag1)), least=min(episodes, total))
+            effective_total = autoregressive_count(total, lag1, least=min(episodes, total))
         return Share(count=self._count, total=total, effective_total=effective_total)

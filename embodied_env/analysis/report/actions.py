@@ -10,7 +10,7 @@ from embodied_env.analysis.report.figures import BLUE, Line, heat_figure, lines_
 from embodied_env.analysis.report.formatting import format_number, share_of
 from embodied_env.analysis.report.time_series import BoundedDict, Occurrences, Timeline
 from embodied_env.analysis.report.timing import step_axis
-from embodied_env.analysis.statistics import QuantileSketch
+from embodied_env.analysis.statistics import Sample
 from embodied_env.core.codes import Severity
 
 Firing = tuple[str, str, str]
@@ -92,8 +92,7 @@ class _Joint:
 
     def __init__(self) -> None:
         self.steps = self.changed = self.not_finite = self.worst_step = 0
-        self.differences = QuantileSketch()  # |applied - requested|
-        self.total_difference = 0.0
+        self.differences = Sample()  # |applied - requested|
 
     def add(self, step: int, requested: float | None, applied: float | None) -> None:
         self.steps += 1
@@ -102,14 +101,13 @@ class _Joint:
         elif applied is not None:
             difference = abs(applied - requested)
             self.changed += difference != 0.0
-            self.total_difference += difference
             if difference > max(self.differences.most, 0.0):
                 self.worst_step = step
             self.differences.add(difference)
 
     def cells(self) -> tuple[str, ...]:
         compared = self.differences.count
-        mean = format_number(self.total_difference / compared) if compared else "none"
+        mean = format_number(self.differences.total / compared) if compared else "none"
         worst = format_number(self.differences.most), f"{self.worst_step:,}" if self.worst_step else ""
         return f"{self.changed:,}", share_of(self.changed, self.steps), mean, *worst, f"{self.not_finite:,}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import math
 from collections.abc import Iterable, Sequence
@@ -78,7 +79,7 @@ def heat_figure(
         zmax=1.0,
         colorscale=[[0.0, "#ffffff"], [0.02, "#cfe1f2"], [0.5, "#4292c6"], [1.0, "#08306b"]],
         colorbar={"orientation": "h", "thickness": 8, "y": 1.0, "yanchor": "bottom", "x": 1.0, "xanchor": "right",
-                  "len": 0.45, "tickformat": ".0%", "tickvals": [0, 0.5, 1]},
+                  "len": 0.45, "tickformat": ".0%", "tickvals": [0, 0.5, 1], "title": {"text": "", "side": "top"}},
         hovertemplate="from %{x}: %{z:.1%}<extra></extra>",
     )  # fmt: skip
     figure = go.Figure(data=[heat], layout=_layout(title, x_title, "", 110 + 22 * len(names)))
@@ -114,7 +115,9 @@ def _as_html(figure: Any) -> str:  # noqa: ANN401 - of a library without types
     from plotly.io import to_html  # noqa: PLC0415 - optional
 
     height = f"{figure.layout.height}px"
-    return str(to_html(figure, config=_CONFIG, include_plotlyjs=False, full_html=False, default_height=height))
+    name = f"figure-{hashlib.sha256(figure.to_json().encode()).hexdigest()[:16]}"  # the same in every page of a run
+    options = {"config": _CONFIG, "include_plotlyjs": False, "full_html": False}
+    return str(to_html(figure, default_height=height, div_id=name, **options))
 
 
 def _label(name: str, *, longest: int = 28) -> str:

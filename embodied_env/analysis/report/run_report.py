@@ -19,6 +19,7 @@ from embodied_env.analysis.report.key_frames import KeyFrames
 from embodied_env.analysis.report.outcomes import Outcomes
 from embodied_env.analysis.report.time_series import Timeline
 from embodied_env.analysis.report.timing import Clocks, Sensors, Stages
+from embodied_env.core.latency.statistics import KEPT
 from embodied_env.record import AuditReport, Run, audit_run
 from embodied_env.record.rows import RESET
 from embodied_env.record.run import inspect_run, problems_of_row
@@ -89,7 +90,7 @@ class RunStatistics:
     def left_out(self) -> int:
         """Values that are not shown, since the run has more names than the report keeps."""
         stages, gates = self.stages, self.gates
-        kept = (self.timeline.series, stages.sketches, stages.unmeasured, self.sensors.by_name, gates.fired)
+        kept = (self.timeline.series, stages.samples, stages.unmeasured, self.sensors.by_name, gates.fired)
         return sum(names.left_out for names in (*kept, gates.notices, self.actions.joints))
 
 
@@ -133,6 +134,7 @@ def build_page(run: Run, audit: AuditReport, statistics: RunStatistics) -> str:
         title=f"{describe_value(contract.get('name'))}: {name}",
         script=library(),
         version=__version__,
+        kept=KEPT,
         heading=f"{describe_value(contract.get('name'))} on {describe_value(manifest.get('backend'))}",
         subtitle=f"policy {policy} · started {describe_time(manifest.get('started_utc'))} · {name}",
         audit=audit,
@@ -182,7 +184,7 @@ def _cards(statistics: RunStatistics) -> list[tuple[str, str, str]]:
         for label, noun, rate in statistics.outcomes.rates()
     ]
     cards.append(("Steps", f"{statistics.steps:,}", f"in {plural(statistics.outcomes.resets, 'episode')}"))
-    if (command := statistics.stages.sketches.get(("obs_to_command_s", ""))) is not None:
+    if (command := statistics.stages.samples.get(("obs_to_command_s", ""))) is not None:
         found = command.percentiles()
         details = f"median {milliseconds(found.p50)} ms, p99 {milliseconds(found.p99)} ms"
         cards.append(("Observation to command, p95", f"{milliseconds(found.p95)} ms", details))

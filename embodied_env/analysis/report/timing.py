@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from embodied_env.analysis.report.figures import BLUE, ORANGE, VERMILION, Line, lines_figure
 from embodied_env.analysis.report.formatting import format_number, milliseconds, share_of
 from embodied_env.analysis.report.time_series import BoundedDict, Occurrences, Timeline
-from embodied_env.analysis.statistics import QuantileSketch
+from embodied_env.analysis.statistics import Sample
 from embodied_env.core.codes import Quality
 from embodied_env.core.latency.statistics import STAGES
 from embodied_env.record.schema import step_info_schema
@@ -60,11 +60,11 @@ def stage_place(stage: Stage) -> tuple[int, str, str]:
 
 
 class Stages:
-    """Stages of all steps. Only measured values are in the sketches; the others are counted by quality."""
+    """Stages of all steps. Only measured values are in the samples; the others are counted by quality."""
 
     def __init__(self, timeline: Timeline) -> None:
         """Start without steps."""
-        self.sketches: BoundedDict[Stage, QuantileSketch] = BoundedDict(QuantileSketch)
+        self.samples: BoundedDict[Stage, Sample] = BoundedDict(Sample)
         self.unmeasured: BoundedDict[tuple[Stage, int], Occurrences] = BoundedDict(Occurrences)
         self._timeline = timeline
 
@@ -74,16 +74,16 @@ class Stages:
             if quality != Quality.OK or seconds is None:
                 if (occurrences := self.unmeasured.entry((stage, quality))) is not None:
                     occurrences.add(step)
-            elif (sketch := self.sketches.entry(stage)) is not None:
-                sketch.add(seconds)
+            elif (sample := self.samples.entry(stage)) is not None:
+                sample.add(seconds)
                 self._timeline.add(("stage", stage), 1e3 * seconds)
 
     def latency_section(self) -> dict[str, Any]:
         """Return the rows, figures and descriptions of the measured stages."""
-        stages = sorted(self.sketches, key=stage_place)
+        stages = sorted(self.samples, key=stage_place)
         described = step_info_schema()["properties"]["latency"]["properties"]
         return {
-            "rows": [(stage_label(stage), *_percentile_cells(self.sketches[stage])) for stage in stages],
+            "rows": [(stage_label(stage), *_percentile_cells(self.samples[stage])) for stage in stages],
             "figures": _figures(self._timeline, [(stage_label(stage), ("stage", stage)) for stage in stages]),
             "meanings": [
                 (stage_label((name, "")), described.get(name, {}).get("description", ""))
@@ -99,7 +99,7 @@ class Stages:
             counts = f"{found.steps:,}", share_of(found.steps, steps), f"{found.first_step:,}"
             kind = Quality(quality)
             rows.append((stage_label(stage), kind.name, _MEANING_OF_QUALITY[kind], *counts))
-        known = {name for name, _ in self.sketches} | {name for (name, _), _ in self.unmeasured}
+        known = {name for name, _ in self.samples} | {name for (name, _), _ in self.unmeasured}
         return {"rows": rows, "absent": [stage_label((name, "")) for name in STAGES if name not in known]}
 
 
@@ -121,8 +121,8 @@ class _Sensor:
     """Readings of one sensor over all steps."""
 
     def __init__(self) -> None:
-        self.ages = QuantileSketch()
-        self.confidence = QuantileSketch()
+        self.ages = Sample()
+        self.confidence = Sample()
         self.counts: Counter[str] = Counter()  # lost, duplicated, reordered
         self.qualities: Counter[int] = Counter()
         self.stamp_qualities: Counter[int] = Counter()
@@ -170,7 +170,9 @@ class Sensors:
         rows = []
         for name, sensor in self.by_name.items():
             lost = " / ".join(f"{sensor.counts[count]:,}" for count in ("lost", "duplicated", "reordered"))
-            rows.append((name, *_percentile_cells(sensor.ages), lost, format_number(sensor.confidence.quantile(0.5))))
+            rows.append(
+                (name, *_percentile_cells(sensor.ages), lost, format_number(sensor.confidence.percentiles().p50))
+            )
         charted = [name for name, sensor in self.by_name.items() if sensor.ages.count]
         return {
             "rows": rows,
@@ -188,7 +190,7 @@ class Clocks:
         self._middleware: Counter[str] = Counter()
         self._jumps: Counter[str] = Counter()
         self._most_epochs = 0
-        self._rtf, self._offset_errors = QuantileSketch(), QuantileSketch()
+        self._rtf, self._offset_errors = Sample(), Sample()
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add the row of a step."""
@@ -249,9 +251,9 @@ def _figures(timeline: Timeline, named: Iterable[tuple[str, Hashable]]) -> dict[
     return {"drawn": drawn, "constant": constant, "more": max(0, len(all_named) - MOST_FIGURES)}
 
 
-def _percentile_cells(sketch: QuantileSketch) -> tuple[str, ...]:
+def _percentile_cells(sample: Sample) -> tuple[str, ...]:
     """Return the cells "count", "p50", "p95", "p99" and "max" of durations, in ms."""
-    found = sketch.percentiles()
+    found = sample.percentiles()
     return (f"{found.count:,}", *map(milliseconds, (found.p50, found.p95, found.p99, found.most)))
 
 
