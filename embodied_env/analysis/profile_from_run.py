@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from embodied_env.analysis.progress import NoProgress, Progress
-from embodied_env.analysis.statistics import median_interval
+from embodied_env.analysis.statistics import median_estimate
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
 from embodied_env.core.latency.profile import (
@@ -115,7 +116,5 @@ def _measured_ns(values: Values, quality: Values, key: str) -> int | None:
 def _estimate(delays_ns: list[int], method: str) -> Estimate:
     """Return the estimate of a stage, without its measurements, which are in the steps."""
     values_s = np.array(delays_ns, dtype=np.float64) / NS_PER_S
-    value_s, low_s, high_s = median_interval(values_s)
-    p95_s = float(np.percentile(values_s, 95.0))
-    detail = f"median; 95 % of the steps within {p95_s:.4f} s"
-    return Estimate(value_s=value_s, low_s=low_s, high_s=high_s, method=method, n=len(delays_ns), detail=detail)
+    detail = f"median; 95 % of the steps within {np.percentile(values_s, 95.0):.4f} s"
+    return replace(median_estimate(values_s, method=method, detail=detail), samples_s=())

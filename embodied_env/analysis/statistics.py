@@ -10,6 +10,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from embodied_env.core.latency.profile import Estimate
 from embodied_env.core.latency.statistics import Reservoir
 from embodied_env.core.types import FloatArray
 from embodied_env.errors import MissingDependencyError
@@ -208,6 +209,20 @@ def median_interval(values: FloatArray, confidence: float = CONFIDENCE) -> tuple
     half = NormalDist().inv_cdf(0.5 + confidence / 2) * 0.5 / math.sqrt(median_effective_count(values))
     low, high = math.floor(n * (0.5 - half)) - 1, math.ceil(n * (0.5 + half))
     return float(np.median(ordered)), float(ordered[max(0, low)]), float(ordered[min(n - 1, high)])
+
+
+def median_estimate(samples_s: FloatArray, *, method: str, detail: str) -> Estimate:
+    """Return the estimate of a duration: the median of its measurements, shape (n,) in order of time."""
+    value_s, low_s, high_s = median_interval(samples_s)
+    return Estimate(
+        value_s=value_s,
+        low_s=low_s,
+        high_s=high_s,
+        method=method,
+        n=len(samples_s),
+        detail=detail,
+        samples_s=tuple(samples_s.tolist()),
+    )
 
 
 def median_effective_count(values: FloatArray) -> float:

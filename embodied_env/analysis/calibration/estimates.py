@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -29,7 +30,7 @@ from embodied_env.analysis.calibration.sensor_delay import (
     estimate_lag,
     stamp_latency,
 )
-from embodied_env.analysis.statistics import median_interval
+from embodied_env.analysis.statistics import median_estimate
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, SteadyClock
@@ -189,16 +190,9 @@ def _median_estimate(
     method: str, values: FloatArray, detail: str, *, below_s: float = 0.0, above_s: float = 0.0
 ) -> Estimate:
     """Return the median of `values` with its interval, extended by `below_s`, `above_s` and the error of stamps."""
-    value_s, low_s, high_s = median_interval(values)
-    return Estimate(
-        value_s=value_s,
-        low_s=max(0.0, low_s - below_s - _STAMP_ERROR_S),
-        high_s=high_s + above_s + _STAMP_ERROR_S,
-        method=method,
-        n=len(values),
-        detail=detail,
-        samples_s=tuple(values.tolist()),
-    )
+    estimate = median_estimate(values, method=method, detail=detail)
+    low_s, high_s = estimate.low_s - below_s - _STAMP_ERROR_S, estimate.high_s + above_s + _STAMP_ERROR_S
+    return replace(estimate, low_s=max(0.0, low_s), high_s=high_s)
 
 
 def _sensor_latencies(

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from embodied_env.analysis.calibration.actuator_response import Move, peak
-from embodied_env.analysis.statistics import CONFIDENCE, median_interval
+from embodied_env.analysis.statistics import CONFIDENCE, median_estimate
 from embodied_env.core.latency.profile import Estimate
 from embodied_env.core.types import FloatArray
 
@@ -53,17 +53,8 @@ class SensorLag:
 
 def stamp_latency(samples_s: FloatArray) -> Estimate:
     """Return the estimate of a stage from its measurements, shape (n,), in order of time."""
-    value_s, low_s, high_s = median_interval(samples_s)
-    p95_s = float(np.percentile(samples_s, 95.0))
-    return Estimate(
-        value_s=value_s,
-        low_s=low_s,
-        high_s=high_s,
-        method="stamp",
-        n=len(samples_s),
-        detail=f"median; 95 % of the readings within {p95_s:.4f} s",
-        samples_s=tuple(samples_s.tolist()),
-    )
+    detail = f"median; 95 % of the readings within {np.percentile(samples_s, 95.0):.4f} s"
+    return median_estimate(samples_s, method="stamp", detail=detail)
 
 
 def estimate_lag(

@@ -20,9 +20,8 @@ from embodied_env.analysis.comparison.gap_tables import (
     quantile_figures,
 )
 from embodied_env.analysis.report.figures import library
-from embodied_env.analysis.report.formatting import format_number, percent, plural
+from embodied_env.analysis.report.formatting import describe_value, format_number, mapping_of, percent, plural
 from embodied_env.analysis.report.html import bar, code, render_page, write_page
-from embodied_env.analysis.report.run_report import describe_value, mapping_of
 from embodied_env.analysis.report.timing import stage_place
 from embodied_env.core.latency.statistics import KEPT
 from embodied_env.core.outcome_counts import said_of_counts

@@ -1,8 +1,11 @@
-"""Numbers as short text."""
+"""Numbers and values of a manifest as short text."""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
+from typing import Any
 
 
 def format_number(value: float) -> str:
@@ -38,3 +41,17 @@ def share_of(count: int, total: int) -> str:
 def plural(count: int, one: str, many: str = "") -> str:
     """Return a count with its noun: "1 step", "2 steps"."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def mapping_of(value: object, *keys: str) -> Mapping[str, Any]:
+    """Return the mapping at the path `keys` in `value`; an empty one where there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def describe_value(value: object) -> str:
+    """Return a value of a manifest in one line; "unknown" for None and ""."""
+    if value is None or value == "":
+        return "unknown"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

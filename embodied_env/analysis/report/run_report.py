@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +12,14 @@ from embodied_env._version import __version__
 from embodied_env.analysis.progress import NoProgress, Progress
 from embodied_env.analysis.report.actions import Actions, GateActivity
 from embodied_env.analysis.report.figures import check_installed, library
-from embodied_env.analysis.report.formatting import milliseconds, percent, plural, share_of
+from embodied_env.analysis.report.formatting import (
+    describe_value,
+    mapping_of,
+    milliseconds,
+    percent,
+    plural,
+    share_of,
+)
 from embodied_env.analysis.report.html import Cell, code, render_page, write_page
 from embodied_env.analysis.report.key_frames import KeyFrames
 from embodied_env.analysis.report.outcomes import Outcomes
@@ -150,20 +156,6 @@ def build_page(run: Run, audit: AuditReport, statistics: RunStatistics) -> str:
         frames=statistics.frames.section(run.array),
         provenance=_provenance(manifest, statistics.outcomes),
     )
-
-
-def mapping_of(value: object, *keys: str) -> Mapping[str, Any]:
-    """Return the mapping at the path `keys` in `value`; an empty one where there is none."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value if isinstance(value, Mapping) else {}
-
-
-def describe_value(value: object) -> str:
-    """Return a value of a manifest in one line; "unknown" for None and ""."""
-    if value is None or value == "":
-        return "unknown"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def describe_time(value: object) -> str:
