@@ -71,7 +71,7 @@ def heat_figure(
     """Return the HTML of a heat map of shares from 0 to 1: one row per name, from the top, over `x`."""
     go = _plotly()
     rows = list(range(len(names)))
-    heat = go.Heatmap(
+    heat = go.Heatmap(  # plotly.js places the axes wrongly for a colour bar without a title, even an empty one
         x=_rounded(x),
         y=rows,
         z=[_rounded(row) for row in shares],
