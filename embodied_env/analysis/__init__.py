@@ -1,1 +1,1 @@
-"""Analysis of recorded runs: statistics that reports, comparisons and calibrations share."""
+"""Analysis of recorded runs: statistics, replay, calibration, reports and comparisons."""

@@ -9,11 +9,11 @@ class Progress(Protocol):
     """Receives how far an analysis has come."""
 
     def start(self, task: str, total: int | None) -> None:
-        """Start the next task, of `total` parts; None: not known."""
+        """Start the next task, of `total` parts if known."""
         ...
 
     def advance(self, parts: int = 1) -> None:
-        """Add `parts` finished parts."""
+        """Add finished parts."""
         ...
 
 

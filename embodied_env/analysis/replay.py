@@ -1,7 +1,8 @@
-"""Replaying a recorded run: do the same actions still make the same transitions, and would a policy still act so?"""
+"""Replay of a recorded run: through the environment with its own actions, or through another policy."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -26,23 +27,23 @@ from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, Row, reset_
 from embodied_env.record.run import Run, read_json, read_run
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 
-_LISTED = 20  # fields of the first transition that differs
-_LAYERS = 2  # of a run without wrappers: the recorder, and the environment
-_VIRTUAL = ("virtual", "VirtualClock", "ManualClock")
+_MOST_FIELDS = 20  # of the row that differs
+_LAYERS = 2  # of a run without wrappers: the recorder and the environment
+_VIRTUAL_CLOCKS = ("virtual", "VirtualClock", "ManualClock")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The first row that did not come out as it was.
+    """The first row whose replay differs.
 
     Attributes:
         row: its number in the run.
         episode: from 1.
-        step: from 1; 0: the reset.
-        field: what differs, in the order in which a step comes about; ``reset``: it was refused, ``step``: so was it.
-        recorded: its value, in types of JSON.
+        step: from 1; 0 is the reset.
+        field: first field that differs, in the order of a step; ``reset`` or ``step`` where that was refused.
+        recorded: its value, in JSON types.
         replayed: the same.
-        others: further fields of that row that differ, without the places in their lists; the first 20 of them.
+        others: further fields that differ, without positions in lists; the first 20.
     """
 
     row: int
@@ -56,22 +57,22 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What came of a replay.
+    """Result of a replay.
 
     Attributes:
         path: the run directory.
-        transitions: how many came out as they were.
-        resets: the same of resets.
-        difference: the first row that did not, at which the replay has ended; None: there is none.
-        remade: actions that the log could not say, re-made from what the gate said of them.
-        left_out: rows that an outer wrapper had made up, without a step of the environment.
-        unverified: rows that were not compared: between a row that is missing in the log and the next reset, the state
-            of the episode (of the task, the gate, the observation) is not known.
+        transitions: number of equal transitions.
+        resets: number of equal resets.
+        difference: the first row that differs, which ended the replay; None if all are equal.
+        remade: actions that JSON cannot hold, reconstructed from the report of the gate.
+        left_out: rows that an outer wrapper made up, without a step of the environment.
+        unverified: rows that were not compared: after a row that is missing in the log, the state of the episode (of
+            the task, the gate, the observation) is unknown until the next reset.
         problem: why the run is not clean, or "".
-        wrapped: there were wrappers: the actions that reached the environment were replayed.
-        contract_changed: the replay was not under the contract of the run.
-        task_verified: rewards and verdicts were judged again by the task; False: the task was not trusted.
-        task_changed: the task that judged is not the one that the manifest describes.
+        wrapped: the run had wrappers: the actions that reached the environment were replayed.
+        contract_changed: the replay used another contract than the run.
+        task_verified: the task judged again; False for a task that is not trusted.
+        task_changed: the task that judged is not the one in the manifest.
     """
 
     path: Path
@@ -89,104 +90,13 @@ class Replay:
 
     @property
     def equal(self) -> bool:
-        """Every transition came out as it was, and there was one."""
+        """Whether all transitions, at least one, are equal."""
         return self.difference is None and self.transitions > 0
 
     @property
     def sound(self) -> bool:
-        """It is equal as a whole, its task was verified, and the run is clean."""
+        """Whether all rows were compared and are equal, the task was verified, and the run is clean."""
         return self.equal and self.task_verified and not self.unverified and not self.problem
-
-
-class _Replayer:
-    """Steps an environment through a run, and compares."""
-
-    def __init__(self, run: Run, contract: Contract | None, task: str | Path | None, *, trust_task: bool) -> None:
-        first = next(run.rows(), None)
-        info = first["info"] if isinstance(first, dict) and isinstance(first.get("info"), dict) else {}
-        self.recorded = recorded_contract(run)
-        self.contract = contract or self.recorded
-        self._env = EmbodiedEnv(
-            self.contract,
-            backend="replay",
-            run=run,
-            clock=ManualClock() if run.manifest.get("clock") in _VIRTUAL else SteadyClock(),
-            evaluator_info="evaluator" in info,
-            task=task,
-            trust_task=trust_task,
-        )
-        self.task_verified = self._env.task_description["source_sha256"] is not None
-        self.task_changed = self.task_verified and self._env.task_description != run.manifest.get("task")
-        self._reader = RowDecoder(self.recorded, run.array)
-        self._evaluator = [name for name, spec in self.contract.sensors.items() if spec.visibility == "evaluator"]
-        self.episode = self.step = self.remade = 0
-        self._is_estop = self._has_gap = self._is_incomplete = False
-        self._next_row = 0
-
-    def follows_on(self, row: Row) -> bool:
-        """Say whether all rows of its episode before `row` are there; each row of the run is given, in order."""
-        number = row.get("row")
-        if number != self._next_row:
-            self._has_gap = self._is_incomplete = True
-        self._next_row = (number if isinstance(number, int) else self._next_row) + 1
-        if row.get("schema") == RESET and row.get("inner") is not None:
-            self._is_incomplete = False
-        return not self._is_incomplete
-
-    def replay(self, row: Row, following: Row | None) -> Difference | None:
-        """Replay one row, on which `following` followed; return where it came out differently, or None."""
-        is_reset = row["schema"] == RESET
-        self.episode, self.step = (self.episode + 1, 0) if is_reset else (self.episode, self.step + 1)
-        require_replayable(row)
-        if is_reset and self._is_estop and not _is_estop(following, "latched"):
-            self._env.clear_estop()  # a person did so then
-        self._is_estop = _is_estop(row, "latched_after")
-        try:
-            made = self._reset(row) if is_reset else self._step(row)
-        except (BackendError, UsageError, ResetNeededError) as error:
-            return self._differs(row, "reset" if is_reset else "step", "done", f"{type(error).__name__}: {error}")
-        found = list(differences(row, made))
-        if not found:
-            return None
-        others = dict.fromkeys(path.partition("[")[0] for path, _, _ in found[1:])
-        return self._differs(row, *found[0], others=tuple(others)[:_LISTED])
-
-    def close(self) -> None:
-        self._env.close()
-
-    def _reset(self, row: Row) -> Row:
-        index = row["info"].get("episode_index") if isinstance(row["info"], dict) else None
-        if self._has_gap and isinstance(index, int):  # a reset may be missing, too
-            self._env.seek_episode(None, index)
-        outer = dict(zip(FIELDS_OF_RESET, (None, None, *self._env.reset(seed=_seed(row))), strict=True))
-        return reset_row(self._env.last_reset, row=row["row"], outer=outer, evaluator=self._evaluator, store=_refer)
-
-    def _step(self, row: Row) -> Row:
-        action, is_remade = self._reader.action(row)
-        self.remade += is_remade
-        observation, reward, terminated, truncated, info = self._env.step(action)
-        outer = dict(zip(FIELDS, (observation, None, reward, terminated, truncated, info), strict=True))
-        made = self._env.last_transition
-        return transition_row(made, row=row["row"], outer=outer, evaluator=self._evaluator, store=_refer)
-
-    def _differs(
-        self,
-        row: Row,
-        field: str,
-        recorded: object,
-        replayed: object,
-        *,
-        others: tuple[str, ...] = (),
-    ) -> Difference:
-        return Difference(
-            row=row["row"],
-            episode=self.episode,
-            step=self.step,
-            field=field,
-            recorded=recorded,
-            replayed=replayed,
-            others=others,
-        )
 
 
 def replay_run(
@@ -197,19 +107,18 @@ def replay_run(
     trust_task: bool = False,
     progress: Progress | None = None,
 ) -> Replay:
-    """Replay the run directory at `path` with the actions that reached its environment, up to the first difference.
+    """Replay a run directory with the actions that reached its environment, up to the first difference.
 
-    What is compared is the environment's own account (``inner``) and the keys of ``info`` that are its own, bit for
-    bit, latencies included; arrays beside the rows by their hash. Not compared: `IDENTITY`, and how long a reset took.
-    Nothing that the run names is imported or opened: without a shipped or trusted task, reward and verdict are taken
-    from the record.
+    Compared bit for bit: the environment's own account (``inner``) and its own keys of ``info``, latencies included;
+    arrays by their hash. Not compared: `IDENTITY` and the duration of resets. Nothing that the run names is imported
+    or opened: without a shipped or trusted task, reward and verdict are taken from the record.
 
     Args:
         path: the run directory.
-        contract: replay under this one, and load its task; None: under the run's own.
-        task: load the task from this file, as ``FILE.py`` or ``FILE.py:Class``.
+        contract: to replay under, with its task; by default that of the run.
+        task: file to load the task from, as ``FILE.py`` or ``FILE.py:Class``.
         trust_task: load the task that the contract of the run names.
-        progress: receives how far it has come.
+        progress: receives how far the replay has come.
 
     Raises:
         RecordError: when it is not a run directory, or too old to be replayed.
@@ -217,65 +126,142 @@ def replay_run(
     """
     run = read_run(path)
     progress = progress or NoProgress()
-    progress.start("replay", _recorded_rows(run))
+    progress.start("replay", _row_count(run))
     replayer = _Replayer(run, contract, task, trust_task=trust_task)
-    counts = {True: 0, False: 0}
-    left_out = unverified = 0
-    difference = None
     try:
-        for row, following in pairwise(chain(run.rows(), [None])):
+        rows: Iterator[Any] = chain(run.rows(), [None])
+        for row, following in pairwise(rows):
             progress.advance()
-            follows_on = row is not None and replayer.follows_on(row)
-            if row is None or row.get("inner") is None:
-                left_out += 1
-                continue
-            if not follows_on:
-                unverified += 1
-                continue
-            difference = replayer.replay(row, following)
-            if difference is not None:
+            replayer.replay(row, following)
+            if replayer.difference is not None:
                 break
-            counts[row["schema"] == RESET] += 1
     finally:
         replayer.close()
     return Replay(
         path=run.path,
-        transitions=counts[False],
-        resets=counts[True],
-        difference=difference,
+        transitions=replayer.transitions,
+        resets=replayer.resets,
+        difference=replayer.difference,
         remade=replayer.remade,
-        left_out=left_out,
-        unverified=unverified,
+        left_out=replayer.left_out,
+        unverified=replayer.unverified,
         problem=run.problem,
-        wrapped=is_wrapped(run),
+        wrapped=_is_wrapped(run),
         contract_changed=replayer.contract.fingerprint != replayer.recorded.fingerprint,
         task_verified=replayer.task_verified,
         task_changed=replayer.task_changed,
     )
 
 
-def is_wrapped(run: Run) -> bool:
-    """Say whether wrappers stood between the recorder and the environment."""
-    wrappers = run.manifest.get("wrappers")
-    return isinstance(wrappers, list) and len(wrappers) > _LAYERS
+class _Replayer:
+    """Steps an environment through the rows of a run, and compares and counts them."""
+
+    def __init__(self, run: Run, contract: Contract | None, task: str | Path | None, *, trust_task: bool) -> None:
+        first = next(run.rows(), None)
+        self.recorded = recorded_contract(run)
+        self.contract = contract or self.recorded
+        self._env = EmbodiedEnv(
+            self.contract,
+            backend="replay",
+            run=run,
+            clock=ManualClock() if run.manifest.get("clock") in _VIRTUAL_CLOCKS else SteadyClock(),
+            evaluator_info=first is not None and "evaluator" in first["info"],
+            task=task,
+            trust_task=trust_task,
+        )
+        self.task_verified = self._env.task_description["source_sha256"] is not None
+        self.task_changed = self.task_verified and self._env.task_description != run.manifest.get("task")
+        self.difference: Difference | None = None
+        self.transitions = self.resets = self.remade = self.left_out = self.unverified = 0
+        self._decoder = RowDecoder(self.recorded, run.array)
+        self._evaluator = [name for name, spec in self.contract.sensors.items() if spec.visibility == "evaluator"]
+        self._episode = self._step = self._next_row = 0
+        self._is_estop = self._has_gap = self._is_incomplete = False
+
+    def replay(self, row: Row, following: Row | None) -> None:
+        """Replay the next row of the run, which `following` follows."""
+        is_reset, is_made_up = row["schema"] == RESET, row["inner"] is None
+        if row["row"] != self._next_row:
+            self._has_gap = self._is_incomplete = True
+        self._next_row = row["row"] + 1
+        if is_reset and not is_made_up:
+            self._is_incomplete = False
+        if is_made_up:
+            self.left_out += 1
+        elif self._is_incomplete:
+            self.unverified += 1
+        else:
+            self.difference = self._compare(row, following, is_reset=is_reset)
+            if self.difference is None:
+                self.resets += is_reset
+                self.transitions += not is_reset
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _compare(self, row: Row, following: Row | None, *, is_reset: bool) -> Difference | None:
+        self._episode, self._step = (self._episode + 1, 0) if is_reset else (self._episode, self._step + 1)
+        require_replayable(row)
+        if is_reset and self._is_estop and not _is_estop(following, "latched"):
+            self._env.clear_estop()  # the operator did so at this point
+        self._is_estop = _is_estop(row, "latched_after")
+        try:
+            found = list(differences(row, self._replay_reset(row) if is_reset else self._replay_step(row)))
+        except (BackendError, UsageError, ResetNeededError) as error:
+            found = [("reset" if is_reset else "step", "done", f"{type(error).__name__}: {error}")]
+        if not found:
+            return None
+        field, recorded, replayed = found[0]
+        others = dict.fromkeys(path.partition("[")[0] for path, _, _ in found[1:])
+        return Difference(
+            row=row["row"],
+            episode=self._episode,
+            step=self._step,
+            field=field,
+            recorded=recorded,
+            replayed=replayed,
+            others=tuple(others)[:_MOST_FIELDS],
+        )
+
+    def _replay_reset(self, row: Row) -> Row:
+        index = row["info"]["episode_index"]
+        if self._has_gap:  # a reset may be missing too
+            self._env.seek_episode(None, index)
+        seed = 0 if index == 0 else None  # counts episodes as recorded, whatever seed wrappers made of the given one
+        outer = dict(zip(FIELDS_OF_RESET, (None, None, *self._env.reset(seed=seed)), strict=True))
+        return reset_row(self._env.last_reset, row=row["row"], outer=outer, evaluator=self._evaluator, store=_refer)
+
+    def _replay_step(self, row: Row) -> Row:
+        action, is_remade = self._decoder.action(row)
+        self.remade += is_remade
+        observation, *result = self._env.step(action)
+        outer = dict(zip(FIELDS, (observation, None, *result), strict=True))
+        made = self._env.last_transition
+        return transition_row(made, row=row["row"], outer=outer, evaluator=self._evaluator, store=_refer)
+
+
+def _is_wrapped(run: Run) -> bool:
+    return len(run.manifest["wrappers"]) > _LAYERS
 
 
 def _is_estop(row: Row | None, when: str) -> bool:
-    """Say whether an ESTOP was latched, before or after the step of `row`; a reset has none of its own."""
-    circumstances = {} if row is None else (row.get("inner") or {}).get("circumstances", {})
-    return bool((circumstances.get(when) or {}).get("severity") == Severity.ESTOP.name)
-
-
-def _seed(row: Row) -> int | None:
-    """Return a seed that makes episodes count as they did, whatever wrappers made of the one that was given."""
-    info = row["info"]
-    index = info.get("episode_index") if isinstance(info, dict) else None
-    return 0 if index == 0 else None
+    """Return whether an ESTOP was latched, before or after the step of `row`; False for a reset."""
+    inputs = {} if row is None else (row["inner"] or {}).get("circumstances", {})
+    return bool((inputs.get(when) or {}).get("severity") == Severity.ESTOP.name)
 
 
 def _refer(array: NDArray[Any]) -> Reference:
-    """Return the reference to an array, which is kept nowhere."""
+    """Return the reference to an array, without storing it."""
     return refer_to(array, to_bytes(array))
+
+
+def _row_count(run: Run) -> int | None:
+    """Return the number of rows by the summary of the run, if it has one."""
+    try:
+        summary = read_json(run.path / "summary.json")
+        return int(summary["steps"]) + int(summary["episodes"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 # ------------------------------------------------------------------------------------------------------------ policies
@@ -283,17 +269,16 @@ def _refer(array: NDArray[Any]) -> Reference:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyDivergence:
-    """How far a policy's actions are from those of one recorded episode.
+    """Difference between the actions of a policy and those of one recorded episode.
 
     Attributes:
         episode: from 1.
-        steps: how many actions were compared.
-        first: the first step at which they part, from 1; None: they never do.
-        parted: at how many steps they part.
-        largest: of each component of the action, in contract order, the largest difference; NaN where none could be
-            compared.
-        mean: the same, the mean.
-        unreadable: steps at which one of the two is no action: these part too.
+        steps: number of compared actions.
+        first: first step at which they differ, from 1; None if they never do.
+        parted: number of steps at which they differ.
+        largest: greatest difference of each component, in contract order; NaN where none could be compared.
+        mean: mean difference of each component.
+        unreadable: steps at which one of the two is not an action; these count as different.
     """
 
     episode: int
@@ -307,15 +292,15 @@ class PolicyDivergence:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyReplay:
-    """What a policy does with the observations of a run.
+    """Actions of a policy for the observations of a run.
 
     Attributes:
         path: the run directory.
-        joints: the components of an action.
-        tolerance: differences up to it do not count.
-        episodes: each in turn.
+        joints: components of an action.
+        tolerance: greatest difference that counts as equal.
+        episodes: result of each.
         problem: why the run is not clean, or "".
-        wrapped: there were wrappers: the observations and actions compared are those of the environment itself.
+        wrapped: the run had wrappers: observations and actions are those of the environment itself.
     """
 
     path: Path
@@ -327,7 +312,7 @@ class PolicyReplay:
 
     @property
     def first(self) -> tuple[int, int] | None:
-        """Episode and step at which the actions first part, or None."""
+        """Episode and step of the first difference, or None."""
         return next(((found.episode, found.first) for found in self.episodes if found.first is not None), None)
 
 
@@ -338,18 +323,18 @@ def replay_policy(
     tolerance: float = 0.0,
     progress: Progress | None = None,
 ) -> PolicyReplay:
-    """Show the recorded observations to `policy`, and compare what it would do with what was done.
+    """Call `policy` with the recorded observations, and compare its actions with the recorded ones.
 
-    The world does not follow the policy: after its actions part, the observations are still those of the record.
+    The world does not follow the policy: the observations are those of the record, whatever it does.
 
     Args:
         path: the run directory.
-        policy: called with each observation that an action followed on.
-        tolerance: how far apart two components may be, in action units.
-        progress: receives how far it has come.
+        policy: called with each observation that an action followed.
+        tolerance: greatest difference of two components that counts as equal, in action units.
+        progress: receives how far the replay has come.
 
     Raises:
-        UsageError: for a tolerance that is none.
+        UsageError: for a negative tolerance, or NaN.
         PolicyError: when the policy raises.
         RecordError: when it is not a run directory, or too old to be replayed.
     """
@@ -357,92 +342,54 @@ def replay_policy(
         raise UsageError(f"tolerance={tolerance} is not allowed; allowed: 0 or more")
     run = read_run(path)
     progress = progress or NoProgress()
-    progress.start("replay", _recorded_rows(run))
-    recorded = recorded_contract(run)
-    layout = ActionLayout(recorded)
-    reader = RowDecoder(recorded, run.array)
-    episodes: list[_DivergenceStats] = []
+    progress.start("replay", _row_count(run))
+    contract = recorded_contract(run)
+    layout, decoder = ActionLayout(contract), RowDecoder(contract, run.array)
+    episodes: list[list[FloatArray | None]] = []
     observation: dict[str, NDArray[Any]] | None = None
     for row in run.rows():
         progress.advance()
-        if row.get("inner") is None:
+        if row["inner"] is None:
             continue
         require_replayable(row)
         if row["schema"] == RESET:
-            episodes.append(_DivergenceStats(len(episodes) + 1, layout.size, tolerance))
+            episodes.append([])
         elif observation is not None and episodes:
-            asked = episodes[-1].ask(policy, observation)
-            episodes[-1].compare(_read(asked, layout), _read(reader.action(row)[0], layout))
-        observation = reader.observation(row)
+            try:
+                action = policy(observation)
+            except Exception as error:
+                where = f"episode {len(episodes)}, step {len(episodes[-1]) + 1}"
+                raise PolicyError(f"the policy raised in {where}: {type(error).__name__}: {error}") from error
+            episodes[-1].append(_difference(action, decoder.action(row)[0], layout))
+        observation = decoder.observation(row)
     return PolicyReplay(
         path=run.path,
         joints=layout.joints,
         tolerance=tolerance,
-        episodes=tuple(episode.parting() for episode in episodes),
+        episodes=tuple(_divergence(number, found, layout.size, tolerance) for number, found in enumerate(episodes, 1)),
         problem=run.problem,
-        wrapped=is_wrapped(run),
+        wrapped=_is_wrapped(run),
     )
 
 
-class _DivergenceStats:
-    """Sums over one episode."""
-
-    def __init__(self, episode: int, size: int, tolerance: float) -> None:
-        self._episode = episode
-        self._tolerance = tolerance
-        self._steps = self._parted = self._unreadable = 0
-        self._first: int | None = None
-        self._largest = np.zeros(size)
-        self._sum = np.zeros(size)
-
-    def ask(self, policy: Policy, observation: dict[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - any action
-        """Ask the policy for an action; an error of its own is said in a line, with the place."""
-        try:
-            return policy(observation)
-        except Exception as error:
-            where = f"episode {self._episode}, step {self._steps + 1}"
-            raise PolicyError(f"the policy raised in {where}: {type(error).__name__}: {error}") from error
-
-    def compare(self, ours: FloatArray | None, theirs: FloatArray | None) -> None:
-        self._steps += 1
-        if ours is None or theirs is None:
-            self._unreadable += 1
-            has_parted = True
-        else:
-            apart = np.abs(ours - theirs)
-            self._largest = np.maximum(self._largest, apart)
-            self._sum += apart
-            has_parted = bool((apart > self._tolerance).any())
-        self._parted += has_parted
-        if has_parted and self._first is None:
-            self._first = self._steps
-
-    def parting(self) -> PolicyDivergence:
-        count = self._steps - self._unreadable
-        nothing = np.full_like(self._sum, np.nan)
-        return PolicyDivergence(
-            episode=self._episode,
-            steps=self._steps,
-            first=self._first,
-            parted=self._parted,
-            largest=self._largest if count else nothing,
-            mean=self._sum / count if count else nothing,
-            unreadable=self._unreadable,
-        )
-
-
-def _read(action: Any, layout: ActionLayout) -> FloatArray | None:  # noqa: ANN401 - policies return anything
-    """Return a flat vector, or None where it is no action."""
+def _difference(a: Any, b: Any, layout: ActionLayout) -> FloatArray | None:  # noqa: ANN401 - policies return anything
+    """Return the absolute difference of two actions by component; None where one is not an action."""
     try:
-        return parse_action(action, layout)
+        return np.abs(parse_action(a, layout) - parse_action(b, layout))
     except MalformedActionError:
         return None
 
 
-def _recorded_rows(run: Run) -> int | None:
-    """Return how many rows a run has, where its summary has the number."""
-    try:
-        summary = read_json(run.path / "summary.json")
-        return int(summary["steps"]) + int(summary["episodes"])
-    except (ValueError, KeyError, TypeError):
-        return None
+def _divergence(episode: int, found: list[FloatArray | None], size: int, tolerance: float) -> PolicyDivergence:
+    known = np.array([each for each in found if each is not None]).reshape(-1, size)
+    parted = [each is None or bool((each > tolerance).any()) for each in found]
+    unknown = np.full(size, np.nan)
+    return PolicyDivergence(
+        episode=episode,
+        steps=len(found),
+        first=parted.index(True) + 1 if any(parted) else None,
+        parted=sum(parted),
+        largest=known.max(axis=0) if len(known) else unknown,
+        mean=known.sum(axis=0) / len(known) if len(known) else unknown,
+        unreadable=len(found) - len(known),
+    )

@@ -1,9 +1,8 @@
-"""Distances, intervals, tests and quantile sketches, as pure functions; scipy where it has them."""
+"""Distances, intervals, tests and samples, by scipy where it has them."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -11,6 +10,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from embodied_env.core.latency.profile import Estimate
+from embodied_env.core.latency.statistics import Reservoir
+from embodied_env.core.types import FloatArray
 from embodied_env.errors import MissingDependencyError
 
 try:
@@ -22,49 +24,75 @@ except ImportError:
 
 CONFIDENCE = 0.95
 
-FloatArray = NDArray[np.float64]
-
-# --------------------------------------------------------------------------------------------------- distributions
+# ------------------------------------------------------------------------------------------------------ distributions
 
 
 def ks_distance(a: ArrayLike, b: ArrayLike) -> float:
     """Return the two-sample Kolmogorov-Smirnov distance: the largest gap between both empirical distributions.
 
     Args:
-        a: finite numbers, 1 or more, in any order.
+        a: one or more finite numbers, in any order.
         b: the same.
-
-    Raises:
-        ValueError: when a sample is empty or has a number that is not finite.
     """
-    samples = [np.asarray(values, dtype=np.float64).ravel() for values in (a, b)]
-    for name, sample in zip("ab", samples, strict=True):
-        if not (sample.size and np.isfinite(sample).all()):
-            raise ValueError(f"sample {name} is empty or not finite: {sample} (expected 1 or more finite numbers)")
     with np.errstate(divide="ignore"):  # in the p-value of single numbers, which is not used
-        return float(stats.ks_2samp(*samples, method="asymp").statistic)
+        return float(stats.ks_2samp(a, b, method="asymp").statistic)
 
 
 def ks_noise(count_a: float, count_b: float, *, chance: float = 0.05) -> float:
     """Return the KS distance that two samples of one distribution exceed with probability `chance`, at most 1.
 
-    From Kolmogorov's limiting distribution, which errs on the safe side, more so for values that repeat.
+    From Kolmogorov's limiting distribution, which is conservative, more so for values that repeat.
 
     Args:
-        count_a: number of independent values in the one sample, above 0 (`autoregressive_count`).
-        count_b: that in the other.
+        count_a: number of independent values in the first sample, above 0 (`autoregressive_count`).
+        count_b: that in the second.
         chance: above 0 and below 1.
-
-    Raises:
-        ValueError: for a number that is not allowed.
     """
-    _check_count("count_a", count_a)
-    _check_count("count_b", count_b)
-    _check_probability("chance", chance)
     return min(1.0, float(stats.kstwobign.isf(chance)) / math.sqrt(count_a * count_b / (count_a + count_b)))
 
 
-# -------------------------------------------------------------------------------------------------- shares of trials
+@dataclass(frozen=True)
+class Percentiles:
+    """Percentiles and extremes of `count` numbers; NaN, and infinite extremes, without numbers."""
+
+    count: int
+    p50: float
+    p95: float
+    p99: float
+    least: float
+    most: float
+
+
+class Sample:
+    """Fair sample of a stream of numbers in bounded memory: all of them up to `KEPT`. Extremes and sum are exact."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.least, self.most, self.total = math.inf, -math.inf, 0.0
+        self._reservoir = Reservoir()
+
+    def add(self, value: float) -> None:
+        """Add a finite number."""
+        self.least, self.most = min(self.least, value), max(self.most, value)
+        self.total += value
+        self._reservoir.add(value)
+
+    @property
+    def count(self) -> int:
+        """Numbers added so far."""
+        return self._reservoir.count
+
+    def values(self) -> NDArray[np.float64]:
+        """Return the sample in ascending order."""
+        return self._reservoir.values()
+
+    def percentiles(self) -> Percentiles:
+        """Return the percentiles of the sample with the exact count and extremes."""
+        p50, p95, p99 = np.quantile(self.values(), (0.5, 0.95, 0.99)).tolist() if self.count else [math.nan] * 3
+        return Percentiles(self.count, p50, p95, p99, self.least, self.most)
+
+
+# --------------------------------------------------------------------------------------------------- shares of trials
 
 
 def wilson_interval(successes: int, trials: int, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -72,16 +100,9 @@ def wilson_interval(successes: int, trials: int, *, confidence: float = CONFIDEN
 
     Unlike the normal approximation it holds for few trials and for shares of 0 and 1.
 
-    Args:
-        successes: from 0 to `trials`.
-        trials: 1 or more.
-        confidence: of the interval, above 0 and below 1.
-
     Raises:
-        ValueError: for counts or a confidence that are not allowed.
+        ValueError: unless 0 <= successes <= trials and 1 <= trials.
     """
-    _check_count("trials", trials)
-    _check_probability("confidence", confidence)
     interval = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
     return float(interval.low), float(interval.high)
 
@@ -95,14 +116,7 @@ def share_interval(share: float, count: float, *, confidence: float = CONFIDENCE
         share: of the trials that succeeded, 0 to 1.
         count: number of independent trials they are worth, above 0 (`autoregressive_count`).
         confidence: of the interval, above 0 and below 1.
-
-    Raises:
-        ValueError: for a number that is not allowed.
     """
-    if not 0.0 <= share <= 1.0:
-        raise ValueError(f"share {share} is not allowed (expected 0 to 1)")
-    _check_count("count", count)
-    _check_probability("confidence", confidence)
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     scale = 1.0 + z * z / count
     centre = (share + z * z / (2 * count)) / scale
@@ -115,18 +129,12 @@ def share_interval(share: float, count: float, *, confidence: float = CONFIDENCE
 def difference_interval(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple[float, float]:
     """Return the interval of ``share_b - share_a`` of two independent samples (Newcombe 1998, method 10).
 
-    It is composed of the Wilson intervals of both shares, and has their confidence.
+    It combines the Wilson intervals of both shares, and has their confidence.
 
     Args:
-        a: share, low and high end of its interval; 0 <= low <= share <= high <= 1.
-        b: the same of the other.
-
-    Raises:
-        ValueError: when they are not in that order.
+        a: share, low and high end of its interval.
+        b: the same of the other sample.
     """
-    for name, (share, low, high) in (("a", a), ("b", b)):
-        if not 0.0 <= low <= share <= high <= 1.0:
-            raise ValueError(f"{name} {(share, low, high)} is not allowed (expected 0 <= low <= share <= high <= 1)")
     (share_a, low_a, high_a), (share_b, low_b, high_b) = a, b
     difference = share_b - share_a
     below = math.hypot(share_b - low_b, high_a - share_a)
@@ -137,15 +145,12 @@ def difference_interval(a: tuple[float, float, float], b: tuple[float, float, fl
 def share_noise(a: tuple[float, float], b: tuple[float, float], *, chance: float = 0.05) -> float:
     """Return the difference of two shares that chance explains.
 
-    It is the half of `difference_interval`, at a confidence of ``1 - chance``, on the side of no difference.
+    It is the half of `difference_interval` on the side of no difference, at a confidence of ``1 - chance``.
 
     Args:
-        a: share, and how many independent trials it is worth.
-        b: the same of the other.
+        a: share, and the number of independent trials it is worth.
+        b: the same of the other sample.
         chance: above 0 and below 1.
-
-    Raises:
-        ValueError: for a number that is not allowed.
     """
     lower, upper = sorted((a, b))
     _, top = share_interval(*lower, confidence=1.0 - chance)
@@ -157,7 +162,7 @@ def share_noise(a: tuple[float, float], b: tuple[float, float], *, chance: float
 class PairedTest:
     """McNemar's exact test of two shares over the same situations.
 
-    `only_a` and `only_b` count the pairs in which only one of both succeeded; `p_value` is two-sided.
+    `only_a` and `only_b` count the pairs in which only one succeeded; `p_value` is two-sided.
     """
 
     pairs: int
@@ -171,10 +176,10 @@ class PairedTest:
 def mcnemar_exact(outcomes: Sequence[tuple[bool, bool]]) -> PairedTest:
     """Test whether two runs succeed equally often in the same situations (McNemar 1947, exact by the binomial).
 
-    Only pairs that differ count: if both runs are equally good, each is equally likely to be the one that succeeds.
+    Only pairs that differ count: for equal runs each is equally likely to be the one that succeeds.
 
     Args:
-        outcomes: success in run A, and in run B, of each pair.
+        outcomes: success in run A and in run B of each pair.
     """
     both = sum(a and b for a, b in outcomes)
     only_a = sum(a and not b for a, b in outcomes)
@@ -190,19 +195,14 @@ def mcnemar_exact(outcomes: Sequence[tuple[bool, bool]]) -> PairedTest:
     )
 
 
-# --------------------------------------------------------------------------------------------- means and medians
-
-
-def student_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
-    """Return t with P(|T| <= t) = `confidence` for Student's T of `degrees` >= 1 degrees of freedom."""
-    return float(stats.t.ppf(0.5 + confidence / 2, degrees))
+# ------------------------------------------------------------------------------------------------- correlated values
 
 
 def median_interval(values: FloatArray, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
     """Return the median of `values`, shape (n,) in order of time, and its interval by order statistics.
 
-    Consecutive values are correlated, so they count as `median_effective_count` of them. With too few values for an
-    interval it reaches from the least to the greatest.
+    Successive values are correlated, so they count as `median_effective_count` independent ones. With too few of them
+    the interval reaches from the least to the greatest value.
     """
     ordered = np.sort(values)
     n = len(ordered)
@@ -211,8 +211,22 @@ def median_interval(values: FloatArray, confidence: float = CONFIDENCE) -> tuple
     return float(np.median(ordered)), float(ordered[max(0, low)]), float(ordered[min(n - 1, high)])
 
 
+def median_estimate(samples_s: FloatArray, *, method: str, detail: str) -> Estimate:
+    """Return the estimate of a duration: the median of its measurements, shape (n,) in order of time."""
+    value_s, low_s, high_s = median_interval(samples_s)
+    return Estimate(
+        value_s=value_s,
+        low_s=low_s,
+        high_s=high_s,
+        method=method,
+        n=len(samples_s),
+        detail=detail,
+        samples_s=tuple(samples_s.tolist()),
+    )
+
+
 def median_effective_count(values: FloatArray) -> float:
-    """Return how many independent values determine the median as well as these, shape (n,) in order of time.
+    """Return how many independent values determine the median as well as `values`, shape (n,) in order of time.
 
     From the autocorrelation of being above the median, summed until it is first below 0.05.
     """
@@ -232,111 +246,16 @@ def median_effective_count(values: FloatArray) -> float:
 
 
 def autoregressive_count(count: int, lag1: float, *, least: int = 1) -> float:
-    """Return how many independent values `count` consecutive values are worth, from their lag-1 correlation.
+    """Return how many independent values `count` successive values are worth, from their lag-1 correlation.
 
     ``count (1 - r) / (1 + r)``: exact for the mean of a long first-order autoregression (Bartlett 1935; Thiebaux and
-    Zwiers 1984), a rule of thumb for others. A negative correlation counts as none, so it is never more than `count`.
+    Zwiers 1984), a rule of thumb for others. A negative correlation counts as none.
 
     Args:
         count: 1 or more.
-        lag1: the correlation of each value with the next, -1 to 1.
+        lag1: correlation of each value with the next; rounding may take it out of -1 to 1.
         least: lower bound, e.g. the number of independent stretches.
-
-    Raises:
-        ValueError: for a number that is not allowed.
     """
-    _check_count("count", count)
-    if not -1.0 <= lag1 <= 1.0:
-        raise ValueError(f"lag1 {lag1} is not allowed (expected -1 to 1)")
-    correlation = max(0.0, lag1)
+    correlation = min(1.0, max(0.0, lag1))
     worth = count * (1.0 - correlation) / (1.0 + correlation)
     return min(float(count), max(worth, float(least), 1.0))
-
-
-# -------------------------------------------------------------------------------------------- quantiles of a stream
-
-_ERROR = 0.005
-"""Relative error of a percentile."""
-
-_BASE = (1 + _ERROR) / (1 - _ERROR)
-_LOG_BASE = math.log(_BASE)
-_SMALLEST = 1e-12  # smaller absolute values count as zero
-
-
-@dataclass(frozen=True, kw_only=True)
-class Percentiles:
-    """Percentiles and extremes of a stream of `count` numbers; percentiles within half a percent of their value."""
-
-    count: int
-    p50: float
-    p95: float
-    p99: float
-    least: float
-    most: float
-
-
-class QuantileSketch:
-    """Counts numbers in buckets whose width grows with the number (DDSketch, Masson et al. 2019): any sign, no NaN.
-
-    From a picosecond to a day there are about 3 900 buckets of each sign, which bounds its size.
-    """
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self.count = 0
-        self._positive: Counter[int] = Counter()
-        self._negative: Counter[int] = Counter()
-        self._zeros = 0
-        self._least, self._most = math.inf, -math.inf
-
-    def add(self, value: float) -> None:
-        """Add one finite number."""
-        self.count += 1
-        self._least, self._most = min(self._least, value), max(self._most, value)
-        size = abs(value)
-        if size < _SMALLEST:
-            self._zeros += 1
-        else:
-            (self._positive if value > 0 else self._negative)[math.ceil(math.log(size) / _LOG_BASE)] += 1
-
-    @property
-    def most(self) -> float:
-        """The greatest number so far; minus infinity when there was none."""
-        return self._most
-
-    def quantile(self, share: float) -> float:
-        """Return the number of rank `share` (0 to 1); NaN when there was none."""
-        if not self.count:
-            return math.nan
-        rank, upto = share * (self.count - 1), 0
-        for value, count in self._buckets():
-            upto += count
-            if upto > rank:
-                return min(max(value, self._least), self._most)
-        return self._most
-
-    def percentiles(self) -> Percentiles:
-        """Return percentiles and extremes; NaN, and infinities, when there was no number."""
-        p50, p95, p99 = (self.quantile(share) for share in (0.5, 0.95, 0.99))
-        return Percentiles(count=self.count, p50=p50, p95=p95, p99=p99, least=self._least, most=self._most)
-
-    def _buckets(self) -> list[tuple[float, int]]:
-        """Return the value of each bucket in ascending order, with its count."""
-        cells = [(-_middle(index), self._negative[index]) for index in sorted(self._negative, reverse=True)]
-        cells += [(0.0, self._zeros)] if self._zeros else []
-        return cells + [(_middle(index), self._positive[index]) for index in sorted(self._positive)]
-
-
-def _middle(index: int) -> float:
-    """Return the number with the same relative distance to both ends of its bucket."""
-    return 2.0 * _BASE**index / (_BASE + 1.0)
-
-
-def _check_count(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} {value} is not allowed (expected a finite number above 0)")
-
-
-def _check_probability(name: str, value: float) -> None:
-    if not 0.0 < value < 1.0:
-        raise ValueError(f"{name} {value} is not allowed (expected above 0 and below 1)")

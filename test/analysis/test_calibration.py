@@ -12,7 +12,7 @@ from plants import ACTUATION_S, DRIVER_S, SCRIPT, Script
 
 import embodied_env
 from embodied_env.analysis.calibration import calibrate
-from embodied_env.analysis.calibration.excitation import find_joint_readings, velocities
+from embodied_env.analysis.calibration.excitation import draw_velocities, find_joint_readings
 from embodied_env.backends.fake import Fault
 from embodied_env.cli import main
 from embodied_env.contract.loader import dump_contract
@@ -25,7 +25,7 @@ CART = embodied_env.load_contract("cart_goal")
 
 @given(st.integers(0, 2**32), st.floats(0.01, 2.0), st.floats(0.001, 1.0), st.floats(0.001, 1.0))
 def test_a_move_is_gentle_and_ends_where_it_began(seed, fastest, change, way):
-    profile = velocities(np.random.default_rng(seed), fastest=fastest, change=change, way=way, period_s=0.05)
+    profile = draw_velocities(np.random.default_rng(seed), fastest=fastest, change=change, way=way, period_s=0.05)
     assert np.abs(profile).max() <= fastest * (1 + 1e-9)
     assert np.abs(np.diff(profile, prepend=0.0, append=0.0)).max() <= change * (1 + 1e-9)
     assert np.abs(np.cumsum(profile) * 0.05).max() <= way * (1 + 1e-9)
@@ -41,7 +41,7 @@ def test_the_motion_of_a_joint_is_read_where_a_sensor_reports_it():
     )
     assert (
         find_joint_readings(CART, ["angular.z"])["angular.z"].field,
-        find_joint_readings(CART, ["angular.z"])["angular.z"].index,
+        find_joint_readings(CART, ["angular.z"])["angular.z"].component,
     ) == (
         "angular",
         2,

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 from gymnasium.wrappers import TimeLimit
-from run_files import seal
+from run_files import rewrite_log, seal
 
 from embodied_env.analysis.comparison.comparability import NotComparableError
 from embodied_env.analysis.comparison.compare import compare_runs
@@ -102,6 +102,17 @@ def run_of(tmp_path, a_template, plain_run):
         return write_run(tmp_path / name, a_template, rows_of_a_run(a_template, **options), **(manifest or {}))
 
     return make
+
+
+def step_row(made, **fields):
+    """Return the row of a step with other `fields`."""
+    return json.loads(json.dumps(made[2])) | fields
+
+
+def write_damaged(path):
+    """Take the seed out of the first row of the run."""
+    rewrite_log(path, [{**row, "seed": "none"} if row["schema"] == RESET else row for row in read_run(path).rows()])
+    return path
 
 
 def fake_run(folder, contract="arm_reach", wrap=lambda env: env):
@@ -282,7 +293,7 @@ def given_options(row, random, episode):
     [
         (reseeded, "the seeds of the two runs do not match"),
         (given_options, "the seeds of the two runs do not match"),
-        (unseeded, "the world of run B took no seed"),
+        (unseeded, "the resets of run B have no seed"),
     ],
 )
 def test_without_matching_seeds_there_is_no_paired_test_and_it_is_said(run_of, change, problem):
@@ -463,31 +474,32 @@ def test_a_run_without_episodes_is_compared(run_of, episodes):
     assert found.pairing.problem == "no episode of run B ended"
 
 
-def test_rows_of_anybody_break_nothing():
+def test_a_row_that_does_not_fit_its_schema_is_refused(run_of):
+    with pytest.raises(RecordError, match="row 0 is not valid"):
+        compare_runs(run_of("a"), write_damaged(run_of("b", seed=1)))
+
+
+def test_steps_that_an_outer_wrapper_made_up_count_in_the_outcome_only(a_template):
     features = RunFeatures(None)
-    for row in (
-        None,
-        5,
-        {"schema": "foreign"},
-        {"schema": TRANSITION},
-        {"schema": RESET},
-        {
-            "schema": TRANSITION,
-            "observation": [1, None, "x"],
-            "info": {"latency": [], "safety": 1, "sensors": {"s": 2}},
-        },
-        {"schema": TRANSITION, "observation": 3.5, "info": {"action": {"applied_si": {"j": 1}, "applied": None}}},
-        {"schema": TRANSITION, "inner": {"findings": [None, {}], "report": {"applied_si": 5}, "evaluator": {"e": 1}}},
-    ):
-        features.add(row)
-    assert (features.steps, features.resets, features.unreadable) == (4, 1, 3)
+    for row in rows_of_a_run(a_template, episodes=1, steps=3):
+        features.add(row if row["schema"] == RESET else row | {"inner": None, "info": {"anything": 1}})
+    assert (features.steps, features.outcomes.summary()["episodes"]) == (3, 1)
+    assert {name.kind for name in features.streams} == {"outcome"}
+    assert not features.events
 
 
-def test_names_without_end_are_left_out_and_counted():
+@pytest.mark.parametrize("observation", [None, 3.5, [1, None, "x"], {"a": {"b": [[1.0], [2.0, 3.0]]}, "c": "text"}])
+def test_an_observation_is_anything(a_template, observation):
+    features = RunFeatures(None)
+    features.add(step_row(a_template, observation=observation))
+    assert features.steps == 1
+
+
+def test_names_without_end_are_left_out_and_counted(a_template):
     features = RunFeatures(None)
     for number in range(3):
         observation = {f"field_{number}_{index}": 1.0 for index in range(1000)}
-        features.add({"schema": TRANSITION, "observation": observation})
+        features.add(step_row(a_template, observation=observation))
     assert len(features.streams) == MOST_STREAMS
     assert features.left_out > 1000
 
@@ -505,25 +517,25 @@ def test_a_large_field_is_taken_together(run_of):
     assert gap.a.effective_count <= 40
 
 
-def test_images_are_compared_by_their_means():
+def test_images_are_compared_by_their_means(a_template):
     def features_of(brightness):
         features = RunFeatures(None)
         for step in range(40):
             reference = {"sha256": f"{brightness}-{step}", "dtype": "uint8", "shape": [2, 2, 3]}
-            features.add({"schema": TRANSITION, "observation": {"front_image": reference}})
-        features.look_at(lambda found: np.full((2, 2, 3), int(found["sha256"].split("-")[0]), dtype=np.uint8))
+            features.add(step_row(a_template, observation={"front_image": reference}))
+        features.read_arrays(lambda found: np.full((2, 2, 3), int(found["sha256"].split("-")[0]), dtype=np.uint8))
         return features.streams[FeatureName(kind="observation", group="front_image", component="mean of each array")]
 
     dark, bright = features_of(10).numbers(), features_of(200).numbers()
     assert (dark.mean, bright.mean, dark.count) == (10.0, 200.0, 40)
 
 
-def test_of_very_many_images_some_are_looked_at_evenly():
+def test_of_very_many_images_some_are_looked_at_evenly(a_template):
     features, looked = RunFeatures(None), []
     for step in range(3000):
         reference = {"sha256": str(step), "dtype": "uint8", "shape": [2, 2, 3]}
-        features.add({"schema": TRANSITION, "observation": {"front_image": reference}})
-    features.look_at(lambda found: looked.append(int(found["sha256"])) or np.zeros((2, 2, 3)))
+        features.add(step_row(a_template, observation={"front_image": reference}))
+    features.read_arrays(lambda found: looked.append(int(found["sha256"])) or np.zeros((2, 2, 3)))
     assert 100 < len(looked) < 300
     assert set(np.diff(looked)) == {16}
 

@@ -25,7 +25,7 @@ def stream_of(*episodes):
     stream = Stream()
     for index, values in enumerate(episodes):
         for value in values:
-            stream.add(value, index)
+            stream.add_step([value], index)
     return stream
 
 
@@ -106,7 +106,7 @@ def test_huge_numbers_are_no_accident():
 def test_many_numbers_of_a_step_say_no_more_of_steps_than_their_mean():
     stream = Stream()
     for step in range(30):
-        stream.add_all([float(step // 10)] * 5, 0)
+        stream.add_step([float(step // 10)] * 5, 0)
     found = stream.numbers()
     assert found.count == 150
     assert found.effective_count < 10
@@ -130,19 +130,20 @@ def test_an_event_that_never_was_is_no_share():
 
 
 def test_delays_that_were_injected_have_the_names_of_a_robot_and_replace_what_the_simulator_has():
-    measured = {
-        "capture_age_s[joints]": 0.0,
-        "obs_to_command_s": 0.001,
-        "gate_s": 0.0002,
-        "injected.age_s[joints]": 0.02,
-        "injected.inference_s": 0.01,
-        "injected.data_age_s[joints]": 0.03,
-        "injected.end_to_end_s": 0.07,
-    }
-    assert as_on_the_robot(measured) == {
-        "capture_age_s[joints]": 0.02,
-        "obs_to_command_s": 0.01,
-        "gate_s": 0.0002,
-        "data_age_s[joints]": 0.03,
+    values = {"capture_age_s": {"joints": 0.0}, "obs_to_command_s": 0.001, "gate_s": 0.0002, "policy_s": 0.1}
+    injected = {
+        "age_s": {"joints": 0.02},
+        "inference_s": 0.01,
+        "data_age_s": {"joints": 0.03},
         "end_to_end_s": 0.07,
+        "actuation_s": None,
+    }
+    quality = {**dict.fromkeys(values, 0), "capture_age_s": {"joints": 0}, "policy_s": 9}
+    quality["injected"] = {**dict.fromkeys(injected, 0), "age_s": {"joints": 0}, "data_age_s": {"joints": 0}}
+    assert as_on_the_robot({**values, "injected": injected, "quality": quality}) == {
+        ("capture_age_s", "joints"): 0.02,
+        ("obs_to_command_s", ""): 0.01,
+        ("gate_s", ""): 0.0002,
+        ("data_age_s", "joints"): 0.03,
+        ("end_to_end_s", ""): 0.07,
     }

@@ -53,8 +53,8 @@ def test_a_timeline_keeps_a_bounded_number_of_names_and_counts_the_rest():
     timeline.begin_step(1)
     for name in range(MOST_NAMES + 5):
         timeline.add(name, 1.0)
-    assert (len(timeline.names()), timeline.left_out) == (MOST_NAMES, 5)
+    assert (len(timeline.series), timeline.series.left_out) == (MOST_NAMES, 5)
 
 
 def test_a_timeline_of_no_step_is_empty():
-    assert Timeline(0).curve("a").count == [0]
+    assert Timeline(0).curve("a").counts == [0]

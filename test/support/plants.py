@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from embodied_env.analysis.calibration.actuator_response import Move, command_trajectory
-from embodied_env.analysis.calibration.excitation import velocities
+from embodied_env.analysis.calibration.excitation import draw_velocities
 from embodied_env.backends.fake import FakeBackend, FakeDelays, Fault
 
 STEP_S = 2e-4
@@ -25,7 +25,7 @@ def simulated(
 
 
 def _move(rng, dead_s, poles, jitter_s, noise, *, period_s=0.05, read_s=0.004, shape="line"):
-    profile = velocities(rng, fastest=0.3, change=0.16, way=0.1, period_s=period_s)
+    profile = draw_velocities(rng, fastest=0.3, change=0.16, way=0.1, period_s=period_s)
     profile = np.concatenate([np.zeros(3), profile])
     commands = np.cumsum(profile) * period_s if shape == "line" else profile
     at_s = period_s * np.arange(len(profile)) + rng.uniform(0.0, 4e-4, len(profile))

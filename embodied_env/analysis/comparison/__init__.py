@@ -1,1 +1,1 @@
-"""Comparison of two runs, and its page."""
+"""Comparison of two runs of one contract, and its page."""

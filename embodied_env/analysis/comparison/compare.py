@@ -1,20 +1,19 @@
-"""Two runs of one contract side by side: what came of them, and where they lie furthest apart."""
+"""Comparison of two runs of one contract: outcomes, paired episodes, and a ranking of their differences."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from embodied_env.analysis.comparison.comparability import Comparability, comparability
-from embodied_env.analysis.comparison.episode_pairing import Ended, Pairing, paired
+from embodied_env.analysis.comparison.episode_pairing import Pairing, pair_episodes
 from embodied_env.analysis.comparison.features import FeatureName, RunFeatures
-from embodied_env.analysis.comparison.streams import Numbers, Share, Stream
+from embodied_env.analysis.comparison.streams import Numbers, Share
 from embodied_env.analysis.progress import NoProgress, Progress
-from embodied_env.analysis.report.row_access import get_mapping
+from embodied_env.analysis.report.outcomes import SUCCESS_RATES, Rate
 from embodied_env.analysis.statistics import (
     PairedTest,
     difference_interval,
@@ -22,38 +21,25 @@ from embodied_env.analysis.statistics import (
     ks_noise,
     mcnemar_exact,
     share_noise,
-    wilson_interval,
 )
-from embodied_env.contract import Contract
 from embodied_env.record import Run, read_run
 from embodied_env.record.json_values import to_json_types
 
 CHANCE = 0.05
-"""How likely it may be that any difference at all is called more than chance where there is none."""
-
-_OUTCOMES = (
-    ("success_rate", "truncation counts as failure", "rated"),
-    ("success_rate_not_truncated", "of the episodes that ended by themselves", "rated_terminated"),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rate:
-    """A success rate with its interval (Wilson, 95 %). Of no trial the three are NaN."""
-
-    successes: int
-    trials: int
-    share: float
-    low: float
-    high: float
+"""Probability that equal runs show any difference that is called more than chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One of both success rates, in both runs.
+    """One of both success rates in both runs.
 
-    `difference` is the interval of B less A for independent episodes (Newcombe, 95 %); `paired` the test over the
-    episodes that began alike. None: there is no such evidence.
+    Attributes:
+        key: of the rate in ``summary.json``.
+        how: what the rate is of.
+        a: of run A.
+        b: of run B.
+        difference: interval of B - A for independent episodes (Newcombe, 95 %); None without trials.
+        paired: test over the episodes that began in the same situation; None without such pairs.
     """
 
     key: str
@@ -66,13 +52,13 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """How far the runs lie apart in one thing.
+    """Difference of two runs in one feature.
 
     Attributes:
-        name: what it is.
-        distance: of the two distributions (Kolmogorov-Smirnov), or the difference of the two shares; 0 to 1.
-        noise: a distance that chance would hardly exceed, if there were no difference.
-        a: what run A says: a distribution, or a share.
+        name: of the feature.
+        distance: Kolmogorov-Smirnov distance of the distributions, or difference of the shares; 0 to 1.
+        noise: distance that equal runs hardly exceed by chance.
+        a: distribution or share of run A.
         b: the same of run B.
     """
 
@@ -84,13 +70,23 @@ class Gap:
 
     @property
     def is_more_than_chance(self) -> bool:
-        """Chance would hardly make the runs differ so much."""
+        """Whether equal runs would hardly differ by as much."""
         return self.distance > self.noise
+
+    @property
+    def weight(self) -> tuple[bool, float, float]:
+        """Sort key: more than chance, then the distance, then how far it exceeds the noise."""
+        return self.is_more_than_chance, self.distance, self.distance / self.noise
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the gap in JSON types."""
+        values = {"distance": self.distance, "noise": self.noise, "more_than_chance": self.is_more_than_chance}
+        return {**dataclasses.asdict(self.name), **values, "a": vars(self.a), "b": vars(self.b)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked:
-    """The largest gap of its group, and how many others of the group are more than chance, too."""
+    """Largest gap of a group, and the number of other gaps in the group that are more than chance."""
 
     gap: Gap
     others: int
@@ -98,7 +94,7 @@ class Ranked:
 
 @dataclass(frozen=True, kw_only=True)
 class OneSided:
-    """What only one of the runs tells: "A" or "B", and how often."""
+    """Feature that only one run has, "A" or "B", and how many numbers of it."""
 
     name: FeatureName
     run: str
@@ -109,7 +105,14 @@ class OneSided:
 class Side:
     """One of the runs.
 
-    `problem` is why it is not sound, or "". `summary` has the counts of ``summary.json``, from its rows.
+    Attributes:
+        path: the run directory.
+        manifest: of the run.
+        problem: why the run is not sound, or "".
+        steps: transitions.
+        resets: rows of resets.
+        left_out: numbers and events that were not compared, since there are too many names.
+        summary: the counts of ``summary.json``, from the rows.
     """
 
     path: Path
@@ -118,24 +121,38 @@ class Side:
     steps: int
     resets: int
     left_out: int
-    unreadable: int
     summary: Mapping[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the side in JSON types."""
+        return {
+            "path": self.path,
+            "backend": self.manifest.get("backend"),
+            "policy": self.manifest.get("policy"),
+            "fingerprint": self.manifest["contract"]["fingerprint"],
+            "problem": self.problem,
+            "steps": self.steps,
+            "resets": self.resets,
+            "left_out": self.left_out,
+            "unreadable": 0,  # a row that does not fit its schema is an error
+            "summary": {k: v for k, v in self.summary.items() if k not in ("latency", "contract_fingerprint")},
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two runs of one contract, side by side.
+    """Two runs of one contract.
 
     Attributes:
-        a: the one run.
-        b: the other.
-        terms: what of their kinds differs and was ignored.
+        a: the first run.
+        b: the second run.
+        terms: their conditions, with the differences that were ignored.
         outcomes: both success rates.
-        pairing: which episodes began alike; its `pairs` are not in the JSON form.
-        gaps: everything that was compared.
-        ranking: the largest gap of each group, the largest first; those that may be chance behind the others.
-        one_sided: what only one of the runs tells, and so cannot be compared.
-        untracked: commanded joints that no sensor tells of.
+        pairing: episodes that began in the same situation.
+        gaps: all compared features.
+        ranking: the largest gap of each group, in descending order; those that may be chance last.
+        one_sided: features that only one run has.
+        untracked: commanded joints without a reading.
     """
 
     a: Side
@@ -150,34 +167,30 @@ class Comparison:
 
     @property
     def sound(self) -> bool:
-        """Both runs are whole."""
+        """Whether both runs are clean."""
         return not (self.a.problem or self.b.problem)
 
-    def of(self, *kinds: str) -> list[Gap]:
-        """Return the gaps of these kinds, in the order in which the runs tell them."""
-        return [gap for gap in self.gaps if gap.name.kind in kinds]
+    def of(self, kind: str) -> list[Gap]:
+        """Return the gaps of one kind, in the order of the rows."""
+        return [gap for gap in self.gaps if gap.name.kind == kind]
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything in types of JSON; what is not known is None."""
+        """Return everything in JSON types, with the number of pairs only; unknown values are None."""
+        pairing = {**vars(self.pairing), "pairs": len(self.pairing.pairs)}
         found: dict[str, Any] = to_json_types(
             {
                 "refused": False,
                 "sound": self.sound,
-                **{name: _side_as_json(side) for name, side in (("a", self.a), ("b", self.b))},
-                "ignored": [dataclasses.asdict(mismatch) for mismatch in self.terms.ignored],
+                "a": self.a.as_json(),
+                "b": self.b.as_json(),
+                "ignored": [vars(mismatch) for mismatch in self.terms.ignored],
                 "ignored_without_effect": self.terms.idle,
                 "notes": self.terms.notes,
                 "outcomes": [dataclasses.asdict(outcome) for outcome in self.outcomes],
-                "pairing": {
-                    "pairs": len(self.pairing.pairs),
-                    "only_a": self.pairing.only_a,
-                    "only_b": self.pairing.only_b,
-                    "drawn_apart": self.pairing.drawn_apart,
-                    "problem": self.pairing.problem,
-                },
-                "ranking": [{**_gap_as_json(ranked.gap), "others": ranked.others} for ranked in self.ranking],
-                "gaps": [_gap_as_json(gap) for gap in self.gaps],
-                "one_sided": [dataclasses.asdict(found) for found in self.one_sided],
+                "pairing": pairing,
+                "ranking": [{**ranked.gap.as_json(), "others": ranked.others} for ranked in self.ranking],
+                "gaps": [gap.as_json() for gap in self.gaps],
+                "one_sided": [dataclasses.asdict(one_sided) for one_sided in self.one_sided],
                 "untracked": self.untracked,
             }
         )
@@ -190,169 +203,127 @@ def compare_runs(
     """Compare two run directories; each is read row by row.
 
     Args:
-        a: the one run directory, say of a simulator.
-        b: the other, say of a robot.
-        ignore: paths of the contract, of ``wrappers``, or ``capabilities.actuates``, in which the runs may differ, and
-            everything below them.
-        progress: receives how far it has come.
+        a: the first run directory, e.g. of a simulator.
+        b: the second, e.g. of a robot.
+        ignore: paths of the contract, of ``wrappers``, or ``capabilities.actuates``, at and below which the runs may
+            differ.
+        progress: receives how far the comparison has come.
 
     Raises:
-        NotComparableError: when their contracts or wrappers differ, or one alone is a dry run; it lists in what.
-        RecordError: when one is no run directory, or its manifest cannot be read.
+        NotComparableError: when contracts or wrappers differ, or only one is a dry run.
+        RecordError: when one is no run directory, or it has a row or a manifest that is not valid.
         MissingDependencyError: when mcap is not installed.
     """
     runs = read_run(a), read_run(b)
     terms = comparability(*runs, ignore)
     progress = progress or NoProgress()
-    features = [_read(*of_run, progress) for of_run in zip("AB", runs, terms.contracts, strict=True)]
+    features = []
+    for name, run, contract in zip("AB", runs, terms.contracts, strict=True):
+        progress.start(f"reading run {name}", None)
+        of_run = RunFeatures(contract)
+        for row in run.rows():
+            of_run.add(row)
+            progress.advance()
+        of_run.read_arrays(run.array)
+        features.append(of_run)
     progress.start("comparing", None)
-    return _compared(runs, features, terms)
-
-
-def _read(name: str, run: Run, contract: Contract | None, progress: Progress) -> RunFeatures:
-    progress.start(f"reading run {name}", None)
-    found = RunFeatures(contract)
-    for row in run.rows():
-        found.add(row)
-        progress.advance()
-    found.look_at(run.array)
-    return found
-
-
-def _compared(runs: Sequence[Run], features: Sequence[RunFeatures], terms: Comparability) -> Comparison:
     of_a, of_b = features
-    a, b = (_side(run, found) for run, found in zip(runs, features, strict=True))
-    pairing = paired(of_a.episodes, of_b.episodes)
-    gaps = _gaps(of_a, of_b, a, b)
+    side_a, side_b = (_side(run, of_run) for run, of_run in zip(runs, features, strict=True))
+    pairing = pair_episodes(of_a.episodes, of_b.episodes)
+    gaps = _gaps(of_a, of_b, side_a.summary, side_b.summary)
     return Comparison(
-        a=a,
-        b=b,
+        a=side_a,
+        b=side_b,
         terms=terms,
-        outcomes=tuple(_outcome(key, how, of, a.summary, b.summary, pairing) for key, how, of in _OUTCOMES),
+        outcomes=tuple(_outcomes(side_a.summary, side_b.summary, pairing)),
         pairing=pairing,
         gaps=tuple(gaps),
-        ranking=rank(gaps),
+        ranking=_rank(gaps),
         one_sided=tuple(_one_sided(of_a, of_b)),
         untracked=tuple(dict.fromkeys((*of_a.untracked, *of_b.untracked))),
     )
 
 
-def _side(run: Run, found: RunFeatures) -> Side:
+def _side(run: Run, features: RunFeatures) -> Side:
     return Side(
         path=run.path,
         manifest=run.manifest,
         problem=run.problem,
-        steps=found.steps,
-        resets=found.resets,
-        left_out=found.left_out,
-        unreadable=found.unreadable,
-        summary=found.outcomes.summary(),
+        steps=features.steps,
+        resets=features.resets,
+        left_out=features.left_out,
+        summary=features.outcomes.summary(),
     )
 
 
-def rank(gaps: Iterable[Gap]) -> tuple[Ranked, ...]:
-    """Return the largest gap of each group, the largest first; those that may be chance behind the others.
+def _outcomes(a: Mapping[str, Any], b: Mapping[str, Any], pairing: Pairing) -> Iterator[Outcome]:
+    for key, how, trials, _ in SUCCESS_RATES:
+        rate_a, rate_b = (Rate.of(summary["successes"], summary[trials]) for summary in (a, b))
+        pairs = [
+            (x.success, y.success)
+            for x, y in pairing.pairs
+            if x.rated and y.rated and (trials == "rated" or not (x.truncated or y.truncated))
+        ]
+        intervals = ((rate.share, rate.low, rate.high) for rate in (rate_a, rate_b))
+        yield Outcome(
+            key=key,
+            how=how,
+            a=rate_a,
+            b=rate_b,
+            difference=difference_interval(*intervals) if rate_a.trials and rate_b.trials else None,
+            paired=mcnemar_exact(pairs) if pairs else None,
+        )
 
-    Of gaps that are as large, that comes first which is further above what chance makes.
-    """
+
+def _rank(gaps: Iterable[Gap]) -> tuple[Ranked, ...]:
     groups: dict[tuple[str, str], list[Gap]] = {}
     for gap in gaps:
         groups.setdefault((gap.name.kind, gap.name.group), []).append(gap)
     ranked = []
     for group in groups.values():
-        largest = max(group, key=_weight)
+        largest = max(group, key=lambda gap: gap.weight)
         others = sum(gap.is_more_than_chance for gap in group) - largest.is_more_than_chance
         if largest.distance > 0.0:
             ranked.append(Ranked(gap=largest, others=others))
-    return tuple(sorted(ranked, key=lambda found: _weight(found.gap), reverse=True))
+    return tuple(sorted(ranked, key=lambda found: found.gap.weight, reverse=True))
 
 
-def _weight(gap: Gap) -> tuple[bool, float, float]:
-    return gap.is_more_than_chance, gap.distance, gap.distance / gap.noise
-
-
-def _outcome(key: str, how: str, of: str, a: Mapping[str, Any], b: Mapping[str, Any], pairing: Pairing) -> Outcome:
-    rates = [_rate(summary["successes"], summary[of]) for summary in (a, b)]
-    known = all(rate.trials for rate in rates)
-    rated = [pair for pair in pairing.pairs if pair[0].rated and pair[1].rated]
-    pairs = [pair for pair in rated if of == "rated" or not any(_truncated(pair))]
-    first, second = ((rate.share, rate.low, rate.high) for rate in rates)
-    return Outcome(
-        key=key,
-        how=how,
-        a=rates[0],
-        b=rates[1],
-        difference=difference_interval(first, second) if known else None,
-        paired=mcnemar_exact([(x.success, y.success) for x, y in pairs]) if pairs else None,
-    )
-
-
-def _truncated(pair: tuple[Ended, Ended]) -> tuple[bool, bool]:
-    return pair[0].truncated, pair[1].truncated
-
-
-def _rate(successes: int, trials: int) -> Rate:
-    share = successes / trials if trials else math.nan
-    low, high = wilson_interval(successes, trials) if trials else (math.nan, math.nan)
-    return Rate(successes=successes, trials=trials, share=share, low=low, high=high)
-
-
-def _gaps(of_a: RunFeatures, of_b: RunFeatures, a: Side, b: Side) -> list[Gap]:
-    """Return all gaps; the chance of a false alarm is shared among them (Bonferroni), but for the success rates."""
+def _gaps(of_a: RunFeatures, of_b: RunFeatures, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Gap]:
+    """Return all gaps. They share the probability of a false alarm (Bonferroni), except the success rates."""
     streams = [
-        (name, of_a.streams[name], of_b.streams[name])
-        for name in of_a.streams
-        if name in of_b.streams and of_a.streams[name].count and of_b.streams[name].count
+        (name, stream, of_b.streams[name])
+        for name, stream in of_a.streams.items()
+        if stream.count and name in of_b.streams and of_b.streams[name].count
     ]
-    shares = [*_reasons(a.summary, b.summary), *_shares_of_steps(of_a, of_b)]
+    shares: list[tuple[FeatureName, Share, Share]] = []
+    if a["episodes"] and b["episodes"]:
+        for reason in dict.fromkeys((*a["end_reasons"], *b["end_reasons"])):
+            share_a, share_b = (_share(of["end_reasons"].get(reason, 0), of["episodes"]) for of in (a, b))
+            shares.append((FeatureName(kind="outcome", group="ended by", component=reason), share_a, share_b))
+    if of_a.steps and of_b.steps:
+        shares += [(name, of_a.share(name), of_b.share(name)) for name in {**of_a.events, **of_b.events}]
     chance = CHANCE / max(1, len(streams) + len(shares))
-    return [
-        *(_gap_of_shares(name, first, second, CHANCE) for name, first, second in _successes(a.summary, b.summary)),
-        *(_gap_of_streams(name, first, second, chance) for name, first, second in streams),
-        *(_gap_of_shares(name, first, second, chance) for name, first, second in shares),
-    ]
-
-
-def _gap_of_streams(name: FeatureName, a: Stream, b: Stream, chance: float) -> Gap:
-    said, samples = (a.numbers(), b.numbers()), (a.values(), b.values())
-    counts = [min(numbers.effective_count, len(kept)) for numbers, kept in zip(said, samples, strict=True)]
-    noise = ks_noise(counts[0], counts[1], chance=chance)
-    return Gap(name=name, distance=ks_distance(*samples), noise=noise, a=said[0], b=said[1])
-
-
-def _gap_of_shares(name: FeatureName, a: Share, b: Share, chance: float) -> Gap:
-    return Gap(
-        name=name,
-        distance=abs(a.share - b.share),
-        noise=share_noise((a.share, a.effective_total), (b.share, b.effective_total), chance=chance),
-        a=a,
-        b=b,
-    )
-
-
-def _shares_of_steps(a: RunFeatures, b: RunFeatures) -> Iterator[tuple[FeatureName, Share, Share]]:
-    if not (a.steps and b.steps):
-        return
-    for name in dict.fromkeys((*a.events, *b.events)):
-        yield name, a.share(name), b.share(name)
-
-
-def _successes(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[FeatureName, Share, Share]]:
-    for _, how, of in _OUTCOMES:
-        if a[of] and b[of]:
+    gaps = []
+    for _, how, trials, _ in SUCCESS_RATES:
+        if a[trials] and b[trials]:
+            share_a, share_b = (_share(of["successes"], of[trials]) for of in (a, b))
             name = FeatureName(kind="outcome", group="success", component=how)
-            yield name, _of_episodes(a["successes"], a[of]), _of_episodes(b["successes"], b[of])
+            gaps.append(_share_gap(name, share_a, share_b, CHANCE))
+    for name, stream_a, stream_b in streams:
+        numbers_a, numbers_b = stream_a.numbers(), stream_b.numbers()
+        values_a, values_b = stream_a.values(), stream_b.values()
+        counts = min(numbers_a.effective_count, len(values_a)), min(numbers_b.effective_count, len(values_b))
+        noise = ks_noise(*counts, chance=chance)
+        gaps.append(Gap(name=name, distance=ks_distance(values_a, values_b), noise=noise, a=numbers_a, b=numbers_b))
+    return gaps + [_share_gap(*each, chance) for each in shares]
 
 
-def _reasons(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[FeatureName, Share, Share]]:
-    if not (a["episodes"] and b["episodes"]):
-        return
-    for reason in dict.fromkeys((*a["end_reasons"], *b["end_reasons"])):
-        first, second = (_of_episodes(found["end_reasons"].get(reason, 0), found["episodes"]) for found in (a, b))
-        yield FeatureName(kind="outcome", group="ended by", component=reason), first, second
+def _share_gap(name: FeatureName, a: Share, b: Share, chance: float) -> Gap:
+    noise = share_noise((a.share, a.effective_total), (b.share, b.effective_total), chance=chance)
+    return Gap(name=name, distance=abs(a.share - b.share), noise=noise, a=a, b=b)
 
 
-def _of_episodes(count: int, total: int) -> Share:
+def _share(count: int, total: int) -> Share:
     return Share(count=count, total=total, effective_total=float(total))
 
 
@@ -361,32 +332,3 @@ def _one_sided(a: RunFeatures, b: RunFeatures) -> Iterator[OneSided]:
         for name, stream in here.streams.items():
             if stream.count and not (name in there.streams and there.streams[name].count):
                 yield OneSided(name=name, run=run, count=stream.count)
-
-
-def _side_as_json(side: Side) -> dict[str, Any]:
-    contract = get_mapping(side.manifest, "contract")
-    return {
-        "path": side.path,
-        "backend": side.manifest.get("backend"),
-        "policy": side.manifest.get("policy"),
-        "fingerprint": contract.get("fingerprint"),
-        "problem": side.problem,
-        "steps": side.steps,
-        "resets": side.resets,
-        "left_out": side.left_out,
-        "unreadable": side.unreadable,
-        "summary": {
-            key: value for key, value in side.summary.items() if key not in ("latency", "contract_fingerprint")
-        },
-    }
-
-
-def _gap_as_json(gap: Gap) -> dict[str, Any]:
-    return {
-        **dataclasses.asdict(gap.name),
-        "distance": gap.distance,
-        "noise": gap.noise,
-        "more_than_chance": gap.is_more_than_chance,
-        "a": dataclasses.asdict(gap.a),
-        "b": dataclasses.asdict(gap.b),
-    }

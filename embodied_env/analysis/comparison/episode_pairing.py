@@ -1,4 +1,4 @@
-"""The episodes of a run by their situation, so that those of two runs can be set side by side."""
+"""Pairs of episodes of two runs that began in the same situation."""
 
 from __future__ import annotations
 
@@ -7,42 +7,39 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from embodied_env.analysis.report.row_access import finite, get_mapping
-from embodied_env.core.outcome_counts import counted_apart, solved_at_reset
-from embodied_env.record.rows import RESET
+from embodied_env.analysis.report.outcomes import Episode
 
 MOST_EPISODES = 50_000
-"""Episodes of a run that are remembered for pairs; what comes behind them is in no pair."""
+"""Episodes of a run that are kept for pairing."""
 
 Situation = tuple[int, str, int]
-"""The seed that the world took, the hash of the reset's options, and how often both came before."""
+"""Seed that the backend applied, hash of the reset options, and how many earlier episodes had both."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
-    """One episode that ended. `drawn` is the hash of what its reset drew; `rated`: it is in the success rates."""
+class EndedEpisode(NamedTuple):
+    """Result of an episode. `sampled` is the hash of what its reset drew; `rated`: it counts in the success rates."""
 
     success: bool
     truncated: bool
-    drawn: str
+    sampled: str
     rated: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
-    """Which episodes of two runs began in the same situation.
+    """Episodes of two runs that began in the same situation.
 
     Attributes:
-        pairs: of run A, and of run B.
-        only_a: episodes of run A that have no counterpart.
+        pairs: of run A and of run B.
+        only_a: episodes of run A without a counterpart.
         only_b: those of run B.
-        drawn_apart: pairs for which the two worlds drew different values from the same seed.
+        drawn_apart: pairs whose resets drew different values from the same seed.
         problem: why there is no pair, in a sentence, or "".
     """
 
-    pairs: tuple[tuple[Ended, Ended], ...]
+    pairs: tuple[tuple[EndedEpisode, EndedEpisode], ...]
     only_a: int
     only_b: int
     drawn_apart: int
@@ -50,83 +47,55 @@ class Pairing:
 
 
 class Episodes:
-    """Takes in the rows of a run in order.
+    """Ended episodes of a run by situation.
 
     Attributes:
-        ended: the episodes that ended, by situation.
+        ended: the first `MOST_EPISODES` of them.
         count: how many ended.
-        unseeded: those whose world took no seed.
+        unseeded: how many of these had no seed.
     """
 
     def __init__(self) -> None:
-        """Begin with no row."""
-        self.ended: dict[Situation, Ended] = {}
+        """Start without episodes."""
+        self.ended: dict[Situation, EndedEpisode] = {}
         self.count = self.unseeded = 0
         self._seen: Counter[tuple[int, str]] = Counter()
-        self._open: tuple[Situation | None, str] | None = None
-        self._solved: bool | None = None  # at the reset of the open episode; None: not judged
-        self._reward: float | None = 0.0
-        self._steps = 0
+        self._situation: Situation | None = None
+        self._sampled = ""
 
-    def add(self, row: Mapping[str, Any]) -> tuple[float | None, int] | None:
-        """Take in one row. Return the sum of rewards (None: one is missing) and the steps of an episode that ended."""
-        if row.get("schema") == RESET:
-            self._open, self._solved = self._begun(row), solved_at_reset(row.get("inner"))
-            self._reward, self._steps = 0.0, 0
-            return None
-        if self._open is None:
-            return None
-        self._steps += 1
-        reward = finite(row.get("reward"))
-        self._reward = None if reward is None or self._reward is None else self._reward + reward
-        if row.get("terminated") is not True and row.get("truncated") is not True:
-            return None
-        self._end(*self._open, row)
-        self._open = None
-        return self._reward, self._steps
+    def begin(self, row: Mapping[str, Any]) -> None:
+        """Start the episode of the row of a reset."""
+        inner = row["inner"] or {}
+        self._sampled, self._situation = _hash(inner.get("sampled")), None
+        if (seed := inner.get("seed_applied")) is not None:
+            options = _hash(row["options"] or None)
+            self._seen[seed, options] += 1
+            self._situation = seed, options, self._seen[seed, options]
 
-    def _begun(self, row: Mapping[str, Any]) -> tuple[Situation | None, str]:
-        inner = get_mapping(row, "inner")
-        drawn = _hash(inner.get("sampled"))
-        seed = inner.get("seed_applied")
-        if not isinstance(seed, int) or isinstance(seed, bool):
-            return None, drawn
-        options = _hash(row.get("options") or None)
-        self._seen[seed, options] += 1
-        return (seed, options, self._seen[seed, options]), drawn
-
-    def _end(self, situation: Situation | None, drawn: str, row: Mapping[str, Any]) -> None:
+    def end(self, episode: Episode) -> None:
+        """Add the episode that ended."""
         self.count += 1
-        truncated = row.get("truncated") is True
-        if situation is None:
+        if self._situation is None:
             self.unseeded += 1
         elif len(self.ended) < MOST_EPISODES:
-            info = get_mapping(row, "info")
-            success = not truncated and info.get("is_success") is True
-            apart = counted_apart(solved=self._solved, success=success, info=info, steps=self._steps)
-            self.ended[situation] = Ended(success=success, truncated=truncated, drawn=drawn, rated=not apart)
+            is_truncated = episode.ended == "truncated"
+            self.ended[self._situation] = EndedEpisode(episode.success, is_truncated, self._sampled, not episode.apart)
 
 
-def paired(a: Episodes, b: Episodes) -> Pairing:
-    """Pair the episodes of two runs whose worlds took the same seed and options; the first with the first of these."""
-    common = [situation for situation in a.ended if situation in b.ended]
-    pairs = tuple((a.ended[situation], b.ended[situation]) for situation in common)
+def pair_episodes(a: Episodes, b: Episodes) -> Pairing:
+    """Pair the episodes of two runs by seed and options; equal ones in their order."""
+    pairs = tuple((a.ended[situation], b.ended[situation]) for situation in a.ended if situation in b.ended)
+    problem = "" if pairs else "the seeds of the two runs do not match"
+    for name, episodes in (("B", b), ("A", a)):
+        if episodes.count == episodes.unseeded:
+            problem = f"the resets of run {name} have no seed" if episodes.count else f"no episode of run {name} ended"
     return Pairing(
         pairs=pairs,
         only_a=a.count - len(pairs),
         only_b=b.count - len(pairs),
-        drawn_apart=sum(first.drawn != second.drawn for first, second in pairs),
-        problem="" if pairs else _why_none(a, b),
+        drawn_apart=sum(first.sampled != second.sampled for first, second in pairs),
+        problem=problem,
     )
-
-
-def _why_none(a: Episodes, b: Episodes) -> str:
-    for name, episodes in (("A", a), ("B", b)):
-        if not episodes.count:
-            return f"no episode of run {name} ended"
-        if episodes.unseeded == episodes.count:
-            return f"the world of run {name} took no seed"
-    return "the seeds of the two runs do not match"
 
 
 def _hash(value: Any) -> str:  # noqa: ANN401 - JSON types

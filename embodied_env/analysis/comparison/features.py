@@ -1,49 +1,47 @@
-"""What a run's rows say of latency, observations, actions, tracking, gates, sensors and episodes, in one pass."""
+"""Features of a run for its comparison with another: numbers and events by name, collected in one pass."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.analysis.comparison.episode_pairing import Episodes
 from embodied_env.analysis.comparison.streams import EventCounter, Share, Stream
-from embodied_env.analysis.report.action_collectors import firings
-from embodied_env.analysis.report.outcome_collectors import Outcomes
-from embodied_env.analysis.report.row_access import count_of, finite, flat, get_mapping, text_of
-from embodied_env.analysis.report.timing_collectors import quality_name
+from embodied_env.analysis.report.actions import action_values, firings
+from embodied_env.analysis.report.outcomes import Outcomes
+from embodied_env.analysis.report.time_series import BoundedDict
+from embodied_env.analysis.report.timing import Stage, stages_of
 from embodied_env.contract import Contract
-from embodied_env.contract.schema import JointLimits
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.codes import Quality, Severity
-from embodied_env.core.latency.statistics import measured
+from embodied_env.core.types import FloatArray
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, is_reference
-from embodied_env.record.rows import RESET, TRANSITION
+from embodied_env.record.rows import RESET
 
 MOST_STREAMS = 400
-"""Numbers, and events, of a run that are told apart; what else its rows name is left out, and counted."""
+"""Names of numbers, and of events, of a run; further ones are counted and left out."""
 
 MOST_COMPONENTS = 16
-"""Components of a field that are told apart; more of them are taken together."""
+"""Components of a field with streams of their own; larger fields have one stream."""
 
-_PER_STEP = 64  # numbers of such a field that are taken of one step, in turn
-_MOST_ARRAYS = 256  # arrays beside the rows that are looked at, by field
+_PER_STEP = 64  # numbers of a large field that are added per step, in turn
+_MOST_ARRAYS = 256  # arrays of a field that are read
 _GOOD = (int(Quality.OK), int(Quality.OUT_OF_RANGE))
-
 _INJECTED = "injected."
-_ON_THE_ROBOT = {"age_s": "capture_age_s", "inference_s": "obs_to_command_s"}  # the others have the same name
+_ON_THE_ROBOT = {"age_s": "capture_age_s", "inference_s": "obs_to_command_s"}  # other stages have the same name
 
 Kind = Literal["outcome", "latency", "tracking", "observation", "evaluator", "action", "gate", "sensor"]
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class FeatureName:
-    """What a number or an event is of: its kind, its group, and which of the group. `unit` is "" where none is."""
+    """Name of a number or an event; `unit` is "" where it has none."""
 
     kind: Kind
     group: str
@@ -51,285 +49,234 @@ class FeatureName:
     unit: str = ""
 
 
-class RunFeatures:
-    """Takes in the rows of a run in order. Memory does not grow with the steps, but for episodes.
+class _TrackedJoint(NamedTuple):
+    """A commanded joint, and where the observation has its reading."""
 
-    Attributes:
-        streams: numbers by name.
-        events: what was so in some steps, by name.
-        steps: transitions.
-        resets: of them.
-        left_out: numbers and events that were not taken in, since there were too many names.
-        unreadable: rows that are neither of a reset nor of a transition.
-        untracked: joints that are commanded, and that no sensor tells of.
-    """
-
-    def __init__(self, contract: Contract | None) -> None:
-        """Begin with no row; `contract` names what is told, None: components have numbers, and nothing is tracked."""
-        self.streams: dict[FeatureName, Stream] = {}
-        self.events: dict[FeatureName, EventCounter] = {}
-        self.outcomes = Outcomes()
-        self.episodes = Episodes()
-        self.steps = self.resets = self.left_out = self.unreadable = 0
-        self._labels = {} if contract is None else _labels(contract)
-        self._tracked, self.untracked = ([], ()) if contract is None else _tracked(contract)
-        self._arrays: dict[FeatureName, _Thinned] = {}
-
-    def add(self, row: object) -> None:
-        """Take in one row, whatever it is."""
-        known = get_mapping(row)
-        if known.get("schema") not in (RESET, TRANSITION):
-            self.unreadable += 1
-            return
-        self.outcomes.add(known)
-        ended = self.episodes.add(known)
-        if known["schema"] == RESET:
-            self.resets += 1
-            return
-        self.steps += 1
-        self._add_latency(known)
-        self._add_values(known)
-        self._add_tracking(known)
-        self._add_events(known)
-        if ended is not None:
-            self._add_episode(*ended)
-
-    def look_at(self, array: Callable[[Reference], NDArray[Any]]) -> None:
-        """Take in the arrays beside the rows: of each field some, evenly over the run, each by its mean."""
-        for name, thinned in self._arrays.items():
-            stream = self._stream(name)
-            for index, reference in enumerate(thinned.kept):
-                try:
-                    mean = finite(float(np.mean(array(reference), dtype=np.float64)))
-                except (RecordError, ValueError, TypeError):
-                    mean = None
-                if stream is not None and mean is not None:
-                    stream.add(mean, index)  # far apart, as if each were of its own episode
-                elif stream is not None:
-                    stream.miss()
-        self._arrays = {}
-
-    def share(self, name: FeatureName) -> Share:
-        """Return in which share of the steps an event was; there must be a step."""
-        event = self.events.get(name) or EventCounter()
-        return event.share(self.steps, max(1, min(self.resets, self.steps)))
-
-    def _add_latency(self, row: Mapping[str, Any]) -> None:
-        for stage, seconds in as_on_the_robot(dict(measured(get_mapping(row, "info", "latency")))).items():
-            name, _, sensor = stage.removesuffix("]").partition("[")
-            self._put(FeatureName(kind="latency", group=name, component=sensor, unit="s"), seconds)
-
-    def _add_values(self, row: Mapping[str, Any]) -> None:
-        for key, value in _fields(row.get("observation"), "observation"):
-            self._add_field("observation", key, value)
-        for sensor, fields in get_mapping(row, "inner", "evaluator").items():
-            for field, value in get_mapping(fields).items():
-                self._add_field("evaluator", f"{sensor}_{field}", value)
-        names = list(get_mapping(row, "info", "action", "applied_si"))
-        for kind in ("requested", "applied"):
-            values = list(flat(get_mapping(row, "info", "action").get(kind)))
-            labels = names if len(names) == len(values) else [f"[{index}]" for index in range(len(values))]
-            for label, number in zip(labels[:MOST_COMPONENTS], values, strict=False):
-                self._put(FeatureName(kind="action", group=kind, component=text_of(label)), number)
-
-    def _add_field(self, kind: Kind, key: str, value: object) -> None:
-        group = text_of(key)
-        if isinstance(value, dict) and is_reference(value):
-            name = FeatureName(kind=kind, group=group, component="mean of each array")
-            if name in self._arrays or len(self._arrays) < MOST_COMPONENTS:
-                self._arrays.setdefault(name, _Thinned()).add(value)
-            return
-        values = list(flat(value))
-        if len(values) <= MOST_COMPONENTS:
-            for (component, unit), number in zip(self._labels_of(group, len(values)), values, strict=True):
-                self._put(FeatureName(kind=kind, group=group, component=component, unit=unit), number)
-            return
-        units = {unit for _, unit in self._labels.get(group, ())}
-        name = FeatureName(
-            kind=kind, group=group, component="all together", unit=units.pop() if len(units) == 1 else ""
-        )
-        self._put_all(name, values)
-
-    def _labels_of(self, key: str, size: int) -> Sequence[tuple[str, str]]:
-        known = self._labels.get(key, ())
-        if len(known) == size:
-            return known
-        return [("" if size == 1 else f"[{index}]", "") for index in range(size)]
-
-    def _add_tracking(self, row: Mapping[str, Any]) -> None:
-        applied = get_mapping(row, "inner", "report").get("applied_si")
-        sensors, observation = get_mapping(row, "info", "sensors"), get_mapping(row, "inner", "observation")
-        for place in self._tracked:
-            if get_mapping(sensors, place.sensor).get("quality") not in _GOOD:
-                continue
-            told = observation.get(place.key)
-            error = _error(_at(told, place.index), _at(applied, place.joint_index), wraps=place.wraps)
-            self._put(FeatureName(kind="tracking", group=place.quantity, component=place.joint, unit=place.unit), error)
-
-    def _add_events(self, row: Mapping[str, Any]) -> None:
-        safety = get_mapping(row, "info", "safety")
-        if safety.get("intervened") is True:
-            self._note(FeatureName(kind="gate", group="any gate", component="changed the action"))
-        for (gate, code, joint), severity in firings(row):
-            if severity > Severity.PASS:
-                self._note(
-                    FeatureName(kind="gate", group=gate or "unknown", component=" · ".join(filter(None, (code, joint))))
-                )
-                self._note(FeatureName(kind="gate", group=gate or "unknown"))
-        for sensor, account in get_mapping(row, "info", "sensors").items():
-            quality = get_mapping(account).get("quality")
-            if quality != Quality.OK:
-                said = quality_name(quality) if isinstance(quality, int) else "no quality"
-                self._note(FeatureName(kind="sensor", group=text_of(sensor), component=said))
-            if count_of(get_mapping(account).get("lost")):
-                self._note(FeatureName(kind="sensor", group=text_of(sensor), component="messages lost"))
-
-    def _add_episode(self, reward: float | None, steps: int) -> None:
-        lone = self.episodes.count  # each is of its own
-        for group, unit, value in (("return", "", reward), ("length", "steps", float(steps))):
-            self._put(FeatureName(kind="outcome", group=group, unit=unit), value, episode=lone)
-
-    def _put(self, name: FeatureName, value: float | None, *, episode: int | None = None) -> None:
-        stream = self._stream(name)
-        if stream is None:
-            return
-        if value is None or not math.isfinite(value):
-            stream.miss()
-        else:
-            stream.add(value, self.resets if episode is None else episode)
-
-    def _put_all(self, name: FeatureName, values: Sequence[float | None]) -> None:
-        """Take some numbers of a large field, at each step others."""
-        stream = self._stream(name)
-        if stream is None:
-            return
-        stride = math.ceil(len(values) / _PER_STEP)
-        known = [value for value in values[self.steps % stride :: stride] if value is not None]
-        if known:
-            stream.add_all(known, self.resets)
-        else:
-            stream.miss()
-
-    def _stream(self, name: FeatureName) -> Stream | None:
-        stream = self.streams.get(name)
-        if stream is None:
-            if len(self.streams) >= MOST_STREAMS:
-                self.left_out += 1
-                return None
-            stream = self.streams[name] = Stream(seed=f"{name.kind}/{name.group}/{name.component}")
-        return stream
-
-    def _note(self, name: FeatureName) -> None:
-        if name not in self.events and len(self.events) >= MOST_STREAMS:
-            self.left_out += 1
-            return
-        self.events.setdefault(name, EventCounter()).add(self.steps + self.resets)  # a reset lies between two episodes
-
-
-class _Thinned:
-    """Some of a stream of references, evenly spaced: every second is dropped whenever there are too many."""
-
-    def __init__(self) -> None:
-        self.kept: list[Reference] = []
-        self._every, self._count = 1, 0
-
-    def add(self, reference: Reference) -> None:
-        if self._count % self._every == 0:
-            self.kept.append(reference)
-            if len(self.kept) >= _MOST_ARRAYS:
-                self.kept = self.kept[::2]
-                self._every *= 2
-        self._count += 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Place:
-    """Where the reading of a commanded joint stands: in which component of which key of the observation."""
-
-    joint: str
-    joint_index: int
+    name: FeatureName
+    command_index: int
     sensor: str
     key: str
-    index: int
-    quantity: str  # "position" or "velocity"
-    unit: str
+    component: int  # of the field `key`
     wraps: bool
 
 
-def _tracked(contract: Contract) -> tuple[list[_Place], tuple[str, ...]]:
-    """Return where commanded joints are told of, and the joints that no sensor of the agent tells of."""
-    places: list[_Place] = []
-    missing: list[str] = []
-    index = 0
-    for actuator in contract.actuators.values():
-        quantity = "velocity" if actuator.is_velocity else "position"
-        for joint, limits in actuator.joints.items():
-            place = _place_of(contract, joint, index, quantity, limits)
-            missing += [joint] if place is None else []
-            places += [] if place is None else [place]
-            index += 1
-    return places, tuple(missing)
+class _SparseReferences:
+    """References to arrays, evenly over the run: every second one is dropped when there are too many."""
+
+    def __init__(self) -> None:
+        self.kept: list[Reference] = []
+        self._stride, self._count = 1, 0
+
+    def add(self, reference: Reference) -> None:
+        if self._count % self._stride == 0:
+            self.kept.append(reference)
+            if len(self.kept) >= _MOST_ARRAYS:
+                self.kept = self.kept[::2]
+                self._stride *= 2
+        self._count += 1
 
 
-def _place_of(contract: Contract, joint: str, joint_index: int, quantity: str, limits: JointLimits) -> _Place | None:
-    for name, sensor in contract.sensors.items():
-        spec = sensor.fields.get(quantity)
-        if spec is None or sensor.visibility != "agent" or joint not in (spec.joints or ()):
-            continue
-        return _Place(
-            joint=joint,
-            joint_index=joint_index,
-            sensor=name,
-            key=f"{name}_{quantity}",
-            index=(spec.joints or ()).index(joint),
-            quantity=quantity,
-            unit=spec.units_by_joint()[joint],
-            wraps=quantity == "position" and limits.position is None and limits.unit == "rad",
-        )
-    return None
+class RunFeatures:
+    """Features of the rows of a run. Memory grows with episodes only.
+
+    Attributes:
+        streams: numbers by name.
+        events: steps with an event, by name.
+        steps: transitions.
+        resets: rows of resets.
+        untracked: commanded joints without a reading.
+    """
+
+    def __init__(self, contract: Contract | None) -> None:
+        """Start without rows; without `contract` components have numbers for names, and no joint is tracked."""
+        self.streams: BoundedDict[FeatureName, Stream] = BoundedDict(Stream, MOST_STREAMS)
+        self.events: BoundedDict[FeatureName, EventCounter] = BoundedDict(EventCounter, MOST_STREAMS)
+        self.outcomes = Outcomes()
+        self.episodes = Episodes()
+        self.steps = self.resets = 0
+        self._labels = {} if contract is None else _component_labels(contract)
+        self._tracked, self.untracked = ([], []) if contract is None else _tracked_joints(contract)
+        self._arrays: BoundedDict[FeatureName, _SparseReferences] = BoundedDict(_SparseReferences, MOST_COMPONENTS)
+
+    @property
+    def left_out(self) -> int:
+        """Numbers and events that were not added, since there are too many names."""
+        return self.streams.left_out + self.events.left_out
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a row that fits its schema; one that an outer wrapper made up counts in the outcomes only."""
+        ended = self.outcomes.add(row)
+        if row["schema"] == RESET:
+            self.resets += 1
+            self.episodes.begin(row)
+            return
+        self.steps += 1
+        if row["inner"] is not None:
+            self._add_latency(row["info"]["latency"])
+            self._add_values(row)
+            self._add_tracking(row)
+            self._add_events(row)
+        if ended is not None:
+            self.episodes.end(ended)
+            independent = self.episodes.count  # each episode by itself
+            for group, unit, value in (("return", "", ended.reward), ("length", "steps", ended.steps)):
+                self._add(FeatureName(kind="outcome", group=group, unit=unit), [value], episode=independent)
+
+    def read_arrays(self, read_array: Callable[[Reference], NDArray[Any]]) -> None:
+        """Add the mean of some arrays of each field, evenly over the run; `read_array` is that of its `Run`."""
+        for name, sparse in self._arrays.items():
+            for index, reference in enumerate(sparse.kept):
+                try:
+                    mean = float(np.mean(read_array(reference), dtype=np.float64))
+                except (RecordError, ValueError, TypeError):
+                    mean = math.nan
+                self._add(name, [mean], episode=index)  # so far apart that they are independent
+        self._arrays.clear()
+
+    def share(self, name: FeatureName) -> Share:
+        """Return the share of the steps with an event; there must be a step."""
+        event = self.events.get(name) or EventCounter()
+        return event.share(self.steps, max(1, min(self.resets, self.steps)))
+
+    def _add(self, name: FeatureName, values: Iterable[float | None], *, episode: int | None = None) -> None:
+        stream = self.streams.entry(name)
+        if stream is None:
+            return
+        known = [float(value) for value in values if value is not None and math.isfinite(value)]
+        if known:
+            stream.add_step(known, self.resets if episode is None else episode)
+        else:
+            stream.missing += 1
+
+    def _add_event(self, name: FeatureName) -> None:
+        if (event := self.events.entry(name)) is not None:
+            event.add(self.steps + self.resets)  # so that steps of two episodes are not adjacent
+
+    def _add_latency(self, latency: Mapping[str, Any]) -> None:
+        for (stage, sensor), seconds in as_on_the_robot(latency).items():
+            self._add(FeatureName(kind="latency", group=stage, component=sensor, unit="s"), [seconds])
+
+    def _add_values(self, row: Mapping[str, Any]) -> None:
+        for key, value in _fields_of(row["observation"], "observation"):
+            self._add_field("observation", key, value)
+        for sensor, fields in (row["inner"]["evaluator"] or {}).items():
+            for field, value in fields.items():
+                self._add_field("evaluator", f"{sensor}_{field}", value)
+        action = row["info"]["action"]
+        for kind in ("requested", "applied"):
+            joints = list(zip(action["applied_si"], action_values(action[kind]), strict=False))
+            for joint, value in joints[:MOST_COMPONENTS]:
+                self._add(FeatureName(kind="action", group=kind, component=joint), [value])
+
+    def _add_field(self, kind: Kind, key: str, value: Any) -> None:  # noqa: ANN401 - JSON types
+        if is_reference(value):
+            sparse = self._arrays.entry(FeatureName(kind=kind, group=key, component="mean of each array"))
+            if sparse is not None:
+                sparse.add(value)
+            return
+        values, labels = _numbers_of(value), self._labels.get(key, [])
+        if len(values) > MOST_COMPONENTS:
+            units = {unit for _, unit in labels}
+            unit = units.pop() if len(units) == 1 else ""
+            stride = math.ceil(len(values) / _PER_STEP)
+            name = FeatureName(kind=kind, group=key, component="all together", unit=unit)
+            self._add(name, values[self.steps % stride :: stride].tolist())
+            return
+        if len(labels) != len(values):
+            labels = [(_component_name(index, len(values)), "") for index in range(len(values))]
+        for (component, unit), number in zip(labels, values.tolist(), strict=True):
+            self._add(FeatureName(kind=kind, group=key, component=component, unit=unit), [number])
+
+    def _add_tracking(self, row: Mapping[str, Any]) -> None:
+        inner, sensors = row["inner"], row["info"]["sensors"]
+        for joint in self._tracked:
+            if sensors.get(joint.sensor, {}).get("quality") not in _GOOD:
+                continue
+            try:
+                error = (
+                    inner["observation"][joint.key][joint.component]
+                    - inner["report"]["applied_si"][joint.command_index]
+                )
+            except (KeyError, IndexError, TypeError):  # an observation is JSON of any form
+                error = math.nan
+            if joint.wraps and math.isfinite(error):
+                error = math.remainder(error, math.tau)
+            self._add(joint.name, [error])
+
+    def _add_events(self, row: Mapping[str, Any]) -> None:
+        if row["info"]["safety"]["intervened"]:
+            self._add_event(FeatureName(kind="gate", group="any gate", component="changed the action"))
+        for (gate, code, joint), severity in firings(row):
+            if severity > Severity.PASS:
+                component = f"{code} · {joint}" if joint else code
+                self._add_event(FeatureName(kind="gate", group=gate, component=component))
+                self._add_event(FeatureName(kind="gate", group=gate))
+        for sensor, reading in row["info"]["sensors"].items():
+            if reading["quality"] != Quality.OK:
+                quality = Quality(reading["quality"]).name
+                self._add_event(FeatureName(kind="sensor", group=sensor, component=quality))
+            if reading["lost"]:
+                self._add_event(FeatureName(kind="sensor", group=sensor, component="messages lost"))
 
 
-def _error(told: float | None, applied: float | None, *, wraps: bool) -> float | None:
-    """Return how far the joint is from its command; the nearer way round where it turns without end."""
-    if told is None or applied is None:
-        return None
-    return math.remainder(told - applied, math.tau) if wraps else told - applied
+def as_on_the_robot(latency: Mapping[str, Any]) -> dict[Stage, float]:
+    """Return the measured stages of ``info["latency"]``, s; injected delays replace those that they stand for."""
+    found = {}
+    for (name, sensor), quality, seconds in stages_of(latency):
+        if quality == Quality.OK and seconds is not None:
+            injected = name.removeprefix(_INJECTED)
+            found[name if injected == name else _ON_THE_ROBOT.get(injected, injected), sensor] = seconds
+    return found
 
 
-def _at(values: object, index: int) -> float | None:
-    return finite(values[index]) if isinstance(values, list) and index < len(values) else None
+def _tracked_joints(contract: Contract) -> tuple[list[_TrackedJoint], list[str]]:
+    """Return the commanded joints with their readings, and those that no sensor of the agent reads."""
+    tracked, untracked = [], []
+    commanded = [(spec, joint) for spec in contract.actuators.values() for joint in spec.joints]
+    for index, (actuator, joint) in enumerate(commanded):
+        quantity, limits = "velocity" if actuator.is_velocity else "position", actuator.joints[joint]
+        for sensor_name, sensor in contract.sensors.items():
+            field = sensor.fields.get(quantity)
+            if field is not None and sensor.visibility == "agent" and joint in (joints := field.joints or ()):
+                unit = field.units_by_joint()[joint]
+                name = FeatureName(kind="tracking", group=quantity, component=joint, unit=unit)
+                wraps = quantity == "position" and limits.position is None and limits.unit == "rad"
+                key = f"{sensor_name}_{quantity}"
+                tracked.append(_TrackedJoint(name, index, sensor_name, key, joints.index(joint), wraps))
+                break
+        else:
+            untracked.append(joint)
+    return tracked, untracked
 
 
-def _labels(contract: Contract) -> dict[str, list[tuple[str, str]]]:
-    """Return name and unit of each component, by the key in the observation."""
+def _component_labels(contract: Contract) -> dict[str, list[tuple[str, str]]]:
+    """Return name and unit of each component, by key of the observation."""
     labels = {}
     for name, sensor in contract.sensors.items():
         for layout in field_layouts(name, sensor):
-            spec = sensor.fields[layout.field]
-            size = math.prod(layout.shape)
+            spec, size = sensor.fields[layout.field], math.prod(layout.shape)
             units = spec.unit if isinstance(spec.unit, tuple) else (spec.unit,) * size
-            names = spec.joints or (("",) if size == 1 else tuple(f"[{index}]" for index in range(size)))
+            names = spec.joints or [_component_name(index, size) for index in range(size)]
             labels[layout.key] = list(zip(names, units, strict=False))
     return labels
 
 
-def _fields(value: object, path: str) -> Iterator[tuple[str, object]]:
-    """Yield the fields of an observation with their keys; one that is no dict is a field itself."""
+def _component_name(index: int, size: int) -> str:
+    return "" if size == 1 else f"[{index}]"
+
+
+def _fields_of(value: Any, key: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - JSON types
+    """Yield the fields of an observation, of any depth, by their own key."""
     if isinstance(value, dict) and not is_reference(value):
-        for key, item in value.items():
-            if isinstance(item, dict) and not is_reference(item):
-                yield from _fields(item, text_of(key))
-            else:
-                yield text_of(key), item
-    elif value is not None:
-        yield path, value
+        for name, item in value.items():
+            yield from _fields_of(item, name)
+    else:
+        yield key, value
 
 
-def as_on_the_robot(stages: Mapping[str, float]) -> dict[str, float]:
-    """Return the stages by the names that a robot has for them: what was injected stands for what it replaces."""
-    known = {stage: seconds for stage, seconds in stages.items() if not stage.startswith(_INJECTED)}
-    for stage, seconds in stages.items():
-        if stage.startswith(_INJECTED):
-            name, bracket, sensor = stage.removeprefix(_INJECTED).partition("[")
-            known[f"{_ON_THE_ROBOT.get(name, name)}{bracket}{sensor}"] = seconds
-    return known
+def _numbers_of(value: Any) -> FloatArray:  # noqa: ANN401 - JSON types
+    """Return the numbers of a field as a flat array; NaN for null, and for anything else that is no number."""
+    try:
+        return np.asarray(value, dtype=np.float64).ravel()
+    except (TypeError, ValueError, OverflowError):
+        return np.array([math.nan])

@@ -1,127 +1,112 @@
-"""Tables and figures of gaps: what differs between two runs, and by how much."""
+"""Differences of two runs as text, table rows and figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from embodied_env.analysis.comparison.compare import Gap
 from embodied_env.analysis.comparison.features import FeatureName
 from embodied_env.analysis.comparison.streams import QUANTILES, Numbers, Share
-from embodied_env.analysis.report.figures import Line, lines_figure
+from embodied_env.analysis.report.figures import BLUE, VERMILION, Line, lines_figure
 from embodied_env.analysis.report.formatting import format_number, milliseconds, percent
-from embodied_env.analysis.report.html import (
-    BLUE,
-    VERMILION,
-    Block,
-    bar,
-    grid,
-    group,
-    paragraph,
-    table,
-)
-from embodied_env.analysis.report.timing_collectors import stage_label
+from embodied_env.analysis.report.html import bar
+from embodied_env.analysis.report.timing import stage_label
 
 MOST_ROWS = 60
 _MOST_FIGURES = 6
-_WORDS: Mapping[str, str] = {
-    "outcome": "outcome",
-    "latency": "latency",
-    "tracking": "tracking error",
-    "observation": "observation",
-    "evaluator": "evaluator",
-    "action": "action",
-    "gate": "gate",
-    "sensor": "sensor",
-}
 
 
 def label(name: FeatureName) -> str:
-    """Return what a gap is of, for people: "latency · end to end", "observation · joints_position · j3"."""
-    return " · ".join(filter(None, (_WORDS[name.kind], label_in_kind(name))))
+    """Return the name of a feature for people: "latency · end to end", "observation · joints_position · j3"."""
+    kind = "tracking error" if name.kind == "tracking" else name.kind
+    return " · ".join(filter(None, (kind, label_in_kind(name))))
 
 
 def label_in_kind(name: FeatureName) -> str:
-    """Return what a gap is of among those of its kind: "end to end", "joints_position · j3"."""
+    """Return the name of a feature without its kind: "end to end", "joints_position · j3"."""
     if name.kind == "latency":
         return stage_label((name.group, name.component))
     return " · ".join(filter(None, (name.group, name.component)))
 
 
 def label_with_unit(name: FeatureName) -> str:
-    """Return the same with the unit."""
+    """Return the name of a feature without its kind, with its unit."""
     return label_in_kind(name) + (f" ({name.unit})" if name.unit not in ("", "1") else "")
 
 
 def describe_gap(gap: Gap) -> tuple[str, str]:
-    """Return what both runs say, in a few characters: a median with its unit, or a share."""
-    return _describe(gap.name, gap.a), _describe(gap.name, gap.b)
+    """Return the median with its unit, or the share, of both runs."""
+    return _describe(gap.name.unit, gap.a), _describe(gap.name.unit, gap.b)
 
 
-def share_text(found: Share) -> str:
-    """Return a share; one that is there never reads as 0 %, and one that is not whole never as 100 %."""
-    if 0 < found.count < found.total / 1000:
-        return "< 0.1 %"
-    return "> 99.9 %" if found.total * 0.999 < found.count < found.total else percent(found.share)
+def gap_table(what: str, gaps: Sequence[Gap], name_of: Callable[[FeatureName], str] = label_in_kind) -> dict[str, Any]:
+    """Return header and rows of a table of gaps, with medians or shares; `name_of` makes the first cell."""
+    if not all(isinstance(gap.a, Share) for gap in gaps):
+        what = f"{what}: median (5 % to 95 %)" if what else "median (5 % to 95 %)"
+
+    def cell(numbers: Numbers) -> str:
+        low, middle, high = (format_number(numbers.quantile(share)) for share in (0.05, 0.5, 0.95))
+        return f"{middle} ({low} to {high})"
+
+    return table_of_gaps(what, gaps, name_of, cell)
 
 
-def gap_table(what: str, gaps: Sequence[Gap], *, label_of: Callable[[FeatureName], str] = label_in_kind) -> Block:
-    """Return gaps, the largest first if there are too many; `label_of` names a gap."""
-    is_share = all(isinstance(gap.a, Share) for gap in gaps)
-    how = what if is_share else f"{what or 'median'}{': median' if what else ''} (5 % to 95 %)"
-    return gap_rows(how, gaps, label_of=label_of, cell=_cell)
+def latency_table(gaps: Sequence[Gap]) -> dict[str, Any]:
+    """Return header and rows of a table of latency percentiles."""
+
+    def cell(numbers: Numbers) -> str:
+        return " / ".join(milliseconds(numbers.quantile(share)) for share in (0.5, 0.95, 0.99))
+
+    return table_of_gaps("stage, ms: p50 / p95 / p99", gaps, label_in_kind, cell)
 
 
-def gap_rows(
-    what: str, gaps: Sequence[Gap], *, label_of: Callable[[FeatureName], str], cell: Callable[[Numbers | Share], str]
-) -> Block:
-    """Return gaps as a table; `cell` says what one run tells of one."""
+def table_of_gaps(
+    what: str, gaps: Sequence[Gap], name_of: Callable[[FeatureName], str], cell: Callable[[Numbers], str]
+) -> dict[str, Any]:
+    """Return header and rows of a table of gaps, the largest ones if there are too many; `cell` describes numbers."""
     shown = gaps if len(gaps) <= MOST_ROWS else sorted(gaps, key=lambda gap: -gap.distance)[:MOST_ROWS]
-    rows = [(label_of(gap.name), _distance(gap), cell(gap.a), cell(gap.b), bar(gap.distance)) for gap in shown]
-    found, note = table((what, "distance", "run A", "run B", ""), rows, numbers=(1, 2, 3)), None
-    if any(gap.distance > 0.0 and not gap.is_more_than_chance for gap in shown):
-        note = paragraph("In parentheses: a distance that chance can make.", kind="note")
-    return group(found, note, left_out(gaps))
+    rows, has_chance = [], False
+    for gap in shown:
+        distance = f"{gap.distance:.2f}"
+        is_chance = gap.distance > 0.0 and not gap.is_more_than_chance
+        has_chance |= is_chance
+        sides = (_percent_of(side) if isinstance(side, Share) else cell(side) for side in (gap.a, gap.b))
+        rows.append((name_of(gap.name), f"({distance})" if is_chance else distance, *sides, bar(gap.distance)))
+    return {
+        "header": (what, "distance", "run A", "run B", ""),
+        "rows": rows,
+        "has_chance": has_chance,
+        "more": max(0, len(gaps) - MOST_ROWS),
+    }
 
 
-def figures(gaps: Sequence[Gap], *, unit: str = "", scale: float = 1.0) -> Block:
-    """Return the quantiles of both runs for the largest gaps between numbers that are more than chance."""
-    clear = sorted((gap for gap in gaps if gap.is_more_than_chance), key=lambda gap: -gap.distance)
-    return grid(_figure(gap, unit, scale) for gap in clear[:_MOST_FIGURES])
+def quantile_figures(gaps: Iterable[Gap], *, unit: str = "", scale: float = 1.0) -> list[str]:
+    """Return figures of the quantiles of both runs, for the largest gaps between numbers that are more than chance."""
+    clear = sorted((gap for gap in gaps if gap.is_more_than_chance), key=lambda gap: -gap.distance)[:_MOST_FIGURES]
+    drawn = []
+    for gap in clear:
+        if isinstance(gap.a, Share) or isinstance(gap.b, Share):
+            continue
+        a, b = ([scale * value for value in side.quantiles] for side in (gap.a, gap.b))
+        lines = [Line("run A", a, BLUE, width=2.0), Line("run B", b, VERMILION, dash="dash", width=2.0)]
+        y_title = unit or ("" if gap.name.unit == "1" else gap.name.unit) or "value"
+        shares = [100 * share for share in QUANTILES]
+        drawn.append(lines_figure(label_in_kind(gap.name), shares, lines, x_title="% of values below", y_title=y_title))
+    return drawn
 
 
-def left_out(found: Sequence[object]) -> Block | None:
-    """Return how many of `found` no table has room for."""
-    left = len(found) - MOST_ROWS
-    return paragraph(f"and {left:,} more, which --json has.", kind="note") if left > 0 else None
+def _describe(unit: str, side: Numbers | Share) -> str:
+    if isinstance(side, Share):
+        return _percent_of(side)
+    median = side.quantile(0.5)
+    if unit == "s":
+        return f"{milliseconds(median)} ms"
+    return format_number(median) + ("" if unit in ("", "1") else f" {unit}")
 
 
-def _describe(name: FeatureName, found: Numbers | Share) -> str:
-    if isinstance(found, Share):
-        return share_text(found)
-    if name.unit == "s":
-        return f"{milliseconds(found.quantile(0.5))} ms"
-    return " ".join(filter(None, (format_number(found.quantile(0.5)), "" if name.unit == "1" else name.unit)))
-
-
-def _cell(found: Numbers | Share) -> str:
-    if isinstance(found, Share):
-        return share_text(found)
-    low, middle, high = (found.quantile(share) for share in (0.05, 0.5, 0.95))
-    return f"{format_number(middle)} ({format_number(low)} to {format_number(high)})"
-
-
-def _distance(gap: Gap) -> str:
-    said = f"{gap.distance:.2f}"
-    return said if gap.is_more_than_chance or not gap.distance else f"({said})"
-
-
-def _figure(gap: Gap, unit: str, scale: float) -> Block | None:
-    if isinstance(gap.a, Share) or isinstance(gap.b, Share):
-        return None
-    lines = [
-        Line(name="run A", y=[scale * value for value in gap.a.quantiles], colour=BLUE, width=2.0),
-        Line(name="run B", y=[scale * value for value in gap.b.quantiles], colour=VERMILION, dash="dash", width=2.0),
-    ]
-    x = [100 * share for share in QUANTILES]
-    y_title = unit or ("" if gap.name.unit == "1" else gap.name.unit) or "value"
-    return lines_figure(label_in_kind(gap.name), x, lines, x_title="% of the numbers lie below", y_title=y_title)
+def _percent_of(share: Share) -> str:
+    """Return a share in percent; neither 0 % nor 100 % unless it is exactly that."""
+    if 0 < share.count < share.total / 1000:
+        return "< 0.1 %"
+    return "> 99.9 %" if share.total * 0.999 < share.count < share.total else percent(share.share)

@@ -1,1 +1,1 @@
-"""Pages that people read: the report of one run, and the shell and figures that it shares with comparisons."""
+"""The HTML report of a run, and the templates, figures and formats that the comparison page shares with it."""

@@ -1,27 +1,26 @@
-"""Figures by plotly: quiet, readable on a phone, and without anything that only a mouse can find.
-
-plotly is imported when the first figure is drawn.
-"""
+"""Figures by plotly, which is imported when the first one is drawn. None needs a mouse to be read."""
 
 from __future__ import annotations
 
+import hashlib
 import html
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
-from embodied_env.analysis.report.html import FONT, INK, LINE, Block, check_templates, drawn_figure
+from embodied_env.analysis.report.html import COLOURS, check_templates
 from embodied_env.core.terminal import printable
 from embodied_env.errors import MissingDependencyError
 
+BLUE, ORANGE, VERMILION = COLOURS["blue"], COLOURS["orange"], COLOURS["vermilion"]
+
 _CONFIG = {"displayModeBar": False, "responsive": True, "scrollZoom": False, "showTips": False}
-_DIGITS = 5  # significant ones of a number in a figure
+_HEIGHT_PX = 230
+_SMALL = {"size": 11}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """One line of a figure. With `low` it is a band from there to `y`, and not in the legend. NaN is a gap."""
+class Line(NamedTuple):
+    """One line of a figure; NaN is a gap. With `low` it is a filled band up to `y`, without a legend entry."""
 
     name: str
     y: Sequence[float]
@@ -29,143 +28,107 @@ class Line:
     dash: str = "solid"  # "solid", "dash", "dot"
     width: float = 1.8
     low: Sequence[float] | None = None
-    steps: bool = False  # a value holds until the next
 
 
 def check_installed() -> None:
-    """Raise MissingDependencyError when a package that a page needs is not installed."""
+    """Raise MissingDependencyError when plotly, jinja2 or scipy is not installed."""
     _plotly()
     check_templates()
     import embodied_env.analysis.statistics  # noqa: F401, PLC0415 - raises without scipy
 
 
 def library() -> str:
-    """Return the JavaScript that figures need; one copy serves a page."""
+    """Return the JavaScript of plotly; one copy serves a page."""
     _plotly()
     from plotly.offline import get_plotlyjs  # noqa: PLC0415 - optional
 
     return str(get_plotlyjs())
 
 
-def lines_figure(
-    title: str,
-    x: Sequence[float],
-    lines: Sequence[Line],
-    *,
-    x_title: str,
-    y_title: str,
-    height_px: int = 230,
-    from_zero: bool = False,
-) -> Block:
-    """Return lines over `x` as a div; `from_zero`: the vertical axis begins there."""
-    go = _plotly()
-    traces = [trace for line in lines for trace in _traces(go, [_rounded(value) for value in x], line)]
-    figure = go.Figure(data=traces, layout=_layout(title, x_title, y_title, height_px))
+def lines_figure(title: str, x: Sequence[float], lines: Sequence[Line], *, x_title: str, y_title: str) -> str:
+    """Return the HTML of a figure of lines over `x`."""
+    go, places = _plotly(), _rounded(x)
+    mode = "lines" if len(places) > 1 else "markers"
+    band = {"x": places, "mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
+    traces = []
+    for line in lines:
+        y = _rounded(line.y)
+        if line.low is not None:
+            traces += [go.Scatter(y=_rounded(line.low), **band)]
+            traces += [go.Scatter(y=y, fill="tonexty", fillcolor=line.colour, **band)]
+        else:
+            style = {"color": line.colour, "width": line.width, "dash": line.dash}
+            marker = {"color": line.colour}
+            traces.append(go.Scatter(x=places, y=y, name=_label(line.name), mode=mode, line=style, marker=marker))
+    figure = go.Figure(data=traces, layout=_layout(title, x_title, y_title, _HEIGHT_PX))
     figure.update_layout(showlegend=sum(line.low is None for line in lines) > 1)
-    if from_zero:
-        figure.update_yaxes(rangemode="tozero")
-    return _div(figure, height_px)
+    return _as_html(figure)
 
 
 def heat_figure(
-    title: str,
-    x: Sequence[float],
-    rows: Sequence[str],
-    shares: Sequence[Sequence[float]],
-    *,
-    x_title: str,
-    scale_title: str,
-) -> Block:
-    """Return shares from 0 to 1 as a map: one row per name, from above, over `x`; white is none."""
+    title: str, x: Sequence[float], names: Sequence[str], shares: Sequence[Sequence[float]], *, x_title: str
+) -> str:
+    """Return the HTML of a heat map of shares from 0 to 1: one row per name, from the top, over `x`."""
     go = _plotly()
-    height_px = 110 + 22 * len(rows)
-    heat = go.Heatmap(
-        x=[_rounded(value) for value in x],
-        y=list(range(len(rows))),
-        z=[[_rounded(value) for value in row] for row in shares],
+    rows = list(range(len(names)))
+    heat = go.Heatmap(  # plotly.js places the axes wrongly for a colour bar without a title, even an empty one
+        x=_rounded(x),
+        y=rows,
+        z=[_rounded(row) for row in shares],
         zmin=0.0,
         zmax=1.0,
         colorscale=[[0.0, "#ffffff"], [0.02, "#cfe1f2"], [0.5, "#4292c6"], [1.0, "#08306b"]],
-        colorbar={
-            "title": {"text": _label(scale_title), "side": "top"},
-            "orientation": "h",
-            "thickness": 8,
-            "y": 1.0,
-            "yanchor": "bottom",
-            "x": 1.0,
-            "xanchor": "right",
-            "len": 0.45,
-            "tickformat": ".0%",
-            "tickvals": [0, 0.5, 1],
-        },
+        colorbar={"orientation": "h", "thickness": 8, "y": 1.0, "yanchor": "bottom", "x": 1.0, "xanchor": "right",
+                  "len": 0.45, "tickformat": ".0%", "tickvals": [0, 0.5, 1], "title": {"text": "", "side": "top"}},
         hovertemplate="from %{x}: %{z:.1%}<extra></extra>",
-    )
-    figure = go.Figure(data=[heat], layout=_layout(title, x_title, "", height_px))
-    names = [_label(row) for row in rows]
-    figure.update_yaxes(autorange="reversed", showgrid=False, tickfont={"size": 11}, nticks=None)
-    figure.update_yaxes(tickmode="array", tickvals=list(range(len(rows))), ticktext=names)
+    )  # fmt: skip
+    figure = go.Figure(data=[heat], layout=_layout(title, x_title, "", 110 + 22 * len(names)))
+    figure.update_yaxes(
+        autorange="reversed", showgrid=False, tickfont=_SMALL, nticks=None, tickmode="array", tickvals=rows,
+        ticktext=[_label(name) for name in names],
+    )  # fmt: skip
     figure.update_layout(margin={"t": 64})
-    return _div(figure, height_px)
-
-
-def _traces(go: Any, x: list[float | None], line: Line) -> list[Any]:  # noqa: ANN401 - a module
-    shape = "hv" if line.steps else "linear"
-    style = {"color": line.colour, "width": line.width, "dash": line.dash, "shape": shape}
-    y, name = [_rounded(value) for value in line.y], _label(line.name)
-    mode = "lines" if len(x) > 1 else "markers"
-    if line.low is None:
-        return [go.Scatter(x=x, y=y, name=name, mode=mode, line=style, marker={"color": line.colour})]
-    none = {"width": 0, "shape": shape}
-    low = [_rounded(value) for value in line.low]
-    below = go.Scatter(x=x, y=low, mode="lines", line=none, showlegend=False, hoverinfo="skip")
-    above = go.Scatter(
-        x=x, y=y, mode="lines", line=none, fill="tonexty", fillcolor=line.colour, showlegend=False, hoverinfo="skip"
-    )
-    return [below, above]
+    return _as_html(figure)
 
 
 def _layout(title: str, x_title: str, y_title: str, height_px: int) -> dict[str, Any]:
-    axis = {
-        "gridcolor": LINE,
-        "linecolor": LINE,
-        "zeroline": False,
-        "automargin": True,
-        "nticks": 6,
-        "fixedrange": True,
-        "exponentformat": "power",
-    }
+    line = COLOURS["line"]
+    axis = {"gridcolor": line, "linecolor": line, "zeroline": False, "automargin": True, "nticks": 6,
+            "fixedrange": True, "exponentformat": "power"}  # fmt: skip
     return {
         "title": {"text": _label(title, longest=60), "font": {"size": 13}, "xref": "container", "x": 0, "y": 1,
                   "xanchor": "left", "yanchor": "top", "pad": {"t": 8}},
         "height": height_px,
         "margin": {"l": 8, "r": 12, "t": 56, "b": 8},
-        "font": {"family": FONT, "size": 12, "color": INK},
+        "font": {"family": COLOURS["font"], "size": 12, "color": COLOURS["ink"]},
         "paper_bgcolor": "#ffffff",
         "plot_bgcolor": "#ffffff",
         "dragmode": False,
         "hovermode": "x unified",
-        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "font": {"size": 11}},
-        "xaxis": {**axis, "title": {"text": _label(x_title), "standoff": 4, "font": {"size": 11}}},
-        "yaxis": {**axis, "title": {"text": _label(y_title), "standoff": 4, "font": {"size": 11}}},
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "font": _SMALL},
+        "xaxis": {**axis, "title": {"text": _label(x_title), "standoff": 4, "font": _SMALL}},
+        "yaxis": {**axis, "title": {"text": _label(y_title), "standoff": 4, "font": _SMALL}},
     }  # fmt: skip
 
 
-def _div(figure: Any, height_px: int) -> Block:  # noqa: ANN401 - of a library without types
+def _as_html(figure: Any) -> str:  # noqa: ANN401 - of a library without types
     from plotly.io import to_html  # noqa: PLC0415 - optional
 
-    drawn = to_html(figure, config=_CONFIG, include_plotlyjs=False, full_html=False, default_height=f"{height_px}px")
-    return drawn_figure(drawn)
+    height = f"{figure.layout.height}px"
+    name = f"figure-{hashlib.sha256(figure.to_json().encode()).hexdigest()[:16]}"  # the same in every page of a run
+    options = {"config": _CONFIG, "include_plotlyjs": False, "full_html": False}
+    return str(to_html(figure, default_height=height, div_id=name, **options))
 
 
-def _label(said: str, *, longest: int = 28) -> str:
-    """Return a text for a figure, whose few tags of its own are escaped, cut where it would push the figure aside."""
-    said = printable(said)
-    return html.escape(said if len(said) <= longest else f"{said[: longest - 1]}…", quote=False)
+def _label(name: str, *, longest: int = 28) -> str:
+    """Return text for a figure: escaped, since plotly interprets a few tags, and cut so that it fits."""
+    shown = printable(name)
+    return html.escape(shown if len(shown) <= longest else f"{shown[: longest - 1]}…", quote=False)
 
 
-def _rounded(value: float) -> float | None:
-    """Return a number as short as a figure needs it; None is a gap."""
-    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+def _rounded(values: Iterable[float]) -> list[float | None]:
+    """Return values with five significant digits; None, a gap, for what is not finite."""
+    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
 
 
 def _plotly() -> Any:  # noqa: ANN401 - a module without type information

@@ -1,0 +1,182 @@
+"""Episodes of a run: how they ended, their success rates, and their section of the report."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from embodied_env.analysis.report.formatting import format_number, percent, plural, share_of
+from embodied_env.analysis.report.html import Cell, bar
+from embodied_env.analysis.statistics import wilson_interval
+from embodied_env.core.outcome_counts import counted_apart, said_of_counts, solved_at_reset
+from embodied_env.record.rows import RESET
+from embodied_env.record.summary import OUTSIDE, Summary
+
+MOST_REASONS = 200
+"""End reasons, and kinds of resets, that are counted by themselves; others are counted as `OTHER`."""
+
+OTHER = "(others)"
+LISTED = 40
+"""Episodes with a row of their own in the report."""
+
+SUCCESS_RATES = (
+    ("success_rate", "truncation counts as failure", "rated", "episode"),
+    (
+        "success_rate_not_truncated",
+        "of the episodes that ended by themselves",
+        "rated_terminated",
+        "terminated episode",
+    ),
+)
+"""Key of a success rate in a summary, what it is of, the key of its trials, and the noun of a trial."""
+
+_LISTED_REASONS = 30
+_LONGEST_REASON = 200
+_RESET_LABELS = {"routine": "by", "confirmed_by": "confirmed by", "options_ignored": "ignoring"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """A success rate with its Wilson interval at 95 %; share and interval are NaN without trials."""
+
+    successes: int
+    trials: int
+    share: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, successes: int, trials: int) -> Rate:
+        """Compute the rate of `successes` in `trials`."""
+        share = successes / trials if trials else math.nan
+        low, high = wilson_interval(successes, trials) if trials else (math.nan, math.nan)
+        return cls(successes=successes, trials=trials, share=share, low=low, high=high)
+
+    def cells(self) -> tuple[Cell, ...]:
+        """Return the cells "successes", "of", "rate", "95 % interval" and a bar."""
+        if not self.trials:
+            return "0", "0", "none", "none", ""
+        shown = bar(self.share, low=self.low, high=self.high)
+        return f"{self.successes:,}", f"{self.trials:,}", percent(self.share), self._interval(), shown
+
+    def describe(self, noun: str) -> str:
+        """Return the counts and the interval; `noun` is that of a trial."""
+        if not self.trials:
+            return f"no {noun}, so no rate"
+        return f"{self.successes:,} of {plural(self.trials, noun)}; 95 % interval {self._interval()}"
+
+    def _interval(self) -> str:
+        return f"{percent(self.low)} to {percent(self.high)}"
+
+
+@dataclass(kw_only=True)
+class Episode:
+    """One episode, from its reset to its end.
+
+    Attributes:
+        number: from 1.
+        seed: given to the reset, if any.
+        solved: at its reset; None: not judged.
+        apart: why it counts in no success rate (`counted_apart`), or "".
+        ended: "terminated", "truncated", or "" while it runs.
+    """
+
+    number: int
+    seed: int | None
+    solved: bool | None
+    steps: int = 0
+    reward: float = 0.0
+    ended: str = ""
+    reason: str = ""
+    success: bool = False
+    apart: str = ""
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row of the episode in the report."""
+        result = "success" if self.success and not self.apart else self.apart.replace("_", " ")
+        ended = ", ".join(filter(None, (self.ended, result))) if self.ended else "cut"
+        seed = "" if self.seed is None else str(self.seed)
+        return f"{self.number:,}", seed, f"{self.steps:,}", format_number(self.reward), ended, self.reason
+
+
+class Outcomes:
+    """Counts the episodes of a run from its rows, in bounded memory."""
+
+    def __init__(self) -> None:
+        """Start without rows."""
+        self.resets = 0
+        self.episodes: list[Episode] = []
+        self.reset_kinds: Counter[str] = Counter()
+        self._summary = Summary()
+        self._open: Episode | None = None
+        self._reasons: set[str] = set()
+
+    def add(self, row: Mapping[str, Any]) -> Episode | None:
+        """Add a row that fits its schema; return the episode that it ends."""
+        info, inner = row["info"], row["inner"] or {}
+        reason = str(info.get("end_reason") or "")[:_LONGEST_REASON]
+        if reason and reason not in self._reasons:
+            reason = reason if len(self._reasons) < MOST_REASONS else OTHER
+            self._reasons.add(reason)
+        latency = info.get("latency")
+        missed = latency.get("missed_deadlines") if isinstance(latency, dict) else None  # without stages: they are kept
+        info = {**info, "end_reason": reason, "latency": {"missed_deadlines": missed}}
+        self._summary.add({**row, "info": info, "inner": {"details": {}, "verdict": inner.get("verdict")}})
+        if row["schema"] == RESET:
+            self._begin_episode(row)
+            return None
+        episode = self._open
+        if episode is None:
+            return None
+        episode.steps += 1
+        episode.reward += row["reward"]
+        if not (row["terminated"] or row["truncated"]):
+            return None
+        episode.ended = "truncated" if row["truncated"] else "terminated"
+        episode.reason = reason or OUTSIDE
+        episode.success = not row["truncated"] and info.get("is_success") is True
+        episode.apart = counted_apart(solved=episode.solved, success=episode.success, info=info, steps=episode.steps)
+        self._open = None
+        return episode
+
+    def _begin_episode(self, row: Mapping[str, Any]) -> None:
+        self.resets += 1
+        if row["inner"]:
+            made = row["info"]["reset"]
+            details = (f"{label} {made[key]}" for key, label in _RESET_LABELS.items() if made[key])
+            kind = ", ".join([made["level"], *details])[:_LONGEST_REASON]
+            self.reset_kinds[kind if kind in self.reset_kinds or len(self.reset_kinds) < MOST_REASONS else OTHER] += 1
+        solved = solved_at_reset(row["inner"])
+        self._open = Episode(number=self.resets, seed=row["seed"], solved=solved)
+        if len(self.episodes) < LISTED:
+            self.episodes.append(self._open)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the counts in the form of ``summary.json``; its latency is empty."""
+        return self._summary.as_json("")
+
+    def rates(self) -> list[tuple[str, str, Rate]]:
+        """Return label, noun of a trial, and value of both success rates."""
+        found = self.summary()
+        return [(how, noun, Rate.of(found["successes"], found[trials])) for _, how, trials, noun in SUCCESS_RATES]
+
+    def section(self) -> dict[str, Any]:
+        """Return the rows of success rates, end reasons and episodes."""
+        summary = self.summary()
+        ordered = sorted(summary["end_reasons"].items(), key=lambda item: (-item[1], item[0]))
+        episodes = summary["episodes"]
+        return {
+            "rates": [(label, *rate.cells()) for label, _, rate in self.rates()],
+            "reasons": [
+                (reason, f"{count:,}", share_of(count, episodes), bar(count / episodes))
+                for reason, count in ordered[:_LISTED_REASONS]
+            ],
+            "more_reasons": max(0, len(ordered) - _LISTED_REASONS),
+            "apart": said_of_counts(summary),
+            "unfinished": summary["unfinished"],
+            "episodes": [episode.cells() for episode in self.episodes],
+            "resets": self.resets,
+        }
