@@ -17,7 +17,7 @@ from run_files import seal
 from embodied_env.analysis.comparison.comparability import NotComparableError
 from embodied_env.analysis.comparison.compare import compare_runs
 from embodied_env.analysis.comparison.features import MOST_STREAMS, FeatureName, RunFeatures
-from embodied_env.cli import main
+from embodied_env.cli.main import main
 from embodied_env.contract.fingerprint import differences
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError
