@@ -319,8 +319,8 @@ MUTANTS = (
     ),
     limiter(
         "applied is what was requested",
-        "return applied if boxed is None else np.where(published == target, boxed, applied)",
-        "return applied if boxed is None else boxed.copy()",
+        "applied = np.where(published == target, boxed, applied)",
+        "applied = boxed.copy()",
         "p12 or p6",
     ),
     limiter(

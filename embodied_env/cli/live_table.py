@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -32,6 +31,7 @@ class LiveAccount:
 
     Attributes:
         is_paced: whether steps have deadlines.
+        steps: number of steps added.
     """
 
     def __init__(self, contract: Contract, episodes: int) -> None:
@@ -45,14 +45,14 @@ class LiveAccount:
         self._ends: Counter[str] = Counter()
         self._missed = self._missed_before = 0
         self.is_paced = False
-        self._steps = self._clipped = 0
+        self.steps = self._clipped = 0
         self._at = (0, 0)  # episode, step
 
     def add(self, info: Info) -> None:
         """Add the info of a step."""
         latency = info["latency"]
         with self._lock:
-            self._steps += 1
+            self.steps += 1
             self._clipped += bool(info["action_clipped"])
             self._at = int(info["episode_index"]) + 1, int(info["step_index"])
             for stage, _ in _SHOWN:
@@ -65,17 +65,12 @@ class LiveAccount:
                 self._ends[info["end_reason"]] += 1
                 self._missed_before = self._missed
 
-    @property
-    def has_steps(self) -> bool:
-        """Whether a step was added."""
-        return self._steps > 0
-
     def rows(self) -> list[tuple[str, str]]:
         """Return the rows of the table: name and text."""
         with self._lock:
             stages = {stage: np.array(values) for stage, values in self._stages.items()}
             codes, ends = dict(self._codes.most_common()), dict(self._ends.most_common())
-            (episode, step), steps, clipped, missed = self._at, self._steps, self._clipped, self._missed
+            (episode, step), steps, clipped, missed = self._at, self.steps, self._clipped, self._missed
         rows = [("episode", f"{episode} of {self._episodes}, step {step} of {self._horizon}")]
         if "period_s" in stages:
             rate_hz = 1.0 / max(float(stages["period_s"].mean()), 1e-9)
@@ -131,12 +126,10 @@ class LiveView:
         """Draw nothing yet: the operator may be prompted at the first reset."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop drawing and print the last state, if there were steps."""
         self._live.stop()
-        if self._account.has_steps:
+        if self._account.steps:
             self._live.console.print(self._drawn())
 
     @property

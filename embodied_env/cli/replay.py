@@ -79,8 +79,8 @@ def _lines(replay: Replay) -> Iterator[str]:
     yield from _remarks(replay)
     found = replay.difference
     if found is None:
-        said = "all equal" if replay.transitions else "there is nothing to replay"
-        yield f"{replay.path}: {replay.transitions} transitions, {said}"
+        result = "all equal" if replay.transitions else "there is nothing to replay"
+        yield f"{replay.path}: {replay.transitions} transitions, {result}"
         return
     yield f"{replay.path}: {replay.transitions} transitions equal, then row {found.row} differs"
     yield f"  episode {found.episode}, {f'step {found.step}' if found.step else 'reset'}: {found.field}"

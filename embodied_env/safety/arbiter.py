@@ -14,16 +14,16 @@ from embodied_env.contract import FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import ApprovedCommand, Finding, GateReport, SentCommand
+from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, SentCommand
 from embodied_env.errors import BackendError, BackendLostError, ClosedError
-from embodied_env.safety.gate import CommandState, SafetyGate
+from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import joint_bounds, lowered_velocity
 
 _STALL_PERIODS = 3  # without a command after which a position servo has arrived
-_PATIENCE_PERIODS = 20  # of braking without effect
+_MAX_FUTILE_PERIODS = 20  # of braking without effect
 
 
-class _Turn:
+class _PublishingLock:
     """Context manager that holds the right to publish.
 
     A signal handler may raise wherever Python code begins or calls. If it did so between taking the lock and the body,
@@ -77,16 +77,9 @@ class Arbiter:
     ) -> None:
         """Create an arbiter without an epoch; `reset` begins one.
 
-        Args:
-            send: publishes one command.
-            gate: limits commands, and brakes.
-            clock: the steady clock.
-            control_period_s: the control period of the contract.
-            free_running: the robot or simulator moves by itself.
-            downstream_timeout_s: timeout after which the controller stops a velocity command that is not repeated;
-                None: no known timeout.
-            measured_velocities: returns velocities and their ages in s (`MeasuredVelocities.read`); called only after
-                a gap in the commands.
+        After `downstream_timeout_s` the controller stops a velocity command that is not repeated (None: no known
+        timeout). `measured_velocities` returns velocities and their ages in s; it is called after a gap in the
+        commands. `clock` is the steady clock.
         """
         self._send = send
         self._gate = gate
@@ -127,9 +120,7 @@ class Arbiter:
     def update_measured(self, positions: FloatArray, ages_s: FloatArray) -> None:
         """Update the positions of joints commanded by velocity; the others keep their published ones.
 
-        Args:
-            positions: measured positions, shape (n_joints,), in contract order.
-            ages_s: the age of each; a joint may since have moved at its velocity limit.
+        Shape (n_joints,), contract order. During its age a joint may have moved at its velocity limit (`slack`).
         """
         with self._lock:
             is_velocity = self._gate.layout.is_velocity
@@ -145,9 +136,9 @@ class Arbiter:
         with self._lock:
             self._reference = replace(self._reference, positions=positions.copy(), slack=None)
 
-    def exclusive(self) -> _Turn:
+    def exclusive(self) -> _PublishingLock:
         """Hold the right to publish; the context value is (reference, dt in s) for one judge and one send."""
-        return _Turn(self._lock, self._now, interruptible=not self._free_running)
+        return _PublishingLock(self._lock, self._now, interruptible=not self._free_running)
 
     def _now(self) -> tuple[CommandState, float]:
         """Return the reference and dt in s."""
@@ -157,10 +148,10 @@ class Arbiter:
         if elapsed_s > min(_STALL_PERIODS * self._period_s, self._timeout_s):
             self._gap_since_ns = self._published_ns
         if self._gap_since_ns is not None:
-            self._lower(elapsed_s)
+            self._lower_velocities(elapsed_s)
         return self._reference, min(elapsed_s, self._period_s)
 
-    def _lower(self, elapsed_s: float) -> None:
+    def _lower_velocities(self, elapsed_s: float) -> None:
         """Lower the reference velocities after a gap: 0 for joints that have stopped, else towards the measured."""
         reference, is_velocity = self._reference, self._gate.layout.is_velocity
         rests = ~is_velocity if elapsed_s > _STALL_PERIODS * self._period_s else np.zeros_like(is_velocity)
@@ -168,7 +159,7 @@ class Arbiter:
             rests, self._gap_since_ns = rests | is_velocity, None
         acting = np.where(rests, 0.0, reference.velocities)
         if self._gap_since_ns is not None:
-            acting = self._measured(acting, self._gap_since_ns)
+            acting = self._towards_measured(acting, self._gap_since_ns)
         published = reference.velocities if reference.before_gap is None else reference.before_gap
         is_lowered = is_velocity & (acting != published)
         self._reference = replace(
@@ -178,7 +169,7 @@ class Arbiter:
             before_gap=np.where(is_lowered, published, acting) if is_lowered.any() else None,
         )
 
-    def _measured(self, acting: FloatArray, since_ns: int) -> FloatArray:
+    def _towards_measured(self, acting: FloatArray, since_ns: int) -> FloatArray:
         """Return `acting` lowered towards the measured velocities; a settled reading ends the gap."""
         is_velocity = self._gate.layout.is_velocity
         if self._measured_velocities is None or not is_velocity.any():
@@ -252,14 +243,14 @@ class Arbiter:
         if self._reference.epoch < 0:
             return
         self.brake(finding)
-        slowest, vain = self._speed(), 0
+        slowest, futile = self._speed(), 0
         while self._free_running and slowest > 0.0:
-            if vain > _PATIENCE_PERIODS:
-                raise BackendLostError("no_rest", f"{vain} braking commands in a row did not slow the robot down")
+            if futile > _MAX_FUTILE_PERIODS:
+                raise BackendLostError("no_rest", f"{futile} braking commands in a row did not slow the robot down")
             self._clock.sleep_until_ns(self._published_ns + round(self._period_s * NS_PER_S))
             self.brake(finding)
             speed = self._speed()
-            slowest, vain = min(slowest, speed), vain + 1 if speed >= slowest else 0
+            slowest, futile = min(slowest, speed), futile + 1 if speed >= slowest else 0
 
     def _speed(self) -> float:
         """Return the sum of the commanded speeds."""

@@ -27,9 +27,9 @@ from embodied_env.safety.joint_limits import (
     JointStep,
     brake_velocity,
     braking_bounds,
+    is_in_safe_set,
     is_unrecoverable,
     joint_bounds,
-    keeps,
     keeps_jerk,
     limit_jerk,
     limit_joint,
@@ -56,6 +56,8 @@ class CommandLimiter:
         self._is_delta: list[bool] = self.layout.is_delta.tolist()
         scale = self.layout.scale
         self._si_range = list(zip(scale.si_low.tolist(), scale.si_high.tolist(), strict=True))
+        self._bounds: list[JointBounds] = []
+        self._before: list[JointBounds] | None = None  # wider limits that a joint may still brake from
         self.set_limits(self.layout.limits)
         self._filters = filters
         self._workspace = filters.get("workspace")
@@ -64,19 +66,16 @@ class CommandLimiter:
         self._keeps_limits = self._mode == "enforce" and not limits_elsewhere
         self._intervenes_from = Severity.LIMIT if self._mode == "enforce" else Severity.HOLD
 
-    def set_limits(self, limits: EffectiveLimits) -> None:
-        """Enforce these limits; the action space stays that of the contract."""
+    def set_limits(self, limits: EffectiveLimits, *, tighten: bool = False) -> None:
+        """Enforce these limits; the action space stays that of the contract.
+
+        With `tighten` a joint that moves too fast for them brakes into them from the limits before.
+        """
+        self._before = (self._before or self._bounds) if tighten else None
         self._limits = limits
         self._has_jerk = bool(np.isfinite(limits.jerk).any())
         self._bounds = joint_bounds(limits)
-        self._before: list[JointBounds] | None = None  # wider limits that a joint may still brake from
         self._range = [(bounds.low, bounds.high) for bounds in self._bounds]
-
-    def tighten(self, limits: EffectiveLimits) -> None:
-        """Enforce these tighter limits; a joint that moves too fast for them brakes into them."""
-        before = self._before or self._bounds
-        self.set_limits(limits)
-        self._before = before
 
     def limit(
         self,
@@ -99,11 +98,10 @@ class CommandLimiter:
         steps = self._steps(smooth, reference, dt_s)
         positions, velocities = np.array([step.position for step in steps]), np.array([step.velocity for step in steps])
         published = self._published(positions, velocities)
-        if any(step.code for step in steps):
-            found = limit_findings(joints, smooth, steps, published)
-            if infeasible := [finding for finding in found if finding.code == "limits.infeasible"]:
-                return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
-            findings += found
+        found = limit_findings(joints, smooth, steps, published)
+        if infeasible := [finding for finding in found if finding.code == "limits.infeasible"]:
+            return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
+        findings = findings + found
         if self._filters:
             positions, velocities, found = self._apply_filters(positions, velocities, reference, dt_s)
             published = self._published(positions, velocities)
@@ -113,7 +111,9 @@ class CommandLimiter:
         if problem := self._violation(reference, positions, velocities, dt_s):
             finding = Finding(gate="post_condition", severity=Severity.STOP, code="fault.internal", detail=problem)
             return self.brake(reference, dt_s, [*findings, finding], requested)
-        applied = self._applied(published, target, boxed, reference)
+        applied = self.as_action(published, reference)
+        if boxed is not None:
+            applied = np.where(published == target, boxed, applied)  # exactly the action where it was not changed
         return self._approved(reference, dt_s, findings, requested, applied, published, velocities)
 
     def brake(
@@ -240,16 +240,9 @@ class CommandLimiter:
         """Return the first violated limit of the exact values to be published, or ""; none while monitoring."""
         if self._mode == "monitor":
             return ""
-        rows = zip(
-            self.layout.joints,
-            reference.positions.tolist(),
-            reference.velocities.tolist(),
-            positions.tolist(),
-            velocities.tolist(),
-            self._bounds_at(reference, dt_s),
-            strict=True,
-        )
-        for joint, x, v, next_x, next_v, bounds in rows:
+        states = (reference.positions, reference.velocities, positions, velocities)
+        rows = zip(self.layout.joints, self._bounds_at(reference, dt_s), *(a.tolist() for a in states), strict=True)
+        for joint, bounds, x, v, next_x, next_v in rows:
             if problem := limit_violation(x, v, next_x, next_v, bounds, dt_s):
                 return f"{joint}: {problem}"
         return ""
@@ -277,21 +270,13 @@ class CommandLimiter:
 
     def _is_hopeless(self, reference: CommandState, dt_s: float) -> bool:
         """Tell whether even full braking violates a limit of some joint."""
-        state = zip(
-            reference.positions.tolist(), reference.velocities.tolist(), self._bounds_at(reference, dt_s), strict=True
-        )
-        return any(is_unrecoverable(x, v, bounds, dt_s) for x, v, bounds in state)
+        state = zip(reference.positions.tolist(), reference.velocities.tolist(), strict=True)
+        bounds_at = self._bounds_at(reference, dt_s)
+        return any(is_unrecoverable(x, v, bounds, dt_s) for (x, v), bounds in zip(state, bounds_at, strict=True))
 
     def _published(self, positions: FloatArray, velocities: FloatArray) -> FloatArray:
         """Return the values to send: velocities of joints commanded by velocity, else positions."""
         return np.where(self.layout.is_velocity, velocities, positions) if self.has_velocity else positions.copy()
-
-    def _applied(
-        self, published: FloatArray, target: FloatArray, boxed: FloatArray | None, reference: CommandState
-    ) -> FloatArray:
-        """Return the action for what is published: `boxed` itself where `target` was not changed."""
-        applied = self.as_action(published, reference)
-        return applied if boxed is None else np.where(published == target, boxed, applied)
 
     def _moved(
         self, values: list[float], reference: CommandState, sign: float, ranges: list[tuple[float, float]]
@@ -361,7 +346,7 @@ class CommandLimiter:
             return []
         positions = reference.positions + velocities * dt_s
         state = zip(positions.tolist(), velocities.tolist(), strict=True)
-        return [not keeps(x, v, bounds) for (x, v), bounds in zip(state, self._bounds, strict=True)]
+        return [not is_in_safe_set(x, v, bounds) for (x, v), bounds in zip(state, self._bounds, strict=True)]
 
     def _keeps_jerk(self, reference: CommandState, velocities: FloatArray, dt_s: float) -> bool:
         if not (self._fixed_rate and dt_s > 0.0):

@@ -23,8 +23,6 @@ from embodied_env.safety.command_limiter import MAX_REPRESENTABLE_SPEED, Command
 from embodied_env.safety.findings import latched_finding, modification, worst_severity
 from embodied_env.safety.interlocks import InterventionRate, make_interlocks, safety_input_findings
 
-__all__ = ["CommandState", "SafetyGate"]
-
 
 class SafetyGate:
     """Judges actions. Its state is the latch, the limits in force and the counts of its interlocks."""
@@ -39,11 +37,8 @@ class SafetyGate:
     ) -> None:
         """Resolve the limits of `contract` after margins.
 
-        Args:
-            contract: limits, interlocks and mode.
-            filters: command filters by name, in order; ``workspace`` is the gate of that name.
-            fixed_rate: dt is the same at every step, so jerk can be guaranteed.
-            limits_elsewhere: another process (a relay) limits the command; this gate then ends with the mapping.
+        `filters` are applied in order; ``workspace`` is the gate of that name. With `fixed_rate` dt is the same at
+        every step, so jerk can be guaranteed. With `limits_elsewhere` a relay limits the command, not this gate.
         """
         self._contract = contract
         self._mode = contract.safety.mode
@@ -115,21 +110,15 @@ class SafetyGate:
             self._latched = replace(self._latched, severity=Severity.STOP)
 
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
-        """Change the limits of joints, all or none. Tighter ones apply at once, all others from the next `reset`.
+        """Change limits of joints (before margins), all or none; return whether they apply at once.
 
-        Tighter means a smaller velocity or a narrower range. A joint that moves too fast for it brakes into it at the
-        contract's deceleration; until then reports say ``limits.tightened``, and guarantee neither position nor
-        velocity. A change of acceleration or jerk always waits for a reset.
-
-        Args:
-            changes: joint -> its limits, before margins. They may not exceed those of the contract.
-
-        Returns:
-            Whether the change applies at once.
+        Smaller velocities and narrower ranges apply at once, all other changes from the next `reset`. A joint that
+        moves too fast for them brakes into them at the contract's deceleration; until then reports have the finding
+        ``limits.tightened`` and guarantee neither position nor velocity.
 
         Raises:
-            UsageError: for an unknown joint, or a limit beyond the contract's. Nothing has changed then.
-            ContractError: for invalid limits. Nothing has changed then.
+            UsageError: for an unknown joint, or a limit beyond the contract's; nothing has changed.
+            ContractError: for invalid limits; nothing has changed.
         """
         wanted = changed_limits(self._contract, changes)
         if are_equal(wanted, self.layout.limits):
@@ -137,23 +126,15 @@ class SafetyGate:
         self._wanted = wanted
         if not is_tighter(wanted, self._in_force):
             return False
-        self._tighten(wanted)
+        self._enforce(wanted, tighten=True)
         return True
 
     def replay_limits(self, limits: EffectiveLimits | None, *, is_first: bool) -> None:
-        """Enforce the limits that were in force at a recorded step.
-
-        Args:
-            limits: those of the step; None: the contract's.
-            is_first: it is the first step of an episode, so the reset has enforced them.
-        """
+        """Enforce the limits of a recorded step (None: the contract's); at the first step the reset enforced them."""
         limits = self.layout.limits if limits is None else limits
         if are_equal(limits, self._in_force):
             return
-        if is_first:
-            self._enforce(limits)
-        else:
-            self._tighten(limits)
+        self._enforce(limits, tighten=not is_first)
 
     @contextmanager
     def scaled_velocity_limits(self, share: float) -> Iterator[None]:
@@ -165,13 +146,9 @@ class SafetyGate:
         finally:
             self._enforce(before)
 
-    def _enforce(self, limits: EffectiveLimits) -> None:
+    def _enforce(self, limits: EffectiveLimits, *, tighten: bool = False) -> None:
         self._in_force = limits
-        self._limiter.set_limits(limits)
-
-    def _tighten(self, limits: EffectiveLimits) -> None:
-        self._in_force = limits
-        self._limiter.tighten(limits)
+        self._limiter.set_limits(limits, tighten=tighten)
 
     def judge(
         self,
@@ -180,16 +157,13 @@ class SafetyGate:
         dt_s: float,
         context: SafetyContext | None = None,
     ) -> ApprovedCommand:
-        """Turn an action into an approved command.
+        """Return a command within every limit: the action, the nearest admissible one, or braking.
 
         Args:
             action: the agent's action, of any type; never written.
             reference: the last published command.
-            dt_s: seconds since it was published, at most the control period.
+            dt_s: time since it was published, at most the control period.
             context: what the interlocks judge; None: no interlocks.
-
-        Returns:
-            A command within every limit: the action, the nearest admissible one, or braking.
 
         Raises:
             InternalFaultError: when even braking fails the post-condition. Nothing may be published then.
@@ -200,12 +174,9 @@ class SafetyGate:
         return approved
 
     def limit(self, target: FloatArray, reference: CommandState, dt_s: float) -> ApprovedCommand:
-        """Limit and filter a command, without interlocks: the gate of a relay.
+        """Limit and filter a command without interlocks, as in a relay.
 
-        Args:
-            target: positions, or velocities of joints commanded by velocity, shape (n_joints,), in units and units/s.
-            reference: the last published command.
-            dt_s: seconds since it was published, at most the control period.
+        `target` has positions, or velocities of joints commanded by velocity, shape (n_joints,), units and units/s.
         """
         target = np.array(target, dtype=np.float64)
         if self._latched is not None:

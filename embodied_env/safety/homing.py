@@ -44,20 +44,6 @@ class HomingContext:
     feed: Callable[[], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _SmoothApproach:
-    """A smooth approach from rest at the distances `away` from home, shape (n_joints,), at rates in 1/s."""
-
-    away: FloatArray
-    rate_per_s: FloatArray
-
-    def distance(self, time_s: float) -> FloatArray:
-        """Return the signed distances from home after `time_s`."""
-        rt = self.rate_per_s * time_s
-        left: FloatArray = self.away * (1.0 + rt + rt * rt / 2.0) * np.exp(-rt)
-        return left
-
-
 class HomingMotion:
     """Moves one robot home, with the gate and the arbiter of its steps."""
 
@@ -75,7 +61,7 @@ class HomingMotion:
         self._in_a_row = self._commands = 0
         self._positions = np.full(layout.size, np.nan)
         self._period_s = contract.control_period_s
-        self._approach: _SmoothApproach | None = None  # of joints with a jerk limit
+        self._approach = np.full(layout.size, np.nan), np.zeros(layout.size)  # initial distances and rates
         self._approach_s = 0.0  # time since the approach began
         self._home_ns: int | None = None  # when the command reached home
         self._hindrance = ""  # the last finding that held or scaled a command
@@ -167,17 +153,15 @@ class HomingMotion:
         step can undo, as the gate allows no more. It restarts when a joint has left it.
         """
         away, limits = reference.positions - self._home, self._gate.limits
-        if self._approach is None or not np.allclose(
-            self._approach.distance(self._approach_s), away, rtol=0.0, atol=_APPROACH_TOLERANCE
-        ):
+        start, rate = self._approach
+        if not np.allclose(_distances(start, rate, self._approach_s), away, rtol=0.0, atol=_APPROACH_TOLERANCE):
             far = np.maximum(np.abs(away), 1e-9)
             least = np.minimum(np.minimum(limits.acceleration, limits.deceleration), limits.jerk * self._period_s)
             rate = np.minimum(limits.velocity / (_PEAKS[0] * far), np.sqrt(least / (_PEAKS[1] * far)))
-            rate = _SHARE * np.minimum(rate, np.cbrt(limits.jerk / far))
-            self._approach, self._approach_s = _SmoothApproach(away=away, rate_per_s=rate), 0.0
+            start, rate = away, _SHARE * np.minimum(rate, np.cbrt(limits.jerk / far))
+            self._approach, self._approach_s = (start, rate), 0.0
         self._approach_s += dt_s
-        positions: FloatArray = self._home + self._approach.distance(self._approach_s)
-        return positions
+        return np.asarray(self._home + _distances(start, rate, self._approach_s))
 
     def _check_estop(self) -> None:
         """Raise BackendNotReadyError while an ESTOP is latched."""
@@ -217,6 +201,12 @@ class HomingMotion:
     def _failed(self, why: str) -> BackendNotReadyError:
         hindrance = f" ({self._hindrance})" if self._hindrance else ""
         return BackendNotReadyError(f"the robot did not come home, {why}{hindrance}: {self._farthest()}")
+
+
+def _distances(away: FloatArray, rate_per_s: FloatArray, time_s: float) -> FloatArray:
+    """Return the distances from home after `time_s` of a smooth approach."""
+    rt = rate_per_s * time_s
+    return np.asarray(away * (1.0 + rt + rt * rt / 2.0) * np.exp(-rt))
 
 
 def _describe(finding: Finding) -> str:

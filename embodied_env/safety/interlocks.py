@@ -67,23 +67,19 @@ class SafetyContextBuilder:
     def build(
         self, snapshot: Snapshot, *, since_frozen_ns: int, since_returned_ns: int, estops: Mapping[str, str]
     ) -> SafetyContext:
-        """Return the safety context of an action.
+        """Return the safety context of an action based on `snapshot`.
 
-        Args:
-            snapshot: the snapshot that the action is based on.
-            since_frozen_ns: time since the snapshot was taken; 0 in lockstep.
-            since_returned_ns: time since the agent received it; 0 in lockstep.
-            estops: states of the robot's safety inputs.
+        The times since the snapshot was taken, and since the agent received it, are 0 in lockstep. `estops` are the
+        states of the robot's safety inputs.
         """
         latency_s = since_frozen_ns / NS_PER_S
         samples, now_ns = snapshot.samples, snapshot.now_ns
-        sensors = {}
-        for name in self._required:
-            sample = samples[name]
-            age_s = (now_ns - sample.stamp_ns) / NS_PER_S + latency_s
-            sensors[name] = SensorStatus(quality=sample.quality, age_s=age_s)
+        required = {name: samples[name] for name in self._required}
         return SafetyContext(
-            sensors=sensors,
+            sensors={
+                name: SensorStatus(quality=sample.quality, age_s=(now_ns - sample.stamp_ns) / NS_PER_S + latency_s)
+                for name, sample in required.items()
+            },
             measured=self._joints.positions_or_nan(snapshot),
             action_age_s=since_returned_ns / NS_PER_S,
             latency_s=latency_s,

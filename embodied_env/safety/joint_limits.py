@@ -105,14 +105,9 @@ def joint_bounds(limits: EffectiveLimits) -> list[JointBounds]:
 
 
 def limit_joint(position: float, velocity: float, target: float, bounds: JointBounds, dt_s: float) -> JointStep:
-    """Return the admissible step nearest to `target`.
+    """Return the admissible step of `dt_s` > 0 nearest to the finite position `target`.
 
-    Args:
-        position: last published position.
-        velocity: last published velocity.
-        target: desired position, finite.
-        bounds: the joint's limits.
-        dt_s: the step, > 0.
+    `position` and `velocity` are those last published.
     """
     lower, upper = velocity_interval(position, velocity, bounds, dt_s)
     low, high = bounds.low, bounds.high
@@ -136,14 +131,9 @@ def limit_joint(position: float, velocity: float, target: float, bounds: JointBo
 
 
 def limit_velocity(position: float, velocity: float, desired: float, bounds: JointBounds, dt_s: float) -> JointStep:
-    """Return the admissible step nearest to the velocity `desired`, for a joint commanded by velocity.
+    """Return the admissible step of `dt_s` > 0 nearest to the finite velocity `desired`.
 
-    Args:
-        position: measured position; used only if the joint has position limits.
-        velocity: last published velocity.
-        desired: desired velocity, finite.
-        bounds: the joint's limits.
-        dt_s: the step, > 0.
+    `position` is measured, and used only if the joint has position limits; `velocity` is the last published one.
     """
     lower, upper = velocity_interval(position, velocity, bounds, dt_s)
     if lower > upper:
@@ -219,7 +209,7 @@ def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s
     return lower - upper > 2.0 * _rounding_of_step(position, position, bounds, dt_s)
 
 
-def keeps(position: float, velocity: float, bounds: JointBounds) -> bool:
+def is_in_safe_set(position: float, velocity: float, bounds: JointBounds) -> bool:
     """Tell whether a state is in the safe set K of `bounds`, up to rounding."""
     stop = position + velocity * abs(velocity) / (2.0 * bounds.deceleration)
     slack = 1e-9 * (bounds.extent + abs(position) + bounds.velocity)
@@ -237,12 +227,7 @@ def braking_bounds(
 ) -> JointBounds:
     """Return `narrow`, widened to what full braking needs in this step if the joint moves too fast for it.
 
-    Args:
-        position: last published position.
-        velocity: last published velocity.
-        narrow: the limits in force.
-        before: the limits before them, with the same accelerations.
-        dt_s: the step, > 0.
+    `before` are the limits before `narrow`, with the same accelerations.
     """
     braked = brake_velocity(velocity, narrow, dt_s)
     speed = abs(braked)
@@ -260,15 +245,8 @@ def lowered_velocity(
 ) -> float:
     """Return the reference velocity after a gap: `published`, lowered towards the measured velocity.
 
-    The rule and its proof are in the module docstring.
-
-    Args:
-        published: the last published velocity, in unit/s.
-        measured: the measured velocity; NaN: unknown.
-        age_s: age of the measurement, >= 0.
-        bounds: the joint's limits.
-        settled: the command had been unchanged for 3 periods when the velocity was measured.
-        period_s: the control period.
+    The rule and its proof are in the module docstring. `measured` is NaN if unknown. `settled`: the command had been
+    unchanged for 3 periods when the velocity was measured.
     """
     if not (math.isfinite(measured) and 0.0 <= age_s < math.inf):
         return published
@@ -282,14 +260,9 @@ def lowered_velocity(
 def limit_jerk(
     desired: FloatArray, velocities: FloatArray, accelerations: FloatArray, limits: EffectiveLimits, dt_s: float
 ) -> FloatArray:
-    """Return the velocities nearest to `desired` within the jerk limits, shape (n_joints,).
+    """Return the velocities nearest to `desired` within the jerk limits.
 
-    Args:
-        desired: requested velocities, in units/s.
-        velocities: the last published velocities.
-        accelerations: the last published accelerations, in units/s^2.
-        limits: after margins.
-        dt_s: the step, > 0.
+    Arrays have the shape (n_joints,), in units/s and units/s^2; the last two are the last published ones.
     """
     is_limited = np.isfinite(limits.jerk)
     if not is_limited.any():

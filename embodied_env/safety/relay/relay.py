@@ -93,7 +93,17 @@ class RelayPublisher(Protocol):
 
 
 class Relay:
-    """The relay of one robot. Not thread-safe."""
+    """The relay of one robot. Not thread-safe.
+
+    Attributes:
+        sensors: the sensors of `on_joint_positions`.
+        velocity_sensors: the sensors of `on_joint_velocities`.
+        tag: the tag of the last accepted command or braking tick.
+        accepted: number of accepted commands.
+        refused: number of refused commands by code.
+        trips: number of command timeouts.
+        last_dt_s: dt of the last published command.
+    """
 
     def __init__(
         self,
@@ -106,16 +116,8 @@ class Relay:
     ) -> None:
         """Create a disarmed relay.
 
-        Args:
-            contract: limits, watchdog and sensors.
-            outlet: the publishers.
-            clock: the steady clock of every deadline.
-            gate: limits and filters; None: the gate of `contract` without filters.
-            downstream_timeout_s: timeout after which the controller stops a velocity command that is not repeated;
-                None: no known timeout.
-
-        Raises:
-            ContractError: for a contract that a relay cannot enforce (`check_relayed`).
+        `clock` is the steady clock of every deadline. `gate` defaults to that of `contract` without filters. See
+        `Arbiter` for `downstream_timeout_s`. Raises ContractError if a relay cannot enforce `contract`.
         """
         check_relayed(contract)
         self._outlet = outlet
@@ -138,7 +140,9 @@ class Relay:
         self._fingerprint = contract.fingerprint
         self._limits = limits_fingerprint(self._layout)
         self._measured = MeasuredPositions(contract, self._layout.joints)
-        self._tag = CommandId(epoch=0, seq=0)  # of the last accepted command or braking tick
+        self.sensors = self._measured.sensors
+        self.velocity_sensors = self._velocities.sensors
+        self.tag = CommandId(epoch=0, seq=0)
         self._armed = self._ending = self._asked_to_brake = False
         self._fed_ns: int | None = None
         self._published_ns = clock.now_ns()
@@ -149,24 +153,9 @@ class Relay:
         self.last_dt_s = 0.0
 
     @property
-    def sensors(self) -> tuple[str, ...]:
-        """The sensors of `on_joint_positions`."""
-        return self._measured.sensors
-
-    @property
-    def velocity_sensors(self) -> tuple[str, ...]:
-        """The sensors of `on_joint_velocities`."""
-        return self._velocities.sensors
-
-    @property
     def at_rest(self) -> bool:
         """Whether the last published velocities are zero."""
         return not self._arbiter.reference.velocities.any()
-
-    @property
-    def tag(self) -> CommandId:
-        """The tag of the last accepted command, or of the last braking tick after it."""
-        return self._tag
 
     @property
     def current_state(self) -> RelayState:
@@ -178,7 +167,7 @@ class Relay:
             state = "armed" if self._armed else "disarmed"
         return RelayState(
             state=state,
-            epoch=self._tag.epoch,
+            epoch=self.tag.epoch,
             braking=not self.at_rest and self._braking_reason() is not None,
             latched="" if latched is None else latched.code,
             detail="" if latched is None else latched.detail,
@@ -219,15 +208,15 @@ class Relay:
         if problem := self._arming_problem():
             return False, problem
         positions = self._measured.positions.copy()
-        self._tag = CommandId(epoch=max(self._tag.epoch + 1, self._clock.system_ns() // NS_PER_US), seq=0)
+        self.tag = CommandId(epoch=max(self.tag.epoch + 1, self._clock.system_ns() // NS_PER_US), seq=0)
         self._gate.reset()
-        self._arbiter.reset(positions, self._tag.epoch)
+        self._arbiter.reset(positions, self.tag.epoch)
         self._armed, self._asked_to_brake, self._fed_ns = True, False, None
         self.announce()
         limits = self._layout.limits
         outside = (positions < limits.position_low) | (positions > limits.position_high)
         names = tuple(joint for joint, is_out in zip(self._layout.joints, outside, strict=True) if is_out)
-        armed = Armed(epoch=self._tag.epoch, fingerprint=self._fingerprint, limits=self._limits, outside=names)
+        armed = Armed(epoch=self.tag.epoch, fingerprint=self._fingerprint, limits=self._limits, outside=names)
         return True, armed.to_text()
 
     def command(self, fields: JointFields) -> None:
@@ -243,7 +232,7 @@ class Relay:
             latched = self._gate.latched
             self._refuse(command.tag, refusal, *([] if latched is None else [latched]))
             return
-        self._tag, self._fed_ns = command.tag, self._clock.now_ns()
+        self.tag, self._fed_ns = command.tag, self._clock.now_ns()
         self._asked_to_brake = command.target is None
         self.accepted += 1
         if (target := command.target) is None:
@@ -256,9 +245,9 @@ class Relay:
         """Brake if there is a reason to; called once per control period."""
         self._check_command_timeout()
         reason = self._braking_reason()
-        repeats = self._armed and bool(self._layout.is_velocity.any())
+        repeats = self._armed and self._gate.has_velocity
         if reason is not None and (repeats or not self.at_rest):
-            self._tag = CommandId(epoch=self._tag.epoch, seq=self._tag.seq, tick=self._tag.tick + 1)
+            self.tag = CommandId(epoch=self.tag.epoch, seq=self.tag.seq, tick=self.tag.tick + 1)
             self._publish(lambda: self._arbiter.brake(reason), "tick")
         self.announce()
 
@@ -306,9 +295,9 @@ class Relay:
             return latched_finding(latched)
         if not self._armed:
             return Finding(gate="latch", severity=Severity.STOP, code="latch.stop", detail="the relay is not armed")
-        if command.tag.epoch != self._tag.epoch:
-            return _untimely("act.epoch", f"epoch {command.tag.epoch}; allowed: {self._tag.epoch}")
-        low, high = self._tag.seq + 1, self._tag.seq + _MAX_LOST
+        if command.tag.epoch != self.tag.epoch:
+            return _untimely("act.epoch", f"epoch {command.tag.epoch}; allowed: {self.tag.epoch}")
+        low, high = self.tag.seq + 1, self.tag.seq + _MAX_LOST
         if not low <= command.tag.seq <= high:
             code = "act.dup" if command.tag.seq < low else "act.jump"
             return _untimely(code, f"number {command.tag.seq}; allowed: {low} to {high}")
@@ -380,12 +369,10 @@ class Relay:
 
     def _measured_velocities(self) -> tuple[FloatArray, FloatArray]:
         now_ns = self._clock.now_ns()
-
-        def newest(name: str) -> Reading | None:
-            values, acquired_ns = self._moving.get(name, (None, 0))
-            return None if values is None else (values, (now_ns - acquired_ns) / NS_PER_S)
-
-        return self._velocities.read(newest)
+        readings: dict[str, Reading] = {
+            name: (values, (now_ns - acquired_ns) / NS_PER_S) for name, (values, acquired_ns) in self._moving.items()
+        }
+        return self._velocities.read(readings.get)
 
     def _send(self, command: ApprovedCommand) -> SentCommand:
         self._outlet.publish(command)
@@ -403,10 +390,10 @@ class Relay:
         report = approved.report
         self.last_dt_s = report.dt_s
         stamp_ns = self._clock.system_ns()
-        self._outlet.applied(write_command(self._tag, approved.values, self._layout, stamp_ns=stamp_ns))
+        self._outlet.applied(write_command(self.tag, approved.values, self._layout, stamp_ns=stamp_ns))
         self._outlet.report(
             RelayReport(
-                tag=self._tag,
+                tag=self.tag,
                 cause=cause,
                 published=True,
                 disposition=report.disposition,

@@ -79,16 +79,11 @@ class Workspace:
     ) -> None:
         """Build the rows.
 
-        Args:
-            spec: the validated section of the contract.
-            model: kinematic model of the robot; its joints are `joints`, in any order.
-            joints: the order of all positions and velocities.
-            bounds: the limits of each joint as enforced by the gate; only the deceleration is used.
-            path: path of `spec` in the contract, for errors.
+        `joints` is the order of all positions and velocities. Of `bounds`, the limits of the gate, only the
+        decelerations are used. `path` is that of `spec` in the contract.
 
         Raises:
-            ContractError: for an unknown link, a keep-out region that overlaps the fixed base, or a robot without a
-                moving part.
+            ContractError: for an unknown link, a keep-out region over the fixed base, or a robot that cannot move.
             UsageError: if joints or bounds do not match the model.
         """
         if set(joints) != set(model.joints) or len(bounds) != len(joints):
@@ -112,13 +107,6 @@ class Workspace:
         """Return `h` and the name of its row."""
         return self._lowest(self._clearances.measure(positions[None])[0])
 
-    def too_near(self, positions: FloatArray) -> list[str]:
-        """Return a description of every row below zero at positions (n_joints,)."""
-        distances = self._clearances.measure(positions[None])[0]
-        return [
-            f"{self._clearances.describe(i)}: {distances[i]:.4f} m" for i in np.flatnonzero(distances < 0.0).tolist()
-        ]
-
     def scale(
         self,
         positions: FloatArray,
@@ -129,14 +117,8 @@ class Workspace:
     ) -> Scaling:
         """Return the largest share s of `SHARES`, or 0, such that braking + s (candidate - braking) is admissible.
 
-        Arrays have the shape (n_joints,). The share is 0 for values that are not finite and for dt <= 0.
-
-        Args:
-            positions: those of the last command.
-            candidate_velocities: proposed velocities, within the joint limits.
-            braking_velocities: velocities after one step of full braking.
-            dt_s: the step.
-            latency_s: largest delay of the command.
+        Arrays have the shape (n_joints,); `positions` are those of the last command, `latency_s` its largest delay.
+        The share is 0 for values that are not finite and for dt <= 0.
         """
         wanted = candidate_velocities - braking_velocities
         if not (np.isfinite(positions).all() and np.isfinite(wanted).all() and dt_s > 0.0 and latency_s >= 0.0):
