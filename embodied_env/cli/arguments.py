@@ -28,7 +28,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def check_run_directory(path: str) -> None:
     """Raise UsageError unless `path` is a directory."""
     if not path or not os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
-        raise UsageError(f"no such run directory: {path!r}")
+        raise UsageError(f"no such run directory: {path}")
 
 
 def check_seed(seed: int) -> None:

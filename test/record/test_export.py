@@ -448,7 +448,7 @@ def test_the_verb_says_what_it_wrote(run, tmp_path, capsys):
     ("arguments", "problem"),
     [
         (["RUN", "--format", "csv"], "allowed: jsonl, parquet, minari, lerobot"),
-        (["/none", "--format", "jsonl"], "is not there"),
+        (["/none", "--format", "jsonl"], "no such run directory: /none"),
     ],
 )
 def test_wrong_usage_of_the_verb_is_named(run, tmp_path, capsys, arguments, problem):
