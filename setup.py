@@ -76,7 +76,7 @@ setup(
     ],
     extras_require=EXTRAS,
     entry_points={
-        "console_scripts": ["embodied-env = embodied_env.cli:main"],
+        "console_scripts": ["embodied-env = embodied_env.cli.main:main"],
         "inspect_robots.embodiments": ["embodied_env = embodied_env.envs.adapters.inspect_robots:EmbodiedEmbodiment"],
     },
     classifiers=[

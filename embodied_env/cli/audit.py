@@ -1,4 +1,4 @@
-"""``embodied-env audit``: check a recorded run, or anybody's transitions, row by row."""
+"""``embodied-env audit``: validate a recorded run, or transitions as JSON lines, row by row."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli.arguments import add_json
 from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.outcome_counts import said_of_counts
 from embodied_env.core.terminal import say
@@ -20,25 +21,25 @@ from embodied_env.errors import RecordError, UsageError
 if TYPE_CHECKING:
     from embodied_env.record import AuditReport
 
-HELP = "check that a recorded run keeps its word"
-
 _STDIN = "-"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "run_directory", metavar="RUN", help="a run directory, runs/<id>; or a file of transitions as JSON lines, or -"
+        "run_directory",
+        metavar="RUN",
+        help="run directory, such as runs/<id>, or file of transitions as JSON lines (-: standard input)",
     )
-    parser.add_argument("--contract", help="hold the rows of a file to this contract: a name or a file")
-    parser.add_argument("--json", action="store_true", help="print machine-readable output")
+    parser.add_argument("--contract", help="name or file of the contract of the JSON lines (default: none)")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Audit one run, or one file of rows, and return the exit status: 1 when it is not sound.
+    """Audit one run, or one file of rows, and return the exit status: 1 if it is not sound.
 
     Raises:
-        UsageError: when there is no such directory or file, or a run is to be held to another contract.
+        UsageError: for a missing directory or file, or a contract for a run that has its own.
         RecordError: when the file cannot be read.
     """
     path = Path(args.run_directory)
@@ -50,18 +51,17 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--contract is of a file of rows; the run {path} has a contract of its own")
     with ProgressBar() as progress:
         progress.start("rows", None)
-        report = _audit_run(path, progress) if path.is_dir() else _audit_lines(args, progress)
+        if path.is_dir():
+            from embodied_env.record import audit_run
+
+            report = audit_run(path, watcher=progress.advance)
+        else:
+            report = _audit_lines(args, progress)
     if args.json:
         say(json.dumps(as_json(report), indent=2))
     else:
         print_report(report)
     return SOUND if report.sound else UNSOUND
-
-
-def _audit_run(path: Path, progress: ProgressBar) -> AuditReport:
-    from embodied_env.record import audit_run
-
-    return audit_run(path, watcher=progress.advance)
 
 
 def _audit_lines(args: argparse.Namespace, progress: ProgressBar) -> AuditReport:
@@ -80,7 +80,7 @@ def _audit_lines(args: argparse.Namespace, progress: ProgressBar) -> AuditReport
 
 
 def as_json(report: AuditReport) -> dict[str, object]:
-    """Return a report in types of JSON."""
+    """Return a report as JSON types."""
     return {
         "path": str(report.path),
         "transitions": report.transitions,
@@ -96,7 +96,7 @@ def as_json(report: AuditReport) -> dict[str, object]:
 
 
 def print_report(report: AuditReport) -> None:
-    """Print a line for each finding, with its rule, and the verdict."""
+    """Print one line per finding, with its rule, and the verdict."""
     for warning in report.warnings:
         say(f"warning: {' '.join(str(warning).splitlines())} [{warning.rule}]")
     for violation in report.violations:

@@ -1,4 +1,4 @@
-"""``embodied-env compare``: two recorded runs of one contract side by side."""
+"""``embodied-env compare``: the differences between two recorded runs of one contract."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import json
 import sys
 from typing import Any
 
-from embodied_env.cli import SOUND, UNSOUND, check_run_directory
+from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli.arguments import add_json, check_run_directory
 from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.outcome_counts import said_of_counts
 from embodied_env.core.terminal import make_console, say
-
-HELP = "set two runs of one contract side by side"
 
 _PAGE = "compare.html"
 _PRINTED = 10
@@ -21,25 +20,21 @@ _PRINTED = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("run_a", metavar="A", help="a run directory, say of a simulator")
-    parser.add_argument("run_b", metavar="B", help="another, say of a robot")
-    parser.add_argument("-o", "--output", help=f"the page to write (default: {_PAGE}; with --json: none)")
+    parser.add_argument("run_a", metavar="A", help="first run directory, such as a run in simulation")
+    parser.add_argument("run_b", metavar="B", help="second run directory, such as a run on a robot")
+    parser.add_argument("-o", "--output", help=f"HTML file to write (default: {_PAGE}; with --json: none)")
     parser.add_argument(
         "--ignore",
         metavar="PATH",
         action="append",
         default=[],
-        help="accept that the runs differ at PATH or below it; may be repeated",
+        help="manifest path at which, or below which, the runs may differ (repeatable)",
     )
-    parser.add_argument("--json", action="store_true", help="print machine-readable output")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare two runs and return the exit status: 1 when they are not comparable, or one of them is not whole.
-
-    Raises:
-        UsageError: when one of the directories is not there.
-    """
+    """Compare two runs and return the exit status: 1 if they are not comparable or one is not sound."""
     from embodied_env.analysis.comparison.comparability import NotComparableError
     from embodied_env.analysis.comparison.compare import compare_runs
     from embodied_env.analysis.comparison.page import write_comparison

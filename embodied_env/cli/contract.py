@@ -1,18 +1,21 @@
-"""``embodied-env contract``: check, show, compare and draw contracts, without ROS."""
+"""``embodied-env contract``: validate, show, compare and draw contracts, without ROS."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from embodied_env.cli import SOUND, UNSOUND, WRONG_USAGE, print_error
-from embodied_env.contract import ActuatorSpec, Contract, FloatArray, SensorSpec, load_contract
+from embodied_env.cli import SOUND, UNSOUND, WRONG_USAGE
+from embodied_env.cli.arguments import add_json, check_seed
+from embodied_env.cli.main import print_error
+from embodied_env.contract import Contract, FloatArray, SensorSpec, load_contract
 from embodied_env.contract.fingerprint import differences, meaning, task_meaning, to_plain
 from embodied_env.contract.spaces import action_scale, field_layouts
 from embodied_env.contract.validation import suspected_degrees
@@ -20,51 +23,50 @@ from embodied_env.contract.value_checks import one_of
 from embodied_env.core.arguments import checked_path
 from embodied_env.core.reset_spec import validate_home
 from embodied_env.core.terminal import make_console, say
-from embodied_env.errors import ContractError, UsageError
-
-HELP = "check, show and compare contracts, without ROS"
+from embodied_env.errors import ContractError, MissingDependencyError, UsageError
 
 Row = dict[str, Any]
 
-_WIDTH_OF_A_PIPE = 200  # columns, where no terminal says how wide it is
-_SHORT = 16  # hex digits of a fingerprint that a person compares
+_PIPE_WIDTH = 200  # columns, if stdout is not a terminal
+_SHORT = 16  # hex digits of a fingerprint for display
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions and their arguments."""
-    name, name_help = "NAME_OR_PATH", "the name of a contract, or a path to a YAML file"
+    name: dict[str, Any] = {"metavar": "NAME_OR_PATH", "help": "name of a contract, or path to a YAML file"}
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    validate = actions.add_parser("validate", help="check contracts and the parameters of their tasks")
-    validate.add_argument("contracts", nargs="+", metavar=name, help=name_help)
+
+    def add(action: Callable[[argparse.Namespace], int], verb: str, description: str) -> argparse.ArgumentParser:
+        added = actions.add_parser(verb, help=description, description=description)
+        added.set_defaults(act=action)
+        add_json(added)
+        return added
+
+    validate = add(_validate, "validate", "validate contracts and the parameters of their tasks")
+    validate.add_argument("contracts", nargs="+", **name)
     validate.add_argument("--trust-task", action="store_true", help="load the task that each contract names")
-    validate.add_argument("--task", metavar="FILE[:CLASS]", default=None, help="load the task from this Python file")
-    show = actions.add_parser("show", help="show spaces, limits, sensors, safety, and who owns what")
-    show.add_argument("contract", metavar=name, help=name_help)
-    fingerprint = actions.add_parser("fingerprint", help="print the fingerprint that results are compared by")
-    fingerprint.add_argument("contract", metavar=name, help=name_help)
-    fingerprint.add_argument("--backend", metavar="B", help="print the fingerprint of this backend's profile instead")
-    diff = actions.add_parser("diff", help="list what differs; status 0 when the fingerprints are equal, else 1")
-    diff.add_argument("a", metavar="A", help=name_help)
-    diff.add_argument("b", metavar="B", help=name_help)
-    picture = actions.add_parser("picture", help="save a picture of each world, as its profile for mujoco shows it")
-    picture.add_argument("contracts", nargs="+", metavar=name, help=name_help)
-    picture.add_argument("--out", default=".", help="the folder for <name>.png (default: .)")
-    picture.add_argument("--seed", type=int, default=0, help="of the reset (default: 0)")
+    validate.add_argument("--task", metavar="FILE[:CLASS]", help="Python file to load the task from (default: none)")
+    show = add(_show, "show", "show spaces, limits, sensors, safety, and the owner of each value")
+    show.add_argument("contract", **name)
+    fingerprint = add(_fingerprint, "fingerprint", "print the fingerprint by which results are compared")
+    fingerprint.add_argument("contract", **name)
+    fingerprint.add_argument(
+        "--backend", metavar="NAME", help="backend whose profile's fingerprint is printed instead (default: none)"
+    )
+    diff = add(_diff, "diff", "list the differences of two contracts; exit status 1 if their fingerprints differ")
+    diff.add_argument("a", metavar="A", help="name or path of the first contract")
+    diff.add_argument("b", metavar="B", help="name or path of the second contract")
+    picture = add(_picture, "picture", "render a picture of each contract in the embedded simulator")
+    picture.add_argument("contracts", nargs="+", **name)
+    picture.add_argument("--out", metavar="DIR", default=".", help="directory of the files <name>.png")
+    picture.add_argument("--seed", type=int, default=0, help="seed of the reset")
     picture.add_argument("--trust-task", action="store_true", help="load the task that the contract names")
-    for action in (validate, show, fingerprint, diff, picture):
-        action.add_argument("--json", action="store_true", help="print machine-readable output")
 
 
 def run(args: argparse.Namespace) -> int:
     """Do the action of `args` and return the exit status."""
-    actions = {
-        "validate": _validate,
-        "show": _show,
-        "fingerprint": _fingerprint,
-        "diff": _diff,
-        "picture": _picture,
-    }
-    return actions[args.action](args)
+    status: int = args.act(args)
+    return status
 
 
 def _validate(args: argparse.Namespace) -> int:
@@ -75,19 +77,20 @@ def _validate(args: argparse.Namespace) -> int:
         for result in results:
             if result["valid"]:
                 task = "" if result["task_verified"] else "; task not verified: --trust-task or --task FILE loads it"
-                said = f"valid, fingerprint {result['fingerprint'][:_SHORT]}, {result['source']}{task}"
-                say(f"{result['contract']}: {said}")
+                fingerprint = result["fingerprint"][:_SHORT]
+                say(f"{result['contract']}: valid, fingerprint {fingerprint}, {result['source']}{task}")
     return SOUND if all(result["valid"] for result in results) else WRONG_USAGE
 
 
 def _picture(args: argparse.Namespace) -> int:
-    from embodied_env.cli.contract_picture import save_picture
+    """Render the contracts; refuse an untrusted task before the first picture."""
     from embodied_env.tasks import load_task
 
+    check_seed(args.seed)
     out, contracts = checked_path("--out", args.out), [load_contract(name) for name in args.contracts]
     for contract in contracts:
-        load_task(contract, trust=args.trust_task)  # a world is drawn with its task; refuse before anything is made
-    paths = [str(save_picture(contract, out, seed=args.seed)) for contract in contracts]
+        load_task(contract, trust=args.trust_task)
+    paths = [str(_save_picture(contract, out, seed=args.seed)) for contract in contracts]
     if args.json:
         _print_json(paths)
     else:
@@ -95,8 +98,30 @@ def _picture(args: argparse.Namespace) -> int:
     return SOUND
 
 
+def _save_picture(contract: Contract, folder: Path, *, seed: int) -> Path:
+    """Write ``<folder>/<name>.png``, the rendered reset of `contract` on the backend `mujoco`."""
+    from embodied_env.envs.embodied_env import EmbodiedEnv
+
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingDependencyError(
+            "Pillow", needed_for="writing a picture", remedy='pip install "embodied_env[images]"'
+        ) from None
+    env = EmbodiedEnv(contract, backend="mujoco", render_mode="rgb_array")
+    try:
+        env.reset(seed=seed)
+        picture = env.render()
+    finally:
+        env.close()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{contract.name}.png"
+    Image.fromarray(picture).save(path)
+    return path
+
+
 def _validated(name: str, *, trust_task: bool, task: str | None) -> Row:
-    """Load one contract, and its task if it is shipped or trusted, and print on stderr what is wrong with it."""
+    """Load one contract, and its task if shipped or trusted; print an error on stderr."""
     from embodied_env.tasks import is_shipped, load_task
 
     try:
@@ -123,20 +148,22 @@ def _check_further(contract: Contract) -> None:
         reset = profile.get("reset")
         homes = {"home": profile.get("home"), "reset.home": reset.get("home") if isinstance(reset, Mapping) else None}
         for key, home in homes.items():
-            if isinstance(home, Mapping):
-                _check_home(contract, home, f"backends.{name}.{key}")
+            for joint, problem in _home_problems(contract, home).items():
+                raise ContractError(f"backends.{name}.{key}.{joint}", problem, source=contract.source)
     for path, problem in suspected_degrees(contract):
         raise ContractError(path, problem, source=contract.source)
 
 
-def _check_home(contract: Contract, home: Mapping[str, Any], path: str) -> None:
-    for joint, position in home.items():
-        if isinstance(position, bool) or not isinstance(position, (int, float)):
-            raise ContractError(
-                f"{path}.{joint}", f"{position!r} is not allowed; allowed: a number", source=contract.source
-            )
-    for joint, problem in validate_home(contract, home).items():
-        raise ContractError(f"{path}.{joint}", problem, source=contract.source)
+def _home_problems(contract: Contract, home: object) -> Mapping[str, str]:
+    """Return joint -> problem of home positions; other values than mappings are checked by their backends."""
+    if not isinstance(home, Mapping):
+        return {}
+    no_numbers = {
+        joint: f"{position!r} is not allowed; allowed: a number"
+        for joint, position in home.items()
+        if isinstance(position, bool) or not isinstance(position, (int, float))
+    }
+    return no_numbers or validate_home(contract, home)
 
 
 def _fingerprint(args: argparse.Namespace) -> int:
@@ -175,7 +202,7 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _outside(contract: Contract) -> Row:
-    """Return what `meaning` leaves out, in the structure of the file."""
+    """Return the keys outside the fingerprint, in the structure of the file."""
     return {
         "name": contract.name,
         "sensors": {name: {"topic": sensor.topic} for name, sensor in contract.sensors.items()},
@@ -194,7 +221,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def describe(contract: Contract) -> dict[str, Any]:
-    """Return what ``show`` shows, as JSON types: a mapping is shown as keys and values, a list as a table of rows."""
+    """Return the sections of ``show`` as JSON types: mappings of keys and values, or lists of rows."""
     plain = to_plain(contract)
     sensors, actuators = plain["sensors"], plain["actuators"]
     heading = {key: plain[key] for key in ("name", "version", "source", "control_period_s", "applied_actions")}
@@ -237,7 +264,7 @@ def _box_row(title: str, name: str, box: spaces.Space[Any]) -> Row:
 
 
 def _bound(values: FloatArray) -> Any:  # noqa: ANN401 - JSON types
-    """Return one number where all are equal (of an image there are many thousands), else nested lists; null: none."""
+    """Return one number if all are equal, as in images, else nested lists; None if not finite."""
     first = values.flat[0]
     if not np.isfinite(first):
         return None
@@ -245,7 +272,7 @@ def _bound(values: FloatArray) -> Any:  # noqa: ANN401 - JSON types
 
 
 def _field_rows(name: str, sensor: SensorSpec) -> list[Row]:
-    """Return what is read from a message, with the resolved shape and precision; the evaluator's have no key."""
+    """Return the fields of a sensor with shape and dtype; evaluator-only fields have no observation key."""
     is_seen = sensor.visibility == "agent"
     rows = []
     for layout in field_layouts(name, sensor):
@@ -256,10 +283,11 @@ def _field_rows(name: str, sensor: SensorSpec) -> list[Row]:
 
 
 def _joint_rows(name: str, contract: Contract) -> list[Row]:
-    """Return per joint the limits that the gate enforces, and what the ends of the action mean in SI units."""
+    """Return per joint the limits enforced by the gate, and the range of the action in SI units."""
     actuator = contract.actuators[name]
     limits = actuator.limits(contract.safety.margins)
     scale = action_scale(actuator, limits, contract.control_period_s)
+    suffix = "/s" if actuator.is_velocity else " per step" if actuator.command == "position_delta" else ""
     return [
         {
             "actuator": name,
@@ -271,16 +299,10 @@ def _joint_rows(name: str, contract: Contract) -> list[Row]:
             "deceleration_per_s2": limits.deceleration[i].item(),
             "action": [scale.low[i].item(), scale.high[i].item()],
             "action_si": [scale.si_low[i].item(), scale.si_high[i].item()],
-            "action_si_unit": spec.unit + _unit_suffix(actuator),
+            "action_si_unit": f"{spec.unit}{suffix}",
         }
         for i, (joint, spec) in enumerate(actuator.joints.items())
     ]
-
-
-def _unit_suffix(actuator: ActuatorSpec) -> str:
-    if actuator.is_velocity:
-        return "/s"
-    return " per step" if actuator.command == "position_delta" else ""
 
 
 _ENVIRONMENT = "environment process"
@@ -293,7 +315,7 @@ _STAMPED_BY = {
 
 
 def _ownership(contract: Contract) -> list[Row]:
-    """Say which process decides each value. An in-process simulator is a world inside the environment process."""
+    """Return the process that determines each value. An in-process simulator is part of the environment process."""
     stamps = [(f"sensors.{name}.stamp_ns", *_STAMPED_BY[sensor.timeline]) for name, sensor in contract.sensors.items()]
     rows = [
         ("observation: readings", _WORLD, "what the sensors report"),
@@ -323,9 +345,9 @@ def _print_tables(sections: Mapping[str, Any]) -> None:
     """Print each section as a table under its title."""
     from rich.table import Table
 
-    width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
     console = make_console(width=width, markup=False, emoji=False, highlight=False)
-    with console.capture() as captured:  # printed by print: rich has its own idea of a broken pipe
+    with console.capture() as captured:  # sys.stdout raises BrokenPipeError; rich would exit
         for name, section in sections.items():
             title = name.replace("_", " ")
             rows = _key_values(section) if isinstance(section, Mapping) else section
@@ -334,11 +356,11 @@ def _print_tables(sections: Mapping[str, Any]) -> None:
             for row in rows:
                 table.add_row(*(_cell(row.get(column)) for column in columns))
             console.print(table if rows else f"{title}: none")
-    sys.stdout.write(captured.get())  # the console has escaped what is not its own
+    sys.stdout.write(captured.get())  # escaped by the console
 
 
 def _without_empty_columns(section: Any) -> Any:  # noqa: ANN401 - JSON types
-    """Drop from a table the keys that no row has set: most sensors have no frame, no encoding, no path."""
+    """Drop the columns of a table that no row has set."""
     if isinstance(section, Mapping):
         return section
     used = {key for row in section for key, value in row.items() if value is not None}
@@ -346,7 +368,7 @@ def _without_empty_columns(section: Any) -> Any:  # noqa: ANN401 - JSON types
 
 
 def _key_values(mapping: Mapping[str, Any], prefix: str = "") -> list[Row]:
-    """Turn nested settings into rows of a dotted key and a value."""
+    """Flatten nested settings into rows of a dotted key and a value."""
     rows: list[Row] = []
     for key, value in mapping.items():
         nested = isinstance(value, dict) and value
@@ -355,7 +377,7 @@ def _key_values(mapping: Mapping[str, Any], prefix: str = "") -> list[Row]:
 
 
 def _cell(value: object) -> str:
-    """Write a value for people: six digits, and equal values of a list once, with their number."""
+    """Format a value: six digits, and equal values of a list once with their count."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""``embodied-env demo``: an arm reaches targets over real ROS 2, beside the baseline that holds still."""
+"""``embodied-env demo``: an arm reaches targets over ROS 2, compared with a policy that holds still."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import argparse
 import os
 
 from embodied_env.cli.evaluation_run import add_common_arguments, run_policies
-
-HELP = "run a few episodes and show what each step accounts for"
 
 POLICIES = ("scripted", "hold")
 
@@ -18,6 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo; nothing outside this host is talked to unless the environment says so."""
+    """Run the demo; ROS 2 discovery stays on this host unless the environment says otherwise."""
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     return run_policies("arm_reach", POLICIES, args)

@@ -1,15 +1,16 @@
-"""``embodied-env doctor``: what is right and what is missing for a contract and a backend, and what to do about it."""
+"""``embodied-env doctor``: check the requirements of a contract and a backend, with a remedy for each failure."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from embodied_env import __version__
 from embodied_env.backends.registry import BACKENDS
 from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli.arguments import add_contract, add_json
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.terminal import make_console, say
@@ -24,11 +26,9 @@ from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependen
 from embodied_env.ros.robot.contract_checks import Check, contract_checks
 from embodied_env.ros.setup_checks import apt_package
 
-HELP = "check what a contract needs, and say what to do about it"
-
 Sections = dict[str, list[Check]]
 
-_WORLDS = ("mujoco", "mujoco_ros")  # they have a model of their own
+_EMBEDDED = ("mujoco", "mujoco_ros")
 _OVER_ROS = ("mujoco_ros", "real")
 _SIMULATOR_TYPES = (
     "std_msgs/msg/String",
@@ -36,30 +36,29 @@ _SIMULATOR_TYPES = (
     "rosgraph_msgs/msg/Clock",
     "rcl_interfaces/msg/Parameter",
 )
-_EXTRAS = {"mcap": "record", "PIL": "images"}
-_FOR = {"mcap": "recording runs", "PIL": "saving pictures"}
-_LEAST_SHARED_MEMORY = 32 * 2**20  # bytes: some tens of segments of Fast DDS
+_EXTRAS = {"mcap": ("record", "recording runs"), "PIL": ("images", "saving pictures")}
+_MIN_SHARED_MEMORY = 32 * 2**20  # bytes: some tens of segments of Fast DDS
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where POSIX shared memory is
-_WIDTH_OF_A_PIPE = 200  # columns, where no terminal says how wide it is
+_PIPE_WIDTH = 200  # columns, if stdout is not a terminal
 _MARKS = {True: ("pass", "green"), False: ("FAIL", "bold red"), None: ("  - ", "dim")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("contract", help="a contract's name or file")
-    parser.add_argument("--backend", required=True, metavar="B", help="the backend that is to be used")
-    parser.add_argument("--namespace", default="/", help="absolute ROS 2 namespace of the robot (default: the root)")
-    parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds to look for it (default: 10)")
+    add_contract(parser)
+    parser.add_argument("--backend", required=True, help="name of the backend to check")
+    parser.add_argument("--namespace", default="/", help="absolute ROS 2 namespace of the robot")
+    parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="time to discover the robot, s")
     parser.add_argument("--trust-task", action="store_true", help="load the task that the contract names")
-    parser.add_argument("--json", action="store_true", help="print machine-readable output")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the checklist and return the exit status: 1 when something failed.
+    """Print the checklist and return the exit status: 1 if a check failed.
 
     Raises:
-        UsageError: for an unknown backend, or a wrong namespace or timeout.
-        ContractError: when the contract cannot be read.
+        UsageError: for an unknown backend, or an invalid namespace or timeout.
+        ContractError: when the contract cannot be loaded.
     """
     from embodied_env.ros.setup_checks import check_namespace
 
@@ -89,17 +88,16 @@ def run(args: argparse.Namespace) -> int:
 def examine(
     contract: Contract, backend: str, *, namespace: str, timeout_s: float, trust_task: bool = False
 ) -> Sections:
-    """Return every check that makes sense for `backend`, by section; only a shipped or trusted task is loaded."""
-    ros = _ros_checks(contract, backend) if backend in _OVER_ROS else []
+    """Return the checks for `backend` by section; only a shipped or trusted task is loaded."""
     sections: Sections = {
         "this host": list(_host_checks()),
-        "ROS 2": ros,
+        "ROS 2": _ros_checks(contract, backend) if backend in _OVER_ROS else [],
         "contract": list(_contract_checks(contract, backend, is_trusted=trust_task)),
     }
     if backend == "real":
         sections["contract"] += contract_checks(contract, contract.backends.get(backend, {}))
         sections["robot"] = list(_robot_checks(contract, sections, namespace=namespace, timeout_s=timeout_s))
-    elif backend in _WORLDS:
+    elif backend in _EMBEDDED:
         sections["world"] = list(_world_checks(contract, backend))
     elif backend == "fake":
         sections["world"] = [Check(name="world", passed=True, detail="the fake world needs nothing")]
@@ -108,23 +106,20 @@ def examine(
     return {title: section for title, section in sections.items() if section}
 
 
-# ------------------------------------------------------------------------------------------- surroundings
-
-
 def _host_checks() -> Iterator[Check]:
     yield Check(name="python", passed=True, detail=f"{platform.python_version()}, {platform.platform()}")
     yield Check(name="embodied_env", passed=True, detail=__version__)
     for package in ("gymnasium", "numpy", "pydantic"):
         yield Check(name=package, passed=True, detail=_version(package))
-    for module, extra in _EXTRAS.items():
-        if not _is_there(module):
-            remedy = f'pip install "embodied_env[{extra}]"'
-            yield Check(name=module, passed=None, detail=f"not installed; needed for {_FOR[module]}", remedy=remedy)
-        else:
+    for module, (extra, purpose) in _EXTRAS.items():
+        if _is_installed(module):
             yield Check(name=module, passed=True, detail="installed")
+        else:
+            remedy = f'pip install "embodied_env[{extra}]"'
+            yield Check(name=module, passed=None, detail=f"not installed; needed for {purpose}", remedy=remedy)
 
 
-def _is_there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ImportError:
@@ -140,7 +135,7 @@ def _version(package: str) -> str:
 
 def _ros_checks(contract: Contract, backend: str) -> list[Check]:
     try:
-        from embodied_env.ros.node import RosNode  # noqa: F401 - it checks what it needs
+        from embodied_env.ros.node import RosNode  # noqa: F401 - the import checks its requirements
     except EmbodiedEnvError as error:
         remedy = ""
         if isinstance(error, MissingDependencyError):
@@ -156,34 +151,26 @@ def _ros_checks(contract: Contract, backend: str) -> list[Check]:
         Check(name="ROS_DOMAIN_ID", passed=True, detail=domain),
         Check(name="ROS_AUTOMATIC_DISCOVERY_RANGE", passed=True, detail=reach),
         _shared_memory(),
-        *_message_checks(_types(contract, backend)),
+        *_message_checks(_message_types(contract, backend)),
     ]
 
 
-def _types(contract: Contract, backend: str) -> list[str]:
-    """Return the message types that are needed, each once."""
+def _message_types(contract: Contract, backend: str) -> list[str]:
+    """Return the required message types, each once."""
     estops: Mapping[str, Any] = contract.backends.get(backend, {}).get("estop") or {}
     used = [sensor.type for sensor in contract.sensors.values()]
     used += [actuator.type for actuator in contract.actuators.values()]
     used += [estop.get("type", "std_msgs/msg/Bool") for estop in estops.values()]
-    return list(dict.fromkeys([*used, *_active_types(contract, backend), *_SIMULATOR_TYPES]))
+    if backend == "real" and backend in contract.backends:
+        from embodied_env.ros.robot.backend_profile import load_real_profile
 
-
-def _active_types(contract: Contract, backend: str) -> list[str]:
-    """Return the types that are needed to know what is active; a profile that is wrong has none: its check says so."""
-    if backend != "real" or backend not in contract.backends:
-        return []
-    from embodied_env.ros.robot.backend_profile import load_real_profile
-
-    try:
-        active = load_real_profile(contract).active
-    except EmbodiedEnvError:
-        return []
-    return [name for spec in active.values() for name in spec.types]
+        with contextlib.suppress(EmbodiedEnvError):  # the check of the profile reports an invalid one
+            used += [name for spec in load_real_profile(contract).active.values() for name in spec.types]
+    return list(dict.fromkeys([*used, *_SIMULATOR_TYPES]))
 
 
 def _message_checks(types: Iterable[str]) -> Iterator[Check]:
-    """Yield one check for each package of messages."""
+    """Yield one check per message package."""
     problems: dict[str, tuple[str, str]] = {}
     packages: dict[str, list[str]] = {}
     for name in types:
@@ -197,29 +184,26 @@ def _message_checks(types: Iterable[str]) -> Iterator[Check]:
         except ContractError as error:
             problems[package] = str(error), f"correct the type, or install a newer {package}"
     for package, names in packages.items():
-        detail, remedy = problems.get(package, (", ".join(names), ""))
-        is_missing = package in problems
-        yield Check(
-            name=package, passed=not is_missing, detail=detail, remedy=remedy, code="missing" if is_missing else ""
-        )
+        if package in problems:
+            detail, remedy = problems[package]
+            yield Check(name=package, passed=False, detail=detail, remedy=remedy, code="missing")
+        else:
+            yield Check(name=package, passed=True, detail=", ".join(names))
 
 
 def _shared_memory() -> Check:
-    """A full /dev/shm makes Fast DDS fail without a word."""
-    if not os.path.isdir(_SHARED_MEMORY):  # noqa: PTH112 - one question
+    """Check the free shared memory: if it is full, Fast DDS fails silently."""
+    if not os.path.isdir(_SHARED_MEMORY):  # noqa: PTH112 - a constant path
         return Check(name=_SHARED_MEMORY, passed=None, detail="this system has none")
     free = shutil.disk_usage(_SHARED_MEMORY).free
-    has_room = free >= _LEAST_SHARED_MEMORY
+    has_room = free >= _MIN_SHARED_MEMORY
     return Check(
         name=_SHARED_MEMORY,
         passed=has_room,
-        detail=f"{free / 2**20:.0f} MiB free; needed: {_LEAST_SHARED_MEMORY / 2**20:.0f} MiB",
+        detail=f"{free / 2**20:.0f} MiB free; needed: {_MIN_SHARED_MEMORY / 2**20:.0f} MiB",
         remedy="" if has_room else "fastdds shm clean; a container: docker run --shm-size=512m or --ipc=host",
         code="" if has_room else "shm.full",
     )
-
-
-# ---------------------------------------------------------------------------------------- contract and world
 
 
 def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool) -> Iterator[Check]:
@@ -235,64 +219,61 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool) -> I
         known = ", ".join(contract.backends) or "none"
         detail = f"backends.{backend} is missing; the contract has: {known}"
         yield Check(name="profile", passed=False, detail=detail, remedy=f"write backends.{backend}", code="profile")
-    elif backend == "real":
-        yield _attempt("profile", lambda: _load_real(contract), "correct it")
+        return
+    detail = f"backends.{backend}, fingerprint {contract.backend_fingerprint(backend)[:16]}"
+    if backend == "real":
+        from embodied_env.ros.robot.backend_profile import load_real_profile
+
+        yield _attempt("profile", lambda: load_real_profile(contract) and detail, "correct it")
     else:
-        fingerprint = contract.backend_fingerprint(backend)[:16]
-        yield Check(name="profile", passed=True, detail=f"backends.{backend}, fingerprint {fingerprint}")
+        yield Check(name="profile", passed=True, detail=detail)
 
 
-def _load_real(contract: Contract) -> str:
-    from embodied_env.ros.robot.backend_profile import load_real_profile
-
-    load_real_profile(contract)
-    return f"backends.real, fingerprint {contract.backend_fingerprint('real')[:16]}"
-
-
-def _attempt(name: str, action: Any, remedy: str) -> Check:  # noqa: ANN401 - returns what to say
-    """Return a check that passes when `action` does; what it returns is the detail."""
+def _attempt(name: str, action: Callable[[], object], remedy: str) -> Check:
+    """Return a check that passes unless `action` raises; its result is the detail."""
     try:
         return Check(name=name, passed=True, detail=str(action()))
     except EmbodiedEnvError as error:
-        is_missing = isinstance(error, MissingDependencyError)  # its message ends with the remedy
-        return Check(
-            name=name, passed=False, detail=str(error), remedy="" if is_missing else remedy, code=type(error).__name__
-        )
+        remedy = "" if isinstance(error, MissingDependencyError) else remedy  # its message has its own
+        return Check(name=name, passed=False, detail=str(error), remedy=remedy, code=type(error).__name__)
 
 
 def _world_checks(contract: Contract, backend: str) -> Iterator[Check]:
-    """Build the embedded world and reset it: in this process, also where it will have one of its own."""
+    """Build and reset the embedded world in this process."""
     from embodied_env.sim.rendering import display_available
     from embodied_env.sim.world import World, load_profile
 
-    if not _is_there("mujoco"):
+    if not _is_installed("mujoco"):
         remedy = 'pip install "embodied_env[sim]"'
         yield Check(name="mujoco", passed=False, detail="not installed", remedy=remedy, code="missing")
         return
     yield Check(name="mujoco", passed=True, detail=_version("mujoco"))
     if backend not in contract.backends:
         return
-    made: list[World] = []
+    world: World | None = None
 
     def build() -> str:
-        made.append(World(contract, load_profile(contract, backend), path=f"backends.{backend}"))
-        made[0].reset(0, {})
+        nonlocal world
+        world = World(contract, load_profile(contract, backend), path=f"backends.{backend}")
+        world.reset(0, {})
         return f"{contract.backends[backend].get('model', 'the model')} loads and resets"
 
     try:
         yield _attempt("model", build, f"correct backends.{backend}")
-        has_cameras = any(sensor.encoding is not None for sensor in contract.sensors.values())
-        if made:
-            yield _renderer_check(made[0], needed=has_cameras)
+        if world is not None:
+            has_cameras = any(sensor.encoding is not None for sensor in contract.sensors.values())
+            yield _renderer_check(world, needed=has_cameras)
     finally:
-        for world in made:
+        if world is not None:
             world.close()
-    shown = "there is one" if display_available() else "there is none: no window, render_mode='human'"
-    yield Check(name="display", passed=None if "none" in shown else True, detail=shown)
+    if display_available():
+        yield Check(name="display", passed=True, detail="there is one")
+    else:
+        yield Check(name="display", passed=None, detail="there is none: no window, render_mode='human'")
 
 
 def _renderer_check(world: Any, *, needed: bool) -> Check:  # noqa: ANN401 - a World
-    """Try to take a picture. It fails only where a sensor is a camera; else only `render` needs it."""
+    """Render one picture; a failure counts only if a sensor is a camera."""
 
     def picture() -> str:
         height, width, _ = world.render().shape
@@ -306,7 +287,7 @@ def _renderer_check(world: Any, *, needed: bool) -> Check:  # noqa: ANN401 - a W
 
 
 def _robot_checks(contract: Contract, sections: Sections, *, namespace: str, timeout_s: float) -> Iterator[Check]:
-    """Look at the robot, where ROS is there and its keys, if it asks for them, are whole."""
+    """Check the robot, unless ROS, the profile or the security keys already failed."""
     before = [*sections["ROS 2"], *(check for check in sections["contract"] if check.name in ("profile", "security"))]
     wrong = [check.name for check in before if check.passed is False]
     if wrong:
@@ -323,16 +304,13 @@ def _robot_checks(contract: Contract, sections: Sections, *, namespace: str, tim
     yield from (check for check in checks if check.name not in already)
 
 
-# ------------------------------------------------------------------------------------------------- printing
-
-
 def _print_checklist(sections: Sections) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
     console = make_console(width=width, markup=False, emoji=False, highlight=False)
-    with console.capture() as captured:  # printed by print: rich has its own idea of a broken pipe
+    with console.capture() as captured:  # sys.stdout raises BrokenPipeError; rich would exit
         for title, checks in sections.items():
             console.print(Text(title, style="bold"))
             table = Table.grid(padding=(0, 2))

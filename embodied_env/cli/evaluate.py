@@ -1,4 +1,4 @@
-"""``embodied-env evaluate``: record some episodes of a policy, and print what they came to."""
+"""``embodied-env evaluate``: record episodes of a policy and print the results."""
 
 from __future__ import annotations
 
@@ -6,66 +6,43 @@ import argparse
 import os
 import sys
 
+from embodied_env.cli.arguments import add_contract
 from embodied_env.cli.evaluation_run import add_common_arguments, run_policies
 from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
 from embodied_env.evaluation.engine import make_engine
 
-HELP = "run a policy for some episodes and record them"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("contract", help="a contract's name or file")
-    parser.add_argument(
-        "--policy",
-        default="scripted",
-        help="hold, random, scripted, or module:callable (default: scripted)",
-    )
+    add_contract(parser)
+    parser.add_argument("--policy", default="scripted", help="policy: hold, random, scripted, or module:callable")
     add_common_arguments(parser, backend="mujoco", episodes=10)
-    parser.add_argument("--clock", default="steady", help="steady or virtual (default: steady)")
-    parser.add_argument("--pacing", default=None, help="lockstep or realtime (default: the backend's)")
-    parser.add_argument("--fifo-priority", type=int, default=None, help="SCHED_FIFO for the stepping thread, 1 to 99")
-    parser.add_argument(
-        "--switch-interval", type=float, default=None, help="of the interpreter, s: for policies in threads of Python"
-    )
-    parser.add_argument(
-        "--delay-profile", metavar="FILE", default=None, help="put these latencies into a world that waits"
-    )
-    parser.add_argument("--namespace", default=None, help="ROS 2 namespace, for a backend over ROS 2")
-    parser.add_argument("--report", action="store_true", help="write report.html into the run directory, too")
-    parser.add_argument("--attach", action="store_true", help="use a simulator that runs instead of starting one")
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="of a robot: everything but motion; no command is published, nobody asked",
-    )
-    parser.add_argument("--relay", action="store_true", help="of a robot: through its relay, whatever the profile says")
-    parser.add_argument("--engine", default=None, help="local, or ray: worker processes (default: this process)")
-    parser.add_argument(
-        "--workers", type=int, default=None, help="of the engine (default: one per CPU of this machine)"
-    )
-    parser.add_argument(
+    option = parser.add_argument
+    option("--clock", default="steady", help="clock of the time stamps: steady or virtual")
+    option("--pacing", help="pacing of the backend: lockstep or realtime (default: the backend's)")
+    option("--fifo-priority", type=int, help="SCHED_FIFO priority of the stepping thread, 1 to 99 (default: none)")
+    option("--switch-interval", type=float, metavar="S", help="thread switch interval of Python, s (default: Python's)")
+    option("--delay-profile", metavar="FILE", help="latency profile to inject in lockstep (default: none)")
+    option("--namespace", help="ROS 2 namespace of a backend over ROS 2 (default: the backend's)")
+    option("--report", action="store_true", help="write report.html into each run directory")
+    option("--attach", action="store_true", help="attach to a running simulator instead of starting one")
+    option("--dry-run", action="store_true", help="run all checks on the robot without sending commands")
+    option("--relay", action="store_true", help="command the robot through its relay, whatever its profile says")
+    option("--engine", help="engine of worker processes: local or ray (default: this process, without workers)")
+    option("--workers", type=int, help="number of workers of the engine (default: one per CPU of this machine)")
+    option(
         "--episode-timeout",
         type=float,
         metavar="S",
-        default=None,
-        help="of an engine: seconds after which a hung worker is replaced (default: generous, from the contract)",
+        help="time after which a hung worker is replaced, s (default: derived from the contract)",
     )
-    parser.add_argument(
-        "--address", default=None, help="of a Ray cluster (default: RAY_ADDRESS, else one is started and ended here)"
-    )
-    parser.add_argument(
-        "--record-messages", action="store_true", help="record the raw ROS 2 messages too, for a backend over ROS 2"
-    )
+    option("--address", help="address of a Ray cluster (default: RAY_ADDRESS, else a cluster of this process)")
+    option("--record-messages", action="store_true", help="record the raw messages of a backend over ROS 2")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate one policy.
-
-    Raises:
-        UsageError: for workers of no engine.
-    """
+    """Evaluate one policy and return the exit status."""
     if args.engine is None and args.workers is not None:
         raise UsageError(f"--workers {args.workers} is of an engine; allowed: with --engine local or ray")
     if args.engine is None and args.address is not None:
@@ -74,14 +51,21 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--episode-timeout {args.episode_timeout} is of an engine; allowed: with --engine local or ray"
         )
-    workers = (os.cpu_count() or 1) if args.workers is None else args.workers
+    engine = None
+    if args.engine is not None:
+        workers = (os.cpu_count() or 1) if args.workers is None else args.workers
+        engine = make_engine(args.engine, workers, args.address, episode_timeout_s=args.episode_timeout)
+    of_robot = {}  # only what was requested: other backends refuse these options
+    if args.dry_run:
+        say("dry run: everything is checked and judged, nothing is published to the robot", file=sys.stderr)
+        of_robot["armed"] = False
+    if args.relay:
+        of_robot["relay"] = True
     return run_policies(
         args.contract,
         [args.policy],
         args,
-        engine=None
-        if args.engine is None
-        else make_engine(args.engine, workers, args.address, episode_timeout_s=args.episode_timeout),
+        engine=engine,
         clock=args.clock,
         pacing=args.pacing,
         fifo_priority=args.fifo_priority,
@@ -90,12 +74,5 @@ def run(args: argparse.Namespace) -> int:
         namespace=args.namespace,
         spawn=not args.attach,
         record_messages=args.record_messages,
-        **_of_robot(args),
+        **of_robot,
     )
-
-
-def _of_robot(args: argparse.Namespace) -> dict[str, bool]:
-    """Return the options of a robot that were asked for; another backend refuses them."""
-    if args.dry_run:
-        say("dry run: everything is checked and judged, nothing is published to the robot", file=sys.stderr)
-    return {**({"armed": False} if args.dry_run else {}), **({"relay": True} if args.relay else {})}

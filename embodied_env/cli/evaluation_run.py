@@ -1,4 +1,4 @@
-"""Evaluate policies under a progress display and print the result: what ``demo`` and ``evaluate`` share."""
+"""Evaluation of policies with a progress display and printed results, for ``demo`` and ``evaluate``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli.arguments import add_json, check_seed
 from embodied_env.cli.live_table import EpisodeBar, LiveView
 from embodied_env.cli.outcome_tables import as_json, print_table
 from embodied_env.contract import Contract, load_contract
@@ -21,14 +23,12 @@ from embodied_env.ros.fastdds import enable_large_segments
 
 
 def add_common_arguments(parser: argparse.ArgumentParser, *, backend: str, episodes: int) -> None:
-    """Declare what ``demo`` and ``evaluate`` have in common, with their defaults."""
-    parser.add_argument("--backend", default=backend, help=f"name of the backend (default: {backend})")
-    parser.add_argument(
-        "--episodes", type=int, default=episodes, help=f"number of episodes per policy (default: {episodes})"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first episode (default: 0)")
-    parser.add_argument("--out", default="runs", help="folder of the run directories (default: runs)")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    """Declare the arguments that ``demo`` and ``evaluate`` share, with their defaults."""
+    parser.add_argument("--backend", default=backend, help="name of the backend")
+    parser.add_argument("--episodes", type=int, default=episodes, help="number of episodes per policy")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first episode")
+    parser.add_argument("--out", metavar="DIR", default="runs", help="directory of the run directories")
+    add_json(parser)
 
 
 def run_policies(
@@ -39,18 +39,17 @@ def run_policies(
     engine: Engine | None = None,
     **options: Any,  # noqa: ANN401 - of `evaluate_with_progress`
 ) -> int:
-    """Evaluate, print, and return the exit status: 1 when a run is not sound evidence.
+    """Evaluate policies, print the results, and return the exit status: 1 if a run is not sound.
 
     Raises:
-        UsageError: for a number of episodes or a seed that is not allowed.
+        UsageError: for an invalid number of episodes or seed.
     """
     if args.episodes < 1:
         raise UsageError(f"--episodes {args.episodes} is not allowed; allowed: 1 or more")
-    if args.seed < 0:
-        raise UsageError(f"--seed {args.seed} is not allowed; allowed: 0 or more")
+    check_seed(args.seed)
     out = checked_path("--out", args.out)
     contract = load_contract(contract_name)
-    enable_large_segments(contract)  # also for the workers: they inherit it
+    enable_large_segments(contract)  # inherited by workers
     wants_report = getattr(args, "report", False)  # demo has none
     if wants_report:
         from embodied_env.analysis.report.figures import check_installed
@@ -71,8 +70,17 @@ def run_policies(
     else:
         print_table(contract, args.backend, evaluations)
     if wants_report:
-        _write_reports(evaluations)
-    return _print_problems(evaluations)
+        from embodied_env.analysis.report.run_report import write_report
+
+        for path in (path for evaluation in evaluations for path in evaluation.parts or (evaluation.path,)):
+            say(f"report: {write_report(path).path}", file=sys.stderr)
+    for evaluation in evaluations:
+        for loss in evaluation.losses:
+            say(loss, file=sys.stderr)
+    unsound = [evaluation for evaluation in evaluations if evaluation.problem]
+    for evaluation in unsound:
+        say(f"not sound: {evaluation.path}: {evaluation.problem}", file=sys.stderr)
+    return UNSOUND if unsound else SOUND
 
 
 def evaluate_with_progress(  # noqa: PLR0913 - the public options
@@ -87,7 +95,7 @@ def evaluate_with_progress(  # noqa: PLR0913 - the public options
     record_messages: bool = False,
     **options: Any,  # noqa: ANN401 - of make
 ) -> list[Evaluation]:
-    """Evaluate each policy in turn, below a live table on stderr; with an engine, below a bar."""
+    """Evaluate each policy in turn, with a live table on stderr, or with an engine a progress bar."""
     done = []
     for policy in policies:
         job = EvaluationJob(
@@ -99,28 +107,8 @@ def evaluate_with_progress(  # noqa: PLR0913 - the public options
             record_messages=record_messages,
         )
         if engine is not None:
-            engine.check(job)  # before anything is drawn
+            engine.check(job)  # before the display starts
         view = LiveView(contract, policy, episodes) if engine is None else EpisodeBar(contract, policy, episodes)
         with view:
             done.append(run_job(job, episodes=episodes, out=Path(out), engine=engine, observer=view))
     return done
-
-
-def _print_problems(evaluations: Sequence[Evaluation]) -> int:
-    """Print what was lost and what is not sound on stderr, and return the exit status."""
-    for evaluation in evaluations:
-        for loss in evaluation.losses:
-            say(loss, file=sys.stderr)
-    unsound = [evaluation for evaluation in evaluations if evaluation.problem]
-    for evaluation in unsound:
-        say(f"not sound: {evaluation.path}: {evaluation.problem}", file=sys.stderr)
-    return 1 if unsound else 0
-
-
-def _write_reports(evaluations: Sequence[Evaluation]) -> None:
-    """Write ``report.html`` into each run directory, those of workers too; say so on stderr, not in anybody's JSON."""
-    from embodied_env.analysis.report.run_report import write_report
-
-    for path in (path for evaluation in evaluations for path in evaluation.parts or (evaluation.path,)):
-        report = write_report(path)
-        say(f"report: {report.path}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""What a policy's run looks like while it runs: rate, latency and gates, on stderr.
+"""The live display of an evaluation on stderr: rate, latency and gates.
 
-It is drawn by a thread a few times a second, so that no step pays for it, and rests while a robot is reset: its
-operator may be asked something then.
+A thread draws it a few times per second, so that steps do not wait for it. It pauses while a robot is reset, since the
+operator may be prompted then.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
+from embodied_env.cli.progress import ProgressBar
 from embodied_env.contract import Contract
 from embodied_env.core.codes import CODES, Quality
 from embodied_env.core.terminal import make_console
 
 Info = Mapping[str, Any]
 
-_WINDOW = 200  # steps that rates and percentiles are of
-_PER_SECOND = 4
+_WINDOW = 200  # steps of rates and percentiles
+_REFRESH_HZ = 4
 _NAMES = {number: code for code, number in CODES.items() if code}
 _OK = int(Quality.OK)
 
@@ -30,11 +30,12 @@ class LiveAccount:
     """Sums up the infos of a run. One thread adds, another reads.
 
     Attributes:
-        is_paced: steps have deadlines.
+        is_paced: whether steps have deadlines.
+        steps: number of steps added.
     """
 
     def __init__(self, contract: Contract, episodes: int) -> None:
-        """Begin with nothing."""
+        """Start without steps."""
         self._period_s = contract.control_period_s
         self._horizon = contract.episode.horizon_steps
         self._episodes = episodes
@@ -44,14 +45,14 @@ class LiveAccount:
         self._ends: Counter[str] = Counter()
         self._missed = self._missed_before = 0
         self.is_paced = False
-        self._steps = self._clipped = 0
+        self.steps = self._clipped = 0
         self._at = (0, 0)  # episode, step
 
     def add(self, info: Info) -> None:
-        """Take in the info of a step."""
+        """Add the info of a step."""
         latency = info["latency"]
         with self._lock:
-            self._steps += 1
+            self.steps += 1
             self._clipped += bool(info["action_clipped"])
             self._at = int(info["episode_index"]) + 1, int(info["step_index"])
             for stage, _ in _SHOWN:
@@ -64,17 +65,12 @@ class LiveAccount:
                 self._ends[info["end_reason"]] += 1
                 self._missed_before = self._missed
 
-    @property
-    def has_steps(self) -> bool:
-        """Whether a step was taken."""
-        return self._steps > 0
-
     def rows(self) -> list[tuple[str, str]]:
-        """Return what there is to say, as names and texts."""
+        """Return the rows of the table: name and text."""
         with self._lock:
             stages = {stage: np.array(values) for stage, values in self._stages.items()}
             codes, ends = dict(self._codes.most_common()), dict(self._ends.most_common())
-            (episode, step), steps, clipped, missed = self._at, self._steps, self._clipped, self._missed
+            (episode, step), steps, clipped, missed = self._at, self.steps, self._clipped, self._missed
         rows = [("episode", f"{episode} of {self._episodes}, step {step} of {self._horizon}")]
         if "period_s" in stages:
             rate_hz = 1.0 / max(float(stages["period_s"].mean()), 1e-9)
@@ -86,9 +82,9 @@ class LiveAccount:
                 rows.append((label, f"{1e3 * p50_s:.2f} / {1e3 * p95_s:.2f} / {1e3 * stages[stage].max():.2f}"))
         if self.is_paced:
             rows.append(("missed deadlines", f"{missed}"))
-        rows.append(("clipped steps", f"{100 * clipped / steps:.1f} %" if steps else "none"))
+        rows.append(("clipped steps", f"{100 * clipped / steps:.1f} %" if steps else "n/a"))
         rows.append(("gates", _counted(codes)))
-        rows.append(("ended by", _counted(ends)))
+        rows.append(("end reasons", _counted(ends)))
         return rows
 
 
@@ -106,13 +102,13 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 class LiveView:
-    """Shows an account under a bar of episodes; an observer of an evaluation.
+    """An episode observer that shows a bar of episodes and the rows of a `LiveAccount`.
 
-    Where stderr is no terminal, it only writes how it ended.
+    If stderr is not a terminal, it only prints the last state.
     """
 
     def __init__(self, contract: Contract, policy: str, episodes: int) -> None:
-        """Prepare; nothing is drawn before the first episode begins."""
+        """Create the display; it starts with the first step."""
         from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -122,40 +118,38 @@ class LiveView:
         self._live = Live(
             get_renderable=self._drawn,
             console=make_console(stderr=True),
-            refresh_per_second=_PER_SECOND,
+            refresh_per_second=_REFRESH_HZ,
             transient=True,
         )
 
     def __enter__(self) -> Self:
-        """Nothing yet: the first reset may ask something."""
+        """Draw nothing yet: the operator may be prompted at the first reset."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the drawing, and leave how it ended; nothing where no step was taken."""
+    def __exit__(self, *_: object) -> None:
+        """Stop drawing and print the last state, if there were steps."""
         self._live.stop()
-        if self._account.has_steps:
+        if self._account.steps:
             self._live.console.print(self._drawn())
 
     @property
     def is_drawing(self) -> bool:
-        """Whether it is on the screen, and being redrawn."""
+        """Whether the display is being redrawn."""
         return self._live.is_started
 
     def resetting(self) -> None:
-        """An episode is about to be reset; who waits for a robot may be asked something."""
+        """Pause while a robot is reset: the operator may be prompted."""
         if self._account.is_paced:
             self._live.stop()
 
     def stepped(self, info: Info) -> None:
-        """A step was taken."""
+        """Add the info of a step."""
         self._account.add(info)
         if not self.is_drawing:
             self._live.start()
 
     def ended(self, episode: int) -> None:
-        """An episode has ended; it was the `episode`-th, from 1."""
+        """Show that the `episode`-th episode (from 1) has ended."""
         self._bar.update(self._line, completed=episode)
 
     def _drawn(self) -> Any:  # noqa: ANN401 - what rich can draw
@@ -168,26 +162,17 @@ class LiveView:
         return Group(self._bar, table)
 
 
-class EpisodeBar:
-    """Shows how many episodes of an engine have ended."""
+class EpisodeBar(ProgressBar):
+    """An episode observer that shows how many episodes of an engine have ended."""
 
     def __init__(self, contract: Contract, policy: str, episodes: int) -> None:
-        """Prepare the bar."""
-        from rich.progress import Progress
-
-        self._bar = Progress(console=make_console(stderr=True), transient=True)
-        self._line = self._bar.add_task(f"{contract.name} · {policy}", total=episodes)
+        """Create the bar."""
+        super().__init__(f"{contract.name} · {policy}", episodes)
 
     def __enter__(self) -> Self:
         """Show the bar."""
-        self._bar.start()
+        self.update(0)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Remove the bar."""
-        self._bar.stop()
 
     def resetting(self) -> None:
         """Ignore: the workers reset."""
@@ -197,4 +182,4 @@ class EpisodeBar:
 
     def ended(self, episode: int) -> None:
         """Show that the `episode`-th episode (from 1) has ended."""
-        self._bar.update(self._line, completed=episode)
+        self.update(episode)

@@ -1,4 +1,4 @@
-"""``embodied-env profile``: the latencies of a recorded run, as a file that can be put into a simulator."""
+"""``embodied-env profile``: the latency profile of a recorded run, for delay injection into a simulator."""
 
 from __future__ import annotations
 
@@ -6,43 +6,32 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from embodied_env.cli import SOUND, UNSOUND, check_run_directory
-from embodied_env.cli.latency_table import print_profile
+from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli.arguments import add_json, add_run_directory, check_run_directory, output_file
 from embodied_env.cli.progress import ProgressBar
-from embodied_env.core.terminal import say
-from embodied_env.errors import UsageError
+from embodied_env.core.terminal import make_console, say
 
-HELP = "write the latencies of a recorded run into a file"
+if TYPE_CHECKING:
+    from embodied_env.core.latency.profile import LatencyProfile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("run_directory", metavar="RUN", help="a run directory, runs/<id>")
-    parser.add_argument(
-        "-o",
-        "--out",
-        default="latency_profile.json",
-        help="the file (default: latency_profile.json), for delay_profile",
-    )
-    parser.add_argument("--json", action="store_true", help="print machine-readable output")
+    add_run_directory(parser)
+    parser.add_argument("-o", "--out", metavar="FILE", default="latency_profile.json", help="latency profile to write")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the profile; the status is 1 when the run does not say when commands act, or is not sound.
-
-    Raises:
-        UsageError: when there is no such directory, or the file cannot be one.
-        LatencyProfileError: when the run has too few steps whose latencies are known.
-    """
+    """Write the profile and return the exit status: 1 if the run is not sound or has no actuation latency."""
     from embodied_env.analysis.profile_from_run import profile_of_run
     from embodied_env.core.latency.profile import as_mapping, write_profile
     from embodied_env.record import read_run
 
-    out = Path(args.out)
+    out = output_file(args.out)
     check_run_directory(args.run_directory)
-    if out.is_dir() or not out.absolute().parent.is_dir():
-        raise UsageError(f"--out {out} is not allowed; allowed: a file in a folder that exists")
     recorded = read_run(args.run_directory)
     with ProgressBar() as progress:
         profile = profile_of_run(recorded, progress=progress)
@@ -56,3 +45,28 @@ def run(args: argparse.Namespace) -> int:
     if recorded.problem:
         say(f"not sound: {recorded.path}: {recorded.problem}", file=sys.stderr)
     return SOUND if profile.actuation_s is not None and not recorded.problem else UNSOUND
+
+
+def print_profile(profile: LatencyProfile, out: Path) -> None:
+    """Print a table of the estimates with confidence interval and method, and of the unknown latencies."""
+    from rich.table import Table
+
+    console = make_console()
+    table = Table(title=f"{profile.contract} on {profile.backend}: latency, ms", title_justify="left")
+    for heading, justify in (("", "left"), ("value", "right"), ("95 %", "right"), ("method", "left"), ("n", "right")):
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type] # its own literals
+    table.add_column("", overflow="fold")
+    best = "" if profile.actuation_s is None else profile.actuation_s.method
+    rows = [(f"actuation{' *' if method == best else ''}", each) for method, each in profile.evidence.items()]
+    rows += [] if profile.lag_s is None else [("lag", profile.lag_s)]
+    rows += [] if profile.obs_to_command_s is None else [("observation to command", profile.obs_to_command_s)]
+    for stage, found in (("age", profile.age_s), ("capture", profile.capture_s), ("transport", profile.transport_s)):
+        rows += [(f"{stage} {sensor}", each) for sensor, each in found.items()]
+    for name, each in rows:
+        interval = f"{1e3 * each.low_s:.2f} .. {1e3 * each.high_s:.2f}"
+        table.add_row(name, f"{1e3 * each.value_s:.2f}", interval, each.method, str(each.n), each.detail)
+    for name, why in profile.unknown.items():
+        table.add_row(name, "unknown", "", "", "", why)
+    console.print(table)
+    console.print("* actuation_s: from the publication of a command until the joint begins to act")
+    console.print(f"profile  {out}", soft_wrap=True)

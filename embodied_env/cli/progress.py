@@ -1,4 +1,4 @@
-"""A progress bar on stderr for verbs that read a run."""
+"""Progress bars on stderr, drawn only where stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from embodied_env.core.terminal import make_console
 
 
 class ProgressBar:
-    """A bar on stderr, where that is a terminal; see `embodied_env.analysis.progress.Progress`."""
+    """A bar for one task at a time; implements `embodied_env.analysis.progress.Progress`."""
 
-    def __init__(self) -> None:
-        """Create the bar without a task."""
+    def __init__(self, task: str = "", total: int | None = None) -> None:
+        """Create the bar; `total` is the number of parts of `task`, if known."""
         self._bar: Any = None  # rich is imported only where it draws
         if sys.stderr.isatty():
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
             self._bar = Progress(*columns, console=make_console(stderr=True), transient=True)
-            self._task = self._bar.add_task("", total=None)
+            self._task = self._bar.add_task(task, total=total)
 
     def __enter__(self) -> Self:
-        """Show the bar."""
-        if self._bar is not None:
-            self._bar.start()
+        """Draw nothing yet: an operator may be asked something before the first report."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -33,11 +31,18 @@ class ProgressBar:
             self._bar.stop()
 
     def start(self, task: str, total: int | None) -> None:
-        """Start the next task, of `total` parts; None: not known."""
+        """Start the next task, of `total` parts; None: unknown."""
         if self._bar is not None:
+            self._bar.start()
             self._bar.reset(self._task, description=task, total=total)
 
     def advance(self, parts: int = 1) -> None:
         """Add `parts` finished parts."""
         if self._bar is not None:
             self._bar.advance(self._task, parts)
+
+    def update(self, finished: int, total: int | None = None) -> None:
+        """Set the number of finished parts, and the total if it is known now."""
+        if self._bar is not None:
+            self._bar.start()
+            self._bar.update(self._task, completed=finished, total=total)

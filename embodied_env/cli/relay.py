@@ -1,4 +1,4 @@
-"""``embodied-env relay``: own the actuator topics, and brake when commands stop coming."""
+"""``embodied-env relay``: own the actuator topics, and brake when commands stop."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ import threading
 
 from embodied_env.core.terminal import say
 
-HELP = "own the actuator topics, and brake when commands stop"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("contract", help="a contract's name or file; -: one line of standard input")
-    parser.add_argument("--namespace", default=None, help="absolute ROS 2 namespace (default: the root)")
-    parser.add_argument("--source", default="standard input", help="where the contract of - was read from")
-    parser.add_argument("--backend", default=None, help="whose profile names the e-stop inputs (default: real)")
+    parser.add_argument("contract", metavar="CONTRACT", help="contract name or file; -: one line of standard input")
+    parser.add_argument("--namespace", help="absolute ROS 2 namespace (default: the root)")
+    parser.add_argument("--source", default="standard input", help="origin of the contract -, for error messages")
+    parser.add_argument("--backend", help="backend whose profile names the e-stop inputs (default: real)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Relay until SIGINT, SIGTERM, or, with ``-``, the end of standard input; the robot is at rest when it ends."""
+    """Relay until SIGINT, SIGTERM, or, with ``-``, the end of standard input; brake the robot to rest at the end."""
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.core.process.child import STOP_GRACE_S, first_line, watch_parent
     from embodied_env.envs.filters_from_contract import make_command_filters
@@ -38,24 +36,23 @@ def run(args: argparse.Namespace) -> int:
     contract = parse_contract(first_line(), source=args.source) if from_parent else load_contract(args.contract)
     check_relayed(contract)
     enable_large_segments(contract)
-    if args.backend is not None and args.backend not in contract.backends:  # its e-stops would silently be missing
+    if args.backend is not None and args.backend not in contract.backends:  # its e-stops would be missing
         known = ", ".join(contract.backends) or "none"
         raise UsageError(f"--backend {args.backend!r} has no profile in {contract.name}; allowed: {known}")
-    profile = contract.backends.get(args.backend or "real", {})
     if from_parent:
         watch_parent(stop.set, grace_s=stopping_time_s(contract) + STOP_GRACE_S)
 
     from embodied_env.ros.relay_node import run_relay
 
-    def greet(namespace: str) -> None:
+    def print_ready(namespace: str) -> None:
         say(f"relaying {contract.name} in namespace {namespace}; Ctrl-C brakes and ends", flush=True)
 
     run_relay(
         contract,
         namespace=args.namespace,
-        profile=profile,
+        profile=contract.backends.get(args.backend or "real", {}),
         stop=stop,
         shapers=make_command_filters(contract, latency_s=contract.control_period_s),
-        on_ready=greet,
+        on_ready=print_ready,
     )
     return 0

@@ -1,4 +1,4 @@
-"""``embodied-env replay``: play a recorded run back, to the environment or to another policy."""
+"""``embodied-env replay``: re-run recorded actions, or compare the actions of another policy."""
 
 from __future__ import annotations
 
@@ -8,44 +8,36 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from embodied_env.cli import SOUND, UNSOUND, check_run_directory
+from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli.arguments import add_json, add_run_directory, check_run_directory, check_seed
 from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.terminal import make_console, say
-from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
     from embodied_env.analysis.replay import PolicyReplay, Replay
 
-HELP = "play a run back: are its transitions still the same?"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("run_directory", metavar="RUN", help="a run directory, runs/<id>")
-    parser.add_argument("--contract", default=None, help="a contract's name or file (default: the run's own)")
-    parser.add_argument(
-        "--task", metavar="FILE[:CLASS]", default=None, help="a Python file to load the task from (default: none)"
-    )
+    add_run_directory(parser)
+    parser.add_argument("--contract", help="name or file of the contract to replay with (default: that of the run)")
+    parser.add_argument("--task", metavar="FILE[:CLASS]", help="Python file to load the task from (default: none)")
     parser.add_argument("--trust-task", action="store_true", help="load the task that the run's contract names")
     parser.add_argument(
-        "--policy", default=None, help="compare the actions of hold, random, scripted, or module:callable instead"
+        "--policy",
+        help="policy to compare with the recorded actions: hold, random, scripted, or module:callable (default: none)",
     )
-    parser.add_argument("--tolerance", type=float, default=0.0, help="of a policy's actions (default: 0)")
-    parser.add_argument("--seed", type=int, default=0, help="of --policy random (default: 0)")
-    parser.add_argument("--json", action="store_true", help="print machine-readable output")
+    parser.add_argument("--tolerance", type=float, default=0.0, help="largest equal difference of a policy's actions")
+    parser.add_argument("--seed", type=int, default=0, help="seed of --policy random")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay one run and return the exit status: 1 for a difference, an unclean run, or a task that is not verified.
-
-    Raises:
-        UsageError: when there is no such directory.
-    """
+    """Replay one run and return the exit status: 1 for a difference, an unclean run, or a task that is not verified."""
     from embodied_env.contract import load_contract
 
     check_run_directory(args.run_directory)
-    if args.seed < 0:
-        raise UsageError(f"--seed {args.seed} is not allowed; allowed: 0 or more")
+    check_seed(args.seed)
     contract = None if args.contract is None else load_contract(args.contract)
     if args.policy is not None:
         return _replay_policy(args, contract)
@@ -55,12 +47,16 @@ def run(args: argparse.Namespace) -> int:
         replay = replay_run(
             args.run_directory, contract=contract, task=args.task, trust_task=args.trust_task, progress=progress
         )
-    say(_as_json(replay) if args.json else "\n".join(_told(replay)))
+    if args.json:
+        data = {**dataclasses.asdict(replay), "path": str(replay.path), "equal": replay.equal, "sound": replay.sound}
+        say(json.dumps(data, indent=2))
+    else:
+        say("\n".join(_lines(replay)))
     return SOUND if replay.sound else UNSOUND
 
 
 def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN401 - a Contract or None
-    """Compare a policy; different actions are no failure, a run that is not clean is one."""
+    """Compare a policy; return 1 for an unclean run, not for different actions."""
     from embodied_env.analysis.replay import replay_policy
     from embodied_env.backends.replay import recorded_contract
     from embodied_env.policies.loader import make_policy
@@ -78,13 +74,13 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
     return UNSOUND if replay.problem else SOUND
 
 
-def _told(replay: Replay) -> Iterator[str]:
-    """Yield the lines of a replay."""
+def _lines(replay: Replay) -> Iterator[str]:
+    """Yield the result of a replay."""
     yield from _remarks(replay)
     found = replay.difference
     if found is None:
-        said = "all equal" if replay.transitions else "there is nothing to replay"
-        yield f"{replay.path}: {replay.transitions} transitions, {said}"
+        result = "all equal" if replay.transitions else "there is nothing to replay"
+        yield f"{replay.path}: {replay.transitions} transitions, {result}"
         return
     yield f"{replay.path}: {replay.transitions} transitions equal, then row {found.row} differs"
     yield f"  episode {found.episode}, {f'step {found.step}' if found.step else 'reset'}: {found.field}"
@@ -95,7 +91,7 @@ def _told(replay: Replay) -> Iterator[str]:
 
 
 def _remarks(replay: Replay) -> Iterator[str]:
-    """Yield what was not compared, or not as it was recorded."""
+    """Yield what was not compared, or not as recorded."""
     if replay.wrapped:
         yield "the run had wrappers: the actions that reached the environment itself were replayed"
     if replay.contract_changed:
@@ -119,14 +115,8 @@ def _short(value: Any, most: int = 200) -> str:  # noqa: ANN401 - JSON types
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-def _as_json(replay: Replay) -> str:
-    return json.dumps(
-        {**dataclasses.asdict(replay), "path": str(replay.path), "equal": replay.equal, "sound": replay.sound}, indent=2
-    )
-
-
 def _policy_as_json(policy: str, replay: PolicyReplay) -> str:
-    """Return the same as JSON; NaN is null."""
+    """Return a policy replay as JSON; NaN becomes null."""
     from embodied_env.record.json_values import to_json_types
 
     episodes = [to_json_types(dataclasses.asdict(found)) for found in replay.episodes]
@@ -136,7 +126,7 @@ def _policy_as_json(policy: str, replay: PolicyReplay) -> str:
 
 
 def _print_policy(policy: str, replay: PolicyReplay) -> None:
-    """Print a table with a section for each episode, and where the actions part."""
+    """Print the differences per episode and joint, and the first step at which the actions differ."""
     from rich.table import Table
 
     console = make_console()

@@ -1,30 +1,25 @@
-"""``embodied-env report``: one page of a recorded run."""
+"""``embodied-env report``: an HTML report of one recorded run."""
 
 from __future__ import annotations
 
 import argparse
 import json
 
-from embodied_env.cli import SOUND, UNSOUND, check_run_directory
+from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli.arguments import add_json, add_run_directory, check_run_directory
 from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.terminal import say
-
-HELP = "write one page that tells a recorded run, for people"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("run_directory", metavar="RUN", help="a run directory, runs/<id>")
-    parser.add_argument("-o", "--output", default=None, help="the page to write (default: RUN/report.html)")
-    parser.add_argument("--json", action="store_true", help="print machine-readable output")
+    add_run_directory(parser)
+    parser.add_argument("-o", "--output", help="HTML file to write (default: RUN/report.html)")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the report of one run and return the exit status: 1 when the audit finds the run not sound.
-
-    Raises:
-        UsageError: when there is no such directory.
-    """
+    """Write the report and return the exit status: 1 if the audit finds the run not sound."""
     from embodied_env.analysis.report.run_report import write_report
 
     check_run_directory(args.run_directory)

@@ -9,23 +9,22 @@ from typing import Any
 
 from embodied_env.core.terminal import say
 
-_MAX_BYTES = 65_536
-HELP = "run the embedded simulator in a process of its own"
+_MAX_BYTES = 65_536  # of --stand-in
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("contract", help="a contract's name or file; -: one line of standard input")
-    parser.add_argument("--namespace", default=None, help="absolute ROS 2 namespace (default: the root)")
-    parser.add_argument("--source", default="standard input", help="where the contract of - was read from")
-    parser.add_argument("--profile", default="mujoco_ros", help="which of its backends (default: mujoco_ros)")
+    parser.add_argument("contract", metavar="CONTRACT", help="contract name or file; -: one line of standard input")
+    parser.add_argument("--namespace", help="absolute ROS 2 namespace (default: the root)")
+    parser.add_argument("--source", default="standard input", help="origin of the contract -, for error messages")
+    parser.add_argument("--profile", default="mujoco_ros", help="backend profile of the contract")
     parser.add_argument(
-        "--free-running", action="store_true", help="on wall time, like a robot: it waits for nobody (backend: real)"
+        "--free-running", action="store_true", help="run on wall time like a robot, for the backend real"
     )
     parser.add_argument(
-        "--stand-in", metavar="JSON", default=None, help="with --free-running: put over stand_in of the profile"
+        "--stand-in", metavar="JSON", help="settings that override stand_in of the profile, with --free-running"
     )
-    parser.add_argument("--delay-profile", metavar="FILE", default=None, help="in lockstep: put these latencies in")
+    parser.add_argument("--delay-profile", metavar="FILE", help="latency profile to inject in lockstep (default: none)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         check_namespace(args.namespace)
     if args.stand_in is not None and not args.free_running:
         raise UsageError("--stand-in is for --free-running alone: a world in lockstep has no delays on the wall clock")
-    stand_in = None if args.stand_in is None else _mapping(args.stand_in)
+    stand_in = None if args.stand_in is None else _parse_object(args.stand_in)
     delays = None if args.delay_profile is None else load_delays(args.delay_profile)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -58,10 +57,10 @@ def run(args: argparse.Namespace) -> int:
     enable_large_segments(contract)
     profile = load_profile(contract, args.profile, stand_in=stand_in)
     world = World(contract, profile, path=f"backends.{args.profile}", free_running=args.free_running, delays=delays)
-    how = " on wall time" if args.free_running else ""
 
-    def greet(namespace: str) -> None:
-        say(f"simulating {contract.name}{how} in namespace {namespace}; Ctrl-C ends", flush=True)
+    def print_ready(namespace: str) -> None:
+        pace = " on wall time" if args.free_running else ""
+        say(f"simulating {contract.name}{pace} in namespace {namespace}; Ctrl-C ends", flush=True)
 
     try:
         if args.free_running:
@@ -73,17 +72,17 @@ def run(args: argparse.Namespace) -> int:
                 command_timeout_s=profile.command_timeout_s,
                 stand_in=profile.stand_in,
                 estops=estop_specs(contract.backends.get("real", {}).get("estop"), "backends.real.estop"),
-                on_ready=greet,
+                on_ready=print_ready,
             )
         else:
-            run_simulator(contract, world, namespace=args.namespace, stop=stop, on_ready=greet)
+            run_simulator(contract, world, namespace=args.namespace, stop=stop, on_ready=print_ready)
     finally:
         world.close()
     return 0
 
 
-def _mapping(text: str) -> dict[str, Any]:
-    """Read a JSON object; raises UsageError for anything else."""
+def _parse_object(text: str) -> dict[str, Any]:
+    """Parse a JSON object; raises UsageError."""
     from embodied_env.core.bounded_json import parse_json
     from embodied_env.errors import UsageError
 

@@ -21,7 +21,7 @@ from embodied_env.envs.info import Info, InfoBuilder, reset_info
 from embodied_env.envs.observation import ObservationBuilder
 from embodied_env.errors import BackendLostError
 from embodied_env.safety import SafetyGate, Watchdog
-from embodied_env.safety.context import required_sensors
+from embodied_env.safety.interlocks import required_sensors
 
 Observation = dict[str, NDArray[Any]]
 

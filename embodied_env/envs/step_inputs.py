@@ -16,7 +16,7 @@ from embodied_env.core.types import ExternalInputs, Finding, ResetReport, Safety
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.step_account import Episode
 from embodied_env.safety import CommandState, SafetyGate
-from embodied_env.safety.context import SafetyContextBuilder
+from embodied_env.safety.interlocks import SafetyContextBuilder
 
 
 class LiveInputs:

@@ -76,7 +76,7 @@ class Stepper:
         self._observations = ObservationBuilder(contract, future_tolerance_ns=round(tolerance_s * NS_PER_S))
         self._gate = SafetyGate(
             contract,
-            shapers=shapers,
+            filters=shapers,
             fixed_rate=not self._free_running,
             limits_elsewhere=capabilities.acknowledges_commands,
         )

@@ -111,7 +111,7 @@ class RelayNode:
         self._context = context
         self.node = Node(NODE, context=context, namespace=namespace, start_parameter_services=False)
         self._publisher = RosRelayPublisher(contract, self.node, self._clock)
-        gate = SafetyGate(contract, shapers=shapers, fixed_rate=False)
+        gate = SafetyGate(contract, filters=shapers, fixed_rate=False)
         timeout_s = profile.get("downstream_timeout_s")
         self._core = Relay(contract, self._publisher, clock=self._clock, gate=gate, downstream_timeout_s=timeout_s)
         self._estops = EstopInputs(estop_specs(profile.get("estop"), "estop"), self._clock)
@@ -158,7 +158,7 @@ class RelayNode:
                 self._sensor_problems[name] += 1
                 return
             if name in self._core.velocity_sensors:
-                self._core.moving(name, values, acquired_ns)
+                self._core.on_joint_velocities(name, values, acquired_ns)
             if name in self._core.sensors and not self._core.on_joint_positions(name, values["position"], acquired_ns):
                 self._sensor_problems[name] += 1
 

@@ -1,4 +1,4 @@
-"""The gate of forms: whatever an agent sends becomes one finite vector, or is refused. It is never written."""
+"""Parsing of actions: any object becomes one finite vector, or is refused. The object is never written."""
 
 from __future__ import annotations
 
@@ -14,19 +14,33 @@ from embodied_env.errors import described
 
 
 class MalformedActionError(Exception):
-    """An action that is not an element of the action space's shape and type."""
+    """An action whose shape or type is not that of the action space."""
 
     def __init__(self, code: str, detail: str, vector: FloatArray | None = None) -> None:
-        """Keep the finding's code, and the vector that was sent where it had the right shape."""
+        """Store the code of the finding, and the vector if it had the right shape."""
         self.finding_code = code
         self.vector = vector
         super().__init__(detail)
 
 
 def parse_action(action: Any, layout: ActionLayout) -> FloatArray:  # noqa: ANN401 - agents send anything
-    """Return a finite flat float64 copy of `action`; raises MalformedActionError."""
+    """Return `action` as a new finite float64 vector, shape (n_joints,).
+
+    An action is one vector, or with several actuators a dict of them by name.
+
+    Raises:
+        MalformedActionError: for anything else.
+    """
     try:
-        vector = _read_structure(action, layout)
+        if len(layout.slices) == 1:
+            vector = _parse_vector(action, layout.size, "the action")
+        elif isinstance(action, Mapping) and set(action) == set(layout.slices):
+            parts = [_parse_vector(action[name], part.stop - part.start, name) for name, part in layout.slices.items()]
+            vector = np.concatenate(parts)
+        else:
+            keys = sorted(map(str, action)) if isinstance(action, Mapping) else type(action).__name__
+            detail = f"the action is {keys}; allowed: a dict of {sorted(layout.slices)}"
+            raise MalformedActionError("form.shape", detail)  # noqa: TRY301 - one exit for all that is malformed
     except MalformedActionError:
         raise
     except Exception as error:  # noqa: BLE001 - a foreign object may raise anything; the robot must brake, not crash
@@ -36,28 +50,14 @@ def parse_action(action: Any, layout: ActionLayout) -> FloatArray:  # noqa: ANN4
     return vector
 
 
-def _read_structure(action: Any, layout: ActionLayout) -> FloatArray:  # noqa: ANN401 - agents send anything
-    """Copy an action: one vector, or a dict of them when there are several actuators."""
-    if len(layout.slices) == 1:
-        return _read_vector(action, layout.size, "the action")
-    if not isinstance(action, Mapping) or set(action) != set(layout.slices):
-        keys = sorted(map(str, action)) if isinstance(action, Mapping) else type(action).__name__
-        raise MalformedActionError("form.shape", f"the action is {keys}; allowed: a dict of {sorted(layout.slices)}")
-    return np.concatenate(
-        [_read_vector(action[name], part.stop - part.start, name) for name, part in layout.slices.items()]
-    )
-
-
-def _read_vector(value: Any, size: int, name: str) -> FloatArray:  # noqa: ANN401 - agents send anything
-    """Copy one actuator's part of an action: an array, a sequence or a tensor of `size` real numbers."""
-    if hasattr(value, "detach"):  # a torch tensor, perhaps on a device, perhaps in a graph
+def _parse_vector(value: Any, size: int, name: str) -> FloatArray:  # noqa: ANN401 - agents send anything
+    """Copy an array, a sequence or a tensor of `size` real numbers."""
+    if hasattr(value, "detach"):  # a torch tensor, possibly on a device or in a graph
         value = value.detach().cpu()
     array = np.asarray(value)
     if array.dtype.kind not in "fiu":
         raise MalformedActionError("form.type", f"{name} has dtype {array.dtype}; allowed: real numbers")
     if array.shape != (size,):
         raise MalformedActionError("form.shape", f"{name} has shape {array.shape}; allowed: ({size},)")
-    if array.dtype == np.float64:
-        return array.copy()
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)

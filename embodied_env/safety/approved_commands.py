@@ -1,4 +1,4 @@
-"""Approved commands: of one gate, of a gate and the relay behind it, of several robots in one world.
+"""Approved commands: of one gate, of a gate and its relay, of several robots in one world.
 
 The only module that makes an `ApprovedCommand`.
 """
@@ -10,18 +10,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from embodied_env.contract import FloatArray
 from embodied_env.core.types import ApprovedCommand, GateReport
 from embodied_env.safety.findings import sorted_by_gate
 
 
 def approve_command(report: GateReport, *, seq: int, epoch: int) -> ApprovedCommand:
-    """Return the command that `report` accounts for: its values are the report's `applied_si`."""
+    """Return the approved command whose values are `report.applied_si`."""
     return ApprovedCommand(values=report.applied_si, seq=seq, epoch=epoch, report=report)
 
 
 def merge_relay_report(approved: ApprovedCommand, answer: GateReport) -> ApprovedCommand:
-    """Return `approved` as the relay's gate changed it. The findings of both gates are kept, ours first."""
+    """Return `approved` as changed by the relay's gate, with the findings of both gates."""
     report = replace(
         answer,
         disposition=max(approved.report.disposition, answer.disposition),
@@ -33,24 +32,18 @@ def merge_relay_report(approved: ApprovedCommand, answer: GateReport) -> Approve
 
 
 def concatenate_commands(parts: Sequence[ApprovedCommand], *, seq: int, epoch: int) -> ApprovedCommand:
-    """Return the command of a world with several robots: each part has passed the gate of its own robot."""
+    """Return the command of several robots in one world; each part has passed the gate of its own robot."""
     reports = [part.report for part in parts]
+    vectors = {}
+    for name in ("requested", "applied", "applied_si", "velocity_si"):
+        vectors[name] = np.concatenate([getattr(report, name) for report in reports])
+        vectors[name].flags.writeable = False
     report = GateReport(
         disposition=max(report.disposition for report in reports),
         findings=sorted_by_gate([finding for report in reports for finding in report.findings]),
         intervened=any(report.intervened for report in reports),
-        requested=_concatenate([report.requested for report in reports]),
-        applied=_concatenate([report.applied for report in reports]),
-        applied_si=_concatenate([report.applied_si for report in reports]),
-        velocity_si=_concatenate([report.velocity_si for report in reports]),
         dt_s=max(report.dt_s for report in reports),
         guaranteed={name: all(report.guaranteed[name] for report in reports) for name in reports[0].guaranteed},
+        **vectors,
     )
     return approve_command(report, seq=seq, epoch=epoch)
-
-
-def _concatenate(parts: list[FloatArray]) -> FloatArray:
-    """Concatenate vectors into a read-only one."""
-    whole = np.concatenate(parts)
-    whole.flags.writeable = False
-    return whole

@@ -1,4 +1,4 @@
-"""The arbiter owns the last published command. Steps, the watchdog and stopping all publish through it."""
+"""The arbiter owns the last published command; steps, the watchdog and `close` all publish through it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from embodied_env.contract import FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import ApprovedCommand, Finding, GateReport, SentCommand
+from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, SentCommand
 from embodied_env.errors import BackendError, BackendLostError, ClosedError
-from embodied_env.safety.gate import CommandState, SafetyGate
+from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import joint_bounds, lowered_velocity
 
-_STALL_PERIODS = 3  # a position servo left alone for this long has arrived: its reference velocity is zero
-_PATIENCE_PERIODS = 20  # of braking that does not slow down: only a gate in another process can do that
+_STALL_PERIODS = 3  # without a command after which a position servo has arrived
+_MAX_FUTILE_PERIODS = 20  # of braking without effect
 
 
-class _Turn:
-    """The right to publish while it is held; a generator with `contextmanager` would take five times as long.
+class _PublishingLock:
+    """Context manager that holds the right to publish.
 
-    A signal handler may raise wherever Python code begins or calls. It must not do so between taking the lock and the
-    body, nor before the lock is given back: the watchdog would wait for it without end.
+    A signal handler may raise wherever Python code begins or calls. If it did so between taking the lock and the body,
+    or before the release, the watchdog would wait for the lock forever.
     """
 
     __slots__ = ("_is_interruptible", "_lock", "_now")
@@ -52,16 +52,16 @@ class _Turn:
 
     @property
     def __exit__(self) -> Callable[..., None]:  # noqa: PLE0302, PYI036 - looked up before the body, not called
-        """Give the lock back by its own method, which no signal handler can precede."""
+        """Return the lock's own `__exit__`: no signal handler can run before it releases the lock."""
         return self._lock.__exit__
 
 
 class Arbiter:
-    """Serialises publishers and keeps the reference that limits are measured from.
+    """Serialises publishers and owns the reference of every limit: the last published command.
 
-    In a lockstep world time moves one control period per step, whatever the wall clock says. In a free-running world dt
-    is the time since the last publication, at most one control period: a pause never enlarges the allowed jump. After
-    a pause the reference is lowered to what the robot can still be doing, never raised (`safety.joint_limits`).
+    In lockstep each step takes one control period, whatever the wall clock says. On a free-running backend dt is the
+    time since the last publication, at most one control period, so a pause never enlarges the allowed jump. After a
+    pause the reference velocities are lowered towards the measured motion, never raised (`safety.joint_limits`).
     """
 
     def __init__(
@@ -75,17 +75,11 @@ class Arbiter:
         downstream_timeout_s: float | None = None,
         measured_velocities: Callable[[], tuple[FloatArray, FloatArray]] | None = None,
     ) -> None:
-        """Publish through `send`, judged by `gate`.
+        """Create an arbiter without an epoch; `reset` begins one.
 
-        Args:
-            send: publishes one command.
-            gate: judges, and brakes.
-            clock: the steady clock.
-            control_period_s: of the contract.
-            free_running: the world moves by itself.
-            downstream_timeout_s: after which the controller ends a velocity that is not commanded again; None: it has
-                no timeout, or none that is known.
-            measured_velocities: returns velocities and ages in s (`MeasuredVelocities.read`); asked after a gap only.
+        After `downstream_timeout_s` the controller stops a velocity command that is not repeated (None: no known
+        timeout). `measured_velocities` returns velocities and their ages in s; it is called after a gap in the
+        commands. `clock` is the steady clock.
         """
         self._send = send
         self._gate = gate
@@ -94,7 +88,7 @@ class Arbiter:
         self._free_running = free_running
         self._timeout_s = math.inf if downstream_timeout_s is None else downstream_timeout_s
         self._measured_velocities = measured_velocities
-        self._gap_since_ns: int | None = None  # the publication before a gap that no settled reading has followed yet
+        self._gap_since_ns: int | None = None  # last publication before a gap, until a settled reading ends it
         self._lock = threading.RLock()
         size = gate.layout.size
         self._reference = CommandState(positions=np.zeros(size), velocities=np.zeros(size), seq=0, epoch=-1)
@@ -107,12 +101,12 @@ class Arbiter:
         return self._reference
 
     def close(self) -> None:
-        """Refuse every later command but braking: a step in another thread must not undo it."""
+        """Refuse every further command except braking, so that a step in another thread cannot undo it."""
         with self._lock:
             self._closed = True
 
     def reset(self, positions: FloatArray, epoch: int) -> None:
-        """Begin an epoch at the measured positions, at rest. Shape (n_joints,), in contract order."""
+        """Begin an epoch at rest at the measured positions, shape (n_joints,), in contract order."""
         with self._lock:
             self._gap_since_ns = None
             self._reference = CommandState(
@@ -124,11 +118,9 @@ class Arbiter:
             self._published_ns = self._clock.now_ns()
 
     def update_measured(self, positions: FloatArray, ages_s: FloatArray) -> None:
-        """Take the measured positions of what is commanded by velocity; the others keep their published ones.
+        """Update the positions of joints commanded by velocity; the others keep their published ones.
 
-        Args:
-            positions: shape (n_joints,), in contract order.
-            ages_s: how old each is: since then a joint may have moved as fast as its limit allows.
+        Shape (n_joints,), contract order. During its age a joint may have moved at its velocity limit (`slack`).
         """
         with self._lock:
             is_velocity = self._gate.layout.is_velocity
@@ -137,37 +129,37 @@ class Arbiter:
             self._reference = replace(self._reference, positions=chosen, slack=slack if slack.any() else None)
 
     def set_position_reference(self, positions: FloatArray) -> None:
-        """Go on from the measured positions, since what was sent has reached nobody. Shape (n_joints,).
+        """Continue from measured positions, shape (n_joints,), when commands are not delivered (a dry run).
 
-        The velocities stay those that were approved, or every action would be limited as the first one from rest.
+        The velocities stay the approved ones, or every action would be limited like the first one from rest.
         """
         with self._lock:
             self._reference = replace(self._reference, positions=positions.copy(), slack=None)
 
-    def exclusive(self) -> _Turn:
-        """Hold the right to publish: gives the reference and dt in seconds, for one judge and one send."""
-        return _Turn(self._lock, self._now, interruptible=not self._free_running)
+    def exclusive(self) -> _PublishingLock:
+        """Hold the right to publish; the context value is (reference, dt in s) for one judge and one send."""
+        return _PublishingLock(self._lock, self._now, interruptible=not self._free_running)
 
     def _now(self) -> tuple[CommandState, float]:
-        """Return the reference, and the time since it was published as far as it counts."""
+        """Return the reference and dt in s."""
         if not self._free_running:
             return self._reference, self._period_s
         elapsed_s = (self._clock.now_ns() - self._published_ns) / NS_PER_S
         if elapsed_s > min(_STALL_PERIODS * self._period_s, self._timeout_s):
             self._gap_since_ns = self._published_ns
         if self._gap_since_ns is not None:
-            self._lower(elapsed_s)
+            self._lower_velocities(elapsed_s)
         return self._reference, min(elapsed_s, self._period_s)
 
-    def _lower(self, elapsed_s: float) -> None:
-        """Lower the reference after a gap: positions have arrived, velocities are what they can still be."""
+    def _lower_velocities(self, elapsed_s: float) -> None:
+        """Lower the reference velocities after a gap: 0 for joints that have stopped, else towards the measured."""
         reference, is_velocity = self._reference, self._gate.layout.is_velocity
         rests = ~is_velocity if elapsed_s > _STALL_PERIODS * self._period_s else np.zeros_like(is_velocity)
         if elapsed_s > self._timeout_s:
             rests, self._gap_since_ns = rests | is_velocity, None
         acting = np.where(rests, 0.0, reference.velocities)
         if self._gap_since_ns is not None:
-            acting = self._measured(acting, self._gap_since_ns)
+            acting = self._towards_measured(acting, self._gap_since_ns)
         published = reference.velocities if reference.before_gap is None else reference.before_gap
         is_lowered = is_velocity & (acting != published)
         self._reference = replace(
@@ -177,8 +169,8 @@ class Arbiter:
             before_gap=np.where(is_lowered, published, acting) if is_lowered.any() else None,
         )
 
-    def _measured(self, acting: FloatArray, since_ns: int) -> FloatArray:
-        """Lower the velocities of a gap since `since_ns` by what is measured; a settled reading ends the gap."""
+    def _towards_measured(self, acting: FloatArray, since_ns: int) -> FloatArray:
+        """Return `acting` lowered towards the measured velocities; a settled reading ends the gap."""
         is_velocity = self._gate.layout.is_velocity
         if self._measured_velocities is None or not is_velocity.any():
             self._gap_since_ns = None
@@ -195,12 +187,11 @@ class Arbiter:
         return np.where(is_velocity, lowered, acting)
 
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Publish `command`; it becomes the reference. Called within `turn`.
+        """Publish `command` and make it the reference. Called within `exclusive`.
 
-        Publication and reference change as one unit. Signal handlers wait until both are done. For any other exception
-        the reference is already that of `command` before the message can leave: a message that is recorded but lost
-        delays the motion, one that left unrecorded would be followed by a jump back. Only a `BackendError` says that
-        nothing has left; then the reference is as before, and the number is spent.
+        Both change together: signal handlers wait until both are done. The reference changes before the message can
+        leave, since a recorded message that is lost delays the motion, while an unrecorded one would be followed by a
+        jump back. Only a `BackendError` means that nothing was published; it restores the reference but not `seq`.
 
         Raises:
             ClosedError: after `close`, for anything but braking; nothing was published.
@@ -224,22 +215,17 @@ class Arbiter:
     def _after(
         self, before: CommandState, command: ApprovedCommand, report: GateReport, sent: FloatArray
     ) -> CommandState:
-        """Return the reference that follows `before` when the values `sent` of `command` were published."""
+        """Return the reference after `before` once the values `sent` of `command` were published."""
         no_time = not report.dt_s > 0.0
+        is_velocity = self._gate.layout.is_velocity
         return CommandState(
-            positions=self._positions(before, sent),
+            positions=np.where(is_velocity, before.positions, sent),  # those commanded by velocity stay the measured
             velocities=report.velocity_si,
             seq=command.seq,
             epoch=command.epoch,
             slack=before.slack,
             accelerations=None if no_time else (report.velocity_si - before.velocities) / report.dt_s,
         )
-
-    def _positions(self, before: CommandState, sent: FloatArray) -> FloatArray:
-        """Return the positions after a command: what is commanded by velocity keeps its measured ones."""
-        if not self._gate.has_velocity:
-            return np.array(sent, dtype=np.float64)
-        return np.where(self._gate.layout.is_velocity, before.positions, sent)
 
     def brake(self, finding: Finding) -> ApprovedCommand:
         """Publish one tick of braking, for the reason given by `finding`."""
@@ -249,22 +235,22 @@ class Arbiter:
             return command
 
     def brake_to_rest(self, finding: Finding) -> None:
-        """Brake until the reference is at rest. In lockstep the world stands still: one braking command is enough.
+        """Brake until the reference is at rest. In lockstep one command is enough, since the simulator then waits.
 
         Raises:
-            BackendLostError: when nothing gets slower by it: whoever has the last word on commands does not brake.
+            BackendLostError: when braking does not reduce the speed, as a relay may publish something else.
         """
         if self._reference.epoch < 0:
             return
         self.brake(finding)
-        slowest, vain = self._speed(), 0
+        slowest, futile = self._speed(), 0
         while self._free_running and slowest > 0.0:
-            if vain > _PATIENCE_PERIODS:
-                raise BackendLostError("no_rest", f"{vain} braking commands in a row did not slow the robot down")
+            if futile > _MAX_FUTILE_PERIODS:
+                raise BackendLostError("no_rest", f"{futile} braking commands in a row did not slow the robot down")
             self._clock.sleep_until_ns(self._published_ns + round(self._period_s * NS_PER_S))
             self.brake(finding)
             speed = self._speed()
-            slowest, vain = min(slowest, speed), vain + 1 if speed >= slowest else 0
+            slowest, futile = min(slowest, speed), futile + 1 if speed >= slowest else 0
 
     def _speed(self) -> float:
         """Return the sum of the commanded speeds."""

@@ -1,7 +1,7 @@
-"""Gates that weaken a command which the joint limits allow: workspace, self-collision, and those of third parties.
+"""Command filters scale down a command within the joint limits: workspace, self-collision, plug-ins.
 
-Each says which share of the way from braking to the proposal may be gone. A mix of two admissible velocities is
-admissible, joint by joint, so no share breaks a joint limit. Nothing but the post-condition comes after.
+A filter returns the share of the motion from full braking to the proposed command that may be executed. Each joint's
+admissible velocities are an interval, so a mix of two of them is admissible and no share breaks a joint limit.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from embodied_env.core.codes import Severity
 from embodied_env.errors import ContractError, described
 
 GROUP = "embodied_env.gates"
-"""The entry-point group of third parties' gates: name -> factory(contract, **parameters) -> Shaper."""
+"""The entry-point group of third-party filters: name -> factory(contract, **parameters) -> CommandFilter."""
+
+_MAX_DETAIL = 500  # characters of a plug-in's own text
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProposedCommand:
-    """What is about to be published, all of shape (n_joints,) in contract order, in units and units/s.
+    """The command about to be published; read-only arrays of shape (n_joints,), contract order, units and units/s.
 
-    `positions` and `previous` are those of the last published command. `velocities` is what the joint limits allow of
-    the action, `braking` full braking. Arrays are read only.
+    `positions` and `previous` are those of the last published command. `velocities` are the proposed velocities within
+    the joint limits, `braking` those of full braking.
     """
 
     joints: tuple[str, ...]
@@ -36,12 +38,9 @@ class ProposedCommand:
     dt_s: float
 
 
-_MOST_DETAIL = 500  # characters of a plug-in's own text
-
-
 @dataclass(frozen=True, kw_only=True)
 class FilterDecision:
-    """A gate's answer: LIMIT with the share in (0, 1) that may be gone, or HOLD, STOP, ESTOP."""
+    """The answer of a filter: LIMIT with the share in (0, 1) to execute, or HOLD, STOP, ESTOP."""
 
     severity: Severity
     share: float = 0.0
@@ -50,28 +49,28 @@ class FilterDecision:
 
 @runtime_checkable
 class CommandFilter(Protocol):
-    """A gate that weakens."""
+    """Scales a command down."""
 
     def reset(self) -> None:
         """Begin an episode."""
         ...
 
     def filter(self, proposal: ProposedCommand) -> FilterDecision | None:
-        """Return None to let the proposal pass."""
+        """Return None to let the proposal pass unchanged."""
         ...
 
 
 def load_plugin_filters(contract: Contract) -> dict[str, CommandFilter]:
-    """Return the gates of third parties that `contract` names, in its order.
+    """Return the third-party filters of `contract`, in its order.
 
     Raises:
-        ContractError: for a name that no installed package offers, or one whose entry point or factory fails.
+        ContractError: for a filter that no installed package provides, or whose entry point or factory fails.
     """
     wanted: Mapping[str, Mapping[str, Any]] = contract.safety.gates
     if not wanted:
         return {}
     offered = {point.name: point for point in entry_points(group=GROUP)}
-    shapers: dict[str, CommandFilter] = {}
+    filters: dict[str, CommandFilter] = {}
     for name, parameters in wanted.items():
         path = f"safety.gates.{name}"
         if name not in offered:
@@ -79,47 +78,48 @@ def load_plugin_filters(contract: Contract) -> dict[str, CommandFilter]:
                 path, f"no installed package offers this gate: {one_of(name, offered)}", source=contract.source
             )
         try:
-            shaper = offered[name].load()(contract, **parameters)
+            command_filter = offered[name].load()(contract, **parameters)
         except Exception as error:
             problem = f"the gate cannot be made from {offered[name].value}: {described(error)}"
             raise ContractError(path, problem, source=contract.source) from error
-        if not isinstance(shaper, CommandFilter):
-            problem = f"{offered[name].value} made a {type(shaper).__name__} (expected the methods reset and rule)"
+        if not isinstance(command_filter, CommandFilter):
+            made = type(command_filter).__name__
+            problem = f"{offered[name].value} made a {made} (expected the methods reset and filter)"
             raise ContractError(path, problem, source=contract.source)
-        shapers[name] = shaper
-    return shapers
+        filters[name] = command_filter
+    return filters
 
 
-def reset_shaper(shaper: CommandFilter) -> str:
-    """Reset a gate, and return why it failed, or ""."""
+def reset_filter(command_filter: CommandFilter) -> str:
+    """Reset a filter; return why that failed, or ""."""
     try:
-        shaper.reset()
-    except Exception as error:  # noqa: BLE001 - as in `ask_filter`
+        command_filter.reset()
+    except Exception as error:  # noqa: BLE001 - third-party code may raise anything; the robot must brake, not crash
         return f"the gate raised {type(error).__name__} from reset"
     return ""
 
 
-def ask_filter(shaper: CommandFilter, proposal: ProposedCommand) -> FilterDecision:
-    """Ask a gate. One that raises, or whose answer is no ruling or has no readable text, makes a STOP."""
+def ask_filter(command_filter: CommandFilter, proposal: ProposedCommand) -> FilterDecision:
+    """Return the decision of a filter; STOP if it raises or returns an invalid decision."""
     try:
-        ruling = shaper.filter(proposal)
-        if ruling is None:
+        decision = command_filter.filter(proposal)
+        if decision is None:
             return FilterDecision(severity=Severity.PASS)
         if (
-            isinstance(ruling, FilterDecision)
-            and isinstance(ruling.severity, Severity)
-            and isinstance(ruling.detail, str)
+            isinstance(decision, FilterDecision)
+            and isinstance(decision.severity, Severity)
+            and isinstance(decision.detail, str)
         ):
-            detail = str.__str__(ruling.detail)[:_MOST_DETAIL].encode(errors="replace").decode()
-            return FilterDecision(severity=ruling.severity, share=float(scale_of(ruling)), detail=detail)
-    except Exception as error:  # noqa: BLE001 - foreign code may raise anything; the robot must brake, not crash
+            detail = str.__str__(decision.detail)[:_MAX_DETAIL].encode(errors="replace").decode()
+            return FilterDecision(severity=decision.severity, share=float(scale_of(decision)), detail=detail)
+    except Exception as error:  # noqa: BLE001 - third-party code may raise anything; the robot must brake, not crash
         return FilterDecision(severity=Severity.STOP, detail=f"the gate raised {type(error).__name__}")
     return FilterDecision(
-        severity=Severity.STOP, detail=f"the gate answered with {type(ruling).__name__}, not a Ruling"
+        severity=Severity.STOP, detail=f"the gate answered with {type(decision).__name__}, not a Ruling"
     )
 
 
-def scale_of(ruling: FilterDecision) -> float:
-    """Return the share that a ruling leaves: 0 unless it is a LIMIT with a share between 0 and 1."""
-    is_share = isinstance(ruling.share, float) and 0.0 < ruling.share < 1.0
-    return ruling.share if ruling.severity is Severity.LIMIT and is_share else 0.0
+def scale_of(decision: FilterDecision) -> float:
+    """Return the share to execute: 0 unless the decision is LIMIT with a share between 0 and 1."""
+    is_share = isinstance(decision.share, float) and 0.0 < decision.share < 1.0
+    return decision.share if decision.severity is Severity.LIMIT and is_share else 0.0

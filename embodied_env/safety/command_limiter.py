@@ -1,4 +1,4 @@
-"""Limits a command: jerk, joint limits, filters, the post-condition. Brakes within the same limits."""
+"""Limits a command (jerk, joint limits, filters, post-condition) and brakes within the same limits."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from embodied_env.safety.joint_limits import (
     JointStep,
     brake_velocity,
     braking_bounds,
+    is_in_safe_set,
     is_unrecoverable,
     joint_bounds,
-    keeps,
     keeps_jerk,
     limit_jerk,
     limit_joint,
@@ -39,14 +39,14 @@ from embodied_env.safety.joint_limits import (
 
 _ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 
-MAX_REPRESENTABLE_SPEED = 1e100  # beyond it the arithmetic of the limits may overflow
+MAX_REPRESENTABLE_SPEED = 1e100  # above it the arithmetic of the limits may overflow
 
 
 class CommandLimiter:
-    """Makes commands that keep every limit. It remembers nothing but the limits in force."""
+    """Makes commands within every limit. Its only state is the limits in force."""
 
     def __init__(
-        self, contract: Contract, *, shapers: Mapping[str, CommandFilter], fixed_rate: bool, limits_elsewhere: bool
+        self, contract: Contract, *, filters: Mapping[str, CommandFilter], fixed_rate: bool, limits_elsewhere: bool
     ) -> None:
         """See `SafetyGate`."""
         self._mode = contract.safety.mode
@@ -56,27 +56,26 @@ class CommandLimiter:
         self._is_delta: list[bool] = self.layout.is_delta.tolist()
         scale = self.layout.scale
         self._si_range = list(zip(scale.si_low.tolist(), scale.si_high.tolist(), strict=True))
+        self._bounds: list[JointBounds] = []
+        self._before: list[JointBounds] | None = None  # wider limits that a joint may still brake from
         self.set_limits(self.layout.limits)
-        self._shapers = shapers
-        self._workspace = shapers.get("workspace")
+        self._filters = filters
+        self._workspace = filters.get("workspace")
         self._fixed_rate = fixed_rate
         self._limits_elsewhere = limits_elsewhere
         self._keeps_limits = self._mode == "enforce" and not limits_elsewhere
         self._intervenes_from = Severity.LIMIT if self._mode == "enforce" else Severity.HOLD
 
-    def set_limits(self, limits: EffectiveLimits) -> None:
-        """Keep these limits from now on; the action space stays that of the contract."""
+    def set_limits(self, limits: EffectiveLimits, *, tighten: bool = False) -> None:
+        """Enforce these limits; the action space stays that of the contract.
+
+        With `tighten` a joint that moves too fast for them brakes into them from the limits before.
+        """
+        self._before = (self._before or self._bounds) if tighten else None
         self._limits = limits
         self._has_jerk = bool(np.isfinite(limits.jerk).any())
         self._bounds = joint_bounds(limits)
-        self._before: list[JointBounds] | None = None  # the limits before these, where a joint may not keep these yet
         self._range = [(bounds.low, bounds.high) for bounds in self._bounds]
-
-    def tighten(self, limits: EffectiveLimits) -> None:
-        """Keep these narrower limits from now on; a joint that moves too fast for them brakes into them."""
-        before = self._before or self._bounds
-        self.set_limits(limits)
-        self._before = before
 
     def limit(
         self,
@@ -87,7 +86,7 @@ class CommandLimiter:
         requested: FloatArray,
         boxed: FloatArray | None = None,
     ) -> ApprovedCommand:
-        """Jerk, joint limits, what weakens, post-condition. `boxed`: the action that asks for `target`, if any."""
+        """Limit, filter and check `target`. `boxed`: the action in the action space for `target`, if any."""
         joints = self.layout.joints
         if self._limits_elsewhere:
             velocities = np.where(self.layout.is_velocity, target, (target - reference.positions) / dt_s)
@@ -99,27 +98,28 @@ class CommandLimiter:
         steps = self._steps(smooth, reference, dt_s)
         positions, velocities = np.array([step.position for step in steps]), np.array([step.velocity for step in steps])
         published = self._published(positions, velocities)
-        if any(step.code for step in steps):
-            found = limit_findings(joints, smooth, steps, published)
-            if infeasible := [finding for finding in found if finding.code == "limits.infeasible"]:
-                return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
-            findings += found
-        if self._shapers:
-            positions, velocities, rulings = self._apply_filters(positions, velocities, reference, dt_s)
+        found = limit_findings(joints, smooth, steps, published)
+        if infeasible := [finding for finding in found if finding.code == "limits.infeasible"]:
+            return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
+        findings = findings + found
+        if self._filters:
+            positions, velocities, found = self._apply_filters(positions, velocities, reference, dt_s)
             published = self._published(positions, velocities)
-            if worst_severity(rulings) >= Severity.HOLD:
-                return self.brake(reference, dt_s, findings + rulings, requested)
-            findings += rulings
+            if worst_severity(found) >= Severity.HOLD:
+                return self.brake(reference, dt_s, findings + found, requested)
+            findings += found
         if problem := self._violation(reference, positions, velocities, dt_s):
             finding = Finding(gate="post_condition", severity=Severity.STOP, code="fault.internal", detail=problem)
             return self.brake(reference, dt_s, [*findings, finding], requested)
-        applied = self._applied(published, target, boxed, reference)
+        applied = self.as_action(published, reference)
+        if boxed is not None:
+            applied = np.where(published == target, boxed, applied)  # exactly the action where it was not changed
         return self._approved(reference, dt_s, findings, requested, applied, published, velocities)
 
     def brake(
         self, reference: CommandState, dt_s: float, findings: list[Finding], requested: FloatArray
     ) -> ApprovedCommand:
-        """Approve full braking within the limits; with dt <= 0 no time has passed and the last command is repeated."""
+        """Approve full braking within the limits; with dt <= 0, repeat the last command."""
         sound = True
         if dt_s > 0.0:
             velocities = self._full_brake_velocities(reference, dt_s)
@@ -137,7 +137,7 @@ class CommandLimiter:
     def monitor(
         self, requested: FloatArray, reference: CommandState, dt_s: float, findings: list[Finding]
     ) -> ApprovedCommand:
-        """Report what the limits would do, and do none of it; only what is no number in SI units is refused."""
+        """Report what the limits would change and change nothing; only non-finite SI values are refused."""
         with np.errstate(over="ignore", invalid="ignore"):
             target = self.target(requested, reference)
             velocities = np.where(self.layout.is_velocity, target, (target - reference.positions) / dt_s)
@@ -150,33 +150,32 @@ class CommandLimiter:
         return self._approved(reference, dt_s, findings, requested, requested, target, velocities)
 
     def limit_jerk(self, target: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
-        """Return the target whose jerk is kept, where joints have a limit of it."""
+        """Return the target nearest to `target` within the jerk limits; `target` itself without any."""
         limits = self._limits
         if not self._has_jerk:
             return target
         is_velocity, start = self.layout.is_velocity, reference.positions
         desired = np.where(is_velocity, target, (target - start) / dt_s)
         accelerations = np.zeros_like(desired) if reference.accelerations is None else reference.accelerations
-        accelerations = np.where(reference.velocities == 0.0, 0.0, accelerations)  # what has braked to rest stays there
+        accelerations = np.where(reference.velocities == 0.0, 0.0, accelerations)  # braked to rest
         kept = limit_jerk(desired, reference.velocities, accelerations, limits, dt_s)
         return np.where(kept == desired, target, np.where(is_velocity, kept, start + kept * dt_s))
 
     def target(self, action: FloatArray, reference: CommandState) -> FloatArray:
-        """Map an action to the positions or velocities that it asks for. Rounding does not lead over a bound."""
+        """Map an action to target positions or velocities; rounding never exceeds a bound."""
         mapped = self.layout.scale.each_to_si(action.tolist())
         return np.array(self._moved(mapped, reference, 1.0, self._range))
 
     def as_action(self, published: FloatArray, reference: CommandState) -> FloatArray:
-        """Map what is published back to the action that asks for it."""
+        """Map published positions or velocities back to an action."""
         moved = self._moved(published.tolist(), reference, -1.0, self._si_range)
         return np.array(self.layout.scale.each_from_si(moved))
 
     def hold_action(self, reference: CommandState) -> FloatArray:
-        """Return the action that asks for the reference to stay as it is, at rest. Flat, shape (n_joints,)."""
+        """Return the action that holds the reference position at rest. Flat, shape (n_joints,)."""
         return self.as_action(self._published(reference.positions, np.zeros(self.layout.size)), reference)
 
     def _steps(self, target: FloatArray, reference: CommandState, dt_s: float) -> list[JointStep]:
-        """Limit joint by joint."""
         state = zip(reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), strict=True)
         return [
             limit_velocity(x, v, t, bounds, dt_s) if is_velocity else limit_joint(x, v, t, bounds, dt_s)
@@ -186,7 +185,7 @@ class CommandLimiter:
         ]
 
     def _bounds_at(self, reference: CommandState, dt_s: float) -> list[JointBounds]:
-        """Return the limits that hold here: nearer by as much as a measured position may be off."""
+        """Return the limits in force, narrowed by the uncertainty of measured positions."""
         widened = self._widened(reference, dt_s)
         if reference.slack is None:
             return widened
@@ -196,7 +195,7 @@ class CommandLimiter:
         ]
 
     def _widened(self, reference: CommandState, dt_s: float) -> list[JointBounds]:
-        """Return the limits in force, wider where a joint still has to brake into them."""
+        """Return the limits in force, widened where a joint is still braking into them."""
         if self._before is None:
             return self._bounds
         state = zip(reference.positions.tolist(), reference.velocities.tolist(), strict=True)
@@ -208,10 +207,10 @@ class CommandLimiter:
     def _apply_filters(
         self, positions: FloatArray, velocities: FloatArray, reference: CommandState, dt_s: float
     ) -> tuple[FloatArray, FloatArray, list[Finding]]:
-        """Ask the gates that weaken, each with what the last one left; return positions, velocities and findings."""
+        """Apply the filters in turn; return positions, velocities and findings."""
         braking = self._full_brake_velocities(reference, dt_s)
         found: list[Finding] = []
-        for name, shaper in self._shapers.items():
+        for name, command_filter in self._filters.items():
             proposal = ProposedCommand(
                 joints=self.layout.joints,
                 positions=_read_only(reference.positions),
@@ -220,48 +219,40 @@ class CommandLimiter:
                 braking=_read_only(braking),
                 dt_s=dt_s,
             )
-            ruling = ask_filter(shaper, proposal)
-            if ruling.severity is Severity.PASS:
+            decision = ask_filter(command_filter, proposal)
+            if decision.severity is Severity.PASS:
                 continue
             gate, code = ("workspace", "ws.keepout") if name == "workspace" else ("plugins", "gate.plugin")
-            share = scale_of(ruling)
+            share = scale_of(decision)
             if share == 0.0:
-                severity = max(ruling.severity, Severity.HOLD)
-                found.append(Finding(gate=gate, severity=severity, code=code, detail=f"{name}: {ruling.detail}"))
+                severity = max(decision.severity, Severity.HOLD)
+                found.append(Finding(gate=gate, severity=severity, code=code, detail=f"{name}: {decision.detail}"))
                 continue
             before = self._published(positions, velocities)
             velocities = braking + share * (velocities - braking)
             positions = self._clamp_position(reference.positions + velocities * dt_s, reference, dt_s)
             after = self._published(positions, velocities)
-            detail = f"{name}: only {share:.4g} of it: {ruling.detail}"
+            detail = f"{name}: only {share:.4g} of it: {decision.detail}"
             found += [replace(f, detail=detail) for f in modification(gate, code, self.layout.joints, before, after)]
         return positions, velocities, found
 
     def _violation(self, reference: CommandState, positions: FloatArray, velocities: FloatArray, dt_s: float) -> str:
-        """Return the first broken limit of the exact values to be published, or "". Monitoring promises none."""
+        """Return the first violated limit of the exact values to be published, or ""; none while monitoring."""
         if self._mode == "monitor":
             return ""
-        rows = zip(
-            self.layout.joints,
-            reference.positions.tolist(),
-            reference.velocities.tolist(),
-            positions.tolist(),
-            velocities.tolist(),
-            self._bounds_at(reference, dt_s),
-            strict=True,
-        )
-        for joint, x, v, next_x, next_v, bounds in rows:
+        states = (reference.positions, reference.velocities, positions, velocities)
+        rows = zip(self.layout.joints, self._bounds_at(reference, dt_s), *(a.tolist() for a in states), strict=True)
+        for joint, bounds, x, v, next_x, next_v in rows:
             if problem := limit_violation(x, v, next_x, next_v, bounds, dt_s):
                 return f"{joint}: {problem}"
         return ""
 
     def _full_brake_velocities(self, reference: CommandState, dt_s: float) -> FloatArray:
-        """Return the velocities after one step of full braking."""
         state = zip(reference.velocities.tolist(), self._bounds, strict=True)
         return np.array([brake_velocity(velocity, bounds, dt_s) for velocity, bounds in state])
 
     def _clamp_position(self, positions: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
-        """Keep commanded positions inside their limits, and a joint found outside from going further out."""
+        """Clip commanded positions to their limits; a joint already outside may not move further out."""
         low, high = self._limits.position_low, self._limits.position_high
         if self._before is not None:
             bounds = self._widened(reference, dt_s)
@@ -272,44 +263,33 @@ class CommandLimiter:
     def _refuse_infeasible(
         self, finding: Finding, reference: CommandState, dt_s: float, findings: list[Finding], requested: FloatArray
     ) -> ApprovedCommand:
-        """STOP where our own commands led outside of the limits; HOLD where a measured position says so: it lags."""
+        """STOP if commanded positions left the limits; HOLD if only measured ones did, since they lag."""
         measured = {joint for joint, by in zip(self.layout.joints, self.layout.is_velocity, strict=True) if by}
         severity = Severity.HOLD if measured.issuperset(finding.joints) else Severity.STOP
         return self.brake(reference, dt_s, [*findings, replace(finding, severity=severity)], requested)
 
     def _is_hopeless(self, reference: CommandState, dt_s: float) -> bool:
-        """Tell whether a joint is where not even braking keeps every limit."""
-        state = zip(
-            reference.positions.tolist(), reference.velocities.tolist(), self._bounds_at(reference, dt_s), strict=True
-        )
-        return any(is_unrecoverable(x, v, bounds, dt_s) for x, v, bounds in state)
+        """Tell whether even full braking violates a limit of some joint."""
+        state = zip(reference.positions.tolist(), reference.velocities.tolist(), strict=True)
+        bounds_at = self._bounds_at(reference, dt_s)
+        return any(is_unrecoverable(x, v, bounds, dt_s) for (x, v), bounds in zip(state, bounds_at, strict=True))
 
     def _published(self, positions: FloatArray, velocities: FloatArray) -> FloatArray:
-        """Return what is sent of a step: the velocities of what is commanded so, else the positions."""
+        """Return the values to send: velocities of joints commanded by velocity, else positions."""
         return np.where(self.layout.is_velocity, velocities, positions) if self.has_velocity else positions.copy()
-
-    def _applied(
-        self, published: FloatArray, target: FloatArray, boxed: FloatArray | None, reference: CommandState
-    ) -> FloatArray:
-        """Return the action that asks for what is published: the very one that did, where it is what was asked for."""
-        if boxed is None:
-            return self.as_action(published, reference)
-        if published.tolist() == target.tolist():
-            return boxed.copy()
-        return np.where(published == target, boxed, self.as_action(published, reference))
 
     def _moved(
         self, values: list[float], reference: CommandState, sign: float, ranges: list[tuple[float, float]]
     ) -> list[float]:
-        """Add the start to displacements, or take it away again. Rounding does not lead over a bound."""
+        """Add (sign 1.0) or subtract the reference position of delta commands; rounding never exceeds a bound."""
         moved = []
         rows = zip(values, reference.positions.tolist(), ranges, self._is_delta, strict=True)
         for value, start, (low, high), is_delta in rows:
-            if is_delta:
-                value += sign * start  # noqa: PLW2901 - it is this joint's
-                if not low <= value <= high:
-                    value = _undo_rounding(value, start, low, high)  # noqa: PLW2901
-            moved.append(value)
+            end = value + sign * start if is_delta else value
+            if is_delta and not low <= end <= high:
+                inside = min(max(end, low), high)
+                end = inside if abs(end - inside) <= _ROUNDING * (abs(start) + abs(end)) else end
+            moved.append(end)
         return moved
 
     def _approved(  # noqa: PLR0913 - the parts of the report
@@ -324,7 +304,7 @@ class CommandLimiter:
         *,
         sound: bool = True,
     ) -> ApprovedCommand:
-        """Return the command with its report, all arrays read-only."""
+        """Return the approved command with its report; all arrays become read-only."""
         for array in (requested, applied, published, velocities):
             array.setflags(write=False)
         if reference.before_gap is not None:
@@ -354,27 +334,21 @@ class CommandLimiter:
         return approve_command(report, seq=reference.seq + 1, epoch=reference.epoch)
 
     def _is_inside(self, reference: CommandState, published: FloatArray) -> bool:
-        """Tell whether every position is known to be within its limits."""
-        if reference.slack is None and not self.has_velocity:
-            for position, (lowest, highest) in zip(published.tolist(), self._range, strict=True):
-                if not lowest <= position <= highest:
-                    return False
-            return True
+        """Tell whether every position is certainly within its limits."""
         slack = 0.0 if reference.slack is None else reference.slack
         positions = np.where(self.layout.is_velocity, reference.positions, published)
         low, high = self._limits.position_low, self._limits.position_high
         return bool(((positions - slack >= low) & (positions + slack <= high)).all())
 
     def _late(self, reference: CommandState, dt_s: float, velocities: FloatArray) -> list[bool]:
-        """Return which joints do not keep narrower limits yet after this step, as braking into them takes time."""
+        """Return which joints still violate tightened limits after this step."""
         if self._before is None:
             return []
         positions = reference.positions + velocities * dt_s
         state = zip(positions.tolist(), velocities.tolist(), strict=True)
-        return [not keeps(x, v, bounds) for (x, v), bounds in zip(state, self._bounds, strict=True)]
+        return [not is_in_safe_set(x, v, bounds) for (x, v), bounds in zip(state, self._bounds, strict=True)]
 
     def _keeps_jerk(self, reference: CommandState, velocities: FloatArray, dt_s: float) -> bool:
-        """Tell whether this command keeps the jerk of every joint that has a limit of it."""
         if not (self._fixed_rate and dt_s > 0.0):
             return False
         before = 0.0 if reference.accelerations is None else reference.accelerations
@@ -382,13 +356,7 @@ class CommandLimiter:
 
 
 def _read_only(array: FloatArray) -> FloatArray:
-    """Return a copy that nobody can write: what a plug-in does to it changes nothing."""
+    """Return a read-only copy, for plug-ins."""
     copy = array.copy()
     copy.flags.writeable = False
     return copy
-
-
-def _undo_rounding(value: float, reference: float, low: float, high: float) -> float:
-    """Put what rounding carried over a bound back on it. `value` is a sum or difference with `reference`."""
-    inside = min(max(value, low), high)
-    return inside if abs(value - inside) <= _ROUNDING * (abs(reference) + abs(value)) else value

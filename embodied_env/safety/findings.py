@@ -1,4 +1,4 @@
-"""How the gates say what they did: findings, and their arrays in ``info``."""
+"""Findings of the gates: their order, their construction, and their arrays in ``info``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract import FloatArray
-from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.codes import CODES, Severity
 from embodied_env.core.types import Finding, GateReport
 from embodied_env.safety.joint_limits import JointStep
@@ -36,47 +35,51 @@ GATES = (
 )
 """The gates in order: the axis of ``info["safety"]["severity"]`` and ``["code"]``.
 
-Refuse before modifying, shape before limits, limits before what only weakens. The last three stand beside the chain.
+Interlocks come first, then limits, then filters. The last three are not part of the chain.
 """
 
-_PLACES = {gate: place for place, gate in enumerate(GATES)}
-
-_NO_SEVERITY, _NO_CODE = np.zeros(len(GATES), dtype=np.int8), np.zeros(len(GATES), dtype=np.int16)
+_INDICES = {gate: index for index, gate in enumerate(GATES)}
 
 
 def gate_arrays(report: GateReport) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return per gate of `GATES` its severity (int8) and the number of the code of its gravest finding (int16)."""
-    severity, code = _NO_SEVERITY.copy(), _NO_CODE.copy()
-    gravest_of: dict[int, Finding] = {}
+    """Return, per gate of `GATES`, the severity (int8) and code number (int16) of its most severe finding."""
+    severity, code = np.zeros(len(GATES), dtype=np.int8), np.zeros(len(GATES), dtype=np.int16)
+    found: set[int] = set()
     for finding in report.findings:
-        gate = _PLACES[finding.gate]
-        if gate not in gravest_of or finding.severity >= gravest_of[gate].severity:
-            gravest_of[gate] = finding
-            severity[gate], code[gate] = finding.severity, CODES[finding.code]
+        index = _INDICES[finding.gate]
+        if index not in found or finding.severity >= severity[index]:
+            found.add(index)
+            severity[index], code[index] = finding.severity, CODES[finding.code]
     return severity, code
 
 
 def sorted_by_gate(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Sort findings by their gates."""
-    if not findings:
-        return ()
-    return tuple(sorted(findings, key=lambda finding: _PLACES[finding.gate]))
+    """Return findings in the order of their gates."""
+    return tuple(sorted(findings, key=lambda finding: _INDICES[finding.gate]))
 
 
 def worst_severity(findings: list[Finding]) -> Severity:
-    """Return the disposition that findings make."""
-    return max([finding.severity for finding in findings]) if findings else Severity.PASS
+    """Return the highest severity of `findings`, PASS if there are none."""
+    return max([finding.severity for finding in findings], default=Severity.PASS)
 
 
 def latched_finding(latched: Finding) -> Finding:
-    """Say that a latch holds."""
+    """Return the finding that reports the latch `latched`."""
     code = "latch.estop" if latched.severity is Severity.ESTOP else "latch.stop"
     return Finding(gate="latch", severity=latched.severity, code=code, detail=f"latched by {latched.code}")
 
 
-def modification(gate: str, code: str, joints: tuple[str, ...], before: FloatArray, after: FloatArray) -> list[Finding]:
-    """Return the LIMIT of what a gate changed, in SI units, or nothing when it changed nothing."""
-    hit = before != after
+def modification(
+    gate: str,
+    code: str,
+    joints: tuple[str, ...],
+    before: FloatArray,
+    after: FloatArray,
+    limit: FloatArray | None = None,
+) -> list[Finding]:
+    """Return the LIMIT finding for the joints where `before` differs from `limit` (default: `after`), or nothing."""
+    limit = after if limit is None else limit
+    hit = before != limit
     if not hit.any():
         return []
     return [
@@ -84,17 +87,17 @@ def modification(gate: str, code: str, joints: tuple[str, ...], before: FloatArr
             gate=gate,
             severity=Severity.LIMIT,
             code=code,
-            joints=for_joints(joints, hit),
+            joints=select_joints(joints, hit),
             before=before[hit],
             after=after[hit],
-            limit=after[hit],
+            limit=limit[hit],
             margin=after[hit] - before[hit],
         )
     ]
 
 
 def gap_finding(joints: tuple[str, ...], published: FloatArray, used: FloatArray) -> list[Finding]:
-    """Return what says which velocities a gap has lowered, from what was published to what limits start from."""
+    """Report reference velocities that were lowered after a gap in the commands, from `published` to `used`."""
     return [
         replace(finding, severity=Severity.PASS, limit=None, margin=None, detail="no command for a while")
         for finding in modification("joint_limits", "vel.gap", joints, published, used)
@@ -102,65 +105,41 @@ def gap_finding(joints: tuple[str, ...], published: FloatArray, used: FloatArray
 
 
 def tightened_finding(joints: tuple[str, ...], is_late: list[bool], velocities: FloatArray) -> Finding:
-    """Return what says which joints still brake into limits that have become narrower, and how fast they move."""
+    """Report the joints that still brake into tightened limits, and their velocities."""
     hit = np.array(is_late)
     return Finding(
         gate="joint_limits",
         severity=Severity.PASS,
         code="limits.tightened",
-        joints=for_joints(joints, hit),
+        joints=select_joints(joints, hit),
         after=velocities[hit],
         detail="narrower limits are not kept yet",
     )
 
 
-def box_finding(layout: ActionLayout, requested: FloatArray, boxed: FloatArray, mode: str) -> list[Finding]:
-    """Return the LIMIT of an action outside of its space, in action units, or nothing."""
-    clipped = boxed != requested
-    if not clipped.any():
-        return []
-    passed_on = requested if mode == "monitor" else boxed
-    return [
-        Finding(
-            gate="space_box",
-            severity=Severity.LIMIT,
-            code="box.clip",
-            joints=for_joints(layout.joints, clipped),
-            before=requested[clipped],
-            after=passed_on[clipped],
-            limit=boxed[clipped],
-            margin=passed_on[clipped] - requested[clipped],
-        )
-    ]
-
-
 def limit_findings(
     joints: tuple[str, ...], target: FloatArray, steps: list[JointStep], published: FloatArray
 ) -> list[Finding]:
-    """Return one finding per bound that held, with the joints it held."""
-    held: dict[str, list[int]] = {}
-    for place, step in enumerate(steps):
+    """Return one finding per code of `steps`, with the joints that it limited."""
+    limited: dict[str, list[int]] = {}
+    for index, step in enumerate(steps):
         if step.code:
-            held.setdefault(step.code, []).append(place)
-    findings = []
-    for code in sorted(held, key=CODES.__getitem__):
-        hit = held[code]
-        before, after = target[hit], published[hit]
-        findings.append(
-            Finding(
-                gate="joint_limits",
-                severity=Severity.LIMIT,
-                code=code,
-                joints=tuple([joints[place] for place in hit]),
-                before=before,
-                after=after,
-                limit=np.array([steps[place].bound for place in hit]),
-                margin=after - before,
-            )
+            limited.setdefault(step.code, []).append(index)
+    return [
+        Finding(
+            gate="joint_limits",
+            severity=Severity.LIMIT,
+            code=code,
+            joints=tuple(joints[index] for index in hit),
+            before=target[hit],
+            after=published[hit],
+            limit=np.array([steps[index].bound for index in hit]),
+            margin=published[hit] - target[hit],
         )
-    return findings
+        for code, hit in sorted(limited.items(), key=lambda item: CODES[item[0]])
+    ]
 
 
-def for_joints(joints: tuple[str, ...], hit: np.ndarray[Any, Any]) -> tuple[str, ...]:
-    """Return the joints that are hit."""
+def select_joints(joints: tuple[str, ...], hit: np.ndarray[Any, Any]) -> tuple[str, ...]:
+    """Return the joints where `hit` is true."""
     return tuple(joint for joint, is_hit in zip(joints, hit, strict=True) if is_hit)

@@ -1,8 +1,8 @@
-"""The way home: joints are driven to where an episode begins, slowly, through the same gate as any action.
+"""Homing: moves joints slowly to the home positions of an episode, through the safety gate.
 
-It goes straight in the space of joints, and knows no workspace: where the workspace gate holds it, it ends with an
-error that says so. Each joint asks for no more than its share of the velocity limit, and brakes so that it does not
-pass its home; the gate keeps the same share (`SafetyGate.slowed`), a relay the limits of the contract.
+The motion is a straight line in joint space without planning; if the workspace filter stops it, homing fails with an
+error that says so. The gate scales its velocity limits meanwhile (`SafetyGate.scaled_velocity_limits`); a relay
+enforces the limits of the contract.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.safety import Arbiter, CommandState, SafetyGate, merge_relay_report
 from embodied_env.safety.joint_limits import joint_bounds, limit_joint
 
-_HELD_PERIODS = 20  # commands in a row that were refused: it does not pass by itself
-_SETTLE_S = 2.0  # a joint that was commanded home for so long and is not there is blocked
+_MAX_HELD_PERIODS = 20  # held commands in a row before homing fails
+_SETTLE_S = 2.0  # a joint not home this long after its command is blocked
 _NEAR = 0.1  # of the tolerance: the command is home
-_PEAKS = (0.2707, 0.2306)  # of speed and acceleration on a smooth way, for a distance of 1 and a haste of 1/s
-_SHARE = 0.8  # of what the limits allow on a smooth way: it is followed in steps
-_ON_THE_WAY = 1e-6  # how far from its smooth way a joint may be, in its unit
+_PEAKS = (0.2707, 0.2306)  # of speed and acceleration of a smooth approach, for a distance of 1 and a rate of 1/s
+_SHARE = 0.8  # of the limits used by a smooth approach, as it is sampled at the control period
+_APPROACH_TOLERANCE = 1e-6  # of a joint's distance from its smooth approach, in its unit
 
 
 @dataclass(frozen=True, kw_only=True)
 class HomingContext:
-    """What the way home needs of the world, given by the stepper.
+    """Callbacks of the stepper.
 
-    `turn` waits for the end of the control period, and returns the settled snapshot and the sensors with a gap that
-    ends episodes. `situation` tells what is known beside a command based on it. `feed` tells the watchdog.
+    `turn` waits for the end of the control period and returns the snapshot and the sensors whose gap ends episodes.
+    `situation` returns the safety context of a command based on that snapshot. `feed` feeds the watchdog.
     """
 
     turn: Callable[[], tuple[Snapshot, list[str]]]
@@ -44,27 +44,13 @@ class HomingContext:
     feed: Callable[[], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _SmoothApproach:
-    """A smooth way home from rest at `away` of it, shape (n_joints,), with this haste."""
-
-    away: FloatArray
-    haste_per_s: FloatArray
-
-    def at(self, time_s: float) -> FloatArray:
-        """Return how far the joints are from home after so long."""
-        ht = self.haste_per_s * time_s
-        left: FloatArray = self.away * (1.0 + ht + ht * ht / 2.0) * np.exp(-ht)
-        return left
-
-
 class HomingMotion:
-    """Drives one robot home. Limits, latch and the last command are the gate's and the arbiter's, as in steps."""
+    """Moves one robot home, with the gate and the arbiter of its steps."""
 
     def __init__(
         self, contract: Contract, routine: ResetRoutine, gate: SafetyGate, arbiter: Arbiter, clock: Clock
     ) -> None:
-        """Prepare the way for `contract` as `routine` says."""
+        """Prepare homing for `contract` as `routine` specifies."""
         self._routine = routine
         self._gate, self._arbiter, self._clock = gate, arbiter, clock
         layout = self._layout = gate.layout
@@ -75,18 +61,18 @@ class HomingMotion:
         self._in_a_row = self._commands = 0
         self._positions = np.full(layout.size, np.nan)
         self._period_s = contract.control_period_s
-        self._way: _SmoothApproach | None = None  # of the joints whose jerk is limited
-        self._since_s = 0.0  # on it
-        self._home_ns: int | None = None  # since when the command is home
-        self._hindrance = ""  # the last thing that held or weakened a command
+        self._approach = np.full(layout.size, np.nan), np.zeros(layout.size)  # initial distances and rates
+        self._approach_s = 0.0  # time since the approach began
+        self._home_ns: int | None = None  # when the command reached home
+        self._hindrance = ""  # the last finding that held or scaled a command
 
     def drive(self, world: HomingContext, deadline_ns: int) -> str:
-        """Drive home, and come to rest there. Return the account in words.
+        """Move home and come to rest. Return a summary, such as "120 commands, held: 3 x obs.stale".
 
         Raises:
-            BackendNotReadyError: when a gate stops or keeps holding it, a joint does not arrive, the world is lost, or
-                at the deadline. It names the joint and how far it is, or the ESTOP that is latched. The robot may be in
-                motion: the caller brakes.
+            BackendNotReadyError: when a gate stops or keeps holding the robot, a joint does not arrive, the backend is
+                lost, or at the deadline. It names the joint and its distance, or the latched ESTOP. The robot may be
+                in motion: the caller must brake.
         """
         if self._routine.timeout_s is not None:
             deadline_ns = min(deadline_ns, self._clock.now_ns() + round(self._routine.timeout_s * NS_PER_S))
@@ -104,13 +90,13 @@ class HomingMotion:
         return f"{self._commands} commands" + (f", held: {held}" if held else "")
 
     def check_arrived(self, snapshot: Snapshot) -> None:
-        """Raise BackendNotReadyError when a joint is not where it was sent, by these readings."""
+        """Raise BackendNotReadyError when `snapshot` shows a joint away from home."""
         self._positions, _ = self._measured.measured(snapshot)
         if self._offsets(self._positions).max() > self._routine.tolerance:
             raise BackendNotReadyError(f"the robot has left its home since: {self._farthest()}")
 
     def _arrives(self, world: HomingContext, deadline_ns: int) -> bool:
-        """Let a control period pass, and read; return whether the robot is home. Raise when it cannot go on."""
+        """Wait one control period and read; return whether the robot is home. Raise when homing cannot continue."""
         world.feed()
         snapshot, gaps = world.turn()
         self._positions, ages_s = self._measured.measured(snapshot)
@@ -131,10 +117,8 @@ class HomingMotion:
             raise self._failed("the time is over")
         return False
 
-    # ------------------------------------------------------------------------------------------- one command
-
     def _command(self, situation: Callable[[], SafetyContext]) -> ApprovedCommand:
-        """Ask for the next piece of the way; return what became of it, in the words of who had the last one."""
+        """Send the next command; return it as published, with the relay's report if there is one."""
         with self._arbiter.exclusive() as (reference, dt_s):
             action = self._layout.as_action(self._action(reference, dt_s))
             approved = self._gate.judge(action, reference, dt_s, situation())
@@ -143,16 +127,14 @@ class HomingMotion:
         if sent.report is None:
             return approved
         answered = merge_relay_report(approved, sent.report)
-        for finding in answered.report.findings:
-            if finding.severity >= Severity.STOP:
-                self._gate.latch(finding)  # what is latched where the command went is latched here
+        self._gate.latch_stops(answered.report.findings)  # a STOP of the relay, too
         return answered
 
     def _action(self, reference: CommandState, dt_s: float) -> FloatArray:
         """Return the action that leads towards home, flat: slowly, and with room to brake before it."""
         if not dt_s > 0.0:
             return self._gate.hold_action(reference)
-        smooth, jerks = self._smooth_way(reference, dt_s), self._gate.limits.jerk
+        smooth, jerks = self._approach_positions(reference, dt_s), self._gate.limits.jerk
         target = np.zeros(self._layout.size)
         state = zip(reference.positions.tolist(), reference.velocities.tolist(), self._home.tolist(), strict=True)
         for i, ((x, v, home), bounds) in enumerate(zip(state, joint_bounds(self._gate.limits), strict=True)):
@@ -163,29 +145,26 @@ class HomingMotion:
                 target[i] = limit_joint(x, v, home, between, dt_s).position
         return self._gate.action_for(self._gate.smoothed(target, reference, dt_s), reference)
 
-    def _smooth_way(self, reference: CommandState, dt_s: float) -> FloatArray:
-        """Return where each joint is after `dt_s` on a way without corners, which never passes home.
+    def _approach_positions(self, reference: CommandState, dt_s: float) -> FloatArray:
+        """Return each joint's position after `dt_s` on a smooth approach, which never overshoots home.
 
-        From rest at the distance d it is at d (1 + ht + (ht)^2/2) e^-ht: the step response of a triple pole. Its
-        greatest speed is 2 e^-2 h d, its greatest acceleration 0.2306 h^2 d, its greatest jerk h^3 d. It accelerates no
-        more than one step can undo: the gate, which does not know what will be asked for next, allows no more. It
-        begins anew where a joint is not on it any more.
+        From rest at the distance d it is at d (1 + rt + (rt)^2/2) e^-rt: the step response of a triple pole at rate r,
+        with peak speed 2 e^-2 r d, peak acceleration 0.2306 r^2 d and peak jerk r^3 d. It accelerates no more than one
+        step can undo, as the gate allows no more. It restarts when a joint has left it.
         """
-        away = reference.positions - self._home
-        if self._way is None or not np.allclose(self._way.at(self._since_s), away, rtol=0.0, atol=_ON_THE_WAY):
-            self._way, self._since_s = self._way_from(away), 0.0
-        self._since_s += dt_s
-        way: FloatArray = self._home + self._way.at(self._since_s)
-        return way
-
-    def _way_from(self, away: FloatArray) -> _SmoothApproach:
-        limits, far = self._gate.limits, np.maximum(np.abs(away), 1e-9)
-        least = np.minimum(np.minimum(limits.acceleration, limits.deceleration), limits.jerk * self._period_s)
-        haste = np.minimum(limits.velocity / (_PEAKS[0] * far), np.sqrt(least / (_PEAKS[1] * far)))
-        return _SmoothApproach(away=away, haste_per_s=_SHARE * np.minimum(haste, np.cbrt(limits.jerk / far)))
+        away, limits = reference.positions - self._home, self._gate.limits
+        start, rate = self._approach
+        if not np.allclose(_distances(start, rate, self._approach_s), away, rtol=0.0, atol=_APPROACH_TOLERANCE):
+            far = np.maximum(np.abs(away), 1e-9)
+            least = np.minimum(np.minimum(limits.acceleration, limits.deceleration), limits.jerk * self._period_s)
+            rate = np.minimum(limits.velocity / (_PEAKS[0] * far), np.sqrt(least / (_PEAKS[1] * far)))
+            start, rate = away, _SHARE * np.minimum(rate, np.cbrt(limits.jerk / far))
+            self._approach, self._approach_s = (start, rate), 0.0
+        self._approach_s += dt_s
+        return np.asarray(self._home + _distances(start, rate, self._approach_s))
 
     def _check_estop(self) -> None:
-        """Raise BackendNotReadyError while an ESTOP is latched: where the joints are is not what hinders them."""
+        """Raise BackendNotReadyError while an ESTOP is latched."""
         latched = self._gate.latched
         if latched is not None and latched.severity is Severity.ESTOP:
             raise BackendNotReadyError(
@@ -194,7 +173,7 @@ class HomingMotion:
             )
 
     def _check_gate_result(self, answered: ApprovedCommand) -> None:
-        """Remember what hindered a command; raise for what ends the way."""
+        """Count held commands; raise when homing must end."""
         for finding in answered.report.findings:
             if finding.severity >= Severity.HOLD or finding.gate in ("workspace", "plugins"):
                 self._hindrance = _describe(finding)
@@ -204,13 +183,11 @@ class HomingMotion:
         self._check_estop()
         if answered.report.disposition >= Severity.STOP:
             raise self._failed("it was stopped")
-        if self._in_a_row >= _HELD_PERIODS:
+        if self._in_a_row >= _MAX_HELD_PERIODS:
             raise self._failed(f"{self._in_a_row} commands in a row were held")
 
-    # ----------------------------------------------------------------------------------------------- the end
-
     def _offsets(self, positions: FloatArray) -> FloatArray:
-        """Return how far each joint is from home; what has none is there."""
+        """Return each joint's distance from home, 0 for joints without one."""
         return np.where(self._goes, np.abs(self._home - positions), 0.0)
 
     def _farthest(self) -> str:
@@ -224,6 +201,12 @@ class HomingMotion:
     def _failed(self, why: str) -> BackendNotReadyError:
         hindrance = f" ({self._hindrance})" if self._hindrance else ""
         return BackendNotReadyError(f"the robot did not come home, {why}{hindrance}: {self._farthest()}")
+
+
+def _distances(away: FloatArray, rate_per_s: FloatArray, time_s: float) -> FloatArray:
+    """Return the distances from home after `time_s` of a smooth approach."""
+    rt = rate_per_s * time_s
+    return np.asarray(away * (1.0 + rt + rt * rt / 2.0) * np.exp(-rt))
 
 
 def _describe(finding: Finding) -> str:

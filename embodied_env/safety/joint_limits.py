@@ -1,4 +1,4 @@
-"""One joint, one step: the exact interval of velocities that keeps position, velocity and acceleration limits.
+"""Joint limits: the exact interval of next velocities within position, velocity and acceleration limits.
 
 State (x, v): the last published position and velocity. With limits low <= x <= high, |v| <= V, acceleration A,
 deceleration D and any step dt > 0, the admissible next velocities are one interval [lower, upper]::
@@ -16,14 +16,14 @@ the reach of acceleration; all other pairs of bounds meet, and intervals of the 
 dt may differ at each step, since v^2/(2 D) bounds the stopping distance of any partition into steps. The derivation for
 A = D is in the project's safety notes (A4.2); D separate is ours.
 
-After a gap in the commands of a joint that is commanded by velocity, its controller may have stopped it, so v is
-lowered before limits and braking start from it (`lowered_velocity`). With p last published, the reference q is
+After a gap in velocity commands the controller may have stopped the joint, so v is lowered before limits and braking
+start from it (`lowered_velocity`). With p the last published velocity, the reference q is
 
-- 0 where the controller's own timeout has passed: the command in force there is 0, whatever was published before;
+- 0 if the controller's own timeout has passed: its command is 0, whatever was published before;
 - otherwise, for p >= 0 (mirrored below), min(p, max(0, m + max(A, D) age)) with m the velocity measured `age` ago;
-- 0 where the command had stood unchanged for 3 periods when m was measured, and |m| <= min(D T, p / 2), T the control
+- 0 if the command had been unchanged for 3 periods when m was measured, and |m| <= min(D T, p / 2), T the control
   period: the joint does not follow the command, and one period of braking stops it;
-- p where neither is known: nothing says that the command has ended.
+- p if neither is known: nothing indicates that the command has ended.
 
 So 0 <= q <= p: lowered, never raised, never through zero. Let u be the true velocity, |u - m| <= max(A, D) age. In the
 second case q = p, or u <= q < p, or u <= 0 = q: q is at least as near to u as p is, and never slower than the joint, so
@@ -31,18 +31,17 @@ braking from q is never harder than D. In the third u = m is as near to 0 as to 
 most D. In the first and third a joint at rest has q = 0: braking publishes 0 and leaves it at rest. What is published
 next is within [q - D dt, q + A dt], as from any other reference.
 
-Where limits become narrower in motion, (x, v) may be outside of the new K. Until it is inside, the step keeps the new
-limits widened to what full braking needs (`braking_bounds`): for v > 0 and w = max(0, v - D dt), V to w and high to
+When limits are tightened in motion, (x, v) may be outside the new K. Until it is inside, the step keeps the new limits
+widened to what full braking needs (`braking_bounds`): for v > 0 and w = max(0, v - D dt), V to w and high to
 x + w dt + w^2/(2 D), never beyond the limits before; by the formula above that is within the old K. The interval of the
 widened limits holds w, and nothing faster in the direction of motion: the joint brakes at D and no harder.
 
-Everything is scalar: joints do not interact, and for fewer than about 16 joints plain floats beat arrays. What runs
-for each joint at each step is written with conditions: min() and max() would take a third of its time.
+Everything is scalar: joints do not interact, and for fewer than about 16 joints plain floats are faster than arrays.
 """
 
 from __future__ import annotations
 
-# ruff: noqa: FURB136, PLR1730 - conditions instead of min() and max(): this runs for each joint at each step
+# ruff: noqa: FURB136, PLR1730 - conditions are faster than min() and max(): this runs per joint and step
 import math
 import sys
 from dataclasses import dataclass, field, replace
@@ -54,14 +53,14 @@ from embodied_env.contract import EffectiveLimits, FloatArray
 
 _EPSILON = sys.float_info.epsilon
 _INF = math.inf
-_JERK_ROUNDING = 1e-9  # of a limit: what v + a dt may be off
+_JERK_ROUNDING = 1e-9  # relative rounding error of v + a dt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointBounds:
     """Limits of one joint, in its unit, unit/s and unit/s^2. A continuous joint has low -inf and high +inf.
 
-    `extent` is the larger of the two ends that are finite, without its sign; 0: neither is.
+    `extent` is the largest absolute value of the finite ends, 0 if neither is finite.
     """
 
     low: float
@@ -72,23 +71,22 @@ class JointBounds:
     extent: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Work out what every step needs."""
+        """Compute `extent`."""
         extent = max((abs(end) for end in (self.low, self.high) if math.isfinite(end)), default=0.0)
         object.__setattr__(self, "extent", extent)
 
 
 class JointStep(NamedTuple):
-    """What the limiter made of one joint's target.
+    """The limited step of one joint.
 
-    `code` is empty when what was asked for was kept, bit for bit; else it names the bound that held, `bound` its value
-    in the unit of the command, and `feasible` is False when no velocity kept every limit, so that it only brakes.
+    `code` is "" if the target was kept bit for bit; otherwise it names the limit, `bound` its value in the unit of the
+    command. The code "limits.infeasible" means that no velocity is within every limit; the joint then brakes.
     """
 
     position: float
     velocity: float
     code: str
     bound: float
-    feasible: bool = True
 
 
 def joint_bounds(limits: EffectiveLimits) -> list[JointBounds]:
@@ -107,25 +105,20 @@ def joint_bounds(limits: EffectiveLimits) -> list[JointBounds]:
 
 
 def limit_joint(position: float, velocity: float, target: float, bounds: JointBounds, dt_s: float) -> JointStep:
-    """Return the admissible step nearest to `target`.
+    """Return the admissible step of `dt_s` > 0 nearest to the finite position `target`.
 
-    Args:
-        position: last published position.
-        velocity: last published velocity.
-        target: desired position, finite.
-        bounds: the joint's limits.
-        dt_s: the step, > 0.
+    `position` and `velocity` are those last published.
     """
     lower, upper = velocity_interval(position, velocity, bounds, dt_s)
     low, high = bounds.low, bounds.high
-    if not low <= position <= high:  # a joint found outside its range is let in, never snapped
+    if not low <= position <= high:  # a joint outside its range may move in, and is never moved by a jump
         low, high = min(low, position), max(high, position)
     if lower > upper:
         if is_unrecoverable(position, velocity, bounds, dt_s):
             braked = brake_velocity(velocity, bounds, dt_s)
             stopped = min(max(position + braked * dt_s, low), high)
-            return JointStep(position=stopped, velocity=braked, code="limits.infeasible", bound=stopped, feasible=False)
-        lower = upper = lower if velocity >= 0.0 else upper  # they meet but for rounding: brake
+            return JointStep(stopped, braked, "limits.infeasible", stopped)
+        lower = upper = lower if velocity >= 0.0 else upper  # the bounds are equal up to rounding: brake
     desired = (target - position) / dt_s
     chosen = desired if desired >= lower else lower
     chosen = chosen if chosen <= upper else upper
@@ -138,21 +131,16 @@ def limit_joint(position: float, velocity: float, target: float, bounds: JointBo
 
 
 def limit_velocity(position: float, velocity: float, desired: float, bounds: JointBounds, dt_s: float) -> JointStep:
-    """Return the admissible step nearest to the velocity `desired`, for what is commanded by velocity.
+    """Return the admissible step of `dt_s` > 0 nearest to the finite velocity `desired`.
 
-    Args:
-        position: measured position; it counts only where the joint has position limits.
-        velocity: last published velocity.
-        desired: desired velocity, finite.
-        bounds: the joint's limits.
-        dt_s: the step, > 0.
+    `position` is measured, and used only if the joint has position limits; `velocity` is the last published one.
     """
     lower, upper = velocity_interval(position, velocity, bounds, dt_s)
     if lower > upper:
         if is_unrecoverable(position, velocity, bounds, dt_s):
             braked = brake_velocity(velocity, bounds, dt_s)
             reached = position + braked * dt_s
-            return JointStep(position=reached, velocity=braked, code="limits.infeasible", bound=braked, feasible=False)
+            return JointStep(reached, braked, "limits.infeasible", braked)
         lower = upper = lower if velocity >= 0.0 else upper
     chosen = min(max(desired, lower), upper)
     is_rounding = abs(desired - chosen) <= 4.0 * _EPSILON * (abs(desired) + abs(velocity))  # of v + A dt
@@ -166,11 +154,11 @@ def limit_velocity(position: float, velocity: float, desired: float, bounds: Joi
 def limit_violation(  # noqa: PLR0911 - one return per rule
     position: float, velocity: float, next_position: float, next_velocity: float, bounds: JointBounds, dt_s: float
 ) -> str:
-    """Return what is wrong with a step from (position, velocity) to (next_position, next_velocity), or "".
+    """Return the limit violated by a step from (position, velocity) to (next_position, next_velocity), or "".
 
-    It is the post-condition on what is about to be published, and independent of `limit_joint`: it knows no interval,
-    only that slowing down takes D, speeding up A, and that it must be possible to stop inside the range. Rounding
-    apart, it allows 1e-9 of the velocity limit.
+    The post-condition on published values, independent of `limit_joint`: it uses no interval, only that slowing down
+    is limited by D and speeding up by A, and that the joint must be able to stop within its range. The tolerance is
+    rounding plus 1e-9 of the velocity limit.
     """
     if not (-_INF < next_position < _INF and -_INF < next_velocity < _INF):
         return f"not finite: position {next_position}, velocity {next_velocity}"
@@ -198,7 +186,7 @@ def limit_violation(  # noqa: PLR0911 - one return per rule
 def velocity_interval(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> tuple[float, float]:
     """Return [lower, upper], the admissible velocities of the next step of `dt_s` > 0 seconds.
 
-    lower > upper means that the state is outside the safe set: nothing keeps every limit.
+    lower > upper means that the state is outside the safe set: no velocity is within every limit.
     """
     fastest, deceleration = bounds.velocity, bounds.deceleration
     forwards = _max_next_velocity(velocity, bounds, dt_s)
@@ -213,16 +201,16 @@ def velocity_interval(position: float, velocity: float, bounds: JointBounds, dt_
 
 
 def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> bool:
-    """Tell whether no velocity keeps every limit: the state is outside the safe set by more than rounding.
+    """Tell whether the state is outside the safe set by more than rounding: no velocity is within every limit.
 
-    Twice its bound: the state carries the rounding of the step before.
+    The tolerance is twice the rounding bound, as the state carries the rounding of the step before.
     """
     lower, upper = velocity_interval(position, velocity, bounds, dt_s)
     return lower - upper > 2.0 * _rounding_of_step(position, position, bounds, dt_s)
 
 
-def keeps(position: float, velocity: float, bounds: JointBounds) -> bool:
-    """Tell whether a state is in the safe set K of `bounds`, rounding apart."""
+def is_in_safe_set(position: float, velocity: float, bounds: JointBounds) -> bool:
+    """Tell whether a state is in the safe set K of `bounds`, up to rounding."""
     stop = position + velocity * abs(velocity) / (2.0 * bounds.deceleration)
     slack = 1e-9 * (bounds.extent + abs(position) + bounds.velocity)
     is_inside = bounds.low - slack <= min(position, stop) and max(position, stop) <= bounds.high + slack
@@ -237,14 +225,9 @@ def brake_velocity(velocity: float, bounds: JointBounds, dt_s: float) -> float:
 def braking_bounds(
     position: float, velocity: float, narrow: JointBounds, before: JointBounds, dt_s: float
 ) -> JointBounds:
-    """Return `narrow`, or where the joint moves too fast for it, as much wider as full braking needs in this step.
+    """Return `narrow`, widened to what full braking needs in this step if the joint moves too fast for it.
 
-    Args:
-        position: last published position.
-        velocity: last published velocity.
-        narrow: the limits to be kept.
-        before: the limits that held before, with the same accelerations.
-        dt_s: the step, > 0.
+    `before` are the limits before `narrow`, with the same accelerations.
     """
     braked = brake_velocity(velocity, narrow, dt_s)
     speed = abs(braked)
@@ -260,17 +243,10 @@ def braking_bounds(
 def lowered_velocity(
     published: float, measured: float, age_s: float, bounds: JointBounds, *, settled: bool, period_s: float
 ) -> float:
-    """Return the reference velocity after a gap: `published`, lowered to what the joint can still be doing.
+    """Return the reference velocity after a gap: `published`, lowered towards the measured velocity.
 
-    The rule and its proof stand at the top of this module.
-
-    Args:
-        published: the last published velocity, in unit/s.
-        measured: the measured velocity; NaN: unknown.
-        age_s: how old it is, >= 0.
-        bounds: the joint's limits.
-        settled: the command had stood unchanged for 3 periods when the velocity was measured.
-        period_s: the control period.
+    The rule and its proof are in the module docstring. `measured` is NaN if unknown. `settled`: the command had been
+    unchanged for 3 periods when the velocity was measured.
     """
     if not (math.isfinite(measured) and 0.0 <= age_s < math.inf):
         return published
@@ -284,14 +260,9 @@ def lowered_velocity(
 def limit_jerk(
     desired: FloatArray, velocities: FloatArray, accelerations: FloatArray, limits: EffectiveLimits, dt_s: float
 ) -> FloatArray:
-    """Return the velocities nearest to `desired` that keep the jerk, shape (n_joints,); where it is unlimited, those.
+    """Return the velocities nearest to `desired` within the jerk limits.
 
-    Args:
-        desired: the velocities asked for, in units/s.
-        velocities: the last published velocities.
-        accelerations: the last published accelerations, in units/s^2.
-        limits: after margins.
-        dt_s: the step, > 0.
+    Arrays have the shape (n_joints,), in units/s and units/s^2; the last two are the last published ones.
     """
     is_limited = np.isfinite(limits.jerk)
     if not is_limited.any():
@@ -301,10 +272,10 @@ def limit_jerk(
     highest = np.minimum(accelerations + jerk * dt_s, slope * (limits.velocity - velocities))
     lowest = np.maximum(accelerations - jerk * dt_s, -slope * (limits.velocity + velocities))
     ahead = desired - velocities
-    reach = np.maximum(slope * np.abs(ahead), jerk * dt_s)  # what one step can undo may be gone at once
+    reach = np.maximum(slope * np.abs(ahead), jerk * dt_s)  # one step can undo this much
     highest = np.where(ahead >= 0.0, np.minimum(highest, reach), highest)
     lowest = np.where(ahead <= 0.0, np.maximum(lowest, -reach), lowest)
-    highest = np.maximum(highest, accelerations - jerk * dt_s)  # never outside of what the jerk itself allows
+    highest = np.maximum(highest, accelerations - jerk * dt_s)  # never beyond the jerk limit itself
     lowest = np.minimum(lowest, accelerations + jerk * dt_s)
     kept = np.clip(desired, velocities + lowest * dt_s, velocities + highest * dt_s)
     fastest = np.clip(kept, -limits.velocity, limits.velocity)
@@ -313,7 +284,7 @@ def limit_jerk(
 
 
 def keeps_jerk(changes: FloatArray, limits: EffectiveLimits, dt_s: float) -> bool:
-    """Tell whether these changes of acceleration, shape (n_joints,), keep the jerk of every joint that is limited."""
+    """Tell whether these changes of acceleration, shape (n_joints,), are within every jerk limit; False without any."""
     is_limited = np.isfinite(limits.jerk)
     allowed = np.where(is_limited, limits.jerk * dt_s, np.inf) + 2.0 * _JERK_ROUNDING * limits.velocity / dt_s
     return bool(is_limited.any() and (np.abs(changes) <= allowed).all())
@@ -322,14 +293,13 @@ def keeps_jerk(changes: FloatArray, limits: EffectiveLimits, dt_s: float) -> boo
 def rounding_of_velocity(position: float, target: float, velocity: float, dt_s: float) -> float:
     """Bound the rounding error of (target - position) / dt.
 
-    No limit is exceeded by more than this, where `position` and `target` are the ends of the joint's range: a state
-    carries the rounding of the positions that it came by.
+    With the ends of a joint's range as `position` and `target`, it bounds by how much any limit is exceeded.
     """
     return 4.0 * _EPSILON * ((abs(position) + abs(target)) / dt_s + abs(velocity))
 
 
 def _braking_velocity(gap: float, deceleration: float, dt_s: float) -> float:
-    """Return the largest velocity from which a stop within `gap` is possible, when kept for one step first."""
+    """Return the largest velocity that, kept for one step, still allows a stop within `gap`."""
     if gap == math.inf:
         return math.inf
     if gap <= 0.0:
@@ -353,7 +323,7 @@ def _max_next_velocity(velocity: float, bounds: JointBounds, dt_s: float) -> flo
 
 
 def _rounding_of_step(position: float, reached: float, bounds: JointBounds, dt_s: float) -> float:
-    """Bound what rounding does to a velocity, in this range of positions: the map from an action and back included."""
+    """Bound the rounding error of a velocity in this range of positions, including the map from an action and back."""
     extent = bounds.extent
     if not -extent <= position <= extent or not -extent <= reached <= extent:
         extent = max(extent, abs(position), abs(reached))
@@ -361,7 +331,7 @@ def _rounding_of_step(position: float, reached: float, bounds: JointBounds, dt_s
 
 
 def _binding(position: float, velocity: float, chosen: float, bounds: JointBounds, dt_s: float) -> str:
-    """Name the bound that stopped the joint at `chosen`."""
+    """Return the code of the limit that gave `chosen`."""
     sign = 1.0 if chosen > 0.0 or (chosen == 0.0 and position >= bounds.high) else -1.0
     for sign_tried in (sign, -sign):
         gap = bounds.high - position if sign_tried > 0 else position - bounds.low

@@ -1,4 +1,4 @@
-"""The in-process watchdog: fed by `step`, it brakes when steps stop coming. Only in free-running worlds."""
+"""The in-process watchdog of free-running backends: brakes when steps stop coming."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from embodied_env.safety.interlocks import safety_input_findings
 
 
 class Watchdog:
-    """Decides, at each `check`, whether to brake. Time comes from the injected steady clock.
+    """Decides at each `check` whether to brake. Time comes from the injected steady clock.
 
-    Without a step for `hold_steps` periods it brakes at every check; for `stop_steps` periods it latches a STOP.
+    After `hold_steps` control periods without a step it brakes at every check; after `stop_steps` it latches a STOP.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Watchdog:
         control_period_s: float,
         estops: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """Watch over `arbiter`, and over the safety inputs `estops`; not armed until it is fed."""
+        """Watch the steps of `arbiter` and the safety inputs `estops`; armed by the first `feed`."""
         self._estops = estops
         self._arbiter = arbiter
         self._gate = gate
@@ -43,65 +43,57 @@ class Watchdog:
         self._tripped = False
 
     def feed(self) -> None:
-        """A step was taken: begin to wait anew."""
+        """Restart the timeout; called at each step."""
         self._fed_ns = self._clock.now_ns()
         self._tripped = False
 
     def disarm(self) -> None:
-        """No episode is running: nothing to watch. Once this has returned, nothing more is published."""
+        """Stop watching between episodes. The watchdog publishes nothing after this returns."""
         with self._arbiter.exclusive():
             self._fed_ns = None
 
     def check(self) -> Finding | None:
-        """Brake if steps are overdue; return why, or None."""
-        with self._arbiter.exclusive():  # a step that has its turn first is not overdue any more
+        """Brake if steps are overdue or a safety input requires it; return the reason, or None."""
+        with self._arbiter.exclusive():  # a step that got the lock first is no longer overdue
             fed_ns = self._fed_ns
             if fed_ns is None:
                 return None
-            if (finding := self._asserted()) is not None:
-                return finding
-            age_ns = self._clock.now_ns() - fed_ns
-            if age_ns < self._hold_ns:
-                return None
-            stop = age_ns >= self._stop_ns
-            finding = Finding(
-                gate="watchdog",
-                severity=Severity.STOP if stop else Severity.HOLD,
-                code="wd.stop" if stop else "wd.hold",
-                detail=f"no step for {age_ns / NS_PER_S:.3f} s",
-            )
-            if stop:
-                self._gate.latch(finding)
-            if not self._tripped:
-                self._tripped = True
-                self.trips += 1
+            finding = self._input_finding()
+            if finding is None:
+                age_ns = self._clock.now_ns() - fed_ns
+                if age_ns < self._hold_ns:
+                    return None
+                stop = age_ns >= self._stop_ns
+                finding = Finding(
+                    gate="watchdog",
+                    severity=Severity.STOP if stop else Severity.HOLD,
+                    code="wd.stop" if stop else "wd.hold",
+                    detail=f"no step for {age_ns / NS_PER_S:.3f} s",
+                )
+                if not self._tripped:
+                    self._tripped = True
+                    self.trips += 1
+            self._gate.latch_stops([finding])
             self._arbiter.brake(finding)
             return finding
 
-    def _asserted(self) -> Finding | None:
-        """Brake, between steps too, while a safety input says so."""
+    def _input_finding(self) -> Finding | None:
+        """Return the most severe finding of the safety inputs, or None."""
         try:
             inputs = self._estops()
-        except Exception:  # noqa: BLE001 - a transport may raise anything; what cannot be read is unknown
+        except Exception:  # noqa: BLE001 - a transport may raise anything; an unreadable input is unknown
             inputs = {"the safety inputs": "unknown"}
-        findings = safety_input_findings(inputs)
-        if not findings:
-            return None
-        finding = max(findings, key=lambda found: found.severity)
-        if finding.severity >= Severity.STOP:
-            self._gate.latch(finding)
-        self._arbiter.brake(finding)
-        return finding
+        return max(safety_input_findings(inputs), key=lambda found: found.severity, default=None)
 
 
 class WatchdogThread:
     """Runs a watchdog every half control period until it is stopped.
 
-    It also closes what the watchdog watches when the main thread has ended, or when `orphan` was called.
+    It also closes the environment when the main thread has ended, or after `orphan`.
     """
 
     def __init__(self, watchdog: Watchdog, close: Callable[[], bool], *, control_period_s: float) -> None:
-        """Prepare; `start` begins. `close` returns False where another thread is busy: it is tried again."""
+        """Create the thread; `close` returns False while another thread is busy, and is then tried again."""
         self._watchdog = watchdog
         self._close = close
         self._is_orphaned = False
@@ -110,17 +102,17 @@ class WatchdogThread:
         self._thread = threading.Thread(target=self._run, name="embodied_env watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begin to check."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop and join; idempotent."""
+        """Stop and join the thread; idempotent."""
         self._done.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
     def orphan(self) -> None:
-        """Close at the next tick. It takes no lock, so a finalizer may call it in any thread."""
+        """Close at the next tick. Takes no lock, so that finalizers may call it from any thread."""
         self._is_orphaned = True
 
     def _run(self) -> None:
@@ -128,5 +120,5 @@ class WatchdogThread:
         while not self._done.wait(self._tick_s):
             if (self._is_orphaned or not main.is_alive()) and self._close():
                 return
-            with contextlib.suppress(Exception):  # a world that takes no command: the step meets it too; try on
+            with contextlib.suppress(Exception):  # the step reports the same backend error; keep braking
                 self._watchdog.check()

@@ -14,7 +14,7 @@ import embodied_env
 from embodied_env.analysis.calibration import calibrate
 from embodied_env.analysis.calibration.excitation import draw_velocities, find_joint_readings
 from embodied_env.backends.fake import Fault
-from embodied_env.cli import main
+from embodied_env.cli.main import main
 from embodied_env.contract.loader import dump_contract
 from embodied_env.core.latency.profile import read_profile
 from embodied_env.errors import UsageError

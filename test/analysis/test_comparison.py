@@ -17,7 +17,7 @@ from run_files import rewrite_log, seal
 from embodied_env.analysis.comparison.comparability import NotComparableError
 from embodied_env.analysis.comparison.compare import compare_runs
 from embodied_env.analysis.comparison.features import MOST_STREAMS, FeatureName, RunFeatures
-from embodied_env.cli import main
+from embodied_env.cli.main import main
 from embodied_env.contract.fingerprint import differences
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError
@@ -574,7 +574,9 @@ def test_the_verb_has_status_1_for_a_run_that_is_not_whole(run_of, capsys):
 
 def test_a_directory_that_is_not_there_is_wrong_usage(run_of, tmp_path, capsys):
     assert main(["compare", str(run_of("a")), str(tmp_path / "nowhere")]) == 2
-    assert "nowhere is not there" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "no such run directory: " in err
+    assert "nowhere" in err
 
 
 @plotly_is_here

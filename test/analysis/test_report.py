@@ -19,7 +19,7 @@ from embodied_env.analysis.report.html import POLICY, bar, code, text
 from embodied_env.analysis.report.key_frames import KeyFrames, png_base64
 from embodied_env.analysis.report.outcomes import MOST_REASONS, OTHER, Outcomes
 from embodied_env.analysis.report.run_report import RunStatistics
-from embodied_env.cli import main
+from embodied_env.cli.main import main
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.mcap_log import LogWriter
@@ -408,7 +408,7 @@ def test_without_a_package_that_pages_need_the_remedy_is_named(recorded, package
         f"        if name.split('.')[0] == {package!r}:\n"
         "            raise ImportError(name)\n"
         "sys.meta_path.insert(0, Absent())\n"
-        "from embodied_env.cli import main\n"
+        "from embodied_env.cli.main import main\n"
         f"sys.exit(main(['report', {str(recorded)!r}]))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -542,7 +542,7 @@ def reported(path):
     """Report the run in a process of its own; return its peak of memory, MB, and the size of the page, bytes."""
     script = (
         "import resource, sys\n"
-        "from embodied_env.cli import main\n"
+        "from embodied_env.cli.main import main\n"
         f"status = main(['report', {str(path)!r}])\n"
         "assert status in (0, 1)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)\n"

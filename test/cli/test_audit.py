@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from embodied_env.cli import main
+from embodied_env.cli.main import main
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, read_run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import embodied_env
-from embodied_env.cli import main
+from embodied_env.cli.main import main
 
 
 def test_a_picture_executes_no_task_that_is_not_trusted(tmp_path, capsys):

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 import embodied_env
-from embodied_env.cli import main
 from embodied_env.cli.doctor import examine
+from embodied_env.cli.main import main
 
 ARM = embodied_env.load_contract("arm_reach")
 
@@ -25,7 +25,7 @@ class Absent:
             raise ImportError(f"{{name}} is not here")
 
 sys.meta_path.insert(0, Absent())
-from embodied_env.cli import main
+from embodied_env.cli.main import main
 sys.exit(main(["doctor", "arm_reach", "--backend", {backend!r}, "--json"]))
 """
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import embodied_env
-from embodied_env.cli import main
+from embodied_env.cli.main import main
 from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import UsageError
 from embodied_env.policies.loader import make_policy

@@ -12,8 +12,8 @@ import time
 import psutil
 import pytest
 
-from embodied_env.cli import main
 from embodied_env.cli.launch.targets import TARGETS
+from embodied_env.cli.main import main
 
 PATIENCE_S = 60.0
 COMMAND = [sys.executable, "-m", "embodied_env.cli", "launch"]

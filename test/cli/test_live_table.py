@@ -57,7 +57,7 @@ def test_what_was_not_measured_is_not_shown():
 
 
 def test_a_run_without_a_step_has_nothing_to_divide_by():
-    assert rows()["clipped steps"] == "none"
+    assert rows()["clipped steps"] == "n/a"
 
 
 class Noted:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embodied_env.cli import main
+from embodied_env.cli.main import main
 from embodied_env.contract.loader import dump_contract, load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, read_run

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 import embodied_env
-from embodied_env.cli import WRONG_USAGE, main
+from embodied_env.cli import WRONG_USAGE
+from embodied_env.cli.main import main
 from embodied_env.contract import parse_contract
 from embodied_env.core.clock import VirtualClock
 from embodied_env.errors import ContractError, UsageError

@@ -15,7 +15,7 @@ import pytest
 
 import embodied_env
 from embodied_env.analysis.replay import replay_run
-from embodied_env.cli import main
+from embodied_env.cli.main import main
 from embodied_env.contract.files import MOST_DATA_BYTES, read_file
 from embodied_env.contract.kinematics import JointTree, TreeJoint, TreeShape
 from embodied_env.contract.loader import dump_contract, load_contract, parse_contract, restore_contract, save_contract
@@ -52,7 +52,7 @@ opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
 
 from embodied_env import load_contract, make
-from embodied_env.cli import main
+from embodied_env.cli.main import main
 from embodied_env.record import audit_run
 from embodied_env.analysis.replay import replay_run
 

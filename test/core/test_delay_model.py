@@ -316,7 +316,7 @@ def test_of_a_run_with_delays_each_row_can_be_audited(recorded):
 
 
 def test_a_run_with_delays_is_replayed_bit_for_bit(recorded, capsys):
-    from embodied_env.cli import main
+    from embodied_env.cli.main import main
 
     assert main(["replay", str(recorded)]) == 0
     assert "60" in capsys.readouterr().out
@@ -335,7 +335,7 @@ def test_a_run_of_few_steps_has_no_profile(tmp_path):
 
 
 def test_the_verb_writes_what_make_takes(recorded, tmp_path, capsys):
-    from embodied_env.cli import main
+    from embodied_env.cli.main import main
 
     out = tmp_path / "latency_profile.json"
     assert main(["profile", str(recorded), "-o", str(out), "--json"]) == 0
@@ -345,7 +345,7 @@ def test_the_verb_writes_what_make_takes(recorded, tmp_path, capsys):
 
 
 def test_a_policy_is_evaluated_with_delays(recorded, tmp_path, capsys):
-    from embodied_env.cli import main
+    from embodied_env.cli.main import main
 
     out = tmp_path / "latency_profile.json"
     write_profile(profile_of_run(read_run(recorded)), out)
@@ -356,10 +356,12 @@ def test_a_policy_is_evaluated_with_delays(recorded, tmp_path, capsys):
 
 
 def test_the_verb_refuses_what_is_no_run(tmp_path, capsys):
-    from embodied_env.cli import main
+    from embodied_env.cli.main import main
 
     assert main(["profile", str(tmp_path / "nothing")]) == 2
-    assert "nothing is not there" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "no such run directory: " in err
+    assert "nothing" in err
 
 
 @pytest.mark.parametrize("draw", ["empirical", "constant", "lognormal"])

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from embodied_env.analysis.report.html import text
-from embodied_env.cli import print_error
+from embodied_env.cli.main import print_error
 from embodied_env.core.terminal import make_console, printable, say
 from embodied_env.errors import UsageError
 

@@ -17,7 +17,7 @@ import embodied_env
 from embodied_env.analysis.comparison.compare import compare_runs
 from embodied_env.analysis.replay import replay_run
 from embodied_env.backends.fake import FakeBackend
-from embodied_env.cli import main
+from embodied_env.cli.main import main
 from embodied_env.contract import load_contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.schema import TaskSpec
@@ -246,8 +246,8 @@ def test_the_table_of_evaluate_has_no_rate_of_100_percent(tmp_path, capsys, wide
     assert main([*common, "--out", str(tmp_path / "runs")]) == 0
     rows = dict(line.strip("│").rsplit("│", 1) for line in capsys.readouterr().out.splitlines() if line.count("│") == 3)
     cells = {label.strip(): cell.strip() for label, cell in rows.items()}
-    assert cells["success rate, truncation counted as failure"] == cells["success rate, truncation apart"] == "none"
-    assert cells["solved at reset (in no rate)"] == "2"
+    assert cells["success rate (truncated counted as failure)"] == cells["success rate (excluding truncated)"] == "n/a"
+    assert cells["solved at reset (not rated)"] == "2"
 
 
 # ---------------------------------------------------------------------------------------------------- audit of the reset

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import embodied_env
-from embodied_env.cli import main
+from embodied_env.cli.main import main
 from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import BackendError, BackendNotReadyError, PolicyError, RecordError, UsageError
 from embodied_env.evaluation.engine import (

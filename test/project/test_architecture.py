@@ -40,7 +40,7 @@ IMPORTS_BY_NAME = {
     "ros/external_sim/control/__init__.py": "the table of simulator APIs",
     "tasks/base.py": "the task's class, where it is trusted",
     "contract/message_types.py": "message classes, when ROS is there",
-    "cli/__init__.py": "one verb per file",
+    "cli/main.py": "one verb per file",
     "policies/loader.py": "the policy that the user names",
     "record/mcap_file.py": "mcap, when it is there",
     "record/export/fields.py": "pyarrow, minari and pillow, when they are there",

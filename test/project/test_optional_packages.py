@@ -58,7 +58,7 @@ def test_without_scipy_only_analysis_is_refused_with_its_remedy():
     script = (
         "import sys\n"
         "sys.modules['scipy'] = None\n"
-        "from embodied_env.cli import main\n"
+        "from embodied_env.cli.main import main\n"
         "from embodied_env.contract import load_contract\n"
         "from embodied_env.analysis.calibration import calibrate\n"
         "from embodied_env.errors import MissingDependencyError\n"

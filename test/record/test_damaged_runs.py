@@ -22,7 +22,7 @@ from mcap.stream_reader import StreamReader
 from mcap.writer import CompressionType, Writer
 from scripted_tasks import OneClock
 
-from embodied_env.cli import main
+from embodied_env.cli.main import main
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.record import mcap_file as log

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import embodied_env
-from embodied_env.cli import main
+from embodied_env.cli.main import main
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.record import RecordTransitions, read_run
@@ -429,7 +429,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(run, tmp_path):
         "        if name.split('.')[0] in ('pyarrow', 'minari'):\n"
         "            raise ImportError(name)\n"
         "sys.meta_path.insert(0, Absent())\n"
-        "from embodied_env.cli import main\n"
+        "from embodied_env.cli.main import main\n"
         f"sys.exit(main(['export', {str(run)!r}, '--format', 'parquet', '-o', {str(tmp_path / 'out')!r}]))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -448,7 +448,7 @@ def test_the_verb_says_what_it_wrote(run, tmp_path, capsys):
     ("arguments", "problem"),
     [
         (["RUN", "--format", "csv"], "allowed: jsonl, parquet, minari, lerobot"),
-        (["/none", "--format", "jsonl"], "is not there"),
+        (["/none", "--format", "jsonl"], "no such run directory: /none"),
     ],
 )
 def test_wrong_usage_of_the_verb_is_named(run, tmp_path, capsys, arguments, problem):

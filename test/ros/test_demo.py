@@ -38,8 +38,8 @@ def test_it_ends_with_zero(demo):
 @pytest.mark.parametrize(
     "text",
     [
-        "truncation counted as failure",
-        "truncation apart",
+        "truncated counted as failure",
+        "excluding truncated",
         "return",
         "steps",
         "clipped",

@@ -45,7 +45,7 @@ class Says:
 
 def gate_with(*, mode="enforce", **shapers) -> SafetyGate:
     plain = scripted_tasks.document()["safety"]
-    return SafetyGate(scripted_tasks.contract(safety={**plain, "mode": mode}), shapers=shapers)
+    return SafetyGate(scripted_tasks.contract(safety={**plain, "mode": mode}), filters=shapers)
 
 
 def judged(*, action=(1.0, -1.0), mode="enforce", **shapers):
@@ -126,7 +126,7 @@ def test_a_gate_is_asked_about_what_the_joint_limits_left_not_about_the_request(
 
 def test_a_share_of_a_velocity_is_published_as_a_velocity():
     contract = scripted_tasks.contract(actuators__arm__command="velocity")
-    gate = SafetyGate(contract, shapers={"fence": Says(HALF)})
+    gate = SafetyGate(contract, filters={"fence": Says(HALF)})
     approved = gate.judge([1.0, -1.0], reference(), PERIOD_S)
     assert approved.values.tolist() == pytest.approx(((np.array(BRAKED) + ASKED) / 2).tolist())
 
@@ -425,7 +425,7 @@ def test_the_order_of_plug_ins_is_that_of_the_contract():
 @pytest.mark.usefixtures("installed")
 def test_a_gate_of_a_third_party_weakens():
     contract = contract_naming(slow={})
-    approved = SafetyGate(contract, shapers=load_plugin_filters(contract)).judge([1.0, -1.0], reference(), PERIOD_S)
+    approved = SafetyGate(contract, filters=load_plugin_filters(contract)).judge([1.0, -1.0], reference(), PERIOD_S)
     assert approved.report.velocity_si.tolist() == pytest.approx(((np.array(BRAKED) + ASKED) / 2).tolist())
 
 

@@ -14,7 +14,7 @@ from embodied_env import load_contract
 from embodied_env.core.codes import Quality
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import Sample, Snapshot
-from embodied_env.safety.context import SafetyContextBuilder, required_sensors
+from embodied_env.safety.interlocks import SafetyContextBuilder, required_sensors
 
 NOW_NS = 1_000_000_000
 

@@ -174,7 +174,7 @@ def test_p1_to_p4_every_limit_holds_whatever_is_known_and_whoever_weakens(ride, 
     """Shares, refusals and jerk never make another limit break. Any dt, any action, any situation."""
     g, make_command_filters, legs = ride
     contract = g.contract if jerk is None else with_jerk(g, jerk)
-    gate = SafetyGate(with_safety(contract, **STRICT), shapers=make_command_filters())
+    gate = SafetyGate(with_safety(contract, **STRICT), filters=make_command_filters())
     reference, longest = g.reference, np.zeros(gate.layout.size)
     for part, action, beside in legs:
         dt = part * contract.control_period_s
@@ -247,7 +247,7 @@ def test_p10_a_robot_that_is_refused_comes_to_rest_in_time(g, data):
 def test_p12_the_report_says_what_happened_whatever_happened(ride, jerk):
     g, make_command_filters, legs = ride
     contract = g.contract if jerk is None else with_jerk(g, jerk)
-    gate = SafetyGate(with_safety(contract, **STRICT), shapers=make_command_filters())
+    gate = SafetyGate(with_safety(contract, **STRICT), filters=make_command_filters())
     reference = g.reference
     for part, action, beside in legs:
         dt = part * contract.control_period_s
@@ -342,7 +342,7 @@ def test_p13_what_another_process_did_is_added_to_what_was_done_here(g, data):
 def test_p12_the_reference_is_what_another_process_published():
     """With a relay the limits of the next step are measured from what left it, not from what it was sent."""
     contract = plain_contract()
-    gate, relay = SafetyGate(contract, limits_elsewhere=True), SafetyGate(contract, shapers={"slow": Weakener([SLOW])})
+    gate, relay = SafetyGate(contract, limits_elsewhere=True), SafetyGate(contract, filters={"slow": Weakener([SLOW])})
 
     def send(command):
         answer = relay.limit(command.values, reference_at((0.0, 0.0), (0.0, 0.0)), 0.05)
@@ -550,7 +550,7 @@ def test_a_jerk_that_is_guaranteed_was_kept(ride, part):
     """Also near the ends of the range, through zero, while braking and where shares are taken."""
     g, make_command_filters, legs = ride
     contract = with_jerk(g, part)
-    gate = SafetyGate(with_safety(contract, **STRICT), shapers=make_command_filters())
+    gate = SafetyGate(with_safety(contract, **STRICT), filters=make_command_filters())
     dt = contract.control_period_s
     reference = dataclasses.replace(g.reference, accelerations=np.zeros(gate.layout.size))
     for _, action, beside in legs:
@@ -756,7 +756,7 @@ def storm(command: str, scale: str, agent: str, *, steps: int, jittered: bool) -
     twice that for a difference of two. Speed and position are exceeded by nothing at all.
     """
     contract = storm_contract(command, scale)
-    gate, draw = SafetyGate(contract, shapers={"fence": Weakener([None])}), np.random.default_rng(steps)
+    gate, draw = SafetyGate(contract, filters={"fence": Weakener([None])}), np.random.default_rng(steps)
     limits, is_velocity, act = gate.layout.limits, gate.layout.is_velocity, AGENTS[agent]
     known = np.isfinite(limits.position_low)
     extent = np.where(known, np.maximum(np.abs(limits.position_low), np.abs(limits.position_high)), 0.0)

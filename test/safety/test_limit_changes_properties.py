@@ -15,7 +15,7 @@ from embodied_env.core.clock import ManualClock
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import Finding, SentCommand
 from embodied_env.safety import Arbiter, CommandState, SafetyGate
-from embodied_env.safety.joint_limits import braking_bounds, keeps, velocity_interval
+from embodied_env.safety.joint_limits import braking_bounds, is_in_safe_set, velocity_interval
 
 PERIOD_S = 0.05
 OWN = JointLimits(position=(-2.0, 2.0), velocity=3.0, acceleration=4.0, deceleration=8.0, jerk=None)
@@ -204,7 +204,7 @@ def test_the_widened_limits_always_leave_full_braking_and_never_more_than_the_li
     slack = 1e-6 * b.velocity + 1e-9 * b.extent / dt
     if narrow.low <= x <= narrow.high:
         assert lower - upper <= slack
-    if v > 0.0 and not keeps(x, v, narrow):
+    if v > 0.0 and not is_in_safe_set(x, v, narrow):
         assert lower >= v - b.deceleration * dt - (0.0 if v > b.deceleration * dt else b.acceleration * dt) - slack
 
 

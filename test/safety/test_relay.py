@@ -11,7 +11,8 @@ import pytest
 from safety_strategies import contract_of, joint_limits, plain_contract
 
 import embodied_env
-from embodied_env.cli import WRONG_USAGE, main
+from embodied_env.cli import WRONG_USAGE
+from embodied_env.cli.main import main
 from embodied_env.contract import JointLimits
 from embodied_env.contract.schema import WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, ManualClock
@@ -681,7 +682,9 @@ def test_a_relay_that_was_suspended_does_not_set_a_base_in_motion_that_its_contr
 def test_a_relay_without_a_timeout_goes_by_the_velocities_that_it_measures():
     robot = speeding_base()
     robot.clock.advance_ns(3 * NS_PER_S)
-    robot.core.moving("joints", {"velocity": np.array([0.002, 0.9])}, robot.clock.now_ns() - PERIOD_NS // 2)
+    robot.core.on_joint_velocities(
+        "joints", {"velocity": np.array([0.002, 0.9])}, robot.clock.now_ns() - PERIOD_NS // 2
+    )
     robot.core.tick()
     braked = robot.spy.published[-1].values
     assert braked[0] == 0.0
@@ -693,6 +696,6 @@ def test_a_relay_does_not_go_by_a_velocity_that_is_not_known(velocity, age_s):
     robot = speeding_base()
     robot.clock.advance_ns(3 * NS_PER_S)
     acquired_ns = robot.clock.now_ns() - round(age_s * NS_PER_S)
-    robot.core.moving("joints", {"velocity": np.full(2, velocity)}, acquired_ns)
+    robot.core.on_joint_velocities("joints", {"velocity": np.full(2, velocity)}, acquired_ns)
     robot.core.tick()
     assert robot.spy.published[-1].values.tolist() == pytest.approx([1.0 - 8.0 * PERIOD_S] * 2)

@@ -11,8 +11,6 @@ from embodied_env.safety.workspace.capsules import (
     box_distance,
     capsule_distance,
     inside_distance,
-    plane_distance,
-    sphere_distance,
 )
 
 LOW, HIGH = np.array([-1.0, -2.0, -0.5]), np.array([1.0, 2.0, 0.5])
@@ -62,22 +60,6 @@ def test_the_distance_of_two_capsules_is_that_of_their_nearest_points(ends, othe
 
 
 @settings(max_examples=100, deadline=None)
-@given(segments, points)
-def test_the_distance_to_a_sphere_is_that_of_the_nearest_point(ends, center):
-    brute = np.linalg.norm(along(ends) - center, axis=-1).min()
-    exact = sphere_distance(ends, RADIUS, center, np.array(0.2)) + 0.3
-    assert brute - resolution(ends) <= exact <= brute + 1e-9
-
-
-@settings(max_examples=100, deadline=None)
-@given(segments, points.filter(lambda p: np.linalg.norm(p) > 0.1), st.floats(-1.0, 1.0))
-def test_the_distance_to_a_half_space_is_that_of_the_lowest_point(ends, normal, offset_m):
-    normal = normal / np.linalg.norm(normal)
-    brute = (along(ends) @ normal).min() - offset_m - RADIUS
-    assert plane_distance(ends, RADIUS, normal, offset_m) == pytest.approx(brute, abs=1e-12)
-
-
-@settings(max_examples=100, deadline=None)
 @given(segments)
 def test_the_room_inside_a_box_is_that_of_the_furthest_point(ends):
     p = along(ends)
@@ -86,25 +68,15 @@ def test_the_room_inside_a_box_is_that_of_the_furthest_point(ends):
 
 
 @settings(max_examples=100, deadline=None)
-@given(segments, segments, st.integers(0, 4))
+@given(segments, segments, st.integers(0, 2))
 def test_a_distance_changes_by_no_more_than_the_ends_move(ends, moves, kind):
     far = float(np.linalg.norm(moves, axis=-1).max())
     functions = [
         lambda e: box_distance(e, RADIUS, LOW, HIGH),
         lambda e: inside_distance(e, RADIUS, LOW, HIGH),
-        lambda e: sphere_distance(e, RADIUS, LOW, RADIUS),
         lambda e: capsule_distance(e, RADIUS, np.stack([LOW, HIGH]), RADIUS),
-        lambda e: plane_distance(e, RADIUS, np.array([0.0, 0.6, 0.8])),
     ]
     assert abs(functions[kind](ends + moves) - functions[kind](ends)) <= far + 1e-9
-
-
-def test_a_turned_box_is_the_box_seen_from_its_own_frame():
-    c, s = np.cos(0.7), np.sin(0.7)
-    rotation, origin = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]), np.array([1.0, 2.0, 3.0])
-    ends = np.array([[2.0, 0.3, 0.1], [1.5, 3.0, 0.2]])
-    turned = box_distance(ends @ rotation.T + origin, RADIUS, LOW, HIGH, (rotation, origin))
-    assert turned == pytest.approx(box_distance(ends, RADIUS, LOW, HIGH), abs=1e-12)
 
 
 def test_a_segment_through_a_box_is_as_deep_as_its_deepest_point():

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import embodied_env
-from embodied_env.cli import main
+from embodied_env.cli.main import main
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.core.process.child import simulator
 from embodied_env.errors import ClosedError, ContractError, UsageError

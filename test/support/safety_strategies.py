@@ -425,7 +425,8 @@ def weakeners(*, refusing: bool = True) -> st.SearchStrategy[Any]:
     """No, one or two gates that weaken: functions that make them anew. Without `refusing` they leave some share."""
     answers = st.lists(_RULINGS if refusing else _WEAK_RULINGS, min_size=1, max_size=5)
     named = st.dictionaries(st.sampled_from(["workspace", "fence", "slow"]), answers, max_size=2)
-    return named.map(lambda each: lambda: {name: Weakener(list(given)) for name, given in each.items()})
+    # sorted: the workspace comes last, as in `make_command_filters`
+    return named.map(lambda each: lambda: {name: Weakener(list(given)) for name, given in sorted(each.items())})
 
 
 def with_safety(contract: Contract, **changes: Any) -> Contract:
@@ -435,7 +436,7 @@ def with_safety(contract: Contract, **changes: Any) -> Contract:
 
 def remade(g: SimpleNamespace, shapers: dict[str, CommandFilter] | None = None, **safety: Any) -> SafetyGate:
     """Return the gate of `g` with other gates that weaken, and other settings."""
-    return SafetyGate(with_safety(g.contract, **safety), shapers=shapers)
+    return SafetyGate(with_safety(g.contract, **safety), filters=shapers)
 
 
 # ----------------------------------------------------------------------------------------------------------- actions

@@ -20,7 +20,8 @@ from embodied_env.analysis.comparison.compare import compare_runs
 from embodied_env.analysis.replay import replay_policy, replay_run
 from embodied_env.analysis.report.run_report import write_report
 from embodied_env.backends.replay import recorded_contract
-from embodied_env.cli import WRONG_USAGE, main
+from embodied_env.cli import WRONG_USAGE
+from embodied_env.cli.main import main
 from embodied_env.contract.loader import load_contract, save_contract
 from embodied_env.core.clock import ManualClock
 from embodied_env.envs.embodied_env import EmbodiedEnv, contract_from_spec, make

@@ -1,4 +1,4 @@
-"""Launch descriptions from the table of uses: ``launch/*.launch.py`` are one line each."""
+"""ROS launch descriptions of the launch targets, for ``launch/*.launch.py``."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from embodied_env.core.process.child import ProcessSpec
 from embodied_env.errors import MissingDependencyError
 
 
-def describe(use: LaunchTarget) -> Any:  # noqa: ANN401 - launch has no type stubs
-    """Return the launch description of `use`: its arguments, and its processes, worked out when they are started.
+def describe(target: LaunchTarget) -> Any:  # noqa: ANN401 - launch has no type stubs
+    """Return the launch description of `target`; its processes are resolved when it starts.
 
-    Each process runs under a keeper (`core.process.supervisor`): ``ros2 launch`` that gets SIGTERM, or is killed, ends
-    without a word to what it has started. All end when one does; when the work has failed, so has the launch.
+    Each process runs under a supervisor (`core.process.supervisor`), since ``ros2 launch`` does not stop its processes
+    when it gets SIGTERM or is killed. All end when one does; the launch fails if the work fails.
 
     Raises:
-        MissingDependencyError: where launch or launch_ros is not installed.
+        MissingDependencyError: when launch or launch_ros is not installed.
     """
     try:
         from launch.actions import DeclareLaunchArgument, OpaqueFunction
         from launch.substitutions import LaunchConfiguration
-        from launch_ros.actions import Node  # noqa: F401 - missed here rather than at the start
+        from launch_ros.actions import Node  # noqa: F401 - so that a missing package is reported now
 
         from launch import LaunchDescription
     except ImportError as error:
@@ -30,10 +30,10 @@ def describe(use: LaunchTarget) -> Any:  # noqa: ANN401 - launch has no type stu
         ) from None
 
     def start(context: Any) -> list[Any]:  # noqa: ANN401
-        said = {argument.name: LaunchConfiguration(argument.name).perform(context) for argument in use.arguments}
-        specs = use.processes(said)
+        given = {argument.name: LaunchConfiguration(argument.name).perform(context) for argument in target.arguments}
+        specs = target.processes(given)
         has_work = any(spec.is_work for spec in specs)
-        return [_action(spec, said["python"], has_work=has_work) for spec in specs]
+        return [_action(spec, given["python"], has_work=has_work) for spec in specs]
 
     declared = [
         DeclareLaunchArgument(
@@ -42,30 +42,30 @@ def describe(use: LaunchTarget) -> Any:  # noqa: ANN401 - launch has no type stu
             description=argument.description,
             choices=list(argument.allowed) or None,
         )
-        for argument in use.arguments
+        for argument in target.arguments
     ]
     return LaunchDescription([*declared, OpaqueFunction(function=start)])
 
 
 def _action(spec: ProcessSpec, python: str, *, has_work: bool) -> Any:  # noqa: ANN401
-    """Return the action that starts `spec`: a node, so that remappings and parameters of the launch reach it."""
+    """Return the action that starts `spec`: a node if it is ours, so that it gets remappings and parameters."""
     from launch.actions import ExecuteProcess
     from launch_ros.actions import Node
 
     command = spec.supervised_command(python)
-    rest: dict[str, Any] = {
+    options: dict[str, Any] = {
         "output": "screen",
         "cwd": spec.folder or None,
-        "sigkill_timeout": str(spec.longest_end_s),  # a keeper knows how to insist: it must live for that
+        "sigkill_timeout": str(spec.longest_end_s),  # time for the supervisor to kill its child
         "on_exit": _on_exit(spec, has_work=has_work),
     }
     if spec.module:
-        return Node(executable=command[0], arguments=command[1:], **rest)
-    return ExecuteProcess(cmd=command, **rest)
+        return Node(executable=command[0], arguments=command[1:], **options)
+    return ExecuteProcess(cmd=command, **options)
 
 
 def _on_exit(spec: ProcessSpec, *, has_work: bool) -> Any:  # noqa: ANN401
-    """Return what happens when `spec` has ended: everything else ends; a failure, or work left alone, is an error."""
+    """Return the handler for the end of `spec`: shut down; a failure, or work left running, is an error."""
     from launch.actions import Shutdown
 
     def ended(event: Any, context: Any) -> Any:  # noqa: ANN401
@@ -80,4 +80,4 @@ def _on_exit(spec: ProcessSpec, *, has_work: bool) -> Any:  # noqa: ANN401
 
 
 class ProcessFailedError(RuntimeError):
-    """A process of a launch has failed: launch ends everything for it, and has the exit status 1."""
+    """A process failed; launch then stops everything with exit status 1."""

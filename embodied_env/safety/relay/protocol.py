@@ -1,13 +1,13 @@
-"""What an environment and a relay say to each other over ROS 2, without ROS.
+"""The protocol between an environment and a relay over ROS 2, without ROS.
 
-The relay is a node called `NODE`; the topics below are relative to its namespace. It answers `ARM_SERVICE` with an
-epoch (`Armed`). The environment then sends commands with a `Tag`: that epoch, and a sequence number that grows. The
-relay answers each with a `RelayReport` of the same tag; what it published stands in it, and on `APPLIED_TOPIC`. Between
-commands it may brake by itself: these publications bear the tag of the last accepted command and a tick.
+The relay is the node `NODE`; topics are relative to its namespace. `ARM_SERVICE` returns an epoch (`Armed`). The
+environment then sends commands tagged with a `CommandId`: that epoch and an increasing sequence number. The relay
+answers each with a `RelayReport` of the same tag, and publishes the applied command on `APPLIED_TOPIC`. Between
+commands it may brake by itself: those publications have the tag of the last accepted command and a tick.
 
-Commands and what was applied are `sensor_msgs/msg/JointState` (`JointFields`): positions of joints that are commanded
-by position, velocities of those commanded by velocity, SI units, NaN or nothing where a joint has no such value. A
-command that names no joint asks for braking until the next command.
+Commands and applied commands are `sensor_msgs/msg/JointState` (`JointFields`): positions of joints commanded by
+position, velocities of joints commanded by velocity, in SI units; NaN or empty where a joint has no such value. A
+command without joints requests braking until the next command.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from embodied_env.safety.findings import GATES
 
 NODE = "relay"
 COMMAND_TOPIC = f"{NODE}/command"  # sensor_msgs/msg/JointState: write_command
-APPLIED_TOPIC = f"{NODE}/applied"  # sensor_msgs/msg/JointState: what was published, for accepted commands and ticks
+APPLIED_TOPIC = f"{NODE}/applied"  # sensor_msgs/msg/JointState: the published command, for accepted commands and ticks
 REPORT_TOPIC = f"{NODE}/report"  # std_msgs/msg/String: RelayReport.to_text(), for every command and tick
 STATE_TOPIC = f"{NODE}/state"  # std_msgs/msg/String, latched: RelayState.to_text(), when it changes
-ARM_SERVICE = f"{NODE}/arm"  # std_srvs/srv/Trigger; the message of a success is Armed.to_text(), else why not
+ARM_SERVICE = f"{NODE}/arm"  # std_srvs/srv/Trigger; the message is Armed.to_text(), or the reason of a failure
 ESTOP_SERVICE = f"{NODE}/estop"  # std_srvs/srv/Trigger
 CLEAR_ESTOP_SERVICE = f"{NODE}/clear_estop"  # std_srvs/srv/Trigger
 DIAGNOSTICS_TOPIC = "/diagnostics"  # diagnostic_msgs/msg/DiagnosticArray, 1 Hz
@@ -59,19 +59,19 @@ _TAG = re.compile(r"([0-9]{1,19})/([0-9]{1,19})(?:\+([0-9]{1,19}))?")
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class CommandId:
-    """What a command is known by: ``<epoch>/<seq>``; a braking tick after it is ``<epoch>/<seq>+<tick>``."""
+    """The tag of a command, ``<epoch>/<seq>``, or of a braking tick after it, ``<epoch>/<seq>+<tick>``."""
 
     epoch: int
     seq: int
     tick: int = 0
 
     def to_text(self) -> str:
-        """Return it as in ``header.frame_id``."""
+        """Return the tag as written in ``header.frame_id``."""
         return f"{self.epoch}/{self.seq}" + (f"+{self.tick}" if self.tick else "")
 
     @classmethod
     def from_text(cls, text: str) -> CommandId:
-        """Read it; raises ValueError when it is none."""
+        """Parse a tag; raises ValueError."""
         found = _TAG.fullmatch(text)
         if found is None:
             raise ValueError(f"{reprlib.repr(text)} is no tag; allowed: <epoch>/<seq>, as in 1700000000000000/12")
@@ -81,13 +81,13 @@ class CommandId:
 
 @dataclass(frozen=True, kw_only=True)
 class JointFields:
-    """The fields of a JointState that are used; `positions` and `velocities` are empty or one per name."""
+    """The fields of a JointState; `positions` and `velocities` are empty or have one value per name."""
 
     frame_id: str
     names: tuple[str, ...]
     positions: tuple[float, ...]
     velocities: tuple[float, ...]
-    stamp_ns: int = 0  # of the sender's system clock; 0: not said
+    stamp_ns: int = 0  # of the sender's system clock; 0: none
 
     @classmethod
     def of(cls, message: Any) -> JointFields:  # noqa: ANN401 - a generated type
@@ -102,7 +102,7 @@ class JointFields:
         )
 
     def fill(self, message: Any) -> Any:  # noqa: ANN401 - a generated type
-        """Write a message, and return it."""
+        """Fill in a message and return it."""
         message.header.frame_id = self.frame_id
         message.header.stamp.sec, message.header.stamp.nanosec = divmod(self.stamp_ns, 1_000_000_000)
         message.name = list(self.names)
@@ -113,7 +113,7 @@ class JointFields:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command that could be read: its `target` in SI units, shape (n_joints,) in contract order; None: brake."""
+    """A parsed command; `target` in SI units, shape (n_joints,) in contract order, or None to brake."""
 
     tag: CommandId
     target: FloatArray | None
@@ -121,19 +121,19 @@ class Command:
 
 
 class MalformedCommandError(Exception):
-    """A command that cannot be read: a code of findings, the reason, and its tag where it had one."""
+    """A command that cannot be parsed."""
 
     def __init__(self, code: str, detail: str, tag: CommandId | None = None) -> None:
-        """Keep them."""
+        """Store the code of the finding, and the tag if it was valid."""
         self.finding_code = code
         self.tag = tag
         super().__init__(detail)
 
 
 def write_command(tag: CommandId, values: FloatArray | None, layout: ActionLayout, *, stamp_ns: int = 0) -> JointFields:
-    """Return what says `values`: positions or velocities in SI units, shape (n_joints,), in contract order.
+    """Return the fields of a command, or of an applied command; `values` None requests braking.
 
-    Also what was applied is said so. None asks for braking.
+    `values` are positions or velocities in SI units, shape (n_joints,), in contract order.
     """
     if values is None:
         return JointFields(frame_id=tag.to_text(), names=(), positions=(), velocities=(), stamp_ns=stamp_ns)
@@ -148,10 +148,10 @@ def write_command(tag: CommandId, values: FloatArray | None, layout: ActionLayou
 
 
 def read_command(fields: JointFields, layout: ActionLayout) -> Command:
-    """Read a command; the joints may come in any order, but each exactly once.
+    """Parse a command; joints may be in any order.
 
     Raises:
-        MalformedCommandError: for anything that is not exactly one finite value per joint, of its kind.
+        MalformedCommandError: unless each joint has exactly one finite value, a position or a velocity as commanded.
     """
     try:
         tag = CommandId.from_text(fields.frame_id)
@@ -178,7 +178,7 @@ def read_command(fields: JointFields, layout: ActionLayout) -> Command:
 
 
 def _value(fields: JointFields, joint: str, *, is_velocity: bool, tag: CommandId) -> float:
-    """Return the one value that a command has for a joint."""
+    """Return the value of a joint."""
     index = fields.names.index(joint)
     position = fields.positions[index] if fields.positions else math.nan
     velocity = fields.velocities[index] if fields.velocities else math.nan
@@ -193,7 +193,7 @@ def _value(fields: JointFields, joint: str, *, is_velocity: bool, tag: CommandId
 
 
 def limits_fingerprint(layout: ActionLayout) -> str:
-    """Return the SHA-256 (hex) of the limits that are enforced: joints, their kind of command, limits after margins."""
+    """Return the SHA-256 (hex) of the enforced limits: joints, kinds of command, limits after margins."""
     limits = {name: value for name, value in vars(layout.limits).items() if name != "joints"}
     plain = {
         "joints": list(layout.joints),
@@ -205,7 +205,7 @@ def limits_fingerprint(layout: ActionLayout) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Armed:
-    """What arming gives: a new epoch, and what the relay holds the commands against. `outside`: joints found so."""
+    """The answer to arming: a new epoch and the limits enforced. `outside`: joints found outside their limits."""
 
     epoch: int
     fingerprint: str  # of the contract
@@ -213,24 +213,24 @@ class Armed:
     outside: tuple[str, ...] = ()
 
     def to_text(self) -> str:
-        """Return it as JSON."""
+        """Return the message as JSON."""
         return json.dumps(vars(self))
 
     @classmethod
     def from_text(cls, text: str) -> Armed:
-        """Read it back; raises ValueError that names the field."""
+        """Parse the JSON; raises ValueError that names the field."""
         plain = read_object(text, ARM_SERVICE, _ARMED)
         return cls(**{**plain, "outside": tuple(plain["outside"])})
 
 
 @dataclass(frozen=True, kw_only=True)
 class RelayReport:
-    """What became of one command, or one braking tick.
+    """The result of one command or one braking tick.
 
-    `tag` is None for a command whose tag could not be read. `cause`: ``command``, ``brake`` (a command that asked for
-    it), or ``tick``. When it was refused nothing was `published`: then `applied_si` is what acts, the last published.
-    `applied` is the same in action units, in relation to what was published before. `number` counts publications over
-    the life of the relay (0: refused); `published_ns` is its steady clock.
+    `tag` is None if the command's tag was invalid. `cause`: ``command``, ``brake`` (a command that requested it) or
+    ``tick``. `applied_si` is the published command, or if refused (not `published`) the one still in force; `applied`
+    is the same in action units, relative to the command before. `number` counts publications over the life of the
+    relay (0: refused); `published_ns` is on its steady clock.
     """
 
     tag: CommandId | None
@@ -248,7 +248,7 @@ class RelayReport:
     published_ns: int
 
     def to_text(self) -> str:
-        """Return it as JSON; floats keep every bit, and what is not finite is text."""
+        """Return the report as JSON; floats keep every bit, non-finite ones are strings."""
         plain = {
             **vars(self),
             "tag": None if self.tag is None else self.tag.to_text(),
@@ -256,17 +256,15 @@ class RelayReport:
             "findings": [_finding_to_plain(finding) for finding in self.findings],
             "dt_s": _number_to_plain(self.dt_s),
             "guaranteed": dict(self.guaranteed),
-            "applied": _to_plain(self.applied),
-            "applied_si": _to_plain(self.applied_si),
-            "velocity_si": _to_plain(self.velocity_si),
+            **{name: _to_plain(getattr(self, name)) for name in _VECTORS},
         }
         return json.dumps(plain, allow_nan=False)
 
     @classmethod
     def from_text(cls, text: str) -> RelayReport:
-        """Read it back; raises ValueError that names the field."""
+        """Parse the JSON; raises ValueError that names the field."""
         plain = read_object(text, REPORT_TOPIC, _REPORT)
-        for name in ("applied", "applied_si", "velocity_si"):
+        for name in _VECTORS:
             if len(plain[name]) != len(plain["joints"]):
                 found = f"{len(plain[name])} values (expected one for each of {len(plain['joints'])} joints)"
                 raise ValueError(f"{REPORT_TOPIC}: field {name}: {found}")
@@ -278,19 +276,17 @@ class RelayReport:
                 "findings": tuple(_finding_from_plain(finding) for finding in plain["findings"]),
                 "dt_s": float(plain["dt_s"]),
                 "joints": tuple(plain["joints"]),
-                "applied": _from_plain(plain["applied"]),
-                "applied_si": _from_plain(plain["applied_si"]),
-                "velocity_si": _from_plain(plain["velocity_si"]),
+                **{name: _from_plain(plain[name]) for name in _VECTORS},
             }
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RelayState:
-    """How the relay is: ``disarmed`` (as it started), ``armed``, ``stopped`` or ``estop`` (latched: arm it anew).
+    """The state of the relay: ``disarmed`` (initially), ``armed``, ``stopped`` or ``estop`` (latched).
 
-    `braking`: it brakes now, and is not at rest. `latched` is the code of what latched, or "". `inputs` are the robot's
-    own safety inputs (`embodied_env.core.types.Situation.estops`).
+    `braking`: it is braking and not yet at rest. `latched` is the code of the latched finding, or "". `inputs` are the
+    robot's safety inputs (`embodied_env.core.types.SafetyContext.estops`).
     """
 
     state: str
@@ -303,16 +299,17 @@ class RelayState:
     inputs: Mapping[str, str] = field(default_factory=dict)
 
     def to_text(self) -> str:
-        """Return it as JSON."""
+        """Return the message as JSON."""
         return json.dumps({**vars(self), "inputs": dict(self.inputs)})
 
     @classmethod
     def from_text(cls, text: str) -> RelayState:
-        """Read it back; raises ValueError that names the field."""
+        """Parse the JSON; raises ValueError that names the field."""
         return cls(**read_object(text, STATE_TOPIC, _STATE))
 
 
-_ARRAYS = ("before", "after", "limit", "margin")
+_VECTORS = ("applied", "applied_si", "velocity_si")  # of a report
+_ARRAYS = ("before", "after", "limit", "margin")  # of a finding
 
 _SEVERITY = Kind(
     expected=f"one of {[int(severity) for severity in Severity]}",
@@ -332,9 +329,7 @@ _REPORT = {
     "dt_s": QUANTITY,
     "guaranteed": object_of(FLAG),
     "joints": list_of(TEXT),
-    "applied": list_of(QUANTITY),
-    "applied_si": list_of(QUANTITY),
-    "velocity_si": list_of(QUANTITY),
+    **dict.fromkeys(_VECTORS, list_of(QUANTITY)),
     "number": COUNT,
     "published_ns": COUNT,
 }
@@ -358,12 +353,12 @@ _STATE = {
 }
 
 
-def _number_to_plain(value: float) -> float | str:
-    return float(value) if math.isfinite(value) else repr(float(value))
-
-
 def _to_plain(array: FloatArray) -> list[float | str]:
     return [_number_to_plain(value) for value in array.tolist()]
+
+
+def _number_to_plain(value: float) -> float | str:
+    return float(value) if math.isfinite(value) else repr(float(value))
 
 
 def _from_plain(values: list[float | str]) -> FloatArray:

@@ -1,18 +1,18 @@
-"""The state machine of a relay, without ROS: it validates commands and publishes through a `RelayPublisher`.
+"""The state machine of the relay, without ROS. It validates commands and publishes through a `RelayPublisher`.
 
-Disarmed, it publishes only braking. `arm` begins an epoch at the measured positions. Commands of that epoch, numbered
-upwards, pass the gates from the joint limits on. ``hold_steps`` periods after the last one each `tick` brakes; after
-``stop_steps`` a STOP is latched, which only `arm` clears. An ESTOP is latched until `clear_estop`, and is a STOP then.
+Disarmed, it publishes only braking. `arm` begins an epoch at the measured positions. Commands of that epoch, with
+increasing numbers, pass the joint limits and filters. ``hold_steps`` periods after the last one, each `tick` brakes;
+after ``stop_steps`` a STOP is latched, which only `arm` clears. `clear_estop` reduces an ESTOP to a STOP.
 
-At rest, a robot commanded by position alone receives nothing more. Joints commanded by velocity receive zero at every
-tick while armed: their controller may have a timeout, or have lost a message. Before the first command of an epoch
-nothing is published.
+At rest, a robot commanded only by position receives nothing. Joints commanded by velocity receive zero at every tick
+while armed: their controller may have a timeout, or have lost a message. Nothing is published before the first command
+of an epoch.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,54 +41,12 @@ from embodied_env.safety.relay.protocol import (
     write_command,
 )
 
-
-class MeasuredPositions:
-    """The newest measured position of each joint, and when it was acquired, on the steady clock."""
-
-    def __init__(self, contract: Contract, joints: tuple[str, ...]) -> None:
-        """Find `joints` in the sensors of the agent."""
-        found = {
-            joint: (name, index, sensor.max_age_s)
-            for name, sensor in contract.sensors.items()
-            if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
-            for index, joint in enumerate(sensor.fields["position"].joints or ())
-        }
-        self._places = [(i, joint, *found[joint]) for i, joint in enumerate(joints) if joint in found]
-        self._future_ns = round(contract.safety.observation.future_tolerance_s * NS_PER_S)
-        self.sensors = tuple(dict.fromkeys(sensor for _, _, sensor, _, _ in self._places))
-        self.positions = np.zeros(len(joints))  # what no sensor reports is at 0: its position does not count
-        self._acquired_ns: dict[str, int] = {}
-
-    def put(self, sensor: str, positions: FloatArray, acquired_ns: int, now_ns: int) -> bool:
-        """Take a reading of `sensor`: in the order of its joints. False: it is not finite, or of the future."""
-        if not np.isfinite(positions).all() or acquired_ns > now_ns + self._future_ns:
-            return False
-        if acquired_ns >= self._acquired_ns.get(sensor, acquired_ns):  # never a step back
-            self._acquired_ns[sensor] = acquired_ns
-            for i, _, name, index, _ in self._places:
-                if name == sensor:
-                    self.positions[i] = positions[index]
-        return True
-
-    def ages_s(self, now_ns: int) -> FloatArray:
-        """Return how old each position is, shape (n_joints,): infinite before the first, 0 where none is needed."""
-        ages = np.zeros(len(self.positions))
-        for i, _, sensor, _, _ in self._places:
-            acquired_ns = self._acquired_ns.get(sensor)
-            ages[i] = np.inf if acquired_ns is None else max(0, now_ns - acquired_ns) / NS_PER_S
-        return ages
-
-    def problem(self, now_ns: int) -> str:
-        """Return which joint is not known well enough to begin, or ""."""
-        ages = self.ages_s(now_ns)
-        for i, joint, sensor, _, max_age_s in self._places:
-            if not ages[i] <= max_age_s:
-                return f"the position of {joint} ({sensor}) is {ages[i]:.3f} s old; allowed: {max_age_s} s"
-        return ""
+NS_PER_US = 1_000
+_MAX_LOST = 1_000  # commands in a row; accepting a larger number would lock out the client that sends the next one
 
 
 def check_relayed(contract: Contract) -> None:
-    """Check that a relay can answer for what it sends; raises ContractError."""
+    """Raise ContractError unless a relay can enforce `contract`: mode enforce, finite limits above 0."""
     if contract.safety.mode != "enforce":
         raise ContractError(
             "safety.mode",
@@ -106,7 +64,7 @@ def check_relayed(contract: Contract) -> None:
 
 
 def stopping_time_s(contract: Contract) -> float:
-    """Return how long braking to rest takes at most: the slowest joint, from its limit, and one period to begin."""
+    """Return the longest time to brake to rest: the slowest joint from its velocity limit, plus one period."""
     longest = 0.0
     for actuator in contract.actuators.values():
         limits = actuator.limits(contract.safety.margins)
@@ -114,32 +72,38 @@ def stopping_time_s(contract: Contract) -> float:
     return longest + contract.control_period_s
 
 
-NS_PER_US = 1_000
-_MAX_LOST = 1_000  # commands in a row: a greater number would lock out the client whose numbers follow each other
-
-
 class RelayPublisher(Protocol):
-    """Where a relay publishes."""
+    """The publishers of a relay."""
 
     def publish(self, command: ApprovedCommand) -> None:
-        """To the actuator topics."""
+        """Publish to the actuator topics."""
         ...
 
     def applied(self, fields: JointFields) -> None:
-        """Say what was published."""
+        """Publish the applied command to `APPLIED_TOPIC`."""
         ...
 
     def report(self, report: RelayReport) -> None:
-        """Say what became of a command, or a tick."""
+        """Publish the report of a command or a tick."""
         ...
 
     def state(self, state: RelayState) -> None:
-        """Say how the relay is."""
+        """Publish the state of the relay."""
         ...
 
 
 class Relay:
-    """One robot's relay. Called from one thread."""
+    """The relay of one robot. Not thread-safe.
+
+    Attributes:
+        sensors: the sensors of `on_joint_positions`.
+        velocity_sensors: the sensors of `on_joint_velocities`.
+        tag: the tag of the last accepted command or braking tick.
+        accepted: number of accepted commands.
+        refused: number of refused commands by code.
+        trips: number of command timeouts.
+        last_dt_s: dt of the last published command.
+    """
 
     def __init__(
         self,
@@ -150,18 +114,10 @@ class Relay:
         gate: SafetyGate | None = None,
         downstream_timeout_s: float | None = None,
     ) -> None:
-        """Relay for `contract`.
+        """Create a disarmed relay.
 
-        Args:
-            contract: says what is allowed.
-            outlet: publishes.
-            clock: the steady clock under every deadline.
-            gate: limits; None: the gate of `contract`, with nothing that weakens.
-            downstream_timeout_s: after which the controller ends a velocity that is not commanded again; None: it has
-                no timeout, or none that is known.
-
-        Raises:
-            ContractError: for a contract that a relay cannot answer for (`check_relayed`).
+        `clock` is the steady clock of every deadline. `gate` defaults to that of `contract` without filters. See
+        `Arbiter` for `downstream_timeout_s`. Raises ContractError if a relay cannot enforce `contract`.
         """
         check_relayed(contract)
         self._outlet = outlet
@@ -184,7 +140,9 @@ class Relay:
         self._fingerprint = contract.fingerprint
         self._limits = limits_fingerprint(self._layout)
         self._measured = MeasuredPositions(contract, self._layout.joints)
-        self._tag = CommandId(epoch=0, seq=0)  # of the last accepted command, and of the braking ticks since
+        self.sensors = self._measured.sensors
+        self.velocity_sensors = self._velocities.sensors
+        self.tag = CommandId(epoch=0, seq=0)
         self._armed = self._ending = self._asked_to_brake = False
         self._fed_ns: int | None = None
         self._published_ns = clock.now_ns()
@@ -194,31 +152,14 @@ class Relay:
         self.accepted = self.trips = 0
         self.last_dt_s = 0.0
 
-    # ---------------------------------------------------------------------------------------------- what can be seen
-
-    @property
-    def sensors(self) -> tuple[str, ...]:
-        """The sensors whose positions it needs."""
-        return self._measured.sensors
-
-    @property
-    def velocity_sensors(self) -> tuple[str, ...]:
-        """The sensors whose velocities it needs."""
-        return self._velocities.sensors
-
     @property
     def at_rest(self) -> bool:
-        """Whether the last published command was one of rest."""
+        """Whether the last published velocities are zero."""
         return not self._arbiter.reference.velocities.any()
 
     @property
-    def tag(self) -> CommandId:
-        """The tag of the last accepted command, or of the last tick after it."""
-        return self._tag
-
-    @property
     def current_state(self) -> RelayState:
-        """How the relay is."""
+        """The state as published."""
         latched = self._gate.latched
         if latched is not None:
             state = "estop" if latched.severity is Severity.ESTOP else "stopped"
@@ -226,7 +167,7 @@ class Relay:
             state = "armed" if self._armed else "disarmed"
         return RelayState(
             state=state,
-            epoch=self._tag.epoch,
+            epoch=self.tag.epoch,
             braking=not self.at_rest and self._braking_reason() is not None,
             latched="" if latched is None else latched.code,
             detail="" if latched is None else latched.detail,
@@ -236,26 +177,24 @@ class Relay:
         )
 
     def announce(self) -> None:
-        """Publish the state if it has changed."""
+        """Publish the state if it changed."""
         state = self.current_state
         if state != self._state:
             self._state = state
             self._outlet.state(state)
 
-    # ---------------------------------------------------------------------------------------------- what may happen
-
     def on_joint_positions(self, sensor: str, positions: FloatArray, acquired_ns: int) -> bool:
-        """Take a reading of joint positions, acquired at `acquired_ns` of the steady clock; False: it is refused."""
+        """Store joint positions acquired at `acquired_ns` of the steady clock; return False if they are refused."""
         return self._measured.put(sensor, positions, acquired_ns, self._clock.now_ns())
 
-    def moving(self, sensor: str, values: Mapping[str, NDArray[Any]], acquired_ns: int) -> None:
-        """Take a reading of `velocity_sensors`, field -> values, acquired at `acquired_ns` of the steady clock."""
+    def on_joint_velocities(self, sensor: str, values: Mapping[str, NDArray[Any]], acquired_ns: int) -> None:
+        """Store a reading, field -> values, of a velocity sensor, acquired at `acquired_ns` of the steady clock."""
         self._moving[sensor] = values, acquired_ns
 
     def inputs(self, inputs: Mapping[str, str]) -> None:
-        """Take the state of the robot's own safety inputs. Armed or in motion, what is not "ok" is latched, and brakes.
+        """Store the states of the robot's safety inputs. While armed or in motion, latch those not "ok", and brake.
 
-        Disarmed and at rest nothing is latched: but `arm` is refused until all are "ok".
+        Disarmed and at rest, nothing is latched, but `arm` is refused until all are "ok".
         """
         self._inputs, latched = inputs, self._gate.latched
         for finding in safety_input_findings(inputs) if self._armed or not self.at_rest else []:
@@ -265,23 +204,23 @@ class Relay:
         self.announce()
 
     def arm(self) -> tuple[bool, str]:
-        """Begin an epoch at rest at the measured positions. Returns success, and `Armed` as text or why not."""
+        """Begin an epoch at rest at the measured positions; return success, and `Armed` as text or the reason."""
         if problem := self._arming_problem():
             return False, problem
         positions = self._measured.positions.copy()
-        self._tag = CommandId(epoch=max(self._tag.epoch + 1, self._clock.system_ns() // NS_PER_US), seq=0)
+        self.tag = CommandId(epoch=max(self.tag.epoch + 1, self._clock.system_ns() // NS_PER_US), seq=0)
         self._gate.reset()
-        self._arbiter.reset(positions, self._tag.epoch)
+        self._arbiter.reset(positions, self.tag.epoch)
         self._armed, self._asked_to_brake, self._fed_ns = True, False, None
         self.announce()
         limits = self._layout.limits
         outside = (positions < limits.position_low) | (positions > limits.position_high)
         names = tuple(joint for joint, is_out in zip(self._layout.joints, outside, strict=True) if is_out)
-        armed = Armed(epoch=self._tag.epoch, fingerprint=self._fingerprint, limits=self._limits, outside=names)
+        armed = Armed(epoch=self.tag.epoch, fingerprint=self._fingerprint, limits=self._limits, outside=names)
         return True, armed.to_text()
 
     def command(self, fields: JointFields) -> None:
-        """Take a command: it is published as the gates let it, or refused; a report says which."""
+        """Limit and publish a command, or refuse it; a report says which."""
         self._check_command_timeout()
         try:
             command = read_command(fields, self._layout)
@@ -293,32 +232,32 @@ class Relay:
             latched = self._gate.latched
             self._refuse(command.tag, refusal, *([] if latched is None else [latched]))
             return
-        self._tag, self._fed_ns = command.tag, self._clock.now_ns()
+        self.tag, self._fed_ns = command.tag, self._clock.now_ns()
         self._asked_to_brake = command.target is None
         self.accepted += 1
-        if command.target is None:
-            self._brake(_ASKED, cause="brake")
+        if (target := command.target) is None:
+            self._publish(lambda: self._arbiter.brake(_REQUESTED), "brake")
         else:
-            self._limit(command.target)
+            self._publish(lambda: self._send_limited(target), "command")
         self.announce()
 
     def tick(self) -> None:
-        """A control period has passed: brake, if there is a reason to."""
+        """Brake if there is a reason to; called once per control period."""
         self._check_command_timeout()
         reason = self._braking_reason()
-        repeats = self._armed and bool(self._layout.is_velocity.any())
+        repeats = self._armed and self._gate.has_velocity
         if reason is not None and (repeats or not self.at_rest):
-            self._tag = CommandId(epoch=self._tag.epoch, seq=self._tag.seq, tick=self._tag.tick + 1)
-            self._brake(reason, cause="tick")
+            self.tag = CommandId(epoch=self.tag.epoch, seq=self.tag.seq, tick=self.tag.tick + 1)
+            self._publish(lambda: self._arbiter.brake(reason), "tick")
         self.announce()
 
     def estop(self, why: str) -> None:
-        """Latch an ESTOP, and brake at once."""
+        """Latch an ESTOP and brake."""
         self._latch(Finding(gate="estop", severity=Severity.ESTOP, code="estop.active", detail=why))
         self.tick()
 
     def clear_estop(self) -> tuple[bool, str]:
-        """Make of an ESTOP a STOP, unless an input still asks for it. Returns success, and what was done."""
+        """Reduce an ESTOP to a STOP unless a safety input still requires it; return success and a message."""
         if active := [f.detail for f in safety_input_findings(self._inputs) if f.severity is Severity.ESTOP]:
             return False, f"not cleared: {'; '.join(active)}"
         if self._gate.latched is None or self._gate.latched.severity < Severity.ESTOP:
@@ -328,16 +267,14 @@ class Relay:
         return True, "the ESTOP is cleared; arm before the next motion"
 
     def end(self) -> None:
-        """The process is to end: brake. Tick on until `at_rest`."""
+        """Disarm and brake before the process ends; the caller ticks until `at_rest`."""
         self._ending, self._armed = True, False
         self.tick()
 
     def fault(self, detail: str) -> None:
-        """Something failed that must not: latch a STOP, and brake."""
+        """Latch a STOP after an internal error; the next tick brakes."""
         self._latch(Finding(gate="post_condition", severity=Severity.STOP, code="fault.internal", detail=detail))
         self.announce()
-
-    # ---------------------------------------------------------------------------------------------- in detail
 
     def _arming_problem(self) -> str:
         latched = self._gate.latched
@@ -358,9 +295,9 @@ class Relay:
             return latched_finding(latched)
         if not self._armed:
             return Finding(gate="latch", severity=Severity.STOP, code="latch.stop", detail="the relay is not armed")
-        if command.tag.epoch != self._tag.epoch:
-            return _untimely("act.epoch", f"epoch {command.tag.epoch}; allowed: {self._tag.epoch}")
-        low, high = self._tag.seq + 1, self._tag.seq + _MAX_LOST
+        if command.tag.epoch != self.tag.epoch:
+            return _untimely("act.epoch", f"epoch {command.tag.epoch}; allowed: {self.tag.epoch}")
+        low, high = self.tag.seq + 1, self.tag.seq + _MAX_LOST
         if not low <= command.tag.seq <= high:
             code = "act.dup" if command.tag.seq < low else "act.jump"
             return _untimely(code, f"number {command.tag.seq}; allowed: {low} to {high}")
@@ -371,7 +308,7 @@ class Relay:
         return None
 
     def _refuse(self, tag: CommandId | None, finding: Finding, *causes: Finding) -> None:
-        """Report a command that is not published, and why; `causes`: what latched. It does not feed the watchdog."""
+        """Report a command that is not published; it does not feed the watchdog. `causes`: the latched finding."""
         self.refused[finding.code] += 1
         reference = self._arbiter.reference
         acting = np.where(self._layout.is_velocity, reference.velocities, reference.positions)
@@ -395,7 +332,7 @@ class Relay:
         self.announce()
 
     def _check_command_timeout(self) -> None:
-        """Latch a STOP when commands have been missing for too long."""
+        """Latch a STOP if commands have been missing for `stop_steps` periods."""
         if self._armed and self._fed_ns is not None:
             age_ns = self._clock.now_ns() - self._fed_ns
             if age_ns >= self._stop_ns:
@@ -403,7 +340,7 @@ class Relay:
                 self._latch(_overdue(Severity.STOP, "wd.stop", age_ns))
 
     def _latch(self, finding: Finding) -> None:
-        """Latch, and disarm."""
+        """Latch `finding` and disarm."""
         self._gate.latch(finding)
         self._armed = False
 
@@ -418,60 +355,45 @@ class Relay:
         age_ns = self._clock.now_ns() - self._fed_ns
         if age_ns >= self._hold_ns:
             return _overdue(Severity.HOLD, "wd.hold", age_ns)
-        return _ASKED if self._asked_to_brake else None
+        return _REQUESTED if self._asked_to_brake else None
 
-    def _limit(self, target: FloatArray) -> None:
-        """Publish what the gates make of `target`."""
-        self._update_measured()
-        try:
-            with self._arbiter.exclusive() as (reference, dt_s):
-                approved = self._gate.limit(target, reference, dt_s)
-                self._arbiter.send(approved)
-        except InternalFaultError as error:
-            self.fault(str(error))
-            return
-        for finding in approved.report.findings:
-            if finding.severity >= Severity.STOP:
-                self._latch(finding)
-        self._report_published(approved, "command")
-
-    def _brake(self, reason: Finding, *, cause: str) -> None:
-        """Publish one tick of braking."""
-        self._update_measured()
-        try:
-            approved = self._arbiter.brake(reason)
-        except InternalFaultError as error:
-            self.fault(str(error))
-            return
-        self._report_published(approved, cause)
-
-    def _update_measured(self) -> None:
-        """Take the measured positions of what is commanded by velocity."""
-        self._arbiter.update_measured(self._measured.positions, self._measured.ages_s(self._clock.now_ns()))
+    def _send_limited(self, target: FloatArray) -> ApprovedCommand:
+        """Limit and publish `target`; a STOP of the gate is latched and disarms."""
+        with self._arbiter.exclusive() as (reference, dt_s):
+            approved = self._gate.limit(target, reference, dt_s)
+            self._arbiter.send(approved)
+        if approved.report.disposition >= Severity.STOP:
+            self._gate.latch_stops(approved.report.findings)
+            self._armed = False
+        return approved
 
     def _measured_velocities(self) -> tuple[FloatArray, FloatArray]:
         now_ns = self._clock.now_ns()
-
-        def newest(name: str) -> Reading | None:
-            values, acquired_ns = self._moving.get(name, (None, 0))
-            return None if values is None else (values, (now_ns - acquired_ns) / NS_PER_S)
-
-        return self._velocities.read(newest)
+        readings: dict[str, Reading] = {
+            name: (values, (now_ns - acquired_ns) / NS_PER_S) for name, (values, acquired_ns) in self._moving.items()
+        }
+        return self._velocities.read(readings.get)
 
     def _send(self, command: ApprovedCommand) -> SentCommand:
         self._outlet.publish(command)
         self._published_ns = self._clock.now_ns()
         return SentCommand(seq=command.seq, values=command.values)
 
-    def _report_published(self, approved: ApprovedCommand, cause: str) -> None:
-        """Say what was published."""
+    def _publish(self, send: Callable[[], ApprovedCommand], cause: str) -> None:
+        """Publish by `send` and report it; an internal error latches a STOP instead."""
+        self._arbiter.update_measured(self._measured.positions, self._measured.ages_s(self._clock.now_ns()))
+        try:
+            approved = send()
+        except InternalFaultError as error:
+            self.fault(str(error))
+            return
         report = approved.report
         self.last_dt_s = report.dt_s
         stamp_ns = self._clock.system_ns()
-        self._outlet.applied(write_command(self._tag, approved.values, self._layout, stamp_ns=stamp_ns))
+        self._outlet.applied(write_command(self.tag, approved.values, self._layout, stamp_ns=stamp_ns))
         self._outlet.report(
             RelayReport(
-                tag=self._tag,
+                tag=self.tag,
                 cause=cause,
                 published=True,
                 disposition=report.disposition,
@@ -488,7 +410,52 @@ class Relay:
         )
 
 
-_ASKED = Finding(gate="relay", severity=Severity.HOLD, code="", detail="the client asks for braking")
+class MeasuredPositions:
+    """The newest measured position of each joint, with its acquisition time on the steady clock."""
+
+    def __init__(self, contract: Contract, joints: tuple[str, ...]) -> None:
+        """Find `joints` in the sensors visible to the agent."""
+        found = {
+            joint: (name, index, sensor.max_age_s)
+            for name, sensor in contract.sensors.items()
+            if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
+            for index, joint in enumerate(sensor.fields["position"].joints or ())
+        }
+        self._places = [(i, joint, *found[joint]) for i, joint in enumerate(joints) if joint in found]
+        self._future_ns = round(contract.safety.observation.future_tolerance_s * NS_PER_S)
+        self.sensors = tuple(dict.fromkeys(sensor for _, _, sensor, _, _ in self._places))
+        self.positions = np.zeros(len(joints))  # 0 where no sensor reports it: that position has no limits
+        self._acquired_ns: dict[str, int] = {}
+
+    def put(self, sensor: str, positions: FloatArray, acquired_ns: int, now_ns: int) -> bool:
+        """Store a reading in the order of the sensor's joints; return False if it is not finite or in the future."""
+        if not np.isfinite(positions).all() or acquired_ns > now_ns + self._future_ns:
+            return False
+        if acquired_ns >= self._acquired_ns.get(sensor, acquired_ns):  # never replaced by an older one
+            self._acquired_ns[sensor] = acquired_ns
+            for i, _, name, index, _ in self._places:
+                if name == sensor:
+                    self.positions[i] = positions[index]
+        return True
+
+    def ages_s(self, now_ns: int) -> FloatArray:
+        """Return the age of each position, shape (n_joints,): inf before the first, 0 where no sensor reports it."""
+        ages = np.zeros(len(self.positions))
+        for i, _, sensor, _, _ in self._places:
+            acquired_ns = self._acquired_ns.get(sensor)
+            ages[i] = np.inf if acquired_ns is None else max(0, now_ns - acquired_ns) / NS_PER_S
+        return ages
+
+    def problem(self, now_ns: int) -> str:
+        """Return the first joint whose position is too old to arm, or ""."""
+        ages = self.ages_s(now_ns)
+        for i, joint, sensor, _, max_age_s in self._places:
+            if not ages[i] <= max_age_s:
+                return f"the position of {joint} ({sensor}) is {ages[i]:.3f} s old; allowed: {max_age_s} s"
+        return ""
+
+
+_REQUESTED = Finding(gate="relay", severity=Severity.HOLD, code="", detail="the client asks for braking")
 
 
 def _untimely(code: str, detail: str) -> Finding:

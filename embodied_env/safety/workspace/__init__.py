@@ -1,1 +1,1 @@
-"""The workspace filter: keep-in and keep-out regions, distances and braking margins."""
+"""The workspace filter: keep-in and keep-out regions, self-collision, braking distances."""

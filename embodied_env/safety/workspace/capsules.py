@@ -1,15 +1,14 @@
 """Signed distances of capsules: the points within `radius` of a segment. A sphere is a capsule with equal ends.
 
-Arrays: `ends_m` (..., 2, 3), `radii_m` (...,), in m; leading axes broadcast, and so do those of the other shape. A
-distance is negative where the shapes overlap. Every one of them changes by at most d when both ends of the capsule move
-by at most d (and the other shape stands), since each is a minimum, over the segment, of the signed distance to a convex
-set, whose slope is 1.
+Arrays: `ends_m` (..., 2, 3), `radii_m` (...,), in m; the leading axes of both shapes broadcast. A distance is negative
+where the shapes overlap. It changes by at most d when both ends of the capsule move by at most d, since it is the
+minimum over the segment of the signed distance to a convex set, whose slope is 1.
 
-Where two segments cross, their distance is zero, so that two capsules are never deeper than the sum of their radii.
+Crossing segments have the distance zero, so the overlap of two capsules is at most the sum of their radii.
 
 Sources: C. Ericson, "Real-Time Collision Detection" (2005), 5.1.2 (point and segment) and 5.1.9 (two segments; here the
-four ends are always tried too, so that parallel and degenerate segments need no case of their own). The segment and the
-box are ours: see `box_distance`.
+four ends are always tried too, so that parallel and degenerate segments need no special case). Segment and box: see
+`box_distance`.
 """
 
 from __future__ import annotations
@@ -21,21 +20,8 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 
-_STILL = 1e-15  # m over the whole segment: it runs along this side of a box
+_STILL = 1e-15  # m over the whole segment: parallel to a side of the box
 _PAIRS = tuple(np.array(list(combinations(range(6), 2)), dtype=np.intp).T)
-
-
-def plane_distance(ends_m: FloatArray, radii_m: FloatArray, normal: FloatArray, offset_m: float = 0.0) -> FloatArray:
-    """Return the signed distance to the half-space normal . x <= offset, for a unit `normal` of shape (..., 3)."""
-    heights = np.sum(ends_m * normal[..., None, :], axis=-1)
-    result: FloatArray = heights.min(axis=-1) - offset_m - radii_m
-    return result
-
-
-def sphere_distance(ends_m: FloatArray, radii_m: FloatArray, center_m: FloatArray, radius_m: FloatArray) -> FloatArray:
-    """Return the signed distance to spheres with centres of shape (..., 3)."""
-    start, along = ends_m[..., 0, :], ends_m[..., 1, :] - ends_m[..., 0, :]
-    return np.sqrt(_to_segment(center_m - start, along)) - radii_m - radius_m
 
 
 def capsule_distance(
@@ -55,26 +41,15 @@ def capsule_distance(
     return np.sqrt(nearest) - radii_m - other_radii_m
 
 
-def box_distance(
-    ends_m: FloatArray,
-    radii_m: FloatArray,
-    low_m: FloatArray,
-    high_m: FloatArray,
-    pose: tuple[FloatArray, FloatArray] | None = None,
-) -> FloatArray:
+def box_distance(ends_m: FloatArray, radii_m: FloatArray, low_m: FloatArray, high_m: FloatArray) -> FloatArray:
     """Return the signed distance to boxes between the corners `low_m` and `high_m` of shape (..., 3).
 
-    `pose`, when given, is the box's frame: its rotation matrix (3, 3), columns its axes, and its origin (3,).
-
     Along the segment p + t d the squared distance to the box is convex, and its derivative is continuous, increasing
-    and linear between the (at most six) t where a coordinate enters or leaves its interval; so the root lies between
-    the last of these t with a derivative <= 0 and the first with one >= 0, and interpolation gives it exactly. Where
-    the segment meets the box, the distance is the lowest t of the greatest of six linear functions: one of their
-    crossings, or an end.
+    and linear between the (at most six) t where a coordinate enters or leaves its interval. The root is therefore
+    between the last of these t with a derivative <= 0 and the first with one >= 0, and interpolation gives it exactly.
+    Where the segment meets the box, the distance is the minimum over t of the maximum of six linear functions: at one
+    of their crossings, or at an end.
     """
-    if pose is not None:
-        rotation, origin = pose
-        ends_m = (ends_m - origin) @ rotation
     start, along, low_m, high_m = np.broadcast_arrays(
         ends_m[..., 0, :], ends_m[..., 1, :] - ends_m[..., 0, :], low_m, high_m
     )
@@ -110,14 +85,14 @@ def _squared_to_box(start: FloatArray, along: FloatArray, low: FloatArray, high:
 
 
 def _outside(times: FloatArray, start: FloatArray, along: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
-    """Return the way from the box to the points at `times` (..., k), shape (..., k, 3)."""
+    """Return the vectors from the box to the points at `times` (..., k), shape (..., k, 3)."""
     points = start[..., None, :] + times[..., None] * along[..., None, :]
     result: FloatArray = points - np.minimum(np.maximum(points, low[..., None, :]), high[..., None, :])
     return result
 
 
 def _depth(start: FloatArray, along: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
-    """Return the signed distance, <= 0, of segments that meet their box: how deep is the deepest point of each."""
+    """Return the signed distance, <= 0, of the deepest point of each segment that meets its box."""
     heights = np.concatenate([low - start, start - high], axis=-1)
     speeds = np.concatenate([-along, along], axis=-1)
     closing = speeds[..., _PAIRS[0]] - speeds[..., _PAIRS[1]]
@@ -130,9 +105,9 @@ def _depth(start: FloatArray, along: FloatArray, low: FloatArray, high: FloatArr
 
 
 def inside_distance(ends_m: FloatArray, radii_m: FloatArray, low_m: FloatArray, high_m: FloatArray) -> FloatArray:
-    """Return how far inside a box capsules are: negative where one stands out. Shapes of the corners: (..., 3)."""
-    rooms = np.minimum(ends_m - low_m[..., None, :], high_m[..., None, :] - ends_m)
-    result: FloatArray = rooms.min(axis=(-1, -2)) - radii_m
+    """Return how far capsules are inside a box with corners of shape (..., 3); negative where one reaches out."""
+    gaps = np.minimum(ends_m - low_m[..., None, :], high_m[..., None, :] - ends_m)
+    result: FloatArray = gaps.min(axis=(-1, -2)) - radii_m
     return result
 
 
@@ -149,9 +124,9 @@ def _to_segment(point: FloatArray, along: FloatArray) -> FloatArray:
 
 
 def _between_lines(between: FloatArray, along: FloatArray, other: FloatArray) -> FloatArray:
-    """Return the squared distance of points of two segments that are the nearest ones unless an end is.
+    """Return the squared distance of the nearest points of two segments, unless one of these is an end.
 
-    They start `between` apart. However ill-conditioned, it is the distance of two points of the segments.
+    Their starts are `between` apart. Even if ill-conditioned, it is the distance of two points of the segments.
     """
     a, b, e = _dot(along, along), _dot(along, other), _dot(other, other)
     c, f = _dot(along, between), _dot(other, between)

@@ -1,4 +1,4 @@
-"""All distances that a workspace keeps, measured at once. A *row* is one of them, less the margin."""
+"""All distances of a workspace, measured at once. A *row* is one of them, less the margin."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from embodied_env.safety.workspace.capsules import box_distance, capsule_distanc
 
 IndexArray = NDArray[np.intp]
 
-_STILL = 1e-9  # m per joint unit: what moves less turns about its own axis
+_STILL = 1e-9  # m per joint unit: less than this is rotation about the capsule's own axis
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _BoxRows:
-    """Capsules `links` (n,) against boxes with the corners `low` and `high`, shape (n, 3)."""
+    """Distances of the capsules `links` (n,) to boxes with the corners `low` and `high`, shape (n, 3)."""
 
     links: IndexArray
     low: FloatArray
@@ -32,12 +32,12 @@ class _BoxRows:
 
 
 class Clearances:
-    """The rows of one robot: of keep-in boxes, then of keep-out boxes, then of pairs of capsules.
+    """The rows of one robot: keep-in boxes, then keep-out boxes, then pairs of capsules.
 
-    A keep-out sphere or capsule counts as one more capsule, which does not move.
+    A keep-out sphere or capsule is a fixed capsule.
 
     Attributes:
-        levers: how much a row changes at most per unit of each joint, m, shape (n_rows, n_joints).
+        levers: largest change of each row per unit of each joint, m, shape (n_rows, n_joints).
     """
 
     levers: FloatArray
@@ -45,14 +45,14 @@ class Clearances:
     def __init__(
         self, spec: WorkspaceSpec, model: KinematicModel, joints: tuple[str, ...], somewhere: FloatArray, *, path: str
     ) -> None:
-        """See `Workspace`; `somewhere` are any positions of shape (n_joints,)."""
+        """See `Workspace`; `somewhere` is any configuration of shape (n_joints,)."""
         self._model, self._margin_m = model, spec.margin_m
         self._order = np.array([joints.index(joint) for joint in model.joints], dtype=np.intp)
         shape = model.capsules(somewhere[self._order])
         alone, apart = _levers_in_order(model, self._order, len(joints), shape, path)
-        looked_at = _looked_at(spec, shape.links, path)
+        checked = _checked_capsules(spec, shape.links, path)
         carried = (alone > _STILL).any(axis=1)
-        movers = np.flatnonzero(carried & looked_at)
+        movers = np.flatnonzero(carried & checked)
         if not movers.size:
             raise ContractError(path, "no joint moves any part of the robot that is looked at; allowed: some that does")
         self._inside = _box_rows(spec.keep_in, movers, shape.links, "inside of keep_in")
@@ -61,7 +61,7 @@ class Clearances:
         names, self._fixed_ends, fixed_radii = _fixed_capsules(spec)
         self._radii = np.concatenate([shape.radii_m, fixed_radii])
         pairs = [(i, len(shape.links) + j) for j in range(len(names)) for i in movers.tolist()]
-        pairs += _own_pairs(spec, model, shape.links, apart, looked_at)
+        pairs += _own_pairs(spec, model, shape.links, apart, checked)
         self._pairs = np.array(pairs, dtype=np.intp).reshape(-1, 2)
         named = (*shape.links, *(f"keep_out.{name}" for name in names))
         self._names = [*self._inside.names, *self._outside.names, *(f"{named[i]} to {named[j]}" for i, j in pairs)]
@@ -69,16 +69,16 @@ class Clearances:
         self.levers = np.concatenate(
             [alone[self._inside.links], alone[self._outside.links], np.reshape(of_pairs, (-1, len(joints)))]
         )
-        _check_base(spec, shape, np.flatnonzero(~carried & looked_at), path)
+        _check_base(spec, shape, np.flatnonzero(~carried & checked), path)
 
     def describe(self, row: int) -> str:
-        """Return in words what a row is the distance of."""
+        """Return the name of a row, such as "upper to keep_out.wall"."""
         return self._names[row]
 
     def measure(self, positions: FloatArray, rows: IndexArray | None = None) -> FloatArray:
         """Return the distances of the rows, shape (k, n_rows), m, at positions of shape (k, n_joints).
 
-        `rows` are the ascending indices of those that are wanted; None: all of them.
+        `rows` selects rows by ascending index; None: all.
         """
         ends = self._model.capsules(positions[:, self._order]).ends_m
         n_in, n_boxes = len(self._inside.links), len(self._inside.links) + len(self._outside.links)
@@ -105,7 +105,7 @@ class Clearances:
 def _levers_in_order(
     model: KinematicModel, order: IndexArray, n_joints: int, shape: Capsules, path: str
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the levers, alone and in pairs, by joint in our order; raises ContractError where one has no bound."""
+    """Return the levers of capsules and of pairs, in the order of the joints; raises ContractError without a bound."""
     levers = model.levers()
     alone = np.zeros((len(shape.links), n_joints))
     apart = np.zeros((len(shape.links), len(shape.links), n_joints))
@@ -117,8 +117,8 @@ def _levers_in_order(
     return alone, apart
 
 
-def _looked_at(spec: WorkspaceSpec, links: tuple[str, ...], path: str) -> NDArray[np.bool_]:
-    """Return which capsules are looked at; raises ContractError for a link that is not there."""
+def _checked_capsules(spec: WorkspaceSpec, links: tuple[str, ...], path: str) -> NDArray[np.bool_]:
+    """Return which capsules are checked; raises ContractError for an unknown link."""
     wanted = [(f"{path}.ignore_links[{i}]", link) for i, link in enumerate(spec.ignore_links)]
     wanted += [(f"{path}.ignore_pairs[{i}]", link) for i, pair in enumerate(spec.ignore_pairs) for link in pair]
     for where, link in wanted:
@@ -128,7 +128,7 @@ def _looked_at(spec: WorkspaceSpec, links: tuple[str, ...], path: str) -> NDArra
 
 
 def _box_rows(boxes: Mapping[str, BoxSpec], movers: IndexArray, links: tuple[str, ...], of: str) -> _BoxRows:
-    """Return every mover against every box."""
+    """Return the rows of every moving capsule and every box."""
     low, high = (
         np.repeat(np.reshape([getattr(box, end) for box in boxes.values()], (-1, 3)).astype(float), movers.size, axis=0)
         for end in ("low_m", "high_m")
@@ -157,21 +157,21 @@ def _own_pairs(
     model: KinematicModel,
     links: tuple[str, ...],
     apart: FloatArray,
-    looked_at: NDArray[np.bool_],
+    checked: NDArray[np.bool_],
 ) -> list[tuple[int, int]]:
-    """Return the pairs of the robot's own capsules that are looked at and that a joint moves against each other."""
+    """Return the pairs of checked capsules of the robot that some joint moves relative to each other."""
     if not spec.self_collision:
         return []
     ignored = model.adjacent | {frozenset(pair) for pair in spec.ignore_pairs}
     return [
         (i, j)
-        for i, j in combinations(np.flatnonzero(looked_at).tolist(), 2)
+        for i, j in combinations(np.flatnonzero(checked).tolist(), 2)
         if links[i] != links[j] and frozenset((links[i], links[j])) not in ignored and (apart[i, j] > _STILL).any()
     ]
 
 
 def _check_base(spec: WorkspaceSpec, shape: Capsules, fixed: IndexArray, path: str) -> None:
-    """No keep-out region reaches into what no joint moves; raises ContractError with every such pair."""
+    """Raise ContractError if a keep-out region overlaps links that no joint moves."""
     still = Capsules(
         links=tuple(shape.links[i] for i in fixed), ends_m=shape.ends_m[fixed], radii_m=shape.radii_m[fixed]
     )

@@ -1,33 +1,30 @@
-"""The robot stays where its contract says: distances of capsules, and the share of a motion that keeps them.
+"""The workspace filter: scales a motion down so that the robot's capsules keep their distances.
 
-A *row* is one distance d(q): of a link's capsule to a keep-out region, to the outside of a keep-in box, or to a capsule
-of another link; less the margin. h(q) is the smallest one. Only what a joint can change is a row.
+A *row* is one distance d(q) less the margin: of a link's capsule to a keep-out region, to the outside of a keep-in box,
+or to a capsule of another link. h(q) is the smallest one. Only distances that a joint can change are rows.
 
-What is promised. From a state (positions x, velocities v of the last command) each joint brakes at its own deceleration
-D: after k steps of dt its speed is max(0, |v| - k D dt). B(x, v) is the path through these positions, straight between
-them; it is what the gate publishes when it brakes, and with one dt throughout, B of the next braking state is the rest
-of B of this one. A share s > 0 of the way from braking to what is asked for is granted only if in the state that it
-leads to, x+ = x + v+ dt, each row keeps
+Guarantee. From a state (positions x, velocities v of the last command) each joint brakes at its own deceleration D:
+after k steps of dt its speed is max(0, |v| - k D dt). B(x, v) is the path through these positions, with straight
+segments; it is what the gate publishes when it brakes. With constant dt, B of the next braking state is the rest of B
+of this one. A share s > 0 of the way from braking to the proposed motion is granted only if in the state that it leads
+to, x+ = x + v+ dt, each row keeps
 
-    (a)  d(x+) >= d(x) - gamma max(0, d(x)),    and on the way to x+ and along B(x+, v+)
+    (a)  d(x+) >= d(x) - gamma max(0, d(x)),    and on the segment to x+ and along B(x+, v+)
     (b)  d >= min(0, d(x)).
 
-So by induction: let a row have d >= 0 along B of the state (it does at rest with d >= 0). Either a share s > 0 is
-granted, and (b) says the same of the new state and of the way there; or the gate brakes, moves along B, and what is
-left is the rest of B. Braking needs no check of its own, so s = 0 is always admissible. A row found at d < 0 never
-becomes less, but may grow: moving away from a region is never refused on its account.
+By induction: let a row have d >= 0 along B of the state (true at rest with d >= 0). Either a share s > 0 is granted,
+and (b) gives the same for the new state and the segment to it; or the gate brakes, moves along B, and what remains is
+the rest of B. Braking needs no check of its own, so s = 0 is always admissible. A row found at d < 0 may not decrease
+but may increase: moving away from a region is never refused because of that region.
 
-How exact (b) is. B is not looked at everywhere. A stretch is passed without a closer look only where the distances at
-its ends, and the length that the row can change by (`MotionBounds`), leave no room for a dip; else it is sampled so
-that no
-row changes by more than 10 mm between two samples. Between them it may be lower by half of that at most:
-`SAMPLING_BOUND_M`, 5 mm. It does not add up over steps, and is meant to be less than the margin. A stretch that would
-take more than `MOST_SAMPLES` is refused.
+Accuracy of (b). B is sampled. A stretch is accepted without samples only if the distances at its ends and the bound on
+the change of the row (`MotionBounds`) exclude a dip; otherwise it is sampled so that no row changes by more than 10 mm
+between two samples. Between them it may be lower by half of that: `SAMPLING_BOUND_M`, 5 mm. This does not accumulate
+over steps and should be less than the margin. A stretch that needs more than `MAX_SAMPLES` is refused.
 
-With `latency_s` every row must keep max |v| latency_s more along B, as far as it can: the command acts late, so a joint
-may be that much further along. Where dt varies by up to e, braking paths differ by up to |v| e / 2 in each joint; so
-grant e / 2 of latency (a shorter step brakes more finely: the stopping distance lies between v^2 / (2 D) - |v| dt / 2
-and v^2 / (2 D)).
+With `latency_s` every row must keep max |v| latency_s more along B, as far as it can: a late command acts further along
+the path. If dt varies by up to e, braking paths differ by up to |v| e / 2 in each joint, so use e / 2 as latency (the
+stopping distance is between v^2 / (2 D) - |v| dt / 2 and v^2 / (2 D)).
 
 The scheme (the largest share of 1, 1/2, ... 0 from braking to the candidate) is the project's, safety notes A4.2 G10;
 (a) is the condition of a discrete-time control barrier function, row by row: A. Agrawal and K. Sreenath, "Discrete
@@ -40,7 +37,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray, KinematicModel
 from embodied_env.contract.schema import WorkspaceSpec
@@ -48,23 +44,21 @@ from embodied_env.core.codes import Severity
 from embodied_env.errors import UsageError
 from embodied_env.safety.command_filters import FilterDecision, ProposedCommand
 from embodied_env.safety.joint_limits import JointBounds
-from embodied_env.safety.workspace.clearance import Clearances
+from embodied_env.safety.workspace.clearance import Clearances, IndexArray
 
 SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 SPACING_M = 0.01
 SAMPLING_BOUND_M = SPACING_M / 2
-MOST_SAMPLES = 512
+MAX_SAMPLES = 512
 
 _COARSE = 8  # samples of a braking path at first
-_MOST_KNOTS = 128
+_MAX_KNOTS = 128
 _ROUNDING_M = 1e-12
-
-IndexArray = NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """Which share of the way from braking to the candidate may be gone, and what was nearest before it: h in m."""
+    """The share granted, and the nearest row before the motion with its distance h in m."""
 
     share: float
     h_m: float
@@ -72,7 +66,7 @@ class Scaling:
 
 
 class Workspace:
-    """The workspace of one robot. It remembers nothing."""
+    """The workspace of one robot; stateless."""
 
     def __init__(
         self,
@@ -83,19 +77,14 @@ class Workspace:
         *,
         path: str = "safety.workspace",
     ) -> None:
-        """Find out what can come near what.
+        """Build the rows.
 
-        Args:
-            spec: as the contract has it, checked by its rules.
-            model: of this robot; its joints are `joints`, in any order.
-            joints: the order of all positions and velocities.
-            bounds: the limits of each joint, as the gate enforces them: only the deceleration counts here.
-            path: where `spec` stands in the contract.
+        `joints` is the order of all positions and velocities. Of `bounds`, the limits of the gate, only the
+        decelerations are used. `path` is that of `spec` in the contract.
 
         Raises:
-            ContractError: for a link that does not exist, a keep-out region that part of the fixed base is in, or a
-                robot whose shape nothing can move.
-            UsageError: for other joints, or another number of bounds, than the model's.
+            ContractError: for an unknown link, a keep-out region over the fixed base, or a robot that cannot move.
+            UsageError: if joints or bounds do not match the model.
         """
         if set(joints) != set(model.joints) or len(bounds) != len(joints):
             raise UsageError(
@@ -111,19 +100,12 @@ class Workspace:
         self._levers = self._clearances.levers.T
 
     def h(self, positions: FloatArray) -> float:
-        """Return the smallest distance less the margin, m, at positions (n_joints,); inf where nothing can be near."""
+        """Return the smallest distance less the margin, m, at positions (n_joints,); inf without rows."""
         return self.nearest(positions)[0]
 
     def nearest(self, positions: FloatArray) -> tuple[float, str]:
-        """Return `h` and what it is the distance of, in words."""
+        """Return `h` and the name of its row."""
         return self._lowest(self._clearances.measure(positions[None])[0])
-
-    def too_near(self, positions: FloatArray) -> list[str]:
-        """Return in words every row that is below zero at positions (n_joints,): what to move, ignore or give room."""
-        distances = self._clearances.measure(positions[None])[0]
-        return [
-            f"{self._clearances.describe(i)}: {distances[i]:.4f} m" for i in np.flatnonzero(distances < 0.0).tolist()
-        ]
 
     def scale(
         self,
@@ -135,14 +117,8 @@ class Workspace:
     ) -> Scaling:
         """Return the largest share s of `SHARES`, or 0, such that braking + s (candidate - braking) is admissible.
 
-        Arrays have the shape (n_joints,). What is not finite, or takes no time, gets nothing.
-
-        Args:
-            positions: of the last command.
-            candidate_velocities: what the joint limits allow of what is asked for.
-            braking_velocities: after one step of full braking.
-            dt_s: the step.
-            latency_s: how late the command may act.
+        Arrays have the shape (n_joints,); `positions` are those of the last command, `latency_s` its largest delay.
+        The share is 0 for values that are not finite and for dt <= 0.
         """
         wanted = candidate_velocities - braking_velocities
         if not (np.isfinite(positions).all() and np.isfinite(wanted).all() and dt_s > 0.0 and latency_s >= 0.0):
@@ -166,9 +142,9 @@ class Workspace:
     def _allows(
         self, now: FloatArray, positions: FloatArray, velocities: FloatArray, dt_s: float, latency_s: float
     ) -> bool:
-        """Tell whether (a) and (b) hold of the state that these velocities lead to."""
+        """Tell whether (a) and (b) are true for the state that these velocities lead to."""
         knots = self._knots(positions, velocities, dt_s)
-        changes = np.abs(np.diff(knots, axis=0)) @ self._levers  # of each row between two knots, at most
+        changes = np.abs(np.diff(knots, axis=0)) @ self._levers  # largest change of each row between two knots
         lowest_next = now - self._gamma * np.maximum(now, 0.0)
         lowest = np.minimum(now, latency_s * (np.abs(velocities) @ self._levers))
         near = (now - changes[0] < lowest_next) | (now - changes.sum(axis=0) < lowest)
@@ -178,15 +154,15 @@ class Workspace:
         return self._path_is_clear(knots, changes[:, rows], rows, now[rows], (lowest_next[rows], lowest[rows]))
 
     def _knots(self, positions: FloatArray, velocities: FloatArray, dt_s: float) -> FloatArray:
-        """Return the corners of the way to the next positions and of the braking path, shape (k, n_joints).
+        """Return the knots of the step and of the braking path after it, shape (k, n_joints).
 
-        After k steps of braking a joint has gone |v| k dt - D dt^2 k (k + 1) / 2, until it is at rest. Of very many
-        steps only some are looked at: a joint does not turn back between them.
+        After k steps of braking a joint has moved |v| k dt - D dt^2 k (k + 1) / 2, until it is at rest. Long paths are
+        thinned out, which is safe because a joint does not turn back between knots.
         """
         speeds, drop = np.abs(velocities), self._decelerations * dt_s
         moving = np.floor(np.minimum(speeds / drop, 1e9))
         most = float(moving.max())
-        ticks = np.arange(most + 1) if most <= _MOST_KNOTS else np.rint(np.linspace(0.0, most, _MOST_KNOTS + 1))
+        ticks = np.arange(most + 1) if most <= _MAX_KNOTS else np.rint(np.linspace(0.0, most, _MAX_KNOTS + 1))
         braked = np.minimum(ticks[:, None], moving)
         gone = (speeds * braked - drop * (braked * (braked + 1.0) / 2.0)) * dt_s
         return np.concatenate([positions[None], positions + velocities * dt_s + np.sign(velocities) * gone])
@@ -199,9 +175,9 @@ class Workspace:
         now: FloatArray,
         lowest: tuple[FloatArray, FloatArray],
     ) -> bool:
-        """Tell whether these rows keep their lowest values, at the first knot and everywhere, along the path."""
+        """Tell whether these rows keep their minimum at the next positions and along the whole path."""
         lowest_next, lowest_on_path = lowest[0] - _ROUNDING_M, lowest[1] - _ROUNDING_M
-        ways = np.concatenate([[0.0], np.cumsum(changes.max(axis=1))])  # how far any row can have changed
+        ways = np.concatenate([[0.0], np.cumsum(changes.max(axis=1))])  # largest change of any row up to each knot
         coarse = np.concatenate([[0.0], np.linspace(ways[1], ways[-1], _COARSE)])
         distances = np.concatenate([now[None], self._measure_along(knots, ways, coarse[1:], rows)])
         if (distances[1] < lowest_next).any() or (distances < lowest_on_path).any():
@@ -212,7 +188,7 @@ class Workspace:
         counts = np.ceil(gaps[doubtful] / SPACING_M).astype(np.intp)
         if not doubtful.size:
             return True
-        if counts.sum() > MOST_SAMPLES:
+        if counts.sum() > MAX_SAMPLES:
             return False
         fine = np.concatenate(
             [np.linspace(coarse[i], coarse[i + 1], n + 1)[1:-1] for i, n in zip(doubtful, counts, strict=True)]
@@ -221,7 +197,7 @@ class Workspace:
         return bool((self._measure_along(knots, ways, fine, rows[dipping]) >= lowest_on_path[dipping]).all())
 
     def _measure_along(self, knots: FloatArray, ways: FloatArray, at: FloatArray, rows: IndexArray) -> FloatArray:
-        """Return the rows' distances where the path has gone the ways `at`, shape (len(at), len(rows))."""
+        """Return the rows' distances at the path parameters `at`, shape (len(at), len(rows))."""
         before = np.clip(np.searchsorted(ways, at, side="right") - 1, 0, len(ways) - 2)
         lengths = ways[before + 1] - ways[before]
         parts = np.clip((at - ways[before]) / np.where(lengths > 0.0, lengths, 1.0), 0.0, 1.0)[:, None]
@@ -229,24 +205,24 @@ class Workspace:
 
 
 class WorkspaceFilter:
-    """The gate `workspace`: it lets the share of a motion pass that keeps the robot in its workspace.
+    """The command filter `workspace`: grants the share of a motion that keeps the robot in its workspace.
 
-    It must be the last of the gates that weaken: a smaller share than the one granted is not checked.
+    It must be the last filter, since a smaller share than the granted one is not checked.
     """
 
     def __init__(self, workspace: Workspace, *, latency_s: float = 0.0) -> None:
-        """Take `latency_s`: how late a command may act; where dt varies, and half as much as it does."""
+        """Create the filter; `latency_s` is the largest delay of a command plus half the variation of dt."""
         self._workspace = workspace
-        self.model = workspace.model  # the shape that is judged
+        self.model = workspace.model
         self._latency_s = latency_s
-        self.is_kept = False  # whether the robot was in its workspace when it was last looked at
+        self.is_kept = False  # whether the robot was in its workspace at the last step
 
     def reset(self) -> None:
-        """Begin an episode: nothing is known."""
+        """Begin an episode; `is_kept` is False until the first step."""
         self.is_kept = False
 
     def filter(self, proposal: ProposedCommand) -> FilterDecision | None:
-        """Return None when all of it may be gone, LIMIT with the share, or HOLD."""
+        """Return None for the whole motion, LIMIT with the share, or HOLD."""
         places = [proposal.joints.index(joint) for joint in self._workspace.joints]
         scaling = self._workspace.scale(
             proposal.positions[places],

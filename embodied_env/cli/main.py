@@ -1,0 +1,133 @@
+"""The entry point of the command line: the table of verbs, the parser, and the exit status of each error."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from embodied_env import __version__
+from embodied_env.cli import INTERRUPTED, READER_LEFT, SOUND, UNSOUND, WRONG_USAGE
+from embodied_env.core.process.signals import terminate
+from embodied_env.core.terminal import say
+from embodied_env.errors import ContractError, EmbodiedEnvError, PolicyError, UsageError
+
+PROGRAM = "embodied-env"
+
+VERBS: Mapping[str, str] = {
+    "demo": "run a few episodes and show what each step accounts for",
+    "evaluate": "run episodes of a policy and record them",
+    "audit": "validate a recorded run",
+    "calibrate": "measure latencies with small motions and write a latency profile",
+    "report": "write an HTML report of a recorded run",
+    "replay": "re-run recorded actions and compare the transitions",
+    "compare": "compare two recorded runs of one contract",
+    "export": "export a run as JSON lines, Parquet, Minari or LeRobot",
+    "profile": "write the latency profile of a recorded run",
+    "sim": "run the embedded simulator in its own process",
+    "relay": "own the actuator topics, and brake when commands stop",
+    "launch": "start a set of processes: a simulator, Gazebo or a robot, and the policy or training on it",
+    "doctor": "check the requirements of a contract and print remedies",
+    "contract": "validate, show, compare and draw contracts, without ROS",
+}
+"""Verb -> help. The module of that name has ``add_arguments(parser)`` and ``run(args) -> int``, the exit status."""
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Appends "(default: ...)" to the help of options that have a default and do not describe it themselves."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        has_default = action.option_strings and (action.default or action.default == 0) and action.default is not False
+        return super()._get_help_string(action) if has_default else action.help
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises UsageError, so that a wrong command line is one line on stderr."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - of argparse
+        super().__init__(formatter_class=_HelpFormatter, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError."""
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: that of this process) and return its exit status."""
+    try:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, terminate)  # so that runs are closed and children ended
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore SIGINT in background jobs
+        status = _run(_without_ros_args(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+    except EmbodiedEnvError as error:
+        print_error(error)
+        return WRONG_USAGE if isinstance(error, (ContractError, UsageError)) else UNSOUND
+    except KeyboardInterrupt:
+        say(f"{PROGRAM}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        if not _reader_left():
+            raise
+        return READER_LEFT
+    return status
+
+
+def print_error(error: EmbodiedEnvError) -> None:
+    """Print `error` as one line on stderr, after the traceback of a policy and the last output of a worker."""
+    if isinstance(error, PolicyError) and error.__cause__ is not None:
+        traceback.print_exception(error.__cause__)
+    for note in getattr(error, "__notes__", ()):
+        say(note, file=sys.stderr)
+    say(f"{PROGRAM}: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+
+
+def _without_ros_args(argv: Sequence[str]) -> list[str]:
+    """Drop the arguments from ``--ros-args`` to ``--`` or the end: rclpy reads them itself."""
+    kept, is_ros = [], False
+    for argument in argv:
+        if is_ros or argument == "--ros-args":
+            is_ros = argument != "--"
+        else:
+            kept.append(argument)
+    return kept
+
+
+def _run(argv: list[str]) -> int:
+    """Parse `argv`, importing only the module of its verb, and run it."""
+    for argument in argv:
+        if "\0" in argument:
+            raise UsageError(f"invalid argument: {argument!r} (expected no NUL character)")
+    parser = _Parser(prog=PROGRAM, description="A Gymnasium environment for ROS 2 robots: the command line.")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    named = next((argument for argument in argv if not argument.startswith("-")), None)
+    for name, description in VERBS.items():
+        subparser = verbs.add_parser(name, help=description, description=description)
+        if name == named:
+            module = importlib.import_module(f"embodied_env.cli.{name}")
+            module.add_arguments(subparser)
+            subparser.set_defaults(run=module.run)
+    try:
+        args = parser.parse_args(argv)
+    except SystemExit:  # --help or --version
+        return SOUND
+    status: int = args.run(args)
+    return status
+
+
+def _reader_left() -> bool:
+    """Tell whether stdout is the broken pipe; if so, redirect it to /dev/null for the rest of the process."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    broken = any(event & select.POLLERR for _, event in poll.poll(0))
+    if broken:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return broken
