@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.record.arrays import Store, stands_apart
+from embodied_env.record.arrays import Store, is_stored_apart
 
 WIDEST = 128
 """Bits of an integer that is still written as a number."""
@@ -56,7 +56,7 @@ def detached_copy(value: Any, store: Store | None = None) -> Any:  # noqa: ANN40
 
 def detached_action(action: Any) -> Any:  # noqa: ANN401 - anything goes in
     """Return the same for an action, which stays in its row whatever its size."""
-    if type(action) is np.ndarray and action.dtype.kind in _NUMBERS and not stands_apart(action):
+    if type(action) is np.ndarray and action.dtype.kind in _NUMBERS and not is_stored_apart(action):
         return action.copy()
     return Encoded(to_json_types(action))
 
@@ -125,7 +125,7 @@ def _mapping(value: Mapping[Any, Any], depth: int, store: Store | None) -> dict[
 
 
 def _array(array: NDArray[Any], depth: int, store: Store | None) -> Any:  # noqa: ANN401 - nested lists, or a scalar
-    if store is not None and stands_apart(array):
+    if store is not None and is_stored_apart(array):
         return store(array)
     if array.dtype.kind == "f" and array.itemsize > _DOUBLE_BYTES:
         with np.errstate(over="ignore"):

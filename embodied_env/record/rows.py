@@ -26,7 +26,7 @@ from embodied_env.core.types import (
     Snapshot,
     Transition,
 )
-from embodied_env.record.arrays import Store, stands_apart
+from embodied_env.record.arrays import Store, is_stored_apart
 from embodied_env.record.json_values import Encoded, encodable, to_json_types
 
 TRANSITION = "embodied_env/transition/1"
@@ -146,7 +146,7 @@ class RowEncoder:
 
     def _in_types_of_json(self, value: Any) -> Any:  # noqa: ANN401 - what JSON does not know
         if type(value) is np.ndarray and value.itemsize <= _DOUBLE_BYTES:
-            return value.tolist() if self._store is None or not stands_apart(value) else self._store(value)
+            return value.tolist() if self._store is None or not is_stored_apart(value) else self._store(value)
         return value.value if type(value) is Encoded else to_json_types(value, self._store)
 
 

@@ -1,4 +1,4 @@
-"""Every rule of the audit by its stable name, and what it says. ``docs/audit.md`` is this table; a test compares."""
+"""The rules of the audit by their stable names. A test compares this table with ``docs/audit.md``."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ RULES: Mapping[str, str] = {
     "summary.missing": "A run that was closed has its summary.",
     "summary.differs": "The summary counts what the rows make: episodes, successes, ends, steps, returns.",
 }
-"""What fails an audit."""
+"""Rules that fail an audit."""
 
 WARNINGS: Mapping[str, str] = {
     "frame.frozen": "A picture that stays the very same over 100 readings, while the robot moves, is told of.",
     "episode.gap": "Episodes that are missing between two others are told of: resets failed, or are not in the record.",
     "reset.solved_in_place": "An episode that was solved at its reset, which moved nothing (level `none`).",
 }
-"""What is told of, and fails nothing."""
+"""Findings that fail no audit."""
