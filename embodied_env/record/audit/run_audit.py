@@ -26,7 +26,7 @@ from embodied_env.record.audit.run_rules import (
 )
 from embodied_env.record.audit.transition_audit import audit_transition, inspect_reset, inspect_transition
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
-from embodied_env.record.mcap_log import DEEPEST, LARGEST_ROW
+from embodied_env.record.row_log import DEEPEST, LARGEST_ROW
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.run import inspect_run
 from embodied_env.record.summary import EpisodeCounts

@@ -18,7 +18,7 @@ from mcap.records import Chunk
 from mcap.stream_reader import StreamReader
 
 from embodied_env.errors import RecordError
-from embodied_env.record.mcap_log import CHANNELS, LogReader, LogWriter
+from embodied_env.record.row_log import CHANNELS, LogReader, LogWriter
 
 
 def rows(count):
@@ -384,7 +384,7 @@ def test_a_full_disk_ends_the_log_with_an_error_and_keeps_the_rows_before_it(pat
         """
         import pathlib, resource, sys
         from embodied_env.errors import RecordError
-        from embodied_env.record.mcap_log import LogWriter
+        from embodied_env.record.row_log import LogWriter
         writer = LogWriter(pathlib.Path(sys.argv[1]))
         limit = pathlib.Path(sys.argv[1]).stat().st_size + 10_000
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -410,7 +410,7 @@ def test_a_full_disk_in_the_middle_of_an_array_ends_the_log_before_it(path):
         import pathlib, resource, sys
         import numpy as np
         from embodied_env.errors import RecordError
-        from embodied_env.record.mcap_log import LogWriter
+        from embodied_env.record.row_log import LogWriter
         writer = LogWriter(pathlib.Path(sys.argv[1]))
         writer.write("transition", {"row": 0}, log_time_ns=0)
         limit = pathlib.Path(sys.argv[1]).stat().st_size + 10_000
@@ -439,7 +439,7 @@ def test_without_mcap_the_error_says_what_to_install(path):
         import pathlib, sys
         sys.modules["mcap"] = None  # as if it were not installed
         from embodied_env.errors import MissingDependencyError
-        from embodied_env.record.mcap_log import LogWriter
+        from embodied_env.record.row_log import LogWriter
         try:
             LogWriter(pathlib.Path(sys.argv[1]))
         except MissingDependencyError as error:
@@ -456,7 +456,7 @@ def test_without_mcap_the_error_says_what_to_install(path):
 WRITER = """
 import itertools, os, pathlib, sys
 import numpy as np
-from embodied_env.record.mcap_log import LogWriter
+from embodied_env.record.row_log import LogWriter
 
 for line in sys.stdin:  # a path per line: a process that writes rows to it until it is killed
     child = os.fork()
