@@ -215,11 +215,6 @@ class LogReader:
         }
 
     @property
-    def clean(self) -> bool:
-        """Whether the file is whole, to the last byte."""
-        return not self.problem
-
-    @property
     def problem(self) -> str:
         """Why the file was not whole when it was first read to its end, or ""."""
         return self._read_all()[0]
