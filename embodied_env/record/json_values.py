@@ -103,7 +103,7 @@ def _to_json(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN40
         return int(value) if value.bit_length() <= WIDEST else _described(value)
     if depth > _MAX_DEPTH:
         return _described(value)
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             return _described(value)
         return {key: _to_json(item, depth + 1, store) for key, item in value.items()}
