@@ -32,7 +32,7 @@ import numpy as np
 
 import embodied_env
 from embodied_env.record.arrays import references
-from embodied_env.record.mcap_file import mcap_records
+from embodied_env.record.mcap_file import McapRecords
 from embodied_env.record.writer_thread import MAX_JOBS_IN_LOCKSTEP
 
 START_S = 180.0  # until the first row
@@ -158,7 +158,7 @@ class Kill:
 
 def _whole_bytes(log):
     """Return where the last whole record of a log ends."""
-    return max((end for _, _, end in mcap_records(log)), default=0)
+    return max((end for _, _, end in McapRecords(log)), default=0)
 
 
 def _be_victim(kill, out):

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 def _audit_lines(args: argparse.Namespace, progress: ProgressBar) -> AuditReport:
     from embodied_env.contract import load_contract
     from embodied_env.record import audit_lines
-    from embodied_env.record.mcap_log import LARGEST_ROW
+    from embodied_env.record.row_log import LARGEST_ROW
 
     contract = None if args.contract is None else load_contract(args.contract)
     name = args.run_directory

@@ -1,7 +1,7 @@
-"""Large arrays of a row: they stand beside it as bytes, once per content, and the row refers to them by their hash.
+"""Images and large arrays of a row: stored next to it as bytes, once per content, and referred to by their hash.
 
 A reference is ``{"sha256": "...", "dtype": "uint8", "shape": [96, 96, 3]}``. Its bytes are those of the array in C
-order, little-endian; `sha256` is theirs alone. So whoever can read MCAP and NumPy can read them::
+order, little-endian; `sha256` is the hash of these bytes. To read them with nothing but MCAP and NumPy::
 
     arrays = {hashlib.sha256(message.data).hexdigest(): message.data for message in channel_array}
     image = np.frombuffer(arrays[reference["sha256"]], reference["dtype"]).reshape(reference["shape"])
@@ -11,35 +11,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 Reference = dict[str, Any]
 Store = Callable[[NDArray[Any]], Reference]
-"""Keeps an array and returns the reference to it."""
+"""Stores an array and returns the reference to it."""
 
 MOST_IN_A_ROW = 4096
-"""Numbers of an array that still stands in its row."""
+"""The largest array, in numbers, that is written into its row."""
 
-_IMAGE = 3  # dimensions: height, width, channels
-_KINDS = "biuf"
-_DOUBLE = 8  # bytes; wider floats have no form that every machine can read
-_DTYPES = {
-    "bool",
-    "float16",
-    *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
-    "float32",
-    "float64",
-}
+_IMAGE_DIMENSIONS = 3  # height, width, channels
+_DOUBLE_BYTES = 8  # wider floats have no portable form
+_DTYPES = {"bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))}
+_DTYPES |= {"float16", "float32", "float64"}
 _KEYS = {"sha256": str, "dtype": str, "shape": list}
 
 
-def stands_apart(array: NDArray[Any]) -> bool:
-    """Say whether `array` is referred to: numbers in three or more dimensions, or more than `MOST_IN_A_ROW` of them."""
-    is_large = array.ndim >= _IMAGE or array.size > MOST_IN_A_ROW
-    return is_large and array.dtype.kind in _KINDS and array.itemsize <= _DOUBLE
+def is_stored_apart(array: NDArray[Any]) -> bool:
+    """Return whether a row refers to `array`: numbers in three or more dimensions, or more than `MOST_IN_A_ROW`."""
+    is_large = array.ndim >= _IMAGE_DIMENSIONS or array.size > MOST_IN_A_ROW
+    return is_large and array.dtype.kind in "biuf" and array.itemsize <= _DOUBLE_BYTES
 
 
 def to_bytes(array: NDArray[Any]) -> bytes:
@@ -48,10 +42,10 @@ def to_bytes(array: NDArray[Any]) -> bytes:
 
 
 def from_bytes(reference: Mapping[str, Any], data: bytes) -> NDArray[Any]:
-    """Return the array that `reference` refers to; read-only.
+    """Return the read-only array that `reference` refers to.
 
     Raises:
-        ValueError: when `data` are not its bytes, or its dtype or shape is not theirs.
+        ValueError: when `data` does not match the hash, the dtype or the shape.
     """
     if hashlib.sha256(data).hexdigest() != reference["sha256"]:
         raise ValueError("the bytes have another hash")
@@ -69,8 +63,8 @@ def refer_to(array: NDArray[Any], data: bytes) -> Reference:
     return {"sha256": hashlib.sha256(data).hexdigest(), "dtype": array.dtype.name, "shape": list(array.shape)}
 
 
-def is_reference(value: object) -> bool:
-    """Say whether `value`, in types of JSON, is a reference."""
+def is_reference(value: object) -> TypeGuard[Reference]:
+    """Return whether `value`, in JSON types, is a reference."""
     return (
         isinstance(value, dict)
         and value.keys() == _KEYS.keys()

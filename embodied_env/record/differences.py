@@ -1,4 +1,4 @@
-"""Where two rows of the same step differ, bit for bit, in the order in which a step comes about."""
+"""Differences between two rows of the same step, bit for bit, in the causal order of a step."""
 
 from __future__ import annotations
 
@@ -46,49 +46,44 @@ _ORDER_OF_A_RESET = (
 )
 
 IDENTITY = ("info.backend", "info.contract", "info.wrapper_version")
-"""What a replay and its run never share, or say of all of their rows at once."""
+"""Fields that a replay and its run never share, or that are compared once per run."""
 
-_NOT_PLAYED_BACK = ("info.reset.duration_s",)  # how long a reset takes is measured anew
+_NOT_REPLAYED = ("info.reset.duration_s",)  # measured again
 
 Found = tuple[str, Any, Any]
-"""The path of a field, what was recorded there, and what was replayed."""
+"""The path of a field, its recorded value, and its replayed value."""
 
 ABSENT = "(not there)"
 
 
 def differences(recorded: Row, replayed: Row) -> Iterator[Found]:
-    """Yield each field in which `replayed` differs from `recorded`, what comes first in a step first.
+    """Yield each field in which `replayed` differs from `recorded`, in the order of a step.
 
-    What the outermost wrapper was given and returned is left out, but for ``info``, to which wrappers may have added
-    keys.
+    The values of the outermost wrapper are not compared, except for ``info``, to which wrappers may have added keys.
     """
     order = _ORDER_OF_A_STEP if recorded["schema"] == TRANSITION else _ORDER_OF_A_RESET
     seen: set[str] = set()
     for path in order:
-        sides = (_compared(_at(row, path), path) for row in (recorded, replayed))
+        sides = (_value_at(row, path) for row in (recorded, replayed))
         for found in _walk(path, *sides, is_info=path == "info"):
-            if found[0] not in seen and found[0] not in _NOT_PLAYED_BACK:
+            if found[0] not in seen and found[0] not in _NOT_REPLAYED:
                 seen.add(found[0])
                 yield found
 
 
-def _compared(value: Any, path: str) -> Any:  # noqa: ANN401 - JSON types
-    """Leave out of ``info`` what says what ran: then it is mostly alike as a whole."""
-    if path != "info" or not isinstance(value, dict):
-        return value
-    return {key: item for key, item in value.items() if f"info.{key}" not in IDENTITY}
-
-
-def _at(row: Row, path: str) -> Any:  # noqa: ANN401 - JSON types
+def _value_at(row: Row, path: str) -> Any:  # noqa: ANN401 - JSON types
+    """Return the value at `path`; of ``info`` without `IDENTITY`."""
     value: Any = row
     for key in path.split("."):
         value = value.get(key, ABSENT) if isinstance(value, dict) else ABSENT
+    if path == "info" and isinstance(value, dict):
+        return {key: item for key, item in value.items() if f"info.{key}" not in IDENTITY}
     return value
 
 
 def _walk(path: str, recorded: Any, replayed: Any, *, is_info: bool = False) -> Iterator[Found]:  # noqa: ANN401
-    """Yield the differences of two values, leaf by leaf; what wrappers added to ``info`` is no difference."""
-    if _is_same(recorded, replayed):
+    """Yield the differences of two values, leaf by leaf; keys that wrappers added to ``info`` do not count."""
+    if recorded is replayed or json.dumps(recorded) == json.dumps(replayed):  # -0.0 is not 0.0, and 1 is not 1.0
         return
     if isinstance(recorded, dict) and isinstance(replayed, dict) and not _are_two_findings(recorded, replayed):
         for key in replayed if is_info else {**recorded, **replayed}:
@@ -101,10 +96,5 @@ def _walk(path: str, recorded: Any, replayed: Any, *, is_info: bool = False) -> 
 
 
 def _are_two_findings(recorded: Row, replayed: Row) -> bool:
-    """Say whether these are findings of different kinds, which are told whole."""
+    """Return whether these are findings of different kinds, which are reported whole."""
     return any(key in recorded and recorded[key] != replayed.get(key) for key in ("gate", "code"))
-
-
-def _is_same(recorded: Any, replayed: Any) -> bool:  # noqa: ANN401 - JSON types
-    """Say whether two values are written alike: -0.0 is not 0.0, and 1 is not 1.0."""
-    return recorded is replayed or json.dumps(recorded) == json.dumps(replayed)

@@ -1,7 +1,7 @@
-"""Convert values to JSON types, and copy what is converted later.
+"""Conversion of values to JSON types, and copies of values that are converted later.
 
-Floats keep every bit; NaN and infinities become null, for which JSON has no other word. Images and other large arrays
-are stored beside the row, which refers to them (`embodied_env.record.arrays`).
+Floats keep every bit; NaN and infinities become null, because JSON has no other form for them. Images and other large
+arrays are stored outside the row, which refers to them (`embodied_env.record.arrays`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.record.arrays import Store, stands_apart
+from embodied_env.record.arrays import Store, is_stored_apart
 
 WIDEST = 128
-"""Bits of an integer that is still written as a number."""
+"""Bits of the largest integer that is written as a number."""
 
-_MAX_DEPTH = 32  # nesting beyond this, a list that holds itself for one, is described and not followed
-_MAX_COPY_DEPTH = 8  # what is nested deeper, or holds itself, is encoded at once
+_MAX_DEPTH = 32  # deeper nesting, such as a list that contains itself, is described by its repr
+_MAX_COPY_DEPTH = 8  # deeper nesting is encoded at once
 _DOUBLE_BYTES = 8
 _MAX_REPR_CHARS = 2000
 _INT_BOUND = 2**WIDEST
@@ -33,67 +33,64 @@ _NUMBERS = "biuf"  # kinds of dtypes
 
 
 def to_json_types(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - anything goes in, JSON comes out
-    """Return `value` in types of JSON, sharing nothing with it that could change.
+    """Return `value` in JSON types, sharing nothing mutable with it.
 
-    Arrays become lists, enums numbers or names, NaN and infinities None. What JSON cannot say becomes
-    ``{"repr": "..."}``.
+    Arrays become lists, enums numbers or names, NaN and infinities None. Other types become ``{"repr": "..."}``.
 
     Args:
-        value: anything.
-        store: keeps images and other large arrays and returns their references; without it they become lists too.
+        value: any value.
+        store: stores images and other large arrays and returns their references; None: they become lists too.
     """
     return _to_json(value, 0, store)
 
 
 def detached_copy(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - anything goes in
-    """Return a copy of `value` that shares nothing mutable with it; `to_json_types` of both is the same.
+    """Return a copy that shares nothing mutable with `value` and gives the same `to_json_types`.
 
-    Dicts, lists, tuples and arrays of numbers are copied, which is quick; everything else is `Encoded` at once, so that
-    `RowEncoder` writes the copy like JSON. `store`: see `to_json_types`.
+    Dicts, lists, tuples and arrays of numbers are copied, which is fast; everything else is `Encoded` at once, so that
+    `RowEncoder` can write the copy as JSON. `store`: see `to_json_types`.
     """
     return _detached(value, 0, store)
 
 
 def detached_action(action: Any) -> Any:  # noqa: ANN401 - anything goes in
-    """Return the same for an action, which stays in its row whatever its size."""
-    if type(action) is np.ndarray and action.dtype.kind in _NUMBERS and not stands_apart(action):
+    """Return a detached copy of an action, which stays in its row whatever its size."""
+    if type(action) is np.ndarray and action.dtype.kind in _NUMBERS and not is_stored_apart(action):
         return action.copy()
     return Encoded(to_json_types(action))
 
 
 class Encoded:
-    """A value in JSON types already; it is written as it is."""
+    """A value that is in JSON types already and is written as it is."""
 
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:  # noqa: ANN401 - JSON types
-        """Keep `value`."""
+        """Wrap `value`."""
         self.value = value
 
 
 def encodable(text: str) -> str:
-    """Return JSON in ASCII with ``?`` for lone surrogates, which no reader of UTF-8 accepts."""
+    """Return JSON in ASCII with ``?`` for lone surrogates, which UTF-8 cannot encode."""
     if "\\ud" not in text:
         return text
     replaced = json.dumps(json.loads(text), ensure_ascii=False).encode("utf-8", "replace")
     return json.dumps(json.loads(replaced), separators=(",", ":"))
 
 
-def memory_size(value: Any) -> int:  # noqa: ANN401 - what `detached_copy` returned
-    """Return about how many bytes the arrays in a dict take; what is nested in others is not looked for."""
+def memory_size(value: Any) -> int:  # noqa: ANN401 - the result of `detached_copy`
+    """Return the approximate size in bytes of an array, or of the arrays at the top level of a dict."""
     if not isinstance(value, Mapping):
         return int(getattr(value, "nbytes", 0))
     return sum(item.nbytes for item in value.values() if isinstance(item, np.ndarray))
 
 
-def _to_json(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401, PLR0911 - one line per kind of value
+def _to_json(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401, C901, PLR0911 - a line per kind
     kind = type(value)
-    if kind is float:
+    if kind is float:  # the exact types first: they are most of a row
         return value if math.isfinite(value) else None
     if kind in _IMMUTABLE:
         return value
-    if kind is dict and depth < _MAX_DEPTH:
-        return _mapping(value, depth, store)
     if kind is Encoded:
         return value.value
     if isinstance(value, Enum):
@@ -104,12 +101,12 @@ def _to_json(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN40
         return float(value) if math.isfinite(value) else None
     if isinstance(value, int):
         return int(value) if value.bit_length() <= WIDEST else _described(value)
-    return _described(value) if depth > _MAX_DEPTH else _container(value, depth, store)
-
-
-def _container(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401
-    if isinstance(value, Mapping):
-        return _mapping(value, depth, store)
+    if depth > _MAX_DEPTH:
+        return _described(value)
+    if kind is dict or isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            return _described(value)
+        return {key: _to_json(item, depth + 1, store) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_to_json(item, depth + 1, store) for item in value]
     if isinstance(value, (np.ndarray, np.generic)):
@@ -117,15 +114,8 @@ def _container(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN
     return str(os.fspath(value)) if isinstance(value, os.PathLike) else _described(value)
 
 
-def _mapping(value: Mapping[Any, Any], depth: int, store: Store | None) -> dict[str, Any]:
-    for key in value:
-        if not isinstance(key, str):
-            return _described(value)
-    return {key: _to_json(item, depth + 1, store) for key, item in value.items()}
-
-
 def _array(array: NDArray[Any], depth: int, store: Store | None) -> Any:  # noqa: ANN401 - nested lists, or a scalar
-    if store is not None and stands_apart(array):
+    if store is not None and is_stored_apart(array):
         return store(array)
     if array.dtype.kind == "f" and array.itemsize > _DOUBLE_BYTES:
         with np.errstate(over="ignore"):

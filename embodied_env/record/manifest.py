@@ -1,11 +1,11 @@
-"""The manifest of a run: which contract, world, wrappers, versions, host and processes its rows come from."""
+"""The manifest of a run: contract, backend, wrappers, versions, host and processes that its rows come from."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from importlib import metadata
@@ -28,66 +28,39 @@ DISTRIBUTIONS = ("numpy", "gymnasium", "mujoco", "rclpy", "mcap")
 
 @runtime_checkable
 class RecordableEnv(Protocol):
-    """What the recorder needs of the environment under all wrappers."""
+    """The environment under all wrappers, as far as the recorder uses it.
 
-    @property
-    def contract(self) -> Contract:
-        """The contract in force."""
-        ...
+    Attributes:
+        contract: the contract in force.
+        backend_name: name of the backend.
+        clock_name: name of the clock of the ledger.
+        pacing: "lockstep" or "realtime".
+        capabilities: a dataclass with the abilities of the backend.
+        task_description: the task, for the manifest.
+        contract_files: the files that the contract names and a replay needs, by name.
+        last_transition: the full account of the last step.
+        last_reset: the snapshot of the last reset, with its report.
+        mark: stamps an event outside the step; ``returned``: the end of the recorder's own work.
+        processes: returns role and pid of each process started for the environment.
+    """
 
-    @property
-    def backend_name(self) -> str:
-        """Which world is behind it."""
-        ...
-
-    @property
-    def clock_name(self) -> str:
-        """Which clock is under the ledger."""
-        ...
-
-    @property
-    def pacing(self) -> str:
-        """Whether the world waits for the agent: lockstep or realtime."""
-        ...
-
-    @property
-    def capabilities(self) -> Any:  # noqa: ANN401 - a dataclass of `backends`, which is above this package
-        """What the backend can do."""
-        ...
-
-    @property
-    def task_description(self) -> Mapping[str, Any]:
-        """The task, for the manifest."""
-        ...
-
-    @property
-    def contract_files(self) -> Mapping[str, bytes]:
-        """What a replay needs of the files that the contract names."""
-        ...
-
-    @property
-    def last_transition(self) -> Transition | None:
-        """The full account of the last step."""
-        ...
-
-    @property
-    def last_reset(self) -> Snapshot | None:
-        """What the last reset came up with, its report included."""
-        ...
-
-    def mark(self, name: str) -> None:
-        """Stamp the end of something outside of the step; ``returned``: of the recorder's own work."""
-        ...
-
-    def processes(self) -> list[dict[str, Any]]:
-        """Return role and pid of each process that was started for it."""
-        ...
+    contract: Contract
+    backend_name: str
+    clock_name: str
+    pacing: str
+    capabilities: Any
+    task_description: Mapping[str, Any]
+    contract_files: Mapping[str, bytes]
+    last_transition: Transition | None
+    last_reset: Snapshot | None
+    mark: Callable[[str], None]
+    processes: Callable[[], list[dict[str, Any]]]
 
 
 def start_of_manifest(
     env: gymnasium.Env[Any, Any], base: RecordableEnv, *, run_id: str, started_utc: str
 ) -> dict[str, Any]:
-    """Return the manifest of a run that begins: what is known before the first reset.
+    """Return the manifest of a new run, as known before the first reset.
 
     Args:
         env: the outermost wrapper.
@@ -108,7 +81,7 @@ def start_of_manifest(
             "version": contract.version,
             "source": contract.source,
             "fingerprint": contract.fingerprint,
-            "text": contract_text(contract),
+            "text": _contract_text(contract),
             "files": pack_files(base.contract_files),
         },
         "task": to_json_types(base.task_description),
@@ -121,27 +94,103 @@ def start_of_manifest(
         "capabilities": to_json_types(vars(base.capabilities)),
         "policy": None,
         "seeds": [],
-        "distributions": distributions(contract),
-        "wrappers": wrapper_stack(env),
-        "versions": versions(),
-        "host": host(),
-        "ros": ros(),
+        "distributions": {
+            name: {"distribution": "uniform", **to_json_types(asdict(option))}
+            for name, option in contract.reset_options.items()
+        },
+        "wrappers": _wrapper_stack(env),
+        "versions": _versions(),
+        "host": _host(),
+        "ros": {name: os.environ.get(name) for name in ROS_VARIABLES},
         "processes": processes(base),
         "record": None,
         "rows_sha256": None,
     }
 
 
-def distributions(contract: Contract) -> dict[str, dict[str, Any]]:
-    """Return what each reset draws by its seed, unless it is told: the range of each reset option."""
-    return {
-        name: {"distribution": "uniform", **to_json_types(asdict(option))}
-        for name, option in contract.reset_options.items()
-    }
+def processes(base: RecordableEnv) -> list[dict[str, Any]]:
+    """Return role and pid of this process and of those that it started."""
+    return [{"role": "environment", "pid": os.getpid()}, *to_json_types(base.processes())]
 
 
-def host() -> dict[str, Any]:
-    """Return which machine this is: its name, system, processor and memory, in bytes (None: not known)."""
+def contract_of_manifest(manifest: Mapping[str, Any]) -> Contract:
+    """Return the contract of a run, with the recorded content of its files; no file that it names is opened.
+
+    Raises:
+        RecordError: when the manifest has no text of a contract.
+        ContractError: when the contract cannot be read, or the content of a file does not match its hash.
+    """
+    recorded = manifest.get("contract")
+    if not isinstance(recorded, dict) or not isinstance(recorded.get("text"), str):
+        raise RecordError("manifest.json has no contract.text")
+    files = unpack_files(recorded.get("files", {}))
+    return parse_contract(recorded["text"], source=str(recorded.get("source", "")), files=files, trusted=False)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write `value` to `path`, indented, and atomically: a reader gets the old file or the new one.
+
+    Raises:
+        RecordError: when it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        temporary.write_text(encodable(json.dumps(value, indent=2, allow_nan=False)) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise RecordError(f"{path}: the file cannot be written: {error}") from None
+
+
+def _contract_text(contract: Contract) -> str:
+    """Return the text of `contract` as written, if that is the resolved contract; no file is opened."""
+    with suppress(ContractError):
+        if contract.safety.urdf is None and parse_contract(contract.text, trusted=False) == contract:
+            return contract.text
+    return dump_contract(contract)
+
+
+def _wrapper_stack(env: gymnasium.Env[Any, Any]) -> list[dict[str, Any]]:
+    """Return class and constructor arguments of each wrapper, outermost first, then of the environment itself.
+
+    The arguments are None for a wrapper that does not record them.
+    """
+    layers: list[tuple[gymnasium.Env[Any, Any], Mapping[str, Any] | None]] = []
+    while isinstance(env, gymnasium.Wrapper):
+        layers.append((env, getattr(env, "_saved_kwargs", None)))  # of gymnasium.utils.RecordConstructorArgs
+        env = env.env
+    layers.append((env, None if env.spec is None else env.spec.kwargs))
+    return [
+        {
+            "class": f"{type(layer).__module__}:{type(layer).__qualname__}",
+            "kwargs": None if kwargs is None else {k: _argument(v) for k, v in kwargs.items() if k != "env"},
+        }
+        for layer, kwargs in layers
+    ]
+
+
+def _argument(value: Any) -> Any:  # noqa: ANN401 - of any constructor
+    if isinstance(value, Contract):
+        return value.name
+    if isinstance(value, Mapping) and value.keys() == SAVED:  # a Contract in a spec of `make`
+        return value["name"]
+    return to_json_types(value)
+
+
+def _versions() -> dict[str, str | None]:
+    """Return the versions of the software that makes the rows; None: not installed."""
+    found: dict[str, str | None] = {"embodied_env": __version__, "python": platform.python_version()}
+    for name in DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _host() -> dict[str, Any]:
+    """Return name, system, processor and memory in bytes (None: unknown) of this machine."""
     try:
         memory: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
@@ -153,89 +202,3 @@ def host() -> dict[str, Any]:
         "cpu_count": os.cpu_count(),
         "memory_bytes": memory,
     }
-
-
-def ros() -> dict[str, str | None]:
-    """Return what the surroundings say of ROS 2; None for what they do not say."""
-    return {name: os.environ.get(name) for name in ROS_VARIABLES}
-
-
-def contract_text(contract: Contract) -> str:
-    """Return the text of `contract`: as it was written, if that is the resolved contract; no file is opened."""
-    with suppress(ContractError):
-        if contract.safety.urdf is None and parse_contract(contract.text, trusted=False) == contract:
-            return contract.text
-    return dump_contract(contract)
-
-
-def contract_of_manifest(manifest: Mapping[str, Any]) -> Contract:
-    """Return the contract of a run, with the recorded content of its files: nothing that it names is opened.
-
-    Raises:
-        RecordError: when the manifest has no text of a contract.
-        ContractError: when the contract cannot be read, or the content of a file is not as it was recorded.
-    """
-    said = manifest.get("contract")
-    if not isinstance(said, dict) or not isinstance(said.get("text"), str):
-        raise RecordError("manifest.json has no contract.text")
-    files = unpack_files(said.get("files", {}))
-    return parse_contract(said["text"], source=str(said.get("source", "")), files=files, trusted=False)
-
-
-def wrapper_stack(env: gymnasium.Env[Any, Any]) -> list[dict[str, Any]]:
-    """Return class and constructor arguments of each wrapper, outermost first, then of the environment itself.
-
-    The arguments are None for a wrapper that does not record them.
-    """
-    stack = []
-    while isinstance(env, gymnasium.Wrapper):
-        arguments = getattr(env, "_saved_kwargs", None)  # of gymnasium.utils.RecordConstructorArgs
-        stack.append(_layer(env, arguments))
-        env = env.env
-    stack.append(_layer(env, None if env.spec is None else env.spec.kwargs))
-    return stack
-
-
-def _layer(env: gymnasium.Env[Any, Any], arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    known = None if arguments is None else {k: _argument(v) for k, v in arguments.items() if k != "env"}
-    return {"class": f"{type(env).__module__}:{type(env).__qualname__}", "kwargs": known}
-
-
-def _argument(value: Any) -> Any:  # noqa: ANN401 - any constructor's
-    if isinstance(value, Contract):
-        return value.name
-    if isinstance(value, Mapping) and value.keys() == SAVED:  # a Contract, in a spec of `make`
-        return value["name"]
-    return to_json_types(value)
-
-
-def versions() -> dict[str, str | None]:
-    """Return the versions of what made the rows; None for what is not installed."""
-    found: dict[str, str | None] = {"embodied_env": __version__, "python": platform.python_version()}
-    for name in DISTRIBUTIONS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
-
-
-def processes(base: RecordableEnv) -> list[dict[str, Any]]:
-    """Return role and pid of this process and of those that it started."""
-    return [{"role": "environment", "pid": os.getpid()}, *to_json_types(base.processes())]
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write `value` to `path`, indented, in one go: a reader sees the old file or the new one.
-
-    Raises:
-        RecordError: when it cannot be written.
-    """
-    beside = path.with_name(f".{path.name}.new")
-    try:
-        beside.write_text(encodable(json.dumps(value, indent=2, allow_nan=False)) + "\n", encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            beside.unlink()
-        raise RecordError(f"{path}: the file cannot be written: {error}") from None

@@ -1,7 +1,7 @@
-"""MCAP files without chunks: written so that what was flushed survives a SIGKILL, read so that no length is trusted.
+"""MCAP files without chunks: a flushed record survives a SIGKILL of the writer, and readers trust no declared length.
 
-Bytes wait in memory until `McapFile.flush` hands them to the operating system in one go. What is lost when the machine
-itself stops is up to its file system.
+Bytes wait in memory until `McapFile.flush` hands them to the operating system in one write. Whether they survive a
+power failure depends on the file system.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib
 import os
 import stat
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 from typing import IO, Any
@@ -21,23 +21,24 @@ from embodied_env._version import __version__
 from embodied_env.errors import MissingDependencyError, RecordError
 
 LARGEST_RECORD = 2**28
-"""Bytes of a record of MCAP that is read."""
+"""Bytes of the largest MCAP record that is read."""
 
-_MOST_HELD = 2**18  # bytes that wait for `flush`; more are handed over at once
-
-_LARGE = 2**17  # bytes that are not copied once more to go with others
+_MAX_WAITING = 2**18  # bytes that wait for `flush`
+_LARGE = 2**17  # bytes that are written at once instead of being copied into a batch
 
 
 def check_installed() -> None:
-    """Raise MissingDependencyError when logs cannot be written or read here."""
+    """Raise MissingDependencyError if mcap is not installed."""
     _mcap("writer")
 
 
 class McapFile:
-    """An MCAP file that is being written, without chunks. After a failed write it takes no more.
+    """An MCAP file being written, without chunks. After a failed write it refuses further ones.
 
     Attributes:
-        writer: mcap's.
+        path: the file.
+        problem: why further writes are refused, or "".
+        writer: the writer of the mcap library.
     """
 
     def __init__(self, path: Path, *, profile: str = "") -> None:
@@ -48,14 +49,14 @@ class McapFile:
             MissingDependencyError: when mcap is not installed.
         """
         writer = _mcap("writer")
-        self.path = path
-        self._problem = ""
-        self._checked = 0  # offset behind the last byte that was in the file at the last check
+        self.path, self.problem = path, ""
+        self._checked = 0  # offset after the last byte that the last check found in the file
         self._is_changed = False
-        try:
-            self._file = BufferedFile(FileIO(path, "x", opener=_append))
+        try:  # appending, so that a file truncated by others stays shorter than what was written to it
+            file = FileIO(path, "x", opener=lambda name, flags: os.open(name, flags | os.O_APPEND, 0o666))
         except OSError as error:
             raise RecordError(f"{path}: the log cannot be created: {error}") from None
+        self._file = BufferedFile(file)
         self.writer: Any = writer.Writer(
             self._file, compression=writer.CompressionType.NONE, use_chunking=False, enable_data_crcs=True
         )
@@ -63,49 +64,44 @@ class McapFile:
             self.writer.start(profile=profile, library="embodied_env")
 
     @property
-    def problem(self) -> str:
-        """Why no more is taken, or ""."""
-        return self._problem
-
-    @property
     def end(self) -> int:
-        """Offset behind the last byte that was written, flushed or not."""
+        """Offset after the last byte written, flushed or not."""
         return self._file.tell()
 
     @property
     def flushed(self) -> int:
-        """Offset behind the last byte that is with the operating system."""
+        """Offset after the last flushed byte."""
         return self._file.flushed
-
-    def begin(self) -> None:
-        """Hand the header to the operating system, and the channels that are known; only mcap's metadata does so."""
-        self.writer.add_metadata("embodied_env", {"version": __version__})
-        self.flush()
 
     @property
     def kept(self) -> int:
-        """Offset behind the last flushed byte that others are not known to have removed."""
+        """Offset after the last flushed byte that is still in the file, as far as known."""
         return self._checked if self._is_changed else self.flushed
 
+    def begin(self) -> None:
+        """Flush the header and the channels registered so far; mcap writes them only with a first record."""
+        self.writer.add_metadata("embodied_env", {"version": __version__})
+        self.flush()
+
     def flush(self) -> None:
-        """Hand everything to the operating system, then check that `path` still holds all of it.
+        """Hand everything to the operating system, then check that `path` still has all of it.
 
         Raises:
-            OSError: when it cannot be written, or the file was removed, replaced, truncated or written to by others.
+            OSError: when it cannot be written, or others removed, replaced, truncated or extended the file.
         """
         if self._file.closed:
             return
         self._file.flush()
-        problem, kept = self._foreign_change()
-        self._is_changed, self._checked = bool(problem), kept
+        problem, self._checked = self._foreign_change()
+        self._is_changed = bool(problem)
         if problem:
             raise OSError(f"{problem}; keep others away from a run that is being recorded")
 
     def _foreign_change(self) -> tuple[str, int]:
-        """Return what others did to the file, or "", and how many of its bytes are certainly left."""
+        """Return the change made by others, or "", and how many bytes are certainly left."""
         written = self.flushed
         try:
-            found, own = os.stat(self.path), os.fstat(self._file.fileno())  # noqa: PTH116 - quicker, and called often
+            found, own = os.stat(self.path), os.fstat(self._file.fileno())  # noqa: PTH116 - faster, and called often
         except FileNotFoundError:
             return "the file was removed", 0
         if not os.path.samestat(found, own):
@@ -117,17 +113,17 @@ class McapFile:
 
     @contextlib.contextmanager
     def guarded(self, what: str) -> Iterator[None]:
-        """Around a write of `what`: the first that fails is the last; raises RecordError, then and ever after."""
-        if self._problem:
-            raise RecordError(f"{self._problem}; {what} is not written either")
+        """Guard a write of `what`: once one has failed, raise RecordError for it and for every later one."""
+        if self.problem:
+            raise RecordError(f"{self.problem}; {what} is not written either")
         try:
             yield
         except OSError as error:
-            self._problem = f"{self.path}: {what} cannot be written: {error}"
-            raise RecordError(self._problem) from None
+            self.problem = f"{self.path}: {what} cannot be written: {error}"
+            raise RecordError(self.problem) from None
 
     def close(self) -> None:
-        """Finish the file and close it. Idempotent; never raises: `problem` says what went wrong."""
+        """Finish and close the file; idempotent. It never raises: `problem` has the reason."""
         if self._file.closed:
             return
         with contextlib.suppress(RecordError), self.guarded("the end of the log"):
@@ -138,14 +134,14 @@ class McapFile:
 
 
 class BufferedFile:
-    """What `mcap` writes to. After a failed write the rest of what waited is dropped: the file has a prefix of it all.
+    """Write buffer for mcap. After a failed write the rest of the buffer is dropped: the file has a prefix of the data.
 
     Attributes:
-        flushed: how many bytes are with the operating system.
+        flushed: bytes handed to the operating system.
     """
 
     def __init__(self, file: FileIO) -> None:
-        """Write to `file`, which is empty, appends and has no buffer of its own; it is closed with this one."""
+        """Write to `file`, which is empty, appends, is unbuffered and is closed with this one."""
         self._file = file
         self._waiting: list[bytes] = []
         self._end = 0
@@ -153,25 +149,25 @@ class BufferedFile:
 
     @property
     def closed(self) -> bool:
-        """Nothing can be written any more."""
+        """Whether the file is closed."""
         return self._file.closed
 
     def write(self, data: bytes) -> int:
-        """Let `data` wait; raises OSError when too much waits and cannot be written."""
+        """Buffer `data`; raises OSError when the buffer is full and cannot be written."""
         if len(data) >= _LARGE:
             self.flush()
         self._waiting.append(data)
         self._end += len(data)
-        if len(data) >= _LARGE or self._end - self.flushed > _MOST_HELD:
+        if len(data) >= _LARGE or self._end - self.flushed > _MAX_WAITING:
             self.flush()
         return len(data)
 
     def tell(self) -> int:
-        """Return the offset behind the last byte, flushed or not."""
+        """Return the offset after the last byte, flushed or not."""
         return self._end
 
     def flush(self) -> None:
-        """Hand over what waits; raises OSError when it cannot be written whole."""
+        """Write the buffer; raises OSError when it cannot be written completely."""
         rest = memoryview(b"".join(self._waiting))
         self._waiting.clear()
         while rest:
@@ -184,52 +180,62 @@ class BufferedFile:
         return self._file.fileno()
 
     def close(self) -> None:
-        """Close the file; what was not flushed is dropped."""
+        """Close the file and drop the buffer."""
         self._file.close()
 
 
-def mcap_records(path: Path) -> Generator[tuple[str, Any, int], None, str]:
-    """Yield kind, content and the offset behind it of each whole record; return why the file is not whole, or "".
+class McapRecords:
+    """Iterates over the whole records of a file: kind, content, and the offset after it.
 
-    No declared length makes it read or allocate more than the file has. Chunks, which no writer here makes,
-    are refused: they may decompress to any size.
+    No declared length makes it read or allocate more than the size of the file. Chunks, which no writer here makes, are
+    refused: they could decompress to any size.
+
+    Attributes:
+        problem: after the iteration, why the file is not whole, or "".
     """
-    reader, exceptions = _mcap("stream_reader"), _mcap("exceptions")
-    try:
-        size = regular_size(path)
-        with path.open("rb") as file:
-            stream = _Bounded(file, size)
-            for record in reader.StreamReader(
-                stream, emit_chunks=True, validate_crcs=True, record_size_limit=min(size, LARGEST_RECORD)
-            ).records:
-                if type(record).__name__ == "Chunk":
-                    return "it has a chunk (expected single messages)"
-                yield type(record).__name__, record, file.tell()
-            rest = file.read(1)
-    except OSError as error:
-        return f"it cannot be read ({error.strerror})"
-    except (exceptions.EndOfFile, exceptions.RecordLengthLimitExceeded, struct.error):
-        return "it ends before its end was written: its writer was stopped"
-    except (exceptions.McapError, ValueError) as error:
-        return f"it is damaged ({type(error).__name__}: {error})"
-    return "it goes on behind its end" if rest else ""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file at `path`."""
+        self._path = path
+        self.problem = ""
+
+    def __iter__(self) -> Iterator[tuple[str, Any, int]]:
+        """Yield the records up to the first that is not whole."""
+        reader, exceptions = _mcap("stream_reader"), _mcap("exceptions")
+        try:
+            size = regular_size(self._path)
+            with self._path.open("rb") as file:
+                records = reader.StreamReader(
+                    _BoundedFile(file, size),
+                    emit_chunks=True,
+                    validate_crcs=True,
+                    record_size_limit=min(size, LARGEST_RECORD),
+                ).records
+                for record in records:
+                    if type(record).__name__ == "Chunk":
+                        self.problem = "it has a chunk (expected single messages)"
+                        return
+                    yield type(record).__name__, record, file.tell()
+                if file.read(1):
+                    self.problem = "it goes on behind its end"
+        except OSError as error:
+            self.problem = f"it cannot be read ({error.strerror})"
+        except (exceptions.EndOfFile, exceptions.RecordLengthLimitExceeded, struct.error):
+            self.problem = "it ends before its end was written: its writer was stopped"
+        except (exceptions.McapError, ValueError) as error:
+            self.problem = f"it is damaged ({type(error).__name__}: {error})"
 
 
 def regular_size(path: Path) -> int:
-    """Return the size of a regular file in bytes; raises OSError for anything else, a pipe for one."""
+    """Return the size of a regular file in bytes; raises OSError for anything else, such as a pipe."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return status.st_size
 
 
-def _append(path: str, flags: int) -> int:
-    """Open to append, so that a file that others truncate stays shorter than what was written to it."""
-    return os.open(path, flags | os.O_APPEND, 0o666)
-
-
-class _Bounded:
-    """A file of which no more is asked than it has: a buffered read allocates the length it is given."""
+class _BoundedFile:
+    """Limits each read to the rest of the file: a buffered read allocates the length it is given."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self._file, self._left = file, size

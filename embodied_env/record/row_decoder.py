@@ -1,14 +1,14 @@
-"""From rows back to the values that they were written from: samples, snapshots, circumstances, actions.
+"""Decoding of rows into the values that they were written from: samples, snapshots, external inputs, actions.
 
-Numbers come back bit for bit. What JSON has no word for does not: an action with NaN in it is null there. Where such an
-action was refused, its refusal stands in the row, and `UnreadableAction` is refused in the same words.
+Numbers come back bit for bit. NaN in an action does not: it is null in the row. If such an action was refused, the
+finding is in the row, and an `UnreadableAction` is refused with the same code and text.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -42,12 +42,14 @@ _NEEDED = {
     RESET: ("routine", "options", "verdict", "observation", "now_ns", "sensors"),
     TRANSITION: ("circumstances", "now_ns", "sensors"),
 }
-_REFERENCE = ("positions", "velocities", "slack", "accelerations", "before_gap")
-_JUDGED_ANEW = (Quality.OK, Quality.OUT_OF_RANGE)  # what a reading is called follows from it and from the contract
+_FINDING_VECTORS = ("before", "after", "limit", "margin")
+_REFERENCE_VECTORS = ("positions", "velocities", "slack", "accelerations", "before_gap")
+_REPORT_VECTORS = ("requested", "applied", "applied_si", "velocity_si")
+_JUDGED_BY_CONTRACT = (Quality.OK, Quality.OUT_OF_RANGE)  # replay derives these from the values
 
 
 def require_replayable(row: Row) -> None:
-    """Raise RecordError when `row` was recorded before rows held all that a replay needs."""
+    """Raise RecordError if `row` is of an older version that recorded less than a replay needs."""
     inner = row["inner"]
     lacking = [key for key in _NEEDED[row["schema"]] if key not in inner]
     lacking += ["sensors.*.seq" for sample in inner.get("sensors", {}).values() if "seq" not in sample][:1]
@@ -59,10 +61,10 @@ def require_replayable(row: Row) -> None:
 
 
 class RowDecoder:
-    """Reads rows of one run."""
+    """Decodes the rows of one run."""
 
     def __init__(self, contract: Contract, array: Callable[[Mapping[str, Any]], NDArray[Any]]) -> None:
-        """Read rows that were recorded under `contract`; `array` finds what they refer to."""
+        """Decode rows that were recorded under `contract`; `array` returns the array of a reference."""
         self._array = array
         self._contract = contract
         self._layout = ActionLayout(contract)
@@ -71,7 +73,7 @@ class RowDecoder:
         }
 
     def reset(self, row: Row) -> Snapshot:
-        """Return what a reset came up with."""
+        """Return the snapshot of a reset, with its report."""
         inner = row["inner"]
         report = ResetReport(
             level=inner["level"],
@@ -83,19 +85,13 @@ class RowDecoder:
             confirmed_by=inner["confirmed_by"],
             options={name: _numbers(value, f"inner.options.{name}") for name, value in inner["options"].items()},
         )
-        return Snapshot(
-            now_ns=inner["now_ns"],
-            samples=self._samples(inner),
-            reset=report,
-            clock=_clock(inner["clock"]),
-            injected=_injected(inner),
-        )
+        return self._snapshot(inner, reset=report)
 
     def snapshot(self, row: Row) -> Snapshot:
-        """Return what a step read.
+        """Return the snapshot of a step.
 
         Raises:
-            BackendLostError: as it was, where the world was lost.
+            BackendLostError: as in the recorded step, if the backend was lost.
         """
         inner = row["inner"]
         for sample in inner["sensors"].values():
@@ -103,56 +99,65 @@ class RowDecoder:
                 why, _, detail = sample["reason"].partition(": ")
                 raise BackendLostError(why, detail)
         evidence = inner["actuation"]
+        return self._snapshot(inner, actuation=None if evidence is None else ActuationEvidence(**evidence))
+
+    def _snapshot(self, inner: Row, **fields: Any) -> Snapshot:  # noqa: ANN401 - of Snapshot
+        clock, injected = inner["clock"], inner.get("injected")
         return Snapshot(
             now_ns=inner["now_ns"],
-            samples=self._samples(inner),
-            clock=_clock(inner["clock"]),
-            actuation=None if evidence is None else ActuationEvidence(**evidence),
-            injected=_injected(inner),
+            samples={name: self._sample(name, inner) for name in inner["sensors"] if name in self._fields},
+            clock=None if clock is None else ClockStatus(**clock),
+            injected=None if injected is None else InjectedDelays(**{**injected, "early": tuple(injected["early"])}),
+            **fields,
         )
 
     def observation(self, row: Row) -> dict[str, NDArray[Any]]:
         """Return the observation of a step or of a reset, as the environment itself made it.
 
-        Of a reset what is no sensor's (masks, applied actions, the time that is left) is what the outermost wrapper
-        returned.
+        Keys of a reset that belong to no sensor (masks, applied actions, remaining time) are taken from the observation
+        that the outermost wrapper returned.
         """
         outer, inner = row["observation"], row["inner"]["observation"]
         recorded = {**outer, **inner} if isinstance(outer, dict) and row["schema"] == RESET else inner
-        spaces = self._contract.observation_space
         return {
             key: self._read_field(recorded, key, space.dtype, space.shape)
-            for key, space in spaces.items()
+            for key, space in self._contract.observation_space.items()
             if not isinstance(recorded, dict) or key in recorded
         }
 
     def circumstances(self, row: Row) -> ExternalInputs:
-        """Return what time and others did to a step."""
-        seen = row["inner"]["circumstances"]
+        """Return the external inputs of a step."""
+        inputs = row["inner"]["circumstances"]
+        reference, answer = inputs["reference"], inputs["answer"]
+        if reference is not None:
+            reference = CommandState(**_with_vectors(reference, _REFERENCE_VECTORS))
+        if answer is not None:
+            findings = tuple(_finding(found) for found in answer["findings"])
+            fields = {**_with_vectors(answer, _REPORT_VECTORS), "findings": findings}
+            answer = GateReport(**{**fields, "disposition": Severity[answer["disposition"]]})
         return ExternalInputs(
             situation=SafetyContext(
                 sensors={},
                 measured=np.full(self._layout.size, np.nan),
-                action_age_s=seen["action_age_s"],
-                latency_s=seen["latency_s"],
-                estops=seen["estops"],
+                action_age_s=inputs["action_age_s"],
+                latency_s=inputs["latency_s"],
+                estops=inputs["estops"],
             ),
-            latched=None if seen["latched"] is None else _finding(seen["latched"]),
-            latched_after=None if seen["latched_after"] is None else _finding(seen["latched_after"]),
-            watchdog_trips=seen["watchdog_trips"],
-            dt_s=math.nan if seen["dt_s"] is None else seen["dt_s"],
-            reference=None if seen["reference"] is None else _reference(seen["reference"]),
-            answer=None if seen["answer"] is None else _answer(seen["answer"]),
-            limits=None if seen.get("limits") is None else self._limits(seen["limits"]),
+            latched=None if inputs["latched"] is None else _finding(inputs["latched"]),
+            latched_after=None if inputs["latched_after"] is None else _finding(inputs["latched_after"]),
+            watchdog_trips=inputs["watchdog_trips"],
+            dt_s=math.nan if inputs["dt_s"] is None else inputs["dt_s"],
+            reference=reference,
+            answer=answer,
+            limits=None if inputs.get("limits") is None else self._limits(inputs["limits"]),
         )
 
     def _limits(self, recorded: Row) -> EffectiveLimits:
-        """Return changed limits; null is no limit. Raises RecordError unless they are those of the joints."""
-        open_end = {name: -math.inf if name == "position_low" else math.inf for name in recorded if name != "joints"}
-        vectors = {
-            name: np.array([none if x is None else x for x in recorded[name]]) for name, none in open_end.items()
-        }
-        joints = tuple(recorded["joints"])
+        """Return changed limits, where null is unlimited; raises RecordError unless there is one per joint."""
+        joints, vectors = tuple(recorded["joints"]), {}
+        for name in recorded.keys() - {"joints"}:
+            unlimited = -math.inf if name == "position_low" else math.inf
+            vectors[name] = np.array([unlimited if x is None else x for x in recorded[name]])
         if joints != self._layout.joints or any(len(vector) != len(joints) for vector in vectors.values()):
             raise RecordError(
                 f"inner.circumstances.limits cannot be read: {short_repr(recorded)} (expected one per joint)"
@@ -160,17 +165,18 @@ class RowDecoder:
         return EffectiveLimits(joints=joints, **vectors)
 
     def published(self, row: Row) -> FloatArray:
-        """Return the values that our gate approved, before any other had the last word; NaN where that is not known."""
+        """Return the values that our gate approved; NaN if another gate had the last word on them."""
         inner = row["inner"]
         if inner["circumstances"]["answer"] is not None:
             return np.full(self._layout.size, np.nan)
         return cast("FloatArray", _vector(inner["report"]["applied_si"]))
 
     def action(self, row: Row) -> tuple[Any, bool]:
-        """Return the action that the environment was given, and whether it is re-made from what the gate said of it."""
+        """Return the action given to the environment, and whether it is reconstructed from the gate's report."""
         inner = row["inner"]
         action, requested = inner["action"], cast("FloatArray", _vector(inner["report"]["requested"]))
-        refused = next((found for found in inner["findings"] if found["gate"] == "form" and not _counts(found)), None)
+        of_form = (found for found in inner["findings"] if found["gate"] == "form")
+        refused = next((found for found in of_form if found["code"] != "form.repeated"), None)
         try:
             read = parse_action(action, self._layout)
         except MalformedActionError as error:
@@ -185,9 +191,6 @@ class RowDecoder:
         remade = UnreadableAction(MalformedActionError(refused["code"], refused["detail"], vector))
         return (remade if len(self._layout.slices) == 1 else dict.fromkeys(self._layout.slices, remade)), True
 
-    def _samples(self, inner: Row) -> dict[str, Sample]:
-        return {name: self._sample(name, inner) for name in inner["sensors"] if name in self._fields}
-
     def _sample(self, name: str, inner: Row) -> Sample:
         account = dict(inner["sensors"][name])
         truth = inner["evaluator"].get(name)
@@ -201,16 +204,16 @@ class RowDecoder:
             account["confidence"] = math.nan
         for quality in ("quality", "stamp_quality", "transport_quality"):
             account[quality] = Quality[account[quality]]
-        if account["quality"] in _JUDGED_ANEW:
+        if account["quality"] in _JUDGED_BY_CONTRACT:
             account |= {"quality": Quality.OK, "reason": ""}
         return Sample(sensor=name, values=values, **account)
 
     def _read_field(self, fields: Any, key: str, dtype: Any, shape: Any) -> NDArray[Any]:  # noqa: ANN401 - JSON types
         recorded = fields.get(key) if isinstance(fields, dict) else None
-        if isinstance(recorded, dict) and is_reference(recorded):
+        if is_reference(recorded):
             array = self._array(recorded)
             if (array.shape, array.dtype) == (tuple(shape), dtype):
-                return array.astype(array.dtype.newbyteorder("="))  # a copy: what is read from the log is read-only
+                return array.astype(array.dtype.newbyteorder("="))  # a copy: an array from the log is read-only
         elif recorded is not None:
             with contextlib.suppress(TypeError, ValueError, OverflowError):
                 return np.array(recorded, dtype=dtype).reshape(shape)
@@ -219,69 +222,35 @@ class RowDecoder:
 
 
 class UnreadableAction:
-    """Stands for an action that JSON has no word for: it is refused as that one was."""
+    """Replaces a malformed action that JSON cannot express: it is refused like the original."""
 
     def __init__(self, refusal: MalformedActionError) -> None:
-        """Be refused by `refusal`."""
+        """Set the error to raise."""
         self._refusal = refusal
 
     def detach(self) -> UnreadableAction:
-        """Raise the refusal; `embodied_env.safety.action_parsing` asks tensors so for their numbers."""
+        """Raise the refusal; `embodied_env.safety.action_parsing` calls this to get the numbers of a tensor."""
         raise self._refusal
 
 
 def frozen_ns(row: Row) -> int:
-    """Return when the snapshot of a reset was frozen, on the steady clock; 0 where a wrapper has taken that away."""
-    sensors = row["inner"]["sensors"]
-    for name, account in _accounts(row):
-        if name in sensors and isinstance(account.get("arrival_age_s"), float):
-            arrival_ns: int = sensors[name]["arrival_ns"]
-            age_ns: int = round(account["arrival_age_s"] * NS_PER_S)
-            return arrival_ns + age_ns
+    """Return when the snapshot of a reset was taken, by the steady clock; 0 if a wrapper removed the ages from info."""
+    info, samples = row["info"], row["inner"]["sensors"]
+    sensors = info.get("sensors") if isinstance(info, dict) else None
+    for name, account in sensors.items() if isinstance(sensors, dict) else ():
+        if name in samples and isinstance(age_s := account.get("arrival_age_s"), float):
+            arrival_ns: int = samples[name]["arrival_ns"]
+            return arrival_ns + round(age_s * NS_PER_S)
     return 0
 
 
-def _accounts(row: Row) -> Iterator[tuple[str, Any]]:
-    info = row["info"]
-    sensors = info.get("sensors") if isinstance(info, dict) else None
-    return iter((sensors if isinstance(sensors, dict) else {}).items())
-
-
-def _counts(found: Row) -> bool:
-    """Say whether a finding counts malformed actions, beside that of the action itself."""
-    return bool(found["code"] == "form.repeated")
-
-
-def _clock(recorded: Row | None) -> ClockStatus | None:
-    return None if recorded is None else ClockStatus(**recorded)
-
-
-def _injected(inner: Row) -> InjectedDelays | None:
-    recorded = inner.get("injected")
-    return None if recorded is None else InjectedDelays(**{**recorded, "early": tuple(recorded["early"])})
-
-
 def _finding(recorded: Row) -> Finding:
-    vectors = {name: _vector(recorded[name]) for name in ("before", "after", "limit", "margin")}
     severity, joints = Severity[recorded["severity"]], tuple(recorded["joints"])
-    return Finding(**{**recorded, **vectors, "severity": severity, "joints": joints})
+    return Finding(**{**_with_vectors(recorded, _FINDING_VECTORS), "severity": severity, "joints": joints})
 
 
-def _reference(recorded: Row) -> CommandState:
-    vectors = {name: _vector(recorded[name]) for name in _REFERENCE}
-    return CommandState(**{**recorded, **vectors})
-
-
-def _answer(recorded: Row) -> GateReport:
-    vectors = {name: _vector(recorded[name]) for name in ("requested", "applied", "applied_si", "velocity_si")}
-    return GateReport(
-        **{
-            **recorded,
-            **vectors,
-            "disposition": Severity[recorded["disposition"]],
-            "findings": tuple(_finding(found) for found in recorded["findings"]),
-        }
-    )
+def _with_vectors(recorded: Row, names: tuple[str, ...]) -> Row:
+    return {**recorded, **{name: _vector(recorded[name]) for name in names}}
 
 
 def _numbers(recorded: Any, where: str) -> FloatArray:  # noqa: ANN401 - JSON types
@@ -292,5 +261,5 @@ def _numbers(recorded: Any, where: str) -> FloatArray:  # noqa: ANN401 - JSON ty
 
 
 def _vector(recorded: list[float | None] | None) -> FloatArray | None:
-    """Return numbers, NaN where JSON had no word."""
+    """Return an array with NaN for null."""
     return None if recorded is None else np.array(recorded, dtype=np.float64)

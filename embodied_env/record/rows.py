@@ -1,7 +1,7 @@
-"""A transition as one plain row: types of JSON only, so that what is on disk needs nothing of ours to be read.
+"""Rows: one transition or one reset in JSON types only, so that a log can be read without this package.
 
-The six fields of a row are what the outermost wrapper was given and returned; ``inner`` is the account of the
-environment itself.
+The six fields of a transition are the values that the outermost wrapper was given and returned; ``inner`` is the
+account of the environment itself.
 """
 
 from __future__ import annotations
@@ -9,25 +9,17 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Collection, Mapping
-from typing import Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embodied_env.core.types import (
-    ActuationEvidence,
-    ClockStatus,
-    CommandState,
-    ExternalInputs,
-    Finding,
-    GateReport,
-    InjectedDelays,
-    Sample,
-    Snapshot,
-    Transition,
-    field_values,
-)
-from embodied_env.record.arrays import Store, stands_apart
+from embodied_env.core.types import ExternalInputs, GateReport, Sample, Snapshot, Transition, field_values
+from embodied_env.record.arrays import Store, is_stored_apart
 from embodied_env.record.json_values import Encoded, encodable, to_json_types
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 TRANSITION = "embodied_env/transition/1"
 
@@ -39,7 +31,13 @@ FIELDS_OF_RESET = ("seed", "options", "observation", "info")
 
 Row = dict[str, Any]
 
-_DOUBLE_BYTES = 8  # bytes
+_DOUBLE_BYTES = 8
+
+_SAMPLE_FIELDS = (
+    *("stamp_ns", "header_ns", "arrival_ns", "arrival_system_ns", "source_ns", "received_ns"),
+    *("quality", "reason", "stamp_quality", "transport_quality", "transport_excess_s", "suspect_clock"),
+    *("seq", "lost", "duplicated", "reordered"),
+)
 
 
 def transition_row(
@@ -53,11 +51,11 @@ def transition_row(
     """Return the row of one step.
 
     Args:
-        transition: the environment's own account, or None when an outer wrapper answered in its place.
+        transition: the environment's own account, or None if an outer wrapper made the step.
         row: the number of the row in its run, resets included.
         outer: the six `FIELDS`, as the outermost wrapper was given and returned them.
-        evaluator: the sensors that only the evaluator sees; their values stand in ``inner.evaluator``.
-        store: see `to_json_types`. An action stays in its row whatever its size, as it was put down before the step.
+        evaluator: the sensors visible only to the evaluator; their values go to ``inner.evaluator``.
+        store: see `to_json_types`. An action stays in its row whatever its size.
     """
     raw = raw_transition_row(
         transition,
@@ -79,14 +77,31 @@ def raw_transition_row(
 ) -> Row:
     """Return the row of one step before `to_json_row` converts its values, field by field.
 
-    `action` is the one of `transition`, as it was before anybody could change it; for the others see `transition_row`.
+    `action` is the action of `transition` as it was before it could be changed; for the others see `transition_row`.
     """
-    return {
-        "schema": TRANSITION,
-        "row": row,
-        **{field: outer[field] for field in FIELDS},
-        "inner": None if transition is None else _inner(transition, action, evaluator),
-    }
+    inner = None
+    if transition is not None:
+        snapshot, report = transition.snapshot, transition.report
+        stamps_ns = {name: ns for name, ns in transition.stamps_ns.items() if name != "returned"}  # not returned yet
+        inner = {
+            "observation": transition.observation,
+            "action": action,
+            "reward": transition.reward,
+            "terminated": transition.terminated,
+            "truncated": transition.truncated,
+            "end_reasons": list(transition.end_reasons),
+            "findings": [_fields(finding) for finding in report.findings],
+            "stamps_ns": stamps_ns,
+            "report": _report(report),
+            "circumstances": _circumstances(transition.circumstances),
+            "now_ns": snapshot.now_ns,
+            "sensors": {name: _sample(sample) for name, sample in snapshot.samples.items()},
+            "clock": _fields(snapshot.clock),
+            "actuation": _fields(snapshot.actuation),
+            "injected": _fields(snapshot.injected),
+            "evaluator": {name: snapshot.samples[name].values for name in evaluator},
+        }
+    return {"schema": TRANSITION, "row": row, **{field: outer[field] for field in FIELDS}, "inner": inner}
 
 
 def reset_row(
@@ -100,18 +115,45 @@ def reset_row(
     """Return the row of one reset.
 
     Args:
-        snapshot: what the environment itself came up with, or None when an outer wrapper answered in its place.
+        snapshot: the snapshot of the environment's own reset, or None if an outer wrapper answered.
         row: the number of the row in its run.
         outer: seed, options, observation and info, as the outermost wrapper was given and returned them.
-        evaluator: the sensors that only the evaluator sees; their values stand in ``inner.evaluator``.
+        evaluator: the sensors visible only to the evaluator; their values go to ``inner.evaluator``.
         store: see `to_json_types`.
     """
-    return {
-        "schema": RESET,
-        "row": row,
-        **{field: to_json_types(outer[field], store) for field in FIELDS_OF_RESET},
-        "inner": None if snapshot is None else _inner_of_reset(snapshot, evaluator, store),
-    }
+    inner = None
+    if snapshot is not None:
+        report = snapshot.reset
+        if report is None:
+            raise TypeError("the snapshot of a reset must have a ResetReport")
+        raw = {
+            "level": report.level,
+            "seed_applied": report.seed_applied,
+            "sampled": report.sampled,
+            "details": report.details,
+            "ignored": report.ignored,
+            "routine": report.routine,
+            "confirmed_by": report.confirmed_by,
+            "options": report.options,
+            "verdict": _fields(report.verdict),
+        }
+        observation = {
+            f"{name}_{field}": values
+            for name, sample in snapshot.samples.items()
+            if name not in evaluator
+            for field, values in sample.values.items()
+        }
+        inner = {
+            **to_json_row(raw),
+            "observation": to_json_types(observation, store),
+            "now_ns": snapshot.now_ns,
+            "sensors": to_json_types({name: _sample(sample) for name, sample in snapshot.samples.items()}),
+            "clock": to_json_types(_fields(snapshot.clock)),
+            "injected": _fields(snapshot.injected),
+            "evaluator": {name: to_json_types(snapshot.samples[name].values, store) for name in evaluator},
+        }
+    fields = {field: to_json_types(outer[field], store) for field in FIELDS_OF_RESET}
+    return {"schema": RESET, "row": row, **fields, "inner": inner}
 
 
 def to_json_row(raw: Row, store: Store | None = None) -> Row:
@@ -122,8 +164,8 @@ def to_json_row(raw: Row, store: Store | None = None) -> Row:
 class RowEncoder:
     """Writes rows as JSON, in any thread: ``encode(row, store)`` is the text of ``to_json_row(row, store)``.
 
-    Containers and numbers of a row must be such as JSON and `to_json_types` write alike: those that `detached_copy`,
-    `detached_action` and the functions above return.
+    Containers and numbers of a row must be such that JSON and `to_json_types` write them alike: those that
+    `detached_copy`, `detached_action` and the functions above return.
     """
 
     def __init__(self) -> None:
@@ -131,12 +173,12 @@ class RowEncoder:
         self._lock = threading.Lock()  # of the store
         self._store: Store | None = None
         encoder = json.JSONEncoder(
-            allow_nan=False, check_circular=False, separators=(",", ":"), default=self._in_types_of_json
+            allow_nan=False, check_circular=False, separators=(",", ":"), default=self._to_json_types
         )
         self._text_of = encoder.encode
 
     def encode(self, row: Row, store: Store | None = None) -> str:
-        """Return the text of `row`; it is ASCII. Images and other large arrays go to `store`."""
+        """Return the text of `row` in ASCII. Images and other large arrays go to `store`."""
         with self._lock:
             self._store = store
             try:
@@ -144,62 +186,10 @@ class RowEncoder:
             except (ValueError, TypeError, RecursionError):  # mostly a NaN, which becomes null
                 return encodable(self._text_of(to_json_row(row, store)))
 
-    def _in_types_of_json(self, value: Any) -> Any:  # noqa: ANN401 - what JSON does not know
+    def _to_json_types(self, value: Any) -> Any:  # noqa: ANN401 - a type that JSON does not have
         if type(value) is np.ndarray and value.itemsize <= _DOUBLE_BYTES:
-            return value.tolist() if self._store is None or not stands_apart(value) else self._store(value)
+            return value.tolist() if self._store is None or not is_stored_apart(value) else self._store(value)
         return value.value if type(value) is Encoded else to_json_types(value, self._store)
-
-
-def _inner(transition: Transition, action: Any, evaluator: Collection[str]) -> Row:  # noqa: ANN401 - any action
-    """Return the account of one step; what is not plain in it is the action, floats that are not finite, and arrays."""
-    snapshot = transition.snapshot
-    samples = snapshot.samples
-    return {
-        "observation": transition.observation,
-        "action": action,
-        "reward": transition.reward,
-        "terminated": transition.terminated,
-        "truncated": transition.truncated,
-        "end_reasons": list(transition.end_reasons),
-        "findings": [_finding(finding) for finding in transition.report.findings],
-        "stamps_ns": {name: ns for name, ns in transition.stamps_ns.items() if name != "returned"},  # not returned yet
-        "report": _report(transition.report),
-        "circumstances": _circumstances(transition.circumstances),
-        "now_ns": snapshot.now_ns,
-        "sensors": {name: _sample(sample) for name, sample in samples.items()},
-        "clock": _clock(snapshot.clock),
-        "actuation": _actuation(snapshot.actuation),
-        "injected": _injected(snapshot.injected),
-        "evaluator": {name: samples[name].values for name in evaluator},
-    }
-
-
-def _inner_of_reset(snapshot: Snapshot, evaluator: Collection[str], store: Store | None) -> Row:
-    report = snapshot.reset
-    if report is None:
-        raise TypeError("the snapshot of a reset must have a ResetReport")
-    return {
-        "level": report.level,
-        "seed_applied": report.seed_applied,
-        "sampled": to_json_types(report.sampled),
-        "details": to_json_types(report.details),
-        "ignored": list(report.ignored),
-        "routine": report.routine,
-        "confirmed_by": report.confirmed_by,
-        "options": to_json_types(report.options),
-        "verdict": None if report.verdict is None else to_json_types(field_values(report.verdict)),
-        "observation": {
-            f"{name}_{field}": to_json_types(values, store)
-            for name, sample in snapshot.samples.items()
-            if name not in evaluator
-            for field, values in sample.values.items()
-        },
-        "now_ns": snapshot.now_ns,
-        "sensors": to_json_types({name: _sample(sample) for name, sample in snapshot.samples.items()}),
-        "clock": to_json_types(_clock(snapshot.clock)),
-        "injected": _injected(snapshot.injected),
-        "evaluator": {name: to_json_types(snapshot.samples[name].values, store) for name in evaluator},
-    }
 
 
 def _report(report: GateReport) -> Row:
@@ -214,85 +204,41 @@ def _report(report: GateReport) -> Row:
     }
 
 
-def _finding(finding: Finding) -> Row:
-    return {
-        "gate": finding.gate,
-        "severity": finding.severity.name,
-        "code": finding.code,
-        "joints": list(finding.joints),
-        "before": _listed(finding.before),
-        "after": _listed(finding.after),
-        "limit": _listed(finding.limit),
-        "margin": _listed(finding.margin),
-        "detail": finding.detail,
+def _circumstances(inputs: ExternalInputs) -> Row:
+    """Return the external inputs of a step that a replay needs; the rest of its context follows from the sensors."""
+    row = {
+        "action_age_s": inputs.situation.action_age_s,
+        "latency_s": inputs.situation.latency_s,
+        "estops": dict(inputs.situation.estops),
+        "latched": _fields(inputs.latched),
+        "latched_after": _fields(inputs.latched_after),
+        "watchdog_trips": inputs.watchdog_trips,
+        "dt_s": inputs.dt_s,
+        "reference": _fields(inputs.reference),
+        "answer": None,
     }
-
-
-def _circumstances(seen: ExternalInputs) -> Row:
-    """Return what a replay needs of what time and others did; the rest of the situation follows from the sensors."""
-    return {
-        "action_age_s": seen.situation.action_age_s,
-        "latency_s": seen.situation.latency_s,
-        "estops": dict(seen.situation.estops),
-        "latched": None if seen.latched is None else _finding(seen.latched),
-        "latched_after": None if seen.latched_after is None else _finding(seen.latched_after),
-        "watchdog_trips": seen.watchdog_trips,
-        "dt_s": seen.dt_s,
-        "reference": None if seen.reference is None else _reference(seen.reference),
-        "answer": None if seen.answer is None else _answer(seen.answer),
-        **({} if seen.limits is None else {"limits": {name: _listed(of) for name, of in vars(seen.limits).items()}}),
-    }
-
-
-def _reference(reference: CommandState) -> Row:
-    return {name: _listed(value) for name, value in field_values(reference).items()}
-
-
-def _answer(report: GateReport) -> Row:
-    """Return the account of another process' gate, which no other part of the row tells apart from ours."""
-    findings = [_finding(finding) for finding in report.findings]
-    return {**_report(report), "findings": findings, "intervened": report.intervened}
+    if (answer := inputs.answer) is not None:  # the report of another process, which the rest of the row does not have
+        findings = [_fields(finding) for finding in answer.findings]
+        row["answer"] = {**_report(answer), "findings": findings, "intervened": answer.intervened}
+    return row if inputs.limits is None else {**row, "limits": _fields(inputs.limits)}
 
 
 def _sample(sample: Sample) -> Row:
-    """Return what is known of a reading, but for its values; a confidence that is null is NaN."""
-    confidence = {} if sample.confidence is None else {"confidence": sample.confidence}
-    return {
-        "stamp_ns": sample.stamp_ns,
-        "header_ns": sample.header_ns,
-        "arrival_ns": sample.arrival_ns,
-        "arrival_system_ns": sample.arrival_system_ns,
-        "source_ns": sample.source_ns,
-        "received_ns": sample.received_ns,
-        "quality": sample.quality.name,
-        "reason": sample.reason,
-        "stamp_quality": sample.stamp_quality.name,
-        "transport_quality": sample.transport_quality.name,
-        "transport_excess_s": sample.transport_excess_s,
-        "suspect_clock": sample.suspect_clock,
-        "seq": sample.seq,
-        "lost": sample.lost,
-        "duplicated": sample.duplicated,
-        "reordered": sample.reordered,
-        **confidence,
-    }
+    """Return the fields of a reading except its values; a confidence of NaN becomes null."""
+    row = {name: getattr(sample, name) for name in _SAMPLE_FIELDS}
+    for name in ("quality", "stamp_quality", "transport_quality"):
+        row[name] = row[name].name
+    return row if sample.confidence is None else {**row, "confidence": sample.confidence}
 
 
-def _clock(clock: ClockStatus | None) -> Row | None:
-    """Return what was noticed of the clock, and how it lies to the steady one; None: the world waits."""
-    if clock is None:
-        return None
-    return field_values(clock)
+def _fields(value: DataclassInstance | None) -> Row | None:
+    """Return the fields of a dataclass in order: enums by name, arrays and tuples as lists."""
+    return None if value is None else {name: _plain(field) for name, field in field_values(value).items()}
 
 
-def _injected(injected: InjectedDelays | None) -> Row | None:
-    """Return what was put into a world that waits; None: nothing was."""
-    return None if injected is None else {**field_values(injected), "early": list(injected.early)}
-
-
-def _actuation(evidence: ActuationEvidence | None) -> Row | None:
-    return None if evidence is None else field_values(evidence)
-
-
-def _listed(value: Any) -> Any:  # noqa: ANN401 - an array becomes a list
-    return value.tolist() if isinstance(value, np.ndarray) else value
+def _plain(value: Any) -> Any:  # noqa: ANN401 - of a field
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, tuple):
+        return list(value)
+    return value.name if isinstance(value, Enum) else value

@@ -1,4 +1,4 @@
-"""Reading a run back, whole or cut short; everything in it is validated here before anyone computes with it."""
+"""Reading a run, whole or cut short. All of its content is validated here before it is used."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from embodied_env.core.arguments import checked_path
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import RecordError
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr
-from embodied_env.record.mcap_file import regular_size
-from embodied_env.record.mcap_log import DEEPEST, LogReader
-from embodied_env.record.raw_messages import StoredMessage, problem_of_messages, read_messages
+from embodied_env.record.mcap_file import McapRecords, regular_size
+from embodied_env.record.message_log import StoredMessage, problem_of_messages, read_messages
+from embodied_env.record.row_log import DEEPEST, LogReader
 from embodied_env.record.rows import RESET, TRANSITION, Row
 from embodied_env.record.run_writer import LOG, MANIFEST, MESSAGES
 from embodied_env.record.schema import RUN, manifest_schema, reset_schema, schema_violations, transition_schema
 
 LARGEST_FILE = 2**26
-"""Bytes of a JSON file that is read from a run."""
+"""Bytes of the largest JSON file that is read from a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +39,14 @@ class Run:
 
     @property
     def clean(self) -> bool:
-        """The run was closed, and its log is whole."""
+        """Whether the run was closed and its log is whole."""
         return not self.problem
 
     @functools.cached_property
     def problem(self) -> str:
-        """Why the run is not clean, in a sentence, or "". The whole log is read to know it."""
-        if said := self.manifest.get("problem"):
-            return str(said)
+        """Why the run is not clean, or ""; reads the whole log."""
+        if recorded := self.manifest.get("problem"):
+            return str(recorded)
         if self._log.problem:
             return self._log.problem
         if self.manifest.get("messages") and (problem := problem_of_messages(self.path / MESSAGES)):
@@ -58,27 +58,28 @@ class Run:
         return ""
 
     def rows(self) -> Iterator[Row]:
-        """Yield every row, of resets and of transitions, in the order of the run; up to the first that is not whole.
+        """Yield every row, of resets and transitions, in order, up to the first that is not whole.
 
         Raises:
             RecordError: when a row does not fit its schema.
         """
         for number, row in enumerate(self._log):
-            if broken := problems_of_row(row):
+            if misfits := problems_of_row(row):
                 raise RecordError(
-                    f"{self.path / LOG}: row {number} is not valid: {broken[0].text}; the audit of the run lists it all"
+                    f"{self.path / LOG}: row {number} is not valid: {misfits[0].text}; "
+                    "the audit of the run lists it all"
                 )
             yield row
 
     def unchecked_rows(self) -> Iterator[Any]:
-        """Yield the rows as bounded JSON of any type: for those that tell what is wrong with them."""
+        """Yield the rows as bounded JSON of any type, for code that validates them itself."""
         yield from self._log
 
     def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
-        """Return the array beside a row, by the reference in it: ``run.array(row["observation"]["front_image"])``.
+        """Return the array that a row refers to: ``run.array(row["observation"]["front_image"])``.
 
-        It is read-only, in C order, with every bit that was recorded. Of a run that is still being written, the arrays
-        are known that were there at the first call.
+        It is read-only, in C order, with every bit that was recorded. Of a run that is still being written, only the
+        arrays are known that were in the log at the first call.
 
         Raises:
             RecordError: when the log does not have it, or not as it was written.
@@ -86,9 +87,9 @@ class Run:
         return self._log.array(reference)
 
     def messages(self) -> Iterator[StoredMessage]:
-        """Yield the raw ROS 2 messages, where they were asked for; up to the first that is not whole."""
+        """Yield the raw ROS 2 messages, if they were recorded, up to the first that is not whole."""
         if self.manifest.get("messages"):
-            yield from read_messages(self.path / MESSAGES)
+            yield from read_messages(McapRecords(self.path / MESSAGES))
 
     @functools.cached_property
     def _log(self) -> LogReader:
@@ -111,16 +112,16 @@ def read_run(path: str | Path) -> Run:
         RecordError: when it is not a run directory, or its manifest cannot be read or does not fit its schema.
         MissingDependencyError: at the first row, when mcap is not installed.
     """
-    run, broken = inspect_run(path)
-    if broken:
-        raise RecordError(f"{run.path / MANIFEST} is not valid: {broken[0].text}")
+    run, misfits = inspect_run(path)
+    if misfits:
+        raise RecordError(f"{run.path / MANIFEST} is not valid: {misfits[0].text}")
     return run
 
 
 def inspect_run(path: str | Path) -> tuple[Run, list[Violation]]:
-    """Open the run directory at `path`, and return what of its manifest does not fit its schema.
+    """Open the run directory at `path`; return also the violations of the schema of its manifest.
 
-    Keys that do not fit are left out, but for "contract".
+    Keys with violations are left out of the manifest, except for "contract".
 
     Raises:
         UsageError: when `path` is no path.
@@ -131,13 +132,13 @@ def inspect_run(path: str | Path) -> tuple[Run, list[Violation]]:
         manifest = read_json(file)
     except ValueError as error:
         raise RecordError(f"{path} is not a run directory: {error}") from None
-    said = manifest.get("schema") if isinstance(manifest, dict) else None
-    if said != RUN:
-        raise RecordError(f"{file}: the schema {short_repr(said)} is not known; allowed: {RUN!r}")
-    broken = schema_violations(manifest, manifest_schema())
-    keys = {violation.field.partition(".")[0].partition("[")[0] for violation in broken}
+    named = manifest.get("schema") if isinstance(manifest, dict) else None
+    if named != RUN:
+        raise RecordError(f"{file}: the schema {short_repr(named)} is not known; allowed: {RUN!r}")
+    misfits = schema_violations(manifest, manifest_schema())
+    keys = {violation.field.partition(".")[0].partition("[")[0] for violation in misfits}
     fitting = {key: value for key, value in manifest.items() if key not in keys or key == "contract"}
-    return Run(path=file.parent, manifest=fitting), broken
+    return Run(path=file.parent, manifest=fitting), misfits
 
 
 def read_json(file: Path) -> Any:  # noqa: ANN401 - JSON types
@@ -155,23 +156,14 @@ def read_json(file: Path) -> Any:  # noqa: ANN401 - JSON types
 
 
 def problems_of_row(row: Any) -> list[Violation]:  # noqa: ANN401 - JSON types
-    """Return what of a row does not fit its schema.
-
-    Rows that an outer wrapper made up (``inner`` is null) have an info of any form.
-    """
+    """Return the violations of the schema of a row; one made by an outer wrapper (``inner`` is null) has any info."""
     schemas = {RESET: reset_schema, TRANSITION: transition_schema}
-    said = row.get("schema") if isinstance(row, dict) else None
-    if not isinstance(said, str) or said not in schemas:
-        return [
-            make_violation("row.schema", "schema", said, f"schema is {short_repr(said)}; allowed: {', '.join(schemas)}")
-        ]
-    schema = schemas[said]()
+    named = row.get("schema") if isinstance(row, dict) else None
+    if not isinstance(named, str) or named not in schemas:
+        text = f"schema is {short_repr(named)}; allowed: {', '.join(schemas)}"
+        return [make_violation("row.schema", "schema", named, text)]
+    schema = schemas[named]()
     if row.get("inner", row) is None:
-        schema = _made_up(said)
+        properties = {**schema["properties"], "inner": {"type": "null"}, "info": {"type": "object"}}
+        schema = {**schema, "properties": properties}
     return schema_violations(row, schema)
-
-
-@functools.cache
-def _made_up(kind: str) -> dict[str, Any]:
-    schema = reset_schema() if kind == RESET else transition_schema()
-    return {**schema, "properties": {**schema["properties"], "inner": {"type": "null"}, "info": {"type": "object"}}}

@@ -1,4 +1,4 @@
-"""What is done with a run behind the stepping thread: rows are made and written, and the files around them."""
+"""The files of a run and their contents, as the writer thread writes them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from embodied_env.core.types import Snapshot, Transition
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, refer_to, to_bytes
 from embodied_env.record.manifest import write_json
-from embodied_env.record.mcap_log import LogWriter
-from embodied_env.record.raw_messages import MessageLog
+from embodied_env.record.message_log import MessageLog
+from embodied_env.record.row_log import LogWriter
 from embodied_env.record.rows import RowEncoder, raw_transition_row, reset_row
 from embodied_env.record.summary import Summary
 
@@ -30,7 +30,7 @@ SUMMARY = "summary.json"
 
 
 def remove_run(path: Path) -> None:
-    """Remove a run directory in which nothing happened: its files, and the directory if nothing else is in it."""
+    """Remove the files of a run, and its directory if nothing else is in it."""
     with contextlib.suppress(OSError):
         for name in (MANIFEST, LOG, MESSAGES, FIRST_TRANSITION, SUMMARY):
             (path / name).unlink(missing_ok=True)
@@ -41,20 +41,20 @@ class RowArrays:
     """The arrays that one row refers to, by their hash."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without arrays."""
         self.found: dict[str, tuple[Reference, bytes]] = {}
-        self._seen: dict[int, tuple[NDArray[Any], Reference]] = {}  # by identity, so each is held: none is another's
+        self._seen: dict[int, tuple[NDArray[Any], Reference]] = {}  # by id; holding the array keeps its id unique
 
     def __call__(self, array: NDArray[Any]) -> Reference:
-        """Put down the bytes of `array`, which nobody changes any more, once; return the reference for the row."""
+        """Keep the bytes of `array`, which must not change any more, and return the reference for the row."""
         if id(array) not in self._seen:
-            self._seen[id(array)] = array, self._put_down(array)
+            self._seen[id(array)] = array, self._add(array)
         return dict(self._seen[id(array)][1])
 
-    def _put_down(self, array: NDArray[Any]) -> Reference:
+    def _add(self, array: NDArray[Any]) -> Reference:
         data = to_bytes(array)
-        for known, bytes_of in self.found.values():  # what a wrapper handed on is compared, not hashed
-            if (known["dtype"], known["shape"]) == (array.dtype.name, list(array.shape)) and bytes_of == data:
+        for known, known_data in self.found.values():  # comparing a copy made by a wrapper is cheaper than hashing it
+            if (known["dtype"], known["shape"]) == (array.dtype.name, list(array.shape)) and known_data == data:
                 return known
         reference = refer_to(array, data)
         self.found.setdefault(reference["sha256"], (reference, data))
@@ -62,43 +62,44 @@ class RowArrays:
 
 
 class RunWriter:
-    """Writes into one run directory. Nothing raises: what goes wrong is noted, and no robot is stopped for it.
+    """Writes into one run directory. It never raises: failures are counted as losses and do not stop the robot.
 
     Attributes:
-        losses: what was not written, and why.
-        summary: of all rows, those too that were lost.
+        path: the run directory.
+        losses: what could not be written, and why.
+        summary: of all rows, including those that were lost.
     """
 
     def __init__(self, path: Path, *, evaluator: Sequence[str], messages: bool) -> None:
-        """Create the logs in the directory `path`. `evaluator`: the sensors that only the evaluator sees.
+        """Create the logs in the directory `path`. `evaluator`: the sensors visible only to the evaluator.
 
         Raises:
             RecordError: when they cannot be created.
         """
         self.losses = LossCounter()
         self.summary = Summary()
-        self._path, self._evaluator = path, evaluator
+        self.path, self._evaluator = path, evaluator
         self._encoder = RowEncoder()
         self._log = LogWriter(path / LOG)
         self._messages = MessageLog(path / MESSAGES) if messages else None
 
     @property
     def rows_flushed(self) -> int:
-        """How many rows are with the operating system."""
+        """The number of rows handed to the operating system."""
         return self._log.rows_flushed
 
     def reset(
         self, made: Snapshot | None, outer: Mapping[str, Any], arrays: RowArrays, *, number: int, now_ns: int
     ) -> None:
         """Write the row of a reset."""
-        with self._noting(rows=1):
+        with self._count_losses(rows=1):
             self.summary.add_handed_in()
             row = reset_row(made, row=number, outer=outer, evaluator=self._evaluator, store=arrays)
             self.write_row("reset", self._encoder.encode(row), arrays, number=number, now_ns=now_ns)
 
-    def text_of(self, step: StepRow) -> str | None:
-        """Return the JSON of the row of a step; None for one that cannot be made, which is noted as lost."""
-        with self._noting(rows=1):
+    def encode_step(self, step: StepRow) -> str | None:
+        """Return the JSON of the row of a step, or None if it cannot be encoded and counts as lost."""
+        with self._count_losses(rows=1):
             self.summary.add_handed_in()
             row = raw_transition_row(
                 step.made, row=step.number, outer=step.outer, action=step.action, evaluator=self._evaluator
@@ -107,17 +108,15 @@ class RunWriter:
         return None
 
     def step(self, step: StepRow, text: str) -> None:
-        """Write the row of a step, and the first one apart, too."""
-        with self._noting(rows=1):
+        """Write the row of a step; the first one also to a file of its own."""
+        with self._count_losses(rows=1):
             self.write_row("transition", text, step.arrays, number=step.number, now_ns=step.now_ns)
             if step.is_first:
                 self.file(FIRST_TRANSITION, json.loads(text))
 
     def write_row(self, topic: str, text: str, arrays: RowArrays, *, number: int, now_ns: int) -> None:
-        """Write the messages that came before the row, then its arrays, then the row; raises RecordError."""
-        if self._messages is not None:
-            with self._noting():
-                self._messages.flush()
+        """Flush the messages before the row, then write its arrays, then the row; raises RecordError."""
+        self._flush_messages()
         for reference, data in arrays.found.values():
             self._log.put(reference, data, log_time_ns=now_ns)
         self._log.append(topic, text, number=number, log_time_ns=now_ns)
@@ -125,24 +124,22 @@ class RunWriter:
     def message(self, message: TappedMessage) -> None:
         """Write a raw message."""
         if self._messages is not None:
-            with self._noting(messages=1):
+            with self._count_losses(messages=1):
                 self._messages.write(message)
 
     def file(self, name: str, value: Mapping[str, Any]) -> None:
         """Write a file of JSON."""
-        with self._noting():
-            write_json(self._path / name, value)
+        with self._count_losses():
+            write_json(self.path / name, value)
 
     def settle(self) -> None:
         """Hand everything to the operating system."""
-        if self._messages is not None:
-            with self._noting():
-                self._messages.flush()
-        with self._noting():
+        self._flush_messages()
+        with self._count_losses():
             self._log.flush()
 
     def complete(self, manifest: Mapping[str, Any], contract_fingerprint: str) -> None:
-        """Close the logs, then write the summary, then the manifest: one that says clean is the last thing written."""
+        """Close the logs, then write the summary, then the manifest: ``clean`` is the last thing written."""
         self.settle()
         self._log.close()
         if self._log.problem:
@@ -156,18 +153,19 @@ class RunWriter:
         ending = {"clean": clean, "problem": problem, "rows_sha256": self._log.rows_sha256}
         self.file(MANIFEST, {**manifest, **ending, "record": self.losses.as_json()})
 
-    def remove(self) -> None:
-        """Remove the run, in which nothing happened."""
-        remove_run(self._path)
+    def _flush_messages(self) -> None:
+        if self._messages is not None:
+            with self._count_losses():
+                self._messages.flush()
 
     @contextlib.contextmanager
-    def _noting(self, *, rows: int = 0, messages: int = 0) -> Iterator[None]:
-        """Whatever goes wrong with the record is noted, and with it the rows that waited for a write that failed."""
+    def _count_losses(self, *, rows: int = 0, messages: int = 0) -> Iterator[None]:
+        """Count a failed write as lost, with the rows that waited for it."""
         try:
             yield
         except RecordError as error:
             self.losses.note(str(error), rows=rows + self._log.pop_lost_rows(), messages=messages)
-        except Exception as error:  # noqa: BLE001 - a message that cannot be serialised, for one
+        except Exception as error:  # noqa: BLE001 - of a message that cannot be serialised, for example
             self.losses.note(f"{type(error).__name__}: {error}", rows=rows, messages=messages)
 
 
@@ -175,8 +173,8 @@ class RunWriter:
 class StepRow:
     """The row of one step: an `embodied_env.record.writer_thread.EncodableJob`.
 
-    `outer` is what the agent was given and returned, `action` the one of `made` as it was then, and `arrays` are those
-    of `outer` already.
+    `outer` has the values that the agent gave and got, `action` is the action of `made` before it could be changed, and
+    `arrays` has the arrays of `outer`.
     """
 
     run: RunWriter
@@ -191,22 +189,22 @@ class StepRow:
     _is_encoded: bool = False
 
     def encode(self) -> None:
-        """Make the JSON text once."""
+        """Encode the row as JSON, once."""
         if not self._is_encoded:
-            self._text, self._is_encoded = self.run.text_of(self), True
+            self._text, self._is_encoded = self.run.encode_step(self), True
 
     def __call__(self) -> None:
-        """Write it."""
+        """Write the row."""
         self.encode()
         if self._text is not None:
             self.run.step(self, self._text)
 
 
 class LossCounter:
-    """Counts what could not be written of a run and keeps the first reason; thread-safe."""
+    """Counts the rows and messages of a run that could not be written and keeps the first reason; thread-safe."""
 
     def __init__(self) -> None:
-        """Begin with nothing lost."""
+        """Start without losses."""
         self._lock = threading.Lock()
         self.problem = ""
         self.rows = 0
@@ -214,11 +212,11 @@ class LossCounter:
 
     @property
     def complete(self) -> bool:
-        """Nothing was lost, and nothing went wrong."""
+        """Whether nothing was lost and nothing failed."""
         return not self.problem
 
     def note(self, problem: str, *, rows: int = 0, messages: int = 0) -> None:
-        """Add to the counts; the first problem is kept."""
+        """Add to the counts and keep the first problem."""
         with self._lock:
             self.problem = self.problem or problem
             self.rows += rows

@@ -1,7 +1,7 @@
 """Run the jobs of a recorder in a background thread, in order, with a bounded queue.
 
 In real time `WriterThread.submit` never blocks: a job that finds the queue full is refused. In lockstep it blocks until
-there is room, because the world waits too. Nothing blocks for ever: a thread that makes no progress within the stall
+there is room, because the world waits too. Every wait is bounded: a thread that makes no progress within the stall
 timeout counts as stalled.
 """
 
@@ -28,7 +28,7 @@ STALL_TIMEOUT_S = 10.0
 """Time without progress after which the thread counts as stalled: the disk does not answer."""
 
 GATHER_S = 0.01
-"""How long the thread gathers jobs where the stepping thread never waits: each switch between threads costs both."""
+"""Time to gather jobs where the stepping thread never waits: each switch between threads delays both."""
 
 _BATCH = 16  # jobs that are settled together
 
@@ -75,7 +75,7 @@ class WriterThread:
         _writers.add(self)
 
     def start_over(self) -> None:
-        """Forget thread and queue: after a fork they belong to the parent."""
+        """Drop thread and queue, which belong to the parent after a fork."""
         self.lock = threading.RLock()  # reentrant: a finalizer may call `close_when_idle` wherever it is held
         self._wakeup, self._settled = threading.Condition(self.lock), threading.Condition(self.lock)
         self._jobs: queue.SimpleQueue[tuple[Job, int]] = queue.SimpleQueue()
@@ -83,7 +83,7 @@ class WriterThread:
         self._n_submitted = self._n_settled = self._n_bytes = 0
         self._n_waiters = 0
         self._progress = 0  # grows with every job
-        self._stalled_at = -1  # the progress at which a waiter gave up; nobody waits again until it has grown
+        self._stalled_at = -1  # the progress at which a waiter gave up; no wait until it has grown
 
     def submit(self, job: Job, size: int = 0) -> bool:
         """Queue `job`, which keeps `size` bytes alive; return False, and never run it, if there is no room."""
@@ -116,10 +116,10 @@ class WriterThread:
     def close_when_idle(self) -> None:
         """Refuse further jobs and let the thread end after those it has. Never blocks."""
         with self.lock:
-            self._close_queue(_nothing)
+            self._close_queue(lambda: None)
 
     def reserve(self, size: int) -> bool:
-        """Take room for one job of `size` bytes, if there is any; with the lock."""
+        """Reserve room for one job of `size` bytes, if there is any; requires the lock."""
         if self._is_closing:
             return False
         if not self._has_room(size) and not (self._blocks and self._wait_until(lambda: self._has_room(size))):
@@ -129,7 +129,7 @@ class WriterThread:
         return True
 
     def enqueue(self, job: Job, size: int) -> None:
-        """Queue a job for which room is reserved; with the lock."""
+        """Queue a job for which room is reserved; requires the lock."""
         self._jobs.put((job, size))
         if self._jobs.qsize() >= _BATCH - 1:
             self._wakeup.notify()
@@ -142,7 +142,7 @@ class WriterThread:
         return not n_pending or (n_pending < self._max_jobs and self._n_bytes + size <= self._max_bytes)
 
     def _wait_until(self, is_done: Callable[[], bool]) -> bool:
-        """Wait, with the lock, for as long as the thread makes progress."""
+        """Wait while the thread makes progress; requires the lock."""
         if not is_done():
             self._release_deferred()
         while not is_done():
@@ -203,10 +203,10 @@ class WriterThread:
 
 
 class DeferredRow:
-    """Holds the newest row back until the stepping thread has time to encode it: while the world moves.
+    """Holds the newest row until the stepping thread waits for the world, and encodes it there.
 
-    Threads of Python take turns: a row that the writer thread encodes delays the stepping thread when its wait ends.
-    A held row takes room in the queue. It is released unencoded before the next row and before anything waits.
+    Encoding it in the writer thread would hold the GIL when the wait of the stepping thread ends. A held row takes room
+    in the queue. It is released unencoded before the next row and before any wait for the writer.
     """
 
     def __init__(self, writer: WriterThread) -> None:
@@ -242,10 +242,6 @@ class DeferredRow:
             held, self._held = self._held, None
             if held is not None:
                 self._writer.enqueue(*held)
-
-
-def _nothing() -> None:
-    """Do nothing: a last job that only ends the thread."""
 
 
 _writers: weakref.WeakSet[WriterThread] = weakref.WeakSet()

@@ -22,7 +22,7 @@ from embodied_env.contract.fingerprint import differences
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError
 from embodied_env.record import RecordTransitions, read_run
-from embodied_env.record.mcap_log import LogWriter
+from embodied_env.record.row_log import LogWriter
 from embodied_env.record.rows import RESET, TRANSITION
 
 plotly_is_here = pytest.mark.skipif(

@@ -22,7 +22,7 @@ from embodied_env.analysis.report.run_report import RunStatistics
 from embodied_env.cli.main import main
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, read_run
-from embodied_env.record.mcap_log import LogWriter
+from embodied_env.record.row_log import LogWriter
 from embodied_env.record.rows import RESET, TRANSITION
 
 needs_plotly = pytest.mark.skipif(

@@ -14,7 +14,7 @@ import strategies
 
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_lines, read_run
-from embodied_env.record.mcap_log import LogWriter
+from embodied_env.record.row_log import LogWriter
 from embodied_env.record.rows import RESET
 from embodied_env.record.summary import Summary
 

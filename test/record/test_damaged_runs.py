@@ -26,7 +26,7 @@ from embodied_env.cli.main import main
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.record import mcap_file as log
-from embodied_env.record.mcap_log import LogReader, LogWriter
+from embodied_env.record.row_log import LogReader, LogWriter
 from embodied_env.record.rows import RESET
 
 VERBS = (
@@ -203,16 +203,16 @@ def test_a_pipe_in_the_place_of_a_file_is_never_waited_for(runs, run, tmp_path, 
 def test_no_length_in_a_log_makes_it_ask_for_more_than_the_file_has(run, monkeypatch):
     asked = []
 
-    class Spy(log._Bounded):
+    class Spy(log._BoundedFile):
         def read(self, length):
             asked.append(min(length, self._left))
             return super().read(length)
 
-    monkeypatch.setattr(log, "_Bounded", Spy)
+    monkeypatch.setattr(log, "_BoundedFile", Spy)
     for seed in range(40):
         copy = shutil.copytree(run, run.parent / f"{seed}")
         damaged_runs.change_record(copy, random.Random(seed), None)
-        assert list(log.mcap_records(copy / "transitions.mcap"))
+        assert list(log.McapRecords(copy / "transitions.mcap"))
         assert max(asked) <= (copy / "transitions.mcap").stat().st_size
 
 

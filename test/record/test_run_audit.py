@@ -19,8 +19,8 @@ from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError
 from embodied_env.evaluation import evaluate
 from embodied_env.record import RecordTransitions, audit_run, read_run
-from embodied_env.record.audit.evaluator_leaks import STEPS, LeakWatch
-from embodied_env.record.mcap_log import LogReader
+from embodied_env.record.audit.evaluator_leaks import STEPS, LeakDetector
+from embodied_env.record.row_log import LogReader
 from embodied_env.record.rows import RESET, TRANSITION
 
 
@@ -185,7 +185,7 @@ def reset(observation, evaluator):
 
 
 def watched(rows):
-    watch = LeakWatch()
+    watch = LeakDetector()
     for row in rows:
         watch.add(row)
     return [violation.text for violation in watch.violations()]

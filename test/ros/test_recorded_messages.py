@@ -21,7 +21,8 @@ import embodied_env
 from embodied_env.contract.message_types import ACTUATOR_MESSAGES, SENSOR_MESSAGES, message_class
 from embodied_env.core.clock import SteadyClock
 from embodied_env.core.message_tap import TappedMessage
-from embodied_env.record.raw_messages import MessageLog, definition, problem_of_messages, read_messages
+from embodied_env.record.mcap_file import McapRecords
+from embodied_env.record.message_log import MessageLog, message_definition, problem_of_messages, read_messages
 from embodied_env.ros.message_tap import qos_text
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.serialization.cdr import to_cdr
@@ -34,7 +35,7 @@ JOINT_STATE = "sensor_msgs/msg/JointState"
 
 
 def test_a_definition_has_all_that_it_is_made_of_behind_the_usual_lines():
-    first, *others = definition("geometry_msgs/msg/PoseStamped").split("=" * 80 + "\n")
+    first, *others = message_definition("geometry_msgs/msg/PoseStamped").split("=" * 80 + "\n")
     assert first == "std_msgs/Header header\ngeometry_msgs/Pose pose\n\n"
     assert [other.splitlines()[0] for other in others] == [
         "MSG: std_msgs/Header", "MSG: geometry_msgs/Pose", "MSG: builtin_interfaces/Time", "MSG: geometry_msgs/Point",
@@ -58,7 +59,7 @@ def test_a_definition_has_all_that_it_is_made_of_behind_the_usual_lines():
     ],
 )
 def test_types_are_told_in_the_words_of_msg_files(name, line):
-    assert line in definition(name).splitlines()
+    assert line in message_definition(name).splitlines()
 
 
 def test_a_definition_that_is_installed_is_taken_as_it_is(tmp_path, monkeypatch):
@@ -66,7 +67,7 @@ def test_a_definition_that_is_installed_is_taken_as_it_is(tmp_path, monkeypatch)
     file.parent.mkdir(parents=True)
     file.write_text("# as installed\nfloat64 x\nfloat64 y\nfloat64 z\n")
     monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path))
-    assert definition.__wrapped__("geometry_msgs/msg/Point").startswith("# as installed\n")
+    assert message_definition.__wrapped__("geometry_msgs/msg/Point").startswith("# as installed\n")
 
 
 # ------------------------------------------------------------------------------------------------------------ the file
@@ -100,7 +101,7 @@ def log(tmp_path):
 
 
 def test_every_type_of_a_contract_is_written_and_read_back(log):
-    found = list(read_messages(log.path))
+    found = list(read_messages(McapRecords(log.path)))
     assert [message.type for message in found] == log.names
     assert [message.log_ns - message.publish_ns for message in found] == [1] * len(found)
     assert deserialize_message(found[-1].data, message_class(JOINT_STATE)) == log.halves
@@ -144,7 +145,7 @@ def test_cut_anywhere_the_messages_before_the_cut_are_read_and_the_cut_is_named(
     cut = tmp_path / "cut.mcap"
     for end in range(0, len(whole), 997):
         cut.write_bytes(whole[:end])
-        assert len(list(read_messages(cut))) <= len(log.names)
+        assert len(list(read_messages(McapRecords(cut)))) <= len(log.names)
         assert problem_of_messages(cut).startswith("cut.mcap: it"), end
 
 

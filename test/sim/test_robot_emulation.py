@@ -155,7 +155,9 @@ def test_the_world_is_told_each_command_once_in_the_tick_of_its_time(gaps, delay
     told = []
     for begin_ns in range(0, arrivals[-1] + NS_PER_S, TICK_NS):
         enforced(made, begin_ns + TICK_NS + 3 * MS)  # a tick is run a little late
-        told += [(begin_ns + after_ns, values[0]) for after_ns, values in made.take_activations(begin_ns, begin_ns + TICK_NS)]
+        told += [
+            (begin_ns + after_ns, values[0]) for after_ns, values in made.take_activations(begin_ns, begin_ns + TICK_NS)
+        ]
     assert told == [(ns + round(delay_s * NS_PER_S), number) for number, ns in enumerate(arrivals)]
 
 

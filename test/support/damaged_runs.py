@@ -11,7 +11,7 @@ from pathlib import Path
 
 import run_files
 
-from embodied_env.record.mcap_log import LogReader, LogWriter
+from embodied_env.record.row_log import LogReader, LogWriter
 from embodied_env.record.rows import RESET
 
 LOG, MANIFEST, SUMMARY, FIRST = "transitions.mcap", "manifest.json", "summary.json", "first_transition.json"
@@ -199,7 +199,7 @@ def _write_rows(path, rows, rng) -> str:
     writer = LogWriter(path / LOG)
     for row in rows:
         topic = "reset" if isinstance(row, dict) and row.get("schema") == RESET else "transition"
-        writer._append(topic, _text(row), sequence=0, log_time_ns=0)
+        writer._add_message(topic, _text(row), sequence=0, log_time_ns=0)
     writer.close()
     if rng.random() < 0.5:
         return "as damage"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from embodied_env.record.mcap_log import LogReader, LogWriter
+from embodied_env.record.row_log import LogReader, LogWriter
 from embodied_env.record.rows import RESET, TRANSITION
 
 
@@ -17,7 +17,9 @@ def rewrite_log(path: Path, rows) -> None:
     for row in rows:
         named = row if isinstance(row, dict) else {}
         topic = "reset" if named.get("schema") == RESET else "transition"
-        writer._append(topic, json.dumps(row).encode(), sequence=0, log_time_ns=0)  # also a row that `write` refuses
+        writer._add_message(
+            topic, json.dumps(row).encode(), sequence=0, log_time_ns=0
+        )  # also a row that `write` refuses
     writer.close()
     steps = [row for row in rows if isinstance(row, dict) and row.get("schema") == TRANSITION]
     if steps:

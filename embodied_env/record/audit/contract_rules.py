@@ -1,4 +1,4 @@
-"""The rules of a contract: functions that take a row whose structure is sound and its contract."""
+"""Rules of one row under its contract. Each takes a row that fits its schema and yields what the contract forbids."""
 
 from __future__ import annotations
 
@@ -11,51 +11,53 @@ from gymnasium import spaces
 from embodied_env.contract import Contract
 from embodied_env.contract.schema import APPLIED_ACTIONS, TIME_REMAINING
 from embodied_env.contract.spaces import field_layouts
+from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality, Severity, end_kind
 from embodied_env.record.arrays import is_reference
-from embodied_env.record.audit.sensor_rules import mask, readings
-from embodied_env.record.audit.violation import Violation, make_violation, short_repr
+from embodied_env.record.audit.latency_rules import USABLE, is_free_running, to_ns
+from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.rows import Row
 from embodied_env.record.schema import gates
 
-_LIMITS_OF_TIME = {"time_limit": "time_limit", "finite_horizon": "horizon"}
+_TIME_LIMITS = {"time_limit": "time_limit", "finite_horizon": "horizon"}
 """Kind of an episode -> the reason by which it ends at its horizon."""
 
 
-def _fingerprint(row: Row, contract: Contract) -> Iterator[Violation]:
-    named = row["info"]["contract"]
-    if named != contract.fingerprint:
-        text = f"info.contract is {named}, but the fingerprint of {contract.name} is {contract.fingerprint}"
-        yield make_violation("contract.fingerprint", "info.contract", named, text)
+def inside(row: Row, field: str) -> tuple[str, Any]:
+    """Return path and value of a field as the environment itself was given or returned it."""
+    return (f"inner.{field}", row["inner"][field]) if "inner" in row else (field, row[field])
 
 
-def _observation(row: Row, contract: Contract) -> Iterator[Violation]:
-    """The observation lies in the contract's space; a reading outside of its range must be named as such."""
+def _check_fingerprint(row: Row, contract: Contract) -> Iterator[Violation]:
+    if (named := row["info"]["contract"]) != contract.fingerprint:
+        but = f"the fingerprint of {contract.name} is {contract.fingerprint}"
+        yield wrong_value("contract.fingerprint", "info.contract", named, but=but)
+
+
+def _check_observation(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check the observation against its space; a reading outside its range must have a quality that says so."""
     where, observation = inside(row, "observation")
     space = contract.observation_space
     if not isinstance(observation, dict):
-        text = f"{where} is {short_repr(observation)}; allowed: a mapping of {', '.join(space.spaces)}"
-        yield make_violation("space.observation", where, observation, text)
+        allowed = f"a mapping of {', '.join(space.spaces)}"
+        yield wrong_value("space.observation", where, observation, allowed=allowed, short=True)
         return
     sensor_of = {layout.key: name for name, spec in contract.sensors.items() for layout in field_layouts(name, spec)}
     for key in dict.fromkeys([*space.spaces, *observation]):
+        path, value = f"{where}.{key}", observation.get(key)
         if key not in observation:
-            yield make_violation("space.observation", f"{where}.{key}", None, f"{where}.{key} is missing")
+            yield make_violation("space.observation", path, None, f"{path} is missing")
         elif key not in space.spaces:
-            text = f"{where}.{key} is not in the contract; allowed: {', '.join(space.spaces)}"
-            yield make_violation("space.observation", f"{where}.{key}", observation[key], text)
+            text = f"{path} is not in the contract; allowed: {', '.join(space.spaces)}"
+            yield make_violation("space.observation", path, value, text)
         else:
             quality = row["info"]["sensors"].get(sensor_of.get(key), {}).get("quality", Quality.OK)
-            if problem := _outside_of(observation[key], space.spaces[key], checked=quality == Quality.OK):
-                text = f"{where}.{key} is {short_repr(observation[key])}; allowed: {problem}"
-                yield make_violation("space.observation", f"{where}.{key}", observation[key], text)
+            if allowed := _allowed_instead(value, space.spaces[key], is_in_range=quality == Quality.OK):
+                yield wrong_value("space.observation", path, value, allowed=allowed, short=True)
 
 
-def _outside_of(value: Any, space: Any, *, checked: bool) -> str:  # noqa: ANN401 - JSON types, a Box
-    """Return what is allowed instead of `value`, or "".
-
-    A held reading may have been out of range when it was made. Of an array beside the row, dtype and shape are known.
-    """
+def _allowed_instead(value: Any, space: Any, *, is_in_range: bool) -> str:  # noqa: ANN401 - JSON types, a Box
+    """Return what is allowed instead of `value`, or ""; of a reference only dtype and shape are compared."""
     if is_reference(value):
         fits = value["dtype"] == space.dtype.name and value["shape"] == list(space.shape)
         return "" if fits else f"an array of {space.dtype.name} of the shape {space.shape}"
@@ -65,55 +67,43 @@ def _outside_of(value: Any, space: Any, *, checked: bool) -> str:  # noqa: ANN40
         array = np.array(None)
     if array.dtype.kind not in "if" or array.shape != space.shape:
         return f"numbers of the shape {space.shape}"
-    if checked and not ((space.low <= array) & (array <= space.high)).all():
+    if is_in_range and not ((space.low <= array) & (array <= space.high)).all():
         return f"{short_repr(space.low.tolist())} to {short_repr(space.high.tolist())}, unless its quality is not OK"
     return ""
 
 
-def _action(row: Row, contract: Contract) -> Iterator[Violation]:
-    """An action that is not of the space's shape was refused by the gate of forms."""
+def _check_action(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check that an action without the shape of its space was refused by the gate ``form``."""
     where, action = inside(row, "action")
-    refused = row["info"]["safety"]["severity"][gates().index("form")] >= Severity.HOLD
-    if not refused and not _fits(action, contract.action_space):
+    is_refused = row["info"]["safety"]["severity"][gates().index("form")] >= Severity.HOLD
+    if not is_refused and not _has_shape(action, contract.action_space):
         text = f"{where} is {short_repr(action)}, and no gate refused it; allowed: {contract.action_space}"
         yield make_violation("space.action", where, action, text)
 
 
-def _fits(action: Any, space: spaces.Space[Any]) -> bool:  # noqa: ANN401 - JSON types
-    """Whether `action` is of numbers in the space's shape; what JSON could not say is not judged."""
+def _has_shape(action: Any, space: spaces.Space[Any]) -> bool:  # noqa: ANN401 - JSON types
+    """Return whether `action` has numbers in the shape of `space`; values that JSON cannot express may be anything."""
     if _is_described(action):
         return True
     if isinstance(space, spaces.Dict):
         named = isinstance(action, dict) and set(action) == set(space.spaces)
-        return named and all(_fits(action[name], part) for name, part in space.items())
+        return named and all(_has_shape(action[name], part) for name, part in space.items())
     (size,) = space.shape or (0,)
-    vector = isinstance(action, list) and len(action) == size
-    return vector and all(_is_number(x) or _is_described(x) for x in action)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float))
+    is_vector = isinstance(action, list) and len(action) == size
+    return is_vector and all(isinstance(x, (int, float)) or _is_described(x) for x in action)
 
 
 def _is_described(value: object) -> bool:
     return isinstance(value, dict) and set(value) == {"repr"}
 
 
-def inside(row: Row, field: str) -> tuple[str, Any]:
-    """Return path and value of what the environment itself was given or returned."""
-    return (f"inner.{field}", row["inner"][field]) if "inner" in row else (field, row[field])
-
-
-# --------------------------------------------------------------------------------------------------------- the horizon
-
-
-def _horizon(row: Row, contract: Contract) -> Iterator[Violation]:
-    """The episode ends by its horizon at its horizon, under the name that its kind has for it."""
+def _check_horizon(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check that the episode ends at its horizon, for the reason that belongs to its kind."""
     episode, step = contract.episode, row["info"]["step_index"]
     reasons = row["inner"]["end_reasons"] if "inner" in row else [row["info"]["end_reason"]]
     kinds = {end_kind(reason) for reason in reasons}
-    due = _LIMITS_OF_TIME[episode.kind]
-    if wrong := kinds & ({*_LIMITS_OF_TIME.values()} - {due}):
+    due = _TIME_LIMITS[episode.kind]
+    if wrong := kinds & ({*_TIME_LIMITS.values()} - {due}):
         text = f"the end reason is {min(wrong)!r}, but an episode of the kind {episode.kind} ends by {due!r}"
         yield make_violation("time_limit.kind", "info.end_reason", min(wrong), text)
     elif due in kinds and step < episode.horizon_steps:
@@ -124,70 +114,91 @@ def _horizon(row: Row, contract: Contract) -> Iterator[Violation]:
         yield make_violation("time_limit.missed", "info.step_index", step, text)
 
 
-def _time_remaining(row: Row, contract: Contract) -> Iterator[Violation]:
-    """A task with a horizon tells the share of it that is left."""
+def _check_time_remaining(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check the share of the horizon that an observation reports as left."""
     where, observation = inside(row, "observation")
     episode = contract.episode
     if episode.kind != "finite_horizon" or not isinstance(observation, dict) or TIME_REMAINING not in observation:
         return
     left = max(0, episode.horizon_steps - row["info"]["step_index"]) / episode.horizon_steps
-    if (said := observation[TIME_REMAINING]) != [left]:
-        text = f"{where}.{TIME_REMAINING} is {short_repr(said)}, but {left} of the horizon is left"
-        yield make_violation("time_limit.remaining", f"{where}.{TIME_REMAINING}", said, text)
+    if (reported := observation[TIME_REMAINING]) != [left]:
+        but = f"{left} of the horizon is left"
+        yield wrong_value("time_limit.remaining", f"{where}.{TIME_REMAINING}", reported, but=but, short=True)
 
 
-# ----------------------------------------------------------------------------------------------- what the agent is told
-
-
-def _applied(row: Row, contract: Contract) -> Iterator[Violation]:
-    """Where the observation tells what was applied, it ends with what was applied now."""
+def _check_applied_actions(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check that the applied actions in an observation end with the one of this step."""
     where, observation = inside(row, "observation")
     if "inner" not in row or not contract.applied_actions or not isinstance(observation, dict):
         return
-    applied = row["inner"]["report"]["applied"]
-    told = observation.get(APPLIED_ACTIONS)
-    if isinstance(told, list) and (last := told[-len(applied) :]) != applied:
+    applied, history = row["inner"]["report"]["applied"], observation.get(APPLIED_ACTIONS)
+    if isinstance(history, list) and (last := history[-len(applied) :]) != applied:
         text = f"{where}.{APPLIED_ACTIONS} ends with {short_repr(last)}, but {short_repr(applied)} was applied"
-        yield make_violation("action.observed", f"{where}.{APPLIED_ACTIONS}", told, text)
+        yield make_violation("action.observed", f"{where}.{APPLIED_ACTIONS}", history, text)
 
 
-def _of_evaluator(row: Row, contract: Contract) -> Iterator[Violation]:
-    """Sensors of the evaluator alone are not told of, unless its info was asked for."""
-    if "evaluator" in row["info"]:
-        return
-    for name in row["info"]["sensors"]:
+def _check_evaluator_sensors(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check that info has no sensor of the evaluator unless the evaluator's info was requested."""
+    for name, sensor in row["info"]["sensors"].items() if "evaluator" not in row["info"] else ():
         if name in contract.sensors and contract.sensors[name].visibility == "evaluator":
             text = f"info.sensors.{name} is there, but {name} is of the evaluator alone and info.evaluator is not"
-            yield make_violation("evaluator.told", f"info.sensors.{name}", row["info"]["sensors"][name], text)
+            yield make_violation("evaluator.told", f"info.sensors.{name}", sensor, text)
 
 
-def evaluator_options(row: Row, contract: Contract) -> Iterator[Violation]:
-    """What a reset drew for the evaluator alone is not told, unless its info was asked for."""
-    if "evaluator" in row["info"]:
-        return
-    for name, value in row["info"]["reset"]["sampled"].items():
+def _check_evaluator_options(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check that info has no reset option of the evaluator unless the evaluator's info was requested."""
+    for name, value in row["info"]["reset"]["sampled"].items() if "evaluator" not in row["info"] else ():
         if name in contract.reset_options and contract.reset_options[name].visibility == "evaluator":
-            text = f"info.reset.sampled.{name} is {short_repr(value)}, but {name} is of the evaluator alone"
-            yield make_violation("evaluator.told", f"info.reset.sampled.{name}", value, text)
+            but = f"{name} is of the evaluator alone"
+            yield wrong_value("evaluator.told", f"info.reset.sampled.{name}", value, but=but, short=True)
 
 
-RULES_OF_CONTRACT: tuple[Callable[[Row, Contract], Iterator[Violation]], ...] = (
-    _fingerprint,
-    _observation,
-    _action,
-    _horizon,
-    _time_remaining,
-    _applied,
-    _of_evaluator,
-    readings,
-    mask,
+def _check_reading_ages(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check that a reading of quality OK is within ``max_age_s`` and not stamped in the future."""
+    info = row["info"]
+    is_free = "latency" not in info or is_free_running(info)  # a reset has no latency
+    ahead_ns = round(contract.safety.observation.future_tolerance_s * NS_PER_S) if is_free else 0
+    for name, sensor in info["sensors"].items():
+        if name not in contract.sensors or sensor["quality"] != Quality.OK:
+            continue
+        where, age_s, max_age_s = f"info.sensors.{name}.age_s", sensor["age_s"], contract.sensors[name].max_age_s
+        text = f"{where} is {age_s}, and its quality is OK; allowed: "
+        if to_ns(age_s) > max_age_s * NS_PER_S:
+            yield make_violation("sensor.stale", where, age_s, f"{text}max_age_s {max_age_s}")
+        elif to_ns(age_s) < -ahead_ns:
+            yield make_violation("sensor.future", where, age_s, f"{text}a stamp that is not of the future")
+
+
+def _check_masks(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check that the mask of a sensor marks held readings."""
+    info, (_, observation) = row["info"], inside(row, "observation")
+    for name, sensor in contract.sensors.items() if isinstance(observation, dict) else ():
+        key = f"{name}_valid"
+        if not sensor.mask or key not in observation or name not in info["sensors"]:
+            continue
+        quality = info["sensors"][name]["quality"]
+        if observation[key] in ([0], [1]) and observation[key] != [int(quality in USABLE)]:
+            but = f"the quality of {name} is {Quality(quality).name}"
+            yield wrong_value("sensor.mask", f"observation.{key}", observation[key], but=but)
+
+
+CONTRACT_RULES: tuple[Callable[[Row, Contract], Iterator[Violation]], ...] = (
+    _check_fingerprint,
+    _check_observation,
+    _check_action,
+    _check_horizon,
+    _check_time_remaining,
+    _check_applied_actions,
+    _check_evaluator_sensors,
+    _check_reading_ages,
+    _check_masks,
 )
-"""For a transition, with or without the environment's account, when its contract is known."""
+"""For a transition with a known contract, with or without the environment's account."""
 
-RULES_OF_RESET: tuple[Callable[[Row, Contract], Iterator[Violation]], ...] = (
-    _fingerprint,
-    _of_evaluator,
-    evaluator_options,
-    readings,
+RESET_CONTRACT_RULES: tuple[Callable[[Row, Contract], Iterator[Violation]], ...] = (
+    _check_fingerprint,
+    _check_evaluator_sensors,
+    _check_evaluator_options,
+    _check_reading_ages,
 )
-"""For a reset, when its contract is known."""
+"""For a reset with a known contract."""

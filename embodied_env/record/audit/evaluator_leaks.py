@@ -1,8 +1,7 @@
-"""Leaks: components of the agent's observation that follow an evaluator's reading, number by number."""
+"""Leaks: components of the agent's observation that equal a reading of the evaluator over many steps."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,78 +13,70 @@ from embodied_env.record.audit.violation import Violation, make_violation
 from embodied_env.record.rows import RESET
 
 STEPS = 20
-"""Steps of equality in a row, counting only those in which the evaluator's component varied, that make a leak."""
+"""Consecutive steps of equality that make a leak, counting only those in which the evaluator's component varied."""
 
 Leaf = tuple[str, tuple[int, ...]]
-"""A field of numbers: its path and its shape."""
+"""Path and shape of a numeric field."""
 
 
-class LeakWatch:
-    """Takes in the rows of a run in order and keeps, for each pair of components, how long they have been equal.
+class LeakDetector:
+    """Counts, for each pair of components, the consecutive steps in which they were equal.
 
-    Two components are equal when the agent's is the evaluator's, or the evaluator's rounded to float32. What does not
-    vary is never a leak, so constants may agree. Fields of more than 4096 numbers, and arrays beside the row (images),
-    are not searched. Memory is bounded by (components of the agent) x (components of the evaluator).
+    Two components are equal if the agent's is the evaluator's, or the evaluator's rounded to float32. A constant is
+    never a leak. Fields of more than 4096 numbers, and arrays stored outside the row (images), are not searched.
+    Memory is bounded by (components of the agent) x (components of the evaluator).
     """
 
     def __init__(self) -> None:
-        """Begin with no row."""
+        """Start before the first row."""
         self._leaks: dict[tuple[str, str], int] = {}
         self._leaves: tuple[list[Leaf], list[Leaf]] = ([], [])  # of the agent, of the evaluator
-        self._before = np.empty(0)  # the evaluator's components of the row before
+        self._before = np.empty(0)  # the evaluator's components of the previous row
         self._steps = np.zeros((0, 0), dtype=np.int32)  # of equality until now, per pair
-        self._most = self._steps  # the largest that it was
+        self._most = self._steps  # the maximum of `_steps`
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Take in one row, of a reset or of a transition."""
+        """Compare the components of one row, of a reset or of a transition."""
         inner = row.get("inner")
-        truth_leaves, truth = _flat(inner.get("evaluator") if isinstance(inner, dict) else None, "")
-        agent_leaves, agent = _flat(row.get("observation"), "observation")
-        if (agent_leaves, truth_leaves) != self._leaves:
-            self._settle()
-            self._begin((agent_leaves, truth_leaves))
-        if row.get("schema") != RESET:  # the jump at a reset is no variation; episodes may be short, and are added up
+        truth_leaves, truth = _flatten(inner.get("evaluator") if isinstance(inner, dict) else None, "")
+        agent_leaves, agent = _flatten(row.get("observation"), "observation")
+        if (agent_leaves, truth_leaves) != self._leaves:  # fields of other names or shapes: start over
+            self._collect_leaks()
+            self._leaves = (agent_leaves, truth_leaves)
+            self._before = np.full(truth.size, np.nan)
+            self._steps, self._most = (np.zeros((agent.size, truth.size), dtype=np.int32) for _ in range(2))
+        if row.get("schema") != RESET:  # the jump at a reset is no variation; short episodes add up
+            with np.errstate(over="ignore"):
+                rounded = truth.astype(np.float32).astype(np.float64)
+            is_equal = (agent[:, None] == truth) | (agent[:, None] == rounded)  # NaN equals nothing
             self._steps += truth != self._before
-            self._steps *= _equal(agent[:, None], truth)
+            self._steps *= is_equal
             np.maximum(self._most, self._steps, out=self._most)
         self._before = truth
 
     def violations(self) -> list[Violation]:
-        """Return each leak of the rows so far, with the longest time that it was seen."""
-        self._settle()
+        """Return each leak so far, with its largest number of steps."""
+        self._collect_leaks()
         text = "{} equals evaluator {} over {} steps in which it varies: the evaluator's reading reaches the agent"
         return [
             make_violation("evaluator.leak", agent, truth, text.format(agent, truth, steps))
             for (agent, truth), steps in self._leaks.items()
         ]
 
-    def _begin(self, leaves: tuple[list[Leaf], list[Leaf]]) -> None:
-        """Begin with fields of other names or shapes: of what was before them nothing is known."""
-        self._leaves = leaves
-        agent, truth = (sum(math.prod(shape) for _, shape in side) for side in leaves)
-        self._before = np.full(truth, np.nan)
-        self._steps, self._most = (np.zeros((agent, truth), dtype=np.int32) for _ in range(2))
-
-    def _settle(self) -> None:
-        """Name the pairs that were equal for long enough."""
+    def _collect_leaks(self) -> None:
         pairs = np.argwhere(self._most >= STEPS)
         if len(pairs):
-            agent, truth = (_names(side) for side in self._leaves)
+            agent, truth = (
+                [f"{path}{''.join(f'[{i}]' for i in index)}" for path, shape in side for index in np.ndindex(*shape)]
+                for side in self._leaves
+            )
             for i, j in pairs:
                 pair = (agent[i], truth[j])
                 self._leaks[pair] = max(self._leaks.get(pair, 0), int(self._most[i, j]))
 
 
-def _equal(agent: NDArray[np.float64], truth: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Say which are equal; NaN is equal to nothing."""
-    with np.errstate(over="ignore"):
-        rounded = truth.astype(np.float32).astype(np.float64)
-    equal: NDArray[np.bool_] = (agent == truth) | (agent == rounded)
-    return equal
-
-
-def _flat(value: Any, path: str) -> tuple[list[Leaf], NDArray[np.float64]]:  # noqa: ANN401 - JSON types
-    """Return the fields of numbers in `value`, and their components one after the other; null is NaN."""
+def _flatten(value: Any, path: str) -> tuple[list[Leaf], NDArray[np.float64]]:  # noqa: ANN401 - JSON types
+    """Return the numeric fields in `value`, and all their components in one array; null is NaN."""
     found = list(_fields(value, path))
     parts = [array.ravel() for _, array in found]
     return [(where, array.shape) for where, array in found], np.concatenate([np.empty(0), *parts])
@@ -99,15 +90,9 @@ def _fields(value: Any, path: str) -> Iterator[tuple[str, NDArray[np.float64]]]:
         return
     try:
         array = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):  # no numbers, a ragged list, or an integer beyond every float
+    except (TypeError, ValueError, OverflowError):  # no numbers, a ragged list, or an integer larger than any float
         for index, item in enumerate(value if isinstance(value, list) else ()):
             yield from _fields(item, f"{path}[{index}]")
         return
     if array.size <= MOST_IN_A_ROW:
         yield path, array
-
-
-def _names(leaves: list[Leaf]) -> list[str]:
-    return [
-        path + "".join(f"[{position}]" for position in index) for path, shape in leaves for index in np.ndindex(*shape)
-    ]

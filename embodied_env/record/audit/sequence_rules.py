@@ -1,55 +1,50 @@
-"""The rules across rows: functions of two rows of one episode, the second right after the first.
+"""Rules across rows: each takes two consecutive rows of one episode and yields contradictions between them.
 
-Both are sound in their structure and have an account. The first may be the row of the reset.
+Both fit their schema and have an account. The first may be the row of the reset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from embodied_env.contract import Contract
 from embodied_env.contract.schema import is_latched
 from embodied_env.contract.spaces import ActionLayout, field_layouts
 from embodied_env.core.codes import Severity, end_kind
-from embodied_env.record.audit.sensor_rules import GOOD, moves_by_itself, ns_of
-from embodied_env.record.audit.violation import Violation, make_violation
+from embodied_env.record.audit.contract_rules import inside
+from embodied_env.record.audit.latency_rules import USABLE, is_free_running, to_ns
+from embodied_env.record.audit.violation import Violation, make_violation, wrong_value
 from embodied_env.record.rows import RESET, Row
 
-Contracted = Contract | None
-Pair = Callable[[Row, Row, Contracted], Iterator[Violation]]
+MaybeContract = Contract | None
 
-_LEEWAY = 2  # control periods, for a world whose clock is not the one that the reset was timed by
-_SLACK = 1e-6  # for the rounding of a difference that is divided
-_EXPLAINED = 0.9
+_RESET_MARGIN = 2  # control periods, for a world whose clock is not the one that timed the reset
+_TOLERANCE = 1e-6  # for the rounding of a difference that is divided
+_EXPLAINED_SHARE = 0.9  # of the time between two commands
 
 
 def is_reset(row: Row) -> bool:
-    """Say whether it is the row of a reset."""
+    """Return whether `row` is the row of a reset."""
     return row.get("schema") == RESET
 
 
-# ----------------------------------------------------------------------------------------------------------- the clocks
-
-
-def _chain(before: Row, row: Row, _: Contracted) -> Iterator[Violation]:
-    """What a step calls the stamps of the step before are the stamps of the step before."""
+def _check_stamp_chain(before: Row, row: Row, _: MaybeContract) -> Iterator[Violation]:
+    """Check the stamps of the previous step against the previous row."""
     if "inner" not in row or is_reset(before) or "inner" not in before:
         return
     earlier, now = before["inner"]["stamps_ns"], row["inner"]["stamps_ns"]
     for name in ("observed", "entered"):
-        where = f"inner.stamps_ns.previous_{name}"
-        if now[f"previous_{name}"] != earlier[name]:
-            text = f"{where} is {now[f'previous_{name}']}, but the step before it has {name} at {earlier[name]}"
-            yield make_violation("stamps.chain", where, now[f"previous_{name}"], text)
+        if (stamp := now[f"previous_{name}"]) != earlier[name]:
+            but = f"the step before it has {name} at {earlier[name]}"
+            yield wrong_value("stamps.chain", f"inner.stamps_ns.previous_{name}", stamp, but=but)
             return
 
 
-def _origin(before: Row, row: Row, _: Contracted) -> Iterator[Violation]:
-    """All stamps of an episode count from the same instant: that of its reset."""
+def _check_origin(before: Row, row: Row, _: MaybeContract) -> Iterator[Violation]:
+    """Check that all stamps of an episode count from the same instant."""
     if "inner" not in row or is_reset(before) or "inner" not in before:
         return
-    for name, told in row["info"]["sensors"].items():
+    for name, sensor in row["info"]["sensors"].items():
         if name in before["info"]["sensors"] and all(name in each["inner"]["sensors"] for each in (before, row)):
             origins = [
                 each["inner"]["sensors"][name]["stamp_ns"] - each["info"]["sensors"][name]["stamp_ns"]
@@ -58,78 +53,70 @@ def _origin(before: Row, row: Row, _: Contracted) -> Iterator[Violation]:
             if origins[0] != origins[1]:
                 where = f"info.sensors.{name}.stamp_ns"
                 text = f"{where} counts from {origins[1]} ns, but that of the step before from {origins[0]} ns"
-                yield make_violation("clock.origin", where, told["stamp_ns"], text)
+                yield make_violation("clock.origin", where, sensor["stamp_ns"], text)
             return
 
 
-def _world_time(before: Row, row: Row, contract: Contracted) -> Iterator[Violation]:
-    """A world that waits moves by one control period at each step; one that does not never goes back."""
+def _check_world_time(before: Row, row: Row, contract: MaybeContract) -> Iterator[Violation]:
+    """Check that a lockstep world moves by one control period per step, and a free-running one never goes back."""
     earlier_ns, now_ns = _now_ns(before), _now_ns(row)
-    if earlier_ns is None or now_ns is None or _is_lost(row):
+    reasons = row["inner"]["end_reasons"] if "inner" in row else [row["info"]["end_reason"]]
+    is_lost = any(end_kind(reason) == "backend_lost" for reason in reasons)  # then the row repeats the step before
+    if earlier_ns is None or now_ns is None or is_lost:
         return
     passed_ns = now_ns - earlier_ns
-    where = "the time of the world"
-    if moves_by_itself(row["info"]):
+    if is_free_running(row["info"]):
         if passed_ns < 0 and not _clock_was_set(before, row):
-            text = f"{where} is {now_ns} ns since the reset, {-passed_ns} ns before the step before it"
+            text = f"the time of the world is {now_ns} ns since the reset, {-passed_ns} ns before the step before it"
             yield make_violation("clock.world", "info.sensors", now_ns, text)
     elif contract is not None and passed_ns != contract.control_period_ns:
-        text = f"{where} went on by {passed_ns} ns; allowed: one control period, {contract.control_period_ns} ns"
+        period = f"one control period, {contract.control_period_ns} ns"
+        text = f"the time of the world went on by {passed_ns} ns; allowed: {period}"
         yield make_violation("period.lockstep", "info.sensors", passed_ns, text)
 
 
 def _now_ns(row: Row) -> int | None:
-    """Return the world's time of a row since the reset; None: it tells of no sensor."""
+    """Return the time of the world since the reset, or None for a row without sensors."""
     sensor = next(iter(row["info"]["sensors"].values()), None)
-    return None if sensor is None else sensor["stamp_ns"] + ns_of(sensor["age_s"])
-
-
-def _is_lost(row: Row) -> bool:
-    """Say whether the world was lost: what is told of it is of the step before."""
-    reasons = row["inner"]["end_reasons"] if "inner" in row else [row["info"]["end_reason"]]
-    return any(end_kind(reason) == "backend_lost" for reason in reasons)
+    return None if sensor is None else sensor["stamp_ns"] + to_ns(sensor["age_s"])
 
 
 def _clock_was_set(before: Row, row: Row) -> bool:
-    """Say whether a clock was set between the two rows."""
+    """Return whether a clock was set between the two rows, and that was recorded."""
     clock = row["info"]["latency"].get("clock", {})
     earlier = before["info"].get("latency", {}).get("clock", {})
-    was_noticed = "inner" in row and bool((row["inner"]["clock"] or {}).get("jump"))
-    return was_noticed or clock.get("jumps", 0) != earlier.get("jumps", 0)
+    has_jumped = "inner" in row and bool((row["inner"]["clock"] or {}).get("jump"))
+    return has_jumped or clock.get("jumps", 0) != earlier.get("jumps", 0)
 
 
-# --------------------------------------------------------------------------------------------------------- the readings
-
-
-def _frames(before: Row, row: Row, _: Contracted) -> Iterator[Violation]:
-    """Of each sensor, stamps and numbers only grow, and a new number is a new stamp."""
+def _check_reading_order(before: Row, row: Row, _: MaybeContract) -> Iterator[Violation]:
+    """Check that stamps and sequence numbers of a sensor increase, and together."""
     if _clock_was_set(before, row):
         return
     for name, now in row["info"]["sensors"].items():
         earlier = before["info"]["sensors"].get(name)
-        if earlier is None or now["quality"] not in GOOD or earlier["quality"] not in GOOD:
+        if earlier is None or now["quality"] not in USABLE or earlier["quality"] not in USABLE:
             continue
-        where = f"info.sensors.{name}"
-        if now["stamp_ns"] < earlier["stamp_ns"]:
-            text = f"{where}.stamp_ns is {now['stamp_ns']}, before that of the row before, {earlier['stamp_ns']}"
-            yield make_violation("frame.back", f"{where}.stamp_ns", now["stamp_ns"], text)
-        elif now["seq"] < earlier["seq"]:
-            text = f"{where}.seq is {now['seq']}, but that of the row before is {earlier['seq']}"
-            yield make_violation("frame.seq", f"{where}.seq", now["seq"], text)
-        elif now["seq"] > earlier["seq"] and now["stamp_ns"] == earlier["stamp_ns"]:
-            text = f"{where}.stamp_ns is {now['stamp_ns']} again, but seq went from {earlier['seq']} to {now['seq']}"
-            yield make_violation("frame.repeated", f"{where}.stamp_ns", now["stamp_ns"], text)
+        where, stamp_ns, seq = f"info.sensors.{name}", now["stamp_ns"], now["seq"]
+        if stamp_ns < earlier["stamp_ns"]:
+            text = f"{where}.stamp_ns is {stamp_ns}, before that of the row before, {earlier['stamp_ns']}"
+            yield make_violation("frame.back", f"{where}.stamp_ns", stamp_ns, text)
+        elif seq < earlier["seq"]:
+            yield wrong_value("frame.seq", f"{where}.seq", seq, but=f"that of the row before is {earlier['seq']}")
+        elif seq > earlier["seq"] and stamp_ns == earlier["stamp_ns"]:
+            text = f"{where}.stamp_ns is {stamp_ns} again, but seq went from {earlier['seq']} to {seq}"
+            yield make_violation("frame.repeated", f"{where}.stamp_ns", stamp_ns, text)
 
 
-def _held(before: Row, row: Row, contract: Contracted) -> Iterator[Violation]:
-    """What is not a good reading is the last one that was, bit for bit: nothing is made up."""
+def _check_held(before: Row, row: Row, contract: MaybeContract) -> Iterator[Violation]:
+    """Check that without a usable reading the last one is held, bit for bit."""
     if contract is None or is_reset(before):
         return
-    (where, now), (_, earlier) = _seen(row), _seen(before)
+    (where, now), (_, earlier) = inside(row, "observation"), inside(before, "observation")
     if not isinstance(now, dict) or not isinstance(earlier, dict):
         return
     for name, sensor in row["info"]["sensors"].items():
-        if sensor["quality"] in GOOD or name not in contract.sensors:
+        if sensor["quality"] in USABLE or name not in contract.sensors:
             continue
         for layout in field_layouts(name, contract.sensors[name]):
             if layout.key in now and layout.key in earlier and now[layout.key] != earlier[layout.key]:
@@ -137,35 +124,28 @@ def _held(before: Row, row: Row, contract: Contracted) -> Iterator[Violation]:
                 yield make_violation("frame.held", f"{where}.{layout.key}", now[layout.key], text)
 
 
-def _seen(row: Row) -> tuple[str, Any]:
-    return ("inner.observation", row["inner"]["observation"]) if "inner" in row else ("observation", row["observation"])
-
-
-# ------------------------------------------------------------------------------------------------------------ the reset
-
-
-def _leaked(before: Row, row: Row, contract: Contracted) -> Iterator[Violation]:
-    """What a reset returned was read after it began."""
+def _check_reset_readings(before: Row, row: Row, contract: MaybeContract) -> Iterator[Violation]:
+    """Check that the readings of a reset are newer than its start."""
     if not is_reset(before) or contract is None:
         return
-    is_free = moves_by_itself(row["info"])
-    lasted_ns = ns_of(before["info"]["reset"]["duration_s"]) + _LEEWAY * contract.control_period_ns
+    is_free, lasted_s = is_free_running(row["info"]), before["info"]["reset"]["duration_s"]
+    max_age_ns = to_ns(lasted_s) + _RESET_MARGIN * contract.control_period_ns
     for name, sensor in before["info"]["sensors"].items():
         spec = contract.sensors.get(name)
-        is_known = sensor["quality"] in GOOD and not sensor.get("stamp_quality", 0)
+        is_known = sensor["quality"] in USABLE and not sensor.get("stamp_quality", 0)
         if spec is None or not is_known or is_latched(spec.qos):
             continue
-        if (is_free and ns_of(sensor["age_s"]) > lasted_ns) or (not is_free and sensor["stamp_ns"] < 0):
+        if (is_free and to_ns(sensor["age_s"]) > max_age_ns) or (not is_free and sensor["stamp_ns"] < 0):
             where = f"info.sensors.{name}.stamp_ns"
             text = (
                 f"{where} of the reset is {sensor['stamp_ns']}, {sensor['age_s']} s old: "
-                f"it was read before the reset, which took {before['info']['reset']['duration_s']} s"
+                f"it was read before the reset, which took {lasted_s} s"
             )
             yield make_violation("reset.leak", where, sensor["stamp_ns"], text)
 
 
-def _latched(before: Row, row: Row, _: Contracted) -> Iterator[Violation]:
-    """A STOP that was latched in the episode before is none at the first step of this one."""
+def _check_latch(before: Row, row: Row, _: MaybeContract) -> Iterator[Violation]:
+    """Check that a STOP latched before the reset is gone at the first step after it."""
     if not is_reset(before) or "inner" not in row or row["info"]["safety"]["watchdog"]["trips"]:
         return
     if any(finding["code"] == "latch.stop" for finding in row["inner"]["findings"]):
@@ -173,74 +153,76 @@ def _latched(before: Row, row: Row, _: Contracted) -> Iterator[Violation]:
         yield make_violation("reset.latched", "inner.findings", "latch.stop", text)
 
 
-PAIRS: tuple[Pair, ...] = (_chain, _origin, _world_time, _frames, _held, _leaked, _latched)
+PAIR_RULES: tuple[Callable[[Row, Row, MaybeContract], Iterator[Violation]], ...] = (
+    _check_stamp_chain,
+    _check_origin,
+    _check_world_time,
+    _check_reading_order,
+    _check_held,
+    _check_reset_readings,
+    _check_latch,
+)
 
 
-class Limits:
-    """What was applied lies inside the contract's limits, and one step leads to the next within its speed.
+class LimitRule:
+    """Applied actions are within the limits of the contract, and consecutive ones within its velocity limits.
 
-    Only where the gates say that they guaranteed it, and only while nobody else moved the robot in between. In a dry
-    run no step leads to the next: each is held against the reference that it was judged from.
+    Checked only where the gates guaranteed it and no other source of motion was possible in between. In a dry run the
+    commands do not follow each other: each is checked against the reference in its own row.
     """
 
     def __init__(self, contract: Contract) -> None:
-        """Look the limits up once."""
+        """Take the limits of each joint from `contract`."""
         layout = ActionLayout(contract)
         bounds = (layout.limits.position_low, layout.limits.position_high, layout.limits.velocity)
         values = zip(*(bound.tolist() for bound in bounds), layout.is_velocity.tolist(), strict=True)
         self._limits = dict(zip(layout.joints, values, strict=True))
 
     def check(self, before: Row | None, row: Row, *, is_dry: bool = False) -> Iterator[Violation]:
-        """Compare `row` with the limits, and with the transition right before it."""
+        """Check `row` alone and after the transition before it."""
         guaranteed, applied = row["info"]["safety"]["guaranteed"], row["info"]["action"]["applied_si"]
-        reached = self._moved_from_reference(row) if is_dry else self._moved_from(before, row)
+        velocities = self._velocities(before, row, is_dry=is_dry)
         for joint, value in applied.items():
             if joint not in self._limits or value is None:
                 continue
             low, high, most, is_velocity = self._limits[joint]
             where = f"info.action.applied_si.{joint}"
-            if guaranteed["position"] and not is_velocity and not low - _SLACK <= value <= high + _SLACK:
-                yield make_violation("limits.position", where, value, f"{where} is {value}; allowed: {low} to {high}")
-            speed = value if is_velocity else reached.get(joint)
-            if guaranteed["velocity"] and speed is not None and abs(speed) > most * (1 + _SLACK) + _SLACK:
-                text = f"{where} is {value}, which makes a velocity of {speed}; allowed: {most} either way"
+            if guaranteed["position"] and not is_velocity and not low - _TOLERANCE <= value <= high + _TOLERANCE:
+                yield wrong_value("limits.position", where, value, allowed=f"{low} to {high}")
+            velocity = value if is_velocity else velocities.get(joint)
+            if guaranteed["velocity"] and velocity is not None and abs(velocity) > most * (1 + _TOLERANCE) + _TOLERANCE:
+                text = f"{where} is {value}, which makes a velocity of {velocity}; allowed: {most} either way"
                 yield make_violation("limits.velocity", where, value, text)
 
-    def _moved_from_reference(self, row: Row) -> dict[str, float]:
-        """Return the velocities that a command makes from the reference in its own row."""
-        reference, dt_s = row["inner"]["circumstances"]["reference"], row["info"]["safety"]["dt_s"]
-        if reference is None or not dt_s > 0:
+    def _velocities(self, before: Row | None, row: Row, *, is_dry: bool) -> dict[str, float]:
+        """Return the velocity that each command makes from the one before, or from the reference in a dry run."""
+        info = row["info"]
+        dt_s, now = info["safety"]["dt_s"], info["action"]["applied_si"]
+        if not dt_s > 0:
             return {}
-        now, start = row["info"]["action"]["applied_si"], zip(self._limits, reference["positions"], strict=True)
-        return {joint: (now[joint] - a) / dt_s for joint, a in start if now[joint] is not None and a is not None}
-
-    @staticmethod
-    def _moved_from(before: Row | None, row: Row) -> dict[str, float]:
-        """Return the velocities that two commands make; none where another hand may have moved the robot."""
-        if before is None:
-            return {}
-        earlier, now = before["info"]["action"]["applied_si"], row["info"]["action"]["applied_si"]
-        trips = [each["info"]["safety"]["watchdog"]["trips"] for each in (before, row)]
-        dt_s = row["info"]["safety"]["dt_s"]
-        if trips[0] != trips[1] or not dt_s > 0 or _is_braked(row) or _has_gap(before, row):
-            return {}
-        pairs = {joint: (earlier.get(joint), value) for joint, value in now.items()}
-        return {joint: (b - a) / dt_s for joint, (a, b) in pairs.items() if a is not None and b is not None}
+        if is_dry:
+            reference = row["inner"]["circumstances"]["reference"]
+            start = {} if reference is None else dict(zip(self._limits, reference["positions"], strict=True))
+        elif before is None or _has_moved_otherwise(before, row):
+            start = {}
+        else:
+            start = before["info"]["action"]["applied_si"]
+        ends = {joint: (start.get(joint), now[joint]) for joint in (start if is_dry else now)}
+        return {joint: (b - a) / dt_s for joint, (a, b) in ends.items() if a is not None and b is not None}
 
 
-def _has_gap(before: Row, row: Row) -> bool:
-    """Say whether more time lies between two commands than the later was limited for: another hand may have moved."""
-    if not moves_by_itself(row["info"]):
+def _has_moved_otherwise(before: Row, row: Row) -> bool:
+    """Return whether something besides the two commands may have moved the robot between them."""
+    trips = [each["info"]["safety"]["watchdog"]["trips"] for each in (before, row)]
+    findings = row["inner"]["findings"] if "inner" in row else ()
+    is_braked = row["info"]["safety"]["disposition"] >= Severity.STOP
+    is_braked |= any(finding["code"].startswith(("wd.", "relay.")) for finding in findings)
+    if trips[0] != trips[1] or is_braked:
+        return True
+    if not is_free_running(row["info"]):
         return False
     if "inner" not in row or "inner" not in before:
         return True
     earlier_ns, now_ns = (each["inner"]["stamps_ns"]["published"] for each in (before, row))
     limited_s: float = row["info"]["safety"]["dt_s"]
-    return ns_of(limited_s) < _EXPLAINED * float(now_ns - earlier_ns)
-
-
-def _is_braked(row: Row) -> bool:
-    """Say whether the watchdog, or a relay that heard nothing, may have moved the robot before this command."""
-    findings = row["inner"]["findings"] if "inner" in row else ()
-    is_stopped = row["info"]["safety"]["disposition"] >= Severity.STOP
-    return is_stopped or any(finding["code"].startswith(("wd.", "relay.")) for finding in findings)
+    return to_ns(limited_s) < _EXPLAINED_SHARE * float(now_ns - earlier_ns)

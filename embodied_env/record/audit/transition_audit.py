@@ -1,4 +1,4 @@
-"""Audit of one row: does it keep its word?"""
+"""Audit of one row: its fields, its schema, its consistency and its contract."""
 
 from __future__ import annotations
 
@@ -11,37 +11,35 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract import Contract
-from embodied_env.record.audit.account_rules import RULES, RULES_OF_INFO, verdict_of_reset
-from embodied_env.record.audit.contract_rules import RULES_OF_CONTRACT, RULES_OF_RESET
-from embodied_env.record.audit.violation import Violation, make_violation, short_repr
+from embodied_env.record.audit.consistency_rules import ACCOUNT_RULES, INFO_RULES, check_reset_verdict
+from embodied_env.record.audit.contract_rules import CONTRACT_RULES, RESET_CONTRACT_RULES
+from embodied_env.record.audit.violation import Violation, make_violation, wrong_value
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.rows import FIELDS, Row
 from embodied_env.record.schema import reset_schema, schema_violations, step_info_schema, transition_schema
 
-_OURS = "embodied_env/"
-
 
 def audit_transition(row: Mapping[str, Any], contract: Contract | None = None) -> list[str]:
-    """Return what is wrong with `row`, a sentence each; nothing when it is sound.
+    """Return a sentence for each violation in `row`; none if it is sound.
 
-    Any row, whoever made it, is held to the plain rules. A row whose schema is ours, or any row when a contract is
-    given, is also held to its account. Images may be arrays, lists or references; of a reference dtype and shape are
-    held to the contract, and two of them are equal when their hashes are.
+    The basic rules apply to any row. A row with a schema of ours, or any row if a contract is given, is also checked
+    against its account. Images may be arrays, lists or references; of a reference the contract checks dtype and shape,
+    and two references are equal if their hashes are.
 
     Args:
-        row: a transition, as it was recorded, or with arrays as `step` returned them.
-        contract: the contract that it must be of.
+        row: a transition, as recorded, or with arrays as `step` returned them.
+        contract: the contract that the row must follow.
     """
     return [violation.text for violation in inspect_transition(row, contract).violations]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What is wrong with one row.
+    """Result of the audit of one row.
 
     Attributes:
-        violations: of the row alone.
-        account: the row in types of JSON, when it has an account and is sound in its structure; else None.
+        violations: those of the row alone.
+        account: the row in JSON types if it has an account and fits its schema, else None.
     """
 
     violations: tuple[Violation, ...]
@@ -49,72 +47,72 @@ class Inspection:
 
 
 def inspect_transition(row: Mapping[str, Any], contract: Contract | None = None) -> Inspection:
-    """Return what `audit_transition` says in sentences, with rule, field and value."""
-    problems = list(_plain_problems(row))
+    """Audit a transition like `audit_transition`."""
+    problems = list(_field_problems(row))
     if problems:
         return Inspection(violations=tuple(problems))
     if row["terminated"] and row["truncated"]:
         text = "terminated and truncated are both true; allowed: one of them, or none"
         problems.append(make_violation("ending.both", "truncated", True, text))
-    ours = str(row.get("schema", "")).startswith(_OURS)
-    if contract is None and not ours:
+    is_ours = str(row.get("schema", "")).startswith("embodied_env/")
+    if contract is None and not is_ours:
         return Inspection(violations=tuple(problems))
     account = {field: to_json_types(value) for field, value in row.items() if isinstance(field, str)}
-    if broken := _structural_problems(account, ours=ours):
-        return Inspection(violations=(*problems, *broken))
-    for rule in RULES if "inner" in account else RULES_OF_INFO:
+    if not is_ours and "inner" not in account:
+        misfits = schema_violations(account["info"], step_info_schema(), path="info")
+    elif account.get("inner", account) is None:
+        text = "inner is null: an outer wrapper returned a step that the environment did not make"
+        misfits = [make_violation("row.made_up", "inner", None, text)]
+    else:
+        misfits = schema_violations(account, transition_schema())
+    if misfits:
+        return Inspection(violations=(*problems, *misfits))
+    for rule in ACCOUNT_RULES if "inner" in account else INFO_RULES:
         problems += rule(account)
     if contract is not None:
-        for contract_rule in RULES_OF_CONTRACT:
+        for contract_rule in CONTRACT_RULES:
             problems += contract_rule(account, contract)
     return Inspection(violations=tuple(problems), account=account)
 
 
 def inspect_reset(row: Row, contract: Contract | None) -> Inspection:
-    """Return what is wrong with the row of a reset, in types of JSON."""
+    """Audit the row of a reset, in JSON types."""
     if row.get("inner", row) is None:
         text = "inner is null: an outer wrapper answered a reset that the environment did not make"
         return Inspection(violations=(make_violation("row.made_up", "inner", None, text),))
-    if broken := schema_violations(row, reset_schema()):
-        return Inspection(violations=tuple(broken))
-    of_contract = [] if contract is None else [broken for rule in RULES_OF_RESET for broken in rule(row, contract)]
-    return Inspection(violations=(*verdict_of_reset(row), *of_contract), account=row)
+    if misfits := schema_violations(row, reset_schema()):
+        return Inspection(violations=tuple(misfits))
+    problems = list(check_reset_verdict(row))
+    if contract is not None:
+        for rule in RESET_CONTRACT_RULES:
+            problems += rule(row, contract)
+    return Inspection(violations=tuple(problems), account=row)
 
 
-def _plain_problems(row: Mapping[str, Any]) -> Iterator[Violation]:
-    """Check what any transition must have: the required fields, and their types."""
+_Checks = Mapping[str, tuple[Callable[[Any], bool], str]]
+"""Name of a field -> whether a value is valid, and what is allowed."""
+
+
+def _field_problems(row: Mapping[str, Any]) -> Iterator[Violation]:
+    """Check the required fields of any transition, and their types."""
     for field in FIELDS:
         if field not in row:
             text = f"{field} is missing; a transition has {', '.join(FIELDS)}"
             yield make_violation("field.missing", field, None, text)
-    if "reward" in row and not _is_finite(row["reward"]):
-        yield _mistyped("reward", row["reward"], "a finite number")
-    for flag in ("terminated", "truncated"):
-        if flag in row and not isinstance(row[flag], (bool, np.bool_)):
-            yield _mistyped(flag, row[flag], "true or false")
-    info = row.get("info", None)
-    if isinstance(info, Mapping):
-        yield from _plain_problems_of_info(info)
-    elif "info" in row:
-        yield _mistyped("info", info, "a mapping")
-
-
-def _plain_problems_of_info(info: Mapping[str, Any]) -> Iterator[Violation]:
-    rules: dict[str, tuple[Callable[[Any], bool], str]] = {
-        "latency_ms": (lambda value: _is_finite(value) and value >= 0, "a finite number >= 0"),
-        "action_clipped": (lambda value: isinstance(value, (bool, np.bool_)), "true or false"),
-        "wrapper_version": (lambda value: isinstance(value, str) and value != "", "text that is not empty"),
-    }
-    for key, (holds, allowed) in rules.items():
+    yield from _type_problems(row, _FIELD_CHECKS)
+    if not isinstance(info := row.get("info"), Mapping):
+        return
+    for key in _INFO_CHECKS:
         if key not in info:
-            text = f"info.{key} is missing; the info of a transition has {', '.join(rules)}"
+            text = f"info.{key} is missing; the info of a transition has {', '.join(_INFO_CHECKS)}"
             yield make_violation("field.missing", f"info.{key}", None, text)
-        elif not holds(info[key]):
-            yield _mistyped(f"info.{key}", info[key], allowed)
+    yield from _type_problems(info, _INFO_CHECKS, prefix="info.")
 
 
-def _mistyped(field: str, value: object, allowed: str) -> Violation:
-    return make_violation("field.type", field, value, f"{field} is {short_repr(value)}; allowed: {allowed}")
+def _type_problems(values: Mapping[str, Any], checks: _Checks, *, prefix: str = "") -> Iterator[Violation]:
+    for key, (is_valid, allowed) in checks.items():
+        if key in values and not is_valid(values[key]):
+            yield wrong_value("field.type", f"{prefix}{key}", values[key], allowed=allowed, short=True)
 
 
 def _is_finite(value: object) -> bool:
@@ -122,15 +120,22 @@ def _is_finite(value: object) -> bool:
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer beyond every float
+    except OverflowError:  # an integer larger than any float
         return True
 
 
-def _structural_problems(row: Row, *, ours: bool) -> list[Violation]:
-    """Check fields, types and codes, so that the rules need not."""
-    if not ours and "inner" not in row:
-        return schema_violations(row["info"], step_info_schema(), path="info")
-    if row.get("inner", row) is None:
-        text = "inner is null: an outer wrapper returned a step that the environment did not make"
-        return [make_violation("row.made_up", "inner", None, text)]
-    return schema_violations(row, transition_schema())
+def _is_boolean(value: object) -> bool:
+    return isinstance(value, (bool, np.bool_))
+
+
+_FIELD_CHECKS: _Checks = {
+    "reward": (_is_finite, "a finite number"),
+    "terminated": (_is_boolean, "true or false"),
+    "truncated": (_is_boolean, "true or false"),
+    "info": (lambda value: isinstance(value, Mapping), "a mapping"),
+}
+_INFO_CHECKS: _Checks = {
+    "latency_ms": (lambda value: _is_finite(value) and value >= 0, "a finite number >= 0"),
+    "action_clipped": (_is_boolean, "true or false"),
+    "wrapper_version": (lambda value: isinstance(value, str) and value != "", "text that is not empty"),
+}

@@ -1,4 +1,4 @@
-"""A violation: one rule of the audit that one row, or the run, breaks, with the field and the value that show it."""
+"""A broken audit rule, with the place, the field and the value that show it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 
 from embodied_env.record.json_values import to_json_types
 
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = 120
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 120
 
-_MOST_OF_A_VALUE = 400  # characters of its JSON that are told
+_MAX_VALUE_CHARS = 400  # of its JSON
 
 
 @dataclass(frozen=True, kw_only=True)
 class Violation:
-    """What is wrong, and where.
+    """One broken rule.
 
     Attributes:
-        rule: which rule is broken, a stable name as in ``docs/audit.md``.
+        rule: the stable name of the rule, as in ``docs/audit.md``.
         field: the path of the value in its row, or the file of the run.
-        value: what stands there, in types of JSON; a long one as text, cut.
-        text: the sentence for people.
-        row: the number of the row in its run or file, from 0, resets included; None: it is of the whole run.
-        line: the line of the file that the row stands in, from 1; None: it is no file of lines.
-        episode: ``episode_index`` of the row; None: it has none.
-        step: ``step_index`` of the row.
+        value: the offending value in JSON types; a long one as truncated text.
+        text: the sentence to print.
+        row: the index of the row in its run or file, from 0, resets included; None: it concerns the whole run.
+        line: the line of the row in its file, from 1; None: not a file of lines.
+        episode: ``episode_index`` of the row, or None.
+        step: ``step_index`` of the row, or None.
     """
 
     rule: str
@@ -41,13 +41,13 @@ class Violation:
     step: int | None = None
 
     def __str__(self) -> str:
-        """Return the sentence, with the place before it."""
+        """Return the text after its line or row."""
         if self.line is not None:
             return f"line {self.line}: {self.text}"
         return self.text if self.row is None else f"row {self.row}: {self.text}"
 
     def at(self, number: int, row: object, *, line: int | None = None) -> Violation:
-        """Return the same, with its place: `row` is the `number`-th of its run."""
+        """Return a copy placed at `row`, the `number`-th of its run."""
         info = row.get("info") if isinstance(row, Mapping) else None
         indices = [info.get(key) if isinstance(info, Mapping) else None for key in ("episode_index", "step_index")]
         episode, step = (index if isinstance(index, int) else None for index in indices)
@@ -55,13 +55,24 @@ class Violation:
 
 
 def make_violation(rule: str, field: str, value: object, text: str) -> Violation:
-    """Return a violation whose place is not known yet."""
-    told = to_json_types(value)
-    if len(written := json.dumps(told)) > _MOST_OF_A_VALUE:
-        told = f"{written[:_MOST_OF_A_VALUE]}..."
-    return Violation(rule=rule, field=field, value=told, text=text)
+    """Return a violation without a place."""
+    plain = to_json_types(value)
+    if len(written := json.dumps(plain)) > _MAX_VALUE_CHARS:
+        plain = f"{written[:_MAX_VALUE_CHARS]}..."
+    return Violation(rule=rule, field=field, value=plain, text=text)
+
+
+def wrong_value(
+    rule: str, field: str, value: object, *, but: str = "", allowed: str = "", short: bool = False
+) -> Violation:
+    """Return a violation that reads "FIELD is VALUE, but BUT" or "FIELD is VALUE; allowed: ALLOWED".
+
+    `short` prints the repr of the value, truncated, instead of the whole value.
+    """
+    problem = f", but {but}" if but else f"; allowed: {allowed}"
+    return make_violation(rule, field, value, f"{field} is {short_repr(value) if short else value}{problem}")
 
 
 def short_repr(value: object) -> str:
-    """Return the repr of `value`, cut where it is long, for a message."""
-    return _short.repr(value)
+    """Return the repr of `value`, truncated, for a message."""
+    return _repr.repr(value)

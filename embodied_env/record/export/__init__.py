@@ -1,4 +1,4 @@
-"""`export_run`: a run in a format that others read."""
+"""`export_run`: a run in a format that other tools read."""
 
 from __future__ import annotations
 
@@ -16,68 +16,80 @@ from embodied_env.record.export.minari import MinariDataset
 from embodied_env.record.export.parquet import ParquetFiles
 from embodied_env.record.run import read_run
 
-EXPORT = "embodied_env/export/1"
+__all__ = ["FORMATS", "export_run"]
 
-FORMATS = ("jsonl", "parquet", "minari", "lerobot")
+EXPORT = "embodied_env/export/1"
 
 
 class Writer(Protocol):
-    """Writes one format into a folder that is there, and empty."""
+    """Writes one format into an existing, empty folder."""
 
     def step(self, step: Step) -> None:
-        """Take in one step."""
+        """Add one step."""
         ...
 
     def end(self, ending: EpisodeEnd) -> None:
-        """Take in the end of the episode whose steps were taken in."""
+        """End the episode of the steps so far."""
         ...
 
     def close(self, account: Mapping[str, Any]) -> None:
-        """Finish; `account` says what was exported."""
+        """Finish, with `account` as the metadata of the export."""
         ...
 
     def abort(self) -> None:
-        """Let go of every file. Idempotent."""
+        """Close every file; idempotent."""
         ...
+
+
+_WRITERS: Mapping[str, Callable[[Path, EpisodeReader, str], Writer]] = {
+    "jsonl": lambda folder, source, _: JsonLines(folder, source),
+    "parquet": lambda folder, source, _: ParquetFiles(folder, source),
+    "minari": lambda folder, source, name: MinariDataset(folder, source, name=name),
+    "lerobot": lambda folder, source, _: LerobotDataset(folder, source),
+}
+FORMATS = tuple(_WRITERS)
 
 
 def export_run(
     path: str | Path,
     out: str | Path,
     *,
-    format: str,  # noqa: A002 - the word that the command line has too
+    format: str,  # noqa: A002 - the name of the option of the command line
     evaluator: bool = False,
     allow_unclean: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Export the run directory `path` into the new folder `out`, and return what was exported.
+    """Export the run directory `path` into the new folder `out`, and return the metadata of the export.
 
-    It is written beside `out`, as ``OUT.partial``, and renamed when it is whole.
+    It is written as ``OUT.partial`` next to `out`, and renamed once it is complete.
 
     Args:
         path: a run directory.
-        out: a folder that is not there yet.
+        out: a folder that does not exist yet.
         format: one of `FORMATS`.
-        evaluator: with what only the evaluator saw.
-        allow_unclean: also a run that was not closed, or whose log is cut; that is said in the metadata.
-        progress: told the number of steps so far, now and then.
+        evaluator: include the values visible only to the evaluator.
+        allow_unclean: accept a run that was not closed, or whose log is cut; the metadata says so.
+        progress: called with the number of steps so far.
 
     Raises:
-        UsageError: for a format that there is not, or where `out` or ``OUT.partial`` is there already.
+        UsageError: for an unknown format, or when `out` or ``OUT.partial`` exists.
         RecordError: when the run cannot be read, or is not clean.
         MissingDependencyError: when the library of the format is not installed.
     """
     if format not in FORMATS:
         raise UsageError(f"format {format!r} is not known; allowed: {', '.join(FORMATS)}")
     out = Path(out)
-    partial = _place_beside(out)
+    partial = out.with_name(f"{out.name}.partial")
+    for taken in (out, partial):
+        if taken.exists() or taken.is_symlink():
+            raise UsageError(f"{taken} is there already; allowed: a folder that is not")
     run = read_run(path)
     if run.problem and not allow_unclean:
         raise RecordError(f"{path} is not clean: {run.problem}; --allow-unclean exports what is whole")
     source = open_episodes(run, evaluator=evaluator)
     try:
         partial.mkdir(parents=True)
-        account = _written(partial, source, format, out.name, progress or (lambda _steps: None))
+        account = _write(_WRITERS[format](partial, source, out.name), source, format, progress)
         partial.rename(out)
     except OSError as error:
         raise RecordError(f"{out}: the export cannot be written: {error}") from None
@@ -86,46 +98,27 @@ def export_run(
     return account
 
 
-def _place_beside(out: Path) -> Path:
-    partial = out.with_name(f"{out.name}.partial")
-    for taken in (out, partial):
-        if taken.exists() or taken.is_symlink():
-            raise UsageError(f"{taken} is there already; allowed: a folder that is not")
-    return partial
-
-
-def _written(
-    folder: Path, source: EpisodeReader, kind: str, name: str, progress: Callable[[int], None]
-) -> dict[str, Any]:
-    writer = _writer(kind, folder, source, name)
+def _write(writer: Writer, source: EpisodeReader, kind: str, progress: Callable[[int], None] | None) -> dict[str, Any]:
     counts = {"episodes": 0, "unfinished": 0, "steps": 0}
     try:
         for item in source:
             if isinstance(item, Step):
                 writer.step(item)
                 counts["steps"] += 1
-                progress(counts["steps"])
+                if progress is not None:
+                    progress(counts["steps"])
             else:
                 writer.end(item)
                 counts["episodes"] += 1
                 counts["unfinished"] += not item.ended
-        account = _account(source, kind, counts)
+        account = _metadata(source, kind, counts)
         writer.close(account)
     finally:
         writer.abort()
     return account
 
 
-def _writer(kind: str, folder: Path, source: EpisodeReader, name: str) -> Writer:
-    if kind == "jsonl":
-        return JsonLines(folder, source)
-    if kind == "parquet":
-        return ParquetFiles(folder, source)
-    return MinariDataset(folder, source, name=name) if kind == "minari" else LerobotDataset(folder, source)
-
-
-def _account(source: EpisodeReader, kind: str, counts: Mapping[str, int]) -> dict[str, Any]:
-    """Return what was exported, and from what; for the metadata."""
+def _metadata(source: EpisodeReader, kind: str, counts: Mapping[str, int]) -> dict[str, Any]:
     manifest = source.run.manifest
     return {
         "schema": EXPORT,
@@ -145,6 +138,3 @@ def _account(source: EpisodeReader, kind: str, counts: Mapping[str, int]) -> dic
         **counts,
         "left_out": dict(source.left_out),
     }
-
-
-__all__ = ["FORMATS", "export_run"]

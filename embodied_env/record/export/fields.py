@@ -1,4 +1,4 @@
-"""What observations and actions are made of: named arrays of one dtype and shape each, whatever their space."""
+"""Leaves of observations and actions: named arrays of one dtype and shape each, for any space."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ Arrays = Mapping[str, NDArray[Any]]
 """Arrays by key; of a value that is one array, the key is ""."""
 
 Load = Callable[[Mapping[str, Any]], NDArray[Any]]
-"""Returns the array that a reference in a row stands for."""
+"""Returns the array of a reference."""
 
-_COLOURS = (1, 3, 4)
-_IMAGE = 3  # dimensions: height, width, channels
+_PNG_CHANNELS = (1, 3, 4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +30,8 @@ class ArrayField:
     """One array of a space.
 
     Attributes:
-        dtype: NumPy's name of it.
-        shape: of one value.
+        dtype: NumPy name.
+        shape: shape of one value.
     """
 
     dtype: str
@@ -40,16 +39,16 @@ class ArrayField:
 
     @property
     def size(self) -> int:
-        """How many numbers one value has."""
+        """The number of elements."""
         return int(np.prod(self.shape, dtype=int))
 
     @property
     def is_image(self) -> bool:
-        """Whether PNG holds a value without loss: uint8, (height, width, 1, 3 or 4 channels)."""
-        return self.dtype == "uint8" and len(self.shape) == _IMAGE and self.shape[2] in _COLOURS
+        """Whether PNG stores it without loss: uint8, (height, width, 1, 3 or 4 channels)."""
+        return self.dtype == "uint8" and len(self.shape) == 3 and self.shape[2] in _PNG_CHANNELS
 
     def array(self, value: Any, load: Load) -> NDArray[Any] | None:  # noqa: ANN401 - JSON types
-        """Return `value` of a row as an array, null as NaN; None when it does not have the leaf's shape."""
+        """Return a recorded value as an array, null as NaN; None if it does not have this shape."""
         try:
             found = load(value) if is_reference(value) else _numbers(value)
         except (TypeError, ValueError, OverflowError):
@@ -57,15 +56,15 @@ class ArrayField:
         if found.shape != self.shape:
             return None
         dtype = np.dtype(self.dtype)
-        if dtype.kind != "f" and found.dtype.kind == "f":  # an integer that is not known has no form
+        if dtype.kind != "f" and found.dtype.kind == "f":  # an unknown integer cannot be represented
             return None
         return found.astype(dtype, copy=False)
 
     def unknown(self) -> NDArray[Any]:
-        """Return a value that says that nothing is known.
+        """Return NaN in this shape.
 
         Raises:
-            RecordError: where the dtype has none.
+            RecordError: for a dtype without NaN.
         """
         if np.dtype(self.dtype).kind != "f":
             raise RecordError(f"{self.dtype} {self.shape} has no value for what is not known; allowed: floats")
@@ -82,13 +81,13 @@ def leaves_of_space(space: gymnasium.Space[Any]) -> dict[str, ArrayField]:
 
 
 def leaves_of_value(value: Any, load: Load) -> dict[str, ArrayField]:  # noqa: ANN401 - JSON types
-    """Return the leaves that a value of a row has: where wrappers stand between, no space is on record.
+    """Return the leaves of a recorded value, for runs whose wrappers may have changed the space.
 
     Raises:
-        RecordError: when it is not made of arrays of numbers.
+        RecordError: when it does not consist of arrays of numbers.
     """
     leaves = {}
-    for key, item in parts(value).items():
+    for key, item in flatten(value).items():
         try:
             found = load(item) if is_reference(item) else _numbers(item)
         except (TypeError, ValueError, OverflowError):
@@ -99,28 +98,24 @@ def leaves_of_value(value: Any, load: Load) -> dict[str, ArrayField]:  # noqa: A
     return leaves
 
 
-def parts(value: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON types
-    """Return the arrays of a value by key, still in types of JSON; dicts in it by keys with dots."""
+def flatten(value: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON types
+    """Return the arrays of a value by key, in JSON types; nested dicts get dotted keys."""
     if not isinstance(value, Mapping) or is_reference(value):
         return {"": value}
     found = {}
     for key, item in value.items():
-        for below, leaf in parts(item).items():
+        for below, leaf in flatten(item).items():
             found[f"{key}.{below}" if below else key] = leaf
     return found
 
 
 def named(prefix: str, key: str) -> str:
-    """Return the name of a column: ``observation.joints_position``, or ``action`` where there is one array."""
+    """Return the name of a column: ``observation.joints_position``, or ``action`` for a single array."""
     return f"{prefix}.{key}" if key else prefix
 
 
 def _numbers(value: Any) -> NDArray[Any]:  # noqa: ANN401 - JSON types
-    """Return nested lists as an array; null is NaN.
-
-    Raises:
-        ValueError: when it is ragged, or not of numbers.
-    """
+    """Return nested lists as an array, null as NaN; raises ValueError for ragged lists and other types."""
     array = np.asarray(value)
     if array.dtype.kind in "biuf":
         return array
@@ -133,10 +128,10 @@ _EXTRAS = {"pyarrow": "export", "minari": "export", "PIL": "images"}
 
 
 def library(module: str, *, needed_for: str) -> Any:  # noqa: ANN401 - a module without type information
-    """Return `module`, imported.
+    """Import `module`.
 
     Raises:
-        MissingDependencyError: when it is not installed; with the extra that brings it.
+        MissingDependencyError: when it is not installed; names the extra to install.
     """
     try:
         return importlib.import_module(module)

@@ -1,7 +1,7 @@
-"""JSON lines: ``transitions.jsonl``, one step a line, with images and other large arrays in files beside it.
+"""JSON lines: ``transitions.jsonl``, one step per line, with images and other large arrays in files of their own.
 
-It needs no library. Values are those of the run's own rows, so a request that was no action stands here as it was
-asked. Images are PNG; what PNG does not hold is a ``.npy`` file. Each content is stored once, under its hash.
+It needs no library. Values are those of the rows of the run, malformed actions included. Images are PNG, arrays that
+PNG cannot store are ``.npy`` files. Each content is stored once, under its hash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class JsonLines:
     """Writes ``transitions.jsonl`` and ``arrays/``."""
 
     def __init__(self, out: Path, source: EpisodeReader) -> None:
-        """Begin in the folder `out`."""
+        """Start the file in the folder `out`."""
         self._out, self._source = out, source
         self._file: IO[str] = (out / "transitions.jsonl").open("x", encoding="utf-8")
 
@@ -33,12 +33,9 @@ class JsonLines:
         """Write one line."""
         row, evaluator = step.row, bool(self._source.evaluator)
         info = {key: value for key, value in row["info"].items() if key != "evaluator" or evaluator}
+        places = ("episode_index", "step_index", "timestamp_s", "observed_ns", "published_ns")
         line = {
-            "episode_index": step.episode_index,
-            "step_index": step.step_index,
-            "timestamp_s": step.timestamp_s,
-            "observed_ns": step.observed_ns,
-            "published_ns": step.published_ns,
+            **{name: getattr(step, name) for name in places},
             "observation": step.seen,
             "action": row["action"],
             "action_applied": info.get("action", {}).get("applied"),
@@ -51,13 +48,12 @@ class JsonLines:
             "info": info,
         }
         if evaluator:
-            told = {key: array.tolist() for key, array in step.evaluator.items()}
-            line["evaluator"] = {key: _known(value) for key, value in told.items()}
+            line["evaluator"] = {key: _null_for_nan(array.tolist()) for key, array in step.evaluator.items()}
         json.dump(self._with_files(line), self._file, allow_nan=False, separators=(",", ":"))
         self._file.write("\n")
 
     def end(self, ending: EpisodeEnd) -> None:
-        """Nothing: each line has its next observation."""
+        """Do nothing: each line has its next observation."""
 
     def close(self, account: Mapping[str, Any]) -> None:
         """Write ``metadata.json``."""
@@ -65,20 +61,20 @@ class JsonLines:
         write_json(self._out / "metadata.json", {**account, "the_action": THE_ACTION})
 
     def abort(self) -> None:
-        """Let go of the files."""
+        """Close the file."""
         self._file.close()
 
     def _with_files(self, value: Any) -> Any:  # noqa: ANN401 - JSON types
-        """Return `value` with the name of a file in each reference."""
+        """Return `value` with the file name added to each reference."""
         if isinstance(value, list):
             return [self._with_files(item) if isinstance(item, (list, dict)) else item for item in value]
         if not isinstance(value, dict):
             return value
         if is_reference(value):
-            return {"file": self._stored(value), **value}
+            return {"file": self._store(value), **value}
         return {key: self._with_files(item) if isinstance(item, (list, dict)) else item for key, item in value.items()}
 
-    def _stored(self, reference: dict[str, Any]) -> str:
+    def _store(self, reference: dict[str, Any]) -> str:
         is_image = ArrayField(dtype=reference["dtype"], shape=tuple(reference["shape"])).is_image
         name = f"arrays/{reference['sha256']}.{'png' if is_image else 'npy'}"
         path = self._out / name
@@ -92,8 +88,7 @@ class JsonLines:
         return name
 
 
-def _known(value: Any) -> Any:  # noqa: ANN401 - numbers in lists
-    """Return `value` with null for NaN."""
+def _null_for_nan(value: Any) -> Any:  # noqa: ANN401 - numbers in lists
     if isinstance(value, list):
-        return [_known(item) for item in value]
-    return None if value != value else value  # noqa: PLR0124 - NaN alone is not itself
+        return [_null_for_nan(item) for item in value]
+    return None if value != value else value  # noqa: PLR0124 - only NaN differs from itself

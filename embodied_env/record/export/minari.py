@@ -1,7 +1,7 @@
 """A Minari dataset, in Minari's own Arrow storage and written by Minari itself.
 
-An episode of T steps has T + 1 observations; ``infos`` has as many entries, the first of which belongs to the reset, so
-that what a step did stands beside the observation that it led to.
+An episode of T steps has T + 1 observations and as many entries of ``infos``. The first entry belongs to the reset, so
+that the results of a step have the index of the observation that it led to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
-from embodied_env.record.export.fields import ArrayField, Arrays, Leaves, library, named
+from embodied_env.record.export.fields import Arrays, Leaves, library, named
 from embodied_env.record.manifest import write_json
 
 THE_ACTION = (
@@ -28,13 +28,13 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-v\d+")
 
 
 class MinariDataset:
-    """Writes ``data/``; the folder is a dataset of its own name where that ends in ``-v0`` or so."""
+    """Writes ``data/``; the dataset has the name of the folder, with ``-v0`` added if it has no version."""
 
     def __init__(self, out: Path, source: EpisodeReader, *, name: str) -> None:
-        """Begin in the folder `out`, which is going to be called `name`.
+        """Start the dataset in the folder `out`, whose final name is `name`.
 
         Raises:
-            MissingDependencyError: without Minari, or what its Arrow storage needs.
+            MissingDependencyError: without Minari, or a dependency of its Arrow storage.
         """
         library("pyarrow", needed_for="exporting to Minari")
         library("PIL.Image", needed_for="exporting to Minari")
@@ -59,19 +59,18 @@ class MinariDataset:
         self._steps.append(step)
 
     def end(self, ending: EpisodeEnd) -> None:
-        """Hand the episode over."""
+        """Write the episode."""
         steps, self._steps = self._steps, []
         source = self._source
         observations = [*(step.observation for step in steps), ending.observation]
+        unknown = {key: leaf.unknown() for key, leaf in source.applied.items()}  # of the reset
+        applied = [unknown, *(step.action_applied for step in steps)]
+        evaluator = [*(step.evaluator for step in steps), ending.evaluator]
         infos: dict[str, Any] = {
-            **_by_name(
-                "action_applied", source.applied, [_unknown(source.applied), *(s.action_applied for s in steps)]
-            ),
+            **_columns("action_applied", source.applied, applied),
             "is_success": [False, *(step.is_success for step in steps)],
+            **_columns("evaluator", source.evaluator, evaluator),
         }
-        if source.evaluator:
-            told = [*(step.evaluator for step in steps), ending.evaluator]
-            infos |= _by_name("evaluator", source.evaluator, told)
         buffer = self._buffer(
             id=ending.episode_index,
             seed=ending.seed,
@@ -83,11 +82,11 @@ class MinariDataset:
             infos=infos,
         )
         self._storage.update_episodes([buffer])
-        told_of = {"end_reason": ending.end_reason, "ended": ending.ended, "world_seed": ending.world_seed}
-        self._storage.update_episode_metadata([told_of], [ending.episode_index])
+        metadata = {"end_reason": ending.end_reason, "ended": ending.ended, "world_seed": ending.world_seed}
+        self._storage.update_episode_metadata([metadata], [ending.episode_index])
 
     def close(self, account: Mapping[str, Any]) -> None:
-        """Write Minari's metadata, and ours beside it."""
+        """Write the metadata of Minari, and ours to a file of its own."""
         self._storage.update_metadata(
             {
                 "dataset_id": self._id,
@@ -99,21 +98,19 @@ class MinariDataset:
         write_json(self._out / "metadata.json", {**account, "the_action": THE_ACTION, "dataset_id": self._id})
 
     def abort(self) -> None:
-        """Minari holds no file open."""
+        """Do nothing: Minari holds no file open."""
 
 
 def _space(leaves: Leaves, of_contract: gymnasium.Space[Any], source: EpisodeReader) -> gymnasium.Space[Any]:
-    """Return the contract's space; without bounds where wrappers stand between."""
+    """Return the space of the contract, or an unbounded one if wrappers may have changed it."""
     if not source.has_wrappers:
         return of_contract
-    boxes: dict[str, spaces.Space[Any]] = {key: _box(leaf) for key, leaf in leaves.items()}
+    boxes: dict[str, spaces.Space[Any]] = {}
+    for key, leaf in leaves.items():
+        dtype = np.dtype(leaf.dtype)
+        low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        boxes[key] = spaces.Box(low, high, leaf.shape, dtype.type)
     return boxes[""] if list(boxes) == [""] else spaces.Dict(boxes)
-
-
-def _box(leaf: ArrayField) -> spaces.Box:
-    dtype = np.dtype(leaf.dtype)
-    low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    return spaces.Box(low, high, leaf.shape, dtype.type)
 
 
 def _stacked(leaves: Leaves, values: list[Arrays]) -> NDArray[Any] | dict[str, NDArray[Any]]:
@@ -121,14 +118,9 @@ def _stacked(leaves: Leaves, values: list[Arrays]) -> NDArray[Any] | dict[str, N
     return stacked[""] if list(stacked) == [""] else stacked
 
 
-def _by_name(prefix: str, leaves: Leaves, values: list[Arrays]) -> dict[str, NDArray[Any]]:
-    """Return them stacked, by names of one level: Minari does not read back dicts in infos."""
+def _columns(prefix: str, leaves: Leaves, values: list[Arrays]) -> dict[str, NDArray[Any]]:
+    """Return the arrays stacked, under flat names: Minari does not read back dicts in infos."""
     return {
         named(prefix, key): np.stack([arrays[key].reshape(leaf.shape or (1,)) for arrays in values])
         for key, leaf in leaves.items()
     }
-
-
-def _unknown(leaves: Leaves) -> Arrays:
-    """Return what was executed at a reset: NaN."""
-    return {key: leaf.unknown() for key, leaf in leaves.items()}

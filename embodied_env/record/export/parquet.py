@@ -1,4 +1,4 @@
-"""Parquet: ``transitions.parquet``, one step a row, and ``episodes.parquet`` with the last observation of each."""
+"""Parquet: ``transitions.parquet`` with one step per row, ``episodes.parquet`` with the last observations."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
-from embodied_env.record.export.fields import ArrayField, Leaves, library, named, png
+from embodied_env.record.export.fields import ArrayField, Arrays, Leaves, library, named, png
 from embodied_env.record.manifest import write_json
 
 MOST_ROWS = 1024
 
 MOST_BYTES = 32 * 2**20
-"""Of images in a group of rows."""
+"""Bytes of images in a group of rows."""
 
 THE_ACTION = (
     "action: what the agent asked for, NaN where it asked for no such thing; a policy is judged and trained by what "
@@ -27,69 +27,68 @@ class ParquetFiles:
     """Writes the two files and ``metadata.json``."""
 
     def __init__(self, out: Path, source: EpisodeReader) -> None:
-        """Begin in the folder `out`.
+        """Start the files in the folder `out`.
 
         Raises:
             MissingDependencyError: without pyarrow.
         """
         pa = arrow()
-        self._out, self._source = out, source
-        self._leaves: dict[str, ArrayField] = {
-            **columns_of("observation", source.observation),
-            **columns_of("action", source.action),
-            **columns_of("action_applied", source.applied),
-            **columns_of("evaluator", source.evaluator),
+        self._out = out
+        self._fixed = {
+            **dict.fromkeys(("episode_index", "step_index"), pa.int64()),
+            "timestamp_s": pa.float64(),
+            **dict.fromkeys(("observed_ns", "published_ns"), pa.int64()),
+            "reward": pa.float64(),
+            **dict.fromkeys(("terminated", "truncated"), pa.bool_()),
+            "end_reason": pa.string(),
+            "is_success": pa.bool_(),
         }
-        self._last: dict[str, ArrayField] = {
-            **columns_of("final_observation", source.observation),
-            **columns_of("final_evaluator", source.evaluator),
+        self._fixed_of_episode = {
+            **dict.fromkeys(("episode_index", "length", "seed", "world_seed"), pa.int64()),
+            "ended": pa.bool_(),
+            "end_reason": pa.string(),
+            "is_success": pa.bool_(),
         }
-        fixed, episodes = _of_step(pa), _of_episode(pa)
-        self._steps = TableFile(out / "transitions.parquet", _schema(fixed, self._leaves))
-        self._episodes = TableFile(out / "episodes.parquet", _schema(episodes, self._last))
-        self._fixed, self._of_episode = tuple(fixed), tuple(episodes)
+        self._leaves = {
+            "observation": source.observation,
+            "action": source.action,
+            "action_applied": source.applied,
+            "evaluator": source.evaluator,
+        }
+        self._leaves_of_episode = {"final_observation": source.observation, "final_evaluator": source.evaluator}
+        self._steps = TableFile(out / "transitions.parquet", _schema(self._fixed, self._leaves))
+        self._episodes = TableFile(out / "episodes.parquet", _schema(self._fixed_of_episode, self._leaves_of_episode))
 
     def step(self, step: Step) -> None:
         """Write one row."""
-        source = self._source
-        self._steps.add(
-            {
-                **{name: getattr(step, name) for name in self._fixed},
-                **cells_of("observation", source.observation, step.observation),
-                **cells_of("action", source.action, step.action),
-                **cells_of("action_applied", source.applied, step.action_applied),
-                **cells_of("evaluator", source.evaluator, step.evaluator),
-            }
-        )
+        fixed = {name: getattr(step, name) for name in self._fixed}
+        arrays = {name: getattr(step, name) for name in self._leaves}
+        self._steps.add(fixed | _cells(self._leaves, arrays))
 
     def end(self, ending: EpisodeEnd) -> None:
         """Write the row of the episode."""
-        self._episodes.add(
-            {
-                **{name: getattr(ending, name) for name in self._of_episode},
-                **cells_of("final_observation", self._source.observation, ending.observation),
-                **cells_of("final_evaluator", self._source.evaluator, ending.evaluator),
-            }
-        )
+        fixed = {name: getattr(ending, name) for name in self._fixed_of_episode}
+        arrays = {"final_observation": ending.observation, "final_evaluator": ending.evaluator}
+        self._episodes.add(fixed | _cells(self._leaves_of_episode, arrays))
 
     def close(self, account: Mapping[str, Any]) -> None:
-        """Finish the files; ``metadata.json`` has the shape of each column of arrays."""
+        """Finish the files and write ``metadata.json``, which has the shape of each column of arrays."""
         self._steps.close()
         self._episodes.close()
         columns = {
             name: {"dtype": leaf.dtype, "shape": list(leaf.shape), "is_png": leaf.is_image}
-            for name, leaf in (self._leaves | self._last).items()
+            for name, leaf in (_columns(self._leaves) | _columns(self._leaves_of_episode)).items()
         }
         write_json(self._out / "metadata.json", {**account, "the_action": THE_ACTION, "columns": columns})
 
     def abort(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._steps.abort()
         self._episodes.abort()
 
 
 class TableFile:
-    """A Parquet file. Rows are kept until they make a group, so that memory does not grow with the file."""
+    """Writes a Parquet file in groups of rows, so that memory does not grow with the file."""
 
     def __init__(self, path: Path, schema: Any, *, most_rows: int = MOST_ROWS) -> None:  # noqa: ANN401 - of pyarrow
         """Create the file with an Arrow schema."""
@@ -101,27 +100,27 @@ class TableFile:
         self._writer = arrow("pyarrow.parquet").ParquetWriter(self._file, schema)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Take in one row."""
+        """Add one row."""
         self._rows.append(row)
         self._bytes += sum(len(value) for value in row.values() if isinstance(value, bytes))
         if len(self._rows) >= self._most_rows or self._bytes >= MOST_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was kept as one group."""
+        """Write the rows so far as one group."""
         if self._rows:
             self._writer.write_table(arrow().Table.from_pylist(self._rows, schema=self._schema))
             self._rows, self._bytes = [], 0
             self.written_bytes = self._file.tell()
 
     def close(self) -> None:
-        """Write the rest, and the end of the file."""
+        """Write the last group and finish the file."""
         self.flush()
         self._writer.close()
         self._file.close()
 
     def abort(self) -> None:
-        """Let go of the file, whole or not. Idempotent."""
+        """Close the file, finished or not; idempotent."""
         self._rows = []
         if not self._file.closed:
             self._writer.close()
@@ -129,12 +128,20 @@ class TableFile:
 
 
 def arrow(module: str = "pyarrow") -> Any:  # noqa: ANN401 - a module without type information
-    """Return pyarrow, or a module of it."""
+    """Import pyarrow, or a module of it."""
     return library(module, needed_for="this export")
 
 
-def type_of(leaf: ArrayField) -> Any:  # noqa: ANN401 - of pyarrow
-    """Return the Arrow type of a leaf: PNG as binary, a scalar, or a list of one length, in C order."""
+def _columns(leaves: Mapping[str, Leaves]) -> dict[str, ArrayField]:
+    return {named(prefix, key): leaf for prefix, group in leaves.items() for key, leaf in group.items()}
+
+
+def _schema(fixed: Mapping[str, Any], leaves: Mapping[str, Leaves]) -> Any:  # noqa: ANN401 - of pyarrow
+    return arrow().schema([*fixed.items(), *((name, _type(leaf)) for name, leaf in _columns(leaves).items())])
+
+
+def _type(leaf: ArrayField) -> Any:  # noqa: ANN401 - of pyarrow
+    """Return the Arrow type of a leaf: PNG as binary, a scalar, or a list of fixed length, in C order."""
     pa = arrow()
     if leaf.is_image:
         return pa.binary()
@@ -142,49 +149,16 @@ def type_of(leaf: ArrayField) -> Any:  # noqa: ANN401 - of pyarrow
     return number if not leaf.shape else pa.list_(number, leaf.size)
 
 
-def cell(leaf: ArrayField, array: NDArray[Any]) -> Any:  # noqa: ANN401 - what pyarrow takes
-    """Return what stands in a cell for `array`."""
+def _cells(leaves: Mapping[str, Leaves], arrays: Mapping[str, Arrays]) -> dict[str, Any]:
+    """Return the cells of one row, by the names of their columns."""
+    return {
+        named(prefix, key): _cell(leaf, arrays[prefix][key])
+        for prefix, group in leaves.items()
+        for key, leaf in group.items()
+    }
+
+
+def _cell(leaf: ArrayField, array: NDArray[Any]) -> Any:  # noqa: ANN401 - a value for pyarrow
     if leaf.is_image:
         return png(array)
     return array.reshape(-1).tolist() if leaf.shape else array.item()
-
-
-def columns_of(prefix: str, leaves: Leaves) -> dict[str, ArrayField]:
-    """Return the leaves by the names of their columns."""
-    return {named(prefix, key): leaf for key, leaf in leaves.items()}
-
-
-def cells_of(prefix: str, leaves: Leaves, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return the cells of one row, by the names of their columns."""
-    return {named(prefix, key): cell(leaf, arrays[key]) for key, leaf in leaves.items()}
-
-
-def _of_step(pa: Any) -> dict[str, Any]:  # noqa: ANN401 - pyarrow
-    return {
-        "episode_index": pa.int64(),
-        "step_index": pa.int64(),
-        "timestamp_s": pa.float64(),
-        "observed_ns": pa.int64(),
-        "published_ns": pa.int64(),
-        "reward": pa.float64(),
-        "terminated": pa.bool_(),
-        "truncated": pa.bool_(),
-        "end_reason": pa.string(),
-        "is_success": pa.bool_(),
-    }
-
-
-def _of_episode(pa: Any) -> dict[str, Any]:  # noqa: ANN401 - pyarrow
-    return {
-        "episode_index": pa.int64(),
-        "length": pa.int64(),
-        "seed": pa.int64(),
-        "world_seed": pa.int64(),
-        "ended": pa.bool_(),
-        "end_reason": pa.string(),
-        "is_success": pa.bool_(),
-    }
-
-
-def _schema(fixed: Mapping[str, Any], leaves: Mapping[str, ArrayField]) -> Any:  # noqa: ANN401 - of pyarrow
-    return arrow().schema([*fixed.items(), *((name, type_of(leaf)) for name, leaf in leaves.items())])

@@ -1,8 +1,8 @@
-"""The log of a run: an MCAP file of JSON rows in which every row that was flushed survives a SIGKILL of its writer.
+"""The log of a run: an MCAP file of JSON rows in which every flushed row survives a SIGKILL of the writer.
 
-There are no chunks. Rows wait in memory until `flush` hands them to the operating system in one go (`write` does both).
-An array that rows refer to is a message of its own, before the first of them. It is not compressed: zlib at its
-quickest takes ten times as long as its hash, and more than a millisecond for an image of 640x480.
+There are no chunks. Rows wait in memory until `flush` hands them to the operating system in one write. An array that
+rows refer to is a message of its own, before the first of them. It is not compressed: the fastest level of zlib takes
+ten times as long as the hash, and more than a millisecond for an image of 640x480.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,29 +23,29 @@ from numpy.typing import NDArray
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, from_bytes, is_reference, refer_to, to_bytes
-from embodied_env.record.mcap_file import McapFile, mcap_records
+from embodied_env.record.mcap_file import McapFile, McapRecords
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.schema import reset_channel_schema, transition_channel_schema
 
 CHANNELS = {"transition": (TRANSITION, transition_channel_schema), "reset": (RESET, reset_channel_schema)}
-"""Topic -> the name of its rows' schema, and the schema of the channel."""
+"""Topic -> the name of the schema of its rows, and the schema of the channel."""
 
 ARRAYS = "array"
 """The topic of the bytes that rows refer to."""
 
 LARGEST_ROW = 2**26
-"""Bytes of the JSON of a row that is read."""
+"""Bytes of the JSON of the largest row that is read."""
 
 DEEPEST = 64
-"""Levels of nesting of JSON that is read from a run."""
+"""The deepest nesting of JSON that is read from a run."""
 
-_ABOUT_ARRAYS = {
+_ARRAY_METADATA = {
     "data": "one array in C order, little-endian; rows name dtype and shape, and the SHA-256 of these bytes"
 }
 
 
 class LogWriter:
-    """Writes rows in order. After a failed write it takes no more, and the file keeps every row before it."""
+    """Writes rows in order. After a failed write it refuses further ones, and the file keeps every row before it."""
 
     def __init__(self, path: Path) -> None:
         """Create the file.
@@ -55,32 +55,35 @@ class LogWriter:
             MissingDependencyError: when mcap is not installed.
         """
         self._file = McapFile(path)
-        self._stored: set[str] = set()  # hashes of the arrays that are in the log
+        self._stored: set[str] = set()  # hashes of the arrays in the log
         self._waiting: deque[tuple[int, int]] = deque()  # number and end of the rows that are not flushed
-        self._ends = array("Q")  # of the rows that are flushed
+        self._ends = array("Q")  # of the flushed rows
         self._digest = hashlib.sha256()
+        writer, self._channels = self._file.writer, {}
         with self._file.guarded("the start of the log"):
-            self._channels = {topic: self._register(topic) for topic in CHANNELS}
-            self._channels[ARRAYS] = self._file.writer.register_channel(ARRAYS, "raw", 0, _ABOUT_ARRAYS)
+            for topic, (name, schema) in CHANNELS.items():
+                schema_id = writer.register_schema(name, "jsonschema", json.dumps(schema()).encode())
+                self._channels[topic] = writer.register_channel(topic, "json", schema_id)
+            self._channels[ARRAYS] = writer.register_channel(ARRAYS, "raw", 0, _ARRAY_METADATA)
             self._file.begin()
 
     @property
     def problem(self) -> str:
-        """Why no more rows are taken, or ""."""
+        """Why further rows are refused, or ""."""
         return self._file.problem
 
     @property
     def rows_flushed(self) -> int:
-        """How many rows are with the operating system, and were not removed by others."""
+        """The number of rows handed to the operating system and not removed by others."""
         return len(self._ends)
 
     @property
     def rows_sha256(self) -> str:
-        """The SHA-256 of the rows so far: of the JSON text of each, followed by a newline."""
+        """SHA-256 of the rows so far: of the JSON text of each, followed by a newline."""
         return self._digest.hexdigest()
 
     def write(self, topic: str, row: Mapping[str, Any], *, log_time_ns: int) -> None:
-        """Append `row` to the channel `topic` and flush it to the operating system.
+        """Append `row` to the channel `topic` and flush it.
 
         Raises:
             RecordError: when it cannot be written, or an earlier row could not.
@@ -90,16 +93,34 @@ class LogWriter:
         self.flush()
 
     def append(self, topic: str, text: str, *, number: int, log_time_ns: int) -> None:
-        """Append the row `number` to the channel `topic`: its JSON, in ASCII. It waits for `flush`.
+        """Append row `number` to the channel `topic`, as JSON in ASCII, without flushing.
 
         Raises:
             RecordError: when it cannot be written, or an earlier row could not.
         """
         with self._file.guarded(f"row {number}"):
             data = text.encode("ascii")
-            self._append(topic, data, sequence=number, log_time_ns=log_time_ns)
+            self._add_message(topic, data, sequence=number, log_time_ns=log_time_ns)
             self._digest.update(data + b"\n")
             self._waiting.append((number, self._file.end))
+
+    def store(self, array: NDArray[Any], *, log_time_ns: int) -> Reference:
+        """Append the bytes of `array`, like `put`, and return the reference for a later row."""
+        data = to_bytes(array)
+        reference = refer_to(array, data)
+        self.put(reference, data, log_time_ns=log_time_ns)
+        return reference
+
+    def put(self, reference: Reference, data: bytes, *, log_time_ns: int) -> None:
+        """Append the bytes that `reference` refers to, once.
+
+        Raises:
+            RecordError: when they cannot be written, or something before them could not.
+        """
+        if reference["sha256"] not in self._stored:
+            with self._file.guarded("an array"):
+                self._add_message(ARRAYS, data, sequence=len(self._stored), log_time_ns=log_time_ns)
+            self._stored.add(reference["sha256"])
 
     def flush(self) -> None:
         """Hand everything to the operating system.
@@ -115,7 +136,7 @@ class LogWriter:
                 self._ends.append(self._waiting.popleft()[1])
 
     def pop_lost_rows(self) -> int:
-        """Return how many appended rows are not in the file, after a failed write or check; each is counted once."""
+        """Return the number of appended rows lost by a failed write or check; each is counted once."""
         if not self.problem:
             return 0
         kept = bisect_right(self._ends, self._file.kept)
@@ -124,42 +145,13 @@ class LogWriter:
         del self._ends[kept:]
         return lost
 
-    def store(self, array: NDArray[Any], *, log_time_ns: int) -> Reference:
-        """Append the bytes of `array`, unless they are there already, and return the reference for a row to come.
-
-        Raises:
-            RecordError: when they cannot be written, or something before them could not.
-        """
-        data = to_bytes(array)
-        reference = refer_to(array, data)
-        self.put(reference, data, log_time_ns=log_time_ns)
-        return reference
-
-    def put(self, reference: Reference, data: bytes, *, log_time_ns: int) -> None:
-        """Append the bytes that `reference` refers to, unless they are there already.
-
-        Raises:
-            RecordError: when they cannot be written, or something before them could not.
-        """
-        if reference["sha256"] not in self._stored:
-            with self._file.guarded("an array"):
-                self._append(ARRAYS, data, sequence=len(self._stored), log_time_ns=log_time_ns)
-            self._stored.add(reference["sha256"])
-
     def close(self) -> None:
-        """Finish the file and close it. Idempotent; never raises: `problem` says what went wrong."""
+        """Finish and close the file; idempotent. It never raises: `problem` has the reason."""
         with contextlib.suppress(RecordError):
             self.flush()
         self._file.close()
 
-    def _register(self, topic: str) -> int:
-        name, schema = CHANNELS[topic]
-        writer = self._file.writer
-        schema_id = writer.register_schema(name, "jsonschema", json.dumps(schema()).encode())
-        channel_id: int = writer.register_channel(topic, "json", schema_id)
-        return channel_id
-
-    def _append(self, topic: str, data: bytes, *, sequence: int, log_time_ns: int) -> None:
+    def _add_message(self, topic: str, data: bytes, *, sequence: int, log_time_ns: int) -> None:
         self._file.writer.add_message(
             channel_id=self._channels[topic],
             log_time=log_time_ns,
@@ -170,37 +162,35 @@ class LogWriter:
 
 
 class LogReader:
-    """Reads a log, whole or not: every row up to the first that is not whole."""
+    """Reads the rows of a log up to the first that is not whole."""
 
     def __init__(self, path: Path) -> None:
-        """Read from `path`, from its start at each iteration."""
+        """Read from `path`, from the start at each iteration."""
         self.path = path
-        self._verdict: tuple[str, str] | None = None
+        self._result: tuple[str, str] | None = None  # of the first iteration to the end: problem and hash
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the rows in the order of their writing: bounded JSON, of any type."""
+        """Yield the rows in the order of writing: bounded JSON of any type."""
         digest = hashlib.sha256()
         count, problem = 0, ""
-        messages = _messages(self.path)
-        while True:
+        records = McapRecords(self.path)
+        for topic, data, _ in _messages(records):
+            if topic not in CHANNELS:
+                continue
             try:
-                topic, data, _ = next(messages)
-                if topic not in CHANNELS:
-                    continue
                 row = parse_json(data, max_bytes=LARGEST_ROW, max_depth=DEEPEST)
-            except StopIteration as stop:
-                problem = f"{stop.value} after {count} whole rows" if stop.value else ""
-                break
             except ValueError as error:
-                problem = f"the row after {count} whole rows is not JSON: {error}"
+                problem = f"{self.path.name}: the row after {count} whole rows is not JSON: {error}"
                 break
             digest.update(data + b"\n")
             count += 1
             yield row
-        self._verdict = (f"{self.path.name}: {problem}" if problem else "", digest.hexdigest())
+        if records.problem:
+            problem = f"{self.path.name}: {records.problem} after {count} whole rows"
+        self._result = (problem, digest.hexdigest())
 
     def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
-        """Return the array that a row refers to; read-only. Where the arrays lie is found out once.
+        """Return the read-only array that a row refers to; the log is searched for arrays once.
 
         Raises:
             RecordError: when it is not in the log, or not as it was written.
@@ -220,42 +210,31 @@ class LogReader:
         """Offset and size of the bytes of each array, by their hash."""
         return {
             hashlib.sha256(data).hexdigest(): (end - len(data), len(data))
-            for topic, data, end in _messages(self.path)
+            for topic, data, end in _messages(McapRecords(self.path))
             if topic == ARRAYS
         }
 
     @property
-    def clean(self) -> bool:
-        """The file is whole, to the last byte that its writer meant to write."""
-        return not self.problem
-
-    @property
     def problem(self) -> str:
-        """Why the file is not whole, or "", when it was first read to its end."""
-        return self._read()[0]
+        """Why the file was not whole when it was first read to its end, or ""."""
+        return self._read_all()[0]
 
     @property
     def rows_sha256(self) -> str:
-        """The SHA-256 of the rows that are whole: of the JSON text of each, followed by a newline."""
-        return self._read()[1]
+        """SHA-256 of the whole rows: of the JSON text of each, followed by a newline."""
+        return self._read_all()[1]
 
-    def _read(self) -> tuple[str, str]:
-        if self._verdict is None:
+    def _read_all(self) -> tuple[str, str]:
+        if self._result is None:
             for _ in self:
                 pass
-        return self._verdict or ("", "")
+        return self._result or ("", "")
 
 
-def _messages(path: Path) -> Generator[tuple[str, bytes, int], None, str]:
-    """Yield topic, data and the offset behind it of each whole message; return why the file is not whole, or ""."""
+def _messages(records: McapRecords) -> Iterator[tuple[str, bytes, int]]:
+    """Yield topic, data and the offset after it of each message."""
     topics: dict[int, str] = {}
-    records = mcap_records(path)
-    while True:
-        try:
-            kind, record, end = next(records)
-        except StopIteration as stop:
-            reason: str = stop.value
-            return reason
+    for kind, record, end in records:
         if kind == "Channel":
             topics[record.id] = record.topic
         elif kind == "Message":

@@ -18,7 +18,7 @@ from mcap.records import Chunk
 from mcap.stream_reader import StreamReader
 
 from embodied_env.errors import RecordError
-from embodied_env.record.mcap_log import CHANNELS, LogReader, LogWriter
+from embodied_env.record.row_log import CHANNELS, LogReader, LogWriter
 
 
 def rows(count):
@@ -52,7 +52,6 @@ def test_rows_can_be_read_more_than_once(path):
 
 def test_a_log_that_was_closed_is_clean(path):
     reader = LogReader(write(path, rows(5)))
-    assert reader.clean
     assert reader.problem == ""
 
 
@@ -263,7 +262,7 @@ def test_a_log_that_was_never_closed_is_not_clean_and_says_why(path):
     for row in rows(3):
         writer.write("transition", row, log_time_ns=0)
     reader = LogReader(path)
-    assert not reader.clean
+    assert reader.problem
     assert reader.problem == ("log.mcap: it ends before its end was written: its writer was stopped after 3 whole rows")
     writer.close()
 
@@ -295,7 +294,7 @@ def test_cut_anywhere_in_its_first_bytes_there_is_no_row_and_no_crash(path):
     for end in range(60):
         path.write_bytes(whole[:end])
         reader = LogReader(path)
-        assert (list(reader), reader.clean) == ([], False), end
+        assert (list(reader), reader.problem == "") == ([], False), end
 
 
 def unclosed(path, some_rows):
@@ -328,7 +327,7 @@ def test_zeros_behind_the_last_row_as_a_power_loss_leaves_them_hide_no_row(path)
     data = unclosed(path, rows(6))
     path.write_bytes(data + bytes(4096))
     reader = LogReader(path)
-    assert (list(reader), reader.clean) == (rows(6), False)
+    assert (list(reader), reader.problem == "") == (rows(6), False)
 
 
 def test_bytes_behind_the_end_are_found(path):
@@ -342,7 +341,7 @@ def test_bytes_behind_the_end_are_found(path):
 def test_a_file_that_is_no_log_is_not_clean(path, content):
     path.write_bytes(content)
     reader = LogReader(path)
-    assert (list(reader), reader.clean) == ([], False)
+    assert (list(reader), reader.problem == "") == ([], False)
 
 
 def test_a_log_that_is_not_there_is_not_clean(path):
@@ -384,7 +383,7 @@ def test_a_full_disk_ends_the_log_with_an_error_and_keeps_the_rows_before_it(pat
         """
         import pathlib, resource, sys
         from embodied_env.errors import RecordError
-        from embodied_env.record.mcap_log import LogWriter
+        from embodied_env.record.row_log import LogWriter
         writer = LogWriter(pathlib.Path(sys.argv[1]))
         limit = pathlib.Path(sys.argv[1]).stat().st_size + 10_000
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -410,7 +409,7 @@ def test_a_full_disk_in_the_middle_of_an_array_ends_the_log_before_it(path):
         import pathlib, resource, sys
         import numpy as np
         from embodied_env.errors import RecordError
-        from embodied_env.record.mcap_log import LogWriter
+        from embodied_env.record.row_log import LogWriter
         writer = LogWriter(pathlib.Path(sys.argv[1]))
         writer.write("transition", {"row": 0}, log_time_ns=0)
         limit = pathlib.Path(sys.argv[1]).stat().st_size + 10_000
@@ -439,7 +438,7 @@ def test_without_mcap_the_error_says_what_to_install(path):
         import pathlib, sys
         sys.modules["mcap"] = None  # as if it were not installed
         from embodied_env.errors import MissingDependencyError
-        from embodied_env.record.mcap_log import LogWriter
+        from embodied_env.record.row_log import LogWriter
         try:
             LogWriter(pathlib.Path(sys.argv[1]))
         except MissingDependencyError as error:
@@ -456,7 +455,7 @@ def test_without_mcap_the_error_says_what_to_install(path):
 WRITER = """
 import itertools, os, pathlib, sys
 import numpy as np
-from embodied_env.record.mcap_log import LogWriter
+from embodied_env.record.row_log import LogWriter
 
 for line in sys.stdin:  # a path per line: a process that writes rows to it until it is killed
     child = os.fork()
@@ -502,4 +501,4 @@ def test_after_a_sigkill_every_acknowledged_row_is_read_back_with_its_array(writ
     assert [row["row"] for row in found] == list(range(len(found)))
     assert len(found) >= acknowledged + 1
     assert all((reader.array(row["image"]) == row["row"] % 256).all() for row in found)
-    assert not reader.clean
+    assert reader.problem

@@ -1,0 +1,202 @@
+"""The raw ROS 2 messages of a run: ``messages.mcap``, which rosbag2, ``rosbags`` and Foxglove can read.
+
+They have a file of their own because rosbag2 refuses a file whose topics differ in their serialization ("json" and
+"cdr"), or in which a channel has no schema.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.message_tap import ARRAY, SEQUENCE, TappedMessage
+from embodied_env.record.mcap_file import McapFile, McapRecords
+
+OURS = "published_by"
+"""The metadata key of a channel that names its publisher: "environment", or "others"."""
+
+_MSG_NAMES = {"double": "float64", "float": "float32", "boolean": "bool", "octet": "byte"}
+_BOUNDED_TEXT = re.compile(r"(?P<of>w?string)<(?P<most>\d+)>$")
+
+
+class MessageLog:
+    """Writes messages in order, from any thread, without flushing."""
+
+    def __init__(self, path: Path) -> None:
+        """Create the file.
+
+        Raises:
+            RecordError: when it exists already or cannot be written.
+            MissingDependencyError: when mcap is not installed.
+        """
+        self._lock = threading.Lock()
+        self._file = McapFile(path, profile="ros2")
+        self._schemas: dict[str, int] = {}
+        self._channels: dict[tuple[str, str, bool], int] = {}
+        self._count = 0
+        with self._file.guarded("the start of the log"):
+            self._file.begin()
+
+    @property
+    def problem(self) -> str:
+        """Why further messages are refused, or ""."""
+        return self._file.problem
+
+    def write(self, message: TappedMessage) -> None:
+        """Append a message.
+
+        Raises:
+            RecordError: when it cannot be written, or an earlier one could not.
+            MissingDependencyError: when its package is not installed.
+        """
+        data = message.serialize(message.message)
+        text = "" if message.type in self._schemas else message_definition(message.type)
+        writer, key = self._file.writer, (message.topic, message.type, message.is_ours)
+        with self._lock, self._file.guarded(f"a message of {message.topic}"):
+            if message.type not in self._schemas:
+                self._schemas[message.type] = writer.register_schema(message.type, "ros2msg", text.encode())
+            if key not in self._channels:
+                publisher = "environment" if message.is_ours else "others"
+                metadata = {"offered_qos_profiles": message.qos, OURS: publisher}
+                schema_id = self._schemas[message.type]
+                self._channels[key] = writer.register_channel(message.topic, "cdr", schema_id, metadata)
+            writer.add_message(
+                channel_id=self._channels[key],
+                log_time=message.log_ns,
+                publish_time=message.publish_ns,
+                sequence=self._count % 2**32,
+                data=data,
+            )
+            self._count += 1
+
+    def flush(self) -> None:
+        """Hand the messages so far to the operating system.
+
+        Raises:
+            RecordError: when they cannot be written.
+        """
+        with self._lock, self._file.guarded("messages"):
+            self._file.flush()
+
+    def close(self) -> None:
+        """Finish and close the file; idempotent. It never raises: `problem` has the reason."""
+        with self._lock:
+            self._file.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredMessage:
+    """A recorded message, with the attributes of `TappedMessage`; `data` are its CDR bytes."""
+
+    topic: str
+    type: str
+    data: bytes
+    log_ns: int
+    publish_ns: int
+    is_ours: bool
+
+
+def read_messages(records: McapRecords) -> Iterator[StoredMessage]:
+    """Yield each whole message in the order of the file."""
+    schemas: dict[int, str] = {}
+    channels: dict[int, Any] = {}
+    for kind, record, _ in records:
+        if kind == "Schema":
+            schemas[record.id] = record.name
+        elif kind == "Channel":
+            channels[record.id] = record
+        elif kind == "Message" and record.channel_id in channels:
+            channel = channels[record.channel_id]
+            yield StoredMessage(
+                topic=channel.topic,
+                type=schemas.get(channel.schema_id, ""),
+                data=record.data,
+                log_ns=record.log_time,
+                publish_ns=record.publish_time,
+                is_ours=channel.metadata.get(OURS) == "environment",
+            )
+
+
+def problem_of_messages(path: Path) -> str:
+    """Read the whole file and return why it is not whole, or ""."""
+    records = McapRecords(path)
+    count = sum(1 for _ in read_messages(records))
+    return f"{path.name}: {records.problem} after {count} whole messages" if records.problem else ""
+
+
+@functools.cache
+def message_definition(name: str) -> str:
+    """Return the definition of a message type, such as ``sensor_msgs/msg/Imu``, and of all types that it contains.
+
+    Each after the first follows a line of ``=`` and a line with its name, ``MSG: std_msgs/Header``.
+
+    Raises:
+        MissingDependencyError: for a package that is not installed.
+        ContractError: for a type that the package does not have.
+    """
+    texts: dict[str, str] = {}
+    waiting = [name]
+    while waiting:
+        if (part := waiting.pop(0)) not in texts:
+            texts[part] = _definition_text(part)
+            waiting += _message_fields(part)
+    first = texts.pop(name)
+    return "\n".join(
+        [first, *(f"{'=' * 80}\nMSG: {part.replace('/msg/', '/')}\n{text}" for part, text in texts.items())]
+    )
+
+
+def _definition_text(name: str) -> str:
+    """Return the installed ``.msg`` file, or one rebuilt from the class, without comments and default values."""
+    package, kind, type_name = name.split("/")
+    for prefix in filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)):
+        file = Path(prefix) / "share" / package / kind / f"{type_name}.msg"
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+    generated: Any = message_class(name)
+    constants = type(generated).__prepare__("", ())
+    lines = [_constant_line(key, value) for key, value in constants.items() if not key.endswith("__DEFAULT")]
+    lines += [f"{_field_type(idl)} {field}" for field, idl in generated.get_fields_and_field_types().items()]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _constant_line(key: str, value: object) -> str:
+    """Return the line of a constant; its width is not known, so it gets the narrowest common one."""
+    if isinstance(value, bool):
+        return f"bool {key}={str(value).lower()}"
+    if isinstance(value, int):
+        width = "int32" if -(2**31) <= value < 2**31 else "int64" if value < 2**63 else "uint64"
+        return f"{width} {key}={value}"
+    if isinstance(value, float):
+        return f"float64 {key}={value!r}"
+    if isinstance(value, bytes):
+        return f"byte {key}={value[0]}"
+    return f'string {key}="{value}"'
+
+
+def _field_type(idl: str) -> str:
+    """Translate a type from IDL to ``.msg``."""
+    if found := ARRAY.match(idl):
+        return f"{_field_type(found['of'])}[{found['size']}]"
+    if found := SEQUENCE.match(idl):
+        return f"{_field_type(found['of'])}[{'' if found['most'] is None else '<=' + found['most']}]"
+    if found := _BOUNDED_TEXT.match(idl):
+        return f"{found['of']}<={found['most']}"
+    return _MSG_NAMES.get(idl, idl)
+
+
+def _message_fields(name: str) -> Iterator[str]:
+    """Yield the types of the fields that are messages."""
+    for idl in message_class(name).get_fields_and_field_types().values():
+        while found := ARRAY.match(idl) or SEQUENCE.match(idl):
+            idl = found["of"]  # noqa: PLW2901 - the element type
+        if "/" in idl:
+            package, _, type_name = idl.partition("/")
+            yield f"{package}/msg/{type_name}"
