@@ -1,4 +1,8 @@
-"""Builds the agent's observation: checks readings, replaces missing, stale and invalid ones by the last valid one."""
+"""The gap policy and the agent's observation.
+
+`ObservationBuilder` judges each reading by age and values, replaces missing, stale and invalid ones by the last valid
+one, and builds observations from the result.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +23,14 @@ from embodied_env.errors import BackendNotReadyError
 
 GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 
-_FEW = 16  # values; for fewer, plain floats beat arrays
+_FEW = 16  # values; for fewer, plain floats are faster than arrays
 
 
 class ObservationBuilder:
-    """Keeps the last valid sample of each sensor of one episode."""
+    """Applies the gap policy of one episode and builds its observations."""
 
     def __init__(self, contract: Contract, *, future_tolerance_ns: int = 0) -> None:
-        """Resolve the sensors of `contract`. A stamp may be so far ahead of now, where clocks are read twice."""
+        """Resolve the sensors of `contract`; the tolerance is for stamps of another clock that are ahead of now."""
         self._contract = contract
         self._future_tolerance_ns = future_tolerance_ns
         self._layouts = {name: field_layouts(name, sensor) for name, sensor in contract.sensors.items()}
@@ -42,29 +46,33 @@ class ObservationBuilder:
         self._evaluator_only = [name for name, sensor in contract.sensors.items() if sensor.visibility == "evaluator"]
         self._held: dict[str, Sample] = {}
 
+    # ----------------------------------------------------------------------------------------- gap policy
+
     def begin(self, snapshot: Snapshot) -> Snapshot:
-        """Begin an episode with its first snapshot, in which every sensor must be valid.
+        """Start an episode with its first snapshot, in which every sensor must be valid.
 
         Raises:
-            BackendNotReadyError: naming each sensor that is missing or not valid.
+            BackendNotReadyError: names each sensor that is missing or not valid.
         """
         self._held = {}
-        settled = {name: self._classify(name, snapshot) for name in self._contract.sensors}
-        bad = [
-            f"{name} ({'no message' if sample is None else sample.reason or sample.quality.name.lower()})"
-            for name, sample in settled.items()
-            if sample is None or sample.quality not in GOOD
-        ]
+        bad = []
+        for name in self._checks:
+            sample = self._classify(name, snapshot)
+            if sample is not None and sample.quality in GOOD:
+                self._held[name] = sample
+            else:
+                reason = "no message" if sample is None else sample.reason or sample.quality.name.lower()
+                bad.append(f"{name} ({reason})")
         if bad:
+            self._held = {}
             raise BackendNotReadyError(f"after the reset these sensors have no valid reading: {', '.join(bad)}")
-        self._held = {name: sample for name, sample in settled.items() if sample is not None}
         return replace(snapshot, samples=dict(self._held))
 
     def apply_gap_policy(self, snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
-        """Replace what is missing, invalid, stale or of the future by the last valid reading, and say so.
+        """Replace missing, invalid, stale and future readings by the last valid one, marked with the reason.
 
         Returns:
-            The snapshot to judge and to show, and the sensors with a gap whose contract says ``on_gap: stop``.
+            The snapshot to judge and to observe, and the sensors with a gap whose contract has ``on_gap: stop``.
         """
         samples: dict[str, Sample] = {}
         gaps: list[str] = []
@@ -83,14 +91,51 @@ class ObservationBuilder:
         samples = {name: replace(self._last_valid(name, None), quality=Quality.LOST, reason=why) for name in self._held}
         return Snapshot(now_ns=now_ns, samples=samples)
 
+    def _last_valid(self, name: str, rejected: Sample | None) -> Sample:
+        """Return the last valid sample of `name` with the quality and the counts of the rejected one."""
+        held = self._held[name]
+        if rejected is None:
+            return replace(held, quality=Quality.STALE, reason="no message", lost=0, duplicated=0, reordered=0)
+        return replace(
+            held,
+            quality=rejected.quality,
+            reason=rejected.reason,
+            lost=rejected.lost,
+            duplicated=rejected.duplicated,
+            reordered=rejected.reordered,
+        )
+
+    def _classify(self, name: str, snapshot: Snapshot) -> Sample | None:
+        """Return the sample of `name` with its quality by stamp and values; INVALID precedes OUT_OF_RANGE."""
+        sample = snapshot.samples.get(name)
+        if sample is None or sample.quality is not Quality.OK:
+            return sample
+        age_ns = snapshot.now_ns - sample.stamp_ns
+        if age_ns < -self._future_tolerance_ns:
+            return replace(sample, quality=Quality.FUTURE, reason=f"stamped {-age_ns} ns after now")
+        if age_ns > self._max_age_ns[name]:
+            by = f" (by the clock {sample.suspect_clock}?)" if sample.suspect_clock else ""
+            return replace(sample, quality=Quality.STALE, reason=f"{age_ns / 1e9:.3f} s old{by}")
+        problem = None
+        for check in self._checks[name]:
+            found = check.check(sample.values)
+            if found is not None and (problem is None or problem[0] is not Quality.INVALID):
+                problem = found
+        return sample if problem is None else replace(sample, quality=problem[0], reason=problem[1])
+
+    # ---------------------------------------------------------------------------------------- observation
+
     def observe(
         self, settled: Snapshot, step_index: int, applied: Iterable[NDArray[np.float64]] = ()
     ) -> dict[str, NDArray[Any]]:
-        """Return the agent's observation in fresh arrays: an element of the observation space.
+        """Return the agent's observation in new arrays: an element of the observation space.
 
-        `applied` are the last applied actions that the contract asks for, oldest first.
+        A reading outside its declared range is returned unchanged, with the quality OUT_OF_RANGE.
 
-        A reading outside its declared range is handed out as it is; its quality says so.
+        Args:
+            settled: the snapshot after the gap policy.
+            step_index: steps taken in this episode.
+            applied: the applied actions that the contract asks for, oldest first.
         """
         observation: dict[str, NDArray[Any]] = {}
         for name, fields, mask in self._visible:
@@ -109,92 +154,50 @@ class ObservationBuilder:
         return observation
 
     def evaluator_readings(self, settled: Snapshot) -> dict[str, dict[str, NDArray[Any]]]:
-        """Return the evaluator's readings: sensor -> field -> fresh array."""
+        """Return the evaluator's readings: sensor -> field -> new array."""
         return {
             name: {layout.field: settled.samples[name].values[layout.field].copy() for layout in self._layouts[name]}
             for name in self._evaluator_only
         }
 
-    def _last_valid(self, name: str, rejected: Sample | None) -> Sample:
-        """Return the last valid sample of `name`, with why it stands for `rejected` and what was counted since."""
-        held = self._held[name]
-        if rejected is None:
-            return replace(held, quality=Quality.STALE, reason="no message", lost=0, duplicated=0, reordered=0)
-        return replace(
-            held,
-            quality=rejected.quality,
-            reason=rejected.reason,
-            lost=rejected.lost,
-            duplicated=rejected.duplicated,
-            reordered=rejected.reordered,
-        )
-
-    def _classify(self, name: str, snapshot: Snapshot) -> Sample | None:
-        """Return the sample of `name` with the quality that its values and stamp deserve."""
-        sample = snapshot.samples.get(name)
-        if sample is None or sample.quality is not Quality.OK:
-            return sample
-        age_ns = snapshot.now_ns - sample.stamp_ns
-        if age_ns < -self._future_tolerance_ns:
-            return replace(sample, quality=Quality.FUTURE, reason=f"stamped {-age_ns} ns after now")
-        if age_ns > self._max_age_ns[name]:
-            by = f" (by the clock {sample.suspect_clock}?)" if sample.suspect_clock else ""
-            return replace(sample, quality=Quality.STALE, reason=f"{age_ns / 1e9:.3f} s old{by}")
-        return self._judge_values(name, sample)
-
-    def _judge_values(self, name: str, sample: Sample) -> Sample:
-        """Return the sample with the quality of its values; INVALID goes before OUT_OF_RANGE."""
-        problem = None
-        for check in self._checks[name]:
-            found = check.check(sample.values)
-            if found is not None and (problem is None or problem[0] is not Quality.INVALID):
-                problem = found
-        return sample if problem is None else replace(sample, quality=problem[0], reason=problem[1])
-
 
 class FieldCheck:
-    """Checks the values of one field of a sensor: shape, precision, finite, within the declared range."""
+    """Checks one field of a sensor: shape, dtype, finite values, declared range."""
 
     def __init__(self, layout: FieldLayout) -> None:
-        """Resolve how: few values one by one, many at once, and no value of a type that cannot leave the range."""
+        """Choose the comparison: few values one by one, many as arrays, none where the range covers the dtype."""
         self._layout = layout
-        self._field, self._shape, self._dtype = layout.field, layout.shape, layout.dtype
         self._is_small = layout.low.ndim == 1 and layout.low.size <= _FEW
-        # one comparison of a float also tells whether it is finite
-        self._lows = [max(low, -float_info.max) for low in layout.low.ravel().tolist()] if self._is_small else []
-        self._highs = [min(high, float_info.max) for high in layout.high.ravel().tolist()] if self._is_small else []
-        self._is_never_wrong = _covers_dtype(layout)
+        if self._is_small:  # with finite bounds, one comparison also rejects NaN and infinity
+            self._lows = [max(low, -float_info.max) for low in layout.low.tolist()]
+            self._highs = [min(high, float_info.max) for high in layout.high.tolist()]
+        self._covers_dtype = False
+        if layout.dtype.kind in "iu":  # as of pixels
+            limits = np.iinfo(layout.dtype)
+            self._covers_dtype = bool((layout.low <= limits.min).all() and (layout.high >= limits.max).all())
 
     def check(self, values: Mapping[str, NDArray[Any]]) -> tuple[Quality, str] | None:
-        """Return the quality of the field in a reading's values and the reason, or None when nothing is wrong."""
-        found = values.get(self._field)
+        """Return quality and reason of a faulty field, or None when it is valid."""
+        layout = self._layout
+        found = values.get(layout.field)
         if found is None:
-            return Quality.INVALID, f"{self._field} is missing"
-        if found.shape != self._shape or found.dtype != self._dtype:
-            wanted = f"{self._dtype}{list(self._shape)}"
-            return Quality.INVALID, f"{self._field} is {found.dtype}{list(found.shape)}, not {wanted}"
+            return Quality.INVALID, f"{layout.field} is missing"
+        if found.shape != layout.shape or found.dtype != layout.dtype:
+            wanted = f"{layout.dtype}{list(layout.shape)}"
+            return Quality.INVALID, f"{layout.field} is {found.dtype}{list(found.shape)}, not {wanted}"
         if self._is_within(found):
             return None
         if not np.isfinite(found).all():
-            return Quality.INVALID, f"{self._field} is not finite"
-        return Quality.OUT_OF_RANGE, f"{self._field} outside its declared range"
+            return Quality.INVALID, f"{layout.field} is not finite"
+        return Quality.OUT_OF_RANGE, f"{layout.field} outside its declared range"
 
     def _is_within(self, found: NDArray[Any]) -> bool:
-        """Tell whether every value is finite and within its range."""
         if self._is_small:
             for value, low, high in zip(found.tolist(), self._lows, self._highs, strict=True):
                 if not low <= value <= high:
                     return False
             return True
-        if self._is_never_wrong:
+        if self._covers_dtype:
             return True
         low, high = self._layout.low, self._layout.high
         return bool(np.isfinite(found).all() and (found >= low).all() and (found <= high).all())
-
-
-def _covers_dtype(layout: FieldLayout) -> bool:
-    """Tell whether the declared range holds every value of the type, as of pixels."""
-    if layout.dtype.kind not in "iu":
-        return False
-    of_type = np.iinfo(layout.dtype)
-    return bool((layout.low <= of_type.min).all() and (layout.high >= of_type.max).all())
