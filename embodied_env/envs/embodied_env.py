@@ -178,7 +178,7 @@ class EmbodiedEnv(StepperEnv):
             return make_backend(backend, self.contract, **options)
         is_native = options["pacing"] != "realtime" and backend in NATIVE_DELAY_BACKENDS
         if is_native and "delays" in options:
-            raise UsageError("delays are given twice; allowed: delay_profile, which is told in the account")
+            raise UsageError("delays are given twice; allowed: delay_profile, which info reports")
         if is_native:
             options = {**options, "delays": delays}
         return add_delays(make_backend(backend, self.contract, **options), delays, self.contract, by_itself=is_native)

@@ -12,7 +12,7 @@ from embodied_env.core.codes import Severity
 from embodied_env.core.measured_velocities import MeasuredVelocities, Reading
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import Finding
-from embodied_env.envs.observation import GOOD
+from embodied_env.envs.gap_policy import GOOD
 from embodied_env.errors import BackendError
 from embodied_env.safety import Arbiter, SafetyGate, Watchdog, WatchdogThread
 

@@ -40,7 +40,7 @@ _REFUSED = {
     "pacing": "robots that share a world wait for each other, so it is lockstep",
     "delay_profile": "delays are those of one robot's world",
     "delays": "delays are those of one robot's world",
-    "record_messages": "the messages of a shared world are nobody's",
+    "record_messages": "the messages of a shared world belong to no single robot",
 }
 
 

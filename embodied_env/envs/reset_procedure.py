@@ -14,8 +14,8 @@ from embodied_env.core.joint_positions import MeasuredJoints
 from embodied_env.core.reset_spec import ResetRoutine, confirmation_prompt, with_operator_confirmation
 from embodied_env.core.types import ResetRequest, SafetyContext, Snapshot, Verdict
 from embodied_env.envs.external_inputs import ExternalInputsSource
+from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
-from embodied_env.envs.observation import ObservationBuilder
 from embodied_env.envs.transition_builder import reset_report
 from embodied_env.safety import SafetyGate
 from embodied_env.safety.homing import HomingContext, HomingMotion
@@ -32,7 +32,7 @@ class ResetProcedure:
     gate: SafetyGate
     guard: MotionGuard
     joints: MeasuredJoints
-    observations: ObservationBuilder
+    gap_policy: GapPolicy
     inputs: ExternalInputsSource
     clock: Clock
 
@@ -80,7 +80,7 @@ class ResetProcedure:
             target = Stamp(snapshot.now_ns + self.contract.control_period_ns, domain)
             step_deadline = Stamp(clock.now_ns() + round(backend.step_timeout_s * NS_PER_S), Domain.STEADY)
             backend.advance(target, step_deadline)
-            snapshot, gaps = self.observations.apply_gap_policy(backend.read(target, step_deadline))
+            snapshot, gaps = self.gap_policy.apply(backend.read(target, step_deadline))
             frozen_ns = clock.now_ns()
             return snapshot, gaps
 
@@ -100,7 +100,7 @@ class ResetProcedure:
 
     def _verify(self, raw: Snapshot, epoch: int) -> Snapshot:
         """Check the readings of a reset, and clear latches and commands from before it."""
-        snapshot = self.observations.begin(raw)
+        snapshot = self.gap_policy.begin(raw)
         self.gate.reset()
         self.guard.arbiter.reset(self.joints.measured(snapshot)[0], epoch)
         return snapshot

@@ -24,8 +24,8 @@ from embodied_env.core.latency.ledger import StepEvent
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import Observer, ResetRequest, Snapshot, TaskResult, Transition, Verdict
 from embodied_env.envs.external_inputs import ExternalInputsSource
+from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
-from embodied_env.envs.observation import ObservationBuilder
 from embodied_env.envs.reset_procedure import ResetProcedure
 from embodied_env.envs.transition_builder import (
     Episode,
@@ -85,7 +85,7 @@ class Stepper:
         self._free_running = capabilities.free_running
         self._domain = Domain.ROS if self._free_running else Domain.SIM
         tolerance_s = contract.safety.observation.future_tolerance_s if self._free_running else 0.0
-        self._observations = ObservationBuilder(contract, future_tolerance_ns=round(tolerance_s * NS_PER_S))
+        self._gap_policy = GapPolicy(contract, future_tolerance_ns=round(tolerance_s * NS_PER_S))
         self._gate = SafetyGate(
             contract,
             shapers=shapers,
@@ -102,7 +102,6 @@ class Stepper:
             backend,
             gate=self._gate,
             watchdog=self._guard.watchdog,
-            observations=self._observations,
             ledger=self._ledger,
             is_virtual=clock.virtual,
             evaluator_info=evaluator_info,
@@ -114,7 +113,7 @@ class Stepper:
             gate=self._gate,
             guard=self._guard,
             joints=self._joints,
-            observations=self._observations,
+            gap_policy=self._gap_policy,
             inputs=self._inputs,
             clock=clock,
         )
@@ -288,13 +287,13 @@ class Stepper:
         """Read the world, or fall back to the last valid readings when it is lost."""
         if self._lost is None:
             try:
-                return self._observations.apply_gap_policy(self._backend.read(target, deadline))
+                return self._gap_policy.apply(self._backend.read(target, deadline))
             except BackendError as error:
                 if self._free_running:  # commands may still arrive although no answer does
                     self._brake(f"lost: {error}")
                 self._lost = as_lost(error)
         self._backend.halt(str(self._lost))
-        return self._observations.lost(self._episode.snapshot.now_ns, str(self._lost)), []
+        return self._gap_policy.lost(self._episode.snapshot.now_ns, str(self._lost)), []
 
     def abort_step(self) -> None:
         """Abandon a step that was begun: the episode ends without a transition."""
@@ -342,7 +341,7 @@ class Stepper:
         except BackendError as error:
             self._lost = as_lost(error)
             return
-        self._episode.snapshot, _ = self._observations.apply_gap_policy(snapshot)
+        self._episode.snapshot, _ = self._gap_policy.apply(snapshot)
 
     # --------------------------------------------------------------------------------------------- images
 

@@ -8,7 +8,7 @@ means that a measurement was lost at run time. Every call returns new containers
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from embodied_env._version import __version__
 from embodied_env.backends.base import Backend, Paced
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.schema import APPLIED_ACTIONS, TIME_REMAINING
+from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.clock import NS_PER_S, Stamp
 from embodied_env.core.codes import TERMINATED_REASONS, Severity, end_kind, order_end_reasons
 from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
@@ -32,7 +34,7 @@ from embodied_env.core.types import (
     Transition,
     Verdict,
 )
-from embodied_env.envs.observation import ObservationBuilder
+from embodied_env.envs.gap_policy import GOOD
 from embodied_env.errors import BackendLostError
 from embodied_env.safety import SafetyGate, Watchdog
 from embodied_env.safety.context import required_sensors
@@ -98,14 +100,13 @@ class TransitionBuilder:
         commands: when the commands were sent.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts of the stepper
+    def __init__(
         self,
         contract: Contract,
         backend: Backend,
         *,
         gate: SafetyGate,
         watchdog: Watchdog,
-        observations: ObservationBuilder,
         ledger: Ledger,
         is_virtual: bool,
         evaluator_info: bool,
@@ -114,7 +115,8 @@ class TransitionBuilder:
         capabilities = backend.capabilities
         self.commands = CommandsInFlight()
         self._episode_limits = contract.episode
-        self._gate, self._watchdog, self._observations, self._ledger = gate, watchdog, observations, ledger
+        self._gate, self._watchdog, self._ledger = gate, watchdog, ledger
+        self._observations = ObservationBuilder(contract)
         self._evaluator_info = evaluator_info
         self._hidden_options = {
             name
@@ -280,6 +282,57 @@ class TransitionBuilder:
         worst = max(findings, key=lambda found: (found.severity, found.gate != "latch"))
         latched = self._gate.latched
         return latched.code if worst.code == "latch.stop" and latched is not None else worst.code
+
+
+class ObservationBuilder:
+    """Builds the agent's observations and the evaluator's readings, always in new arrays."""
+
+    def __init__(self, contract: Contract) -> None:
+        """Resolve the sensors of `contract`."""
+        self._applied_actions, self._episode = contract.applied_actions, contract.episode
+        layouts = {name: field_layouts(name, sensor) for name, sensor in contract.sensors.items()}
+        self._visible = [
+            (name, [(layout.key, layout.field) for layout in layouts[name]], f"{name}_valid" if sensor.mask else "")
+            for name, sensor in contract.sensors.items()
+            if sensor.visibility != "evaluator"
+        ]
+        self._evaluator_only = {
+            name: [layout.field for layout in layouts[name]]
+            for name, sensor in contract.sensors.items()
+            if sensor.visibility == "evaluator"
+        }
+
+    def observe(self, snapshot: Snapshot, step_index: int, applied: Iterable[FloatArray] = ()) -> Observation:
+        """Return an element of the observation space.
+
+        A reading outside its declared range is returned unchanged, with the quality OUT_OF_RANGE.
+
+        Args:
+            snapshot: the snapshot after the gap policy.
+            step_index: steps taken in this episode.
+            applied: the applied actions that the contract asks for, oldest first.
+        """
+        observation: Observation = {}
+        for name, fields, mask in self._visible:
+            sample = snapshot.samples[name]
+            values = sample.values
+            for key, field_name in fields:
+                observation[key] = values[field_name].copy()
+            if mask:
+                observation[mask] = np.array([sample.quality in GOOD], dtype=np.int8)
+        if self._applied_actions:
+            observation[APPLIED_ACTIONS] = np.concatenate(list(applied))
+        if self._episode.kind == "finite_horizon":
+            left = max(0, self._episode.horizon_steps - step_index) / self._episode.horizon_steps
+            observation[TIME_REMAINING] = np.array([left], dtype=np.float64)
+        return observation
+
+    def evaluator_readings(self, snapshot: Snapshot) -> dict[str, Observation]:
+        """Return the evaluator's readings: sensor -> field -> array."""
+        return {
+            name: {field_name: snapshot.samples[name].values[field_name].copy() for field_name in fields}
+            for name, fields in self._evaluator_only.items()
+        }
 
 
 def reset_report(snapshot: Snapshot) -> ResetReport:

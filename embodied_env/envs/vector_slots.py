@@ -64,7 +64,9 @@ def options_of_slots(num_envs: int, options: Mapping[str, Any], per_slot: PerSlo
     else:
         own = [{}] * num_envs if per_slot is None else per_slot
     if not isinstance(own, Sequence) or not all(isinstance(each, Mapping) for each in own):
-        raise UsageError(f"per_slot={own!r} is not allowed; allowed: a mapping for each slot, or what gives it")
+        raise UsageError(
+            f"per_slot={own!r} is not allowed; allowed: a mapping for each slot, or a function that returns it"
+        )
     if len(own) != num_envs:
         raise UsageError(f"per_slot has options of {len(own)} slots; allowed: {num_envs}, one mapping for each")
     slots = [{**options, **each} for each in own]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -76,20 +77,16 @@ class EvaluationJob:
 
     def to_json(self) -> dict[str, Any]:
         """Return the job in JSON types."""
-        rest = {key: getattr(self, key) for key in _PLAIN_FIELDS}
-        return {"contract": save_contract(self.contract), **rest, "options": dict(self.options)}
+        return {**vars(self), "contract": save_contract(self.contract), "options": dict(self.options)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EvaluationJob:
         """Return the job of `to_json`."""
-        rest = {key: data[key] for key in _PLAIN_FIELDS}
-        return cls(contract=restore_contract(data["contract"]), options=data["options"], **rest)
+        values = {each.name: data[each.name] for each in fields(cls)}
+        return cls(**{**values, "contract": restore_contract(data["contract"])})
 
 
-_PLAIN_FIELDS = ("backend", "policy", "seed", "record_messages")
-
-
-class EpisodeRunner:
+class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
     """Runs episodes of one policy in one environment, recorded into one run directory.
 
     Episode k has the world seed of the k-th reset of a run that was seeded once, and a new policy whose seed is drawn
@@ -116,10 +113,6 @@ class EpisodeRunner:
     def losses(self) -> str:
         """The parts of the run that could not be written, or ""."""
         return self._env.losses.problem
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

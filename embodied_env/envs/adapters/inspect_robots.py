@@ -140,7 +140,7 @@ class EmbodiedEmbodiment:
         self._gym.close()
 
     def _observation(self, observation: Mapping[str, NDArray[Any]], info: dict[str, Any]) -> inspect_robots.Observation:
-        stamps_s = {name: account["stamp_ns"] * _S_PER_NS for name, account in info["sensors"].items()}
+        stamps_s = {name: reading["stamp_ns"] * _S_PER_NS for name, reading in info["sensors"].items()}
         cameras = {layout.sensor for layout in self._cameras.values()}
         return inspect_robots.Observation(
             images={name: observation[layout.key] for name, layout in self._cameras.items()},

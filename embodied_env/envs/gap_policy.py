@@ -1,12 +1,8 @@
-"""The gap policy and the agent's observation.
-
-`ObservationBuilder` judges each reading by age and values, replaces missing, stale and invalid ones by the last valid
-one, and builds observations from the result.
-"""
+"""The gap policy: judge each reading by its age and its values, and replace a faulty one by the last valid one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from sys import float_info
 from typing import Any
@@ -15,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.schema import APPLIED_ACTIONS, TIME_REMAINING
 from embodied_env.contract.spaces import FieldLayout, field_layouts
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import Sample, Snapshot
@@ -26,27 +21,17 @@ GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 _FEW = 16  # values; for fewer, plain floats are faster than arrays
 
 
-class ObservationBuilder:
-    """Applies the gap policy of one episode and builds its observations."""
+class GapPolicy:
+    """Applies the gap policy of the contract during one episode."""
 
     def __init__(self, contract: Contract, *, future_tolerance_ns: int = 0) -> None:
         """Resolve the sensors of `contract`; the tolerance is for stamps of another clock that are ahead of now."""
-        self._contract = contract
         self._future_tolerance_ns = future_tolerance_ns
-        self._layouts = {name: field_layouts(name, sensor) for name, sensor in contract.sensors.items()}
-        self._checks = {name: [FieldCheck(layout) for layout in layouts] for name, layouts in self._layouts.items()}
-        self._max_age_ns = {name: sensor.max_age_s * 1e9 for name, sensor in contract.sensors.items()}
-        self._must_not_fail = frozenset(name for name, sensor in contract.sensors.items() if sensor.on_gap == "stop")
-        keys = {name: [(layout.key, layout.field) for layout in layouts] for name, layouts in self._layouts.items()}
-        self._visible = [
-            (name, keys[name], f"{name}_valid" if sensor.mask else "")
-            for name, sensor in contract.sensors.items()
-            if sensor.visibility != "evaluator"
-        ]
-        self._evaluator_only = [name for name, sensor in contract.sensors.items() if sensor.visibility == "evaluator"]
+        sensors = contract.sensors.items()
+        self._checks = {name: [FieldCheck(each) for each in field_layouts(name, sensor)] for name, sensor in sensors}
+        self._max_age_ns = {name: sensor.max_age_s * 1e9 for name, sensor in sensors}
+        self._must_not_fail = frozenset(name for name, sensor in sensors if sensor.on_gap == "stop")
         self._held: dict[str, Sample] = {}
-
-    # ----------------------------------------------------------------------------------------- gap policy
 
     def begin(self, snapshot: Snapshot) -> Snapshot:
         """Start an episode with its first snapshot, in which every sensor must be valid.
@@ -68,7 +53,7 @@ class ObservationBuilder:
             raise BackendNotReadyError(f"after the reset these sensors have no valid reading: {', '.join(bad)}")
         return replace(snapshot, samples=dict(self._held))
 
-    def apply_gap_policy(self, snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
+    def apply(self, snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
         """Replace missing, invalid, stale and future readings by the last valid one, marked with the reason.
 
         Returns:
@@ -122,43 +107,6 @@ class ObservationBuilder:
             if found is not None and (problem is None or problem[0] is not Quality.INVALID):
                 problem = found
         return sample if problem is None else replace(sample, quality=problem[0], reason=problem[1])
-
-    # ---------------------------------------------------------------------------------------- observation
-
-    def observe(
-        self, settled: Snapshot, step_index: int, applied: Iterable[NDArray[np.float64]] = ()
-    ) -> dict[str, NDArray[Any]]:
-        """Return the agent's observation in new arrays: an element of the observation space.
-
-        A reading outside its declared range is returned unchanged, with the quality OUT_OF_RANGE.
-
-        Args:
-            settled: the snapshot after the gap policy.
-            step_index: steps taken in this episode.
-            applied: the applied actions that the contract asks for, oldest first.
-        """
-        observation: dict[str, NDArray[Any]] = {}
-        for name, fields, mask in self._visible:
-            sample = settled.samples[name]
-            values = sample.values
-            for key, field in fields:
-                observation[key] = values[field].copy()
-            if mask:
-                observation[mask] = np.array([sample.quality in GOOD], dtype=np.int8)
-        if self._contract.applied_actions:
-            observation[APPLIED_ACTIONS] = np.concatenate(list(applied))
-        episode = self._contract.episode
-        if episode.kind == "finite_horizon":
-            left = max(0, episode.horizon_steps - step_index) / episode.horizon_steps
-            observation[TIME_REMAINING] = np.array([left], dtype=np.float64)
-        return observation
-
-    def evaluator_readings(self, settled: Snapshot) -> dict[str, dict[str, NDArray[Any]]]:
-        """Return the evaluator's readings: sensor -> field -> new array."""
-        return {
-            name: {layout.field: settled.samples[name].values[layout.field].copy() for layout in self._layouts[name]}
-            for name in self._evaluator_only
-        }
 
 
 class FieldCheck:
