@@ -54,8 +54,6 @@ def make_schema() -> dict[str, Any]:
 
 def _schema_of(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a type; what it shares with others is added to `definitions`."""
-    if typing.get_origin(hint) is typing.NotRequired:
-        (hint,) = typing.get_args(hint)
     if typing.get_origin(hint) is not typing.Annotated:
         return _plain_schema_of(hint, definitions)
     plain, *metadata = typing.get_args(hint)
@@ -82,7 +80,7 @@ def _plain_schema_of(plain: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {
             "description": plain.__doc__,
             "type": "object",
-            "required": [key for key, hint in hints.items() if typing.get_origin(hint) is not typing.NotRequired],
+            "required": [key for key in hints if key in plain.__required_keys__],
             "properties": {key: _schema_of(hint, definitions) for key, hint in hints.items()},
             "additionalProperties": False,
         }

@@ -38,8 +38,8 @@ from embodied_env.backends.fake import FakeBackend
 from embodied_env.contract import Contract, load_contract
 from embodied_env.core.clock import Stamp, make_clock
 from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot, Transition
-from embodied_env.envs.info import copy_step_result
 from embodied_env.envs.stepper import Stepper
+from embodied_env.envs.transition_builder import copy_step_result
 from embodied_env.tasks import load_task
 
 CONTRACT = "arm_reach"

@@ -1,11 +1,10 @@
-"""Wrappers of this package that are not about the record: `ActionChunks`."""
+"""The wrapper `ActionChunks`: executes chunks of actions."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, Literal, NamedTuple, cast
 
 import gymnasium
 import numpy as np
@@ -13,29 +12,16 @@ from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector.utils import batch_space
 
+from embodied_env.core.arguments import checked_count
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ResetNeededError, UsageError
 
 Rejection = Literal["", "epoch", "future"]
-"""Why nothing of a chunk was executed: it is of another epoch, or not due yet. "": it was accepted."""
-
-
-@runtime_checkable
-class EpisodeCounter(Protocol):
-    """What chunks need of the innermost environment; `EmbodiedEnv` has it."""
-
-    @property
-    def epoch(self) -> int:
-        """The number of the episode, which never repeats."""
-        ...
-
-    @property
-    def step_index(self) -> int:
-        """How many steps of this episode were taken."""
-        ...
+"""Why a chunk was rejected: it is for another epoch, or not due yet. "": it was accepted."""
 
 
 class StepReturn(NamedTuple):
-    """What `step` of the wrapped environment returned."""
+    """The result of one `step`."""
 
     observation: Any
     reward: float
@@ -46,12 +32,12 @@ class StepReturn(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkResult:
-    """What became of a chunk. Each of its actions is in exactly one of `transitions`, `expired` and `unused`.
+    """The result of a chunk. Each action is in exactly one of `transitions`, `expired` and `unused`.
 
     Attributes:
-        transitions: what each executed action returned, in order.
-        expired: how many actions were dropped, because their step had been taken.
-        unused: how many actions were left when the episode ended, or all of a chunk that was rejected.
+        transitions: results of the executed actions, in order.
+        expired: number of actions that were dropped because their step had been taken.
+        unused: number of actions left when the episode ended, or all of a rejected chunk.
         rejected: why nothing was executed; "" when the chunk was accepted.
     """
 
@@ -67,34 +53,30 @@ class ChunkResult:
 
 
 class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Executes chunks of actions, one `step` of the wrapped environment each.
+    """Executes chunks of actions, each action by one `step` of the wrapped environment.
 
-    It belongs outside of `RecordTransitions`, whose rows are steps, and of every wrapper that changes single actions.
+    Wrap it around `RecordTransitions`, whose rows are steps, and around every wrapper that changes single actions.
     Step k is the step that makes ``info["step_index"]`` k: the first action after a reset is for step 1. The epoch of
-    an episode is ``env.unwrapped.epoch`` after its reset; of it, ``env.unwrapped.step_index`` steps have been taken.
+    an episode is ``env.unwrapped.epoch`` after its reset, and ``env.unwrapped.step_index`` counts its steps.
 
-    Every action of a chunk is judged by itself: a malformed one brakes for its step, as it does without chunks. A chunk
-    that cannot be taken apart (no sequence, or for `step` not of `length` actions) is one malformed action: the robot
-    brakes for one step, and as many in a row as the contract allows end the episode.
+    Every action of a chunk is judged separately: a malformed one brakes for its step, as it does without chunks. A
+    chunk that cannot be split (not a sequence, or for `step` not of `length` actions) counts as one malformed action:
+    the robot brakes for one step, and several in a row end the episode as in the contract.
 
     Attributes:
-        length: the number of actions in a chunk of `step`.
+        length: number of actions in a chunk of `step`; `step_chunk` takes any number.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], length: int) -> None:
-        """Wrap `env`; an action of `step` is `length` of its actions.
-
-        Args:
-            env: an environment of this package, in any wrappers; its action space is a Box or a Dict of Boxes.
-            length: the number of actions in a chunk of `step`, >= 1; `step_chunk` takes any number.
+        """Wrap an environment of this package, in any wrappers; its action space is a Box or a Dict of Boxes.
 
         Raises:
-            UsageError: for another environment, another action space, or another length.
+            UsageError: for another environment or action space, or a length < 1.
         """
         RecordConstructorArgs.__init__(self, length=length)
         super().__init__(env)
         base = env.unwrapped
-        if not isinstance(base, EpisodeCounter):
+        if not isinstance(base, EmbodiedEnv):
             raise UsageError(
                 f"{type(base).__qualname__} cannot take chunks: it does not count its episodes and steps; "
                 "allowed: an environment made by embodied_env"
@@ -102,9 +84,9 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         boxes = env.action_space.values() if isinstance(env.action_space, spaces.Dict) else [env.action_space]
         if not all(isinstance(box, spaces.Box) for box in boxes):
             raise UsageError(f"the action space {env.action_space} has no chunks; allowed: a Box, or a Dict of Boxes")
-        self.length = _as_integer("length", length)
+        self.length = checked_count("length", length, at_least=1)
         self.action_space = batch_space(env.action_space, self.length)
-        self._base: EpisodeCounter = base
+        self._base = base
         self._brake = _nan_action(env.action_space)
         self._episode: int | None = None  # the epoch of the running episode
 
@@ -122,9 +104,9 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
                 actions. It is executed until it or the episode ends.
 
         Returns:
-            The last observation, the plain sum of the rewards, the last flags, and the last info with
-            ``info["chunk"]``: ``executed`` steps, their ``rewards`` (shape (length,) float64, NaN for a step that was
-            not taken), and ``malformed``: the chunk could not be taken apart.
+            The last observation, the sum of the rewards, the last flags, and the last info with ``info["chunk"]``:
+            ``executed`` steps, their ``rewards`` (shape (length,) float64, NaN for a step that was not taken), and
+            ``malformed``: the chunk could not be split.
 
         Raises:
             ResetNeededError: outside an episode. Nothing is published.
@@ -141,40 +123,40 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         rewards = np.full(self.length, np.nan)
         rewards[: len(transitions)] = [float(taken.reward) for taken in transitions]
         total = float(np.sum(rewards[: len(transitions)]))
-        account = {"executed": len(transitions), "rewards": rewards, "malformed": malformed}
-        return last.observation, total, last.terminated, last.truncated, {**last.info, "chunk": account}
+        result = {"executed": len(transitions), "rewards": rewards, "malformed": malformed}
+        return last.observation, total, last.terminated, last.truncated, {**last.info, "chunk": result}
 
     def step_chunk(self, actions: Any, *, epoch: int, first_step: int) -> ChunkResult:  # noqa: ANN401 - see step
-        """Execute what is due of a chunk, for a policy that infers while the robot moves.
+        """Execute the due actions of a chunk, for a policy that infers while the robot moves.
 
-        An action is never executed at a step that it is not for. One whose step has been taken has expired and is
-        dropped. A chunk of another epoch, or one that begins after the next step, is rejected: nothing is executed,
-        and a chunk that came too early may be given again when its first step is due.
+        An action is only executed at its own step; it expires and is dropped when that step has been taken. A chunk
+        for another epoch, or one that begins after the next step, is rejected: nothing is executed, and an early chunk
+        may be given again when its first step is due.
 
         Args:
             actions: a sequence of actions for the steps `first_step`, `first_step` + 1, ...; or, as in `step`, an array
-                or a dict of arrays. It must not be written before this returns.
+                or a dict of arrays. It must not be written to before this returns.
             epoch: ``env.unwrapped.epoch`` of the episode that the actions are for.
-            first_step: the step that the first action is for, >= 1.
+            first_step: step of the first action, >= 1.
 
         Raises:
-            UsageError: when `epoch` or `first_step` is no such integer. Nothing is published.
+            UsageError: when `epoch` or `first_step` is not such an integer. Nothing is published.
             ResetNeededError: outside an episode. Nothing is published.
         """
-        first = _as_integer("first_step", first_step)
-        of_epoch = _as_integer("epoch", epoch, least=0)
+        first = checked_count("first_step", first_step, at_least=1)
+        epoch = checked_count("epoch", epoch, at_least=0)
         self._check_running()
         chunk = _split_chunk(actions)
         if chunk is None:
             chunk = [self._brake]
-        if of_epoch != self._base.epoch:
+        if epoch != self._base.epoch:
             return ChunkResult(unused=len(chunk), rejected="epoch")
         if first > self._base.step_index + 1:
             return ChunkResult(unused=len(chunk), rejected="future")
         transitions: list[StepReturn] = []
         expired = 0
         for step, action in enumerate(chunk, first):
-            if step <= self._base.step_index:  # asked each time: a wrapper inside may take several steps for an action
+            if step <= self._base.step_index:  # read again: an inner wrapper may take several steps for one action
                 expired += 1
                 continue
             transitions.append(self._take(action))
@@ -188,7 +170,7 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
             raise ResetNeededError("a chunk outside an episode: call reset() first; nothing was published")
 
     def _take(self, action: Any) -> StepReturn:  # noqa: ANN401 - agents send anything
-        """Take one step. One that ends the episode, or raises, leaves none running."""
+        """Take one step; after its end or an error no episode is running."""
         episode, self._episode = self._episode, None
         observation, reward, terminated, truncated, info = self.env.step(action)
         if not (terminated or truncated):
@@ -196,18 +178,8 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         return StepReturn(observation, cast("float", reward), terminated, truncated, info)
 
 
-def _as_integer(name: str, value: object, *, least: int = 1) -> int:
-    try:
-        number = operator.index(cast("Any", value))
-    except TypeError:
-        number = least - 1
-    if number < least:
-        raise UsageError(f"{name}={value!r} is not allowed; allowed: an integer >= {least}")
-    return number
-
-
 def _split_chunk(actions: Any) -> list[Any] | None:  # noqa: ANN401 - agents send anything
-    """Return the single actions of a chunk as they are, or None where there is no telling them apart."""
+    """Return the single actions of a chunk, or None where it cannot be split."""
     try:
         if isinstance(actions, Mapping):
             (count,) = {len(part) for part in actions.values()}
@@ -218,7 +190,7 @@ def _split_chunk(actions: Any) -> list[Any] | None:  # noqa: ANN401 - agents sen
 
 
 def _nan_action(space: gymnasium.Space[Any]) -> Any:  # noqa: ANN401 - of the action space
-    """Return an action at which the robot brakes, also through wrappers that calculate with actions."""
+    """Return an action that makes the robot brake, also through wrappers that compute with actions."""
     if isinstance(space, spaces.Dict):
         return {name: _nan_action(part) for name, part in space.items()}
     return np.full(cast("tuple[int, ...]", space.shape), np.nan)

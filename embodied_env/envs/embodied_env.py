@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import gymnasium
 import gymnasium.wrappers
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from numpy.typing import NDArray
 
 from embodied_env.backends.base import MessageSource, Observed, RecordedResults
 from embodied_env.backends.delay_injection import add_delays
@@ -30,31 +30,80 @@ from embodied_env.core.process.scheduling import Scheduling
 from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm
 from embodied_env.core.types import Observer, Snapshot, Transition
 from embodied_env.envs.filters_from_contract import make_command_filters, recorded_files
-from embodied_env.envs.info import copy_step_result
 from embodied_env.envs.stepper import Stepper
-from embodied_env.envs.world_seed import draw_world_seed
+from embodied_env.envs.transition_builder import Observation, copy_step_result
 from embodied_env.errors import UsageError
 from embodied_env.tasks import Task, describe_task, is_shipped, load_task
 
-Observation = dict[str, NDArray[Any]]
+_SEED_BOUND = 2**53  # every JSON reader keeps integers below this exactly
 
 
-class EmbodiedEnv(gymnasium.Env[Observation, Any]):
-    """A robot, or a world that stands for it, as a Gymnasium environment in which every step is accounted for.
+class StepperEnv(gymnasium.Env[Observation, Any]):
+    """An environment over one `Stepper`: the part that recorder and wrappers read.
 
     Attributes:
         contract: the contract in force.
-        last_transition: the last step's full account, or None.
-        backend_name: which world is behind it.
-        clock_name: which clock is under the ledger.
-        delays: what is put into the world (`delay_profile`), or None.
-        pacing: who waits for whom; "lockstep": the world waits for the agent; "realtime": the agent for the world.
-        feed: gets the ROS 2 messages of the backend's nodes; None: it has none.
-        task_description: what the manifest says of the task (`embodied_env.tasks.describe_task`).
-        contract_files: what a replay needs of the files that the contract names, by name.
+        backend_name: name of the backend.
+        clock_name: name of the clock under the ledger.
+        pacing: "lockstep": the world waits for the agent; "realtime": it does not.
+        task_description: the task in the manifest (`embodied_env.tasks.describe_task`).
+        contract_files: files of the contract that a replay needs, by name.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"]}  # noqa: RUF012 - each instance says its own
+    pacing = "lockstep"
+    task_description: dict[str, Any]
+    contract_files: Mapping[str, bytes]
+    _stepper: Stepper
+
+    def __init__(self, contract: Contract, backend: str, clock: str | Clock | None) -> None:
+        """Make the spaces; the subclass sets the other attributes."""
+        self.contract, self.backend_name = contract, backend
+        self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
+        self.observation_space = cast("gymnasium.Space[Observation]", deepcopy(contract.observation_space))
+        self.action_space = deepcopy(contract.action_space)  # seeding one environment's must not seed another's
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The abilities of the backend."""
+        return self._stepper.capabilities
+
+    @property
+    def last_transition(self) -> Transition | None:
+        """The last step in full, or None before the first."""
+        return self._stepper.last_transition
+
+    @property
+    def last_reset(self) -> Snapshot | None:
+        """The snapshot of the last reset with its report, or None before the first."""
+        return self._stepper.last_reset
+
+    @property
+    def _on_waiting(self) -> Callable[[], None] | None:
+        """The recorder's hook: called in each step while the world moves."""
+        return self._stepper.on_waiting
+
+    @_on_waiting.setter
+    def _on_waiting(self, call: Callable[[], None] | None) -> None:
+        self._stepper.on_waiting = call
+
+    def mark(self, name: str) -> None:
+        """Stamp the end of a stage outside the step: ``mark("policy")`` right after inference (`Ledger.mark`)."""
+        self._stepper.mark(name)
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Return role and pid of each process that was started for this environment."""
+        return self._stepper.processes()
+
+
+class EmbodiedEnv(StepperEnv):
+    """A robot or a simulation of it as a Gymnasium environment in which every step is fully accounted for.
+
+    Attributes:
+        delays: the delays injected into the world (`delay_profile`), or None.
+        feed: receives the ROS 2 messages of the backend's nodes; None: it has none.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"]}  # noqa: RUF012 - set for each instance
 
     def __init__(  # noqa: PLR0913 - the public options
         self,
@@ -73,12 +122,15 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         delay_profile: str | Path | LatencyProfile | DelayModel | None = None,
         **backend_options: Any,  # noqa: ANN401 - the backend checks its options
     ) -> None:
-        """See `make`; nothing is started before the first `reset`. A mapping is what `make` puts into a spec."""
+        """See `make`; nothing is started before the first `reset`. A mapping is a contract in an `EnvSpec`."""
         evaluator_info = checked_flag("evaluator_info", evaluator_info)
-        observers = _checked_observers(observers)
+        if not isinstance(observers, (list, tuple)) or not all(isinstance(each, Observer) for each in observers):
+            raise UsageError(
+                f"observers={observers!r} is not allowed; allowed: a list of objects with a method observe"
+            )
         if contract is None:
             contract = _contract_of_run(backend, backend_options)
-        self.contract = contract_from_spec(contract) if isinstance(contract, Mapping) else load_contract(contract)
+        super().__init__(resolve_contract(contract), backend, clock)
         if not self.contract.trusted and backend != "replay":
             raise UsageError(
                 f"contract of a run not used: {self.contract.name!r} with {backend!r} (expected 'replay'); "
@@ -86,37 +138,26 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             )
         for path, problem in suspected_degrees(self.contract):
             gymnasium.logger.warn(f"{path}: {problem}")
-        self.backend_name = backend
-        self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
-        self.render_mode = render_mode
-        self.observation_space = cast("gymnasium.Space[Observation]", deepcopy(self.contract.observation_space))
-        self.action_space = deepcopy(self.contract.action_space)  # seeding one environment's must not seed another's
-        if not checked_flag("spawn", spawn):
-            backend_options["spawn"] = False
-        if namespace is not None:
-            backend_options["namespace"] = namespace
         self._scheduling = Scheduling(fifo_priority=fifo_priority, switch_interval_s=switch_interval_s)
         the_clock = make_clock(clock)
         self.delays = None if delay_profile is None else load_delays(delay_profile)
-        if self.delays is None:
-            world = make_backend(backend, self.contract, clock=the_clock, pacing=pacing, **backend_options)
-        else:
-            given = {"clock": the_clock, "pacing": pacing, **backend_options}
-            world = _delayed(backend, self.contract, self.delays, given)
-        self.pacing = _pacing(pacing, clock, world)
+        options = {"clock": the_clock, "pacing": pacing, **ros_options(spawn, namespace), **backend_options}
+        world = self._make_world(options)
+        self.pacing = "realtime" if world.capabilities.free_running else "lockstep"
+        if pacing not in (None, self.pacing):
+            raise UsageError(f"pacing={pacing!r} is not available with {world.name}; allowed: None, {self.pacing!r}")
+        if self.pacing == "realtime" and (clock == "virtual" or isinstance(clock, VirtualClock)):
+            raise UsageError(
+                f"clock='virtual' is not available with {world.name}: it moves by itself; allowed: 'steady'"
+            )
         self.feed: MessageTap | None = world.feed if isinstance(world, MessageSource) else None
-        render_modes = world.capabilities.render_modes
-        if render_mode not in (None, *render_modes):
-            offered = ", ".join(map(repr, (None, *render_modes)))
-            raise UsageError(f"render_mode={render_mode!r} is not available with {backend} here; allowed: {offered}")
-        self.metadata = {
-            "render_modes": list(render_modes),
-            "render_fps": max(1, round(1 / self.contract.control_period_s)),
-        }
+        self.render_mode = render_mode
+        self.metadata = render_metadata(backend, world, self.contract, render_mode)
+        task, self.task_description = _load_task(world, self.contract)
+        latency_s = self.contract.control_period_s if self.pacing == "realtime" else 0.0
+        filters = make_command_filters(self.contract, latency_s=latency_s)
+        self.contract_files = recorded_files(self.contract, filters)
         self._begun = False
-        task, self.task_description = _task_in(world, self.contract)
-        shapers = make_command_filters(self.contract, latency_s=_latency_s(self.contract, world))
-        self.contract_files = recorded_files(self.contract, shapers)
         self._stepper = Stepper(
             self.contract,
             world,
@@ -124,49 +165,37 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
             clock=the_clock,
             evaluator_info=evaluator_info,
             observers=(*observers, *(world.observers if isinstance(world, Observed) else ())),
-            shapers=shapers,
+            shapers=filters,
         )
         if self.pacing == "realtime":
-            exit_on_sigterm()  # here already: `reset` may be called in a thread, which cannot
+            exit_on_sigterm()  # already here: `reset` may be called in a thread, where it is not possible
             weakref.finalize(self, _orphan, self._stepper, self._scheduling, os.getpid()).atexit = False
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the world behind it can do."""
-        return self._stepper.capabilities
-
-    @property
-    def last_transition(self) -> Transition | None:
-        """The full account of the last step, or None before the first."""
-        return self._stepper.last_transition
-
-    @property
-    def last_reset(self) -> Snapshot | None:
-        """What the last reset read and did, or None before the first."""
-        return self._stepper.last_reset
-
-    @property
-    def _on_waiting(self) -> Callable[[], None] | None:
-        """The recorder's hook: called in each step while the world moves."""
-        return self._stepper.on_waiting
-
-    @_on_waiting.setter
-    def _on_waiting(self, call: Callable[[], None] | None) -> None:
-        self._stepper.on_waiting = call
+    def _make_world(self, options: dict[str, Any]) -> Backend:
+        """Make the backend, with injected delays if requested; some backends inject them themselves."""
+        delays, backend = self.delays, self.backend_name
+        if delays is None:
+            return make_backend(backend, self.contract, **options)
+        is_native = options["pacing"] != "realtime" and backend in NATIVE_DELAY_BACKENDS
+        if is_native and "delays" in options:
+            raise UsageError("delays are given twice; allowed: delay_profile, which info reports")
+        if is_native:
+            options = {**options, "delays": delays}
+        return add_delays(make_backend(backend, self.contract, **options), delays, self.contract, by_itself=is_native)
 
     @property
     def scheduling(self) -> dict[str, Any]:
-        """What was asked of the scheduler of the stepping thread, and what is in force (`Scheduling.account`)."""
+        """The requested and the actual scheduling of the stepping thread (`Scheduling.account`)."""
         return self._scheduling.account()
 
     @property
     def epoch(self) -> int:
-        """The number of the episode: it counts resets from 0, and never repeats. -1 before the first reset."""
+        """The number of the episode: it counts resets from 0 and never repeats. -1 before the first reset."""
         return self._stepper.epoch
 
     @property
     def step_index(self) -> int:
-        """How many steps of this episode were taken."""
+        """The number of steps taken in this episode."""
         return self._stepper.step_index
 
     def reset(
@@ -176,15 +205,18 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
 
         Args:
             seed: seeds `np_random`, from which the world's seed of this and of every later reset is drawn. Episodes
-                are counted from a seeded reset: (seed, episode_index) names an episode for good.
-            options: values for the contract's reset options; what is not given is drawn by the seed.
+                are counted from a seeded reset, so (seed, episode_index) identifies an episode.
+            options: values for the contract's reset options; the others are drawn by the seed.
 
         Raises:
+            gymnasium.error.Error: for a seed that is not an integer >= 0.
             UsageError: for an unknown option or a value outside its bounds, or a scheduling that is not permitted.
-            BackendNotReadyError: when the world does not come up, or the reset cannot be verified.
+            BackendNotReadyError: when the world does not start, homing fails, the operator declines, or a sensor has no
+                reading that is newer than all of this.
             ClosedError: after `close`.
         """
         self._begun = False
+        check_seed(seed)
         self._stepper.check_reset(options)  # a reset that is refused draws no seed
         self._scheduling.begin()
         if self.pacing == "realtime":
@@ -198,9 +230,9 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         return result
 
     def seek_episode(self, seed: int | None, episode_index: int) -> None:
-        """Let the next reset without a seed be that of `episode_index`, counted from a reset with `seed`.
+        """Let the next reset without a seed be number `episode_index`, counted from a reset with `seed`.
 
-        So an episode of a long run can be had by itself, and is the same. With `seed` None only the number is set.
+        This reproduces a single episode of a long run. With `seed` None only the number is set.
         """
         if seed is not None:
             super().reset(seed=seed)
@@ -216,6 +248,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
 
         Raises:
             ResetNeededError: outside an episode. Nothing is published.
+            InternalFaultError: when the gate's own checks fail. Nothing is published, and the backend is halted.
             ClosedError: after `close`.
         """
         if not self._begun:
@@ -227,53 +260,46 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
         return copy_step_result(done)
 
     def begin(self, action: Any) -> None:  # noqa: ANN401
-        """Begin a step: the command is published, and the world moves. The next `step` finishes it.
+        """Begin a step: publish the command and set the world moving; the next `step` finishes it.
 
-        So the worlds of many environments move at the same time, and their wrappers see a step like any other: give
-        that `step` the same action. Raises as `step` does.
+        The worlds of many environments then move at the same time, while their wrappers see an ordinary step: pass the
+        same action to that `step`. Raises as `step` does.
         """
         self._stepper.begin(action)
         self._begun = True
 
     def abort_step(self) -> None:
-        """Give up a step that was begun; the episode is over. Nothing happens where none was."""
+        """Abandon a step that was begun and end the episode; does nothing without one."""
         if self._begun:
             self._begun = False
             self._stepper.abort_step()
 
     def use_executor(self, executor: Executor) -> bool:
-        """Let threads of `executor` compute the world between `begin` and `step`; False: it cannot be."""
+        """Compute the world in threads of `executor` between `begin` and `step`; False where that is impossible."""
         return self._stepper.use_executor(executor)
 
     def render(self) -> Any:  # noqa: ANN401 - Gymnasium's: an array, or None
-        """Return a picture of the world, uint8 (height, width, 3), with render_mode "rgb_array".
+        """Return an image of the world, uint8 (height, width, 3), with render_mode "rgb_array".
 
-        With "human" every reset and step shows it already. The view is the contract's: ``backends.<name>.render``.
+        With "human" every reset and step shows it already. The view is set by ``backends.<name>.render``.
 
         Raises:
             ResetNeededError: before the first reset.
-            MissingDependencyError: when nothing here can render off screen.
+            ClosedError: after `close`.
+            MissingDependencyError: when off-screen rendering is not possible here.
         """
         if self.render_mode is None:
             gymnasium.logger.warn(f"render() without a render_mode; allowed: {self.metadata['render_modes']}")
             return None
         return self._stepper.render() if self.render_mode == "rgb_array" else None
 
-    def mark(self, name: str) -> None:
-        """Stamp the end of something outside of the step: ``mark("policy")`` right after inference (`Ledger.mark`)."""
-        self._stepper.mark(name)
-
     def clear_estop(self) -> None:
-        """Clear an ESTOP, for a person who has seen why: nothing moves before `reset`. No step and no reset does it."""
+        """Clear an ESTOP once an operator has resolved its cause; nothing else does. Nothing moves before `reset`."""
         self._stepper.clear_estop()
 
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
         """Tighten the limits of joints while the robot runs; see `SafetyGate.change_limits`."""
         return self._stepper.change_limits(changes)
-
-    def processes(self) -> list[dict[str, Any]]:
-        """Return role and pid of each process that was started for this environment."""
-        return self._stepper.processes()
 
     def close(self) -> None:
         """Brake, then free everything. Idempotent."""
@@ -284,7 +310,7 @@ class EmbodiedEnv(gymnasium.Env[Observation, Any]):
 
 
 def _orphan(stepper: Stepper, scheduling: Scheduling, pid: int) -> None:
-    """Close what an environment that nobody holds any more has left; a fork has a copy of it, which is not its own."""
+    """Close after an environment that was garbage-collected, but not in a fork, whose copy is not its own."""
     if os.getpid() == pid:
         stepper.orphan()
         scheduling.end()
@@ -300,27 +326,25 @@ def make(
 ) -> gymnasium.Env[Any, Any]:
     """Make an environment from a contract.
 
-    ``env.spec`` makes the same environment again, and has a JSON form (``to_json``) if the other options have one. A
-    Contract is in it whole; a name or a path is looked up anew.
+    ``env.spec`` makes the same environment again, and has a JSON form (``to_json``) if the other options have one. It
+    contains a Contract in full; a name or a path is resolved again.
 
     Args:
-        contract: the name of a shipped contract, a path to a YAML file, or a Contract; None, with the backend
-            "replay": the one that the run was recorded under.
+        contract: name of a shipped contract, path to a YAML file, or a Contract; None, with the backend "replay": the
+            contract that the run was recorded under.
         record: a folder; the run is recorded into a new run directory in it (`RecordTransitions`).
         record_messages: record the raw ROS 2 messages too (``messages.mcap``); for a backend over ROS 2.
-        max_episode_steps: an outer `TimeLimit` beside the contract's own horizon. It shows in the wrapper stack.
-        **options: what `EmbodiedEnv` takes: `backend` ("mujoco", "mujoco_ros", "gazebo", "real", "fake", "replay" or a
-            third party's),
-            `pacing` ("lockstep": the world waits for the agent; "realtime": it moves on while the agent thinks; None:
-            the backend's default), `render_mode`, `clock` ("steady" or "virtual"), `evaluator_info`, `spawn`,
+        max_episode_steps: an outer `TimeLimit` in addition to the contract's own horizon.
+        **options: options of `EmbodiedEnv`: `backend` ("mujoco", "mujoco_ros", "gazebo", "real", "fake", "replay" or a
+            third party's), `pacing` ("lockstep": the world waits for the agent; "realtime": it moves on meanwhile;
+            None: the backend's default), `render_mode`, `clock` ("steady" or "virtual"), `evaluator_info`, `spawn`,
             `namespace`, `observers`, `fifo_priority` (1 to 99: the stepping thread runs under ``SCHED_FIFO`` from the
-            reset to `close`), `switch_interval_s` (of the interpreter, for policies in threads of Python),
-            `delay_profile` (a latency_profile.json, a LatencyProfile or a DelayModel: its delays are put into a world
-            that waits, in simulated time, by the seed; ``info["latency"]["injected"]``), and the options of the
-            backend.
+            reset to `close`), `switch_interval_s` (of the interpreter, for policies in Python threads),
+            `delay_profile` (a latency_profile.json, a LatencyProfile or a DelayModel: its delays are injected into a
+            lockstep world, in simulated time, by the seed; ``info["latency"]["injected"]``), and backend options.
 
     Raises:
-        ContractError: when the contract is wrong.
+        ContractError: for an invalid contract.
         UsageError: for an unknown backend or option, or a value that an option does not take.
         MissingDependencyError: when an optional package is not installed.
     """
@@ -331,12 +355,13 @@ def make(
     if checked_flag("record_messages", record_messages) and record is None:
         raise UsageError("record_messages=True is not allowed with record=None; allowed: a folder to record into")
     embodied = EmbodiedEnv(contract, **options)
+    given = embodied.contract if contract is None else contract
     embodied.spec = EnvSpec(
-        id=f"embodied_env/{_to_camel_case(embodied.contract.name)}-v0",
+        id=f"embodied_env/{''.join(part.capitalize() for part in embodied.contract.name.split('_'))}-v0",
         entry_point="embodied_env.envs.embodied_env:EmbodiedEnv",
-        kwargs={"contract": _in_spec(contract, embodied), **options},
+        kwargs={"contract": save_contract(given) if isinstance(given, Contract) else str(given), **options},
         max_episode_steps=max_episode_steps,
-        order_enforce=False,  # the stepper orders calls itself
+        order_enforce=False,  # the stepper checks the order of calls itself
         disable_env_checker=True,
     )
     env: gymnasium.Env[Any, Any] = embodied
@@ -349,42 +374,46 @@ def make(
     return env
 
 
-def _checked_observers(observers: Sequence[Observer]) -> tuple[Observer, ...]:
-    if not isinstance(observers, (list, tuple)) or not all(isinstance(each, Observer) for each in observers):
-        raise UsageError(f"observers={observers!r} is not allowed; allowed: a list of objects with a method observe")
-    return tuple(observers)
+# ----------------------------------------------------------------------- shared with vector and parallel environments
 
 
-def _pacing(asked: str | None, clock: str | Clock | None, world: Backend) -> str:
-    """Return who waits for whom; raises UsageError for what `world` cannot."""
-    free_running = world.capabilities.free_running
-    pacing = "realtime" if free_running else "lockstep"
-    if asked not in (None, pacing):
-        raise UsageError(f"pacing={asked!r} is not available with {world.name}; allowed: None, {pacing!r}")
-    if free_running and (clock == "virtual" or isinstance(clock, VirtualClock)):
-        raise UsageError(f"clock='virtual' is not available with {world.name}: it moves by itself; allowed: 'steady'")
-    return pacing
+def resolve_contract(contract: str | Path | Contract | Mapping[str, Any]) -> Contract:
+    """Return the contract of a name, a path or the mapping in the spec of an environment; raises UsageError."""
+    if not isinstance(contract, Mapping):
+        return load_contract(contract)
+    if contract.keys() != SAVED:
+        keys = ", ".join(map(repr, contract))
+        raise UsageError(f"a contract cannot be a mapping of {keys}; allowed: one of `make`'s")
+    return restore_contract(contract)
 
 
-def _delayed(backend: str, contract: Contract, delays: DelayModel, options: dict[str, Any]) -> Backend:
-    """Make a world with delays, of these options of `make_backend`: it does them itself where it can."""
-    by_itself = options["pacing"] != "realtime" and backend in NATIVE_DELAY_BACKENDS
-    if by_itself and "delays" in options:
-        raise UsageError("delays are given twice; allowed: delay_profile, which is told in the account")
-    if by_itself:
-        options = {**options, "delays": delays}
-    return add_delays(make_backend(backend, contract, **options), delays, contract, by_itself=by_itself)
+def check_seed(seed: object) -> None:
+    """Raise Gymnasium's error for a bool, which its own check takes for an integer."""
+    if isinstance(seed, bool):
+        raise gymnasium.error.Error(f"Seed must be a python integer, actual type: {type(seed)}")
 
 
-def _latency_s(contract: Contract, world: Backend) -> float:
-    """Return how late a command may act where the world moves by itself: a control period, so that dt may vary too."""
-    return contract.control_period_s if world.capabilities.free_running else 0.0
+def draw_world_seed(generator: np.random.Generator) -> int:
+    """Return the world's seed of the next reset."""
+    return int(generator.integers(_SEED_BOUND))
 
 
-def _in_spec(contract: str | Path | Contract | None, made: EmbodiedEnv) -> str | dict[str, Any]:
-    if contract is None:
-        contract = made.contract
-    return save_contract(contract) if isinstance(contract, Contract) else str(contract)
+def ros_options(spawn: bool, namespace: str | None) -> dict[str, Any]:  # noqa: FBT001 - the user's option
+    """Return the options that only some backends take, where they differ from the default."""
+    options: dict[str, Any] = {} if checked_flag("spawn", spawn) else {"spawn": False}
+    return options if namespace is None else {**options, "namespace": namespace}
+
+
+def render_metadata(name: str, backend: Backend, contract: Contract, render_mode: str | None) -> dict[str, Any]:
+    """Return the metadata for rendering; raises UsageError for a mode that the backend does not offer."""
+    modes = backend.capabilities.render_modes
+    if render_mode not in (None, *modes):
+        offered = ", ".join(map(repr, (None, *modes)))
+        raise UsageError(f"render_mode={render_mode!r} is not available with {name} here; allowed: {offered}")
+    return {"render_modes": list(modes), "render_fps": max(1, round(1 / contract.control_period_s))}
+
+
+# ---------------------------------------------------------------------------------------------------------- runs
 
 
 def _contract_of_run(backend: str, options: Mapping[str, Any]) -> Contract:
@@ -398,8 +427,8 @@ def _contract_of_run(backend: str, options: Mapping[str, Any]) -> Contract:
     return recorded_contract(run if isinstance(run, Run) else read_run(run))
 
 
-def _task_in(world: Backend, contract: Contract) -> tuple[Task, dict[str, Any]]:
-    """Return the task and its description; where the world is a run of a task without trust, the recorded results."""
+def _load_task(world: Backend, contract: Contract) -> tuple[Task, dict[str, Any]]:
+    """Return the task and its description; for a run of a task that is not trusted, the recorded results."""
     is_trusted, file = contract.trusted or is_shipped(contract), None
     if isinstance(world, RecordedResults):
         is_trusted, file = is_trusted or world.trust_task, world.task_file
@@ -408,14 +437,3 @@ def _task_in(world: Backend, contract: Contract) -> tuple[Task, dict[str, Any]]:
             return world.recorded_task, nothing
     task = load_task(contract, trust=is_trusted, file=file)
     return task, describe_task(task, contract)
-
-
-def contract_from_spec(saved: Mapping[str, Any]) -> Contract:
-    """Return the contract that `make` has put into a spec; raises UsageError for any other mapping."""
-    if saved.keys() != SAVED:
-        raise UsageError(f"a contract cannot be a mapping of {', '.join(map(repr, saved))}; allowed: one of `make`'s")
-    return restore_contract(saved)
-
-
-def _to_camel_case(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))

@@ -1,4 +1,4 @@
-"""The gates that weaken, for one contract: those of third parties, then the workspace with the robot's shape."""
+"""The command filters of a contract: those of third parties, then the workspace filter with the robot's shape."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from embodied_env.safety.workspace.filter import Workspace, WorkspaceFilter
 
 
 def make_command_filters(contract: Contract, *, latency_s: float = 0.0) -> dict[str, CommandFilter]:
-    """Return the gates of `contract` by name, in order. `latency_s`: how late a command may act.
+    """Return the command filters of `contract` by name, in order. `latency_s`: delay until a command acts.
 
     Raises:
-        ContractError: for a gate that nobody offers, or a workspace that does not fit the robot.
+        ContractError: for a filter that no package provides, or a workspace that does not fit the robot.
         MissingDependencyError: when the shape of the robot is in a MuJoCo model, and MuJoCo is not installed.
     """
-    shapers = load_plugin_filters(contract)
-    spec = contract.safety.workspace
-    if spec is None:
-        return shapers
-    layout = ActionLayout(contract)
-    workspace = Workspace(spec, _kinematics(contract), layout.joints, joint_bounds(layout.limits))
-    return {**shapers, "workspace": WorkspaceFilter(workspace, latency_s=latency_s)}
+    filters, spec = load_plugin_filters(contract), contract.safety.workspace
+    if spec is not None:
+        layout = ActionLayout(contract)
+        workspace = Workspace(spec, _kinematics(contract), layout.joints, joint_bounds(layout.limits))
+        filters["workspace"] = WorkspaceFilter(workspace, latency_s=latency_s)
+    return filters
 
 
 def _kinematics(contract: Contract) -> KinematicModel:
-    """Return the shape of the robot: of its URDF, else as recorded, else of the first profile with a MuJoCo model."""
+    """Return the shape of the robot: from its URDF, the record, or the first profile with a MuJoCo model."""
     if contract.safety.urdf is not None:
         from embodied_env.contract.urdf import parse_urdf  # noqa: PLC0415 - only where there is one
 
@@ -51,9 +50,9 @@ def _kinematics(contract: Contract) -> KinematicModel:
     raise ContractError(SHAPE, problem, source=contract.source)
 
 
-def recorded_files(contract: Contract, shapers: Mapping[str, CommandFilter]) -> Mapping[str, bytes]:
-    """Return the files of `contract`, and the shape that a MuJoCo model gave its robot: what a replay needs of them."""
-    gate = shapers.get("workspace")
-    if contract.safety.urdf is not None or not isinstance(gate, WorkspaceFilter):
+def recorded_files(contract: Contract, filters: Mapping[str, CommandFilter]) -> Mapping[str, bytes]:
+    """Return the files that a replay needs: those of `contract`, and the robot's shape from a MuJoCo model."""
+    workspace = filters.get("workspace")
+    if contract.safety.urdf is not None or not isinstance(workspace, WorkspaceFilter):
         return contract.files
-    return {**contract.files, SHAPE: dump_shape(gate.model)}
+    return {**contract.files, SHAPE: dump_shape(workspace.model)}

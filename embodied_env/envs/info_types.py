@@ -1,15 +1,15 @@
 """Types of ``info``: the one definition of its keys, from which schema and documentation are generated.
 
-``python .ci/info.py`` writes ``info.schema.json`` and ``docs/info.md`` from these types. In an annotation a text is the
-description, `Keywords` are those of JSON Schema, `Shared` names a definition that several keys refer to; a text after
-`Shared` describes the key alone.
+``python .ci/info.py`` writes ``info.schema.json`` and ``docs/info.md`` from these types. In an annotation a string is
+the description, `Keywords` are those of JSON Schema, `Shared` names a definition that several keys refer to; a string
+after `Shared` describes that key only. Keys of classes with ``total=False`` depend on backend, clock or options.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,22 +20,22 @@ from embodied_env.safety.findings import GATES
 
 @dataclass(frozen=True)
 class Shared:
-    """The type is a definition of the schema, by this name."""
+    """Makes the type a definition of the schema with this name."""
 
     name: str
 
 
 class Keywords:
-    """Keywords of JSON Schema, and annotations of its own: `dtype`, `shape`, `codes`, `gates`, `kinds`."""
+    """Keywords of JSON Schema, and additional ones: `dtype`, `shape`, `codes`, `gates`, `kinds`."""
 
     def __init__(self, **values: Any) -> None:  # noqa: ANN401 - JSON types
-        """Hold the keywords."""
+        """Store the keywords."""
         self.values = values
 
 
 @dataclass(frozen=True)
 class Items:
-    """The type of each item of an array."""
+    """The type of the items of an array."""
 
     type: Any
 
@@ -45,7 +45,7 @@ def _coded(codes: Mapping[str, int]) -> Keywords:
 
 
 def _nested_numbers(shape: list[str]) -> dict[str, Any]:
-    """Return the schema of an evaluator's array, in the precision of its message."""
+    """Return the schema of an array with the dtype of its message."""
     items: dict[str, Any] = {"type": "number"}
     for _ in shape[1:]:
         items = {"type": "array", "items": items}
@@ -66,14 +66,14 @@ _ANY_END = "|".join(
 )
 
 Name = Annotated[str, Keywords(pattern="^[a-z][a-z0-9_]*$")]
-QualityCode = Annotated[
-    int, "What is known about a value.", _coded({q.name: q.value for q in Quality}), Shared("quality")
+QualityCode = Annotated[int, "How reliable a value is.", _coded({q.name: q.value for q in Quality}), Shared("quality")]
+SeverityCode = Annotated[
+    int, "The reaction of a gate.", _coded({s.name: s.value for s in Severity}), Shared("severity")
 ]
-SeverityCode = Annotated[int, "How far a gate went.", _coded({s.name: s.value for s in Severity}), Shared("severity")]
-SafetyCode = Annotated[int, "Why a gate fired.", _coded(CODES), Shared("code")]
+SafetyCode = Annotated[int, "Why a gate reacted.", _coded(CODES), Shared("code")]
 EndReason = Annotated[
     str,
-    "Why the episode ended: a kind, or kind:why. Empty while it runs. When several hold, the first of the kinds.",
+    "Why the episode ended: a kind, or kind:why. Empty while it runs. Of several, the first kind in this order.",
     Keywords(pattern=f"^({_ANY_END})?$", kinds=list(END_REASONS)),
     Shared("end_reason"),
 ]
@@ -87,21 +87,17 @@ DurationOrLost = Annotated[
 Durations = dict[Name, Duration]
 DurationsOrLost = dict[Name, DurationOrLost]
 Qualities = Annotated[dict[Name, QualityCode], "Per sensor."]
+_PerJoint = Annotated[NDArray[np.float64], Keywords(items=_NUMBER, shape=["n_joints"])]
+_PerActuatorJoint = Annotated[NDArray[np.float64], Keywords(items=_NUMBER, shape=["n_actuator_joints"])]
+_PerJointOrNull = Annotated[NDArray[np.float64], Keywords(items=_NUMBER_OR_NULL, shape=["n_joints"])]
+_PerActuatorJointOrNull = Annotated[NDArray[np.float64], Keywords(items=_NUMBER_OR_NULL, shape=["n_actuator_joints"])]
 Requested = Annotated[
-    Annotated[NDArray[np.float64], Keywords(items=_NUMBER_OR_NULL, shape=["n_joints"])]
-    | Annotated[
-        dict[Name, Annotated[NDArray[np.float64], Keywords(items=_NUMBER_OR_NULL, shape=["n_actuator_joints"])]],
-        "Per actuator.",
-    ],
+    _PerJointOrNull | Annotated[dict[Name, _PerActuatorJointOrNull], "Per actuator."],
     "The action that the agent requested, in action units. null: the request had no number there.",
     Shared("requested"),
 ]
 Applied = Annotated[
-    Annotated[NDArray[np.float64], Keywords(items=_NUMBER, shape=["n_joints"])]
-    | Annotated[
-        dict[Name, Annotated[NDArray[np.float64], Keywords(items=_NUMBER, shape=["n_actuator_joints"])]],
-        "Per actuator.",
-    ],
+    _PerJoint | Annotated[dict[Name, _PerActuatorJoint], "Per actuator."],
     "The action that was applied, in action units.",
     Shared("applied"),
 ]
@@ -116,58 +112,49 @@ Values = Annotated[
     ),
     Shared("values"),
 ]
+_Truth = Annotated[
+    NDArray[Any],
+    Keywords(
+        anyOf=[
+            _nested_numbers(["n_values"]),
+            _nested_numbers(["n_rows", "n_columns"]),
+            _nested_numbers(["height", "width", "channels"]),
+        ]
+    ),
+]
 Evaluator = Annotated[
-    dict[
-        Name,
-        Annotated[
-            dict[
-                Name,
-                Annotated[
-                    NDArray[Any],
-                    Keywords(
-                        anyOf=[
-                            _nested_numbers(["n_values"]),
-                            _nested_numbers(["n_rows", "n_columns"]),
-                            _nested_numbers(["height", "width", "channels"]),
-                        ]
-                    ),
-                ],
-            ],
-            "Per field, in the precision of its message.",
-        ],
-    ],
-    "The truth that the agent does not see: sensor -> field. Only with evaluator_info=True.",
+    dict[Name, Annotated[dict[Name, _Truth], "Per field, with the dtype of its message."]],
+    "Readings that the agent does not see: sensor -> field. Only with evaluator_info=True.",
     Shared("evaluator"),
 ]
 
 
-class SensorInfo(TypedDict):
-    """The account of one sensor's reading."""
-
+class _RequiredSensorInfo(TypedDict):
     age_s: Annotated[float, "Acquired -> read, on the world's clock."]
     arrival_age_s: Annotated[float, "Arrived -> observation frozen, on the steady clock."]
-    stamp_ns: Annotated[int, "When it was acquired, in ns since the reset, on the world's clock."]
+    stamp_ns: Annotated[int, "Time of acquisition in ns since the reset, on the world's clock."]
     seq: Annotated[int, "Sequence number of the message."]
     lost: Annotated[int, "Messages lost since the previous step.", _COUNT]
-    duplicated: Annotated[int, "Messages that arrived twice since the previous step.", _COUNT]
-    reordered: Annotated[int, "Messages that arrived out of order since the previous step.", _COUNT]
+    duplicated: Annotated[int, "Duplicate messages since the previous step.", _COUNT]
+    reordered: Annotated[int, "Messages out of order since the previous step.", _COUNT]
     quality: QualityCode
-    stamp_quality: NotRequired[QualityCode]
-    suspect_clock: NotRequired[
-        Annotated[
-            Literal["", "tai", "gps", "epoch"],
-            "Which clock the message seems to be stamped by: about 37 s (tai) or 18 s (gps) ahead of UTC, or more than "
-            "5 s off otherwise (epoch). Only where sensors may stamp by clocks other than ours.",
-        ]
+
+
+class SensorInfo(_RequiredSensorInfo, total=False):
+    """The reading of one sensor."""
+
+    stamp_quality: QualityCode
+    suspect_clock: Annotated[
+        Literal["", "tai", "gps", "epoch"],
+        "Clock that seems to stamp the messages: about 37 s (tai) or 18 s (gps) ahead of UTC, or more than 5 s off "
+        "otherwise (epoch). Only where sensors may stamp by other clocks.",
     ]
-    confidence: NotRequired[
-        Annotated[
-            float,
-            "Probability that the position is within the contract's confidence_radius_m, from the covariance; null "
-            "where that is unknown. Only where the message has one.",
-            _OR_NULL,
-            _SHARE,
-        ]
+    confidence: Annotated[
+        float,
+        "Probability that the position is within the contract's confidence_radius_m, from the covariance of the "
+        "message; null: unknown. Only where the message has one.",
+        _OR_NULL,
+        _SHARE,
     ]
 
 
@@ -176,13 +163,11 @@ class ActionInfo(TypedDict):
 
     requested: Requested
     applied: Applied
-    applied_si: Annotated[
-        dict[str, Annotated[float, "rad or m"]], "Per joint, what was published: its position, in rad or m."
-    ]
+    applied_si: Annotated[dict[str, Annotated[float, "rad or m"]], "Per joint, the published position in rad or m."]
 
 
 class Guaranteed(TypedDict):
-    """Which limits the published command is known to keep."""
+    """Which limits the published command provably keeps."""
 
     position: bool
     velocity: bool
@@ -198,56 +183,58 @@ class WatchdogInfo(TypedDict):
 
 
 class SafetyInfo(TypedDict):
-    """What the gates did."""
+    """The result of the gates."""
 
     disposition: Annotated[SeverityCode, "The most severe of the gates."]
     intervened: Annotated[bool, "The gates replaced or limited the action."]
     severity: Annotated[NDArray[np.int8], "Per gate, the most severe of its findings.", Items(SeverityCode), _PER_GATE]
-    code: Annotated[NDArray[np.int16], "Per gate, why: the code of that finding.", Items(SafetyCode), _PER_GATE]
+    code: Annotated[NDArray[np.int16], "Per gate, the code of that finding.", Items(SafetyCode), _PER_GATE]
     guaranteed: Guaranteed
-    dt_s: Annotated[float, "The time step that the limits were measured with, in s."]
+    dt_s: Annotated[float, "Time step of the limits in s."]
     latched: Annotated[bool, "A STOP or an ESTOP is latched."]
     watchdog: WatchdogInfo
-    intervention_share: Annotated[
-        float, "Share of the last steps, over the contract's window, that the gates changed.", _SHARE
-    ]
+    intervention_share: Annotated[float, "Share of steps changed by the gates, over the contract's window.", _SHARE]
     estop: Annotated[bool, "The disposition is ESTOP."]
 
 
-class InjectedInfo(TypedDict):
-    """Delays put into a world that waits (delay_profile), in its own time; measured stages never include them."""
-
-    age_s: Annotated[Durations, "Age of the readings that this step's command is based on, when they were handed out."]
-    inference_s: Annotated[DurationOrLost, "From then until the command left; null: the world was lost."]
+class _RequiredInjectedInfo(TypedDict):
+    age_s: Annotated[Durations, "Age of the readings that this step's command is based on, when they were returned."]
+    inference_s: Annotated[DurationOrLost, "From then until the command was sent; null: the world was lost."]
     actuation_s: Annotated[DurationOrLost, "From then until it acts."]
-    data_age_s: Annotated[DurationsOrLost, "Acquired -> command left."]
-    end_to_end_s: NotRequired[Annotated[DurationOrLost, "The data age of the primary sensor and the actuation."]]
+    data_age_s: Annotated[DurationsOrLost, "Acquired -> command sent."]
+
+
+class InjectedInfo(_RequiredInjectedInfo, total=False):
+    """Delays injected into a lockstep world (delay_profile), in its own time; measured stages never include them."""
+
+    end_to_end_s: Annotated[DurationOrLost, "Data age of the primary sensor plus the actuation."]
 
 
 class ClockInfo(TypedDict):
-    """The clocks of a world that does not wait (docs/clocks.md)."""
+    """The clocks of a free-running world (docs/clocks.md)."""
 
-    mode: Annotated[Literal["wall", "sim"], "Which clock stamps are of."]
+    mode: Annotated[Literal["wall", "sim"], "The clock of the stamps."]
     epoch: Annotated[int, "How often the clock was set since the connection.", _COUNT]
     jumps: Annotated[int, "How often since the reset.", _COUNT]
     rtf: Annotated[float, "Real-time factor of the world.", _COUNT]
-    offset_error_s: Annotated[float, "How far the translation to our clock may be off.", _COUNT]
+    offset_error_s: Annotated[float, "Error bound of the translation to the steady clock.", _COUNT]
     rmw: Annotated[str, "The middleware."]
 
 
-class InjectedQuality(TypedDict):
-    """FIRST: no reading since the reset is old enough, so that of the reset is reported again."""
-
+class _RequiredInjectedQuality(TypedDict):
     age_s: Qualities
     inference_s: QualityCode
     actuation_s: QualityCode
     data_age_s: Qualities
-    end_to_end_s: NotRequired[QualityCode]
 
 
-class LatencyQuality(TypedDict):
-    """A quality code for each stage above: only a value whose code is OK was measured as it is defined."""
+class InjectedQuality(_RequiredInjectedQuality, total=False):
+    """FIRST: no reading since the reset is old enough, so the reading of the reset is returned again."""
 
+    end_to_end_s: QualityCode
+
+
+class _RequiredLatencyQuality(TypedDict):
     handoff_s: QualityCode
     inference_s: QualityCode
     policy_s: QualityCode
@@ -260,173 +247,139 @@ class LatencyQuality(TypedDict):
     hold_s: Qualities
     obs_skew_s: QualityCode
     obs_age_max_s: QualityCode
-    transport_s: NotRequired[Qualities]
-    queue_s: NotRequired[Qualities]
-    driver_s: NotRequired[Qualities]
-    transport_excess_s: NotRequired[Qualities]
-    data_age_s: NotRequired[Qualities]
-    jitter_s: NotRequired[QualityCode]
-    overrun_s: NotRequired[QualityCode]
-    actuation_s: NotRequired[QualityCode]
-    end_to_end_s: NotRequired[QualityCode]
-    injected: NotRequired[InjectedQuality]
 
 
-class LatencyInfo(TypedDict):
-    """The stages of this step, in s."""
+class LatencyQuality(_RequiredLatencyQuality, total=False):
+    """A quality code for each stage: only a value with code OK was measured as defined."""
 
+    transport_s: Qualities
+    queue_s: Qualities
+    driver_s: Qualities
+    transport_excess_s: Qualities
+    data_age_s: Qualities
+    jitter_s: QualityCode
+    overrun_s: QualityCode
+    actuation_s: QualityCode
+    end_to_end_s: QualityCode
+    injected: InjectedQuality
+
+
+class _RequiredLatencyInfo(TypedDict):
     handoff_s: Annotated[
-        float,
-        "Observation frozen -> handed to the agent: by step() or reset(), or by a recorder once it has recorded.",
-        _STAGE,
+        float, "Observation frozen -> returned to the agent by step(), reset() or the recorder around them.", _STAGE
     ]
-    inference_s: Annotated[float, "Handed to the agent -> step() entered: everything that the agent did.", _STAGE]
+    inference_s: Annotated[float, "Returned to the agent -> step() entered: all of the agent's time.", _STAGE]
     policy_s: Annotated[
         float,
-        "Handed to the agent -> mark('policy'). Not marked: until step() was entered, an upper bound, and the quality "
-        "is UNMARKED.",
+        "Returned to the agent -> mark('policy'). Without a mark: until step() was entered, and the quality is "
+        "UNMARKED.",
         _STAGE,
     ]
     gate_s: Annotated[float, "step() entered -> gates finished.", _STAGE]
-    publish_s: Annotated[float, "Gates finished -> command left.", _STAGE]
+    publish_s: Annotated[float, "Gates finished -> command sent.", _STAGE]
     obs_to_command_s: Annotated[
-        float,
-        "Observation frozen -> command left: handoff + inference + gate + publish, exactly, in nanoseconds.",
-        _STAGE,
+        float, "Observation frozen -> command sent: handoff + inference + gate + publish, exact in nanoseconds.", _STAGE
     ]
-    world_s: Annotated[float, "Command left -> next observation frozen.", _STAGE]
+    world_s: Annotated[float, "Command sent -> next observation frozen.", _STAGE]
     period_s: Annotated[
         float,
-        "step() entered -> step() entered. At the first step of an episode: since reset() returned, and the quality "
+        "step() entered -> step() entered. In the first step of an episode: since reset() returned, and the quality "
         "is FIRST.",
         _STAGE,
     ]
     capture_age_s: Annotated[Durations, "Age of the reading when the world was read, on the world's clock."]
-    hold_s: Annotated[
-        Durations, "Time between the arrival of the reading and the frozen observation, on the steady clock."
-    ]
-    transport_s: NotRequired[
-        Annotated[
-            DurationsOrLost,
-            "Published -> received, on the system clock. Only where the middleware stamps both; null: no stamp.",
-        ]
-    ]
-    queue_s: NotRequired[
-        Annotated[
-            DurationsOrLost,
-            "Received -> taken, on the system clock. Only where the middleware stamps it; null: no stamp.",
-        ]
-    ]
-    obs_skew_s: Annotated[DurationOrLost, "How far apart the readings of this observation were acquired."]
-    obs_age_max_s: Annotated[DurationOrLost, "The age of the oldest reading of this observation."]
-    driver_s: NotRequired[
-        Annotated[
-            DurationsOrLost,
-            "Acquired -> published, where one clock stamps both. Only where sensors stamp by clocks of their own.",
-        ]
-    ]
-    transport_excess_s: NotRequired[
-        Annotated[
-            DurationsOrLost,
-            "Published -> received, less the quickest recent message: what is known where the two clocks do not agree.",
-        ]
-    ]
-    data_age_s: NotRequired[
-        Annotated[
-            DurationsOrLost,
-            "Acquired -> command of this step left, of the readings that it is based on. Only where the world does not "
-            "wait.",
-        ]
-    ]
-    jitter_s: NotRequired[
-        Annotated[
-            Duration,
-            "The period, less the control period; may be negative. Only where the world does not wait.",
-        ]
-    ]
-    overrun_s: NotRequired[
-        Annotated[
-            Duration,
-            "How late this step began to wait for its deadline; 0: in time. Only where steps are paced.",
-        ]
-    ]
-    overruns: NotRequired[Annotated[int, "Steps of this episode that were too late for their deadline.", _COUNT]]
-    missed_deadlines: NotRequired[
-        Annotated[int, "Deadlines of this episode that passed before a step waited for them.", _COUNT]
-    ]
-    actuation_s: NotRequired[
-        Annotated[
-            DurationOrLost,
-            "Command left -> it acts, by the newest evidence since the last step; null: none.",
-        ]
-    ]
-    actuation_behind: NotRequired[
-        Annotated[
-            int,
-            "Which command that evidence is of: 0 this step's, 1 the one before; -1: no evidence.",
-            Keywords(minimum=-1),
-        ]
-    ]
-    actuation_method: NotRequired[
-        Annotated[int, "Kind of the evidence.", _coded({"": 0, "echo": 1, "controller": 2, "declared": 3})]
-    ]
-    end_to_end_s: NotRequired[
-        Annotated[
-            DurationOrLost,
-            "The data age of the primary sensor (the first that an action needs) and the actuation.",
-        ]
-    ]
-    injected: NotRequired[InjectedInfo]
-    clock: NotRequired[ClockInfo]
+    hold_s: Annotated[Durations, "Reading arrived -> observation frozen, on the steady clock."]
+    obs_skew_s: Annotated[DurationOrLost, "Time between the oldest and the newest reading of this observation."]
+    obs_age_max_s: Annotated[DurationOrLost, "Age of the oldest reading of this observation."]
     quality: LatencyQuality
 
 
+class LatencyInfo(_RequiredLatencyInfo, total=False):
+    """The stages of this step, in s."""
+
+    transport_s: Annotated[
+        DurationsOrLost, "Published -> received, on the system clock, where the middleware stamps both; null: no stamp."
+    ]
+    queue_s: Annotated[
+        DurationsOrLost, "Received -> taken, on the system clock, where the middleware stamps it; null: no stamp."
+    ]
+    driver_s: Annotated[
+        DurationsOrLost, "Acquired -> published, where one clock stamps both. Only where sensors have their own clocks."
+    ]
+    transport_excess_s: Annotated[
+        DurationsOrLost,
+        "Published -> received, less the shortest recent one: also known where the two clocks disagree.",
+    ]
+    data_age_s: Annotated[
+        DurationsOrLost,
+        "Acquired -> command of this step sent, for the readings that it is based on. Only in a free-running world.",
+    ]
+    jitter_s: Annotated[Duration, "Period minus control period; may be negative. Only in a free-running world."]
+    overrun_s: Annotated[
+        Duration, "Delay of this step when it began to wait for its deadline; 0: in time. Only where steps are paced."
+    ]
+    overruns: Annotated[int, "Steps of this episode that were too late for their deadline.", _COUNT]
+    missed_deadlines: Annotated[int, "Deadlines of this episode that passed before a step waited for them.", _COUNT]
+    actuation_s: Annotated[
+        DurationOrLost, "Command sent -> it acts, by the newest evidence since the last step; null: none."
+    ]
+    actuation_behind: Annotated[
+        int, "The command of that evidence: 0 this step's, 1 the one before; -1: no evidence.", Keywords(minimum=-1)
+    ]
+    actuation_method: Annotated[
+        int, "Kind of the evidence.", _coded({"": 0, "echo": 1, "controller": 2, "declared": 3})
+    ]
+    end_to_end_s: Annotated[
+        DurationOrLost, "Data age of the primary sensor (the first that an action needs) plus the actuation."
+    ]
+    injected: InjectedInfo
+    clock: ClockInfo
+
+
 class ResetDetails(TypedDict):
-    """What the reset did."""
+    """The result of the reset."""
 
     seed_applied: Annotated[int, "The seed of the world. -1: the world cannot be seeded.", Keywords(minimum=-1)]
     sampled: Annotated[
-        dict[Name, Values],
-        "Per reset option, what was drawn or set; the evaluator's only with evaluator_info=True.",
+        dict[Name, Values], "Per reset option, the drawn or given value; the evaluator's only with evaluator_info=True."
     ]
-    level: Annotated[str, "How deep the reset went, e.g. task or world.", _NOT_EMPTY]
+    level: Annotated[str, "Level of the reset, e.g. task or world.", _NOT_EMPTY]
     routine: Annotated[
         Literal["", "service", "home", "service+home"],
-        "What moved a robot to its start: its reset service, homing through the gate.",
+        "How a robot was moved to its start: by its reset service, by homing through the gate.",
     ]
     confirmed_by: Annotated[
         Literal["", "prompt", "topic", "service"],
         "How an operator confirmed that the episode may begin; empty: no confirmation was requested.",
     ]
-    options_ignored: Annotated[
-        str, "The reset options that have no meaning in this world, separated by commas; empty: none."
-    ]
+    options_ignored: Annotated[str, "Reset options that this world ignores, separated by commas; empty: none."]
     judged: Annotated[bool, "The task judged the reset snapshot; false: whether it was solved then is not known."]
     solved: Annotated[bool, "The reset snapshot already satisfies the task: the episode counts in no success rate."]
     duration_s: Annotated[float, "reset() entered -> its observation frozen, in s.", _COUNT]
-    sensors_verified: Annotated[int, "Sensors whose reading is newer than the reset.", Keywords(minimum=1)]
+    sensors_verified: Annotated[int, "Sensors with a reading newer than the reset.", Keywords(minimum=1)]
 
 
 class CommonInfo(TypedDict):
     """The keys of both calls."""
 
-    wrapper_version: Annotated[str, "The version of the package, and name and version of the contract.", _NOT_EMPTY]
-    contract: Annotated[
-        str, "The fingerprint of the contract: SHA-256, hexadecimal.", Keywords(pattern="^[0-9a-f]{64}$")
-    ]
-    backend: Annotated[str, "The name of the backend.", _NOT_EMPTY]
+    wrapper_version: Annotated[str, "Version of the package, and name and version of the contract.", _NOT_EMPTY]
+    contract: Annotated[str, "Fingerprint of the contract: SHA-256, hexadecimal.", Keywords(pattern="^[0-9a-f]{64}$")]
+    backend: Annotated[str, "Name of the backend.", _NOT_EMPTY]
     episode_index: Annotated[int, "Episodes since the last seeded reset; the first is 0.", _COUNT]
     sensors: Annotated[
         dict[Name, Annotated[SensorInfo, Shared("sensor")]],
         "Per sensor. Those of the evaluator only with evaluator_info=True.",
     ]
-    evaluator: NotRequired[Evaluator]
 
 
-class StepInfo(CommonInfo):
+class _EvaluatorInfo(TypedDict, total=False):
+    evaluator: Evaluator
+
+
+class StepInfo(CommonInfo, _EvaluatorInfo):
     """info of step()."""
 
-    latency_ms: Annotated[float, "Observation frozen -> command left, in ms.", _COUNT]
+    latency_ms: Annotated[float, "Observation frozen -> command sent, in ms.", _COUNT]
     action_clipped: Annotated[bool, "The applied action differs from the requested one."]
     step_index: Annotated[int, "Steps of this episode, this one included.", Keywords(minimum=1)]
     end_reason: EndReason
@@ -436,14 +389,14 @@ class StepInfo(CommonInfo):
     latency: LatencyInfo
     task: Annotated[
         dict[str, Annotated[float, "In the task's own unit.", _OR_NULL]],
-        "The terms of the reward. null: the world was lost, nothing was judged.",
+        "The terms of the reward. null: the world was lost, so nothing was judged.",
     ]
 
 
-class ResetInfo(CommonInfo):
+class ResetInfo(CommonInfo, _EvaluatorInfo):
     """info of reset()."""
 
-    step_index: Annotated[Literal[0], "No step was made yet."]
+    step_index: Annotated[Literal[0], "No step yet."]
     end_reason: Annotated[Literal[""], "The episode has not ended."]
     is_success: Annotated[Literal[False], "The episode has not ended."]
     reset: ResetDetails

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from embodied_env.backends.base import Backend, CommandTimeout, NewestSource, find_estop_source
 from embodied_env.contract import Contract, FloatArray
@@ -11,11 +12,9 @@ from embodied_env.core.codes import Severity
 from embodied_env.core.measured_joints import MeasuredVelocities, Reading
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import Finding
-from embodied_env.envs.observation import GOOD
+from embodied_env.envs.gap_policy import GOOD
 from embodied_env.errors import BackendError
 from embodied_env.safety import Arbiter, SafetyGate, Watchdog, WatchdogThread
-
-EstopReader = Callable[[], Mapping[str, str]]
 
 
 class MotionGuard:
@@ -23,13 +22,17 @@ class MotionGuard:
 
     Attributes:
         arbiter: owns the last published command.
-        estops: reads the robot's safety inputs; those that cannot be read are "unknown".
-        watchdog: brakes when steps fail to come; only a world that moves by itself is watched.
+        watchdog: brakes when steps fail to come; only a free-running world is watched.
     """
 
     def __init__(self, contract: Contract, backend: Backend, gate: SafetyGate, *, clock: Clock) -> None:
-        """Brake `backend` as `gate` says. Nothing is started."""
+        """Connect arbiter and watchdog. Nothing is started."""
         free_running, period_s = backend.capabilities.free_running, contract.control_period_s
+        self._backend, self._control_period_s = backend, period_s
+        self._estop_source = find_estop_source(backend)
+        velocities, measure = MeasuredVelocities(contract), None
+        if velocities.sensors and not backend.capabilities.acknowledges_commands and isinstance(backend, NewestSource):
+            measure = partial(_measure_velocities, backend, velocities)
         self.arbiter = Arbiter(
             backend.send,
             gate,
@@ -37,15 +40,22 @@ class MotionGuard:
             control_period_s=period_s,
             free_running=free_running,
             downstream_timeout_s=backend.downstream_timeout_s if isinstance(backend, CommandTimeout) else None,
-            measured_velocities=_make_velocity_reader(contract, backend),
+            measured_velocities=measure,
         )
-        self.estops = _make_estop_reader(backend)
         self.watchdog = Watchdog(
             self.arbiter, gate, contract.safety.watchdog, clock=clock, control_period_s=period_s, estops=self.estops
         )
-        self._backend, self._control_period_s = backend, period_s
         self._brakes, self._watches = True, free_running
         self._thread: WatchdogThread | None = None
+
+    def estops(self) -> Mapping[str, str]:
+        """Return the robot's safety inputs; a backend that cannot be read gives "unknown"."""
+        if self._estop_source is None:
+            return {}
+        try:
+            return self._estop_source.estops()
+        except BackendError:
+            return {self._backend.name: "unknown"}
 
     def disable(self) -> None:
         """Neither brake nor watch: nothing moves in a recorded run."""
@@ -66,18 +76,14 @@ class MotionGuard:
             self._thread.stop()
 
     def orphan(self) -> None:
-        """Let the thread close the environment. It takes no lock, so a finalizer may call it in any thread."""
+        """Let the thread close the environment. Takes no lock, so a finalizer may call it in any thread."""
         if self._thread is not None:
             self._thread.orphan()
 
     def feed(self) -> None:
-        """Restart the watchdog's time; a lockstep world needs none."""
+        """Restart the watchdog's timeout; a lockstep world needs none."""
         if self._watches:
             self.watchdog.feed()
-
-    def disarm(self) -> None:
-        """Watch no more until the next `feed`."""
-        self.watchdog.disarm()
 
     def brake(self, why: str) -> None:
         """Brake to rest within the limits. Signals are deferred until the robot is at rest."""
@@ -90,43 +96,17 @@ class MotionGuard:
                 self._backend.halt(f"lost while braking: {error}")
 
 
-def _make_estop_reader(backend: Backend) -> EstopReader:
-    """Return what reads the robot's safety inputs; those that cannot be read are "unknown"."""
-    source, name = find_estop_source(backend), backend.name
-    if source is None:
-        return dict
+def _measure_velocities(source: NewestSource, velocities: MeasuredVelocities) -> tuple[FloatArray, FloatArray]:
+    """Return the newest measured velocities and their ages, s; NaN and infinite where the backend has none."""
+    try:
+        snapshot = source.newest(velocities.sensors)
+    except BackendError:
+        return velocities.read(lambda _: None)
 
-    def read() -> Mapping[str, str]:
-        try:
-            return source.estops()
-        except BackendError:
-            return {name: "unknown"}
+    def newest(name: str) -> Reading | None:
+        sample = snapshot.samples.get(name)
+        if sample is None or sample.quality not in GOOD:
+            return None
+        return sample.values, (snapshot.now_ns - sample.stamp_ns) / NS_PER_S
 
-    return read
-
-
-def _make_velocity_reader(contract: Contract, backend: Backend) -> Callable[[], tuple[FloatArray, FloatArray]] | None:
-    """Return what reads the newest measured velocities and their ages in s; None: they are not used here.
-
-    A velocity that the backend does not have is NaN, its age infinite.
-    """
-    velocities = MeasuredVelocities(contract)
-    if not velocities.sensors or backend.capabilities.acknowledges_commands or not isinstance(backend, NewestSource):
-        return None
-    source = backend
-
-    def read() -> tuple[FloatArray, FloatArray]:
-        try:
-            snapshot = source.newest(velocities.sensors)
-        except BackendError:
-            return velocities.read(lambda _: None)
-
-        def newest(name: str) -> Reading | None:
-            sample = snapshot.samples.get(name)
-            if sample is None or sample.quality not in GOOD:
-                return None
-            return sample.values, (snapshot.now_ns - sample.stamp_ns) / NS_PER_S
-
-        return velocities.read(newest)
-
-    return read
+    return velocities.read(newest)

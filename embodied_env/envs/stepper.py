@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +22,19 @@ from embodied_env.core.codes import Severity
 from embodied_env.core.latency.ledger import StepEvent
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import ApprovedCommand, Observer, ResetRequest, Snapshot, TaskResult, Transition, Verdict
-from embodied_env.envs.info import Info
+from embodied_env.core.types import Observer, ResetRequest, Snapshot, TaskResult, Transition, Verdict
+from embodied_env.envs.external_inputs import ExternalInputsSource
+from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
-from embodied_env.envs.observation import ObservationBuilder
 from embodied_env.envs.reset_procedure import ResetProcedure
-from embodied_env.envs.step_account import Episode, Observation, PendingStep, StepAccountant, copy_action
-from embodied_env.envs.step_inputs import make_step_inputs
+from embodied_env.envs.transition_builder import (
+    Episode,
+    Info,
+    Observation,
+    PendingStep,
+    TransitionBuilder,
+    copy_action,
+)
 from embodied_env.errors import (
     BackendError,
     BackendLostError,
@@ -42,17 +48,17 @@ from embodied_env.tasks import Task
 
 
 class Stepper:
-    """Steps one robot, in one world, at one task: `begin` and `finish` are the two halves of a step.
+    """Steps one robot in one world with one task: `begin` and `finish` are the two halves of a step.
 
     Attributes:
         contract: the contract in force.
-        capabilities: the flags of the backend.
-        last_transition: the account of the last step, or None.
+        capabilities: flags of the backend.
+        last_transition: the last step, or None.
         last_reset: the snapshot of the last reset, or None.
         on_waiting: called in each step while the world moves; it must not raise.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of an environment
         self,
         contract: Contract,
         backend: Backend,
@@ -62,18 +68,24 @@ class Stepper:
         evaluator_info: bool = False,
         observers: Sequence[Observer] = (),
         shapers: Mapping[str, CommandFilter] | None = None,
+        advances_clock: bool = True,
     ) -> None:
-        """Connect the parts. Nothing is started before the first `reset`. `shapers`: command filters, by name."""
+        """Connect the parts; nothing is started before the first `reset`.
+
+        `shapers` are command filters by name. With `advances_clock` each step advances a virtual clock; not where
+        several robots share one.
+        """
         self.contract = contract
         self.capabilities = capabilities = backend.capabilities
         self.last_transition: Transition | None = None
         self.last_reset: Snapshot | None = None
         self.on_waiting: Callable[[], None] | None = None
         self._backend, self._task, self._clock, self._observers = backend, task, clock, tuple(observers)
+        self._advances_clock = advances_clock
         self._free_running = capabilities.free_running
         self._domain = Domain.ROS if self._free_running else Domain.SIM
         tolerance_s = contract.safety.observation.future_tolerance_s if self._free_running else 0.0
-        self._observations = ObservationBuilder(contract, future_tolerance_ns=round(tolerance_s * NS_PER_S))
+        self._gap_policy = GapPolicy(contract, future_tolerance_ns=round(tolerance_s * NS_PER_S))
         self._gate = SafetyGate(
             contract,
             filters=shapers,
@@ -83,26 +95,25 @@ class Stepper:
         self._joints = MeasuredJoints(contract, self._gate.layout.joints)
         self._guard = MotionGuard(contract, backend, self._gate, clock=clock)
         self._arbiter = self._guard.arbiter
-        self._inputs = make_step_inputs(contract, backend, self._gate, self._guard, self._joints, clock=clock)
+        self._inputs = ExternalInputsSource(contract, backend, self._gate, self._guard, self._joints, clock=clock)
         self._ledger = self._inputs.ledger
-        self._account = StepAccountant(
+        self._transitions = TransitionBuilder(
             contract,
             backend,
             gate=self._gate,
             watchdog=self._guard.watchdog,
-            observations=self._observations,
             ledger=self._ledger,
             is_virtual=clock.virtual,
             evaluator_info=evaluator_info,
         )
         self._resets = ResetProcedure(
-            contract,
-            backend,
-            task,
+            contract=contract,
+            backend=backend,
+            task=task,
             gate=self._gate,
             guard=self._guard,
             joints=self._joints,
-            observations=self._observations,
+            gap_policy=self._gap_policy,
             inputs=self._inputs,
             clock=clock,
         )
@@ -122,39 +133,22 @@ class Stepper:
 
     @property
     def step_index(self) -> int:
-        """The number of steps of this episode that were taken."""
+        """The number of steps taken in this episode."""
         return self._episode.step_index
 
     def set_next_episode(self, episode_index: int) -> None:
-        """Let the next reset that is not seeded begin the episode of this number."""
+        """Number the episode of the next reset without a seed."""
         self._episode_index = episode_index - 1
 
     # ---------------------------------------------------------------------------------------------- reset
 
     def check_reset(self, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
-        """Return the options of a reset as arrays within the contract's bounds; nothing changes.
-
-        Raises:
-            UsageError: for an option that the contract does not have, or a value outside its bounds.
-            ClosedError: after `close`.
-        """
+        """Return the options of a reset as arrays, without resetting; raises like `EmbodiedEnv.reset`."""
         self._check_open("reset")
         return checked_options(self.contract, options)
 
     def reset(self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool) -> tuple[Observation, Info]:
-        """Start an episode.
-
-        Args:
-            world_seed: the seed of the world for this episode.
-            options: values for the contract's reset options.
-            seeded: the agent gave a seed: episodes are counted from here.
-
-        Raises:
-            UsageError: for an option that the contract does not have, or a value outside its bounds.
-            BackendNotReadyError: when the world does not come up, the robot does not come home, a person does not
-                agree, or a sensor has no reading newer than all of this.
-            ClosedError: after `close`.
-        """
+        """Start an episode; with `seeded`, episodes are counted from here. Raises like `EmbodiedEnv.reset`."""
         request = ResetRequest(epoch=self._epoch, seed=world_seed, options=self.check_reset(options))
         was_running = self._running
         self._end_episode()
@@ -165,13 +159,18 @@ class Stepper:
         self._episode_index = 0 if seeded else self._episode_index + 1
         entered_ns = self._clock.now_ns()
         if not self._opened:
-            self._open()
+            with self._closing:
+                self._check_open("reset")
+                self._pid = os.getpid()
+                self._guard.start(self._close_unless_busy)  # first, so that what is opened will be closed
+                self._backend.open()
+                self._opened = True
         try:
             snapshot = self._resets.run(request)
             self._check_open("reset")  # another thread may have closed in the meantime
         except BaseException as error:
             with deferred_signals():
-                self._backend.halt("the reset has failed")  # or `close` would brake from where the robot once was
+                self._backend.halt("the reset has failed")  # or `close` would brake from an outdated position
                 if self._closed:
                     self._backend.close()  # the reset may have opened it again
                 self._check_open("reset")
@@ -179,23 +178,14 @@ class Stepper:
                 raise BackendNotReadyError(f"reset: {error}") from error
             raise
         self._start_episode(snapshot)
-        info = self._account.reset_info(self._episode, self._clock.now_ns() - entered_ns)
-        observation = self._account.observe(self._episode)
+        info = self._transitions.reset_info(self._episode, self._clock.now_ns() - entered_ns)
+        observation = self._transitions.observe(self._episode)
         self._episode.returned_ns = self._ledger.leave_step()
         return observation, info
 
-    def _open(self) -> None:
-        """Open the backend; the watchdog's thread is started first, since it closes what was opened in any case."""
-        with self._closing:
-            self._check_open("reset")
-            self._pid = os.getpid()
-            self._guard.start(self._close_unless_busy)
-            self._backend.open()
-            self._opened = True
-
     def _start_episode(self, snapshot: Snapshot) -> None:
         self._ledger.begin_episode()
-        self._account.commands.begin()
+        self._transitions.commands.begin()
         count = self.contract.applied_actions
         hold = self._gate.hold_action(self._arbiter.reference)
         self._episode = Episode(
@@ -210,14 +200,8 @@ class Stepper:
 
     # ----------------------------------------------------------------------------------------------- step
 
-    def begin(self, action: Any) -> None:  # noqa: ANN401 - agents send anything
-        """Judge `action`, publish what was approved, and set the world moving.
-
-        Raises:
-            ClosedError: after `close`.
-            ResetNeededError: before `reset`, after the end of the episode, or when a step is already under way.
-            InternalFaultError: when the gate caught itself; nothing was published and the backend is halted.
-        """
+    def begin(self, action: Any) -> None:  # noqa: ANN401 - any action of an agent
+        """Judge `action`, publish the approved command, and set the world moving; raises like `EmbodiedEnv.step`."""
         self._check_open("step")
         if not self._running or self._pending is not None:
             raise ResetNeededError("step() outside an episode: call reset() first; nothing was published")
@@ -226,33 +210,29 @@ class Stepper:
         target, deadline = self._next_period()
         published = False
         try:
-            self._update_reference()
+            if not self.capabilities.actuates:  # limits refer to where the robot is measured
+                self._arbiter.set_position_reference(self._joints.measured(self._episode.snapshot)[0])
+            self._update_measured()
             self._publish(action, target, deadline)
             published = True
             self._backend.advance(target, deadline)
             if self.on_waiting is not None:
                 self.on_waiting()
-            self._clock.on_world_advanced(self.contract.control_period_ns)
+            if self._advances_clock:
+                self._clock.on_world_advanced(self.contract.control_period_ns)
         except BackendError as error:
             if not published:
                 self._ledger.stamp(StepEvent.PUBLISHED)
-            self._lost = _as_lost(error)
+            self._lost = as_lost(error)
         except BaseException:
             self._give_up()
             raise
 
-    def _update_reference(self) -> None:
-        """Tell the arbiter where the robot is measured, where its reference depends on that."""
-        if not self.capabilities.actuates:
-            self._arbiter.set_position_reference(self._joints.measured(self._episode.snapshot)[0])
-        if self._gate.has_velocity:
-            self._arbiter.update_measured(*self._joints.measured(self._episode.snapshot))
-
-    def _publish(self, action: Any, target: Stamp, deadline: Stamp) -> None:  # noqa: ANN401 - agents send anything
+    def _publish(self, action: Any, target: Stamp, deadline: Stamp) -> None:  # noqa: ANN401 - any action of an agent
         """Judge and send; the arbiter's lock keeps the watchdog out between the two."""
-        with self._arbiter.exclusive() as (published, dt_s):
-            inputs, reference = self._inputs.begin_step(self._episode, published, dt_s)
-            approved = self._gate.judge(action, reference, inputs.dt_s, inputs.situation)
+        with self._arbiter.exclusive() as (reference, dt_s):
+            inputs = self._inputs.begin_step(self._episode, reference, dt_s)
+            approved = self._gate.judge(action, inputs.reference or reference, inputs.dt_s, inputs.situation)
             self._ledger.stamp(StepEvent.GATED)
             step = self._pending = PendingStep(
                 action=copy_action(action), approved=approved, inputs=inputs, target=target, deadline=deadline
@@ -261,17 +241,13 @@ class Stepper:
             if sent.report is not None:
                 step.inputs = replace(inputs, answer=sent.report)
                 step.approved = merge_relay_report(approved, sent.report)
-                self._latch_stops(step.approved)
-        self._account.commands.record_sent(sent.seq, self._ledger.stamp(StepEvent.PUBLISHED, sent.published_ns))
-
-    def _latch_stops(self, answered: ApprovedCommand) -> None:
-        """Latch here what is latched in the process that had the last word."""
-        for finding in answered.report.findings:
-            if finding.severity >= Severity.STOP:
-                self._gate.latch(finding)
+                for finding in step.approved.report.findings:
+                    if finding.severity >= Severity.STOP:
+                        self._gate.latch(finding)  # as in the relay, which decides last
+        self._transitions.commands.record_sent(sent.seq, self._ledger.stamp(StepEvent.PUBLISHED, sent.published_ns))
 
     def finish(self) -> Transition:
-        """Wait for the world, judge, and account for the step that `begin` began.
+        """Wait for the world, judge, and return the transition of the step that `begin` began.
 
         A world that does not answer in time ends the episode as truncated, with the last valid observation.
         """
@@ -294,13 +270,13 @@ class Stepper:
             terms = dict.fromkeys(self._task.terms, math.nan)
             result = TaskResult(reward=0.0, verdict=Verdict.running(), terms=terms)
         episode.advance(settled, frozen_ns, applied)
-        reasons = self._account.end_reasons(episode, step, result.verdict, lost=self._lost, gaps=gaps)
+        reasons = self._transitions.end_reasons(episode, step, result.verdict, lost=self._lost, gaps=gaps)
         self._inputs.end_step()
-        transition = self._account.transition(episode, step, result, reasons)
+        transition = self._transitions.transition(episode, step, result, reasons)
         self.last_transition = transition
         if reasons:
             self._end_episode()
-            if self._free_running:  # a lockstep world stands still without steps
+            if self._free_running:  # a lockstep world stops without steps
                 self._brake("the episode has ended")
         for observer in self._observers:
             observer.observe(transition)
@@ -311,16 +287,16 @@ class Stepper:
         """Read the world, or fall back to the last valid readings when it is lost."""
         if self._lost is None:
             try:
-                return self._observations.apply_gap_policy(self._backend.read(target, deadline))
+                return self._gap_policy.apply(self._backend.read(target, deadline))
             except BackendError as error:
                 if self._free_running:  # commands may still arrive although no answer does
                     self._brake(f"lost: {error}")
-                self._lost = _as_lost(error)
+                self._lost = as_lost(error)
         self._backend.halt(str(self._lost))
-        return self._observations.lost(self._episode.snapshot.now_ns, str(self._lost)), []
+        return self._gap_policy.lost(self._episode.snapshot.now_ns, str(self._lost)), []
 
     def abort_step(self) -> None:
-        """Give up a step that was begun and will not be finished: the episode is over, and it has no account."""
+        """Abandon a step that was begun: the episode ends without a transition."""
         self._pending = None
         self._give_up()
 
@@ -329,15 +305,11 @@ class Stepper:
         self._ledger.mark(name)
 
     def clear_estop(self) -> None:
-        """Clear an ESTOP, on behalf of a person: a STOP is left, so nothing moves before `reset`."""
+        """Clear an ESTOP on behalf of an operator. A STOP stays latched, so nothing moves before `reset`."""
         self._gate.clear_estop()
 
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
-        """Change the limits of joints, between two commands; see `SafetyGate.change_limits`.
-
-        Raises:
-            UsageError: also where another process keeps the limits: it would not get the change.
-        """
+        """Change the limits of joints between two commands; raises UsageError where a relay enforces them."""
         if self.capabilities.acknowledges_commands:
             raise UsageError(
                 f"change_limits() is not available with a relay behind {self._backend.name}: it keeps the limits of "
@@ -349,61 +321,51 @@ class Stepper:
     # ----------------------------------------------------------------------------------------------- idle
 
     def begin_idle(self) -> None:
-        """Brake by one tick, and set the world moving: other robots go on in it after this episode has ended.
-
-        Raises:
-            UsageError: in the middle of an episode, or in a world that moves by itself.
-        """
+        """Brake for one tick and set the world moving: after this episode other robots continue in the same world."""
         if self._running or self._free_running:
             raise UsageError("begin_idle() is for a robot whose episode has ended, in a world that waits")
         target, deadline = self._next_period()
-        if self._gate.has_velocity:
-            self._arbiter.update_measured(*self._joints.measured(self._episode.snapshot))
+        self._update_measured()
         self._brake("the episode has ended")
         try:
             self._backend.advance(target, deadline)
         except BackendError as error:
-            self._lost = _as_lost(error)
+            self._lost = as_lost(error)
 
     def finish_idle(self) -> None:
-        """Read where `begin_idle` has led to. It is no step, and has no account."""
+        """Read the world after `begin_idle`. This is not a step and has no transition."""
         if self._lost is not None:
             return
         try:
             snapshot = self._backend.read(*self._next_period())
         except BackendError as error:
-            self._lost = _as_lost(error)
+            self._lost = as_lost(error)
             return
-        self._episode.snapshot, _ = self._observations.apply_gap_policy(snapshot)
+        self._episode.snapshot, _ = self._gap_policy.apply(snapshot)
 
     # --------------------------------------------------------------------------------------------- images
 
     def render(self) -> NDArray[np.uint8]:
-        """Return an image of the world as it is now, shape (height, width, 3).
-
-        Raises:
-            ResetNeededError: before the first reset.
-            UsageError: where the backend renders no images.
-            ClosedError: after `close`.
-        """
-        self._check_open("render")
-        if not isinstance(self._backend, Renderable) or "rgb_array" not in self.capabilities.render_modes:
-            raise UsageError(f"the backend {self._backend.name} cannot render 'rgb_array'")
-        self._check_was_reset()
-        return self._backend.render()
+        """Return an image of the world as it is now, shape (height, width, 3); raises like `EmbodiedEnv.render`."""
+        self._check_shows("rgb_array", is_able=isinstance(self._backend, Renderable))
+        return cast("Renderable", self._backend).render()
 
     def show(self) -> None:
         """Show the world as it is now in a window; raises like `render`."""
+        self._check_shows("human", is_able=isinstance(self._backend, Showable))
+        cast("Showable", self._backend).show()
+
+    def _check_shows(self, mode: str, *, is_able: bool) -> None:
         self._check_open("render")
-        if not isinstance(self._backend, Showable) or "human" not in self.capabilities.render_modes:
-            raise UsageError(f"the backend {self._backend.name} cannot render 'human'")
-        self._check_was_reset()
-        self._backend.show()
+        if not is_able or mode not in self.capabilities.render_modes:
+            raise UsageError(f"the backend {self._backend.name} cannot render {mode!r}")
+        if self.last_reset is None:
+            raise ResetNeededError("render() before the first reset(): there is nothing to see")
 
     # ------------------------------------------------------------------------------------------------ end
 
     def use_executor(self, executor: Executor) -> bool:
-        """Let threads of `executor` compute the world between `begin` and `finish`; False where it cannot be."""
+        """Compute the world in threads of `executor` between `begin` and `finish`; False where that is impossible."""
         return isinstance(self._backend, Threaded) and self._backend.compute_in(executor)
 
     def processes(self) -> list[dict[str, Any]]:
@@ -417,8 +379,8 @@ class Stepper:
     def close(self) -> None:
         """Brake, then free everything. Idempotent; safe when nothing was ever started.
 
-        Any thread may close; a second one waits for the first. In a process that was forked since the world was
-        opened it does nothing where the world moves by itself: that is the parent's.
+        Any thread may close; a second one waits for the first. In a process that was forked after the world was opened
+        it does nothing if the world is free-running, since it belongs to the parent.
         """
         if self._free_running and self._pid not in (0, os.getpid()):
             return
@@ -448,7 +410,7 @@ class Stepper:
                 if needs_brake:
                     self._brake("close()")
         finally:
-            if self._closed:  # an interrupt that came before it began leaves everything to the next call
+            if self._closed:  # after an interrupt before this point the next call closes
                 self._backend.close()
 
     def _brake(self, why: str) -> None:
@@ -456,7 +418,7 @@ class Stepper:
             self._guard.brake(why)
 
     def _give_up(self) -> None:
-        """End the episode after an error in the middle of a step: the world may be a step ahead of the account."""
+        """End the episode after an error in the middle of a step: the world may be a step ahead of the record."""
         with deferred_signals():
             self._end_episode()
             try:
@@ -467,10 +429,15 @@ class Stepper:
 
     def _end_episode(self) -> None:
         self._running = False
-        self._guard.disarm()
+        self._guard.watchdog.disarm()
+
+    def _update_measured(self) -> None:
+        """Pass the measured positions to the arbiter, whose reference depends on them for velocity commands."""
+        if self._gate.has_velocity:
+            self._arbiter.update_measured(*self._joints.measured(self._episode.snapshot))
 
     def _next_period(self) -> tuple[Stamp, Stamp]:
-        """Return the end of the next control period on the world's clock, and the deadline for it on ours."""
+        """Return the end of the next control period on the world's clock, and its deadline on the steady clock."""
         target = Stamp(self._episode.snapshot.now_ns + self.contract.control_period_ns, self._domain)
         deadline_ns = self._clock.now_ns() + round(self._backend.step_timeout_s * NS_PER_S)
         return target, Stamp(deadline_ns, Domain.STEADY)
@@ -479,10 +446,7 @@ class Stepper:
         if self._closed:
             raise ClosedError(f"{call}() after close(): the environment is closed; make a new one")
 
-    def _check_was_reset(self) -> None:
-        if self.last_reset is None:
-            raise ResetNeededError("render() before the first reset(): there is nothing to see")
 
-
-def _as_lost(error: BackendError) -> BackendLostError:
+def as_lost(error: BackendError) -> BackendLostError:
+    """Return `error` as a loss of the world."""
     return error if isinstance(error, BackendLostError) else BackendLostError(type(error).__name__, str(error))

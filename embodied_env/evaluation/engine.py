@@ -1,8 +1,7 @@
-"""Run the episodes of an evaluation in worker processes: on this machine, or on a Ray cluster.
+"""Run the episodes of an evaluation in worker processes, on this machine or on a Ray cluster, and merge their runs.
 
-``local``: worker processes on this machine, each with an environment, a run directory and a ROS domain of its own. They
-receive episodes one by one. The log of a worker keeps every episode that it has finished, however the worker ends; the
-episode that it was in is run again by another. ``ray``: the same workers, each beside an actor of a Ray cluster.
+Each worker has an environment, a run directory and a ROS domain of its own, and receives episodes one by one. Its run
+keeps every finished episode, however the worker ends; the episode that was running is run again by another worker.
 """
 
 from __future__ import annotations
@@ -14,27 +13,28 @@ import re
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from embodied_env.backends.registry import accepts_option
-from embodied_env.contract import Contract
 from embodied_env.errors import BackendError, BackendNotReadyError, RecordError, UsageError
 from embodied_env.evaluation.episodes import Evaluation, EvaluationJob, lost_backends
 from embodied_env.evaluation.local_workers import (
     GRACE_S,
     SHORT_GRACE_S,
     LocalWorkers,
-    WorkerHandle,
+    Worker,
     WorkerPool,
     error_from,
 )
-from embodied_env.evaluation.merge import merged_summary
-from embodied_env.evaluation.ray_workers import Cluster, RayWorkers
+from embodied_env.evaluation.ray_cluster import RayCluster
+from embodied_env.evaluation.ray_workers import RayWorkers
 from embodied_env.record.manifest import write_json
+from embodied_env.record.rows import RESET, Row
 from embodied_env.record.run import read_run
+from embodied_env.record.summary import Summary
 from embodied_env.ros.setup_checks import check_domain_id
 
 EVALUATION = "embodied_env/evaluation/1"
@@ -43,101 +43,47 @@ MOST_ATTEMPTS = 3
 
 ENGINES = ("local", "ray")
 
-_START_S = 120.0  # for a worker to import its policy and make its environment
-_STEP_S, _PERIODS = 1.0, 10  # for a step: so many seconds, or control periods
-_RESET_S, _RESETS = 30.0, 2  # for a reset where the profile says nothing, and so many times that
-
 DOMAINS = 102
-"""ROS domains from 0 whose ports no Linux gives to others by itself."""
+"""Number of ROS domains whose ports are outside Linux's ephemeral range."""
 
-
-class Engine(Protocol):
-    """Runs the episodes of a job."""
-
-    def check(self, job: EvaluationJob) -> None:
-        """Raise UsageError for a job that it cannot run."""
-        ...
-
-    def evaluate(self, job: EvaluationJob, *, episodes: int, out: Path, ended: Callable[[], None]) -> Evaluation:
-        """Run episodes 0 to `episodes` - 1 of `job`, recorded below `out`; call `ended` after each.
-
-        The summary is that of one process that runs them all. When it is interrupted, every run is closed soundly
-        before the interrupt is raised.
-        """
-        ...
+_START_S = 120.0  # for a worker to import its policy and make its environment
+_STEP_S, _PERIODS = 1.0, 10  # limit of a step: seconds, or control periods
+_RESET_S, _RESETS = 30.0, 2  # limit of a reset that the profile does not declare, and a factor
 
 
 def make_engine(
     name: str, workers: int, address: str | None = None, *, episode_timeout_s: float | None = None
 ) -> Engine:
-    """Return the engine called `name`.
-
-    Args:
-        name: one of `ENGINES`.
-        workers: number of processes.
-        address: address of the Ray cluster.
-        episode_timeout_s: after which a worker counts as hung, s; None: `longest_episode_s` of the job.
+    """Return the engine called `name`, one of `ENGINES`; `address` is that of the Ray cluster.
 
     Raises:
         UsageError: for an unknown engine, or a number of workers, an address or a timeout that it does not take.
-        MissingDependencyError: when what it needs is not installed.
+        MissingDependencyError: when Ray is not installed.
     """
     if name not in ENGINES:
         raise UsageError(f"--engine {name!r} is not known; allowed: {', '.join(ENGINES)}")
-    if name == "ray":
-        from embodied_env.evaluation.ray_cluster import RayCluster
-
-        return RayEngine(workers, RayCluster(workers, address), episode_timeout_s=episode_timeout_s)
-    if address is not None:
+    if name != "ray" and address is not None:
         raise UsageError(f"--address {address!r} is not available with --engine {name}; allowed: with --engine ray")
-    return LocalEngine(workers, episode_timeout_s=episode_timeout_s)
+    cluster = RayCluster(workers, address) if name == "ray" else None
+    return Engine(workers, cluster, episode_timeout_s=episode_timeout_s)
 
 
-def longest_episode_s(job: EvaluationJob) -> float:
-    """Return a generous bound of the duration of an episode of `job`, its reset included, s."""
-    episode, period_s = job.contract.episode, job.contract.control_period_s
-    declared = job.contract.backends.get(job.backend, {}).get("reset_timeout_s")
-    reset_s = declared if isinstance(declared, (int, float)) else _RESET_S  # the backend refuses what is no number
-    return _RESETS * reset_s + episode.horizon_steps * max(_STEP_S, _PERIODS * period_s)
-
-
-def domain_ids(count: int, own: int) -> tuple[int, ...]:
-    """Return `count` ROS domain ids, all different, none of them `own`.
-
-    Raises:
-        UsageError: when there are fewer.
-    """
-    if not 1 <= count < DOMAINS:
-        raise UsageError(f"--workers {count} is not allowed; allowed: 1 to {DOMAINS - 1}, each has a ROS domain")
-    return tuple((own + 1 + index) % DOMAINS for index in range(count + 1) if (own + 1 + index) % DOMAINS != own)[
-        :count
-    ]
-
-
-def check_shareable(job: EvaluationJob, engine: str = "local") -> None:
-    """Raise UsageError for an unknown backend, and for options that several processes cannot share."""
-    accepts_option(job.backend, "spawn", pacing=job.options.get("pacing"))
-    if job.backend == "real":
-        raise UsageError(f"--engine {engine} is not available with real: there is one robot; allowed: no --engine")
-    if job.options.get("spawn") is False:
-        raise UsageError(f"--engine {engine} is not available with --attach: there is one simulator; allowed: without")
-    if job.options.get("namespace") is not None:
-        raise UsageError(
-            f"--engine {engine} is not available with --namespace: each worker has its own; allowed: without"
-        )
-
-
-class LocalEngine:
-    """Worker processes on this machine.
+class Engine:
+    """Runs the episodes of a job in worker processes.
 
     Attributes:
-        name: for messages and folders.
+        name: one of `ENGINES`, for messages and folders.
     """
 
-    name = "local"
+    def __init__(
+        self, workers: int, cluster: RayCluster | None = None, *, episode_timeout_s: float | None = None
+    ) -> None:
+        """Use `workers` processes of `cluster`, or of this machine; nothing is started.
 
-    def __init__(self, workers: int, *, episode_timeout_s: float | None = None) -> None:
-        """Prepare; nothing is started. For the arguments see `make_engine`.
+        Args:
+            workers: number of processes.
+            cluster: None: this machine.
+            episode_timeout_s: time after which a worker counts as hung, s; None: `longest_episode_s` of the job.
 
         Raises:
             UsageError: for a number of workers or a timeout that is not allowed.
@@ -145,76 +91,114 @@ class LocalEngine:
         domain_ids(workers, own=0)
         if episode_timeout_s is not None and not 0.0 < episode_timeout_s < math.inf:
             raise UsageError(f"--episode-timeout {episode_timeout_s} is not allowed; allowed: a number of seconds > 0")
-        self._workers = workers
+        self.name = "local" if cluster is None else "ray"
+        self._workers, self._cluster = workers, cluster
         self._episode_timeout_s = episode_timeout_s
 
     def check(self, job: EvaluationJob) -> None:
-        """Raise UsageError for a job that it cannot run."""
-        check_shareable(job, self.name)
-
-    def make_workers(self, job: EvaluationJob, folder: Path) -> WorkerPool:
-        """Return the workers of one evaluation; none is started."""
-        return LocalWorkers(job, folder)
+        """Raise UsageError for an unknown backend, and for options that several processes cannot share."""
+        option = f"--engine {self.name}"
+        accepts_option(job.backend, "spawn", pacing=job.options.get("pacing"))
+        if job.backend == "real":
+            raise UsageError(f"{option} is not available with real: there is one robot; allowed: no --engine")
+        if job.options.get("spawn") is False:
+            raise UsageError(f"{option} is not available with --attach: there is one simulator; allowed: without")
+        if job.options.get("namespace") is not None:
+            raise UsageError(f"{option} is not available with --namespace: each worker has its own; allowed: without")
 
     def evaluate(self, job: EvaluationJob, *, episodes: int, out: Path, ended: Callable[[], None]) -> Evaluation:
-        """See `Engine`.
+        """Run episodes 0 to `episodes` - 1 of `job`, recorded below `out`; call `ended` after each.
+
+        The summary is that of one process that runs all of them. After an interrupt, every run is closed before the
+        interrupt is raised.
 
         Raises:
             UsageError: for a job that processes cannot share.
-            PolicyError: when the policy raises, as from one process.
+            PolicyError: when the policy raises.
             BackendError: when an episode was lost with its worker too often, or no worker starts.
         """
         self.check(job)
-        folder = _make_folder(out, job.contract, job.backend, self.name)
+        folder = self._make_folder(out, job)
         limit_s = longest_episode_s(job) if self._episode_timeout_s is None else self._episode_timeout_s
-        run = _SharedRun(episodes, min(self._workers, episodes), ended, limit_s=limit_s)
+        scheduler = EpisodeScheduler(episodes, min(self._workers, episodes), ended, limit_s=limit_s)
         try:
-            run.finish(self.make_workers(job, folder))
+            pool: WorkerPool[Any] = (
+                LocalWorkers(job, folder) if self._cluster is None else RayWorkers(job, folder, self._cluster)
+            )
+            scheduler.run(pool)
         except BaseException:
-            with contextlib.suppress(OSError):  # one that nothing was recorded in
+            with contextlib.suppress(OSError):  # removes the folder if nothing was recorded
                 folder.rmdir()
             raise
+        fingerprint = job.contract.fingerprint
         try:
-            summary, problem = merged_summary(run.where, job.contract.fingerprint), ""
+            summary, problem = merged_summary(scheduler.where, fingerprint), ""
         except RecordError as error:
-            summary, problem = merged_summary({}, job.contract.fingerprint), str(error)
-        problem = problem or run.not_evaluated() or run.unclean() or lost_backends(summary)
-        account = {"schema": EVALUATION, "engine": self.name, **_evaluation_json(job, run, summary, problem, episodes)}
-        write_json(folder / "evaluation.json", account)
+            summary, problem = merged_summary({}, fingerprint), str(error)
+        problem = problem or scheduler.not_evaluated() or scheduler.unclean() or lost_backends(summary)
+        paths, where = scheduler.paths, scheduler.where
+        content = {
+            "schema": EVALUATION,
+            "engine": self.name,
+            "workers": scheduler.size,
+            "contract_fingerprint": fingerprint,
+            "backend": job.backend,
+            "policy": job.policy,
+            "seed": job.seed,
+            "episodes": episodes,
+            "problem": problem,
+            "losses": scheduler.losses,
+            "runs": [path.name for path in paths],
+            "run_of_episode": [where[each].name if each in where else None for each in range(episodes)],
+            "not_evaluated": sorted(scheduler.abandoned),
+            "summary": summary,
+        }
+        write_json(folder / "evaluation.json", content)
+        losses = tuple(scheduler.losses)
         return Evaluation(
-            policy=job.policy,
-            path=folder,
-            summary=summary,
-            problem=problem,
-            parts=tuple(run.paths),
-            losses=tuple(run.losses),
+            policy=job.policy, path=folder, summary=summary, problem=problem, parts=tuple(paths), losses=losses
         )
 
-
-class RayEngine(LocalEngine):
-    """Worker processes on the nodes of a Ray cluster, each beside an actor of its own."""
-
-    name = "ray"
-
-    def __init__(self, workers: int, cluster: Cluster, *, episode_timeout_s: float | None = None) -> None:
-        """Prepare; nothing is started."""
-        super().__init__(workers, episode_timeout_s=episode_timeout_s)
-        self._cluster = cluster
-
-    def make_workers(self, job: EvaluationJob, folder: Path) -> WorkerPool:
-        """Return the workers of one evaluation; none is started."""
-        return RayWorkers(job, folder, self._cluster)
+    def _make_folder(self, out: Path, job: EvaluationJob) -> Path:
+        started, contract = f"{datetime.now(tz=UTC):%Y%m%dT%H%M%SZ}", job.contract.name
+        name = "_".join((started, contract, job.backend, self.name, secrets.token_hex(3)))
+        folder = out / re.sub(r"[^\w.-]", "_", name)
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise RecordError(f"{folder}: the folder of the evaluation cannot be made: {error}") from None
+        return folder
 
 
-class _SharedRun:
-    """One evaluation by workers.
+def longest_episode_s(job: EvaluationJob) -> float:
+    """Return a generous bound of the duration of an episode of `job`, its reset included, s."""
+    episode, period_s = job.contract.episode, job.contract.control_period_s
+    declared = job.contract.backends.get(job.backend, {}).get("reset_timeout_s")
+    reset_s = declared if isinstance(declared, (int, float)) else _RESET_S  # the backend rejects other types
+    return _RESETS * reset_s + episode.horizon_steps * max(_STEP_S, _PERIODS * period_s)
+
+
+def domain_ids(count: int, own: int) -> tuple[int, ...]:
+    """Return `count` different ROS domain ids other than `own`.
+
+    Raises:
+        UsageError: when there are fewer.
+    """
+    if not 1 <= count < DOMAINS:
+        raise UsageError(f"--workers {count} is not allowed; allowed: 1 to {DOMAINS - 1}, each has a ROS domain")
+    others = [(own + 1 + index) % DOMAINS for index in range(count + 1)]
+    return tuple([domain for domain in others if domain != own][:count])
+
+
+class EpisodeScheduler:
+    """Distributes the episodes of one evaluation to workers, and replaces workers that end or hang.
 
     Attributes:
-        where: the run directory that each finished episode is in.
+        where: run directory of each finished episode.
         paths: all run directories.
-        lost: those of workers that ended before their time.
-        losses: what was lost and run again, in sentences.
-        abandoned: episodes that did not end in their time, too often.
+        lost: run directories of workers that ended prematurely.
+        losses: episodes that were lost and run again, in sentences.
+        abandoned: episodes that exceeded their time limit too often.
         size: number of workers.
     """
 
@@ -227,51 +211,53 @@ class _SharedRun:
         limit_s: float,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; `limit_s`: after which an episode's worker is hung, by the clock `now_s`."""
+        """Prepare; `limit_s` is the time limit of an episode by the clock `now_s`."""
+        own_domain = os.environ.get("ROS_DOMAIN_ID") or "0"
+        check_domain_id(own_domain, "ROS_DOMAIN_ID")
+        self._domains = domain_ids(workers, own=int(own_domain))
         self._limit_s, self._now_s = limit_s, now_s
         self._ended = ended
         self._waiting = deque(range(episodes))
         self._count, self.size = episodes, workers
         self._attempts: Counter[int] = Counter()
         self._failed_starts = 0
-        self._domains = domain_ids(workers, own=_own_domain())
         self.where: dict[int, Path] = {}
         self.paths: list[Path] = []
         self.losses: list[str] = []
         self.lost: set[Path] = set()
         self.abandoned: set[int] = set()
 
-    def finish(self, pool: WorkerPool) -> None:
+    def run(self, pool: WorkerPool[Any]) -> None:
         """Run all episodes, then let the workers close their runs."""
-        with pool as workers:
+        with pool:
             for number in range(self.size):
-                workers.start(number, self._domains[number])
+                pool.start(number, self._domains[number])
             while len(self.where) + len(self.abandoned) < self._count:
-                for worker, message in workers.receive():
-                    self._handle(workers, worker, message)
-                for worker in workers.busy():
+                for worker, message in pool.receive():
+                    self._handle(pool, worker, message)
+                for worker in pool.busy():
                     if self._now_s() > worker.due_s:
-                        self._replace(workers, worker, is_hung=True)
-            workers.shutdown()
+                        self._replace(pool, worker, is_hung=True)
+            pool.shutdown()
 
     def not_evaluated(self) -> str:
-        """Return which episodes were given up, or ""."""
+        """Return which episodes were abandoned, or ""."""
         if not self.abandoned:
             return ""
         numbers = ", ".join(map(str, sorted(self.abandoned)))
         return f"not evaluated: episode {numbers}: no end within {self._limit_s:g} s, {MOST_ATTEMPTS} times"
 
     def unclean(self) -> str:
-        """Say which runs are not clean, and why, of workers that were not lost."""
+        """Return which runs are not clean and why, except those of lost workers."""
         problems = {path: read_run(path).problem for path in self.paths if path not in self.lost}
         return "; ".join(f"{path}: {problem}" for path, problem in problems.items() if problem)
 
-    def _handle(self, workers: WorkerPool, worker: WorkerHandle, message: Mapping[str, Any] | None) -> None:
+    def _handle(self, pool: WorkerPool[Any], worker: Worker, message: Mapping[str, Any] | None) -> None:
         if message is None:
-            self._replace(workers, worker)
+            self._replace(pool, worker)
             return
         if "failed" in message:
-            output, error = workers.reap(worker), error_from(message)
+            output, error = pool.reap(worker), error_from(message)
             if not isinstance(error, UsageError):
                 error.add_note(output)  # such as the traceback of a policy
             raise error
@@ -285,7 +271,7 @@ class _SharedRun:
             self._ended()
         self._assign(worker)
 
-    def _assign(self, worker: WorkerHandle) -> None:
+    def _assign(self, worker: Worker) -> None:
         """Send the next episode to an idle worker; without one it waits, since a lost episode may come back."""
         if worker.episode is None and self._waiting:
             worker.episode = self._waiting.popleft()
@@ -293,9 +279,9 @@ class _SharedRun:
             worker.due_s = self._now_s() + self._limit_s + (_START_S if worker.path is None else 0.0)
             worker.send({"episode": worker.episode})
 
-    def _replace(self, workers: WorkerPool, worker: WorkerHandle, *, is_hung: bool = False) -> None:
-        """Put back the episode of a worker that has ended or is hung, and start another worker in its place."""
-        output = workers.reap(worker, grace_s=SHORT_GRACE_S if is_hung else GRACE_S)
+    def _replace(self, pool: WorkerPool[Any], worker: Worker, *, is_hung: bool = False) -> None:
+        """Return the episode of a worker that has ended or hangs to the queue, and start another worker instead."""
+        output = pool.reap(worker, grace_s=SHORT_GRACE_S if is_hung else GRACE_S)
         if is_hung:
             output = f"no end of the episode within {self._limit_s:g} s; {output}"
         episode = worker.episode
@@ -314,42 +300,54 @@ class _SharedRun:
             self.losses.append(f"{again}; its run: {worker.path}; {output}")
         if worker.path is not None:
             self.lost.add(worker.path)
-        for idle in workers.idle():
+        for idle in pool.idle():
             self._assign(idle)
         if self._waiting:
-            workers.start(worker.number, self._domains[worker.number])
+            pool.start(worker.number, self._domains[worker.number])
 
 
-def _own_domain() -> int:
-    own = os.environ.get("ROS_DOMAIN_ID") or "0"
-    check_domain_id(own, "ROS_DOMAIN_ID")
-    return int(own)
+def merged_summary(where: Mapping[int, Path], fingerprint: str) -> dict[str, Any]:
+    """Return the summary of one run with these episodes in order; `where` has the run directory of each.
 
-
-def _make_folder(out: Path, contract: Contract, backend: str, engine: str) -> Path:
-    name = f"{datetime.now(tz=UTC):%Y%m%dT%H%M%SZ}_{contract.name}_{backend}_{engine}_{secrets.token_hex(3)}"
-    folder = out / re.sub(r"[^\w.-]", "_", name)
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise RecordError(f"{folder}: the folder of the evaluation cannot be made: {error}") from None
-    return folder
-
-
-def _evaluation_json(
-    job: EvaluationJob, run: _SharedRun, summary: Mapping[str, Any], problem: str, episodes: int
-) -> dict[str, Any]:
-    return {
-        "workers": run.size,
-        "contract_fingerprint": job.contract.fingerprint,
-        "backend": job.backend,
-        "policy": job.policy,
-        "seed": job.seed,
-        "episodes": episodes,
-        "problem": problem,
-        "losses": run.losses,
-        "runs": [path.name for path in run.paths],
-        "run_of_episode": [run.where[each].name if each in run.where else None for each in range(episodes)],
-        "not_evaluated": sorted(run.abandoned),
-        "summary": dict(summary),
+    Raises:
+        RecordError: when an episode is incomplete in its log.
+    """
+    summary = Summary()
+    readers: dict[Path, Iterator[tuple[int, list[Row]]]] = {}
+    for episode, path in sorted(where.items()):
+        if path not in readers:
+            readers[path] = _read_episodes(path)
+        rows = _find_episode(readers[path], episode)
+        if rows is None:  # it may be before the reader
+            readers[path] = _read_episodes(path)
+            rows = _find_episode(readers[path], episode)
+        if rows is None:
+            raise RecordError(f"{path}: episode {episode} is not whole in its log")
+        for row in rows:
+            summary.add(row)
+    # only closed runs have losses; in the others each finished episode is complete
+    known = [manifest["record"] for path in readers if (manifest := read_run(path).manifest).get("clean")]
+    record = {
+        "complete": all(record["complete"] for record in known),
+        **{key: sum(record[key] for record in known) for key in ("lost_rows", "lost_messages")},
     }
+    return {**summary.as_json(fingerprint), "record": record}
+
+
+def _find_episode(reader: Iterator[tuple[int, list[Row]]], episode: int) -> list[Row] | None:
+    for number, rows in reader:
+        if number == episode and (rows[-1].get("terminated") or rows[-1].get("truncated")):
+            return rows
+    return None
+
+
+def _read_episodes(path: Path) -> Iterator[tuple[int, list[Row]]]:
+    """Yield number and rows of each episode, one episode at a time in memory."""
+    rows: list[Row] = []
+    for row in read_run(path).rows():
+        if row["schema"] == RESET and rows:
+            yield rows[0]["info"]["episode_index"], rows
+            rows = []
+        rows.append(row)
+    if rows:
+        yield rows[0]["info"]["episode_index"], rows

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,7 +22,7 @@ class EpisodeObserver(Protocol):
     """Receives the progress of an evaluation."""
 
     def resetting(self) -> None:
-        """Receive that an episode is about to be reset."""
+        """Receive the start of a reset."""
         ...
 
     def stepped(self, info: Mapping[str, Any]) -> None:
@@ -29,21 +30,21 @@ class EpisodeObserver(Protocol):
         ...
 
     def ended(self, episode: int) -> None:
-        """Receive that the `episode`-th episode (from 1) has ended."""
+        """Receive the end of the `episode`-th episode (from 1)."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """One policy's evaluation.
+    """The evaluation of one policy.
 
     Attributes:
-        policy: its name.
-        path: the run directory; of an engine, the folder of its runs.
-        summary: what its episodes came to (``summary.json``).
+        policy: address of the policy.
+        path: run directory; with an engine, the folder of its runs.
+        summary: summary of the episodes (``summary.json``).
         problem: why it is not sound evidence, or "".
-        parts: the run directories that an engine made.
-        losses: what was lost and run again, in sentences.
+        parts: run directories of an engine.
+        losses: episodes that were lost and run again, in sentences.
     """
 
     policy: str
@@ -56,15 +57,15 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationJob:
-    """What to evaluate.
+    """The parameters of an evaluation.
 
     Attributes:
-        contract: of the environment.
+        contract: contract of the environment.
         backend: name of the backend.
         policy: address of the policy (`embodied_env.policies.loader`).
         seed: seed of the first episode; the later ones follow from it.
-        options: of `make`, in types of JSON.
-        record_messages: the raw ROS 2 messages are recorded too.
+        options: options of `make`, in JSON types.
+        record_messages: record the raw ROS 2 messages too.
     """
 
     contract: Contract
@@ -75,28 +76,21 @@ class EvaluationJob:
     record_messages: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return the job in types of JSON."""
-        rest = {key: getattr(self, key) for key in _PLAIN_FIELDS}
-        return {"contract": save_contract(self.contract), **rest, "options": dict(self.options)}
+        """Return the job in JSON types."""
+        return {**vars(self), "contract": save_contract(self.contract), "options": dict(self.options)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EvaluationJob:
         """Return the job of `to_json`."""
-        return cls(
-            contract=restore_contract(data["contract"]),
-            options=data["options"],
-            **{key: data[key] for key in _PLAIN_FIELDS},
-        )
+        values = {each.name: data[each.name] for each in fields(cls)}
+        return cls(**{**values, "contract": restore_contract(data["contract"])})
 
 
-_PLAIN_FIELDS = ("backend", "policy", "seed", "record_messages")
-
-
-class EpisodeRunner:
+class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
     """Runs episodes of one policy in one environment, recorded into one run directory.
 
-    Episode k has the world seed of the k-th reset of a run that was seeded once, and a policy made anew, whose seed is
-    drawn from the job's and k. What a callable of the user's keeps from one episode to the next is its own business.
+    Episode k has the world seed of the k-th reset of a run that was seeded once, and a new policy whose seed is drawn
+    from the job's and k. State that a user's callable keeps between episodes is not reset.
 
     Attributes:
         path: the run directory.
@@ -108,21 +102,17 @@ class EpisodeRunner:
         from embodied_env.record import RecordTransitions
 
         self._job, self._observer = job, observer
-        self._policy(0)  # one that there is not leaves no run
+        self._make_policy(0)  # fails before a run is made
         self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **job.options)
         self._env = RecordTransitions(self._embodied, out, messages=job.record_messages)
         self._env.policy = job.policy
-        self._next = 0  # the episode that comes by itself
+        self._next = 0  # the episode of a reset without `seek_episode`
         self.path = self._env.path
 
     @property
     def losses(self) -> str:
-        """What of the run could not be written, or ""."""
+        """The parts of the run that could not be written, or ""."""
         return self._env.losses.problem
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -131,21 +121,26 @@ class EpisodeRunner:
         self._env.close()
 
     def run(self, episode: int) -> None:
-        """Run the episode of this number, from 0, to its end.
+        """Run the episode with this number, from 0, to its end.
 
         Raises:
-            PolicyError: when the policy raises.
+            PolicyError: when the policy raises; its error is the cause.
         """
         if self._observer is not None:
             self._observer.resetting()
-        act = self._policy(episode)
+        policy = self._make_policy(episode)
         if episode != self._next:
             self._embodied.seek_episode(self._job.seed, episode)
         observation, _ = self._env.reset(seed=self._job.seed if episode == 0 else None)
         self._next = episode + 1
         ended = False
         while not ended:
-            action = _action(act, observation, self._job.policy, episode, self._embodied.step_index)
+            try:
+                action = policy(observation)
+            except Exception as error:
+                where = f"episode {episode + 1}, step {self._embodied.step_index + 1}"
+                problem = f"{type(error).__name__}: {error}"
+                raise PolicyError(f"--policy {self._job.policy!r} raised in {where}: {problem}") from error
             self._embodied.mark("policy")
             observation, _, terminated, truncated, info = self._env.step(action)
             ended = terminated or truncated
@@ -154,7 +149,7 @@ class EpisodeRunner:
         if self._observer is not None:
             self._observer.ended(episode + 1)
 
-    def _policy(self, episode: int) -> Policy:
+    def _make_policy(self, episode: int) -> Policy:
         from embodied_env.policies.loader import make_policy
 
         job = self._job
@@ -166,22 +161,6 @@ def policy_seed(seed: int, episode: int) -> int:
     return int(np.random.SeedSequence((seed, episode)).generate_state(1)[0])
 
 
-def problem_of(path: Path, summary: Mapping[str, Any]) -> str:
-    """Say why a run is not sound evidence: its log is not whole, or an episode lost its world."""
-    from embodied_env.record import read_run
-
-    return read_run(path).problem or lost_backends(summary)
-
-
 def lost_backends(summary: Mapping[str, Any]) -> str:
-    """Name the end reasons of episodes that lost their world, or ""."""
+    """Return the end reasons of episodes that lost their world, or ""."""
     return ", ".join(reason for reason in summary["end_reasons"] if end_kind(reason) == "backend_lost")
-
-
-def _action(act: Policy, observation: Any, policy: str, episode: int, step: int) -> Any:  # noqa: ANN401 - any action
-    """Return the action of the policy; an error of its own is the cause of the PolicyError."""
-    try:
-        return act(observation)
-    except Exception as error:
-        problem = f"{type(error).__name__}: {error}"
-        raise PolicyError(f"--policy {policy!r} raised in episode {episode + 1}, step {step + 1}: {problem}") from error

@@ -1,4 +1,4 @@
-"""The Ray cluster of ``--engine ray``: the only module that imports ray, and only when it is asked for."""
+"""The Ray cluster of ``--engine ray``: the only module that imports ray, when a `RayCluster` is made."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from embodied_env.errors import BackendNotReadyError, MissingDependencyError
-from embodied_env.evaluation.ray_host import Host
-from embodied_env.evaluation.ray_workers import HostLostError
+from embodied_env.errors import BackendError, BackendNotReadyError, MissingDependencyError
 
-_ANSWER_S = 5.0
-"""For somebody to listen at the address: Ray itself waits for minutes."""
+_CONNECT_S = 5.0  # for a connection to the address; Ray itself waits for minutes
+_STORE_BYTES = 100_000_000  # of Ray's object store in shared memory: only short messages pass
+_TOKEN = secrets.token_hex(32)  # authenticates at clusters that are started here; Ray keeps the first token it reads
 
-_STORE_BYTES = 100_000_000  # of Ray's object store, in shared memory: what passes here is a few words
-_TOKEN = secrets.token_hex(32)  # of clusters that are started here: Ray lets in who has it; it keeps the first it reads
+
+class HostLostError(BackendError):
+    """The process of an actor, or its node, has ended."""
 
 
 class RayCluster:
-    """A Ray cluster that runs, found by its address; without one, a cluster of this machine that ends with the use."""
+    """A Ray cluster: a running one, found by its address, or one of this machine that ends with the context."""
 
     def __init__(self, cpus: int, address: str | None = None) -> None:
-        """Prepare; nothing is started, and nobody is called.
+        """Prepare; nothing is started or contacted.
 
         Args:
-            cpus: of a cluster that is started here: one worker each.
-            address: as ``ray.init`` takes it; None: what ``RAY_ADDRESS`` says, else a cluster is started.
+            cpus: CPUs of a cluster that is started here, one for each worker.
+            address: as for ``ray.init``; None: ``RAY_ADDRESS``, else a cluster is started.
 
         Raises:
             MissingDependencyError: when ray is not installed.
@@ -54,18 +54,18 @@ class RayCluster:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Join it, or start it. One that this process has joined already is used, and left as it is.
+        """Join or start the cluster. One that this process has joined already is used and left running.
 
         Raises:
-            BackendNotReadyError: when that fails; with Ray's words.
+            BackendNotReadyError: when that fails; with Ray's message.
         """
         if self._ray.is_initialized():
             return self
-        with ExitStack() as stack, _own_signals():
-            _check_listens(self._address)
-            options = {} if self._address else self._of_its_own(stack)
+        with ExitStack() as stack, _keep_sigterm_handler():
+            _check_connection(self._address)
+            options = {} if self._address else self._own_cluster_options(stack)
             stack.callback(self._ray.shutdown)
-            stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # Ray prints of lost actors: not into our JSON
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # Ray prints lost actors: not into our JSON
             try:
                 self._ray.init(
                     address=self._address or "local", log_to_driver=False, logging_level=logging.ERROR, **options
@@ -79,57 +79,60 @@ class RayCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave it. One that was started here ends, and its files go."""
+        """Leave the cluster. One that was started here ends, and its files are removed."""
         self._stack.close()
 
-    def place(self, said: Mapping[str, Any]) -> Any:  # noqa: ANN401 - an actor
-        """See `Cluster`. One CPU each; an actor that ends is not started again by Ray, but by the evaluation."""
-        actor = self._ray.remote(Host).options(
+    def start_actor(self, actor: type, *arguments: Any) -> Any:  # noqa: ANN401 - a handle of Ray
+        """Request an actor with one CPU, and return its handle at once. Ray does not restart it when it ends."""
+        remote = self._ray.remote(actor).options(
             num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
-        return actor.remote(said)
+        return remote.remote(*arguments)
 
     def call(self, handle: Any, method: str, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
-        """See `Cluster`."""
+        """Call a method of an actor and return the promise of its answer; calls of one actor run in order."""
         return getattr(handle, method).remote(*arguments, **named)
 
     def ready(self, promises: Sequence[Any], timeout_s: float) -> Sequence[Any]:
-        """See `Cluster`."""
-        done, _ = self._ray.wait(list(promises), num_returns=1, timeout=timeout_s)
-        kept: Sequence[Any] = done
-        return kept
+        """Wait until one of `promises` is ready, and return those that are."""
+        done: Sequence[Any] = self._ray.wait(list(promises), num_returns=1, timeout=timeout_s)[0]
+        return done
 
     def answer(self, promise: Any) -> Any:  # noqa: ANN401
-        """See `Cluster`."""
+        """Return the answer of a promise that is ready.
+
+        Raises:
+            HostLostError: when the actor has ended; with the reason.
+        """
         errors = self._ray.exceptions
         try:
             return self._ray.get(promise)
         except errors.RayTaskError:
-            raise  # a fault of ours: it is shown whole
+            raise  # a fault of our own, shown in full
         except errors.RayError as error:
-            words = " ".join(str(error).split())
-            raise HostLostError(words.partition(" Some common causes")[0]) from None  # a paragraph of guesses
+            reason = " ".join(str(error).split())
+            raise HostLostError(reason.partition(" Some common causes")[0]) from None  # a paragraph of guesses
 
     def kill(self, handle: Any) -> None:  # noqa: ANN401
-        """See `Cluster`."""
+        """End the process of an actor at once, or cancel its request. Idempotent."""
         with contextlib.suppress(self._ray.exceptions.RayError, ValueError):
             self._ray.kill(handle)
 
     def room(self) -> str:
-        """See `Cluster`."""
+        """Return the free resources as text."""
         whole, free = self._ray.cluster_resources(), self._ray.available_resources()
         return f"{free.get('CPU', 0.0):g} of its {whole.get('CPU', 0.0):g} CPUs are free; a worker needs one"
 
-    def _of_its_own(self, stack: ExitStack) -> dict[str, Any]:
-        """Return the options of a cluster that is started here; what it writes is removed in the end."""
+    def _own_cluster_options(self, stack: ExitStack) -> dict[str, Any]:
+        """Return the options of a cluster that is started here, whose files `stack` removes."""
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ee_ray_", ignore_cleanup_errors=True))
-        surroundings = {"RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0")}
-        if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():  # else Ray leaves one in the home folder
+        variables = {"RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0")}
+        if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():  # else Ray writes one to the home folder
             token = Path(folder) / "token"
             token.touch(mode=0o600)
             token.write_text(_TOKEN, encoding="ascii")
-            surroundings["RAY_AUTH_TOKEN_PATH"] = str(token)
-        stack.enter_context(_surroundings(surroundings))
+            variables["RAY_AUTH_TOKEN_PATH"] = str(token)
+        stack.enter_context(_environment(variables))
         return {
             "num_cpus": self._cpus,
             "num_gpus": 0,
@@ -139,20 +142,20 @@ class RayCluster:
         }
 
 
-def _check_listens(address: str | None) -> None:
-    """Raise BackendNotReadyError where `address` is a host and a port, and nobody listens there."""
+def _check_connection(address: str | None) -> None:
+    """Raise BackendNotReadyError for the address of a host and port that refuses connections."""
     found = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address or "")
     if found is None:
         return
     try:
-        socket.create_connection((found[1], int(found[2])), timeout=_ANSWER_S).close()
+        socket.create_connection((found[1], int(found[2])), timeout=_CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise BackendNotReadyError(f"the Ray cluster {address} cannot be used: {error}") from None
 
 
 @contextlib.contextmanager
-def _surroundings(values: Mapping[str, str]) -> Iterator[None]:
-    """Set these variables of this process, and put back what was."""
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set these environment variables, and restore the previous ones."""
     before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
@@ -164,8 +167,8 @@ def _surroundings(values: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keep this program's handler of SIGTERM, which ``ray.init`` replaces: it closes runs, and has its exit status."""
+def _keep_sigterm_handler() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which ``ray.init`` replaces: it closes runs and sets the exit status."""
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     try:

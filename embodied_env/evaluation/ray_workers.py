@@ -1,9 +1,14 @@
-"""The workers of an evaluation on a cluster: a `Host` for each, talked to by calls that are answered later."""
+"""Workers on a Ray cluster: an actor on each node starts the worker and forwards messages.
+
+The actor (`WorkerHost`) does not depend on Ray. The worker is a child of its process: when that is killed, the worker
+closes its run and ends.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import math
+import os
+import platform
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,105 +16,74 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-from embodied_env.errors import BackendError, BackendNotReadyError, RecordError
+from embodied_env import __version__
+from embodied_env.errors import BackendNotReadyError, EmbodiedEnvError, RecordError, UsageError
 from embodied_env.evaluation.episodes import EvaluationJob
-from embodied_env.evaluation.local_workers import GRACE_S, grace_after
-from embodied_env.evaluation.ray_host import describe
+from embodied_env.evaluation.local_workers import (
+    GRACE_S,
+    LocalWorker,
+    LocalWorkers,
+    Message,
+    Worker,
+    WorkerPool,
+    grace_after,
+)
+from embodied_env.evaluation.ray_cluster import HostLostError, RayCluster
+
+FORWARDED_VARIABLES = (
+    "ROS_",
+    "RMW_",
+    "FASTRTPS_",
+    "FASTDDS_",
+    "CYCLONEDDS_",
+    "PYTHONPATH",
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+)
+"""Prefixes of the environment variables that are the same for every worker on every node."""
 
 PLACING_S = 120.0
-"""For the cluster to find room for the first worker."""
+"""Time for the cluster to place the first worker."""
 
-_LOOK_S = 0.2
-_HOST_S = 10.0  # for a host to answer, beyond the grace of its worker
-
-
-class HostLostError(BackendError):
-    """The process of a host, or its node, has ended."""
+_POLL_INTERVAL_S = 0.2
+_HOST_S = 10.0  # for a host to answer, in addition to the grace of its worker
 
 
-class Cluster(Protocol):
-    """A place that runs `Host` objects in processes of their own, on one machine or many."""
-
-    def __enter__(self) -> Self:
-        """Join it, or start it."""
-        ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave it; end what was started."""
-        ...
-
-    def place(self, said: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a handle of the cluster's own
-        """Have a `Host` made of `said`, when there is room, and return its handle at once."""
-        ...
-
-    def call(self, handle: Any, method: str, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
-        """Call a method of a host and return the promise of its answer; calls of one host come one after the other."""
-        ...
-
-    def ready(self, promises: Sequence[Any], timeout_s: float) -> Sequence[Any]:
-        """Wait until one of `promises` is kept or broken, and return those that are."""
-        ...
-
-    def answer(self, promise: Any) -> Any:  # noqa: ANN401
-        """Return the answer of a promise that is ready.
-
-        Raises:
-            HostLostError: when the host has ended; with how.
-        """
-        ...
-
-    def kill(self, handle: Any) -> None:  # noqa: ANN401
-        """End the process of a host at once, or give up its place. Idempotent."""
-        ...
-
-    def room(self) -> str:
-        """Say how much room there is, for people."""
-        ...
-
-
-@dataclass(eq=False)
-class RayWorker:
-    """A worker on a cluster, see `embodied_env.evaluation.local_workers.Worker`.
+@dataclass(eq=False, kw_only=True)
+class RayWorker(Worker):
+    """A worker on a cluster.
 
     Attributes:
-        handle: of its host.
-        promise: what the host will answer next.
-        due_s: when its episode must have ended, by the clock of the evaluation.
-        called: it has said something.
-        outbox: what it is told by the next call.
+        handle: handle of its host.
+        promise: the next answer of the host.
+        outbox: messages for the next call.
         lost: how its host ended, or "".
     """
 
-    number: int
     handle: Any
     promise: Any
-    path: Path | None = None
-    episode: int | None = None
-    due_s: float = math.inf
-    called: bool = False
-    outbox: list[Mapping[str, Any]] = field(default_factory=list)
+    outbox: list[Message] = field(default_factory=list)
     lost: str = ""
 
-    def send(self, word: Mapping[str, Any]) -> None:
-        """Tell it something, by the next call."""
-        self.outbox.append(word)
+    def send(self, message: Message) -> None:
+        """Send a message with the next call."""
+        self.outbox.append(message)
 
 
-class RayWorkers:
-    """The workers of one evaluation. At its end all have ended, and closed their runs if they could."""
+class RayWorkers(WorkerPool[RayWorker]):
+    """The workers of one evaluation on a cluster."""
 
-    def __init__(self, job: EvaluationJob, folder: Path, cluster: Cluster) -> None:
-        """Prepare; their runs are made in `folder`, which every node must see."""
+    def __init__(self, job: EvaluationJob, folder: Path, cluster: RayCluster) -> None:
+        """Prepare; runs are made in `folder`, which every node must see."""
+        super().__init__()
         self._job, self._folder, self._cluster = job, folder.resolve(), cluster
         self._token = f".{secrets.token_hex(8)}"
-        self._workers: list[RayWorker] = []
         self._stack = ExitStack()
         self._is_any_placed = False
-        self._begun_s = time.monotonic()
+        self._started_s = time.monotonic()
 
     def __enter__(self) -> Self:
         """Join the cluster.
@@ -127,7 +101,7 @@ class RayWorkers:
         with self._stack:
             self._stack.enter_context(self._cluster)
             self._stack = self._stack.pop_all()
-        self._begun_s = time.monotonic()
+        self._started_s = time.monotonic()
         return self
 
     def __exit__(
@@ -137,68 +111,58 @@ class RayWorkers:
         with self._stack:
             self._end(self._workers, at_once=True, grace_s=grace_after(kind))
 
-    def start(self, number: int, domain_id: int) -> None:
-        """Have the worker of a place started when the cluster has room for it."""
-        handle = self._cluster.place(describe(self._job, self._folder, self._token, number, domain_id))
-        self._workers.append(RayWorker(number, handle, self._cluster.call(handle, "exchange", [])))
+    def start(self, number: int, domain_id: int) -> RayWorker:
+        """Start a worker as soon as the cluster has room for it."""
+        description = describe(self._job, self._folder, self._token, number, domain_id)
+        handle = self._cluster.start_actor(WorkerHost, description)
+        promise = self._cluster.call(handle, "exchange", [])
+        self._workers.append(RayWorker(number=number, handle=handle, promise=promise))
+        return self._workers[-1]
 
-    def idle(self) -> list[RayWorker]:
-        """Return the workers that have called and have nothing to do."""
-        return [worker for worker in self._workers if worker.called and worker.episode is None]
-
-    def busy(self) -> list[RayWorker]:
-        """Return the workers that run an episode."""
-        return [worker for worker in self._workers if worker.episode is not None]
-
-    def receive(self) -> Iterator[tuple[RayWorker, Mapping[str, Any] | None]]:
-        """Wait a moment, and yield what was said by whom; None: it has ended.
+    def receive(self) -> Iterator[tuple[RayWorker, Message | None]]:
+        """See `WorkerPool`.
 
         Raises:
-            BackendNotReadyError: when the cluster found room for nobody for a long time.
+            BackendNotReadyError: when the cluster placed no worker within `PLACING_S`.
         """
-        ready = self._cluster.ready([worker.promise for worker in self._workers], _LOOK_S)
+        ready = self._cluster.ready([worker.promise for worker in self._workers], _POLL_INTERVAL_S)
         for worker in [worker for worker in self._workers if any(worker.promise is one for one in ready)]:
             self._is_any_placed = True
-            for said in self._said_by(worker):
-                worker.called = worker.called or said is not None
-                yield worker, said
-            if worker in self._workers:  # it was not buried for what it said
-                words, worker.outbox = worker.outbox, []
-                worker.promise = self._cluster.call(worker.handle, "exchange", words)
-        if not self._is_any_placed and time.monotonic() - self._begun_s > PLACING_S:
+            messages: Sequence[Message | None] = [None]
+            try:
+                messages = self._cluster.answer(worker.promise)
+            except HostLostError as error:
+                worker.lost = str(error)
+            for message in messages:
+                worker.connected = worker.connected or message is not None
+                yield worker, message
+            if worker in self._workers:  # it was not reaped because of a message
+                outbox, worker.outbox = worker.outbox, []
+                worker.promise = self._cluster.call(worker.handle, "exchange", outbox)
+        if not self._is_any_placed and time.monotonic() - self._started_s > PLACING_S:
             raise BackendNotReadyError(f"the cluster placed no worker within {PLACING_S:g} s: {self._cluster.room()}")
 
     def reap(self, worker: RayWorker, *, grace_s: float = GRACE_S) -> str:
-        """End a worker, after `grace_s` by force, and return how it ended and its last words."""
-        if worker not in self._workers:
-            return ""
-        return self._end([worker], at_once=True, grace_s=grace_s)[0]
+        """See `WorkerPool`."""
+        return self._end([worker], at_once=True, grace_s=grace_s)[0] if worker in self._workers else ""
 
     def shutdown(self) -> None:
-        """Let every worker close its run and end."""
+        """See `WorkerPool`."""
         self._end(self._workers, at_once=False)
 
-    def _said_by(self, worker: RayWorker) -> Sequence[Mapping[str, Any] | None]:
-        try:
-            said: Sequence[Mapping[str, Any] | None] = self._cluster.answer(worker.promise)
-        except HostLostError as error:
-            worker.lost = str(error)
-            return [None]
-        return said
-
     def _end(self, workers: Sequence[RayWorker], *, at_once: bool, grace_s: float = GRACE_S) -> list[str]:
-        """End these, and return how each ended. One that was never heard of is only told to go."""
+        """End these workers, and return how each ended. One that never connected is only killed."""
         ending = list(workers)
         self._workers = [worker for worker in self._workers if worker not in ending]
         try:
-            asked = {
+            promises = {
                 worker.number: self._cluster.call(worker.handle, "end", at_once=at_once, grace_s=grace_s)
                 for worker in ending
-                if worker.called and not worker.lost
+                if worker.connected and not worker.lost
             }
             deadline_s = time.monotonic() + grace_s + _HOST_S
             return [
-                worker.lost or self._last_words(asked.get(worker.number), deadline_s - time.monotonic())
+                worker.lost or self._how_it_ended(promises.get(worker.number), deadline_s - time.monotonic())
                 for worker in ending
             ]
         finally:
@@ -206,7 +170,7 @@ class RayWorkers:
                 with contextlib.suppress(HostLostError):
                     self._cluster.kill(worker.handle)
 
-    def _last_words(self, promise: Any, timeout_s: float) -> str:  # noqa: ANN401 - None, or of the cluster's kind
+    def _how_it_ended(self, promise: Any, timeout_s: float) -> str:  # noqa: ANN401 - a type of the cluster
         if promise is None:
             return "it had not called yet"
         if not self._cluster.ready([promise], max(0.0, timeout_s)):
@@ -215,3 +179,76 @@ class RayWorkers:
             return str(self._cluster.answer(promise))
         except HostLostError as error:
             return str(error)
+
+
+class WorkerHost:
+    """Runs one worker on the node of this object, as a Ray actor."""
+
+    def __init__(self, description: Mapping[str, Any]) -> None:
+        """Prepare for the worker of `describe`. Nothing is started."""
+        self._description = description
+        self._pool: LocalWorkers | None = None
+        self._worker: LocalWorker | None = None
+
+    def exchange(self, messages: Sequence[Message]) -> list[Message | None]:
+        """Send `messages` to the worker, wait a moment, and return its messages; None: it has ended.
+
+        The first call starts the worker. An error is returned as a ``failed`` message of the worker.
+        """
+        if self._pool is None or self._worker is None:
+            try:
+                self._pool, self._worker = self._start()
+            except EmbodiedEnvError as error:
+                return [{"failed": type(error).__name__, "message": str(error)}]
+        for message in messages:
+            self._worker.send(message)
+        return [message for _, message in self._pool.receive()]
+
+    def end(self, *, at_once: bool, grace_s: float) -> str:
+        """End the worker, after `grace_s` by force, and return how it ended. `at_once`: during its episode."""
+        if self._pool is None or self._worker is None:
+            return "it was not started"
+        with self._pool:
+            if not at_once:
+                self._pool.shutdown()
+            return self._pool.reap(self._worker, grace_s=grace_s)
+
+    def _start(self) -> tuple[LocalWorkers, LocalWorker]:
+        """Start the worker; raises UsageError where this node differs from the caller's."""
+        given, node = self._description, platform.node()
+        if given["version"] != __version__:
+            raise UsageError(
+                f"node {node} has embodied_env {__version__}; allowed: {given['version']}, that of the caller"
+            )
+        if not (Path(given["folder"]) / given["token"]).is_file():
+            raise UsageError(
+                f"--out: node {node} does not see {given['folder']}; allowed: a folder that every node shares"
+            )
+        for name in _forwarded_variables().keys() - given["surroundings"].keys():
+            del os.environ[name]  # such as OMP_NUM_THREADS, which Ray sets
+        os.environ.update(given["surroundings"])
+        with contextlib.suppress(OSError):  # relative paths then mean the same as for the caller
+            os.chdir(given["cwd"])
+        pool = LocalWorkers(EvaluationJob.from_json(given["job"]), Path(given["folder"]))
+        return pool, pool.start(given["number"], given["domain_id"])
+
+
+def describe(job: EvaluationJob, folder: Path, token: str, number: int, domain_id: int) -> dict[str, Any]:
+    """Return the description of a worker for its `WorkerHost`, in JSON types.
+
+    `folder` is the absolute path of the runs on every node, `token` a file in it that proves that it is shared.
+    """
+    return {
+        "job": job.to_json(),
+        "folder": str(folder),
+        "token": token,
+        "number": number,
+        "domain_id": domain_id,
+        "version": __version__,
+        "surroundings": _forwarded_variables(),
+        "cwd": str(Path.cwd()),
+    }
+
+
+def _forwarded_variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(FORWARDED_VARIABLES)}

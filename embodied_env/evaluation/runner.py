@@ -1,4 +1,4 @@
-"""Evaluate a policy: run its episodes, in this process or by an engine, and return what they came to."""
+"""Evaluate a policy: run its episodes in this process or by an engine, and return their summary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from embodied_env.contract import Contract
 from embodied_env.errors import RecordError
-from embodied_env.evaluation.episodes import EpisodeObserver, EpisodeRunner, Evaluation, EvaluationJob, problem_of
+from embodied_env.evaluation.episodes import EpisodeObserver, EpisodeRunner, Evaluation, EvaluationJob, lost_backends
 
 if TYPE_CHECKING:
     from embodied_env.evaluation.engine import Engine
@@ -64,8 +64,8 @@ def run_job(
 ) -> Evaluation:
     """Run episodes 0 to `episodes` - 1 of `job`; see `evaluate`.
 
-    When it is interrupted, every run is closed soundly before the interrupt is raised. With an engine, the observer is
-    only called at the end of each episode.
+    After an interrupt, every run is closed before the interrupt is raised. With an engine, the observer is called only
+    at the end of each episode.
     """
     if engine is not None:
         finished = itertools.count(1)
@@ -75,17 +75,15 @@ def run_job(
                 observer.ended(next(finished))
 
         return engine.evaluate(job, episodes=episodes, out=out, ended=ended)
-    with EpisodeRunner(job, out, observer=observer) as run:
+    from embodied_env.record import read_run
+
+    with EpisodeRunner(job, out, observer=observer) as runner:
         for episode in range(episodes):
-            run.run(episode)
-    summary = _summary(run.path, run.losses)
-    return Evaluation(policy=job.policy, path=run.path, summary=summary, problem=problem_of(run.path, summary))
-
-
-def _summary(path: Path, losses: str) -> dict[str, Any]:
-    """Return the summary of a run; raise RecordError when it was not written."""
+            runner.run(episode)
     try:
-        summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        summary = json.loads((runner.path / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise RecordError(f"{path}: the run has no summary: {losses or 'it was not closed'}") from None
-    return summary
+        problem = runner.losses or "it was not closed"
+        raise RecordError(f"{runner.path}: the run has no summary: {problem}") from None
+    problem = read_run(runner.path).problem or lost_backends(summary)
+    return Evaluation(policy=job.policy, path=runner.path, summary=summary, problem=problem)

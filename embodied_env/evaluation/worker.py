@@ -1,4 +1,4 @@
-"""A worker of the local engine: ``python -m embodied_env.evaluation.worker``, with its job on standard input."""
+"""A worker process: ``python -m embodied_env.evaluation.worker``, with its job on standard input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from embodied_env.evaluation.local_workers import GRACE_S
 
 
 def main() -> int:
-    """Run the episodes that the parent sends, and close the run when the parent closes the socket or is gone."""
+    """Run the episodes that the parent sends, and close the run when the parent closes the socket or ends."""
     job = json.loads(first_line())
     signal.signal(signal.SIGTERM, terminate)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
@@ -40,20 +40,20 @@ def main() -> int:
 
 
 def _serve(job: Mapping[str, Any], connection: socket.socket) -> None:
-    """Run each episode that is received; without one, no run is made."""
+    """Run each episode that is received; the first one makes the run."""
     with contextlib.ExitStack() as stack, connection.makefile("r", encoding="utf-8") as lines:
         try:
             episodes: EpisodeRunner | None = None
             for line in lines:
                 if episodes is None:
-                    with deferred_signals():  # a run that was made will be closed
+                    with deferred_signals():  # so that a run that was made is closed
                         episodes = stack.enter_context(EpisodeRunner(EvaluationJob.from_json(job), Path(job["out"])))
                     _send(connection, {"ready": str(episodes.path)})
                 episode = json.loads(line)["episode"]
                 episodes.run(episode)
                 _send(connection, {"ended": episode})
         finally:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends already: nothing may interrupt the closing
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing may interrupt the closing
 
 
 def _send(connection: socket.socket, message: Mapping[str, Any]) -> None:

@@ -51,6 +51,13 @@ def test_the_worlds_after_a_seed_are_the_same_every_time(env):
     assert seeds(env, 3, None, None) == seeds(env, 3, None, None)
 
 
+@pytest.mark.parametrize("seed", [True, False, 1.0, "1"])
+def test_a_seed_of_another_type_is_refused(env, seed):
+    with pytest.raises(gymnasium.error.Error, match="Seed must be a python integer"):
+        env.reset(seed=seed)
+    assert env.epoch == -1
+
+
 def test_two_environments_of_one_seed_see_the_same(env):
     other = EmbodiedEnv(scripted_tasks.contract(), backend="fake", clock=ManualClock())
     pair = [made.reset(seed=5)[0] for made in (env, other)]

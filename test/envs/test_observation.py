@@ -14,7 +14,8 @@ from scripted_tasks import PERIOD_NS
 from embodied_env.contract.spaces import FieldLayout
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import Sample, Snapshot
-from embodied_env.envs.observation import FieldCheck, ObservationBuilder
+from embodied_env.envs.gap_policy import FieldCheck, GapPolicy
+from embodied_env.envs.transition_builder import ObservationBuilder
 from embodied_env.errors import BackendNotReadyError
 
 NOW_NS = 1_000_000_000
@@ -42,10 +43,15 @@ def contract():
 
 
 @pytest.fixture
-def builder(contract):
-    made = ObservationBuilder(contract)
+def policy(contract):
+    made = GapPolicy(contract)
     made.begin(snapshot())
     return made
+
+
+@pytest.fixture
+def builder(contract):
+    return ObservationBuilder(contract)
 
 
 LATER_NS = NOW_NS + PERIOD_NS
@@ -70,9 +76,9 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_holds_the_last_valid_reading_with_its_quality_and_mask(builder, contract, fault):
+def test_a_fault_holds_the_last_valid_reading_with_its_quality_and_mask(policy, builder, contract, fault):
     faulty, quality = FAULTS[fault]
-    settled, gaps = builder.apply_gap_policy(snapshot(LATER_NS, beacon=faulty))
+    settled, gaps = policy.apply(snapshot(LATER_NS, beacon=faulty))
     observation = builder.observe(settled, 1)
     assert observation["beacon_position"].tolist() == [0.1, 0.2, 0.3]
     assert observation["beacon_valid"].tolist() == [0]
@@ -83,39 +89,39 @@ def test_a_fault_holds_the_last_valid_reading_with_its_quality_and_mask(builder,
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_a_sensor_that_must_not_fail_is_a_gap(fault):
-    strict = ObservationBuilder(scripted_tasks.contract(sensors__beacon__on_gap="stop"))
+    strict = GapPolicy(scripted_tasks.contract(sensors__beacon__on_gap="stop"))
     strict.begin(snapshot())
-    _, gaps = strict.apply_gap_policy(snapshot(LATER_NS, beacon=FAULTS[fault][0]))
+    _, gaps = strict.apply(snapshot(LATER_NS, beacon=FAULTS[fault][0]))
     assert gaps == ["beacon"]
 
 
-def test_a_held_reading_keeps_the_time_at_which_it_was_taken(builder):
-    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS, beacon=beacon((np.nan,) * 3)))
+def test_a_held_reading_keeps_the_time_at_which_it_was_taken(policy):
+    settled, _ = policy.apply(snapshot(LATER_NS, beacon=beacon((np.nan,) * 3)))
     assert settled.samples["beacon"].stamp_ns == NOW_NS
     assert settled.samples["beacon"].arrival_ns == NOW_NS + 5
 
 
-def test_what_is_held_is_the_last_valid_reading_not_the_first(builder):
-    builder.apply_gap_policy(snapshot(LATER_NS, beacon=beacon((0.7, 0.7, 0.7))))
-    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS + PERIOD_NS, beacon=None))
+def test_what_is_held_is_the_last_valid_reading_not_the_first(policy):
+    policy.apply(snapshot(LATER_NS, beacon=beacon((0.7, 0.7, 0.7))))
+    settled, _ = policy.apply(snapshot(LATER_NS + PERIOD_NS, beacon=None))
     assert settled.samples["beacon"].values["position"].tolist() == [0.7, 0.7, 0.7]
 
 
-def test_a_gap_that_ends_is_over(builder):
-    builder.apply_gap_policy(snapshot(LATER_NS, beacon=None))
-    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS, beacon=beacon()))
+def test_a_gap_that_ends_is_over(policy, builder):
+    policy.apply(snapshot(LATER_NS, beacon=None))
+    settled, _ = policy.apply(snapshot(LATER_NS, beacon=beacon()))
     observation = builder.observe(settled, 2)
     assert observation["beacon_position"].tolist() == [0.9, 0.9, 0.9]
     assert observation["beacon_valid"].tolist() == [1]
 
 
-def test_a_reading_exactly_as_old_as_allowed_is_fresh(builder):
-    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS, beacon=beacon(stamp_ns=LATER_NS - 150_000_000)))
+def test_a_reading_exactly_as_old_as_allowed_is_fresh(policy):
+    settled, _ = policy.apply(snapshot(LATER_NS, beacon=beacon(stamp_ns=LATER_NS - 150_000_000)))
     assert settled.samples["beacon"].quality is Quality.OK
 
 
-def test_a_reading_outside_its_declared_range_is_handed_out_as_it_is(builder):
-    settled, gaps = builder.apply_gap_policy(snapshot(LATER_NS, beacon=beacon((1.5, 0.0, 0.0))))
+def test_a_reading_outside_its_declared_range_is_handed_out_as_it_is(policy, builder):
+    settled, gaps = policy.apply(snapshot(LATER_NS, beacon=beacon((1.5, 0.0, 0.0))))
     observation = builder.observe(settled, 1)
     assert observation["beacon_position"].tolist() == [1.5, 0.0, 0.0]
     assert observation["beacon_valid"].tolist() == [1]
@@ -123,9 +129,9 @@ def test_a_reading_outside_its_declared_range_is_handed_out_as_it_is(builder):
     assert gaps == []
 
 
-def test_a_reading_outside_its_declared_range_is_what_is_held_afterwards(builder):
-    builder.apply_gap_policy(snapshot(LATER_NS, beacon=beacon((1.5, 0.0, 0.0))))
-    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS, beacon=None))
+def test_a_reading_outside_its_declared_range_is_what_is_held_afterwards(policy):
+    policy.apply(snapshot(LATER_NS, beacon=beacon((1.5, 0.0, 0.0))))
+    settled, _ = policy.apply(snapshot(LATER_NS, beacon=None))
     assert settled.samples["beacon"].values["position"].tolist() == [1.5, 0.0, 0.0]
 
 
@@ -133,50 +139,50 @@ def test_a_reading_outside_its_declared_range_is_what_is_held_afterwards(builder
 def test_an_episode_does_not_begin_with_a_fault(contract, fault):
     faulty = FAULTS[fault][0]
     with pytest.raises(BackendNotReadyError, match="beacon"):
-        ObservationBuilder(contract).begin(snapshot(LATER_NS, beacon=faulty))
+        GapPolicy(contract).begin(snapshot(LATER_NS, beacon=faulty))
 
 
 def test_an_episode_that_cannot_begin_names_every_sensor_that_is_missing(contract):
     with pytest.raises(BackendNotReadyError, match=r"beacon \(no message\), goal \(no message\)"):
-        ObservationBuilder(contract).begin(snapshot(beacon=None, goal=None))
+        GapPolicy(contract).begin(snapshot(beacon=None, goal=None))
 
 
-def test_a_new_episode_holds_nothing_of_the_old_one(builder):
-    builder.apply_gap_policy(snapshot(LATER_NS, beacon=beacon((0.7, 0.7, 0.7))))
-    builder.begin(snapshot(LATER_NS))
-    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS, beacon=None))
+def test_a_new_episode_holds_nothing_of_the_old_one(policy):
+    policy.apply(snapshot(LATER_NS, beacon=beacon((0.7, 0.7, 0.7))))
+    policy.begin(snapshot(LATER_NS))
+    settled, _ = policy.apply(snapshot(LATER_NS, beacon=None))
     assert settled.samples["beacon"].values["position"].tolist() == [0.1, 0.2, 0.3]
 
 
-def test_a_lost_world_shows_the_last_valid_readings_and_says_so(builder, contract):
-    lost = builder.lost(NOW_NS, "timeout")
+def test_a_lost_world_shows_the_last_valid_readings_and_says_so(policy, builder, contract):
+    lost = policy.lost(NOW_NS, "timeout")
     observation = builder.observe(lost, 1)
     assert contract.observation_space.contains(observation)
     assert observation["beacon_valid"].tolist() == [0]
     assert {s.quality for s in lost.samples.values()} == {Quality.LOST}
 
 
-def test_the_observation_has_fresh_arrays(builder):
-    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS))
+def test_the_observation_has_fresh_arrays(policy, builder):
+    settled, _ = policy.apply(snapshot(LATER_NS))
     builder.observe(settled, 1)["joints_position"][:] = 99.0
     assert builder.observe(settled, 1)["joints_position"].tolist() == [0.5, -0.5]
 
 
-def test_the_evaluators_sensors_are_not_in_the_observation(builder):
-    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS))
+def test_the_evaluators_sensors_are_not_in_the_observation(policy, builder):
+    settled, _ = policy.apply(snapshot(LATER_NS))
     assert not [key for key in builder.observe(settled, 1) if key.startswith("truth")]
     assert builder.evaluator_readings(settled)["truth"]["range"].tolist() == [2.0]
 
 
-def test_the_truth_has_fresh_arrays(builder):
-    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS))
+def test_the_truth_has_fresh_arrays(policy, builder):
+    settled, _ = policy.apply(snapshot(LATER_NS))
     builder.evaluator_readings(settled)["truth"]["range"][:] = 99.0
     assert builder.evaluator_readings(settled)["truth"]["range"].tolist() == [2.0]
 
 
 def test_a_finite_horizon_shows_the_time_that_remains():
-    builder = ObservationBuilder(scripted_tasks.contract(episode={"horizon_steps": 4, "kind": "finite_horizon"}))
-    settled = builder.begin(snapshot())
+    contract = scripted_tasks.contract(episode={"horizon_steps": 4, "kind": "finite_horizon"})
+    builder, settled = ObservationBuilder(contract), GapPolicy(contract).begin(snapshot())
     assert [builder.observe(settled, step)["time_remaining"].tolist() for step in range(5)] == [
         [1.0],
         [0.75],
@@ -186,15 +192,15 @@ def test_a_finite_horizon_shows_the_time_that_remains():
     ]
 
 
-def test_a_time_limit_shows_no_time(builder):
-    settled, _ = builder.apply_gap_policy(snapshot(LATER_NS))
+def test_a_time_limit_shows_no_time(policy, builder):
+    settled, _ = policy.apply(snapshot(LATER_NS))
     assert "time_remaining" not in builder.observe(settled, 1)
 
 
-def test_settling_does_not_write_to_the_snapshot(builder):
+def test_settling_does_not_write_to_the_snapshot(policy):
     given = snapshot(LATER_NS, beacon=beacon((np.nan,) * 3))
     before = replace(given, samples=dict(given.samples))
-    builder.apply_gap_policy(given)
+    policy.apply(given)
     assert given.samples["beacon"] is before.samples["beacon"]
 
 

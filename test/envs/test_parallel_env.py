@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -126,6 +127,11 @@ def test_a_seed_gives_the_same_bits_whatever_ran_before(make, team):
     mine, others = episode(used, seed=11, steps=15), episode(new, seed=11, steps=15)
     assert len(mine) > 10
     np.testing.assert_equal(mine, others)  # exactly; NaN is NaN
+
+
+def test_a_bool_is_no_seed(make):
+    with pytest.raises(gymnasium.error.Error, match="Seed must be a python integer"):
+        make(backend="fake").reset(seed=True)
 
 
 def test_another_seed_gives_another_world(make):

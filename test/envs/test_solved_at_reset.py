@@ -350,7 +350,7 @@ def test_each_robot_of_a_team_has_a_task_with_a_state_of_its_own():
             _, rewards, *_ = env.step({name: np.array([0.5, 0.2]) for name in env.agents})
             for name, reward in rewards.items():
                 pose, goal = (agents[name].task.parameters[key] for key in ("tip", "goal"))
-                seen = (env._seats[name].last_reset, env.last_transition(name).snapshot)
+                seen = (env._agent_envs[name].last_reset, env.last_transition(name).snapshot)
                 errors = [s.samples[goal].values["position"] - s.samples[pose].values["position"] for s in seen]
                 assert reward == float(np.linalg.norm(errors[1] - errors[0]))
     env.close()

@@ -13,8 +13,8 @@ from test_info_schema import MiddlewareBackend, two_actuators
 from embodied_env.backends.fake import FakeBackend, FakeDelays, Fault
 from embodied_env.contract import load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.envs.info import copy_step_result
 from embodied_env.envs.stepper import Stepper
+from embodied_env.envs.transition_builder import copy_step_result
 from embodied_env.tasks import load_task
 
 ARM = load_contract("arm_reach")

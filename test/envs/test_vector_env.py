@@ -169,6 +169,12 @@ def test_a_bad_mask_is_refused_with_the_error_of_a_sync_vector_env(make_vec, mas
     assert raised[0] is raised[1]
 
 
+@pytest.mark.parametrize("seed", [True, [0, False]])
+def test_a_bool_is_no_seed(make_vec, seed):
+    with pytest.raises(gymnasium.error.Error, match="Seed must be a python integer"):
+        make_vec(num_envs=2).reset(seed=seed)
+
+
 @pytest.mark.parametrize("seed", [[1], [1, 2, 3]])
 def test_seeds_for_another_number_of_slots_are_refused(make_vec, seed):
     with pytest.raises(ValueError, match="one for each slot"):

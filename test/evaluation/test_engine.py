@@ -20,15 +20,14 @@ from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import BackendError, BackendNotReadyError, PolicyError, RecordError, UsageError
 from embodied_env.evaluation.engine import (
     MOST_ATTEMPTS,
-    LocalEngine,
-    _SharedRun,
-    check_shareable,
+    Engine,
+    EpisodeScheduler,
     domain_ids,
     longest_episode_s,
+    merged_summary,
 )
 from embodied_env.evaluation.episodes import EpisodeRunner, EvaluationJob, policy_seed
 from embodied_env.evaluation.local_workers import SHORT_GRACE_S, LocalWorker
-from embodied_env.evaluation.merge import merged_summary
 from embodied_env.record import read_run
 
 ARM = embodied_env.load_contract("arm_reach")
@@ -160,16 +159,16 @@ class FakeChild:
 @pytest.fixture
 def shared_run(monkeypatch):
     monkeypatch.setenv("ROS_DOMAIN_ID", "7")
-    return _SharedRun(episodes=1, workers=1, ended=lambda: None, limit_s=60.0)
+    return EpisodeScheduler(episodes=1, workers=1, ended=lambda: None, limit_s=60.0)
 
 
 def test_an_episode_that_kills_every_worker_is_given_up(shared_run):
     team = FakeTeam()
     for _ in range(MOST_ATTEMPTS - 1):
-        worker = LocalWorker(number=0, domain_id=8, child=FakeChild())
+        worker = LocalWorker(number=0, child=FakeChild())
         shared_run._handle(team, worker, {"worker": 0})
         shared_run._handle(team, worker, None)
-    worker = LocalWorker(number=0, domain_id=8, child=FakeChild())
+    worker = LocalWorker(number=0, child=FakeChild())
     shared_run._handle(team, worker, {"worker": 0})
     with pytest.raises(BackendError, match="episode 0 was lost with its worker 3 times: killed by signal 9"):
         shared_run._handle(team, worker, None)
@@ -179,13 +178,13 @@ def test_an_episode_that_kills_every_worker_is_given_up(shared_run):
 def test_workers_that_never_start_are_given_up(shared_run):
     team = FakeTeam()
     for _ in range(MOST_ATTEMPTS - 1):
-        shared_run._handle(team, LocalWorker(number=0, domain_id=8, child=FakeChild()), None)
+        shared_run._handle(team, LocalWorker(number=0, child=FakeChild()), None)
     with pytest.raises(BackendNotReadyError, match="without an episode, 3 times"):
-        shared_run._handle(team, LocalWorker(number=0, domain_id=8, child=FakeChild()), None)
+        shared_run._handle(team, LocalWorker(number=0, child=FakeChild()), None)
 
 
 def test_what_a_worker_failed_by_is_raised_here_with_what_it_printed_as_a_note(shared_run):
-    worker = LocalWorker(number=0, domain_id=8, child=FakeChild())
+    worker = LocalWorker(number=0, child=FakeChild())
     with pytest.raises(PolicyError, match="out of ideas") as raised:
         shared_run._handle(FakeTeam(), worker, {"failed": "PolicyError", "message": "out of ideas"})
     assert "killed by signal 9" in raised.value.__notes__[0]
@@ -206,7 +205,7 @@ class HungTeam(FakeTeam):
 
     def start(self, number, domain_id):
         super().start(number, domain_id)
-        self.workers.append(LocalWorker(number=number, domain_id=domain_id, child=FakeChild()))
+        self.workers.append(LocalWorker(number=number, child=FakeChild()))
         self.workers[-1].said = [{"worker": number}, {"ready": f"run_{len(self.started)}"}]
 
     def busy(self):
@@ -231,8 +230,8 @@ class HungTeam(FakeTeam):
 
 def finished(monkeypatch, team, *, episodes=3):
     monkeypatch.setenv("ROS_DOMAIN_ID", "7")
-    run = _SharedRun(episodes, 1, lambda: None, limit_s=60.0, now_s=lambda: team.now_s)
-    run.finish(team)
+    run = EpisodeScheduler(episodes, 1, lambda: None, limit_s=60.0, now_s=lambda: team.now_s)
+    run.run(team)
     return run
 
 
@@ -381,13 +380,13 @@ def test_a_job_is_the_same_on_the_other_side():
 )
 def test_what_workers_cannot_share_is_refused(changes, problem):
     with pytest.raises(UsageError, match=problem):
-        check_shareable(job(**changes))
+        Engine(2).check(job(**changes))
 
 
 @pytest.mark.parametrize("workers", [0, 102])
 def test_a_number_of_workers_that_there_cannot_be_is_refused(workers):
     with pytest.raises(UsageError, match="allowed: 1 to 101"):
-        LocalEngine(workers)
+        Engine(workers)
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,11 @@ import pytest
 
 import embodied_env
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, PolicyError, RecordError, UsageError
-from embodied_env.evaluation import evaluate
-from embodied_env.evaluation import ray_workers as cluster_team
-from embodied_env.evaluation.engine import RayEngine, make_engine
+from embodied_env.evaluation import evaluate, ray_workers
+from embodied_env.evaluation.engine import Engine, make_engine
 from embodied_env.evaluation.episodes import EvaluationJob
-from embodied_env.evaluation.ray_cluster import RayCluster
-from embodied_env.evaluation.ray_host import Host, describe
-from embodied_env.evaluation.ray_workers import HostLostError, RayWorkers
+from embodied_env.evaluation.ray_cluster import HostLostError, RayCluster
+from embodied_env.evaluation.ray_workers import RayWorkers, WorkerHost, describe
 from embodied_env.record import read_run
 
 ARM = embodied_env.load_contract("arm_reach")
@@ -44,8 +42,8 @@ class FakeCluster:
     def __exit__(self, kind, error, trace):
         self.is_joined = False
 
-    def place(self, said):
-        self.hosts.append(Host(said))
+    def start_actor(self, actor, description):
+        self.hosts.append(actor(description))
         return self.hosts[-1]
 
     def call(self, handle, method, *arguments, **named):
@@ -60,7 +58,7 @@ class FakeCluster:
             if self.loses and promise["work"]:
                 self.loses -= 1
                 self.lost.append(host)
-                host.end(at_once=True)  # a worker ends with its host
+                host.end(at_once=True, grace_s=5.0)  # a worker ends with its host
         return [promise]
 
     def answer(self, promise):
@@ -80,7 +78,7 @@ def job(**changes):
 
 
 def on(cluster, tmp_path, **more):
-    return RayEngine(2, cluster).evaluate(
+    return Engine(2, cluster).evaluate(
         more.pop("job", job()), **({"episodes": 4, "out": tmp_path / "runs", "ended": lambda: None} | more)
     )
 
@@ -91,7 +89,7 @@ def test_workers_on_a_cluster_come_to_the_same_summary_as_one_process_each_in_a_
     done = on(cluster, tmp_path)
     assert done.summary == evaluate(**VALUES, episodes=4, out=tmp_path, clock="virtual").summary
     assert (done.problem, done.losses) == ("", ())
-    assert [host._said["domain_id"] for host in cluster.hosts] == [8, 9]
+    assert [host._description["domain_id"] for host in cluster.hosts] == [8, 9]
     assert not cluster.is_joined
     assert [path.name for path in done.path.iterdir() if path.name.startswith(".")] == []
 
@@ -133,7 +131,7 @@ def test_an_error_of_the_policy_on_a_cluster_is_raised_here(tmp_path, monkeypatc
 
 
 def test_a_cluster_that_places_nobody_is_given_up_and_its_room_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster_team, "PLACING_S", 0.0)
+    monkeypatch.setattr(ray_workers, "PLACING_S", 0.0)
     cluster = FakeCluster()
     cluster.ready = lambda *_: []
     with pytest.raises(BackendNotReadyError, match="placed no worker within 0 s: 0 of its 2 CPUs are free"):
@@ -155,7 +153,7 @@ def test_a_folder_that_cannot_be_written_to_is_found_before_the_cluster_is_joine
 )
 def test_a_node_that_is_not_like_ours_says_so(tmp_path, changes, problem):
     (tmp_path / "token").touch()
-    host = Host(describe(job(), tmp_path, "token", 0, 8) | changes)
+    host = WorkerHost(describe(job(), tmp_path, "token", 0, 8) | changes)
     (said,) = host.exchange([])
     assert said["failed"] == UsageError.__name__
     assert problem in said["message"]

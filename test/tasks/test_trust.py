@@ -24,7 +24,7 @@ from embodied_env.cli import WRONG_USAGE
 from embodied_env.cli.main import main
 from embodied_env.contract.loader import load_contract, save_contract
 from embodied_env.core.clock import ManualClock
-from embodied_env.envs.embodied_env import EmbodiedEnv, contract_from_spec, make
+from embodied_env.envs.embodied_env import EmbodiedEnv, make, resolve_contract
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.tasks import load_task
@@ -103,7 +103,7 @@ def replayed_environment(world):
         env.reset(seed=1)
         env.step(np.full(2, 0.1))
         saved = env.spec.kwargs["contract"]
-    assert contract_from_spec(saved).trusted is False
+    assert resolve_contract(saved).trusted is False
 
 
 READERS = {

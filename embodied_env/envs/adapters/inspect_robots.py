@@ -1,7 +1,7 @@
-"""An environment as an embodiment of inspect-robots: its policies, tasks and logs; our contract, gate and account.
+"""Use an environment as an embodiment of inspect-robots, with its policies, tasks and logs.
 
-inspect-robots has one vector of actions, with a meaning that is the same for all of it, arrays of state and pictures by
-name, and a trial that a fault ends for good. `docs/evaluators.md` says what becomes what.
+inspect-robots has one action vector with one meaning, named state arrays and images, and trials that a fault ends for
+good. `docs/evaluators.md` has the mapping.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ except ImportError as error:
     ) from None
 
 OPTIONS = "reset_options"
-"""The one kind of `Target` that an environment realizes: its ``spec`` are values for the contract's reset options."""
+"""The only supported kind of `Target`: its ``spec`` has values for the contract's reset options."""
 
 RESET = "reset"
-"""The one `Scene.setup`: what every reset does. None is the same."""
+"""The only supported `Scene.setup`, done by every reset. None means the same."""
 
 _MODES = {"position": "joint_pos", "position_delta": "joint_delta", "velocity": "joint_vel", "twist": "joint_vel"}
 _UNITS = {"position": "{}", "position_delta": "{}", "velocity": "{}/s", "twist": "{}/s"}
@@ -50,12 +50,12 @@ _S_PER_NS = 1e-9
 class EmbodiedEmbodiment:
     """An environment behind the interface `inspect_robots.Embodiment`.
 
-    Actions are in SI units, flat over all joints in contract order; what the contract calls normalized is not. Every
-    one goes through the contract's gate, whatever an approver has let pass.
+    Actions are in SI units, also where the contract normalizes them, flat over all joints in contract order. Each one
+    passes the contract's gate after any approver.
 
     Attributes:
-        info: what is declared: spaces, rate, capabilities, and the contract's fingerprint as the revision.
-        env: the environment, for its account (`last_transition`).
+        info: spaces, rate, capabilities, and the contract's fingerprint as the revision.
+        env: the environment, for its transitions (`last_transition`).
     """
 
     def __init__(
@@ -70,25 +70,28 @@ class EmbodiedEmbodiment:
             **options: as for `embodied_env.make`: `backend`, `record`, ...
 
         Raises:
-            UsageError: for actuators that are not all commanded alike: one vector of actions has one meaning.
+            UsageError: for actuators with different kinds of command: an action vector has one meaning.
         """
         self._gym = make(contract, **options)
         embodied = self._gym.unwrapped
         assert isinstance(embodied, EmbodiedEnv)  # noqa: S101 - for the type checker
         self.env: EmbodiedEnv = embodied
         self._layout = ActionLayout(embodied.contract)
-        pictures = [layout for layout in _seen_fields(embodied.contract) if _is_image(layout)]
-        self._cameras = {_camera(layout): layout for layout in pictures}
+        self._cameras = {
+            layout.sensor if layout.field == "image" else layout.key: layout
+            for layout in _visible_fields(embodied.contract)
+            if _is_image(layout)
+        }
         self._state = _state_names(embodied, self._layout.joints)
         self._instruction: str | None = None
         self._solved: bool | None = None  # at the reset; None: not judged
-        self.info = self._declared()
+        self.info = self._embodiment_info()
 
     def reset(self, scene: inspect_robots.Scene, *, seed: int | None = None) -> inspect_robots.Observation:
-        """Start an episode from the scene's target, where it gives one, else from what `seed` draws.
+        """Start an episode at the scene's target, or without one at the state drawn by `seed`.
 
         Raises:
-            UsageError: for a scene that this environment cannot realize.
+            UsageError: for a setup or a kind of target that is not supported.
         """
         if scene.setup not in (None, RESET):
             raise UsageError(f"scene {scene.id!r} needs setup {scene.setup!r}; allowed: None or {RESET!r}")
@@ -104,10 +107,13 @@ class EmbodiedEmbodiment:
         """Take one step of one control period.
 
         Raises:
-            SafetyAbort: after an ESTOP: the evaluation halts, and a person has to clear it.
+            SafetyAbort: after an ESTOP: the evaluation halts, and an operator has to clear it.
             EmbodimentFault: when the world is lost: the trial is no evidence, and the evaluation halts.
         """
-        observation, reward, terminated, truncated, info = self._gym.step(self._ours(action.data))
+        data = action.data
+        if np.shape(data) == (self._layout.size,):  # the gate brakes at any other form
+            data = self._layout.as_action(self._layout.scale.from_si(np.asarray(data, np.float64)))
+        observation, reward, terminated, truncated, info = self._gym.step(data)
         reason = info["end_reason"]
         if info["safety"]["estop"]:
             raise SafetyAbort(f"{reason or 'estop'}: cleared by a person only, see EmbodiedEnv.clear_estop")
@@ -126,33 +132,26 @@ class EmbodiedEmbodiment:
         )
 
     def contribute_guardrails(self, action_space: inspect_robots.Box) -> GuardrailContribution:  # noqa: ARG002 - theirs
-        """Contribute nothing: the gate is behind `step`, where nobody can leave it out."""
+        """Contribute nothing: the gate is in `step`, where it cannot be skipped."""
         return GuardrailContribution()
 
     def close(self) -> None:
         """Brake, then free everything. Idempotent."""
         self._gym.close()
 
-    def _ours(self, data: NDArray[Any]) -> Any:  # noqa: ANN401 - of the action space, or what the gate refuses
-        """Map SI units to an action of the contract. What has another form goes to the gate as it is: it brakes."""
-        if np.shape(data) != (self._layout.size,):
-            return data
-        return self._layout.as_action(self._layout.scale.from_si(np.asarray(data, np.float64)))
-
     def _observation(self, observation: Mapping[str, NDArray[Any]], info: dict[str, Any]) -> inspect_robots.Observation:
-        stamps_s = {name: account["stamp_ns"] * _S_PER_NS for name, account in info["sensors"].items()}
-        seen = {layout.sensor for layout in self._cameras.values()}
-        others = [stamp_s for name, stamp_s in stamps_s.items() if name not in seen]
+        stamps_s = {name: reading["stamp_ns"] * _S_PER_NS for name, reading in info["sensors"].items()}
+        cameras = {layout.sensor for layout in self._cameras.values()}
         return inspect_robots.Observation(
             images={name: observation[layout.key] for name, layout in self._cameras.items()},
-            state={theirs: _floating(observation[ours]) for ours, theirs in self._state.items()},
+            state={theirs: _as_float(observation[ours]) for ours, theirs in self._state.items()},
             instruction=self._instruction,
             image_times={name: stamps_s[layout.sensor] for name, layout in self._cameras.items()},
-            state_time=min(others, default=0.0),
+            state_time=min((stamp_s for name, stamp_s in stamps_s.items() if name not in cameras), default=0.0),
             extra={"embodied_env": info},
         )
 
-    def _declared(self) -> inspect_robots.EmbodimentInfo:
+    def _embodiment_info(self) -> inspect_robots.EmbodimentInfo:
         env, contract = self.env, self.env.contract
         capabilities = {RESETTABLE, PRIVILEGED_SUCCESS}
         if env.capabilities.seedable:
@@ -168,20 +167,20 @@ class EmbodiedEmbodiment:
             capabilities=frozenset(capabilities),
             supported_setups=frozenset({RESET}),
             supported_target_kinds=frozenset({OPTIONS}),
-            docs=_notes(contract),
+            docs=_describe_actions(contract),
             environment_id=f"{contract.name} v{contract.version} on {env.backend_name}",
             environment_revision=contract.fingerprint,
         )
 
     def _observation_space(self) -> inspect_robots.ObservationSpace:
-        """Declare cameras and state. Their guardrails take the one state that is shaped like an action for its place.
+        """Declare cameras and state.
 
-        So other state of that shape is handed out, but not declared, where there is a ``joint_pos``.
+        Their guardrails take a state with the shape of an action for the joint positions. Where there is a
+        ``joint_pos``, other state of that shape is therefore returned but not declared.
         """
-        boxes = _boxes(self.env)
-        fields = []
+        spaces, fields = _spaces(self.env), []
         for ours, theirs in self._state.items():
-            shape = boxes[ours].shape or ()
+            shape = spaces[ours].shape or ()
             is_rival = shape == (self._layout.size,) and theirs != "joint_pos" and "joint_pos" in self._state.values()
             if not is_rival:
                 unit = _unit(self.env.contract, ours)
@@ -194,7 +193,7 @@ class EmbodiedEmbodiment:
 
 
 def _action_box(contract: Contract, layout: ActionLayout) -> inspect_robots.Box:
-    """Declare the actions in SI units, with what they mean, and the way that a joint goes in a period at its limit."""
+    """Declare the actions in SI units, with their meaning and the largest change of position in a control period."""
     commands = {actuator.command for actuator in contract.actuators.values()}
     modes = {_MODES[command] for command in commands}
     if len(modes) > 1:
@@ -206,8 +205,8 @@ def _action_box(contract: Contract, layout: ActionLayout) -> inspect_robots.Box:
     return inspect_robots.Box(shape=(layout.size,), low=low, high=high, semantics=meaning)
 
 
-def _notes(contract: Contract) -> str:
-    """Return what a policy that reads text should know of the actions."""
+def _describe_actions(contract: Contract) -> str:
+    """Return a description of the actions for policies that read text."""
     lines = [
         f"- {joint}: {actuator.command}, {_UNITS[actuator.command].format(limits.unit)}"
         for actuator in contract.actuators.values()
@@ -221,43 +220,37 @@ def _is_image(layout: FieldLayout) -> bool:
     return len(layout.shape) == _IMAGE and layout.dtype == np.uint8
 
 
-def _camera(layout: FieldLayout) -> str:
-    """Return the name of a camera: its sensor's."""
-    return layout.sensor if layout.field == "image" else layout.key
-
-
-def _seen_fields(contract: Contract) -> list[FieldLayout]:
+def _visible_fields(contract: Contract) -> list[FieldLayout]:
     """Return the fields of all sensors that the agent sees."""
-    agents = {name: sensor for name, sensor in contract.sensors.items() if sensor.visibility == "agent"}
-    return [layout for name, sensor in agents.items() for layout in field_layouts(name, sensor)]
+    sensors = [(name, sensor) for name, sensor in contract.sensors.items() if sensor.visibility == "agent"]
+    return [layout for name, sensor in sensors for layout in field_layouts(name, sensor)]
 
 
 def _state_names(env: EmbodiedEnv, joints: tuple[str, ...]) -> dict[str, str]:
-    """Return what each key of the observation but pictures is called there: that of the commanded joints as usual."""
+    """Return the name of each key of the observation except images; commanded joints have the usual names."""
     found: dict[str, str] = {}
-    pictures = set()
-    for layout in _seen_fields(env.contract):
+    images = set()
+    for layout in _visible_fields(env.contract):
         if _is_image(layout):
-            pictures.add(layout.key)
+            images.add(layout.key)
             continue
         of_joints = env.contract.sensors[layout.sensor].fields[layout.field].joints == joints
         usual = _CANONICAL.get(layout.field, layout.key) if of_joints else layout.key
         found[layout.key] = layout.key if usual in found.values() else usual  # a second sensor of them keeps its own
-    rest = [key for key in _boxes(env) if key not in found and key not in pictures]
-    return found | {key: key for key in rest}
+    return found | {key: key for key in _spaces(env) if key not in found and key not in images}
 
 
-def _boxes(env: EmbodiedEnv) -> Mapping[str, gymnasium.Space[Any]]:
+def _spaces(env: EmbodiedEnv) -> Mapping[str, gymnasium.Space[Any]]:
     """Return the spaces of the observation by key."""
     return cast("gymnasium.spaces.Dict", env.observation_space).spaces
 
 
 def _unit(contract: Contract, key: str) -> str:
-    """Return the unit of a key of the observation; masks, applied actions and the time that remains have none."""
+    """Return the unit of a key of the observation; masks, applied actions and remaining time have none."""
     units = {f"{name}_{field}": spec.unit for name, of in contract.sensors.items() for field, spec in of.fields.items()}
     unit = units.get(key, "")
     return unit if isinstance(unit, str) else ", ".join(unit)
 
 
-def _floating(array: NDArray[Any]) -> NDArray[Any]:
+def _as_float(array: NDArray[Any]) -> NDArray[Any]:
     return array if array.dtype.kind == "f" else array.astype(np.float64)

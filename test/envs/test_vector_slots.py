@@ -9,7 +9,7 @@ from gymnasium.vector import VectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_env.envs.vector_infos import stacked
+from embodied_env.envs.vector_slots import stack_infos
 
 SLOTS = 4
 LEAVES = {
@@ -39,21 +39,21 @@ def by_gymnasium(infos):
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.none() | INFOS, min_size=SLOTS, max_size=SLOTS))
 def test_the_infos_of_slots_are_stacked_as_gymnasium_stacks_them(infos):
-    assert_same(stacked(infos), by_gymnasium(infos))
+    assert_same(stack_infos(infos), by_gymnasium(infos))
 
 
 def test_the_dtype_is_that_of_the_first_slot_that_has_the_key():
     infos = [None, {"n": 1}, {"n": 2.5}]
-    assert_same(stacked(infos), by_gymnasium(infos))
-    assert stacked(infos)["n"].dtype == np.int64
+    assert_same(stack_infos(infos), by_gymnasium(infos))
+    assert stack_infos(infos)["n"].dtype == np.int64
 
 
 def test_arrays_of_two_shapes_cannot_be_one():
     with pytest.raises(ValueError, match="broadcast"):
-        stacked([{"x": np.zeros(2)}, {"x": np.zeros(3)}])
+        stack_infos([{"x": np.zeros(2)}, {"x": np.zeros(3)}])
 
 
 def test_no_slot_writes_into_the_mask_of_another_key():
-    together = stacked([{"a": 1, "b": 2}, {"a": 1, "b": 2}])
+    together = stack_infos([{"a": 1, "b": 2}, {"a": 1, "b": 2}])
     together["_a"][0] = False
     assert together["_b"].all()

@@ -1,0 +1,107 @@
+"""The external inputs of a step: time, e-stops, and latches of other threads; measured, or played back from a run."""
+
+from __future__ import annotations
+
+from embodied_env.backends.base import Backend, Delayed, Recorded
+from embodied_env.contract import Contract
+from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.core.latency.ledger import Ledger
+from embodied_env.core.measured_joints import MeasuredJoints
+from embodied_env.core.types import ExternalInputs, Finding, SafetyContext, Snapshot
+from embodied_env.envs.motion_guard import MotionGuard
+from embodied_env.envs.transition_builder import Episode
+from embodied_env.safety import CommandState, SafetyGate
+from embodied_env.safety.interlocks import SafetyContextBuilder
+
+
+class ExternalInputsSource:
+    """Reads everything in a step that does not follow from actions and readings.
+
+    A backend that plays a run back supplies the recorded values. Where the record ends they are measured again; the
+    backend then ends the episode.
+
+    Attributes:
+        is_live: no run is played back.
+        ledger: the time stamps of the step.
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        backend: Backend,
+        gate: SafetyGate,
+        guard: MotionGuard,
+        joints: MeasuredJoints,
+        *,
+        clock: Clock,
+    ) -> None:
+        """Connect the sources. `guard` is disabled in a run that is played back: nothing moves there."""
+        capabilities = backend.capabilities
+        self._free_running = capabilities.free_running
+        self._gate, self._guard, self._clock = gate, guard, clock
+        self._contexts = SafetyContextBuilder(contract, joints)
+        self._recorded = backend.playback if isinstance(backend, Recorded) else None
+        self.is_live = self._recorded is None
+        self._delays: Delayed | None = None
+        if self._recorded is not None:
+            guard.disable()
+            self.ledger = self._recorded.ledger
+            return
+        self.ledger = Ledger(clock)
+        if capabilities.injected and not capabilities.free_running:
+            if not isinstance(backend, Delayed):
+                raise TypeError(f"the backend {backend.name} declares injected delays, and has no inference_ns")
+            self._delays = backend
+
+    def begin_step(self, episode: Episode, published: CommandState, dt_s: float) -> ExternalInputs:
+        """Return the inputs of a step `dt_s` after the last published command.
+
+        During a replay, limits and latch are set to their recorded state.
+        """
+        recorded = None if self._recorded is None else self._recorded.circumstances
+        if recorded is None:
+            context = self.safety_context(episode.snapshot, (episode.frozen_ns, episode.returned_ns))
+        else:
+            self._gate.replay_limits(recorded.limits, is_first=episode.step_index == 0)
+            if self._free_running:
+                published, dt_s = recorded.reference or published, recorded.dt_s
+                self._guard.watchdog.trips = recorded.watchdog_trips
+                self._latch(recorded.latched)
+            then = recorded.situation
+            elapsed_ns = round(then.latency_s * NS_PER_S), round(then.action_age_s * NS_PER_S)
+            context = self._build_context(episode.snapshot, elapsed_ns)
+        return ExternalInputs(
+            situation=context,
+            latched=self._gate.latched,
+            dt_s=dt_s,
+            reference=published if self._free_running else None,
+            limits=self._gate.changed,
+        )
+
+    def end_step(self) -> None:
+        """Set the latch as it was at the end of the recorded step, once the end reasons are collected."""
+        if self._recorded is not None and self._free_running and self._recorded.circumstances is not None:
+            self._latch(self._recorded.circumstances.latched_after)
+
+    def safety_context(self, snapshot: Snapshot, since_ns: tuple[int, int]) -> SafetyContext:
+        """Return the context in which a command that is based on `snapshot` is judged.
+
+        `since_ns` is when the snapshot was frozen and when the agent received it, on the steady clock. In a lockstep
+        world it does not age meanwhile, except by injected delays.
+        """
+        elapsed_ns = (0, 0)
+        if self._free_running:
+            now_ns = self._clock.now_ns()
+            elapsed_ns = (now_ns - since_ns[0], now_ns - since_ns[1])
+        elif self._delays is not None:
+            elapsed_ns = (self._delays.inference_ns,) * 2
+        return self._build_context(snapshot, elapsed_ns)
+
+    def _build_context(self, snapshot: Snapshot, elapsed_ns: tuple[int, int]) -> SafetyContext:
+        return self._contexts.build(
+            snapshot, since_frozen_ns=elapsed_ns[0], since_returned_ns=elapsed_ns[1], estops=self._guard.estops()
+        )
+
+    def _latch(self, latched: Finding | None) -> None:
+        if latched is not None:
+            self._gate.latch(latched)

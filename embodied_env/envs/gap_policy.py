@@ -1,0 +1,151 @@
+"""The gap policy: judge each reading by its age and its values, and replace a faulty one by the last valid one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from sys import float_info
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import Contract
+from embodied_env.contract.spaces import FieldLayout, field_layouts
+from embodied_env.core.codes import Quality
+from embodied_env.core.types import Sample, Snapshot
+from embodied_env.errors import BackendNotReadyError
+
+GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
+
+_FEW = 16  # values; for fewer, plain floats are faster than arrays
+
+
+class GapPolicy:
+    """Applies the gap policy of the contract during one episode."""
+
+    def __init__(self, contract: Contract, *, future_tolerance_ns: int = 0) -> None:
+        """Resolve the sensors of `contract`; the tolerance is for stamps of another clock that are ahead of now."""
+        self._future_tolerance_ns = future_tolerance_ns
+        sensors = contract.sensors.items()
+        self._checks = {name: [FieldCheck(each) for each in field_layouts(name, sensor)] for name, sensor in sensors}
+        self._max_age_ns = {name: sensor.max_age_s * 1e9 for name, sensor in sensors}
+        self._must_not_fail = frozenset(name for name, sensor in sensors if sensor.on_gap == "stop")
+        self._held: dict[str, Sample] = {}
+
+    def begin(self, snapshot: Snapshot) -> Snapshot:
+        """Start an episode with its first snapshot, in which every sensor must be valid.
+
+        Raises:
+            BackendNotReadyError: names each sensor that is missing or not valid.
+        """
+        self._held = {}
+        bad = []
+        for name in self._checks:
+            sample = self._classify(name, snapshot)
+            if sample is not None and sample.quality in GOOD:
+                self._held[name] = sample
+            else:
+                reason = "no message" if sample is None else sample.reason or sample.quality.name.lower()
+                bad.append(f"{name} ({reason})")
+        if bad:
+            self._held = {}
+            raise BackendNotReadyError(f"after the reset these sensors have no valid reading: {', '.join(bad)}")
+        return replace(snapshot, samples=dict(self._held))
+
+    def apply(self, snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
+        """Replace missing, invalid, stale and future readings by the last valid one, marked with the reason.
+
+        Returns:
+            The snapshot to judge and to observe, and the sensors with a gap whose contract has ``on_gap: stop``.
+        """
+        samples: dict[str, Sample] = {}
+        gaps: list[str] = []
+        for name in self._checks:
+            sample = self._classify(name, snapshot)
+            if sample is not None and sample.quality in GOOD:
+                samples[name] = self._held[name] = sample
+                continue
+            samples[name] = self._last_valid(name, sample)
+            if name in self._must_not_fail:
+                gaps.append(name)
+        return snapshot.with_samples(samples), gaps
+
+    def lost(self, now_ns: int, why: str) -> Snapshot:
+        """Return the last valid readings, marked as lost."""
+        samples = {name: replace(self._last_valid(name, None), quality=Quality.LOST, reason=why) for name in self._held}
+        return Snapshot(now_ns=now_ns, samples=samples)
+
+    def _last_valid(self, name: str, rejected: Sample | None) -> Sample:
+        """Return the last valid sample of `name` with the quality and the counts of the rejected one."""
+        held = self._held[name]
+        if rejected is None:
+            return replace(held, quality=Quality.STALE, reason="no message", lost=0, duplicated=0, reordered=0)
+        return replace(
+            held,
+            quality=rejected.quality,
+            reason=rejected.reason,
+            lost=rejected.lost,
+            duplicated=rejected.duplicated,
+            reordered=rejected.reordered,
+        )
+
+    def _classify(self, name: str, snapshot: Snapshot) -> Sample | None:
+        """Return the sample of `name` with its quality by stamp and values; INVALID precedes OUT_OF_RANGE."""
+        sample = snapshot.samples.get(name)
+        if sample is None or sample.quality is not Quality.OK:
+            return sample
+        age_ns = snapshot.now_ns - sample.stamp_ns
+        if age_ns < -self._future_tolerance_ns:
+            return replace(sample, quality=Quality.FUTURE, reason=f"stamped {-age_ns} ns after now")
+        if age_ns > self._max_age_ns[name]:
+            by = f" (by the clock {sample.suspect_clock}?)" if sample.suspect_clock else ""
+            return replace(sample, quality=Quality.STALE, reason=f"{age_ns / 1e9:.3f} s old{by}")
+        problem = None
+        for check in self._checks[name]:
+            found = check.check(sample.values)
+            if found is not None and (problem is None or problem[0] is not Quality.INVALID):
+                problem = found
+        return sample if problem is None else replace(sample, quality=problem[0], reason=problem[1])
+
+
+class FieldCheck:
+    """Checks one field of a sensor: shape, dtype, finite values, declared range."""
+
+    def __init__(self, layout: FieldLayout) -> None:
+        """Choose the comparison: few values one by one, many as arrays, none where the range covers the dtype."""
+        self._layout = layout
+        self._is_small = layout.low.ndim == 1 and layout.low.size <= _FEW
+        if self._is_small:  # with finite bounds, one comparison also rejects NaN and infinity
+            self._lows = [max(low, -float_info.max) for low in layout.low.tolist()]
+            self._highs = [min(high, float_info.max) for high in layout.high.tolist()]
+        self._covers_dtype = False
+        if layout.dtype.kind in "iu":  # as of pixels
+            limits = np.iinfo(layout.dtype)
+            self._covers_dtype = bool((layout.low <= limits.min).all() and (layout.high >= limits.max).all())
+
+    def check(self, values: Mapping[str, NDArray[Any]]) -> tuple[Quality, str] | None:
+        """Return quality and reason of a faulty field, or None when it is valid."""
+        layout = self._layout
+        found = values.get(layout.field)
+        if found is None:
+            return Quality.INVALID, f"{layout.field} is missing"
+        if found.shape != layout.shape or found.dtype != layout.dtype:
+            wanted = f"{layout.dtype}{list(layout.shape)}"
+            return Quality.INVALID, f"{layout.field} is {found.dtype}{list(found.shape)}, not {wanted}"
+        if self._is_within(found):
+            return None
+        if not np.isfinite(found).all():
+            return Quality.INVALID, f"{layout.field} is not finite"
+        return Quality.OUT_OF_RANGE, f"{layout.field} outside its declared range"
+
+    def _is_within(self, found: NDArray[Any]) -> bool:
+        if self._is_small:
+            for value, low, high in zip(found.tolist(), self._lows, self._highs, strict=True):
+                if not low <= value <= high:
+                    return False
+            return True
+        if self._covers_dtype:
+            return True
+        low, high = self._layout.low, self._layout.high
+        return bool(np.isfinite(found).all() and (found >= low).all() and (found <= high).all())

@@ -1,0 +1,370 @@
+"""Build what `reset` and `step` return: observations, infos, end reasons and transitions.
+
+``info`` has fixed keys, dtypes and shapes (`envs.info_types`), so that vector environments can stack it. Ages and
+durations are in seconds. A stage that a combination of contract, backend and clock can never measure is absent; NaN
+means that a measurement was lost at run time. Every call returns new containers and arrays.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env._version import __version__
+from embodied_env.backends.base import Backend, Paced
+from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.schema import APPLIED_ACTIONS, TIME_REMAINING
+from embodied_env.contract.spaces import field_layouts
+from embodied_env.core.clock import NS_PER_S, Stamp
+from embodied_env.core.codes import TERMINATED_REASONS, Severity, end_kind, order_end_reasons
+from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
+from embodied_env.core.latency.ledger import Ledger
+from embodied_env.core.types import (
+    ApprovedCommand,
+    ExternalInputs,
+    Finding,
+    ResetReport,
+    Snapshot,
+    TaskResult,
+    Transition,
+    Verdict,
+)
+from embodied_env.envs.gap_policy import GOOD
+from embodied_env.errors import BackendLostError
+from embodied_env.safety import SafetyGate, Watchdog
+from embodied_env.safety.findings import gate_arrays
+from embodied_env.safety.interlocks import required_sensors
+
+Observation = dict[str, NDArray[Any]]
+Info = dict[str, Any]
+
+_IMMUTABLE = frozenset((float, int, str, bool))
+
+
+@dataclass(kw_only=True)
+class Episode:
+    """The state of one episode of one robot.
+
+    Attributes:
+        index: number of the episode since the last seeded reset.
+        snapshot: newest snapshot after the gap policy.
+        frozen_ns: when it was frozen, on the steady clock.
+        applied: applied actions that an observation contains, oldest first.
+        before: the snapshot before the newest.
+        origin_ns: start of the episode on the clock of the world.
+        step_index: steps taken.
+        returned_ns: when the agent received the last observation, on the steady clock.
+    """
+
+    index: int
+    snapshot: Snapshot
+    frozen_ns: int
+    applied: deque[FloatArray]
+    before: Snapshot = field(init=False)
+    origin_ns: int = field(init=False)
+    step_index: int = 0
+    returned_ns: int = 0
+
+    def __post_init__(self) -> None:
+        """Start at the snapshot of the reset."""
+        self.before = self.snapshot
+        self.origin_ns = self.snapshot.now_ns
+
+    def advance(self, snapshot: Snapshot, frozen_ns: int, applied: FloatArray) -> None:
+        """Move to the next snapshot."""
+        self.step_index += 1
+        self.before, self.snapshot, self.frozen_ns = self.snapshot, snapshot, frozen_ns
+        self.applied.append(applied)
+
+
+@dataclass(kw_only=True)
+class PendingStep:
+    """A step between `begin` and `finish`: the action, the command, and when the world has to arrive."""
+
+    action: Any
+    approved: ApprovedCommand
+    inputs: ExternalInputs
+    target: Stamp
+    deadline: Stamp
+
+
+class TransitionBuilder:
+    """Builds the infos and transitions of one stepper.
+
+    Attributes:
+        commands: when the commands were sent.
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        backend: Backend,
+        *,
+        gate: SafetyGate,
+        watchdog: Watchdog,
+        ledger: Ledger,
+        is_virtual: bool,
+        evaluator_info: bool,
+    ) -> None:
+        """Resolve what can be measured; with a virtual clock the middleware's stamps cannot be related to it."""
+        capabilities = backend.capabilities
+        self.commands = CommandsInFlight()
+        self._episode_limits = contract.episode
+        self._gate, self._watchdog, self._ledger = gate, watchdog, ledger
+        self._observations = ObservationBuilder(contract)
+        self._evaluator_info = evaluator_info
+        self._hidden_options = {
+            name
+            for name, option in contract.reset_options.items()
+            if option.visibility == "evaluator" and not evaluator_info
+        }
+        self._sensors = tuple(
+            name for name, sensor in contract.sensors.items() if evaluator_info or sensor.visibility == "agent"
+        )
+        self._has_wall_stamps = capabilities.transport and capabilities.free_running
+        self._constant = {
+            "wrapper_version": f"embodied_env {__version__}, {contract.name} v{contract.version}",
+            "contract": contract.fingerprint,
+            "backend": backend.name,
+        }
+        self._latencies = LatencyInfoBuilder(
+            self._sensors,
+            primary=next(iter(required_sensors(contract)), None),
+            period_ns=contract.control_period_ns,
+            transport=capabilities.transport and not is_virtual,
+            moves_by_itself=capabilities.free_running,
+            pacer=backend.pacer if isinstance(backend, Paced) else None,
+            actuation=capabilities.actuation,
+            injected=capabilities.injected,
+        )
+
+    def observe(self, episode: Episode) -> Observation:
+        """Return the observation of the newest snapshot."""
+        return self._observations.observe(episode.snapshot, episode.step_index, episode.applied)
+
+    def reset_info(self, episode: Episode, duration_ns: int) -> Info:
+        """Return the info of the reset that `episode` begins with."""
+        report = reset_report(episode.snapshot)
+        info = self._common_info(episode, end_reason="")
+        info["reset"] = {
+            "seed_applied": -1 if report.seed_applied is None else report.seed_applied,
+            "sampled": {
+                name: value.copy() for name, value in report.sampled.items() if name not in self._hidden_options
+            },
+            "level": report.level,
+            "routine": report.routine,
+            "confirmed_by": report.confirmed_by,
+            "options_ignored": ",".join(report.ignored),
+            "judged": report.verdict is not None,
+            "solved": report.verdict is not None and bool(report.verdict.success),
+            "duration_s": duration_ns / NS_PER_S,
+            "sensors_verified": len(episode.snapshot.samples),
+        }
+        return info
+
+    def end_reasons(
+        self,
+        episode: Episode,
+        step: PendingStep,
+        verdict: Verdict,
+        *,
+        lost: BackendLostError | None,
+        gaps: list[str],
+    ) -> tuple[str, ...]:
+        """Return all reasons to end the episode, in order of precedence."""
+        reasons = []
+        if verdict.success:
+            reasons.append("success")
+        if verdict.failure:
+            reasons.append(f"failure:{verdict.failure}")
+        if verdict.out_of_bounds:
+            reasons.append(f"out_of_bounds:{verdict.out_of_bounds}")
+        if episode.step_index >= self._episode_limits.horizon_steps:
+            reasons.append("horizon" if self._episode_limits.kind == "finite_horizon" else "time_limit")
+        if step.approved.report.disposition >= Severity.STOP:
+            reasons.append(f"safety_stop:{self._stop_code(step.approved.report.findings)}")
+        if lost is not None:
+            reasons.append(f"backend_lost:{lost.why}")
+        reasons += [f"sensor_gap:{name}" for name in gaps]
+        return order_end_reasons(reasons) if reasons else ()
+
+    def transition(
+        self, episode: Episode, step: PendingStep, result: TaskResult, reasons: tuple[str, ...]
+    ) -> Transition:
+        """Return the transition of the step that led to the newest snapshot."""
+        report, latched, trips = step.approved.report, self._gate.latched, self._watchdog.trips
+        end_reason = reasons[0] if reasons else ""
+        terminated = bool(reasons) and end_kind(end_reason) in TERMINATED_REASONS
+        layout, (severity, code) = self._gate.layout, gate_arrays(report)
+        info = self._common_info(episode, end_reason=end_reason)
+        info["latency_ms"] = self._ledger.obs_to_command_ns / 1e6
+        info["action_clipped"] = report.intervened
+        info["action"] = {
+            "requested": layout.as_action(report.requested),
+            "applied": layout.as_action(report.applied),
+            "applied_si": dict(zip(layout.joints, report.applied_si.tolist(), strict=True)),
+        }
+        info["safety"] = {
+            "disposition": int(report.disposition),
+            "intervened": report.intervened,
+            "severity": severity,
+            "code": code,
+            "guaranteed": dict(report.guaranteed),
+            "dt_s": report.dt_s,
+            "latched": latched is not None,
+            "watchdog": {"trips": trips},
+            "intervention_share": self._gate.intervention_share,
+            "estop": report.disposition is Severity.ESTOP,
+        }
+        info["latency"] = self._latencies.build(self._ledger, episode.before, episode.snapshot, self.commands)
+        info["task"] = dict(result.terms)
+        stamps_ns = self._ledger.stamps_ns()
+        self._ledger.step_is_accounted()
+        inputs = step.inputs
+        if latched is not None or trips:
+            inputs = replace(inputs, latched_after=latched, watchdog_trips=trips)
+        return Transition(
+            observation=self.observe(episode),
+            action=step.action,
+            reward=float(result.reward),
+            terminated=terminated,
+            truncated=bool(reasons) and not terminated,
+            info=info,
+            end_reasons=reasons,
+            report=report,
+            stamps_ns=stamps_ns,
+            snapshot=episode.snapshot,
+            circumstances=inputs,
+        )
+
+    def _common_info(self, episode: Episode, *, end_reason: str) -> Info:
+        """Return the keys that reset and step share; ``stamp_ns`` of a sensor counts from the reset."""
+        snapshot, frozen_ns, origin_ns = episode.snapshot, episode.frozen_ns, episode.origin_ns
+        now_ns, samples = snapshot.now_ns, snapshot.samples
+        sensors: Info = {}
+        for name in self._sensors:
+            sample = samples[name]
+            stamp_ns = sample.stamp_ns
+            reading = sensors[name] = {
+                "age_s": (now_ns - stamp_ns) / NS_PER_S,
+                "arrival_age_s": (frozen_ns - sample.arrival_ns) / NS_PER_S,
+                "stamp_ns": stamp_ns - origin_ns,
+                "seq": sample.seq,
+                "lost": sample.lost,
+                "duplicated": sample.duplicated,
+                "reordered": sample.reordered,
+                "quality": int(sample.quality),
+            }
+            if sample.confidence is not None:
+                reading["confidence"] = sample.confidence
+            if self._has_wall_stamps:
+                reading["stamp_quality"] = int(sample.stamp_quality)
+                reading["suspect_clock"] = sample.suspect_clock
+        info = {
+            **self._constant,
+            "episode_index": episode.index,
+            "step_index": episode.step_index,
+            "end_reason": end_reason,
+            "is_success": end_reason == "success",
+            "sensors": sensors,
+        }
+        if self._evaluator_info:
+            info["evaluator"] = self._observations.evaluator_readings(snapshot)
+        return info
+
+    def _stop_code(self, findings: tuple[Finding, ...]) -> str:
+        """Return the code of the most severe finding; for a latch set in this episode, the code that set it."""
+        worst = max(findings, key=lambda found: (found.severity, found.gate != "latch"))
+        latched = self._gate.latched
+        return latched.code if worst.code == "latch.stop" and latched is not None else worst.code
+
+
+class ObservationBuilder:
+    """Builds the agent's observations and the evaluator's readings, always in new arrays."""
+
+    def __init__(self, contract: Contract) -> None:
+        """Resolve the sensors of `contract`."""
+        self._applied_actions, self._episode = contract.applied_actions, contract.episode
+        layouts = {name: field_layouts(name, sensor) for name, sensor in contract.sensors.items()}
+        self._visible = [
+            (name, [(layout.key, layout.field) for layout in layouts[name]], f"{name}_valid" if sensor.mask else "")
+            for name, sensor in contract.sensors.items()
+            if sensor.visibility != "evaluator"
+        ]
+        self._evaluator_only = {
+            name: [layout.field for layout in layouts[name]]
+            for name, sensor in contract.sensors.items()
+            if sensor.visibility == "evaluator"
+        }
+
+    def observe(self, snapshot: Snapshot, step_index: int, applied: Iterable[FloatArray] = ()) -> Observation:
+        """Return an element of the observation space.
+
+        A reading outside its declared range is returned unchanged, with the quality OUT_OF_RANGE.
+
+        Args:
+            snapshot: the snapshot after the gap policy.
+            step_index: steps taken in this episode.
+            applied: the applied actions that the contract asks for, oldest first.
+        """
+        observation: Observation = {}
+        for name, fields, mask in self._visible:
+            sample = snapshot.samples[name]
+            values = sample.values
+            for key, field_name in fields:
+                observation[key] = values[field_name].copy()
+            if mask:
+                observation[mask] = np.array([sample.quality in GOOD], dtype=np.int8)
+        if self._applied_actions:
+            observation[APPLIED_ACTIONS] = np.concatenate(list(applied))
+        if self._episode.kind == "finite_horizon":
+            left = max(0, self._episode.horizon_steps - step_index) / self._episode.horizon_steps
+            observation[TIME_REMAINING] = np.array([left], dtype=np.float64)
+        return observation
+
+    def evaluator_readings(self, snapshot: Snapshot) -> dict[str, Observation]:
+        """Return the evaluator's readings: sensor -> field -> array."""
+        return {
+            name: {field_name: snapshot.samples[name].values[field_name].copy() for field_name in fields}
+            for name, fields in self._evaluator_only.items()
+        }
+
+
+def reset_report(snapshot: Snapshot) -> ResetReport:
+    """Return the report of a reset; raises TypeError for a backend that gives none."""
+    if snapshot.reset is None:
+        raise TypeError("a backend's reset must return a snapshot with a ResetReport")
+    return snapshot.reset
+
+
+def copy_action(action: Any) -> Any:  # noqa: ANN401 - any action of an agent
+    """Return the action with its arrays copied, since their owner may write to them later."""
+    if isinstance(action, np.ndarray):
+        return action.copy()
+    if isinstance(action, Mapping):
+        return {name: copy_action(part) for name, part in action.items()}
+    return list(action) if isinstance(action, list) else action
+
+
+def copy_step_result(done: Transition) -> tuple[Observation, float, bool, bool, Info]:
+    """Return the five values of Gymnasium's `step` as copies, so that writing to them leaves the transition intact."""
+    observation = {key: value.copy() for key, value in done.observation.items()}
+    return observation, done.reward, done.terminated, done.truncated, copy_info(done.info)
+
+
+def copy_info(info: Mapping[str, Any]) -> Info:
+    """Return a copy of nested dicts of arrays and plain values that shares no dict and no array with `info`."""
+    fresh = dict(info)
+    for key, value in fresh.items():
+        if type(value) in _IMMUTABLE:  # most values; cheaper than isinstance
+            continue
+        if isinstance(value, np.ndarray):
+            fresh[key] = value.copy()
+        elif isinstance(value, Mapping):
+            fresh[key] = copy_info(value)
+    return fresh
