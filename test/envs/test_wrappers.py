@@ -1,4 +1,4 @@
-"""Gymnasium's wrappers over every contract: the two tables of docs/wrappers.md, row by row."""
+"""Gymnasium's wrappers over every contract: the two tables of docs/reference/wrappers.md, row by row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from embodied_env.errors import MissingDependencyError
 from embodied_env.record import RecordTransitions, read_run
 
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs" / "wrappers.md"
+DOCS = ROOT / "docs" / "reference" / "wrappers.md"
 CONTRACTS = sorted(file.stem for file in (ROOT / "config").glob("*.yaml"))
 STEPS = 5
 
