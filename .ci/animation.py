@@ -78,7 +78,7 @@ def main() -> None:
         frames.append(frame.quantize(96, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE))
     durations = [round(1000 * period_s)] * (len(frames) - 1) + [1500]
     frames[0].save(output, save_all=True, append_images=frames[1:], duration=durations, loop=0, optimize=True)
-    print(f"{output}: {len(frames)} frames, {output.stat().st_size / 1e6:.1f} MB")  # noqa: T201 - a script
+    print(f"{output}: {len(frames)} frames, {output.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

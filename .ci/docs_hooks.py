@@ -43,7 +43,7 @@ def _page() -> str:
 def _help(*words: str) -> str:
     command = [sys.executable, "-m", "embodied_env.cli", *words, "--help"]
     environment = {**os.environ, "COLUMNS": "100"}
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout  # noqa: S603
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
 
 
 def _choices(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Write ``info.schema.json`` and ``docs/reference/info.md`` from the types of ``info``: ``python .ci/info.py [--check]``."""
+"""Write `info.schema.json` and `docs/reference/info.md` from the types of `info`: `python .ci/info.py [--check]`."""
 
 from __future__ import annotations
 
