@@ -36,3 +36,10 @@ def types(session: nox.Session) -> None:
     """Check types."""
     session.install("-e", ".[all,lint]")
     session.run("mypy")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation site into build/site; ``nox -s docs -- serve`` shows it while you write."""
+    session.install("-e", ".[all,docs]")
+    session.run("mkdocs", *(session.posargs or ("build",)))

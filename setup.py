@@ -28,8 +28,9 @@ EXTRAS = {
     "bench": ["rtgym>=0.16"],
     "test": [
         *("pytest>=8.0", "hypothesis>=6.100", "jsonschema>=4.20", "psutil>=5.9", "pyarrow>=15", "minari>=0.5.4"),
-        *("torch==2.13.0", "stable-baselines3>=2.7", "scipy>=1.11"),
+        *("torch==2.13.0", "stable-baselines3>=2.7", "tqdm>=4.60", "scipy>=1.11"),
     ],
+    "docs": ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.27"],
     "dev": ["nox>=2024.4", "pre-commit>=3.5"],
     "lint": ["ruff==0.17.5", "mypy==2.4.1", "types-PyYAML", "types-jsonschema", "types-psutil"],
 }

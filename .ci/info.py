@@ -1,4 +1,4 @@
-"""Write ``info.schema.json`` and ``docs/info.md`` from the types of ``info``: ``python .ci/info.py [--check]``."""
+"""Write `info.schema.json` and `docs/reference/info.md` from the types of `info`: `python .ci/info.py [--check]`."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _plain_schema_of(plain: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_page() -> str:
-    """Return the text of ``docs/info.md``."""
+    """Return the text of ``docs/reference/info.md``."""
     definitions = make_schema()["$defs"]
     gates = definitions["step"]["properties"]["safety"]["properties"]["severity"]["gates"]
     lines = [HEADING]
@@ -159,7 +159,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-FILES = {ROOT / "embodied_env" / "info.schema.json": write_schema, ROOT / "docs" / "info.md": write_page}
+FILES = {ROOT / "embodied_env" / "info.schema.json": write_schema, ROOT / "docs" / "reference" / "info.md": write_page}
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """The keys of a contract file, as frozen dataclasses.
 
-Field names are the YAML keys (``docs/contract.md``). Values are validated when a `contract.contract.Contract` is built.
+Field names are the YAML keys (``docs/reference/contract.md``). A `contract.contract.Contract` validates the values.
 """
 
 from __future__ import annotations

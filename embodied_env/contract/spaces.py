@@ -67,7 +67,7 @@ def observation_space(contract: ContractFields) -> spaces.Dict:
             boxes[f"{name}_valid"] = spaces.Box(0, 1, (1,), np.int8)
     if contract.applied_actions:
         size = contract.applied_actions * ActionLayout(contract).size
-        boxes[APPLIED_ACTIONS] = spaces.Box(-np.inf, np.inf, (size,), np.float64)  # see docs/contract.md
+        boxes[APPLIED_ACTIONS] = spaces.Box(-np.inf, np.inf, (size,), np.float64)  # see docs/reference/contract.md
     if contract.episode.kind == "finite_horizon":
         boxes[TIME_REMAINING] = spaces.Box(0.0, 1.0, (1,), np.float64)
     return spaces.Dict(boxes)

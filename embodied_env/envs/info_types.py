@@ -1,7 +1,7 @@
 """Types of ``info``: the one definition of its keys, from which schema and documentation are generated.
 
-``python .ci/info.py`` writes ``info.schema.json`` and ``docs/info.md`` from these types. In an annotation a string is
-the description, `Keywords` are those of JSON Schema, `Shared` names a definition that several keys refer to; a string
+``python .ci/info.py`` writes ``info.schema.json`` and ``docs/reference/info.md`` from these types. In an annotation a
+string is the description, `Keywords` are those of JSON Schema, `Shared` names a definition that several keys refer to; a string
 after `Shared` describes that key only. Keys of classes with ``total=False`` depend on backend, clock or options.
 """
 
@@ -211,7 +211,7 @@ class InjectedInfo(_RequiredInjectedInfo, total=False):
 
 
 class ClockInfo(TypedDict):
-    """The clocks of a free-running world (docs/clocks.md)."""
+    """The clocks of a free-running world (docs/concepts/clocks.md)."""
 
     mode: Annotated[Literal["wall", "sim"], "The clock of the stamps."]
     epoch: Annotated[int, "How often the clock was set since the connection.", _COUNT]

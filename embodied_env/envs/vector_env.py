@@ -1,8 +1,8 @@
 """Step many environments as one `gymnasium.vector.VectorEnv`: begin all steps, then finish all.
 
 Each slot is an environment of `make`, with its own world, clock, gate and ledger. Results equal those of
-`gymnasium.vector.SyncVectorEnv` over the same environments in each of the three autoreset modes (`docs/vector.md`); the
-only difference is that the worlds move at the same time.
+`gymnasium.vector.SyncVectorEnv` over the same environments in each of the three autoreset modes
+(`docs/reference/vector.md`); the only difference is that the worlds move at the same time.
 """
 
 from __future__ import annotations
@@ -357,7 +357,7 @@ def make_vec(  # noqa: PLR0913 - the public options
         per_slot: additional options of each slot: a sequence of mappings, or a function of the slot number such as
             ``lambda slot: {"domain_id": slot}``. Slots that attach to worlds need a `namespace` or `domain_id` each.
         threads: number of threads that compute the worlds of `mujoco` while the caller's thread judges
-            (`docs/vector.md`: when that is faster). Worlds with cameras are computed in the caller's thread.
+            (`docs/reference/vector.md`: when that is faster). Worlds with cameras are computed in the caller's thread.
         copy: return copies of the observations; False: the arrays that the next step writes to.
         **options: options of `make`, the same for every slot: `max_episode_steps`, `render_mode`, `clock="virtual"`
             (a clock for each), `evaluator_info`, `record_messages`, the options of the backend, ...

@@ -43,8 +43,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     It must be the outermost wrapper: changes made by wrappers outside of it are not recorded. `folder` gets one run
     directory with ``manifest.json``, ``transitions.mcap``, ``first_transition.json`` and, at `close`, ``summary.json``;
-    with `messages` also ``messages.mcap``, the raw ROS 2 messages (`docs/record.md`). A step that raises leaves no row,
-    and a run in which every reset raised leaves no run directory, unless it has raw messages.
+    with `messages` also ``messages.mcap``, the raw ROS 2 messages (`docs/concepts/record.md`). A step that raises
+    leaves no row, and a run in which every reset raised leaves no run directory, unless it has raw messages.
 
     Rows are encoded and written in a background thread. In lockstep at most 64 of them are queued, then `step` waits.
     `reset`, the first step, the last step of an episode and `close` return once all rows so far, including their own,

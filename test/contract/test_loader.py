@@ -414,7 +414,7 @@ SAFETY_PARTS = (
     *("Intervention", "ForceLimit", "Safety", "BoxSpec", "SphereSpec", "CapsuleSpec", "KeepOutSpec", "WorkspaceSpec"),
 )
 SAFETY = [getattr(schema, name) for name in SAFETY_PARTS]
-PAGE = (Path(__file__).parents[2] / "docs" / "contract.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "contract.md").read_text()
 
 
 def section(title):

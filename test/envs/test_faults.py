@@ -1,4 +1,4 @@
-"""Faults that need no ROS: the page docs/faults.md says which fault is tested where."""
+"""Faults that need no ROS: the page docs/reference/faults.md says which fault is tested where."""
 
 from __future__ import annotations
 

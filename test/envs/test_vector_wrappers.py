@@ -1,4 +1,4 @@
-"""Gymnasium's wrappers of vectors by autoreset mode: the table of docs/vector.md, cell by cell.
+"""Gymnasium's wrappers of vectors by autoreset mode: the table of docs/reference/vector.md, cell by cell.
 
 Where one works, it shows what it shows over a SyncVectorEnv of the same environments.
 """
@@ -22,7 +22,7 @@ from gymnasium.wrappers import vector as wrappers
 
 import embodied_env
 
-DOCS = Path(__file__).parents[2] / "docs" / "vector.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "vector.md"
 
 WORKS, NEVER = "works", "does not apply"
 AS_IT_IS, FLAT, RENDERED = "as it is", "after FlattenObservation", "with a renderer"

@@ -1,4 +1,4 @@
-"""Gymnasium's wrappers over every contract: the two tables of docs/wrappers.md, row by row."""
+"""Gymnasium's wrappers over every contract: the two tables of docs/reference/wrappers.md, row by row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from embodied_env.errors import MissingDependencyError
 from embodied_env.record import RecordTransitions, read_run
 
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs" / "wrappers.md"
+DOCS = ROOT / "docs" / "reference" / "wrappers.md"
 CONTRACTS = sorted(file.stem for file in (ROOT / "config").glob("*.yaml"))
 STEPS = 5
 
@@ -219,13 +219,13 @@ def test_every_wrapper_of_gymnasium_has_a_row():
 
 
 def test_the_docs_have_the_same_rows_and_verdicts():
-    assert [row[:3] for row in cells("One by one")] == [
+    assert [row[:3] for row in cells("Gymnasium's wrappers")] == [
         [row.name, row.verdict, row.refusal.replace("`", "")] for row in TABLE
     ]
 
 
 def test_the_docs_have_the_same_stacks():
-    assert [row[0] for row in cells("Stacks")] == [" → ".join(stack) for stack in STACKS]
+    assert [row[0] for row in cells("Tested stacks")] == [" → ".join(stack) for stack in STACKS]
 
 
 # ---------------------------------------------------------------------------------------------------------- row by row

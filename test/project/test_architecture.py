@@ -1,4 +1,4 @@
-"""Checks that the gate is the only way to the robot, and that packages import in the order of `docs/architecture.md`."""
+"""Checks that the gate is the only way to the robot, and that packages import in the order of `docs/concepts/architecture.md`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import embodied_env
 
 PACKAGE = Path(embodied_env.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
-RANKS = (  # a package imports those above it in this list, and itself; the table of docs/architecture.md
+RANKS = (  # a package imports those above it in this list, and itself; the table of docs/concepts/architecture.md
     {"_version", "errors"},
     {"contract"},
     {"core"},
@@ -166,7 +166,7 @@ def test_no_modules_import_each_other_in_a_cycle():
 def test_the_packages_are_those_of_the_table_in_the_docs():
     packages = {package_of(file) for file in MODULES}
     assert packages == set().union(*RANKS)
-    page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "concepts" / "architecture.md").read_text()
     rows = re.findall(r"^\| `(\w+)(?:/|\.py)` \|", page, flags=re.MULTILINE)
     assert rows == [package for packages in RANKS[:-1] for package in sorted(packages - {"_version"}, key=rows.index)]
 

@@ -22,7 +22,7 @@ TIMES = re.compile(r"-|\d+\.\d( / \d+\.\d)*")
 
 
 def rows():
-    lines = [line for line in (ROOT / "docs/faults.md").read_text().splitlines() if line.startswith("| F")]
+    lines = [line for line in (ROOT / "docs/reference/faults.md").read_text().splitlines() if line.startswith("| F")]
     return [dict(zip(COLUMNS, (cell.strip() for cell in line.strip("|").split("|")), strict=True)) for line in lines]
 
 
@@ -71,7 +71,7 @@ def test_the_tests_that_it_names_exist(row):
 
 
 def test_the_tests_that_the_page_of_the_clocks_names_exist():
-    for path, name in NAME.findall((ROOT / "docs/clocks.md").read_text()):
+    for path, name in NAME.findall((ROOT / "docs/concepts/clocks.md").read_text()):
         assert name in names_in(path), f"{path} has no {name}"
 
 

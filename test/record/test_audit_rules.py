@@ -530,6 +530,6 @@ def test_drift_is_told_once_and_with_its_size(worlds):
 
 
 def test_the_table_of_rules_in_the_documentation_is_the_table_of_rules():
-    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "audit.md").read_text(encoding="utf-8")
     told = dict(re.findall(r"^\| `([a-z_.]+)` \| (.*?) \|", page, flags=re.MULTILINE))
     assert told == {**RULES, **WARNINGS}

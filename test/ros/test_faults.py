@@ -1,6 +1,6 @@
 """Faults over real ROS 2: a robot that moves by itself, and chaos between its topics and the environment.
 
-The page docs/faults.md says which fault is tested where. Each scenario here has a seed, a bound of steps and of wall
+The page docs/reference/faults.md says which fault is tested where. Each scenario here has a seed, a bound of steps and of wall
 time, and ends with `Episode.check`: what was published kept every limit, and every observation lies in its space.
 """
 
@@ -206,7 +206,7 @@ class Episode:
         return after[first][0], rest
 
     def note(self, record_property):
-        """Tell the times of the fault, in control periods: they are in docs/faults.md."""
+        """Tell the times of the fault, in control periods: they are in docs/reference/faults.md."""
         hold, rest = (round(ns / ARM.control_period_ns, 1) for ns in self.held())
         record_property("periods_to_hold", hold)
         record_property("periods_to_rest", rest)

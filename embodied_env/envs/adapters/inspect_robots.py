@@ -1,7 +1,7 @@
 """Use an environment as an embodiment of inspect-robots, with its policies, tasks and logs.
 
 inspect-robots has one action vector with one meaning, named state arrays and images, and trials that a fault ends for
-good. `docs/evaluators.md` has the mapping.
+good. `docs/howto/other_evaluators.md` has the mapping.
 """
 
 from __future__ import annotations

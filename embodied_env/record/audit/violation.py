@@ -21,7 +21,7 @@ class Violation:
     """One broken rule.
 
     Attributes:
-        rule: the stable name of the rule, as in ``docs/audit.md``.
+        rule: the stable name of the rule, as in ``docs/reference/audit.md``.
         field: the path of the value in its row, or the file of the run.
         value: the offending value in JSON types; a long one as truncated text.
         text: the sentence to print.

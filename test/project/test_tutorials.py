@@ -1,0 +1,57 @@
+"""Runs the command and code blocks of each tutorial, in order, in one shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"(<!-- background -->\n)?^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHORTER = {  # what a reader waits for and a test does not
+    "--steps 100000": "--steps 600 --feature-steps 200",
+    "--repeats 2 --out": "--repeats 2 --joints j1 --out",
+    "--episodes 2 --seed 3": "--episodes 1 --seed 3",
+}
+
+
+def script_of(page: Path) -> str:
+    """Return the blocks of a page as one script; blocks marked as background run until its end."""
+    lines = ["set -e", "trap 'kill -INT $(jobs -p) 2>/dev/null || true; wait' EXIT"]
+    for background, language, code in BLOCK.findall(page.read_text()):
+        if language == "python":
+            lines.append(f"python - <<'END'\n{code}END")
+        elif background:
+            lines.append(f"(trap - INT; exec {code.strip()}) &\nsleep 3")
+        else:
+            lines.append(code)
+    script = "\n".join(lines)
+    for long, short in SHORTER.items():
+        script = script.replace(long, short)
+    return script
+
+
+@pytest.mark.ros
+@pytest.mark.tutorial
+@pytest.mark.parametrize("name", ["first_run", "train_and_evaluate", "sim_to_real"])
+def test_every_command_block_of_the_tutorial_runs(name, tmp_path, domain_id):
+    if name == "train_and_evaluate":
+        pytest.importorskip("stable_baselines3")
+        pytest.importorskip("tqdm")
+        (tmp_path / "examples").symlink_to(ROOT / "examples")
+    script = script_of(ROOT / "docs" / "tutorials" / f"{name}.md")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-x", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
