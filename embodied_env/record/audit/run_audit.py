@@ -168,7 +168,7 @@ def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditRepor
     """Audit the run directory at `path`, reading its rows one by one.
 
     Checks each rule of ``docs/reference/audit.md``: each row under the contract of the run, each row after the one
-    before it, arrays, leaks of the evaluator's readings to the agent, and the manifest and the summary against the rows.
+    before it, arrays, leaks of the evaluator's readings to the agent, manifest and summary against the rows.
 
     A leak is a component of the observation, as the outermost wrapper returned it, that equals a component of an
     evaluator sensor over at least 20 steps in which it varies (`record.audit.evaluator_leaks`). ``info`` is not
