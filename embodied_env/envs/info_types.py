@@ -1,8 +1,8 @@
 """Types of ``info``: the one definition of its keys, from which schema and documentation are generated.
 
 ``python .ci/info.py`` writes ``info.schema.json`` and ``docs/reference/info.md`` from these types. In an annotation a
-string is the description, `Keywords` are those of JSON Schema, `Shared` names a definition that several keys refer to; a
-string after `Shared` describes that key only. Keys of classes with ``total=False`` depend on backend, clock or options.
+string is the description, `Keywords` are those of JSON Schema, `Shared` names a definition that several keys refer to;
+a string after `Shared` describes that key only. Keys of classes with ``total=False`` depend on backend, clock or options.
 """
 
 from __future__ import annotations
