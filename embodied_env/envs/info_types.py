@@ -2,7 +2,7 @@
 
 ``python .ci/info.py`` writes ``info.schema.json`` and ``docs/reference/info.md`` from these types. In an annotation a
 string is the description, `Keywords` are those of JSON Schema, `Shared` names a definition that several keys refer to;
-a string after `Shared` describes that key only. Keys of classes with ``total=False`` depend on backend, clock or options.
+a string after `Shared` describes that key. Keys of classes with ``total=False`` depend on backend, clock or option.
 """
 
 from __future__ import annotations
