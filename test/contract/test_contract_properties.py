@@ -204,22 +204,13 @@ stamps = st.builds(Stamp, st.integers(-(2**62), 2**62), st.sampled_from(Domain))
 
 
 @many
-@given(stamps, st.integers(-(2**62), 2**62))
-def test_adding_a_duration_and_subtracting_the_stamp_gives_the_duration(stamp: Stamp, ns: int) -> None:
-    assert (stamp + ns) - stamp == ns
-
-
-@many
 @given(stamps, stamps)
 def test_two_stamps_relate_exactly_when_they_share_a_clock(a: Stamp, b: Stamp) -> None:
     if a.domain is b.domain:
         assert (a - b) == -(b - a)
-        assert (a < b) == (b > a) == (a - b < 0)
-        assert (a <= b) == (b >= a) == (a - b <= 0)
     else:
-        for relate in (Stamp.__sub__, Stamp.__lt__, Stamp.__le__):
-            with pytest.raises(ClockDomainError):
-                relate(a, b)
+        with pytest.raises(ClockDomainError):
+            a - b
 
 
 def test_the_small_document_is_sound() -> None:
