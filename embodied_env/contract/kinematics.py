@@ -7,7 +7,6 @@ A `JointTree` is pure numpy and accepts batches of joint positions. `embodied_en
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,8 +51,8 @@ class MotionBounds:
     apart: FloatArray
 
 
-class KinematicModel(ABC):
-    """Forward kinematics and shape of one robot.
+class KinematicModel:
+    """The shape of one robot by its joint positions.
 
     Attributes:
         joints: the joints, in the order of joint positions.
@@ -66,18 +65,6 @@ class KinematicModel(ABC):
         """Use `tree`; `adjacent` are pairs of links that touch besides those of `JointTree.adjacent`."""
         self.joints, self.tree = joints, tree
         self._adjacent = adjacent
-
-    @abstractmethod
-    def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the position of `site` in the world frame, shape (3,), m, for joint positions of shape (n,).
-
-        Raises:
-            UsageError: for an unknown site, or positions of another shape.
-        """
-
-    @abstractmethod
-    def jacobian(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the translational Jacobian of `site`, shape (3, n), m per joint unit; raises like `position_m`."""
 
     @property
     def adjacent(self) -> frozenset[frozenset[str]]:
@@ -164,17 +151,6 @@ class JointTree:
             ends_m=placed if np.ndim(positions) > 1 else placed[0],
             radii_m=radii,
         )
-
-    def jacobian(self, joint: int, point_m: FloatArray, positions: FloatArray) -> FloatArray:
-        """Return the Jacobian of a point in the frame of `joint`, shape (3, n), m per joint unit, at positions (n,)."""
-        frames = self.frames(positions[None])[0]
-        point = frames[joint, :3, :3] @ point_m + frames[joint, :3, 3]
-        result = np.zeros((3, self.n_columns))
-        for i in self._chain(joint):
-            axis = frames[i, :3, :3] @ self.joints[i].axis
-            moved = axis if self.joints[i].slides else np.cross(axis, point - frames[i, :3, 3])
-            result[:, self.joints[i].column] += self.joints[i].ratio * moved
-        return result
 
     @cached_property
     def levers(self) -> MotionBounds:

@@ -11,24 +11,12 @@ import numpy as np
 
 from embodied_env.contract.kinematics import WORLD, JointTree, KinematicModel, TreeJoint, TreeShape
 from embodied_env.contract.loader import parse_as
-from embodied_env.contract.schema import SHAPE, FloatArray
+from embodied_env.contract.schema import SHAPE
 from embodied_env.contract.value_checks import require
-from embodied_env.errors import ContractError, UsageError
+from embodied_env.errors import ContractError
 
 _Point = tuple[float, float, float]
 _Line = tuple[float, float, float, float]
-
-
-class RecordedShape(KinematicModel):
-    """A `KinematicModel` without sites: the joints and the capsules of a robot."""
-
-    def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Raise UsageError: the sites are not recorded."""
-        raise UsageError(f"site not recorded: {site!r} at {joint_positions} (expected none); use the model itself")
-
-    def jacobian(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Raise UsageError: the sites are not recorded."""
-        return self.position_m(site, joint_positions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +45,7 @@ class _Capsule:
 
 @dataclass(frozen=True, kw_only=True)
 class _Shape:
-    """A `RecordedShape`."""
+    """A `KinematicModel`."""
 
     joints: tuple[str, ...]
     adjacent: tuple[tuple[str, ...], ...]
@@ -79,7 +67,7 @@ def dump_shape(model: KinematicModel) -> bytes:
     return json.dumps(value).encode()
 
 
-def parse_shape(content: bytes) -> RecordedShape:
+def parse_shape(content: bytes) -> KinematicModel:
     """Return the shape dumped by `dump_shape`; raises ContractError for any other content."""
     try:
         data = json.loads(content)
@@ -99,7 +87,7 @@ def parse_shape(content: bytes) -> RecordedShape:
         joints.append(TreeJoint(**{**vars(joint), **arrays, "travel_m": travel_m}))
     capsules = [TreeShape(**{**vars(capsule), "ends_m": np.array(capsule.ends_m)}) for capsule in shape.capsules]
     tree = JointTree(n_columns=len(shape.joints), joints=tuple(joints), shapes=tuple(capsules))
-    return RecordedShape(joints=shape.joints, adjacent=frozenset(map(frozenset, shape.adjacent)), tree=tree)
+    return KinematicModel(shape.joints, tree, frozenset(map(frozenset, shape.adjacent)))
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from embodied_env.contract import Contract, load_contract, parse_contract
 from embodied_env.contract.frozen_dict import FrozenFields
 from embodied_env.contract.loader import dump_contract, find_contract, parse_as, read_contract_file, read_document
 from embodied_env.contract.schema import EACH_ITS_OWN, ActuatorSpec, Episode, ResetOption, SensorSpec, TaskSpec
-from embodied_env.contract.value_checks import check_name, require
+from embodied_env.contract.value_checks import check_name, naming_file, require
 from embodied_env.errors import ContractError
 
 WORLD = "world"
@@ -92,11 +92,9 @@ def parse_team(text: str, *, source: str) -> Team:
     """Build a Team from YAML text; raises ContractError like `load_team`."""
     parsed = parse_as(_File, read_document(text, "team", source), source=source)
     agents = {name: _contract_of(name, member, source) for name, member in parsed.agents.items()}
-    try:
+    with naming_file(source):
         _check_agents(agents)
         world = _world_of(parsed, agents, source)
-    except ContractError as error:
-        raise ContractError(error.path, error.problem, source=source) from None
     return Team(name=parsed.name, agents=agents, world=world, options=tuple(parsed.world.reset_options), source=source)
 
 

@@ -11,12 +11,10 @@ import math
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 
-from embodied_env.contract.files import read_file
 from embodied_env.contract.kinematics import (
     WORLD,
     Capsules,
@@ -30,7 +28,7 @@ from embodied_env.contract.kinematics import (
     transform_points,
 )
 from embodied_env.contract.schema import FloatArray, JointLimits
-from embodied_env.contract.value_checks import allow, one_of, require
+from embodied_env.contract.value_checks import allow, naming_file, one_of, require
 from embodied_env.errors import ContractError, UsageError
 
 MOST_LINKS = 1000
@@ -66,7 +64,7 @@ class UrdfJoint:
 
 
 class UrdfRobot(KinematicModel):
-    """A `KinematicModel` read from URDF. The world frame is that of the root link, and sites are links.
+    """A `KinematicModel` read from URDF. The world frame is that of the root link.
 
     Attributes:
         joints: the order of joint positions; other joints stay at zero, except those that mimic one of these.
@@ -87,16 +85,13 @@ class UrdfRobot(KinematicModel):
         super().__init__(joints, tree)
         self.specs, self._places, self.without_shape = specs, places, without_shape
 
-    def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the position of the origin of the link `site`, shape (3,), m; raises UsageError."""
-        joint, offset = self._place(site)
+    def position_m(self, link: str, joint_positions: FloatArray) -> FloatArray:
+        """Return the position of the origin of a link, shape (3,), m; raises UsageError."""
+        if link not in self._places:
+            raise UsageError(f"no such link: {one_of(link, self._places)}")
+        joint, offset = self._places[link]
         frames = self.tree.frames(self._checked(joint_positions, 1)[None])[0]
         return np.array((frames[joint] @ offset)[:3, 3])
-
-    def jacobian(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the Jacobian of the origin of the link `site`, shape (3, n), m per joint unit; raises UsageError."""
-        joint, offset = self._place(site)
-        return self.tree.jacobian(joint, offset[:3, 3], self._checked(joint_positions, 1))
 
     def capsules(self, joint_positions: FloatArray) -> Capsules:
         """Return the robot's shape like `KinematicModel`; raises ContractError where a link's shape is unknown."""
@@ -107,19 +102,6 @@ class UrdfRobot(KinematicModel):
                 f"{problem}; allowed: add a sphere, a cylinder, a box or a capsule around it",
             )
         return super().capsules(joint_positions)
-
-    def _place(self, link: str) -> tuple[int, FloatArray]:
-        if link not in self._places:
-            raise UsageError(f"no such link: {one_of(link, self._places)}")
-        return self._places[link]
-
-
-def load_urdf(file: str | Path, joints: Sequence[str] | None = None) -> UrdfRobot:
-    """Read a URDF file; raises ContractError like `parse_urdf`."""
-    try:
-        return parse_urdf(read_file(file), joints, source=str(file))
-    except OSError as error:
-        raise ContractError("urdf", f"the file cannot be read: {error}", source=str(file)) from None
 
 
 def parse_urdf(text: str | bytes, joints: Sequence[str] | None = None, *, source: str = "") -> UrdfRobot:
@@ -133,10 +115,8 @@ def parse_urdf(text: str | bytes, joints: Sequence[str] | None = None, *, source
     Raises:
         ContractError: for text that is not well-formed XML or no tree of links, or a value that is not allowed.
     """
-    try:
+    with naming_file(source):
         return _read_robot(_parse_xml(text), joints)
-    except ContractError as error:
-        raise ContractError(error.path, error.problem, source=source) from None
 
 
 def tightened(limits: Mapping[str, JointLimits], robot: UrdfRobot) -> dict[str, JointLimits]:

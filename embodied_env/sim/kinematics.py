@@ -38,9 +38,12 @@ class MujocoKinematics(KinematicModel):
         self._model = model = Model(contract, profile, path)
         self._data = model.new_data()
         joints = actuated_joints(contract)
-        self._at = model.joint_addresses(joints)
-        tree = _read_tree(model, self._data, list(self._at.qpos))
-        super().__init__(tuple(name for name, _ in joints), tree, _excluded(model))
+        self._qpos, self._qvel = model.joint_addresses(joints)
+        tree = _read_tree(model, self._data, list(self._qpos))
+        # The signature of two bodies whose contacts the model excludes is body1 << 16 + body2.
+        pairs = ((signature >> 16, signature & 0xFFFF) for signature in model.mj.exclude_signature.tolist())
+        excluded = frozenset(frozenset((_link_name(model, a), _link_name(model, b))) for a, b in pairs)
+        super().__init__(tuple(name for name, _ in joints), tree, excluded)
         self._sites = {model.mj.site(i).name: i for i in range(model.mj.nsite)}
         for sensor, source in profile.sources.items():
             if source.site is not None:
@@ -62,13 +65,13 @@ class MujocoKinematics(KinematicModel):
         mujoco.mj_comPos(mj, self._data)
         translation = np.zeros((3, mj.nv))
         mujoco.mj_jacSite(mj, self._data, translation, None, index)
-        return np.array(translation[:, self._at.dof])
+        return np.array(translation[:, self._qvel])
 
     def _move_to(self, joint_positions: FloatArray, site: str) -> int:
         """Set the joint positions and return the index of `site`."""
         if site not in self._sites:
             raise UsageError(f"no such site: {one_of(site, self._sites)}")
-        self._data.qpos[self._at.qpos] = self._checked(joint_positions, 1)
+        self._data.qpos[self._qpos] = self._checked(joint_positions, 1)
         self._model.mujoco.mj_kinematics(self._model.mj, self._data)
         return self._sites[site]
 
@@ -170,12 +173,6 @@ def _link_name(model: Model, body: int) -> str:
     while body and not model.mj.body(body).name:
         body = int(model.mj.body_parentid[body])
     return str(model.mj.body(body).name)
-
-
-def _excluded(model: Model) -> frozenset[frozenset[str]]:
-    """Return the pairs of bodies whose contacts the model excludes: a signature is body1 << 16 + body2."""
-    signatures = model.mj.exclude_signature.tolist()
-    return frozenset(frozenset((_link_name(model, s >> 16), _link_name(model, s & 0xFFFF))) for s in signatures)
 
 
 def _pose(model: Model, position_m: FloatArray, quaternion: FloatArray) -> FloatArray:

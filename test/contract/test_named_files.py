@@ -17,9 +17,9 @@ import embodied_env
 from embodied_env.analysis.replay import replay_run
 from embodied_env.cli import main
 from embodied_env.contract.files import MOST_DATA_BYTES, read_file
-from embodied_env.contract.kinematics import JointTree, TreeJoint, TreeShape
+from embodied_env.contract.kinematics import JointTree, KinematicModel, TreeJoint, TreeShape
 from embodied_env.contract.loader import dump_contract, load_contract, parse_contract, restore_contract, save_contract
-from embodied_env.contract.recorded_shapes import RecordedShape, dump_shape, parse_shape
+from embodied_env.contract.recorded_shapes import dump_shape, parse_shape
 from embodied_env.contract.schema import SHAPE, BoxSpec, WorkspaceSpec
 from embodied_env.contract.urdf import MOST_LINKS, parse_urdf
 from embodied_env.envs.embodied_env import make
@@ -318,7 +318,7 @@ def chain(joints, capsules):
         ),
     )
     names = tuple(f"j{i}" for i in range(joints))
-    return RecordedShape(joints=names, adjacent=tree.adjacent, tree=tree)
+    return KinematicModel(names, tree)
 
 
 def test_a_shape_comes_back_bit_for_bit():
