@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.contract.kinematics import WORLD, JointTree, KinematicModel, TreeJoint, TreeShape
+from embodied_env.contract.kinematics import WORLD, KinematicModel, TreeJoint, TreeShape
 from embodied_env.contract.loader import parse_as
 from embodied_env.contract.schema import SHAPE
 from embodied_env.contract.value_checks import require
@@ -60,9 +60,9 @@ def dump_shape(model: KinematicModel) -> bytes:
         "adjacent": sorted(sorted(pair) for pair in model.adjacent),
         "tree": [
             {**_plain(asdict(joint)), "travel_m": joint.travel_m if math.isfinite(joint.travel_m) else None}
-            for joint in model.tree.joints
+            for joint in model.tree
         ],
-        "capsules": [_plain(asdict(shape)) for shape in model.tree.shapes],
+        "capsules": [_plain(asdict(shape)) for shape in model.shapes],
     }
     return json.dumps(value).encode()
 
@@ -86,8 +86,7 @@ def parse_shape(content: bytes) -> KinematicModel:
         arrays = {"frame": np.array(joint.frame), "axis": np.array(joint.axis)}
         joints.append(TreeJoint(**{**vars(joint), **arrays, "travel_m": travel_m}))
     capsules = [TreeShape(**{**vars(capsule), "ends_m": np.array(capsule.ends_m)}) for capsule in shape.capsules]
-    tree = JointTree(n_columns=len(shape.joints), joints=tuple(joints), shapes=tuple(capsules))
-    return KinematicModel(shape.joints, tree, frozenset(map(frozenset, shape.adjacent)))
+    return KinematicModel(shape.joints, joints, capsules, adjacent=frozenset(map(frozenset, shape.adjacent)))
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,6 @@ import numpy as np
 from embodied_env.contract.kinematics import (
     WORLD,
     Capsules,
-    JointTree,
     KinematicModel,
     TreeJoint,
     TreeShape,
@@ -75,22 +74,23 @@ class UrdfRobot(KinematicModel):
     def __init__(
         self,
         joints: tuple[str, ...],
-        tree: JointTree,
+        tree: Sequence[TreeJoint],
+        shapes: Sequence[TreeShape],
         *,
         specs: Mapping[str, UrdfJoint],
         places: Mapping[str, tuple[int, FloatArray]],
-        without_shape: tuple[str, ...],
+        without_shape: Sequence[str],
     ) -> None:
-        """Use `tree`; `places` has for each link its joint of the tree and its frame in that of the joint."""
-        super().__init__(joints, tree)
-        self.specs, self._places, self.without_shape = specs, places, without_shape
+        """Keep `places`: for each link its joint of the tree and its frame in that of the joint."""
+        super().__init__(joints, tree, shapes)
+        self.specs, self._places, self.without_shape = specs, places, tuple(without_shape)
 
     def position_m(self, link: str, joint_positions: FloatArray) -> FloatArray:
         """Return the position of the origin of a link, shape (3,), m; raises UsageError."""
         if link not in self._places:
             raise UsageError(f"no such link: {one_of(link, self._places)}")
         joint, offset = self._places[link]
-        frames = self.tree.frames(self._checked(joint_positions, 1)[None])[0]
+        frames = self._frames(self._checked(joint_positions, 1)[None])[0]
         return np.array((frames[joint] @ offset)[:3, 3])
 
     def capsules(self, joint_positions: FloatArray) -> Capsules:
@@ -185,15 +185,14 @@ def _read_robot(root: ET.Element, wanted: Sequence[str] | None) -> UrdfRobot:
     free = [name for name, spec in specs.items() if spec.kind in MOVABLE and spec.mimics is None]
     joints = tuple(free if wanted is None else wanted)
     require(len(set(joints)) == len(joints), "urdf", f"the joints {list(joints)} are not different; allowed: each once")
-    tree_joints, places = _grow_tree(specs, tuple(links), joints)
+    tree, places = _grow_tree(specs, tuple(links), joints)
     shapes, without_shape = [], []
     for name, link in links.items():
         found, meshes = _read_shapes(name, link, *places[name])
         shapes += found
         if meshes and not found:
             without_shape.append(name)
-    tree = JointTree(n_columns=len(joints), joints=tuple(tree_joints), shapes=tuple(shapes))
-    return UrdfRobot(joints, tree, specs=specs, places=places, without_shape=tuple(without_shape))
+    return UrdfRobot(joints, tree, shapes, specs=specs, places=places, without_shape=without_shape)
 
 
 def _read_joint(name: str, element: ET.Element) -> UrdfJoint:

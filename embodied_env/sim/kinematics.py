@@ -13,7 +13,6 @@ import numpy as np
 from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.kinematics import (
     WORLD,
-    JointTree,
     TreeJoint,
     TreeShape,
     enclosing_capsule,
@@ -39,11 +38,11 @@ class MujocoKinematics(KinematicModel):
         self._data = model.new_data()
         joints = actuated_joints(contract)
         self._qpos, self._qvel = model.joint_addresses(joints)
-        tree = _read_tree(model, self._data, list(self._qpos))
+        tree, shapes = _read_tree(model, self._data, list(self._qpos))
         # The signature of two bodies whose contacts the model excludes is body1 << 16 + body2.
         pairs = ((signature >> 16, signature & 0xFFFF) for signature in model.mj.exclude_signature.tolist())
         excluded = frozenset(frozenset((_link_name(model, a), _link_name(model, b))) for a, b in pairs)
-        super().__init__(tuple(name for name, _ in joints), tree, excluded)
+        super().__init__(tuple(name for name, _ in joints), tree, shapes, adjacent=excluded)
         self._sites = {model.mj.site(i).name: i for i in range(model.mj.nsite)}
         for sensor, source in profile.sources.items():
             if source.site is not None:
@@ -80,7 +79,7 @@ _Place = tuple[int, FloatArray]
 """A joint of the tree, or WORLD, and the frame of a body in that of the joint, shape (4, 4)."""
 
 
-def _read_tree(model: Model, data: MjData, columns: list[int]) -> JointTree:
+def _read_tree(model: Model, data: MjData, columns: list[int]) -> tuple[list[TreeJoint], list[TreeShape]]:
     """Read the tree of the actuated joints with these addresses in ``qpos``, and the robot's capsules."""
     joints: list[TreeJoint] = []
     places: list[_Place] = [(WORLD, np.eye(4))]
@@ -92,7 +91,7 @@ def _read_tree(model: Model, data: MjData, columns: list[int]) -> JointTree:
         for geom, body in enumerate(model.mj.geom_bodyid)
         if int(model.mj.body_rootid[body]) in roots and (model.mj.geom_contype[geom] or model.mj.geom_conaffinity[geom])
     ]
-    return JointTree(n_columns=len(columns), joints=tuple(joints), shapes=tuple(shapes))
+    return joints, shapes
 
 
 def _place_body(
