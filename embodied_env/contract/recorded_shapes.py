@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -59,12 +58,12 @@ def dump_shape(model: KinematicModel) -> bytes:
         "joints": model.joints,
         "adjacent": sorted(sorted(pair) for pair in model.adjacent),
         "tree": [
-            {**_plain(asdict(joint)), "travel_m": joint.travel_m if math.isfinite(joint.travel_m) else None}
+            {**vars(joint), "travel_m": joint.travel_m if math.isfinite(joint.travel_m) else None}
             for joint in model.tree
         ],
-        "capsules": [_plain(asdict(shape)) for shape in model.shapes],
+        "capsules": list(map(vars, model.shapes)),
     }
-    return json.dumps(value).encode()
+    return json.dumps(value, default=lambda item: item.tolist()).encode()  # numpy's arrays and numbers
 
 
 def parse_shape(content: bytes) -> KinematicModel:
@@ -87,7 +86,3 @@ def parse_shape(content: bytes) -> KinematicModel:
         joints.append(TreeJoint(**{**vars(joint), **arrays, "travel_m": travel_m}))
     capsules = [TreeShape(**{**vars(capsule), "ends_m": np.array(capsule.ends_m)}) for capsule in shape.capsules]
     return KinematicModel(shape.joints, joints, capsules, adjacent=frozenset(map(frozenset, shape.adjacent)))
-
-
-def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    return {key: item.tolist() if isinstance(item, (np.ndarray, np.generic)) else item for key, item in value.items()}

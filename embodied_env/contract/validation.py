@@ -126,7 +126,12 @@ def _check_safety(contract: ContractFields) -> None:
     check_share("safety.intervention.warn_share", intervention.warn_share)
     if intervention.stop_share is not None:
         check_share("safety.intervention.stop_share", intervention.stop_share)
-    _check_forces(contract)
+    for name, limit in safety.forces.items():
+        path = f"safety.forces.{name}"
+        require(name in contract.sensors, path, f"no such sensor: {one_of(name, contract.sensors)}")
+        fields = contract.sensors[name].fields
+        require(limit.field in fields, f"{path}.field", f"no such field of {name}: {one_of(limit.field, fields)}")
+        check_positive(f"{path}.limit", limit.limit, str(fields[limit.field].unit))
     if safety.workspace is not None:
         check_workspace("safety.workspace", safety.workspace, contract.actuators)
     for name, parameters in safety.gates.items():
@@ -150,15 +155,6 @@ def _check_tracking(tracking: Tracking) -> None:
     problem = f"debounce_steps {tracking.debounce_steps} and stop_steps {tracking.stop_steps} are not allowed"
     holds = 1 <= tracking.debounce_steps < tracking.stop_steps
     require(holds, "safety.tracking", f"{problem}; allowed: 1 <= debounce_steps < stop_steps")
-
-
-def _check_forces(contract: ContractFields) -> None:
-    for name, limit in contract.safety.forces.items():
-        path = f"safety.forces.{name}"
-        require(name in contract.sensors, path, f"no such sensor: {one_of(name, contract.sensors)}")
-        fields = contract.sensors[name].fields
-        require(limit.field in fields, f"{path}.field", f"no such field of {name}: {one_of(limit.field, fields)}")
-        check_positive(f"{path}.limit", limit.limit, str(fields[limit.field].unit))
 
 
 def check_workspace(path: str, spec: WorkspaceSpec, actuators: Mapping[str, ActuatorSpec]) -> None:

@@ -25,7 +25,7 @@ from embodied_env.sim.model import Model
 from embodied_env.sim.rendering import Renderer, Viewer
 from embodied_env.sim.scene import MovingBody, ResetRandomizer, place_body, placeable
 from embodied_env.sim.sensor_channel import Reading, SensorChannel
-from embodied_env.sim.sensor_reader import SensorReader, Values
+from embodied_env.sim.sensor_reader import SensorReader
 
 __all__ = ["World", "WorldProfile", "load_profile"]
 
@@ -233,14 +233,6 @@ class World:
     def place(self, name: str, position: FloatArray, orientation: FloatArray) -> None:
         """Move a body, at rest (`place_body`). Sensors show it after the next step."""
         place_body(self._model, self._data, name, position, orientation)
-
-    def sense(self, name: str) -> Values:
-        """Return the current fields of the sensor `name` as new arrays, without delay, noise or due time.
-
-        Poses of odometry are those of the last reading; contacts are those since the last reading.
-        """
-        self._forward()
-        return self._sensors.read(name).values
 
     def read(self) -> dict[str, Reading]:
         """Return the newest delivered reading of every sensor, with new arrays."""

@@ -110,8 +110,8 @@ class OpenDoor:
     def _evaluate(self, snapshot: Snapshot) -> Verdict:
         p = self._p
         opened = self._angle_rad(snapshot) >= p.opened_at_rad and is_fresh(snapshot, p.door)
-        failure = "" if self._force_n(snapshot) <= (p.max_force_n or np.inf) else "excessive_force"
-        return Verdict(success=opened, failure=failure)
+        force_n = 0.0 if p.wrench is None else norm(snapshot.samples[p.wrench].values["force"])
+        return Verdict(success=opened, failure="" if force_n <= (p.max_force_n or np.inf) else "excessive_force")
 
     def scripted(self, kinematics: SiteKinematics) -> Policy:
         """Return the policy that presses the lever with the finger and pushes, by damped least squares.
@@ -145,11 +145,6 @@ class OpenDoor:
 
     def _distance_m(self, snapshot: Snapshot) -> float:
         return float(snapshot.samples[self._p.distance].values["range"][0])
-
-    def _force_n(self, snapshot: Snapshot) -> float:
-        if self._p.wrench is None:
-            return 0.0
-        return norm(snapshot.samples[self._p.wrench].values["force"])
 
 
 def _tip_velocity(handle: FloatArray, out: FloatArray, along: FloatArray) -> FloatArray:

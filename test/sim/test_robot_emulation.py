@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ideal_readings import sense
 
 import embodied_env
 from embodied_env.cli import main
@@ -155,7 +156,9 @@ def test_the_world_is_told_each_command_once_in_the_tick_of_its_time(gaps, delay
     told = []
     for begin_ns in range(0, arrivals[-1] + NS_PER_S, TICK_NS):
         enforced(made, begin_ns + TICK_NS + 3 * MS)  # a tick is run a little late
-        told += [(begin_ns + after_ns, values[0]) for after_ns, values in made.take_activations(begin_ns, begin_ns + TICK_NS)]
+        told += [
+            (begin_ns + after_ns, values[0]) for after_ns, values in made.take_activations(begin_ns, begin_ns + TICK_NS)
+        ]
     assert told == [(ns + round(delay_s * NS_PER_S), number) for number, ns in enumerate(arrivals)]
 
 
@@ -327,7 +330,7 @@ def test_a_lockstep_world_knows_no_stand_in():
         world.command(world.target + 0.1)
         for _ in range(3):
             world.step()
-    np.testing.assert_array_equal(plain.sense("joints")["position"], declared.sense("joints")["position"])
+    np.testing.assert_array_equal(sense(plain, "joints")["position"], sense(declared, "joints")["position"])
     assert plain.read()["joints"].stamp_ns == declared.read()["joints"].stamp_ns
 
 
@@ -372,7 +375,7 @@ def test_a_joint_trails_a_steady_motion_by_its_servo_and_the_lag_and_nothing_els
             due = [(after_ns, wanted)]
         world.step(due)
     led_s = (world.now_ns - begin_ns - PERIOD_NS) / NS_PER_S  # a line leads there a period later
-    trailing_s = led_s - (world.sense("joints")["position"][joint] - home[joint]) / speed
+    trailing_s = led_s - (sense(world, "joints")["position"][joint] - home[joint]) / speed
     assert trailing_s == pytest.approx(0.0305 + lag_s, abs=1e-4)
 
 
