@@ -137,7 +137,7 @@ def _with_limits_of_urdf(contract: Contract, file: str) -> Contract:
 
     if contract.trusted and not contract.files:
         try:
-            contract = dataclasses.replace(contract, files={file: read_file(contract.beside(file))})
+            contract = dataclasses.replace(contract, files={file: read_file(contract.resolve_path(file))})
         except OSError as error:
             raise ContractError("safety.urdf", f"the file cannot be read: {error}", source=contract.source) from None
     try:

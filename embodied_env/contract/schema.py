@@ -406,7 +406,7 @@ class ContractFields(FrozenFields):
         """The control period in integer nanoseconds."""
         return round(self.control_period_s * 1e9)
 
-    def beside(self, file: str) -> Path:
+    def resolve_path(self, file: str) -> Path:
         """Return the path of a file that the contract names, relative to the contract's folder.
 
         Raises:

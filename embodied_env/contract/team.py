@@ -105,9 +105,9 @@ def name_in_world(agent: str, name: str) -> str:
 
 def _contract_of(name: str, member: TeamMember, source: str) -> Contract:
     """Return the contract of a robot, with its changes."""
-    beside = Path(source).parent / member.contract
+    local = Path(source).parent / member.contract
     try:
-        base = load_contract(beside if beside.is_file() else member.contract)
+        base = load_contract(local if local.is_file() else member.contract)
         if not member.changes:
             return base
         merged = _merged(json.loads(dump_contract(base)), member.changes)
@@ -136,10 +136,10 @@ def _check_agents(agents: Mapping[str, Contract]) -> None:
     first, period_s = next((name, contract.control_period_s) for name, contract in agents.items())
     for name, contract in agents.items():
         check_name(f"agents.{name}", name)
-        require(name != WORLD, f"agents.{name}", f"{WORLD!r} is what is nobody's; allowed: another name")
+        require(name != WORLD, f"agents.{name}", f"{WORLD!r} is reserved for the world; allowed: another name")
         problem = f"{contract.control_period_s} s is not allowed in one world; allowed: {period_s} s, as {first} has"
         require(contract.control_period_s == period_s, f"agents.{name}: control_period_s", problem)
-        problem = "the profile is missing: it says what the sensors read"
+        problem = "the profile is missing: it declares the sources of the sensors"
         require("mujoco" in contract.backends, f"agents.{name}: backends.mujoco", problem)
 
 

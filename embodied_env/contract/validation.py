@@ -172,7 +172,7 @@ def check_workspace(path: str, spec: WorkspaceSpec, actuators: Mapping[str, Actu
     check_not_negative(f"{path}.margin_m", spec.margin_m, "a finite number of m >= 0")
     allow(0.0 < spec.gamma <= 1.0, f"{path}.gamma", spec.gamma, "above 0, up to 1")
     for name, actuator in actuators.items():
-        problem = f"the actuator {name!r} is commanded by a twist, so where the robot stands is not known"
+        problem = f"the actuator {name!r} is commanded by a twist, so the position of the robot is unknown"
         require(actuator.command != "twist", path, f"{problem}; allowed: only joints")
         for joint, limits in actuator.joints.items():
             require(

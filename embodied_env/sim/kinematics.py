@@ -22,7 +22,7 @@ from embodied_env.contract.kinematics import (
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import UsageError
 from embodied_env.sim.backend_profile import WorldProfile
-from embodied_env.sim.model import MjData, Model, actuated_joints
+from embodied_env.sim.model import MjData, Model
 
 
 class MujocoKinematics(KinematicModel):
@@ -36,7 +36,12 @@ class MujocoKinematics(KinematicModel):
         """Compile the model of `profile`, found at `path` in the contract; raises ContractError like `World`."""
         self._model = model = Model(contract, profile, path)
         self._data = model.new_data()
-        joints = actuated_joints(contract)
+        joints = [
+            (joint, f"actuators.{name}.joints.{joint}")
+            for name, actuator in contract.actuators.items()
+            if actuator.command != "twist"
+            for joint in actuator.joints
+        ]
         self._qpos, self._qvel = model.joint_addresses(joints)
         tree, shapes = _read_tree(model, self._data, list(self._qpos))
         # The signature of two bodies whose contacts the model excludes is body1 << 16 + body2.

@@ -169,21 +169,11 @@ def find_model(contract: Contract, name: str, path: str) -> Path:
     """
     shipped = {file.name: file for file in SHIPPED.glob("*.xml")}
     try:
-        is_beside = contract.trusted and os.path.lexists(contract.beside(name))
-        file = shipped[name] if name in shipped and not is_beside else contract.beside(name)
+        is_local = contract.trusted and os.path.lexists(contract.resolve_path(name))
+        file = shipped[name] if name in shipped and not is_local else contract.resolve_path(name)
         check_file(file, most_bytes=MOST_DATA_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         known = ", ".join(sorted(shipped))
         problem = f"there is no file {name!r} ({error}); allowed: {known}, or a path to a file"
         raise ContractError(path, problem, source=contract.source) from None
     return file
-
-
-def actuated_joints(contract: Contract) -> list[tuple[str, str]]:
-    """Return name and YAML path of every actuated joint, in the order of the flat action; a twist has none."""
-    return [
-        (joint, f"actuators.{name}.joints.{joint}")
-        for name, actuator in contract.actuators.items()
-        if actuator.command != "twist"
-        for joint in actuator.joints
-    ]
