@@ -101,11 +101,7 @@ class KinematicModel:
         self._adjacent = adjacent
 
     def capsules(self, joint_positions: FloatArray) -> Capsules:
-        """Return the robot's shape for joint positions of shape (n,), or of shape (k, n) for k of them.
-
-        Raises:
-            UsageError: for positions of another shape.
-        """
+        """Return the robot's shape for joint positions of shape (n,) or (k, n); raises UsageError for another shape."""
         positions = self._checked(joint_positions, 1, 2)
         carriers, ends, radii = self._outline
         placed = (self._frames(np.atleast_2d(positions))[:, carriers, :3] @ ends).swapaxes(-1, -2)

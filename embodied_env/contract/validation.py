@@ -14,7 +14,6 @@ from embodied_env.contract.schema import (
     KeepOutSpec,
     ResetOption,
     TaskSpec,
-    Tracking,
     WorkspaceSpec,
 )
 from embodied_env.contract.value_checks import (
@@ -113,8 +112,12 @@ def _check_safety(contract: ContractFields) -> None:
     require(holds, "safety.watchdog", f"{problem}; allowed: 1 <= hold_steps < stop_steps")
     _check_observation(contract)
     check_count("safety.action.max_age_steps", safety.action.max_age_steps, "steps")
-    if safety.tracking is not None:
-        _check_tracking(safety.tracking)
+    if (tracking := safety.tracking) is not None:
+        check_positive("safety.tracking.tolerance", tracking.tolerance, "the range")
+        check_count("safety.tracking.delay_steps", tracking.delay_steps, "steps", least=0)
+        problem = f"debounce_steps {tracking.debounce_steps} and stop_steps {tracking.stop_steps} are not allowed"
+        holds = 1 <= tracking.debounce_steps < tracking.stop_steps
+        require(holds, "safety.tracking", f"{problem}; allowed: 1 <= debounce_steps < stop_steps")
     latency = safety.latency
     if latency.budget_s is not None:
         check_positive("safety.latency.budget_s", latency.budget_s, "seconds")
@@ -147,14 +150,6 @@ def _check_observation(contract: ContractFields) -> None:
     agents = [name for name, sensor in contract.sensors.items() if sensor.visibility == "agent"]
     for name in observation.required or ():
         require(name in agents, f"{path}.required", f"no such sensor of the agent: {one_of(name, agents)}")
-
-
-def _check_tracking(tracking: Tracking) -> None:
-    check_positive("safety.tracking.tolerance", tracking.tolerance, "the range")
-    check_count("safety.tracking.delay_steps", tracking.delay_steps, "steps", least=0)
-    problem = f"debounce_steps {tracking.debounce_steps} and stop_steps {tracking.stop_steps} are not allowed"
-    holds = 1 <= tracking.debounce_steps < tracking.stop_steps
-    require(holds, "safety.tracking", f"{problem}; allowed: 1 <= debounce_steps < stop_steps")
 
 
 def check_workspace(path: str, spec: WorkspaceSpec, actuators: Mapping[str, ActuatorSpec]) -> None:

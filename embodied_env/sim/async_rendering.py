@@ -68,12 +68,7 @@ class AsyncCameras:
             self._thread.start()
 
     def finished(self) -> list[tuple[str, int, SensorOutput]]:
-        """Return the new images: sensor, acquisition time, output.
-
-        Raises:
-            MissingDependencyError: when neither EGL nor OSMesa works.
-            UsageError: for an image too large for the library.
-        """
+        """Return the new images: sensor, acquisition time, output; raises like `Renderer.rgb`."""
         with self._changed:
             done, self._done = self._done, []
         images = []

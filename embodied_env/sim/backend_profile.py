@@ -148,11 +148,7 @@ class WorldProfile:
 
 
 def load_profile(contract: Contract, backend: str, *, stand_in: Mapping[str, Any] | None = None) -> WorldProfile:
-    """Read the profile ``backends.<backend>`` of `contract`, with `stand_in` merged over its key ``stand_in``.
-
-    Raises:
-        ContractError: for a missing profile, an unknown or missing key, or a wrong value.
-    """
+    """Read the profile ``backends.<backend>``, `stand_in` merged over its key; raises ContractError for a wrong one."""
     path = f"backends.{backend}"
     data = profile_of(contract, backend)
     if stand_in is not None:

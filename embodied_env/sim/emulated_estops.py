@@ -21,11 +21,7 @@ class EmulatedEstop:
     """One safety input. It does not publish while another node publishes its topic."""
 
     def __init__(self, spec: Input, node: Any, latched_qos: Any, repeated_qos: Any) -> None:  # noqa: ANN401 - rclpy's
-        """Create the publisher, and the service ``~/estop/<name>`` (std_srvs/srv/SetBool; true presses).
-
-        Raises:
-            ContractError: for a value that a message of this type cannot have at its path.
-        """
+        """Create the publisher and the service ``~/estop/<name>`` (std_srvs/srv/SetBool; true presses)."""
         self._node = node
         self._messages = {pressed: message_of(spec, pressed=pressed) for pressed in (False, True)}
         self._publisher = node.create_publisher(

@@ -54,11 +54,7 @@ class MujocoKinematics(KinematicModel):
                 self._sites[sensor] = model.find("site", source.site, f"{path}.sources.{sensor}.site")
 
     def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the position of `site` in the world frame, shape (3,), m, for joint positions of shape (n,).
-
-        Raises:
-            UsageError: for an unknown site, or positions of another shape.
-        """
+        """Return the position of `site` in the world frame, shape (3,), m, for positions (n,); raises UsageError."""
         index = self._move_to(joint_positions, site)
         return np.array(self._data.site_xpos[index])
 

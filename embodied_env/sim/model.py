@@ -39,10 +39,8 @@ MjData = Any  # mujoco has no type stubs
 def import_mujoco() -> Any:  # noqa: ANN401 - mujoco has no type stubs
     """Return the module `mujoco` with its warnings redirected to the log, not to a file MUJOCO_LOG.TXT.
 
-    It is imported even when MUJOCO_GL does not work, which is reported when an image is rendered.
-
-    Raises:
-        MissingDependencyError: when it is not installed.
+    It is imported even when MUJOCO_GL does not work, which is reported when an image is rendered. Raises
+    MissingDependencyError when it is not installed.
     """
     try:
         try:
@@ -162,11 +160,7 @@ class Model:
 
 
 def find_model(contract: Contract, name: str, path: str) -> Path:
-    """Return the file of the model `name`, which must be a shipped one for an untrusted contract.
-
-    Raises:
-        ContractError: at `path`, when there is no such regular file, or it is too large.
-    """
+    """Return the file of a model, a shipped one if the contract is untrusted; raises ContractError at `path`."""
     shipped = {file.name: file for file in SHIPPED.glob("*.xml")}
     try:
         is_local = contract.trusted and os.path.lexists(contract.resolve_path(name))

@@ -247,11 +247,7 @@ class Viewer:
         self._threads: set[threading.Thread] = set()
 
     def show(self, data: MjData) -> None:
-        """Show the state `data`; does nothing after the user has closed the window.
-
-        Raises:
-            MissingDependencyError: without a display.
-        """
+        """Show `data` until the user closes the window; raises MissingDependencyError without a display."""
         if self._window is None:
             self._open()
         mujoco, kind = self._mujoco, int(self._mujoco.mjtState.mjSTATE_INTEGRATION)

@@ -65,10 +65,8 @@ class ResetRandomizer:
     def sample(self, seed: int, options: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """Return the value of every reset option: the one in `options`, otherwise one drawn from `seed`.
 
-        Every option is drawn, so setting one does not shift another.
-
-        Raises:
-            UsageError: for an unknown option, or a value that is not finite or has another shape.
+        Every option is drawn, so setting one does not shift another. Raises UsageError for an unknown option, or a
+        value that is not finite or has another shape.
         """
         known = self._options
         rng = np.random.default_rng(seed)
@@ -124,11 +122,7 @@ def placeable(model: Model) -> tuple[str, ...]:
 
 
 def place_body(model: Model, data: MjData, name: str, position: FloatArray, orientation: FloatArray) -> None:
-    """Place a body at rest: position, m, shape (3,), and unit quaternion x, y, z, w, shape (4,).
-
-    Raises:
-        UsageError: for a body that cannot be placed, or an invalid pose.
-    """
+    """Place a body at rest: position (3,), m, and unit quaternion x, y, z, w (4,); raises UsageError."""
     if name not in (known := placeable(model)):
         raise UsageError(f"no such body can be put anywhere: {one_of(name, known)}")
     pose = np.array([*position, *np.roll(orientation, 1)], dtype=np.float64)  # MuJoCo has w first

@@ -73,11 +73,7 @@ class SensorReader:
     def __init__(
         self, contract: Contract, profile: WorldProfile, model: Model, data: MjData, renderer: Renderer
     ) -> None:
-        """Resolve every field.
-
-        Raises:
-            ContractError: for a sensor without a suitable source, a source without a sensor, or an unknown name.
-        """
+        """Resolve every field; raises ContractError for an unsuitable or unused source, or an unknown name."""
         self._model = model
         self._data = data
         self._renderer = renderer

@@ -21,11 +21,7 @@ _FLOAT64 = np.dtype(np.float64)
 
 
 def check_sensor(contract: Contract, path: str, name: str, *fields: str, joints: bool = False) -> SensorSpec:
-    """Return the sensor `name`, which must have `fields`, with one value per joint if `joints`.
-
-    Raises:
-        ContractError: at `path`, unless it does.
-    """
+    """Return the sensor `name` with `fields`, one value per joint if `joints`; raises ContractError at `path`."""
     fitting = [
         known
         for known, sensor in contract.sensors.items()

@@ -89,8 +89,14 @@ class Navigate:
         allow(p.success_radius_m > 0, "task.success_radius_m", p.success_radius_m, "a radius > 0, in m")
         for key in ("progress_weight", "effort_weight", "success_bonus", "collision_penalty"):
             allow(getattr(p, key) >= 0, f"task.{key}", getattr(p, key), "a number >= 0")
-        if p.pilot is not None:
-            _check_pilot(contract, p.pilot)
+        if (pilot := p.pilot) is not None:
+            check_sensor(contract, "task.pilot.odometry", pilot.odometry, "linear", "angular")
+            check_sensor(contract, "task.pilot.laser", pilot.laser, "ranges")
+            check_sensor(contract, "task.pilot.detection", pilot.detection, "position")
+            first, last = angles = pilot.laser_angles_rad
+            allow(first < last, "task.pilot.laser_angles_rad", angles, "two angles, the first below the last")
+            allow(pilot.detection_age_s >= 0, "task.pilot.detection_age_s", pilot.detection_age_s, "seconds >= 0")
+            allow(pilot.radius_m > 0, "task.pilot.radius_m", pilot.radius_m, "a radius > 0, in m")
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
         """Judge one step by its changes and the position of the robot after it."""
@@ -121,10 +127,7 @@ class Navigate:
         """Return the policy that steers to the clear course nearest to the goal, and slows down before obstacles.
 
         It has no state: it reads velocity, ranges and the detected goal, corrects the detection for the motion since,
-        and stops without a valid one.
-
-        Raises:
-            UsageError: when the observation lacks one of them, or the action linear.x or angular.z.
+        and stops without a valid one. Raises UsageError when the observation lacks one of them, or the action an axis.
         """
         pilot = self._p.pilot
         if pilot is None:
@@ -172,16 +175,6 @@ class Navigate:
     def _distance_m(self, snapshot: Snapshot) -> float:
         goal, pose = (snapshot.samples[name].values["position"] for name in (self._p.goal, self._p.pose))
         return norm((goal - pose)[:2])
-
-
-def _check_pilot(contract: Contract, pilot: Pilot) -> None:
-    check_sensor(contract, "task.pilot.odometry", pilot.odometry, "linear", "angular")
-    check_sensor(contract, "task.pilot.laser", pilot.laser, "ranges")
-    check_sensor(contract, "task.pilot.detection", pilot.detection, "position")
-    first, last = angles = pilot.laser_angles_rad
-    allow(first < last, "task.pilot.laser_angles_rad", angles, "two angles, the first below the last")
-    allow(pilot.detection_age_s >= 0, "task.pilot.detection_age_s", pilot.detection_age_s, "seconds >= 0")
-    allow(pilot.radius_m > 0, "task.pilot.radius_m", pilot.radius_m, "a radius > 0, in m")
 
 
 def _present_goal(observation: Mapping[str, NDArray[Any]], pilot: Pilot) -> FloatArray:

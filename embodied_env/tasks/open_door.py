@@ -117,10 +117,7 @@ class OpenDoor:
         """Return the policy that presses the lever with the finger and pushes, by damped least squares.
 
         It has no state: it reads joint positions and the pose of the handle, and acts by the position of the tip
-        relative to the handle and by the lever's angle.
-
-        Raises:
-            UsageError: when the observation lacks one of them.
+        relative to the handle and by the lever's angle. Raises UsageError when the observation lacks one of them.
         """
         layout = ActionLayout(self._contract)
         joints = joint_reader(self._contract, layout.joints)

@@ -104,10 +104,7 @@ class Reach:
     def scripted(self, kinematics: SiteKinematics) -> Policy:
         """Return the policy that moves the tip straight to the target, by damped least squares on its Jacobian.
 
-        It reads joint positions, tip and target.
-
-        Raises:
-            UsageError: when the observation lacks one of them.
+        It reads joint positions, tip and target. Raises UsageError when the observation lacks one of them.
         """
         layout = ActionLayout(self._contract)
         joints = joint_reader(self._contract, layout.joints)
